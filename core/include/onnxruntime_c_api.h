@@ -69,6 +69,18 @@ typedef struct OrtOpAttr OrtOpAttr;
 /** Where messages go. */
 typedef struct OrtLogger OrtLogger;
 
+/** A value of a graph: its name, type and uses. */
+typedef struct OrtValueInfo OrtValueInfo;
+
+/** A node of a graph. */
+typedef struct OrtNode OrtNode;
+
+/** A graph: values, initializers and the nodes that compute. */
+typedef struct OrtGraph OrtGraph;
+
+/** A graph with the versions of its operators. */
+typedef struct OrtModel OrtModel;
+
 /** The outcome of a call that failed: a code and a message. Success is a null pointer. */
 typedef struct OrtStatus OrtStatus;
 
@@ -324,10 +336,6 @@ typedef struct OrtTensorRTProviderOptionsV2 OrtTensorRTProviderOptionsV2;
 typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
 typedef struct OrtCANNProviderOptions OrtCANNProviderOptions;
 typedef struct OrtDnnlProviderOptions OrtDnnlProviderOptions;
-typedef struct OrtValueInfo OrtValueInfo;
-typedef struct OrtNode OrtNode;
-typedef struct OrtGraph OrtGraph;
-typedef struct OrtModel OrtModel;
 typedef struct OrtModelCompilationOptions OrtModelCompilationOptions;
 typedef struct OrtHardwareDevice OrtHardwareDevice;
 typedef struct OrtEpDevice OrtEpDevice;
@@ -2810,22 +2818,50 @@ struct OrtApi {
   /** Slot 284, not implemented. */
   OrtStatus*(ORT_API_CALL* SetEpDynamicOptions)(OrtSession* sess, const char* const* keys, const char* const* values, size_t kv_len) NO_EXCEPTION;
 
-  /** Slot 285, not implemented. */
+  /** Frees a value. Does nothing for one that a graph owns.
+   *
+   * \param[in] input What to free, or null.
+   * \since version 22
+   */
   void(ORT_API_CALL* ReleaseValueInfo)(OrtValueInfo* input) NO_EXCEPTION;
 
-  /** Slot 286, not implemented. */
+  /** Frees a node. Does nothing for one that a graph owns.
+   *
+   * \param[in] input What to free, or null.
+   * \since version 22
+   */
   void(ORT_API_CALL* ReleaseNode)(OrtNode* input) NO_EXCEPTION;
 
-  /** Slot 287, not implemented. */
+  /** Frees a graph. Does nothing for one that a model or a node owns.
+   *
+   * \param[in] input What to free, or null.
+   * \since version 22
+   */
   void(ORT_API_CALL* ReleaseGraph)(OrtGraph* input) NO_EXCEPTION;
 
-  /** Slot 288, not implemented. */
+  /** Frees a model.
+   *
+   * \param[in] input What to free, or null.
+   * \since version 22
+   */
   void(ORT_API_CALL* ReleaseModel)(OrtModel* input) NO_EXCEPTION;
 
-  /** Slot 289, not implemented. */
+  /** Name of a value.
+   *
+   * \param[in] value_info The value.
+   * \param[out] name The name, which belongs to the value.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* GetValueInfoName)(const OrtValueInfo* value_info, const char** name) NO_EXCEPTION;
 
-  /** Slot 290, not implemented. */
+  /** Type of a value, stated or inferred.
+   *
+   * Types of values that a model does not state are inferred when one of them is first asked for.
+   *
+   * \param[in] value_info The value.
+   * \param[out] type_info The type, which belongs to the value; null if it is not known.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* GetValueInfoTypeInfo)(const OrtValueInfo* value_info, const OrtTypeInfo** type_info) NO_EXCEPTION;
 
   /** The table for building models in memory.
@@ -3099,121 +3135,364 @@ struct OrtApi {
    */
   uint32_t(ORT_API_CALL* MemoryInfoGetVendorId)(const OrtMemoryInfo* ptr) NO_EXCEPTION;
 
-  /** Slot 323, not implemented. */
+  /** The node that computes a value.
+   *
+   * A value that CreateValueInfo made and that is in no graph has no nodes: this and the calls on its
+   * uses fail.
+   *
+   * \param[in] value_info The value.
+   * \param[out] producer_node The node; null if none of the graph does.
+   * \param[out] producer_output_index Index of the output; may be null.
+   * \retval ORT_NOT_IMPLEMENTED when the value is in no graph.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ValueInfo_GetValueProducer)(const OrtValueInfo* value_info, const OrtNode** producer_node, size_t* producer_output_index) NO_EXCEPTION;
 
-  /** Slot 324, not implemented. */
+  /** How often the nodes of the graph read a value.
+   *
+   * \param[in] value_info The value.
+   * \param[out] num_consumers The number; a node that reads the value twice counts twice. In uses.
+   * \retval ORT_NOT_IMPLEMENTED when the value is in no graph.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ValueInfo_GetValueNumConsumers)(const OrtValueInfo* value_info, size_t* num_consumers) NO_EXCEPTION;
 
-  /** Slot 325, not implemented. */
+  /** The nodes that read a value, and where.
+   *
+   * \param[in] value_info The value.
+   * \param[out] nodes Receives the nodes. As many as num_consumers says.
+   * \param[out] input_indices Receives the indices of their inputs; -1 where a subgraph of the node
+   *     reads the value. As many as num_consumers says.
+   * \param[in] num_consumers The number of uses, for which there is room. In uses.
+   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \retval ORT_NOT_IMPLEMENTED when the value is in no graph.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ValueInfo_GetValueConsumers)(const OrtValueInfo* value_info, const OrtNode** nodes, int64_t* input_indices, size_t num_consumers) NO_EXCEPTION;
 
-  /** Slot 326, not implemented. */
+  /** The tensor of an initializer.
+   *
+   * \param[in] value_info The value.
+   * \param[out] initializer_value The tensor, which belongs to the graph; null if the value is no
+   *     initializer.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ValueInfo_GetInitializerValue)(const OrtValueInfo* value_info, const OrtValue** initializer_value) NO_EXCEPTION;
 
   /** Slot 327, not implemented. */
   OrtStatus*(ORT_API_CALL* ValueInfo_GetExternalInitializerInfo)(const OrtValueInfo* value_info, OrtExternalInitializerInfo** info) NO_EXCEPTION;
 
-  /** Slot 328, not implemented. */
+  /** Whether a value is an input without a default value.
+   *
+   * \param[in] value_info The value.
+   * \param[out] is_required_graph_input 1 if it is.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ValueInfo_IsRequiredGraphInput)(const OrtValueInfo* value_info, bool* is_required_graph_input) NO_EXCEPTION;
 
-  /** Slot 329, not implemented. */
+  /** Whether a value is an input with a default value, which is an initializer.
+   *
+   * \param[in] value_info The value.
+   * \param[out] is_optional_graph_input 1 if it is.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ValueInfo_IsOptionalGraphInput)(const OrtValueInfo* value_info, bool* is_optional_graph_input) NO_EXCEPTION;
 
-  /** Slot 330, not implemented. */
+  /** Whether a value is an output of the graph.
+   *
+   * \param[in] value_info The value.
+   * \param[out] is_graph_output 1 if it is.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ValueInfo_IsGraphOutput)(const OrtValueInfo* value_info, bool* is_graph_output) NO_EXCEPTION;
 
-  /** Slot 331, not implemented. */
+  /** Whether a value is an initializer that no run replaces.
+   *
+   * \param[in] value_info The value.
+   * \param[out] is_constant_initializer 1 if it is.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ValueInfo_IsConstantInitializer)(const OrtValueInfo* value_info, bool* is_constant_initializer) NO_EXCEPTION;
 
-  /** Slot 332, not implemented. */
+  /** Whether a value of a subgraph is defined in a graph around it.
+   *
+   * \param[in] value_info The value.
+   * \param[out] is_from_outer_scope 1 if it is.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ValueInfo_IsFromOuterScope)(const OrtValueInfo* value_info, bool* is_from_outer_scope) NO_EXCEPTION;
 
-  /** Slot 333, not implemented. */
+  /** Name of a graph.
+   *
+   * \param[in] graph The graph.
+   * \param[out] graph_name The name, which belongs to the graph.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetName)(const OrtGraph* graph, const char** graph_name) NO_EXCEPTION;
 
-  /** Slot 334, not implemented. */
+  /** The file that the model was read from.
+   *
+   * \param[in] graph The graph.
+   * \param[out] model_path The path, which belongs to the graph; empty if the model was not read from a
+   *     file.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetModelPath)(const OrtGraph* graph, const ORTCHAR_T** model_path) NO_EXCEPTION;
 
-  /** Slot 335, not implemented. */
+  /** The version of the ONNX format that the model states.
+   *
+   * \param[in] graph The graph.
+   * \param[out] onnx_ir_version The version.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetOnnxIRVersion)(const OrtGraph* graph, int64_t* onnx_ir_version) NO_EXCEPTION;
 
-  /** Slot 336, not implemented. */
+  /** Number of operator sets that the model imports.
+   *
+   * \param[in] graph The graph.
+   * \param[out] num_operator_sets The number. In operator sets.
+   * \retval ORT_NOT_IMPLEMENTED when the graph is in no model.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetNumOperatorSets)(const OrtGraph* graph, size_t* num_operator_sets) NO_EXCEPTION;
 
-  /** Slot 337, not implemented. */
+  /** The operator sets that the model imports.
+   *
+   * \param[in] graph The graph.
+   * \param[out] domains Receives the domains; empty for the ONNX domain. As many as num_operator_sets
+   *     says.
+   * \param[out] opset_versions Receives their versions. As many as num_operator_sets says.
+   * \param[in] num_operator_sets The number of operator sets, for which there is room. In operator sets.
+   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \retval ORT_NOT_IMPLEMENTED when the graph is in no model.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetOperatorSets)(const OrtGraph* graph, const char** domains, int64_t* opset_versions, size_t num_operator_sets) NO_EXCEPTION;
 
-  /** Slot 338, not implemented. */
+  /** Number of inputs of a graph.
+   *
+   * \param[in] graph The graph.
+   * \param[out] num_inputs The number. In inputs.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetNumInputs)(const OrtGraph* graph, size_t* num_inputs) NO_EXCEPTION;
 
-  /** Slot 339, not implemented. */
+  /** Inputs of a graph, with those that have default values.
+   *
+   * \param[in] graph The graph.
+   * \param[out] inputs Receives them. They belong to the graph. As many as num_inputs says.
+   * \param[in] num_inputs The number of inputs, for which there is room. In inputs.
+   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetInputs)(const OrtGraph* graph, const OrtValueInfo** inputs, size_t num_inputs) NO_EXCEPTION;
 
-  /** Slot 340, not implemented. */
+  /** Number of outputs of a graph.
+   *
+   * \param[in] graph The graph.
+   * \param[out] num_outputs The number. In outputs.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetNumOutputs)(const OrtGraph* graph, size_t* num_outputs) NO_EXCEPTION;
 
-  /** Slot 341, not implemented. */
+  /** Outputs of a graph.
+   *
+   * \param[in] graph The graph.
+   * \param[out] outputs Receives them. They belong to the graph. As many as num_outputs says.
+   * \param[in] num_outputs The number of outputs, for which there is room. In outputs.
+   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetOutputs)(const OrtGraph* graph, const OrtValueInfo** outputs, size_t num_outputs) NO_EXCEPTION;
 
-  /** Slot 342, not implemented. */
+  /** Number of initializers of a graph.
+   *
+   * \param[in] graph The graph.
+   * \param[out] num_initializers The number. In initializers.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetNumInitializers)(const OrtGraph* graph, size_t* num_initializers) NO_EXCEPTION;
 
-  /** Slot 343, not implemented. */
+  /** Initializers of a graph.
+   *
+   * \param[in] graph The graph.
+   * \param[out] initializers Receives them. They belong to the graph. As many as num_initializers says.
+   * \param[in] num_initializers The number of initializers, for which there is room. In initializers.
+   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetInitializers)(const OrtGraph* graph, const OrtValueInfo** initializers, size_t num_initializers) NO_EXCEPTION;
 
-  /** Slot 344, not implemented. */
+  /** Number of nodes of a graph.
+   *
+   * \param[in] graph The graph.
+   * \param[out] num_nodes The number, without those of subgraphs. In nodes.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetNumNodes)(const OrtGraph* graph, size_t* num_nodes) NO_EXCEPTION;
 
-  /** Slot 345, not implemented. */
+  /** Nodes of a graph.
+   *
+   * Those of a model that was read are in an order in which every value is computed before it is read,
+   * others in the order in which they were added.
+   *
+   * \param[in] graph The graph.
+   * \param[out] nodes Receives them. They belong to the graph. As many as num_nodes says.
+   * \param[in] num_nodes The number of nodes, for which there is room. In nodes.
+   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetNodes)(const OrtGraph* graph, const OrtNode** nodes, size_t num_nodes) NO_EXCEPTION;
 
-  /** Slot 346, not implemented. */
+  /** The node whose subgraph a graph is.
+   *
+   * \param[in] graph The graph.
+   * \param[out] node The node; null if the graph is no subgraph.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetParentNode)(const OrtGraph* graph, const OrtNode** node) NO_EXCEPTION;
 
-  /** Slot 347, not implemented. */
+  /** A graph of some nodes of a graph.
+   *
+   * \param[in] src_graph The graph.
+   * \param[out] nodes The nodes. As many as num_nodes says.
+   * \param[in] num_nodes Their number. In nodes.
+   * \param[out] dst_graph The graph, whose inputs are what its nodes read and do not compute, and whose
+   *     outputs are what other nodes or the caller read. It is valid as long as the first. Freed with
+   *     ReleaseGraph.
+   * \retval ORT_INVALID_ARGUMENT when a node is not in the graph.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetGraphView)(const OrtGraph* src_graph, const OrtNode** nodes, size_t num_nodes, OrtGraph** dst_graph) NO_EXCEPTION;
 
-  /** Slot 348, not implemented. */
+  /** Number of a node in its graph.
+   *
+   * \param[in] node The node.
+   * \param[out] node_id The number; 0 for a node that is in no graph.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetId)(const OrtNode* node, size_t* node_id) NO_EXCEPTION;
 
-  /** Slot 349, not implemented. */
+  /** Name of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] node_name The name, which belongs to the node.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetName)(const OrtNode* node, const char** node_name) NO_EXCEPTION;
 
-  /** Slot 350, not implemented. */
+  /** The operator of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] operator_type Its name, which belongs to the node.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetOperatorType)(const OrtNode* node, const char** operator_type) NO_EXCEPTION;
 
-  /** Slot 351, not implemented. */
+  /** Domain of the operator of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] domain_name The domain, which belongs to the node; empty for the ONNX domain.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetDomain)(const OrtNode* node, const char** domain_name) NO_EXCEPTION;
 
-  /** Slot 352, not implemented. */
+  /** The version of the domain with which the operator of a node got its present form.
+   *
+   * \param[in] node The node.
+   * \param[out] since_version The version; 1 for operators that ONNX does not define.
+   * \retval ORT_NOT_IMPLEMENTED when the node is in no model.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetSinceVersion)(const OrtNode* node, int* since_version) NO_EXCEPTION;
 
-  /** Slot 353, not implemented. */
+  /** Number of inputs of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] num_inputs The number. In inputs.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetNumInputs)(const OrtNode* node, size_t* num_inputs) NO_EXCEPTION;
 
-  /** Slot 354, not implemented. */
+  /** Inputs of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] inputs Receives them; null where one is left out. They belong to the graph. As many as
+   *     num_inputs says.
+   * \param[in] num_inputs The number of inputs, for which there is room. In inputs.
+   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \retval ORT_NOT_IMPLEMENTED when the node is in no graph.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetInputs)(const OrtNode* node, const OrtValueInfo** inputs, size_t num_inputs) NO_EXCEPTION;
 
-  /** Slot 355, not implemented. */
+  /** Number of outputs of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] num_outputs The number. In outputs.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetNumOutputs)(const OrtNode* node, size_t* num_outputs) NO_EXCEPTION;
 
-  /** Slot 356, not implemented. */
+  /** Outputs of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] outputs Receives them; null where one is left out. They belong to the graph. As many as
+   *     num_outputs says.
+   * \param[in] num_outputs The number of outputs, for which there is room. In outputs.
+   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \retval ORT_NOT_IMPLEMENTED when the node is in no graph.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetOutputs)(const OrtNode* node, const OrtValueInfo** outputs, size_t num_outputs) NO_EXCEPTION;
 
-  /** Slot 357, not implemented. */
+  /** Number of implicit inputs of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] num_implicit_inputs The number. In implicit inputs.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetNumImplicitInputs)(const OrtNode* node, size_t* num_implicit_inputs) NO_EXCEPTION;
 
-  /** Slot 358, not implemented. */
+  /** What the subgraphs of a node read from the graph around them.
+   *
+   * \param[in] node The node.
+   * \param[out] implicit_inputs Receives them. They belong to the graph. As many as num_implicit_inputs
+   *     says.
+   * \param[in] num_implicit_inputs The number of implicit inputs, for which there is room. In implicit
+   *     inputs.
+   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \retval ORT_NOT_IMPLEMENTED when the node is in no graph.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetImplicitInputs)(const OrtNode* node, const OrtValueInfo** implicit_inputs, size_t num_implicit_inputs) NO_EXCEPTION;
 
-  /** Slot 359, not implemented. */
+  /** Number of attributes of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] num_attributes The number. In attributes.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetNumAttributes)(const OrtNode* node, size_t* num_attributes) NO_EXCEPTION;
 
-  /** Slot 360, not implemented. */
+  /** Attributes of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] attributes Receives them. They belong to the node. As many as num_attributes says.
+   * \param[in] num_attributes The number of attributes, for which there is room. In attributes.
+   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetAttributes)(const OrtNode* node, const OrtOpAttr** attributes, size_t num_attributes) NO_EXCEPTION;
 
-  /** Slot 361, not implemented. */
+  /** An attribute of a node.
+   *
+   * \param[in] node The node.
+   * \param[in] attribute_name Name of the attribute.
+   * \param[out] attribute The attribute, which belongs to the node.
+   * \retval ORT_NOT_FOUND when the node has no such attribute.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetAttributeByName)(const OrtNode* node, const char* attribute_name, const OrtOpAttr** attribute) NO_EXCEPTION;
 
   /** A copy of an attribute that is a tensor.
@@ -3241,16 +3520,40 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* OpAttr_GetName)(const OrtOpAttr* attribute, const char** name) NO_EXCEPTION;
 
-  /** Slot 365, not implemented. */
+  /** Number of subgraphs of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] num_subgraphs The number. In subgraphs.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetNumSubgraphs)(const OrtNode* node, size_t* num_subgraphs) NO_EXCEPTION;
 
-  /** Slot 366, not implemented. */
+  /** Subgraphs of a node.
+   *
+   * \param[in] node The node.
+   * \param[out] subgraphs Receives them. They belong to the node. As many as num_subgraphs says.
+   * \param[in] num_subgraphs The number of subgraphs, for which there is room. In subgraphs.
+   * \param[out] attribute_names Receives the names of the attributes that they are; may be null. As many
+   *     as num_subgraphs says.
+   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetSubgraphs)(const OrtNode* node, const OrtGraph** subgraphs, size_t num_subgraphs, const char** attribute_names) NO_EXCEPTION;
 
-  /** Slot 367, not implemented. */
+  /** The graph that a node is in.
+   *
+   * \param[in] node The node.
+   * \param[out] graph The graph; null if the node is in none.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetGraph)(const OrtNode* node, const OrtGraph** graph) NO_EXCEPTION;
 
-  /** Slot 368, not implemented. */
+  /** The execution provider that a node was assigned to.
+   *
+   * \param[in] node The node.
+   * \param[out] out Null, because sessions assign nodes when they run.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Node_GetEpName)(const OrtNode* node, const char** out) NO_EXCEPTION;
 
   /** Slot 369, not implemented. */
@@ -3369,7 +3672,12 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CopyTensors)(const OrtEnv* env, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors, OrtSyncStream* stream, size_t num_tensors) NO_EXCEPTION;
 
-  /** Slot 387, not implemented. */
+  /** What the model of a graph states about itself.
+   *
+   * \param[in] graph The graph.
+   * \param[out] out The metadata. Freed with ReleaseModelMetadata.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* Graph_GetModelMetadata)(const OrtGraph* graph, OrtModelMetadata** out) NO_EXCEPTION;
 
   /** Slot 388, not implemented. */
@@ -3617,66 +3925,230 @@ struct OrtCompileApi {
 
 };
 
-/** Building models in memory; no call is implemented. OrtApi::GetModelEditorApi() returns this table. */
+/** Building models in memory, and extending those that are read. OrtApi::GetModelEditorApi() returns
+ * this table.
+ */
 struct OrtModelEditorApi {
-  /** Slot 0, not implemented. */
+  /** Creates the type of a tensor.
+   *
+   * \param[in] tensor_info Its element type and shape; copied.
+   * \param[out] type_info The type. Freed with ReleaseTypeInfo.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateTensorTypeInfo)(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Slot 1, not implemented. */
+  /** Creates the type of a sparse tensor.
+   *
+   * There are no values of such types; graphs cannot use them.
+   *
+   * \param[in] tensor_info Its element type and shape; copied.
+   * \param[out] type_info The type. Freed with ReleaseTypeInfo.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateSparseTensorTypeInfo)(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Slot 2, not implemented. */
+  /** Creates the type of a map.
+   *
+   * \param[in] map_key_type Element type of the keys.
+   * \param[in] map_value_type Type of the values; copied.
+   * \param[out] type_info The type. Freed with ReleaseTypeInfo.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateMapTypeInfo)(ONNXTensorElementDataType map_key_type, const OrtTypeInfo* map_value_type, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Slot 3, not implemented. */
+  /** Creates the type of a sequence.
+   *
+   * \param[in] sequence_type Type of the elements; copied.
+   * \param[out] type_info The type. Freed with ReleaseTypeInfo.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateSequenceTypeInfo)(const OrtTypeInfo* sequence_type, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Slot 4, not implemented. */
+  /** Creates the type of an optional value.
+   *
+   * \param[in] contained_type Type of the value; copied.
+   * \param[out] type_info The type. Freed with ReleaseTypeInfo.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateOptionalTypeInfo)(const OrtTypeInfo* contained_type, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** Slot 5, not implemented. */
+  /** Creates an input or output of a graph.
+   *
+   * \param[in] name Its name; not empty.
+   * \param[in] type_info Its type, which has to be that of a tensor; copied.
+   * \param[out] value_info The value. Freed with ReleaseValueInfo.
+   * \retval ORT_INVALID_ARGUMENT when the name is empty.
+   * \retval ORT_FAIL when it is not the type of a tensor.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateValueInfo)(const char* name, const OrtTypeInfo* type_info, OrtValueInfo** value_info) NO_EXCEPTION;
 
-  /** Slot 6, not implemented. */
+  /** Creates a node, and takes over its attributes.
+   *
+   * \param[in] operator_name The operator.
+   * \param[in] domain_name Its domain; empty or ai.onnx for the ONNX domain.
+   * \param[in] node_name Name of the node; may be empty.
+   * \param[in] input_names Names of the values that it reads; empty where an optional one is left out.
+   *     As many as input_names_len says.
+   * \param[in] input_names_len Their number. In inputs.
+   * \param[in] output_names Names of the values that it computes. As many as output_names_len says.
+   * \param[in] output_names_len Their number. In outputs.
+   * \param[in] attributes Its attributes. On success they belong to the node, and the array holds null
+   *     pointers. As many as attribs_len says.
+   * \param[in] attribs_len Their number. In attributes.
+   * \param[out] node The node. Freed with ReleaseNode.
+   * \retval ORT_INVALID_ARGUMENT when an attribute is null or given twice.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateNode)(const char* operator_name, const char* domain_name, const char* node_name, const char* const* input_names, size_t input_names_len, const char* const* output_names, size_t output_names_len, OrtOpAttr** attributes, size_t attribs_len, OrtNode** node) NO_EXCEPTION;
 
-  /** Slot 7, not implemented. */
+  /** Creates a graph without nodes.
+   *
+   * \param[out] graph The graph. Freed with ReleaseGraph.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateGraph)(OrtGraph** graph) NO_EXCEPTION;
 
-  /** Slot 8, not implemented. */
+  /** States the inputs of a graph, instead of those stated before.
+   *
+   * \param[in] graph The graph.
+   * \param[in] inputs The inputs. On success they belong to the graph, and the array holds null
+   *     pointers. As many as inputs_len says.
+   * \param[in] inputs_len Their number. In inputs.
+   * \retval ORT_INVALID_ARGUMENT when one is null, given twice, or belongs to a graph already.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* SetGraphInputs)(OrtGraph* graph, OrtValueInfo** inputs, size_t inputs_len) NO_EXCEPTION;
 
-  /** Slot 9, not implemented. */
+  /** States the outputs of a graph, instead of those stated before.
+   *
+   * \param[in] graph The graph.
+   * \param[in] outputs The outputs. On success they belong to the graph, and the array holds null
+   *     pointers. As many as outputs_len says.
+   * \param[in] outputs_len Their number. In outputs.
+   * \retval ORT_INVALID_ARGUMENT when one is null, given twice, or belongs to a graph already.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* SetGraphOutputs)(OrtGraph* graph, OrtValueInfo** outputs, size_t outputs_len) NO_EXCEPTION;
 
-  /** Slot 10, not implemented. */
+  /** Adds a tensor to a graph.
+   *
+   * \param[in] graph The graph.
+   * \param[in] name Its name; not empty.
+   * \param[in] tensor The tensor, which on success belongs to the graph.
+   * \param[in] data_is_external Whether sessions use the memory of the tensor, which then has to exist
+   *     as long as they do, instead of copying it. For tensors of 128 bytes or more.
+   * \retval ORT_INVALID_ARGUMENT when the value is not a tensor or too small to be external, or the
+   *     tensor or its name was added already.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* AddInitializerToGraph)(OrtGraph* graph, const char* name, OrtValue* tensor, bool data_is_external) NO_EXCEPTION;
 
-  /** Slot 11, not implemented. */
+  /** Adds a node to a graph. The order of nodes has no meaning.
+   *
+   * \param[in] graph The graph.
+   * \param[in] node The node, which on success belongs to the graph.
+   * \retval ORT_INVALID_ARGUMENT when the node is in a graph already.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* AddNodeToGraph)(OrtGraph* graph, OrtNode* node) NO_EXCEPTION;
 
-  /** Slot 12, not implemented. */
+  /** Creates a model without a graph.
+   *
+   * Domains that the library or the options of a session know are imported where a node needs them. The
+   * ONNX domain has to be stated, except in a model that extends the one of a session.
+   *
+   * \param[in] domain_names The domains of its operators; empty or ai.onnx for the ONNX domain. As many
+   *     as opset_entries_len says.
+   * \param[in] opset_versions Their versions. As many as opset_entries_len says.
+   * \param[in] opset_entries_len Their number. In operator sets.
+   * \param[out] model The model. Freed with ReleaseModel.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateModel)(const char* const* domain_names, const int* opset_versions, size_t opset_entries_len, OrtModel** model) NO_EXCEPTION;
 
-  /** Slot 13, not implemented. */
+  /** Gives a model its graph.
+   *
+   * \param[in] model The model.
+   * \param[in] graph The graph, which on success belongs to the model.
+   * \retval ORT_INVALID_ARGUMENT when the model has a graph, or the graph is in a model already.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* AddGraphToModel)(OrtModel* model, OrtGraph* graph) NO_EXCEPTION;
 
-  /** Slot 14, not implemented. */
+  /** Creates a session for a model that was built in memory.
+   *
+   * \param[in] env The environment.
+   * \param[in] model The model, which the session does not need afterwards.
+   * \param[in] options The options; null for the defaults.
+   * \param[out] out The session. Freed with ReleaseSession.
+   * \retval ORT_INVALID_ARGUMENT when the ONNX domain has no version, or a node reads a value that
+   *     nothing computes.
+   * \retval ORT_INVALID_GRAPH when an operator does not exist, or a node has not the form that its
+   *     operator states.
+   * \retval ORT_FAIL when the nodes form a cycle or compute a value twice, or there are no outputs.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateSessionFromModel)(const OrtEnv* env, const OrtModel* model, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
 
-  /** Slot 15, not implemented. */
+  /** Reads a model for a session that is completed later.
+   *
+   * \param[in] env The environment.
+   * \param[in] model_path Path of the model.
+   * \param[in] options The options; null for the defaults.
+   * \param[out] out The session. It runs after FinalizeModelEditorSession; before, only its inputs,
+   *     outputs and operator sets can be asked for. Freed with ReleaseSession.
+   * \retval ORT_NO_SUCHFILE when there is no such file.
+   * \retval ORT_INVALID_PROTOBUF when it is not an ONNX model.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateModelEditorSession)(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
 
-  /** Slot 16, not implemented. */
+  /** Like CreateModelEditorSession, for a model in memory.
+   *
+   * \param[in] env The environment.
+   * \param[in] model_data The model.
+   * \param[in] model_data_length Its size. In bytes.
+   * \param[in] options The options; null for the defaults.
+   * \param[out] out The session. Freed with ReleaseSession.
+   * \retval ORT_INVALID_PROTOBUF when it is not an ONNX model.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateModelEditorSessionFromArray)(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
 
-  /** Slot 17, not implemented. */
+  /** The version of a domain in the model of a session.
+   *
+   * \param[in] session The session.
+   * \param[in] domain The domain; empty for the ONNX domain.
+   * \param[out] opset The version.
+   * \retval ORT_FAIL when neither the model nor the library has that domain.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* SessionGetOpsetForDomain)(const OrtSession* session, const char* domain, int* opset) NO_EXCEPTION;
 
-  /** Slot 18, not implemented. */
+  /** Adds the nodes and initializers of a model to that of a session.
+   *
+   * If the call fails, the session is as before.
+   *
+   * \param[in] session The session, which is not finalized yet.
+   * \param[in] model The model. Inputs or outputs that its graph states replace all those of the
+   *     session; it may import further operator sets.
+   * \retval ORT_MODEL_LOADED when the session is finalized.
+   * \retval ORT_INVALID_ARGUMENT when the model has no graph, or another version of an operator set.
+   * \retval ORT_INVALID_GRAPH when an operator does not exist, or a node has not the form that its
+   *     operator states.
+   * \retval ORT_FAIL when the result has a value twice or lacks one.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* ApplyModelToModelEditorSession)(OrtSession* session, OrtModel* model) NO_EXCEPTION;
 
-  /** Slot 19, not implemented. */
+  /** Makes a session ready to run. Does nothing for one that is.
+   *
+   * \param[in] session The session.
+   * \param[in] options The options that the session was created with; null for the defaults.
+   * \param[in] prepacked_weights_container Not used; may be null.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* FinalizeModelEditorSession)(OrtSession* session, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* prepacked_weights_container) NO_EXCEPTION;
 
 };

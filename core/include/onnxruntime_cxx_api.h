@@ -10,8 +10,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -123,6 +125,22 @@ struct Release<OrtOp> {
 template <>
 struct Release<OrtOpAttr> {
   static void call(OrtOpAttr* p) { GetApi().ReleaseOpAttr(p); }
+};
+template <>
+struct Release<OrtValueInfo> {
+  static void call(OrtValueInfo* p) { GetApi().ReleaseValueInfo(p); }
+};
+template <>
+struct Release<OrtNode> {
+  static void call(OrtNode* p) { GetApi().ReleaseNode(p); }
+};
+template <>
+struct Release<OrtGraph> {
+  static void call(OrtGraph* p) { GetApi().ReleaseGraph(p); }
+};
+template <>
+struct Release<OrtModel> {
+  static void call(OrtModel* p) { GetApi().ReleaseModel(p); }
 };
 template <>
 struct Release<OrtStatus> {
@@ -468,6 +486,8 @@ struct RunOptions : detail::Base<OrtRunOptions> {
     ThrowOnError(GetApi().RunOptionsGetRunTag(p_, &tag));
     return tag;
   }
+  /** The value of a configuration entry; null if there is none. */
+  const char* GetConfigEntry(const char* config_key) const { return GetApi().GetRunConfigEntry(p_, config_key); }
 
   /** Creates options with default values. */
   RunOptions() {
@@ -526,15 +546,74 @@ struct RunOptions : detail::Base<OrtRunOptions> {
 
 };
 
-/** Where memory is located. */
-struct MemoryInfo : detail::Base<OrtMemoryInfo> {
-  explicit MemoryInfo(std::nullptr_t) {}
-  explicit MemoryInfo(OrtMemoryInfo* p) : Base(p) {}
-  bool operator==(const MemoryInfo& other) const {
+namespace detail {
+
+/** A handle that another object owns. */
+template <typename T>
+struct Unowned {
+  using contained_type = T;
+  explicit Unowned(std::nullptr_t) : p_(nullptr) {}
+  explicit Unowned(const T* p) : p_(p) {}
+  operator const T*() const noexcept { return p_; }
+
+ protected:
+  const T* p_;
+};
+
+/** Queries on a location of memory, whoever owns it. */
+template <typename Holder>
+struct MemoryInfoCalls : Holder {
+  using Holder::Holder;
+  template <typename Other>
+  bool operator==(const MemoryInfoCalls<Other>& other) const {
     int different = 0;
-    ThrowOnError(GetApi().CompareMemoryInfo(p_, other, &different));
+    ThrowOnError(GetApi().CompareMemoryInfo(this->p_, other, &different));
     return different == 0;
   }
+
+  /** Name of the device. */
+  std::string GetAllocatorName() const {
+    const char* out{};
+    ThrowOnError(GetApi().MemoryInfoGetName(this->p_, &out));
+    return out;
+  }
+
+  /** How memory is allocated. */
+  OrtAllocatorType GetAllocatorType() const {
+    OrtAllocatorType out{};
+    ThrowOnError(GetApi().MemoryInfoGetType(this->p_, &out));
+    return out;
+  }
+
+  /** Index of the device. */
+  int GetDeviceId() const {
+    int out{};
+    ThrowOnError(GetApi().MemoryInfoGetId(this->p_, &out));
+    return out;
+  }
+
+  /** What the memory is for. */
+  OrtMemType GetMemoryType() const {
+    OrtMemType out{};
+    ThrowOnError(GetApi().MemoryInfoGetMemType(this->p_, &out));
+    return out;
+  }
+
+  /** Kind of the device. */
+  OrtMemoryInfoDeviceType GetDeviceType() const {
+    OrtMemoryInfoDeviceType out{};
+    GetApi().MemoryInfoGetDeviceType(this->p_, &out);
+    return out;
+  }
+
+};
+
+}  // namespace detail
+
+/** Where memory is located. */
+struct MemoryInfo : detail::MemoryInfoCalls<detail::Base<OrtMemoryInfo>> {
+  explicit MemoryInfo(std::nullptr_t) {}
+  explicit MemoryInfo(OrtMemoryInfo* p) : MemoryInfoCalls(p) {}
 
   /** Creates a description of a device's memory. */
   MemoryInfo(const char* name, OrtAllocatorType type, int id, OrtMemType mem_type) {
@@ -548,42 +627,10 @@ struct MemoryInfo : detail::Base<OrtMemoryInfo> {
     return MemoryInfo{out};
   }
 
-  /** Name of the device. */
-  std::string GetAllocatorName() const {
-    const char* out{};
-    ThrowOnError(GetApi().MemoryInfoGetName(p_, &out));
-    return out;
-  }
-
-  /** How memory is allocated. */
-  OrtAllocatorType GetAllocatorType() const {
-    OrtAllocatorType out{};
-    ThrowOnError(GetApi().MemoryInfoGetType(p_, &out));
-    return out;
-  }
-
-  /** Index of the device. */
-  int GetDeviceId() const {
-    int out{};
-    ThrowOnError(GetApi().MemoryInfoGetId(p_, &out));
-    return out;
-  }
-
-  /** What the memory is for. */
-  OrtMemType GetMemoryType() const {
-    OrtMemType out{};
-    ThrowOnError(GetApi().MemoryInfoGetMemType(p_, &out));
-    return out;
-  }
-
-  /** Kind of the device. */
-  OrtMemoryInfoDeviceType GetDeviceType() const {
-    OrtMemoryInfoDeviceType out{};
-    GetApi().MemoryInfoGetDeviceType(p_, &out);
-    return out;
-  }
-
 };
+
+/** The same as part of another object, valid as long as that object. */
+using ConstMemoryInfo = detail::MemoryInfoCalls<detail::Unowned<OrtMemoryInfo>>;
 
 namespace detail {
 
@@ -628,22 +675,26 @@ struct TensorTypeAndShapeInfoCalls : Holder {
 
 };
 
-/** A handle that another object owns. */
-template <typename T>
-struct Unowned {
-  explicit Unowned(const T* p) : p_(p) {}
-  operator const T*() const noexcept { return p_; }
-
- protected:
-  const T* p_;
-};
-
 }  // namespace detail
 
 /** Element type and dimensions of a tensor. */
 struct TensorTypeAndShapeInfo : detail::TensorTypeAndShapeInfoCalls<detail::Base<OrtTensorTypeAndShapeInfo>> {
   explicit TensorTypeAndShapeInfo(std::nullptr_t) {}
   explicit TensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo* p) : TensorTypeAndShapeInfoCalls(p) {}
+  /** A type and shape of a graph to be; -1 for a dimension that is not fixed, which may have a name. */
+  TensorTypeAndShapeInfo(ONNXTensorElementDataType element_type, const std::vector<int64_t>& dims,
+                         const std::vector<std::string>* symbolic_dims = nullptr) {
+    ThrowOnError(GetApi().CreateTensorTypeAndShapeInfo(&p_));
+    ThrowOnError(GetApi().SetTensorElementType(p_, element_type));
+    ThrowOnError(GetApi().SetDimensions(p_, dims.data(), dims.size()));
+    if (symbolic_dims == nullptr) return;
+    std::vector<const char*> names;
+    for (const std::string& name : *symbolic_dims) names.push_back(name.c_str());
+    ThrowOnError(GetApi().SetSymbolicDimensions(p_, names.data(), names.size()));
+  }
+  detail::TensorTypeAndShapeInfoCalls<detail::Unowned<OrtTensorTypeAndShapeInfo>> GetConst() const {
+    return detail::TensorTypeAndShapeInfoCalls<detail::Unowned<OrtTensorTypeAndShapeInfo>>{p_};
+  }
 };
 
 /** The same as part of another object, valid as long as that object. */
@@ -669,39 +720,84 @@ struct ConstOptionalTypeInfo : detail::Unowned<OrtOptionalTypeInfo> {
 
 };
 
-/** The kind of a value; for tensors also their type and shape. */
-struct TypeInfo : detail::Base<OrtTypeInfo> {
-  explicit TypeInfo(std::nullptr_t) {}
-  explicit TypeInfo(OrtTypeInfo* p) : Base(p) {}
+namespace detail {
+
+/** Queries on a type, whoever owns it. */
+template <typename Holder>
+struct TypeInfoCalls : Holder {
+  using Holder::Holder;
 
   /** The kind of the value. */
   ONNXType GetONNXType() const {
     ONNXType out{};
-    ThrowOnError(GetApi().GetOnnxTypeFromTypeInfo(p_, &out));
+    ThrowOnError(GetApi().GetOnnxTypeFromTypeInfo(this->p_, &out));
     return out;
   }
 
   /** Element type and shape of a tensor, valid as long as this object. */
   ConstTensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
     const OrtTensorTypeAndShapeInfo* out{};
-    ThrowOnError(GetApi().CastTypeInfoToTensorInfo(p_, &out));
+    ThrowOnError(GetApi().CastTypeInfoToTensorInfo(this->p_, &out));
     return ConstTensorTypeAndShapeInfo{out};
   }
 
   /** Type of a sequence, valid as long as this object. */
   ConstSequenceTypeInfo GetSequenceTypeInfo() const {
     const OrtSequenceTypeInfo* out{};
-    ThrowOnError(GetApi().CastTypeInfoToSequenceTypeInfo(p_, &out));
+    ThrowOnError(GetApi().CastTypeInfoToSequenceTypeInfo(this->p_, &out));
     return ConstSequenceTypeInfo{out};
   }
 
   /** Type of an optional value, valid as long as this object. */
   ConstOptionalTypeInfo GetOptionalTypeInfo() const {
     const OrtOptionalTypeInfo* out{};
-    ThrowOnError(GetApi().CastTypeInfoToOptionalTypeInfo(p_, &out));
+    ThrowOnError(GetApi().CastTypeInfoToOptionalTypeInfo(this->p_, &out));
     return ConstOptionalTypeInfo{out};
   }
 
+};
+
+}  // namespace detail
+
+/** The type of a value that is part of another object, valid as long as that object. */
+using ConstTypeInfo = detail::TypeInfoCalls<detail::Unowned<OrtTypeInfo>>;
+
+/** The kind of a value; for tensors also their type and shape. */
+struct TypeInfo : detail::TypeInfoCalls<detail::Base<OrtTypeInfo>> {
+  explicit TypeInfo(std::nullptr_t) {}
+  explicit TypeInfo(OrtTypeInfo* p) : TypeInfoCalls(p) {}
+  ConstTypeInfo GetConst() const { return ConstTypeInfo{p_}; }
+
+  /** Creates the type of a tensor. */
+  static TypeInfo CreateTensorInfo(ConstTensorTypeAndShapeInfo tensor_info) {
+    OrtTypeInfo* type = nullptr;
+    ThrowOnError(GetApi().GetModelEditorApi()->CreateTensorTypeInfo(tensor_info, &type));
+    return TypeInfo{type};
+  }
+  /** Creates the type of a sparse tensor. */
+  static TypeInfo CreateSparseTensorInfo(ConstTensorTypeAndShapeInfo sparse_tensor_info) {
+    OrtTypeInfo* type = nullptr;
+    ThrowOnError(GetApi().GetModelEditorApi()->CreateSparseTensorTypeInfo(sparse_tensor_info, &type));
+    return TypeInfo{type};
+  }
+  /** Creates the type of a sequence. */
+  static TypeInfo CreateSequenceTypeInfo(ConstTypeInfo sequence_type) {
+    OrtTypeInfo* type = nullptr;
+    ThrowOnError(GetApi().GetModelEditorApi()->CreateSequenceTypeInfo(sequence_type, &type));
+    return TypeInfo{type};
+  }
+  /** Creates the type of an optional value. */
+  static TypeInfo CreateOptionalTypeInfo(ConstTypeInfo contained_type) {
+    OrtTypeInfo* type = nullptr;
+    ThrowOnError(GetApi().GetModelEditorApi()->CreateOptionalTypeInfo(contained_type, &type));
+    return TypeInfo{type};
+  }
+  /** Creates the type of a map. */
+  static TypeInfo CreateMapTypeInfo(ONNXTensorElementDataType key_type, ConstTypeInfo value_type) {
+    OrtTypeInfo* type = nullptr;
+    ThrowOnError(GetApi().GetModelEditorApi()->CreateMapTypeInfo(key_type, value_type, &type));
+    return TypeInfo{type};
+  }
 };
 
 inline TypeInfo ConstSequenceTypeInfo::GetSequenceElementType() const {
@@ -716,10 +812,144 @@ inline TypeInfo ConstOptionalTypeInfo::GetOptionalElementType() const {
     return TypeInfo{out};
 }
 
+struct Value;
+
+namespace detail {
+
+/** Queries on a value, whoever owns it. */
+template <typename Holder>
+struct ConstValueCalls : Holder {
+  using Holder::Holder;
+
+  /** Whether it is a tensor. */
+  bool IsTensor() const {
+    int out{};
+    ThrowOnError(GetApi().IsTensor(this->p_, &out));
+    return out != 0;
+  }
+
+  /** Whether it holds something; an optional value may hold nothing. */
+  bool HasValue() const {
+    int out{};
+    ThrowOnError(GetApi().HasValue(this->p_, &out));
+    return out != 0;
+  }
+
+  /** Element type and shape of the tensor. */
+  TensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
+    OrtTensorTypeAndShapeInfo* out{};
+    ThrowOnError(GetApi().GetTensorTypeAndShape(this->p_, &out));
+    return TensorTypeAndShapeInfo{out};
+  }
+
+  /** The kind of the value and, for tensors, its element type and shape. */
+  TypeInfo GetTypeInfo() const {
+    OrtTypeInfo* out{};
+    ThrowOnError(GetApi().GetTypeInfo(this->p_, &out));
+    return TypeInfo{out};
+  }
+
+  /** The number of elements of a sequence, or 2 for a map: keys and values. */
+  size_t GetCount() const { return Get<size_t>(GetApi().GetValueCount); }
+  /** A copy of an element of a sequence, or of the keys (0) or values (1) of a map. */
+  Value GetValue(int index, OrtAllocator* allocator) const;
+
+  /** Where the elements of a tensor are. */
+  ConstMemoryInfo GetTensorMemoryInfo() const { return ConstMemoryInfo{Get<const OrtMemoryInfo*>(GetApi().GetTensorMemoryInfo)}; }
+  /** The size of the elements of a tensor, in bytes. */
+  size_t GetTensorSizeInBytes() const { return Get<size_t>(GetApi().GetTensorSizeInBytes); }
+
+  /** The length of all strings of a tensor together, in bytes. */
+  size_t GetStringTensorDataLength() const { return Get<size_t>(GetApi().GetStringTensorDataLength); }
+  /** Copies all strings of a tensor, one after another without ends, and where each begins. */
+  void GetStringTensorContent(void* buffer, size_t buffer_length, size_t* offsets, size_t offsets_count) const {
+    ThrowOnError(GetApi().GetStringTensorContent(this->p_, buffer, buffer_length, offsets, offsets_count));
+  }
+  /** The length of an element of a tensor of strings, in bytes. */
+  size_t GetStringTensorElementLength(size_t element_index) const {
+    size_t length = 0;
+    ThrowOnError(GetApi().GetStringTensorElementLength(this->p_, element_index, &length));
+    return length;
+  }
+  /** Copies an element of a tensor of strings, without an end. */
+  void GetStringTensorElement(size_t buffer_length, size_t element_index, void* buffer) const {
+    ThrowOnError(GetApi().GetStringTensorElement(this->p_, buffer_length, element_index, buffer));
+  }
+  /** An element of a tensor of strings. */
+  std::string GetStringTensorElement(size_t element_index) const {
+    std::string text(GetStringTensorElementLength(element_index), 0);
+    GetStringTensorElement(text.size(), element_index, &text[0]);
+    return text;
+  }
+
+  const void* GetTensorRawData() const { return Get<const void*>(GetApi().GetTensorData); }
+  template <typename T>
+  const T* GetTensorData() const {
+    return static_cast<const T*>(GetTensorRawData());
+  }
+
+ protected:
+  template <typename T, typename F>
+  T Get(F call) const {
+    T value{};
+    ThrowOnError(call(this->p_, &value));
+    return value;
+  }
+};
+
+/** A handle that another object owns, whose object may be changed. */
+template <typename T>
+struct UnownedMutable {
+  using contained_type = T;
+  explicit UnownedMutable(std::nullptr_t) : p_(nullptr) {}
+  explicit UnownedMutable(T* p) : p_(p) {}
+  operator T*() const noexcept { return p_; }
+
+ protected:
+  T* p_;
+};
+
+/** The same, and what changes a value. */
+template <typename Holder>
+struct ValueCalls : ConstValueCalls<Holder> {
+  using ConstValueCalls<Holder>::ConstValueCalls;
+
+  /** Sets all elements of a tensor of strings. */
+  void FillStringTensor(const char* const* s, size_t s_len) { ThrowOnError(GetApi().FillStringTensor(this->p_, s, s_len)); }
+  /** Sets an element of a tensor of strings. */
+  void FillStringTensorElement(const char* s, size_t index) { ThrowOnError(GetApi().FillStringTensorElement(this->p_, s, index)); }
+  /** Memory for an element of a tensor of strings, to be written. */
+  char* GetResizedStringTensorElementBuffer(size_t index, size_t buffer_length) {
+    char* buffer = nullptr;
+    ThrowOnError(GetApi().GetResizedStringTensorElementBuffer(this->p_, index, buffer_length, &buffer));
+    return buffer;
+  }
+  void* GetTensorMutableRawData() { return this->template Get<void*>(GetApi().GetTensorMutableData); }
+  template <typename T>
+  T* GetTensorMutableData() {
+    return static_cast<T*>(GetTensorMutableRawData());
+  }
+  template <typename T>
+  T& At(const std::vector<int64_t>& location) {
+    void* element = nullptr;
+    ThrowOnError(GetApi().TensorAt(this->p_, location.data(), location.size(), &element));
+    return *static_cast<T*>(element);
+  }
+};
+
+}  // namespace detail
+
+/** A value that another object owns, valid as long as that object. */
+using ConstValue = detail::ConstValueCalls<detail::Unowned<OrtValue>>;
+/** The same, to be changed. */
+using UnownedValue = detail::ValueCalls<detail::UnownedMutable<OrtValue>>;
+
 /** A tensor, a sequence of tensors, or an empty optional value. It is moved, never copied. */
-struct Value : detail::Base<OrtValue> {
+struct Value : detail::ValueCalls<detail::Base<OrtValue>> {
   explicit Value(std::nullptr_t) {}
-  explicit Value(OrtValue* p) : Base(p) {}
+  explicit Value(OrtValue* p) : ValueCalls(p) {}
+  ConstValue GetConst() const { return ConstValue{p_}; }
+  UnownedValue GetUnowned() const { return UnownedValue{p_}; }
 
   /** A tensor over `element_count` elements in the caller's memory, which must outlive it. */
   template <typename T>
@@ -745,34 +975,6 @@ struct Value : detail::Base<OrtValue> {
     return Value{value};
   }
 
-  /** Whether it is a tensor. */
-  bool IsTensor() const {
-    int out{};
-    ThrowOnError(GetApi().IsTensor(p_, &out));
-    return out != 0;
-  }
-
-  /** Whether it holds something; an optional value may hold nothing. */
-  bool HasValue() const {
-    int out{};
-    ThrowOnError(GetApi().HasValue(p_, &out));
-    return out != 0;
-  }
-
-  /** Element type and shape of the tensor. */
-  TensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
-    OrtTensorTypeAndShapeInfo* out{};
-    ThrowOnError(GetApi().GetTensorTypeAndShape(p_, &out));
-    return TensorTypeAndShapeInfo{out};
-  }
-
-  /** The kind of the value and, for tensors, its element type and shape. */
-  TypeInfo GetTypeInfo() const {
-    OrtTypeInfo* out{};
-    ThrowOnError(GetApi().GetTypeInfo(p_, &out));
-    return TypeInfo{out};
-  }
-
   /** A sequence of values, which it shares with them. */
   static Value CreateSequence(const std::vector<Value>& values) {
     return Compose(reinterpret_cast<const OrtValue* const*>(values.data()), values.size(), ONNX_TYPE_SEQUENCE);
@@ -782,78 +984,22 @@ struct Value : detail::Base<OrtValue> {
     const OrtValue* const parts[] = {keys, values};
     return Compose(parts, 2, ONNX_TYPE_MAP);
   }
-  /** The number of elements of a sequence, or 2 for a map: keys and values. */
-  size_t GetCount() const { return Get<size_t>(GetApi().GetValueCount); }
-  /** A copy of an element of a sequence, or of the keys (0) or values (1) of a map. */
-  Value GetValue(int index, OrtAllocator* allocator) const {
-    OrtValue* value = nullptr;
-    ThrowOnError(GetApi().GetValue(p_, index, allocator, &value));
-    return Value{value};
-  }
-
-  /** Sets all elements of a tensor of strings. */
-  void FillStringTensor(const char* const* s, size_t s_len) { ThrowOnError(GetApi().FillStringTensor(p_, s, s_len)); }
-  /** Sets an element of a tensor of strings. */
-  void FillStringTensorElement(const char* s, size_t index) { ThrowOnError(GetApi().FillStringTensorElement(p_, s, index)); }
-  /** Memory for an element of a tensor of strings, to be written. */
-  char* GetResizedStringTensorElementBuffer(size_t index, size_t buffer_length) {
-    char* buffer = nullptr;
-    ThrowOnError(GetApi().GetResizedStringTensorElementBuffer(p_, index, buffer_length, &buffer));
-    return buffer;
-  }
-  /** The length of all strings of a tensor together, in bytes. */
-  size_t GetStringTensorDataLength() const { return Get<size_t>(GetApi().GetStringTensorDataLength); }
-  /** Copies all strings of a tensor, one after another without ends, and where each begins. */
-  void GetStringTensorContent(void* buffer, size_t buffer_length, size_t* offsets, size_t offsets_count) const {
-    ThrowOnError(GetApi().GetStringTensorContent(p_, buffer, buffer_length, offsets, offsets_count));
-  }
-  /** The length of an element of a tensor of strings, in bytes. */
-  size_t GetStringTensorElementLength(size_t element_index) const {
-    size_t length = 0;
-    ThrowOnError(GetApi().GetStringTensorElementLength(p_, element_index, &length));
-    return length;
-  }
-  /** Copies an element of a tensor of strings, without an end. */
-  void GetStringTensorElement(size_t buffer_length, size_t element_index, void* buffer) const {
-    ThrowOnError(GetApi().GetStringTensorElement(p_, buffer_length, element_index, buffer));
-  }
-  /** An element of a tensor of strings. */
-  std::string GetStringTensorElement(size_t element_index) const {
-    std::string text(GetStringTensorElementLength(element_index), 0);
-    GetStringTensorElement(text.size(), element_index, &text[0]);
-    return text;
-  }
-
-  void* GetTensorMutableRawData() { return Get<void*>(GetApi().GetTensorMutableData); }
-  const void* GetTensorRawData() const { return Get<void*>(GetApi().GetTensorMutableData); }
-  template <typename T>
-  T* GetTensorMutableData() {
-    return static_cast<T*>(GetTensorMutableRawData());
-  }
-  template <typename T>
-  const T* GetTensorData() const {
-    return static_cast<const T*>(GetTensorRawData());
-  }
-  template <typename T>
-  T& At(const std::vector<int64_t>& location) {
-    void* element = nullptr;
-    ThrowOnError(GetApi().TensorAt(p_, location.data(), location.size(), &element));
-    return *static_cast<T*>(element);
-  }
  private:
   static Value Compose(const OrtValue* const* parts, size_t count, ONNXType type) {
     OrtValue* value = nullptr;
     ThrowOnError(GetApi().CreateValue(parts, count, type, &value));
     return Value{value};
   }
-
-  template <typename T, typename F>
-  T Get(F call) const {
-    T value{};
-    ThrowOnError(call(p_, &value));
-    return value;
-  }
 };
+
+namespace detail {
+template <typename Holder>
+Value ConstValueCalls<Holder>::GetValue(int index, OrtAllocator* allocator) const {
+  OrtValue* value = nullptr;
+  ThrowOnError(GetApi().GetValue(this->p_, index, allocator, &value));
+  return Value{value};
+}
+}  // namespace detail
 static_assert(sizeof(Value) == sizeof(OrtValue*), "a list of values is a list of handles");
 
 namespace detail {
@@ -874,6 +1020,11 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     OrtSessionOptions* copy = nullptr;
     ThrowOnError(GetApi().CloneSessionOptions(p_, &copy));
     return SessionOptions{copy};
+  }
+  /** Adds custom operators, whose domain has to exist as long as the sessions. */
+  SessionOptions& Add(OrtCustomOpDomain* custom_op_domain) {
+    ThrowOnError(GetApi().AddCustomOpDomain(p_, custom_op_domain));
+    return *this;
   }
 
   /** Creates options with default values. */
@@ -1008,6 +1159,24 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
+  /** Loads a library of custom operators, which sessions with these options run. */
+  SessionOptions& RegisterCustomOpsLibrary(const ORTCHAR_T* library_name) {
+    ThrowOnError(GetApi().RegisterCustomOpsLibrary_V2(p_, library_name));
+    return *this;
+  }
+
+  /** Has a function of the process add custom operators to the options. */
+  SessionOptions& RegisterCustomOpsUsingFunction(const char* function_name) {
+    ThrowOnError(GetApi().RegisterCustomOpsUsingFunction(p_, function_name));
+    return *this;
+  }
+
+  /** Fails: onnxruntime-extensions is a library of its own, which has to be registered. */
+  SessionOptions& EnableOrtCustomOps() {
+    ThrowOnError(GetApi().EnableOrtCustomOps(p_));
+    return *this;
+  }
+
   /** Has forward sessions record how long each kernel of each run takes. */
   SessionOptions& EnableProfiling(const std::basic_string<ORTCHAR_T>& prefix) {
     ThrowOnError(GetApi().EnableProfiling(p_, detail::Terminated(prefix, "prefix")));
@@ -1088,6 +1257,413 @@ struct ModelMetadata : detail::Base<OrtModelMetadata> {
 
 };
 
+/** The table of calls that build models. */
+inline const OrtModelEditorApi& GetModelEditorApi() { return *GetApi().GetModelEditorApi(); }
+
+namespace detail {
+
+/** What a call stores for an object. */
+template <typename T, typename H, typename F>
+T Asked(const H* handle, F call) {
+  T value{};
+  ThrowOnError(call(handle, &value));
+  return value;
+}
+
+/** The parts of an object, of which one call returns the count and another one stores all. */
+template <typename View, typename H, typename Count, typename Fill>
+std::vector<View> Parts(const H* handle, Count count_call, Fill fill_call) {
+  std::vector<const typename View::contained_type*> handles(Asked<size_t>(handle, count_call));
+  ThrowOnError(fill_call(handle, handles.data(), handles.size()));
+  return std::vector<View>(handles.begin(), handles.end());
+}
+
+/** The handles of objects, which a call takes over if it succeeds. */
+template <typename T>
+auto TakenHandles(std::vector<T>& objects) {
+  std::vector<typename T::contained_type*> handles;
+  for (T& object : objects) handles.push_back(object);
+  return handles;
+}
+template <typename T>
+void GiveUp(std::vector<T>& objects) {
+  for (T& object : objects) object.release();
+}
+
+/** Queries on an attribute, whoever owns it. */
+template <typename Holder>
+struct OpAttrCalls : Holder {
+  using Holder::Holder;
+  OrtOpAttrType GetType() const { return Asked<OrtOpAttrType>(Handle(), GetApi().OpAttr_GetType); }
+  std::string GetName() const { return Asked<const char*>(Handle(), GetApi().OpAttr_GetName); }
+  /** Reads a number or a text. */
+  template <typename T>
+  Status GetValue(T& out) const {
+    std::vector<T> values;
+    Status status = Read(ScalarType(&out), values);
+    if (status.IsOK()) out = std::move(values[0]);
+    return status;
+  }
+  /** Reads a list of numbers or texts. */
+  template <typename T>
+  Status GetValueArray(std::vector<T>& out) const {
+    return Read(ListType(static_cast<T*>(nullptr)), out);
+  }
+  Status GetTensorAttributeAsOrtValue(Value& value) const {
+    OrtValue* made = nullptr;
+    Status status(GetApi().OpAttr_GetTensorAttributeAsOrtValue(Handle(), &made));
+    if (status.IsOK()) value = Value(made);
+    return status;
+  }
+
+ private:
+  const OrtOpAttr* Handle() const { return this->p_; }
+  static OrtOpAttrType ScalarType(const int64_t*) { return ORT_OP_ATTR_INT; }
+  static OrtOpAttrType ScalarType(const float*) { return ORT_OP_ATTR_FLOAT; }
+  static OrtOpAttrType ScalarType(const std::string*) { return ORT_OP_ATTR_STRING; }
+  static OrtOpAttrType ListType(const int64_t*) { return ORT_OP_ATTR_INTS; }
+  static OrtOpAttrType ListType(const float*) { return ORT_OP_ATTR_FLOATS; }
+  static OrtOpAttrType ListType(const std::string*) { return ORT_OP_ATTR_STRINGS; }
+
+  Status Bytes(OrtOpAttrType type, std::string& bytes) const {
+    size_t size = 0;
+    GetApi().ReleaseStatus(GetApi().ReadOpAttr(Handle(), type, nullptr, 0, &size));  // fails, and tells the size
+    bytes.resize(size);
+    return Status(GetApi().ReadOpAttr(Handle(), type, &bytes[0], size, &size));
+  }
+  template <typename T>
+  Status Read(OrtOpAttrType type, std::vector<T>& out) const {
+    std::string bytes;
+    Status status = Bytes(type, bytes);
+    if (!status.IsOK()) return status;
+    out.resize(bytes.size() / sizeof(T));
+    if (!out.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
+    return status;
+  }
+  Status Read(OrtOpAttrType type, std::vector<std::string>& out) const {
+    std::string bytes;
+    Status status = Bytes(type, bytes);
+    if (!status.IsOK()) return status;
+    out.clear();
+    if (type == ORT_OP_ATTR_STRING) {
+      out.push_back(std::move(bytes));
+    } else {
+      for (size_t at = 0; at < bytes.size(); at += out.back().size() + 1) out.emplace_back(bytes.c_str() + at);
+    }
+    return status;
+  }
+};
+
+}  // namespace detail
+
+/** An attribute of a node. */
+struct OpAttr : detail::OpAttrCalls<detail::Base<OrtOpAttr>> {
+  explicit OpAttr(std::nullptr_t) {}
+  explicit OpAttr(OrtOpAttr* p) : OpAttrCalls(p) {}
+  OpAttr(const char* name, const void* data, int len, OrtOpAttrType type) {
+    ThrowOnError(GetApi().CreateOpAttr(name, data, len, type, &p_));
+  }
+};
+/** The same as part of a node, valid as long as that. */
+using ConstOpAttr = detail::OpAttrCalls<detail::Unowned<OrtOpAttr>>;
+
+struct Graph;
+struct ValueInfoConsumerProducerInfo;
+struct OperatorSet;
+struct AttrNameSubgraph;
+
+namespace detail {
+template <typename Holder>
+struct NodeCalls;
+template <typename Holder>
+struct GraphCalls;
+}  // namespace detail
+using ConstNode = detail::NodeCalls<detail::Unowned<OrtNode>>;
+using ConstGraph = detail::GraphCalls<detail::Unowned<OrtGraph>>;
+
+namespace detail {
+
+/** Queries on a value of a graph, whoever owns it. */
+template <typename Holder>
+struct ValueInfoCalls : Holder {
+  using Holder::Holder;
+  std::string GetName() const { return Asked<const char*>(Handle(), GetApi().GetValueInfoName); }
+  /** The type, valid as long as this object; null if it is not known. */
+  ConstTypeInfo TypeInfo() const {
+    return ConstTypeInfo{Asked<const OrtTypeInfo*>(Handle(), GetApi().GetValueInfoTypeInfo)};
+  }
+  /** The node that computes the value, null if there is none, and the index of the output. */
+  ValueInfoConsumerProducerInfo GetProducerNode() const;
+  /** The nodes that read the value, and the indices of their inputs. */
+  std::vector<ValueInfoConsumerProducerInfo> GetConsumers() const;
+  /** Reads the tensor of an initializer; null if the value is none. */
+  Status GetInitializer(ConstValue& value) const {
+    const OrtValue* found = nullptr;
+    Status status(GetApi().ValueInfo_GetInitializerValue(Handle(), &found));
+    value = ConstValue{found};
+    return status;
+  }
+  bool IsRequiredGraphInput() const { return Asked<bool>(Handle(), GetApi().ValueInfo_IsRequiredGraphInput); }
+  bool IsOptionalGraphInput() const { return Asked<bool>(Handle(), GetApi().ValueInfo_IsOptionalGraphInput); }
+  bool IsGraphOutput() const { return Asked<bool>(Handle(), GetApi().ValueInfo_IsGraphOutput); }
+  bool IsConstantInitializer() const { return Asked<bool>(Handle(), GetApi().ValueInfo_IsConstantInitializer); }
+  bool IsFromOuterScope() const { return Asked<bool>(Handle(), GetApi().ValueInfo_IsFromOuterScope); }
+
+ private:
+  const OrtValueInfo* Handle() const { return this->p_; }
+};
+
+}  // namespace detail
+
+using ConstValueInfo = detail::ValueInfoCalls<detail::Unowned<OrtValueInfo>>;
+
+/** A value of a graph: its name, type and uses. */
+struct ValueInfo : detail::ValueInfoCalls<detail::Base<OrtValueInfo>> {
+  explicit ValueInfo(std::nullptr_t) {}
+  explicit ValueInfo(OrtValueInfo* p) : ValueInfoCalls(p) {}
+  /** An input or output of a graph to be. */
+  ValueInfo(const std::string& name, const ConstTypeInfo& type_info) {
+    ThrowOnError(GetModelEditorApi().CreateValueInfo(name.c_str(), type_info, &p_));
+  }
+  ConstValueInfo GetConst() const { return ConstValueInfo{p_}; }
+};
+
+namespace detail {
+
+/** Queries on a node, whoever owns it. */
+template <typename Holder>
+struct NodeCalls : Holder {
+  using Holder::Holder;
+  size_t GetId() const { return Asked<size_t>(Handle(), GetApi().Node_GetId); }
+  std::string GetName() const { return Asked<const char*>(Handle(), GetApi().Node_GetName); }
+  std::string GetOperatorType() const { return Asked<const char*>(Handle(), GetApi().Node_GetOperatorType); }
+  std::string GetDomain() const { return Asked<const char*>(Handle(), GetApi().Node_GetDomain); }
+  int GetSinceVersion() const { return Asked<int>(Handle(), GetApi().Node_GetSinceVersion); }
+  /** The execution provider of the node; empty if there is none. */
+  std::string GetEpName() const {
+    const char* name = Asked<const char*>(Handle(), GetApi().Node_GetEpName);
+    return name ? name : "";
+  }
+  /** Inputs, null where one is left out. */
+  std::vector<ConstValueInfo> GetInputs() const {
+    return Parts<ConstValueInfo>(Handle(), GetApi().Node_GetNumInputs, GetApi().Node_GetInputs);
+  }
+  /** Outputs, null where one is left out. */
+  std::vector<ConstValueInfo> GetOutputs() const {
+    return Parts<ConstValueInfo>(Handle(), GetApi().Node_GetNumOutputs, GetApi().Node_GetOutputs);
+  }
+  /** What subgraphs of the node read from the graph around them. */
+  std::vector<ConstValueInfo> GetImplicitInputs() const {
+    return Parts<ConstValueInfo>(Handle(), GetApi().Node_GetNumImplicitInputs, GetApi().Node_GetImplicitInputs);
+  }
+  std::vector<ConstOpAttr> GetAttributes() const {
+    return Parts<ConstOpAttr>(Handle(), GetApi().Node_GetNumAttributes, GetApi().Node_GetAttributes);
+  }
+  Status GetAttributeByName(const std::string& name, ConstOpAttr& out) const {
+    const OrtOpAttr* found = nullptr;
+    Status status(GetApi().Node_GetAttributeByName(Handle(), name.c_str(), &found));
+    out = ConstOpAttr{found};
+    return status;
+  }
+  std::vector<AttrNameSubgraph> GetSubgraphs() const;
+  /** The graph that the node is in; null if it is in none. */
+  ConstGraph GetGraph() const;
+
+ private:
+  const OrtNode* Handle() const { return this->p_; }
+};
+
+}  // namespace detail
+
+/** A node of a graph. */
+struct Node : detail::NodeCalls<detail::Base<OrtNode>> {
+  explicit Node(std::nullptr_t) {}
+  explicit Node(OrtNode* p) : NodeCalls(p) {}
+  Node(const std::string& operator_name, const std::string& operator_domain, const std::string& node_name,
+       const std::vector<std::string>& input_names, const std::vector<std::string>& output_names) {
+    std::vector<OpAttr> none;
+    Create(operator_name, operator_domain, node_name, input_names, output_names, none);
+  }
+  /** Takes over the attributes. */
+  Node(const std::string& operator_name, const std::string& operator_domain, const std::string& node_name,
+       const std::vector<std::string>& input_names, const std::vector<std::string>& output_names, std::vector<OpAttr>& attributes) {
+    Create(operator_name, operator_domain, node_name, input_names, output_names, attributes);
+  }
+  ConstNode GetConst() const { return ConstNode{p_}; }
+
+ private:
+  void Create(const std::string& operator_name, const std::string& operator_domain, const std::string& node_name,
+              const std::vector<std::string>& input_names, const std::vector<std::string>& output_names,
+              std::vector<OpAttr>& attributes) {
+    auto handles = detail::TakenHandles(attributes);
+    ThrowOnError(GetModelEditorApi().CreateNode(
+        operator_name.c_str(), operator_domain.c_str(), node_name.c_str(), detail::Pointers(input_names, "input_names").data(),
+        input_names.size(), detail::Pointers(output_names, "output_names").data(), output_names.size(), handles.data(),
+        handles.size(), &p_));
+    detail::GiveUp(attributes);
+  }
+};
+
+namespace detail {
+
+/** Queries on a graph, whoever owns it. */
+template <typename Holder>
+struct GraphCalls : Holder {
+  using Holder::Holder;
+  std::string GetName() const { return Asked<const char*>(Handle(), GetApi().Graph_GetName); }
+  std::basic_string<ORTCHAR_T> GetModelPath() const { return Asked<const ORTCHAR_T*>(Handle(), GetApi().Graph_GetModelPath); }
+  int64_t GetOnnxIRVersion() const { return Asked<int64_t>(Handle(), GetApi().Graph_GetOnnxIRVersion); }
+  std::vector<OperatorSet> GetOperatorSets() const;
+  std::vector<ConstValueInfo> GetInputs() const {
+    return Parts<ConstValueInfo>(Handle(), GetApi().Graph_GetNumInputs, GetApi().Graph_GetInputs);
+  }
+  std::vector<ConstValueInfo> GetOutputs() const {
+    return Parts<ConstValueInfo>(Handle(), GetApi().Graph_GetNumOutputs, GetApi().Graph_GetOutputs);
+  }
+  std::vector<ConstValueInfo> GetInitializers() const {
+    return Parts<ConstValueInfo>(Handle(), GetApi().Graph_GetNumInitializers, GetApi().Graph_GetInitializers);
+  }
+  std::vector<ConstNode> GetNodes() const {
+    return Parts<ConstNode>(Handle(), GetApi().Graph_GetNumNodes, GetApi().Graph_GetNodes);
+  }
+  /** The node whose subgraph this is; null if it is none. */
+  ConstNode GetParentNode() const { return ConstNode{Asked<const OrtNode*>(Handle(), GetApi().Graph_GetParentNode)}; }
+  /** A graph of some of the nodes, valid as long as this one. */
+  Graph GetGraphView(const std::vector<ConstNode>& nodes) const;
+  ModelMetadata GetModelMetadata() const {
+    return ModelMetadata{Asked<OrtModelMetadata*>(Handle(), GetApi().Graph_GetModelMetadata)};
+  }
+
+ private:
+  const OrtGraph* Handle() const { return this->p_; }
+};
+
+}  // namespace detail
+
+/** A graph: values, initializers and the nodes that compute. */
+struct Graph : detail::GraphCalls<detail::Base<OrtGraph>> {
+  explicit Graph(std::nullptr_t) {}
+  explicit Graph(OrtGraph* p) : GraphCalls(p) {}
+  /** A graph without nodes. */
+  Graph() { ThrowOnError(GetModelEditorApi().CreateGraph(&p_)); }
+  ConstGraph GetConst() const { return ConstGraph{p_}; }
+
+  /** Takes over the inputs, which replace those that were set before. */
+  void SetInputs(std::vector<ValueInfo>& inputs) {
+    auto handles = detail::TakenHandles(inputs);
+    ThrowOnError(GetModelEditorApi().SetGraphInputs(p_, handles.data(), handles.size()));
+    detail::GiveUp(inputs);
+  }
+  /** Takes over the outputs, which replace those that were set before. */
+  void SetOutputs(std::vector<ValueInfo>& outputs) {
+    auto handles = detail::TakenHandles(outputs);
+    ThrowOnError(GetModelEditorApi().SetGraphOutputs(p_, handles.data(), handles.size()));
+    detail::GiveUp(outputs);
+  }
+  /** Takes over a tensor. Sessions copy it unless its data are external, which then have to exist as long as they do. */
+  void AddInitializer(const std::string& name, Value& initializer, bool data_is_external) {
+    ThrowOnError(GetModelEditorApi().AddInitializerToGraph(p_, name.c_str(), initializer, data_is_external));
+    initializer.release();
+  }
+  /** Takes over a node. */
+  void AddNode(Node& node) {
+    ThrowOnError(GetModelEditorApi().AddNodeToGraph(p_, node));
+    node.release();
+  }
+};
+
+/** A node that computes or reads a value, and the index of its output or input. */
+struct ValueInfoConsumerProducerInfo {
+  ConstNode node{nullptr};
+  int64_t index = 0;
+};
+/** A domain and its version. */
+struct OperatorSet {
+  std::string domain;
+  int64_t version = 0;
+};
+/** A subgraph, and the attribute that it is. */
+struct AttrNameSubgraph {
+  std::string attr_name;
+  ConstGraph sub_graph{nullptr};
+};
+
+namespace detail {
+
+template <typename Holder>
+ValueInfoConsumerProducerInfo ValueInfoCalls<Holder>::GetProducerNode() const {
+  const OrtNode* node = nullptr;
+  size_t index = 0;
+  ThrowOnError(GetApi().ValueInfo_GetValueProducer(Handle(), &node, &index));
+  return {ConstNode{node}, static_cast<int64_t>(index)};
+}
+template <typename Holder>
+std::vector<ValueInfoConsumerProducerInfo> ValueInfoCalls<Holder>::GetConsumers() const {
+  const auto count = Asked<size_t>(Handle(), GetApi().ValueInfo_GetValueNumConsumers);
+  std::vector<const OrtNode*> nodes(count);
+  std::vector<int64_t> indices(count);
+  ThrowOnError(GetApi().ValueInfo_GetValueConsumers(Handle(), nodes.data(), indices.data(), count));
+  std::vector<ValueInfoConsumerProducerInfo> out;
+  for (size_t i = 0; i < count; ++i) out.push_back({ConstNode{nodes[i]}, indices[i]});
+  return out;
+}
+template <typename Holder>
+std::vector<AttrNameSubgraph> NodeCalls<Holder>::GetSubgraphs() const {
+  const auto count = Asked<size_t>(Handle(), GetApi().Node_GetNumSubgraphs);
+  std::vector<const OrtGraph*> graphs(count);
+  std::vector<const char*> names(count);
+  ThrowOnError(GetApi().Node_GetSubgraphs(Handle(), graphs.data(), count, names.data()));
+  std::vector<AttrNameSubgraph> out;
+  for (size_t i = 0; i < count; ++i) out.push_back({names[i], ConstGraph{graphs[i]}});
+  return out;
+}
+template <typename Holder>
+ConstGraph NodeCalls<Holder>::GetGraph() const {
+  return ConstGraph{Asked<const OrtGraph*>(Handle(), GetApi().Node_GetGraph)};
+}
+template <typename Holder>
+std::vector<OperatorSet> GraphCalls<Holder>::GetOperatorSets() const {
+  const auto count = Asked<size_t>(Handle(), GetApi().Graph_GetNumOperatorSets);
+  std::vector<const char*> domains(count);
+  std::vector<int64_t> versions(count);
+  ThrowOnError(GetApi().Graph_GetOperatorSets(Handle(), domains.data(), versions.data(), count));
+  std::vector<OperatorSet> out;
+  for (size_t i = 0; i < count; ++i) out.push_back({domains[i], versions[i]});
+  return out;
+}
+template <typename Holder>
+Graph GraphCalls<Holder>::GetGraphView(const std::vector<ConstNode>& nodes) const {
+  std::vector<const OrtNode*> handles(nodes.begin(), nodes.end());
+  OrtGraph* view = nullptr;
+  ThrowOnError(GetApi().Graph_GetGraphView(Handle(), handles.data(), handles.size(), &view));
+  return Graph{view};
+}
+
+}  // namespace detail
+
+/** A graph with the versions of its operators. */
+struct Model : detail::Base<OrtModel> {
+  using DomainOpsetPair = std::pair<std::string, int>;
+
+  explicit Model(std::nullptr_t) {}
+  explicit Model(OrtModel* p) : Base(p) {}
+  /** A model without a graph. */
+  explicit Model(const std::vector<DomainOpsetPair>& opsets) {
+    std::vector<const char*> domains;
+    std::vector<int> versions;
+    for (const DomainOpsetPair& opset : opsets) {
+      domains.push_back(opset.first.c_str());
+      versions.push_back(opset.second);
+    }
+    ThrowOnError(GetModelEditorApi().CreateModel(domains.data(), versions.data(), opsets.size(), &p_));
+  }
+  /** Takes over the graph. */
+  void AddGraph(Graph& graph) {
+    ThrowOnError(GetModelEditorApi().AddGraphToModel(p_, graph));
+    graph.release();
+  }
+};
+
 struct IoBinding;
 
 /** Runs a model forward. Members have the names and meanings of onnxruntime's class. The model is
@@ -1096,6 +1672,50 @@ struct IoBinding;
  */
 struct Session : detail::Base<OrtSession> {
   explicit Session(std::nullptr_t) {}
+  explicit Session(OrtSession* p) : Base(p) {}
+  /** A session for a model that was built in memory, which it does not need afterwards. */
+  Session(const Env& env, const Model& model, const SessionOptions& options) {
+    ThrowOnError(GetModelEditorApi().CreateSessionFromModel(env, model, options, &p_));
+  }
+  /** A session for a model that is extended before it runs; FinalizeModelEditorSession() completes it. */
+  static Session CreateModelEditorSession(const Env& env, const ORTCHAR_T* model_path, const SessionOptions& options) {
+    OrtSession* session = nullptr;
+    ThrowOnError(GetModelEditorApi().CreateModelEditorSession(env, model_path, options, &session));
+    return Session{session};
+  }
+  /** The same for a model in memory. */
+  static Session CreateModelEditorSession(const Env& env, const void* model_data, size_t model_data_length,
+                                          const SessionOptions& options) {
+    OrtSession* session = nullptr;
+    ThrowOnError(GetModelEditorApi().CreateModelEditorSessionFromArray(env, model_data, model_data_length, options, &session));
+    return Session{session};
+  }
+  /** Adds the parts of a model to that of the session, and makes the session ready to run. */
+  void FinalizeModelEditorSession(const Model& model, const SessionOptions& options,
+                                  OrtPrepackedWeightsContainer* prepacked_weights_container = nullptr) {
+    ThrowOnError(GetModelEditorApi().ApplyModelToModelEditorSession(p_, model));
+    ThrowOnError(GetModelEditorApi().FinalizeModelEditorSession(p_, options, prepacked_weights_container));
+  }
+  /** The version of a domain in the session's model. */
+  int GetOpset(const std::string& domain) const {
+    int opset = 0;
+    ThrowOnError(GetModelEditorApi().SessionGetOpsetForDomain(p_, domain.c_str(), &opset));
+    return opset;
+  }
+  /** Inputs as values for a graph to be. */
+  std::vector<ValueInfo> GetInputs() const {
+    std::vector<ValueInfo> infos;
+    const std::vector<std::string> names = GetInputNames();
+    for (size_t i = 0; i < names.size(); ++i) infos.emplace_back(names[i], GetInputTypeInfo(i).GetConst());
+    return infos;
+  }
+  /** Outputs as values for a graph to be. */
+  std::vector<ValueInfo> GetOutputs() const {
+    std::vector<ValueInfo> infos;
+    const std::vector<std::string> names = GetOutputNames();
+    for (size_t i = 0; i < names.size(); ++i) infos.emplace_back(names[i], GetOutputTypeInfo(i).GetConst());
+    return infos;
+  }
   /** Runs the model on bound inputs for bound outputs. */
   void Run(const RunOptions& run_options, const IoBinding& binding);
   /** Starts a run and returns; a function gets the outputs. The array of outputs stays until it is called. */
@@ -1331,6 +1951,354 @@ struct Allocator : detail::Base<OrtAllocator> {
   MemoryAllocation GetAllocation(size_t size) { return MemoryAllocation(p_, Alloc(size), size); }
   /** Frees memory of this allocator. */
   void Free(void* p) { ThrowOnError(GetApi().AllocatorFree(p_, p)); }
+};
+
+struct KernelInfo;
+
+namespace detail {
+
+/** Queries on the node of a custom operator, whoever owns them. */
+template <typename Holder>
+struct KernelInfoCalls : Holder {
+  using Holder::Holder;
+  /** An owned copy. */
+  KernelInfo Copy() const;
+  /** A number or text among the attributes: a float, an int64_t or a std::string. */
+  template <typename T>
+  T GetAttribute(const char* name) const {
+    T value{};
+    Read(name, value);
+    return value;
+  }
+  /** A list of numbers among the attributes, of float or int64_t. */
+  template <typename T>
+  std::vector<T> GetAttributes(const char* name) const {
+    std::vector<T> values;
+    Read(name, values);
+    return values;
+  }
+  Value GetTensorAttribute(const char* name, OrtAllocator* allocator) const {
+    OrtValue* value = nullptr;
+    ThrowOnError(GetApi().KernelInfoGetAttribute_tensor(Handle(), name, allocator, &value));
+    return Value{value};
+  }
+  size_t GetInputCount() const { return Asked<size_t>(Handle(), GetApi().KernelInfo_GetInputCount); }
+  size_t GetOutputCount() const { return Asked<size_t>(Handle(), GetApi().KernelInfo_GetOutputCount); }
+  std::string GetInputName(size_t index) const {
+    return Text([&](char* out, size_t* size) { return GetApi().KernelInfo_GetInputName(Handle(), index, out, size); });
+  }
+  TypeInfo GetInputTypeInfo(size_t index) const {
+    OrtTypeInfo* type = nullptr;
+    ThrowOnError(GetApi().KernelInfo_GetInputTypeInfo(Handle(), index, &type));
+    return TypeInfo{type};
+  }
+  std::string GetOutputName(size_t index) const {
+    return Text([&](char* out, size_t* size) { return GetApi().KernelInfo_GetOutputName(Handle(), index, out, size); });
+  }
+  TypeInfo GetOutputTypeInfo(size_t index) const {
+    OrtTypeInfo* type = nullptr;
+    ThrowOnError(GetApi().KernelInfo_GetOutputTypeInfo(Handle(), index, &type));
+    return TypeInfo{type};
+  }
+  /** The tensor of an input that is an initializer; otherwise null. */
+  ConstValue GetTensorConstantInput(size_t index, int* is_constant) const {
+    const OrtValue* value = nullptr;
+    ThrowOnError(GetApi().KernelInfoGetConstantInput_tensor(Handle(), index, is_constant, &value));
+    return ConstValue{value};
+  }
+  std::string GetNodeName() const {
+    return Text([&](char* out, size_t* size) { return GetApi().KernelInfo_GetNodeName(Handle(), out, size); });
+  }
+  std::string GetOperatorDomain() const {
+    return Text([&](char* out, size_t* size) { return GetApi().KernelInfo_GetOperatorDomain(Handle(), out, size); });
+  }
+  std::string GetOperatorType() const {
+    return Text([&](char* out, size_t* size) { return GetApi().KernelInfo_GetOperatorType(Handle(), out, size); });
+  }
+  int GetOperatorSinceVersion() const { return Asked<int>(Handle(), GetApi().KernelInfo_GetOperatorSinceVersion); }
+
+ private:
+  const OrtKernelInfo* Handle() const { return this->p_; }
+
+  template <typename F>
+  static std::string Text(F&& call) {
+    size_t size = 0;
+    ThrowOnError(call(nullptr, &size));
+    std::string text(size, '\0');
+    ThrowOnError(call(&text[0], &size));
+    text.resize(size - 1);
+    return text;
+  }
+  template <typename T, typename F>
+  static void List(std::vector<T>& values, F&& call) {
+    size_t size = 0;
+    ThrowOnError(call(nullptr, &size));
+    values.resize(size);
+    ThrowOnError(call(values.data(), &size));
+  }
+  void Read(const char* name, float& value) const { ThrowOnError(GetApi().KernelInfoGetAttribute_float(Handle(), name, &value)); }
+  void Read(const char* name, int64_t& value) const {
+    ThrowOnError(GetApi().KernelInfoGetAttribute_int64(Handle(), name, &value));
+  }
+  void Read(const char* name, std::string& value) const {
+    value = Text([&](char* out, size_t* size) { return GetApi().KernelInfoGetAttribute_string(Handle(), name, out, size); });
+  }
+  void Read(const char* name, std::vector<float>& values) const {
+    List(values, [&](float* out, size_t* size) { return GetApi().KernelInfoGetAttributeArray_float(Handle(), name, out, size); });
+  }
+  void Read(const char* name, std::vector<int64_t>& values) const {
+    List(values, [&](int64_t* out, size_t* size) { return GetApi().KernelInfoGetAttributeArray_int64(Handle(), name, out, size); });
+  }
+};
+
+}  // namespace detail
+
+/** What is known about a node of a custom operator. It is valid while the node is prepared. */
+using ConstKernelInfo = detail::KernelInfoCalls<detail::Unowned<OrtKernelInfo>>;
+
+/** The same, as an owned copy. */
+struct KernelInfo : detail::KernelInfoCalls<detail::Base<OrtKernelInfo>> {
+  explicit KernelInfo(std::nullptr_t) {}
+  explicit KernelInfo(OrtKernelInfo* p) : KernelInfoCalls(p) {}
+};
+
+namespace detail {
+template <typename Holder>
+KernelInfo KernelInfoCalls<Holder>::Copy() const {
+  OrtKernelInfo* copy = nullptr;
+  ThrowOnError(GetApi().CopyKernelInfo(Handle(), &copy));
+  return KernelInfo{copy};
+}
+}  // namespace detail
+
+/** One run of a node of a custom operator. */
+struct KernelContext {
+  explicit KernelContext(OrtKernelContext* context) : context_(context) {}
+  OrtKernelContext* GetOrtKernelContext() const { return context_; }
+  size_t GetInputCount() const { return detail::Asked<size_t>(context_, GetApi().KernelContext_GetInputCount); }
+  size_t GetOutputCount() const { return detail::Asked<size_t>(context_, GetApi().KernelContext_GetOutputCount); }
+  /** An input; null where an optional one is left out. */
+  ConstValue GetInput(size_t index) const {
+    const OrtValue* value = nullptr;
+    ThrowOnError(GetApi().KernelContext_GetInput(context_, index, &value));
+    return ConstValue{value};
+  }
+  /** An output, allocated with that shape; null where an optional one is left out. */
+  UnownedValue GetOutput(size_t index, const int64_t* dim_values, size_t dim_count) const {
+    OrtValue* value = nullptr;
+    ThrowOnError(GetApi().KernelContext_GetOutput(context_, index, dim_values, dim_count, &value));
+    return UnownedValue{value};
+  }
+  UnownedValue GetOutput(size_t index, const std::vector<int64_t>& dims) const {
+    return GetOutput(index, dims.data(), dims.size());
+  }
+  /** Calls a function with every number below `total`, on several threads. */
+  void ParallelFor(void (*fn)(void*, size_t), size_t total, size_t num_batch, void* usr_data) const {
+    ThrowOnError(GetApi().KernelContext_ParallelFor(context_, fn, total, num_batch, usr_data));
+  }
+
+ private:
+  OrtKernelContext* context_;
+};
+
+/** What is known about a node before its shapes are. */
+struct ShapeInferContext {
+  /** A dimension: a number, or a name. */
+  struct SymbolicInteger {
+    SymbolicInteger(int64_t i) : i_(i) {}
+    SymbolicInteger(const char* s) : s_(s), is_int_(false) {}
+    bool IsInt() const { return is_int_; }
+    int64_t AsInt() const { return i_; }
+    const char* AsSym() const { return s_; }
+    bool operator==(const SymbolicInteger& other) const {
+      return is_int_ == other.is_int_ && (is_int_ ? i_ == other.i_ : std::string(s_) == other.s_);
+    }
+
+   private:
+    int64_t i_ = -1;
+    const char* s_ = nullptr;
+    bool is_int_ = true;
+  };
+  using Shape = std::vector<SymbolicInteger>;
+  using Ints = std::vector<int64_t>;
+  using Floats = std::vector<float>;
+  using Strings = std::vector<std::string>;
+
+  ShapeInferContext(const OrtApi* ort_api, OrtShapeInferContext* context) : api_(ort_api), context_(context) {
+    const auto count = detail::Asked<size_t>(context, ort_api->ShapeInferContext_GetInputCount);
+    for (size_t i = 0; i < count; ++i) {
+      OrtTensorTypeAndShapeInfo* info = nullptr;  // which belongs to the context
+      ThrowOnError(ort_api->ShapeInferContext_GetInputTypeShape(context, i, &info));
+      const ConstTensorTypeAndShapeInfo type(info);
+      const std::vector<int64_t> dims = type.GetShape();
+      std::vector<const char*> names(dims.size());
+      type.GetSymbolicDimensions(names.data(), names.size());
+      Shape shape;
+      for (size_t k = 0; k < dims.size(); ++k)
+        shape.push_back(dims[k] >= 0 || !names[k] || !*names[k] ? SymbolicInteger(dims[k]) : SymbolicInteger(names[k]));
+      shapes_.push_back(std::move(shape));
+    }
+  }
+
+  size_t GetInputCount() const { return shapes_.size(); }
+  const Shape& GetInputShape(size_t index) const { return shapes_.at(index); }
+  Status SetOutputShape(size_t index, const Shape& shape, ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) {
+    std::vector<int64_t> dims;
+    std::vector<const char*> names;
+    for (const SymbolicInteger& dim : shape) {
+      dims.push_back(dim.IsInt() ? dim.AsInt() : -1);
+      names.push_back(dim.IsInt() ? "" : dim.AsSym());
+    }
+    OrtTensorTypeAndShapeInfo* made = nullptr;
+    ThrowOnError(api_->CreateTensorTypeAndShapeInfo(&made));
+    const TensorTypeAndShapeInfo info(made);
+    ThrowOnError(api_->SetTensorElementType(made, type));
+    ThrowOnError(api_->SetDimensions(made, dims.data(), dims.size()));
+    ThrowOnError(api_->SetSymbolicDimensions(made, names.data(), names.size()));
+    return Status(api_->ShapeInferContext_SetOutputTypeShape(context_, index, made));
+  }
+
+  int64_t GetAttrInt(const char* name) const {
+    int64_t value{};
+    ThrowOnError(Attribute(name).GetValue(value).release());
+    return value;
+  }
+  Ints GetAttrInts(const char* name) const {
+    Ints values;
+    ThrowOnError(Attribute(name).GetValueArray(values).release());
+    return values;
+  }
+  float GetAttrFloat(const char* name) const {
+    float value{};
+    ThrowOnError(Attribute(name).GetValue(value).release());
+    return value;
+  }
+  Floats GetAttrFloats(const char* name) const {
+    Floats values;
+    ThrowOnError(Attribute(name).GetValueArray(values).release());
+    return values;
+  }
+  std::string GetAttrString(const char* name) const {
+    std::string value{};
+    ThrowOnError(Attribute(name).GetValue(value).release());
+    return value;
+  }
+  Strings GetAttrStrings(const char* name) const {
+    Strings values;
+    ThrowOnError(Attribute(name).GetValueArray(values).release());
+    return values;
+  }
+
+ private:
+  ConstOpAttr Attribute(const char* name) const {
+    const OrtOpAttr* attribute = nullptr;
+    ThrowOnError(api_->ShapeInferContext_GetAttribute(context_, name, &attribute));
+    return ConstOpAttr{attribute};
+  }
+
+  const OrtApi* api_;
+  OrtShapeInferContext* context_;
+  std::vector<Shape> shapes_;
+};
+
+namespace detail {
+
+template <typename Op, typename = void>
+struct HasShapes : std::false_type {};
+template <typename Op>
+struct HasShapes<Op, decltype(void(Op::InferOutputShape(std::declval<ShapeInferContext&>())))> : std::true_type {};
+
+/** What a function of the program throws, as the status of the call. */
+template <typename F>
+OrtStatus* Caught(F&& work) {
+  try {
+    return work();
+  } catch (const Exception& error) {
+    return GetApi().CreateStatus(error.GetOrtErrorCode(), error.what());
+  } catch (const std::exception& error) {
+    return GetApi().CreateStatus(ORT_FAIL, error.what());
+  }
+}
+
+}  // namespace detail
+
+/**
+ * A custom operator. `TOp` derives from this and has the members GetName(), GetInputTypeCount(), GetInputType(index),
+ * GetOutputTypeCount(), GetOutputType(index), and CreateKernel(const OrtApi&, const OrtKernelInfo*), which returns a new `TKernel`.
+ * `TKernel` has Compute(OrtKernelContext*). With status, they are CreateKernelV2(const OrtApi&, const OrtKernelInfo*, void**) and
+ * ComputeV2(OrtKernelContext*), and return one. `TOp` may have a static InferOutputShape(ShapeInferContext&).
+ */
+template <typename TOp, typename TKernel, bool WithStatus = false>
+struct CustomOpBase : OrtCustomOp {
+  CustomOpBase() : OrtCustomOp() {
+    OrtCustomOp::version = ORT_API_VERSION;
+    OrtCustomOp::GetName = [](const OrtCustomOp* op) { return static_cast<const TOp*>(op)->GetName(); };
+    OrtCustomOp::GetExecutionProviderType = [](const OrtCustomOp* op) { return static_cast<const TOp*>(op)->GetExecutionProviderType(); };
+    OrtCustomOp::GetInputTypeCount = [](const OrtCustomOp* op) { return static_cast<const TOp*>(op)->GetInputTypeCount(); };
+    OrtCustomOp::GetOutputTypeCount = [](const OrtCustomOp* op) { return static_cast<const TOp*>(op)->GetOutputTypeCount(); };
+    OrtCustomOp::GetVariadicInputMinArity = [](const OrtCustomOp* op) { return static_cast<const TOp*>(op)->GetVariadicInputMinArity(); };
+    OrtCustomOp::GetVariadicOutputMinArity = [](const OrtCustomOp* op) { return static_cast<const TOp*>(op)->GetVariadicOutputMinArity(); };
+    OrtCustomOp::GetStartVersion = [](const OrtCustomOp* op) { return static_cast<const TOp*>(op)->GetStartVersion(); };
+    OrtCustomOp::GetEndVersion = [](const OrtCustomOp* op) { return static_cast<const TOp*>(op)->GetEndVersion(); };
+    OrtCustomOp::GetInputType = [](const OrtCustomOp* op, size_t index) { return static_cast<const TOp*>(op)->GetInputType(index); };
+    OrtCustomOp::GetOutputType = [](const OrtCustomOp* op, size_t index) { return static_cast<const TOp*>(op)->GetOutputType(index); };
+    OrtCustomOp::GetInputCharacteristic = [](const OrtCustomOp* op, size_t index) { return static_cast<const TOp*>(op)->GetInputCharacteristic(index); };
+    OrtCustomOp::GetOutputCharacteristic = [](const OrtCustomOp* op, size_t index) { return static_cast<const TOp*>(op)->GetOutputCharacteristic(index); };
+    OrtCustomOp::GetInputMemoryType = [](const OrtCustomOp* op, size_t index) { return static_cast<const TOp*>(op)->GetInputMemoryType(index); };
+    OrtCustomOp::GetVariadicInputHomogeneity = [](const OrtCustomOp* op) { return static_cast<int>(static_cast<const TOp*>(op)->GetVariadicInputHomogeneity()); };
+    OrtCustomOp::GetVariadicOutputHomogeneity = [](const OrtCustomOp* op) { return static_cast<int>(static_cast<const TOp*>(op)->GetVariadicOutputHomogeneity()); };
+    OrtCustomOp::KernelDestroy = [](void* kernel) { delete static_cast<TKernel*>(kernel); };
+    SetKernel(std::integral_constant<bool, WithStatus>());
+    SetShapes(detail::HasShapes<TOp>());
+  }
+
+  // What most operators leave as it is.
+  const char* GetExecutionProviderType() const { return nullptr; }
+  OrtCustomOpInputOutputCharacteristic GetInputCharacteristic(size_t) const { return INPUT_OUTPUT_REQUIRED; }
+  OrtCustomOpInputOutputCharacteristic GetOutputCharacteristic(size_t) const { return INPUT_OUTPUT_REQUIRED; }
+  OrtMemType GetInputMemoryType(size_t) const { return OrtMemTypeDefault; }
+  int GetVariadicInputMinArity() const { return 1; }
+  bool GetVariadicInputHomogeneity() const { return true; }
+  int GetVariadicOutputMinArity() const { return 1; }
+  bool GetVariadicOutputHomogeneity() const { return true; }
+  int GetStartVersion() const { return 1; }
+  int GetEndVersion() const { return std::numeric_limits<int>::max(); }
+
+ private:
+  void SetKernel(std::false_type) {
+    OrtCustomOp::CreateKernel = [](const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info) -> void* {
+      return static_cast<const TOp*>(op)->CreateKernel(*api, info);
+    };
+    OrtCustomOp::KernelCompute = [](void* kernel, OrtKernelContext* context) { static_cast<TKernel*>(kernel)->Compute(context); };
+  }
+  void SetKernel(std::true_type) {
+    OrtCustomOp::CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {
+      return detail::Caught([&] { return Given(static_cast<const TOp*>(op)->CreateKernelV2(*api, info, kernel)); });
+    };
+    OrtCustomOp::KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
+      return detail::Caught([&] { return Given(static_cast<TKernel*>(kernel)->ComputeV2(context)); });
+    };
+  }
+  void SetShapes(std::false_type) {}
+  void SetShapes(std::true_type) {
+    OrtCustomOp::InferOutputShapeFn = [](const OrtCustomOp*, OrtShapeInferContext* context) {
+      return detail::Caught([&] {
+        ShapeInferContext shapes(&GetApi(), context);
+        return Status(TOp::InferOutputShape(shapes)).release();
+      });
+    };
+  }
+
+  static OrtStatus* Given(OrtStatus* status) { return status; }
+  static OrtStatus* Given(Status status) { return status.release(); }
+};
+
+/** Custom operators of one domain. */
+struct CustomOpDomain : detail::Base<OrtCustomOpDomain> {
+  explicit CustomOpDomain(std::nullptr_t) {}
+  explicit CustomOpDomain(const char* domain) { ThrowOnError(GetApi().CreateCustomOpDomain(domain, &p_)); }
+  /** Adds an operator, which has to exist as long as this. */
+  void Add(const OrtCustomOp* op) { ThrowOnError(GetApi().CustomOpDomain_Add(p_, op)); }
 };
 
 }  // namespace Ort

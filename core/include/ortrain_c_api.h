@@ -846,6 +846,50 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* ConvertModel)(const void* model_data, size_t model_length, const char* format, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
+  /** Reads a model, to inspect its graph or to extend it.
+   *
+   * What an ONNX file states beyond its graph is kept: versions, metadata, path. Functions of the model
+   * are inlined, external data is read, and nodes are sorted.
+   *
+   * \param[in] model_path The model.
+   * \param[out] model The model. Freed with ReleaseModel.
+   * \retval ORT_NO_SUCHFILE when there is no such file.
+   * \retval ORT_INVALID_PROTOBUF when it is not an ONNX model.
+   * \retval ORT_INVALID_GRAPH when the graph is not valid.
+   */
+  OrtStatus*(ORT_API_CALL* ReadModel)(const ORTCHAR_T* model_path, OrtModel** model) NO_EXCEPTION;
+
+  /** Like ReadModel, for a model in memory.
+   *
+   * \param[in] model_data The model. As many as model_data_length says.
+   * \param[in] model_data_length Its size. In bytes.
+   * \param[out] model The model. Freed with ReleaseModel.
+   * \retval ORT_INVALID_PROTOBUF when it is not an ONNX model.
+   * \retval ORT_INVALID_GRAPH when the graph is not valid.
+   */
+  OrtStatus*(ORT_API_CALL* ReadModelFromArray)(const void* model_data, size_t model_data_length, OrtModel** model) NO_EXCEPTION;
+
+  /** The graph of a model.
+   *
+   * \param[in] model The model.
+   * \param[out] graph The graph; null if the model has none.
+   */
+  OrtStatus*(ORT_API_CALL* ModelGetGraph)(const OrtModel* model, const OrtGraph** graph) NO_EXCEPTION;
+
+  /** Returns a model as ONNX, to store it or to make artifacts for training from it.
+   *
+   * \param[in] model The model, of which all is checked that a session checks.
+   * \param[in] allocator Allocates the memory for the result.
+   * \param[out] out The model. As many as out_length says. Freed with the allocator.
+   * \param[out] out_length Its size. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the ONNX domain has no version, or a node reads a value that
+   *     nothing computes.
+   * \retval ORT_INVALID_GRAPH when a node has not the form that its operator states.
+   * \retval ORT_FAIL when the nodes form a cycle or compute a value twice, there are no outputs, or the
+   *     result would exceed 2 GB.
+   */
+  OrtStatus*(ORT_API_CALL* SerializeModel)(const OrtModel* model, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
+
 };
 
 /**

@@ -7,7 +7,10 @@
 #import "ort_enums.h"
 #import "ort_error.h"
 
+#import "ort_coreml_execution_provider.h"
 #import "ort_env.h"
+#import "ort_execution_providers.h"
 #import "ort_session.h"
 #import "ort_value.h"
 #import "ort_version.h"
+#import "ort_xnnpack_execution_provider.h"

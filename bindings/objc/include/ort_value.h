@@ -11,7 +11,7 @@ NS_ASSUME_NONNULL_BEGIN
 @class ORTTensorTypeAndShapeInfo;
 @class ORTValueTypeInfo;
 
-/** A value: a dense tensor over its own memory or the caller's. */
+/** A value: a dense tensor of numbers, over its own memory or the caller's, or of strings. */
 @interface ORTValue : NSObject {
  @private
   struct OrtValue *_handle;
@@ -44,6 +44,21 @@ NS_ASSUME_NONNULL_BEGIN
                                       error:(NSError *_Nullable *_Nullable)error;
 
 /**
+ * Creates a tensor of strings, which copies them.
+ *
+ * @param tensorStringData The elements in row-major order.
+ * @param shape The dimensions, whole numbers of 0 or more; an empty array for a scalar.
+ * @param error Set when it fails. May be NULL.
+ * @return The tensor, or nil on failure.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when an argument is nil or of another class, a dimension is negative,
+ * a string has a null character, or there are not as many strings as elements.
+ */
+- (nullable instancetype)initWithTensorStringData:(NSArray<NSString *> *)tensorStringData
+                                            shape:(NSArray<NSNumber *> *)shape
+                                            error:(NSError *_Nullable *_Nullable)error;
+
+/**
  * The kind of the value, and for a tensor its type and shape.
  *
  * @param error Set when it fails. May be NULL.
@@ -70,6 +85,14 @@ NS_ASSUME_NONNULL_BEGIN
  * @return The elements, or nil on failure.
  */
 - (nullable NSMutableData *)tensorDataWithError:(NSError *_Nullable *_Nullable)error;
+
+/**
+ * The elements of a tensor of strings, row by row, as a copy.
+ *
+ * @param error Set when it fails. May be NULL.
+ * @return The elements, or nil on failure.
+ */
+- (nullable NSArray<NSString *> *)tensorStringDataWithError:(NSError *_Nullable *_Nullable)error;
 
 @end
 

@@ -1,5 +1,7 @@
 #import "ort_value.h"
 
+#include <stdlib.h>
+
 #import "ort_arc.h"
 #import "ort_call.h"
 #import "ort_tensor_data.h"
@@ -68,6 +70,33 @@ static void *ORTBytesOf(NSMutableData *data) {
   return YES;
 }
 
+- (instancetype)initWithTensorStringData:(NSArray<NSString *> *)tensorStringData
+                                   shape:(NSArray<NSNumber *> *)shape
+                                   error:(NSError **)error {
+  if ((self = [super init])) {
+    const ORTCall call = {self, _cmd, error};
+    if (![self readStrings:tensorStringData shape:shape call:&call]) {
+      ORT_RELEASE(self);
+      return nil;
+    }
+  }
+  return self;
+}
+
+- (BOOL)readStrings:(NSArray<NSString *> *)strings
+              shape:(NSArray<NSNumber *> *)shape
+               call:(const ORTCall *)call {
+  const char **texts ORT_FREED = NULL;
+  if (!ORTTakeTexts(call, @"tensorStringData", strings, NO, &texts)) return NO;
+  int64_t *extents ORT_FREED = NULL;
+  if (!ORTTakeNumbers(call, @"shape", shape, NO, @encode(int64_t), &extents)) return NO;
+  const OrtApi *general = ORTGeneralTable();
+  return ORTSucceeded(call,
+                      general->CreateTensorAsOrtValue(ORTAllocator(), extents, [shape count],
+                                                      ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, &_handle)) &&
+         ORTSucceeded(call, general->FillStringTensor(_handle, texts, [strings count]));
+}
+
 - (instancetype)initWithHandle:(void *)handle {
   if ((self = [super init])) {
     _handle = handle;
@@ -127,6 +156,37 @@ static void *ORTBytesOf(NSMutableData *data) {
   if (!ORTSucceeded(&call, ORTGeneralTable()->GetTensorMutableData(_handle, &bytes))) return nil;
   if (!ORTSucceeded(&call, ORTGeneralTable()->GetTensorSizeInBytes(_handle, &size))) return nil;
   return ORT_AUTORELEASE([[ORTTensorData alloc] initWithValue:self bytes:bytes length:size]);
+}
+
+- (NSArray<NSString *> *)tensorStringDataWithError:(NSError **)error {
+  const ORTCall call = {self, _cmd, error};
+  const OrtApi *general = ORTGeneralTable();
+  OrtTensorTypeAndShapeInfo *info = NULL;
+  if (!ORTSucceeded(&call, general->GetTensorTypeAndShape(_handle, &info))) return nil;
+  size_t count = 0, length = 0;
+  OrtStatus *counted = general->GetTensorShapeElementCount(info, &count);
+  general->ReleaseTensorTypeAndShapeInfo(info);
+  if (!ORTSucceeded(&call, counted)) return nil;
+  if (!ORTSucceeded(&call, general->GetStringTensorDataLength(_handle, &length))) return nil;
+  // One more than there are, so that every string ends where the next begins, and that there is memory for
+  // none.
+  char *bytes ORT_FREED = malloc(length + 1);
+  size_t *offsets ORT_FREED = calloc(count + 1, sizeof *offsets);
+  if (!ORTSucceeded(&call, general->GetStringTensorContent(_handle, bytes, length, offsets, count)))
+    return nil;
+  offsets[count] = length;
+  NSMutableArray<NSString *> *strings = [NSMutableArray arrayWithCapacity:count];
+  for (size_t i = 0; i < count; ++i) {
+    NSString *text = [[NSString alloc] initWithBytes:bytes + offsets[i]
+                                              length:offsets[i + 1] - offsets[i]
+                                            encoding:NSUTF8StringEncoding];
+    if (text == nil) {
+      ORTRefuse(&call, @"element %lu of the tensor is not UTF-8", (unsigned long)i);
+      return nil;
+    }
+    [strings addObject:ORT_AUTORELEASE(text)];
+  }
+  return strings;
 }
 
 @end

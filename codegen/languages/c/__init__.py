@@ -305,6 +305,8 @@ class Language(Base):
             if not pointer:
                 continue
             if length is not None and length.direction == "in":
+                if p.nullable and p.direction == "out":
+                    continue
                 if p.type in self.spec.handles or p.type == "string":
                     elements = "check_elements" if p.direction == "in" else "check_array"
                     out.append(f'{elements}({p.name}, {length.name}, "{p.name}", "{length.name}");')

@@ -12,7 +12,7 @@ from codegen.spec.model import Call, Class, Command, Given, Method, Parameter
 
 TABLES = {"general": "GetApi()", "training": "GetTrainingApi()", "extension": "GetOrtrainApi()"}
 
-MIXINS = ("tensor_type_and_shape_info",)
+MIXINS = ("memory_info", "tensor_type_and_shape_info", "type_info", "value")
 """Classes rendered into a class template, whose handle belongs to the template argument."""
 
 

@@ -139,7 +139,7 @@ class Language(Base):
     # ---- the extension ----
 
     def bound_calls(self) -> list[Call]:
-        """Return the calls of the extension: those of the training tables, and the general ones that classes use.
+        """Return the calls of the extension: those of the training tables, and others that classes use.
 
         Those that take a function are bound by hand.
         """
@@ -149,7 +149,7 @@ class Language(Base):
             for table in self.spec.tables
             for call in self.spec.calls_of(table["name"])
             if call.core != "release"
-            and (call.table != "general" or call.name in used)
+            and (call.name in used or (call.table in ("training", "extension") and call.group != "graphs"))
             and not any(p.type in self.spec.callbacks for p in call.parameters)
         ]
 

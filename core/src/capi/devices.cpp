@@ -64,11 +64,11 @@ void GetHardwareDevices(const OrtEnv*, const OrtHardwareDevice** devices, size_t
 
 void SessionGetEpDeviceForInputs(const OrtSession* session, const OrtEpDevice** inputs_ep_devices,
                                  size_t num_inputs) {
-  fill(session->session.inputs(), inputs_ep_devices, num_inputs, "inputs");
+  fill(session->inputs(), inputs_ep_devices, num_inputs, "inputs");
 }
 void SessionGetEpDeviceForOutputs(const OrtSession* session, const OrtEpDevice** outputs_ep_devices,
                                   size_t num_outputs) {
-  fill(session->session.outputs(), outputs_ep_devices, num_outputs, "outputs");
+  fill(session->outputs(), outputs_ep_devices, num_outputs, "outputs");
 }
 
 void SessionOptionsAppendExecutionProvider_V2(OrtSessionOptions*, OrtEnv*,

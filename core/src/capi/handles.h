@@ -112,10 +112,28 @@ struct OrtTypeInfo {
 #include "capi/custom_handles.h"
 
 struct OrtSession {
-  ortrain::InferenceSession session;
+  // What a session of the model editor is made of until it is finalized.
+  struct Draft {
+    ortrain::SessionOptions settings;
+    ortrain::Model model;
+    ortrain::ModelNotes notes;
+  };
+
+  std::unique_ptr<ortrain::InferenceSession> running;  // null: there is a draft
+  std::unique_ptr<Draft> draft;
   std::shared_ptr<const OrtLogger> logger;
   ortrain::capi::MapPorts maps;
   ortrain::Background background;  // its runs; the last member, because they use the others
+
+  // Throws kFail if the session is not finalized.
+  ortrain::InferenceSession& session();
+  const ortrain::InferenceSession& session() const;
+  // These can be asked for before.
+  const std::vector<ortrain::ValueInfo>& inputs() const;
+  const std::vector<ortrain::ValueInfo>& outputs() const;
+  const std::vector<ortrain::ValueInfo>& overridable_initializers() const;
+  const ortrain::Model& model() const { return draft ? draft->model : running->model(); }
+  const ortrain::ModelNotes& notes() const { return draft ? draft->notes : running->notes(); }
 };
 
 struct OrtIoBinding {
@@ -165,6 +183,11 @@ void release(H* handle) noexcept {
   delete handle;
 }
 void release(OrtStatus* status) noexcept;  // does nothing for the preallocated one
+// These do nothing for what a graph or model owns.
+void release(OrtValueInfo* value) noexcept;
+void release(OrtNode* node) noexcept;
+void release(OrtGraph* graph) noexcept;
+void release(OrtModel* model) noexcept;
 
 inline OrtCheckpointState* wrap(std::shared_ptr<CheckpointState> state) {
   return new OrtCheckpointState{std::move(state)};
@@ -218,6 +241,9 @@ SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options);
 
 // Throws if `count` is not a valid number of threads.
 void check_threads(int count);
+
+// The session of a model. `session` is what it becomes: a new one, or one that was a draft.
+void start_session(OrtSession& session, SessionOptions settings, Model model, ModelNotes notes);
 
 // Writes a message to the environment's log.
 void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const std::string& message);

@@ -8,6 +8,25 @@
 #include "capi/handles.h"
 #include "op/signature.h"
 
+const ortrain::InferenceSession& OrtSession::session() const {
+  ortrain::require(running != nullptr, ortrain::ErrorCode::kFail,
+                   "the session is not finalized, expected a call of FinalizeModelEditorSession first");
+  return *running;
+}
+ortrain::InferenceSession& OrtSession::session() {
+  std::as_const(*this).session();
+  return *running;
+}
+const std::vector<ortrain::ValueInfo>& OrtSession::inputs() const {
+  return draft ? draft->model.graph.inputs : running->inputs();
+}
+const std::vector<ortrain::ValueInfo>& OrtSession::outputs() const {
+  return draft ? draft->model.graph.outputs : running->outputs();
+}
+const std::vector<ortrain::ValueInfo>& OrtSession::overridable_initializers() const {
+  return draft ? draft->notes.overridable : running->overridable_initializers();
+}
+
 namespace ortrain::capi {
 namespace {
 
@@ -56,16 +75,10 @@ void fill_memory_infos(const std::vector<ValueInfo>& values, const OrtMemoryInfo
 
 void make_session(const OrtEnv& env, const OrtSessionOptions* options, SessionOptions settings, Model model,
                   ModelNotes notes, OrtSession** out) {
-  const std::shared_ptr<const OrtLogger> logger = logger_of(env, options);
-  log(*logger, ORT_LOGGING_LEVEL_VERBOSE, "CreateSession",
-      concat("read a model of ", model.graph.nodes.size(), " nodes and ", model.graph.initializers.size(),
-             " initializers"));
-  MapPorts maps = take_maps(model, notes);
-  *out = new OrtSession{
-      InferenceSession(std::move(settings), std::move(model), std::move(notes)), logger, std::move(maps), {}};
-  log(*logger, ORT_LOGGING_LEVEL_INFO, "CreateSession",
-      concat("created a session with ", (*out)->session.inputs().size(), " inputs and ",
-             (*out)->session.outputs().size(), " outputs"));
+  auto session = std::make_unique<OrtSession>();
+  session->logger = logger_of(env, options);
+  start_session(*session, std::move(settings), std::move(model), std::move(notes));
+  *out = session.release();
 }
 
 ReadOptions reading(const SessionOptions& settings, ModelNotes& notes) {
@@ -75,6 +88,21 @@ ReadOptions reading(const SessionOptions& settings, ModelNotes& notes) {
 }
 
 }  // namespace
+
+void start_session(OrtSession& session, SessionOptions settings, Model model, ModelNotes notes) {
+  const OrtLogger& logger = *session.logger;
+  log(logger, ORT_LOGGING_LEVEL_VERBOSE, "CreateSession",
+      concat("read a model of ", model.graph.nodes.size(), " nodes and ", model.graph.initializers.size(),
+             " initializers"));
+  MapPorts maps = take_maps(model, notes);
+  session.running =
+      std::make_unique<InferenceSession>(std::move(settings), std::move(model), std::move(notes));
+  session.maps = std::move(maps);
+  session.draft.reset();
+  log(logger, ORT_LOGGING_LEVEL_INFO, "CreateSession",
+      concat("created a session with ", session.inputs().size(), " inputs and ", session.outputs().size(),
+             " outputs"));
+}
 
 void CreateSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options,
                    OrtSession** out) {
@@ -119,8 +147,8 @@ void Run(OrtSession* session, const OrtRunOptions* run_options, const char* cons
         concat("a run with ", input_len, " inputs and ", output_names_len, " outputs begins"));
   std::vector<Value> results = values_of(outputs, output_names_len);
   const std::vector<std::string> wanted = texts(output_names, output_names_len);
-  session->session.run(texts(input_names, input_len), inputs_of(*session, input_names, inputs, input_len),
-                       wanted, results, core_of(run_options));
+  session->session().run(texts(input_names, input_len), inputs_of(*session, input_names, inputs, input_len),
+                         wanted, results, core_of(run_options));
   give(*session, wanted, results, outputs);
 }
 
@@ -137,7 +165,7 @@ void RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char*
     OrtStatus* status = guarded("RunAsync", [&] {
       require(!abandoned, ErrorCode::kFail, "the session was released before the run began");
       std::vector<Value> results = values_of(output, wanted.size());
-      session->session.run(names, inputs, wanted, results, options);
+      session->session().run(names, inputs, wanted, results, options);
       give(*session, wanted, results, output);
     });
     run_async_callback(user_data, output, wanted.size(), status);
@@ -145,58 +173,56 @@ void RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char*
 }
 
 void SessionGetProfilingStartTimeNs(const OrtSession* session, uint64_t* out) {
-  *out = session->session.profiling_start();
+  *out = session->session().profiling_start();
 }
 
 void SessionEndProfiling(OrtSession* session, OrtAllocator* allocator, char** out) {
-  *out = copy_text(allocator, session->session.end_profiling());
+  *out = copy_text(allocator, session->session().end_profiling());
 }
 
-void SessionGetInputCount(const OrtSession* session, size_t* out) { *out = session->session.inputs().size(); }
-void SessionGetOutputCount(const OrtSession* session, size_t* out) {
-  *out = session->session.outputs().size();
-}
+void SessionGetInputCount(const OrtSession* session, size_t* out) { *out = session->inputs().size(); }
+void SessionGetOutputCount(const OrtSession* session, size_t* out) { *out = session->outputs().size(); }
 void SessionGetOverridableInitializerCount(const OrtSession* session, size_t* out) {
-  *out = session->session.overridable_initializers().size();
+  *out = session->overridable_initializers().size();
 }
 
 void SessionGetMemoryInfoForInputs(const OrtSession* session, const OrtMemoryInfo** inputs_memory_info,
                                    size_t num_inputs) {
-  fill_memory_infos(session->session.inputs(), inputs_memory_info, num_inputs, "inputs");
+  fill_memory_infos(session->inputs(), inputs_memory_info, num_inputs, "inputs");
 }
 void SessionGetMemoryInfoForOutputs(const OrtSession* session, const OrtMemoryInfo** outputs_memory_info,
                                     size_t num_outputs) {
-  fill_memory_infos(session->session.outputs(), outputs_memory_info, num_outputs, "outputs");
+  fill_memory_infos(session->outputs(), outputs_memory_info, num_outputs, "outputs");
 }
 
 void SessionGetInputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {
-  const ValueInfo& input = item(session->session.inputs(), index, "input");
+  const ValueInfo& input = item(session->inputs(), index, "input");
   const auto map = session->maps.inputs.find(input.name);
   *type_info =
       new OrtTypeInfo(map == session->maps.inputs.end() ? type_of(input) : type_of(map->second.type));
 }
 void SessionGetOutputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {
-  const ValueInfo& output = item(session->session.outputs(), index, "output");
+  const ValueInfo& output = item(session->outputs(), index, "output");
   const auto map = session->maps.outputs.find(output.name);
   *type_info =
       new OrtTypeInfo(map == session->maps.outputs.end() ? type_of(output) : type_of(map->second.type));
 }
 void SessionGetInputName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) {
-  *value = copy_text(allocator, item(session->session.inputs(), index, "input").name);
+  *value = copy_text(allocator, item(session->inputs(), index, "input").name);
 }
 void SessionGetOutputName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) {
-  *value = copy_text(allocator, item(session->session.outputs(), index, "output").name);
+  *value = copy_text(allocator, item(session->outputs(), index, "output").name);
 }
 
 void SessionGetOverridableInitializerTypeInfo(const OrtSession* session, size_t index,
                                               OrtTypeInfo** type_info) {
-  *type_info = new OrtTypeInfo(
-      type_of(item(session->session.overridable_initializers(), index, "overridable initializer")));
+  *type_info =
+      new OrtTypeInfo(type_of(item(session->overridable_initializers(), index, "overridable initializer")));
 }
 void SessionGetOverridableInitializerName(const OrtSession* session, size_t index, OrtAllocator* allocator,
                                           char** value) {
-  *value = copy_text(
-      allocator, item(session->session.overridable_initializers(), index, "overridable initializer").name);
+  *value =
+      copy_text(allocator, item(session->overridable_initializers(), index, "overridable initializer").name);
 }
 
 }  // namespace ortrain::capi

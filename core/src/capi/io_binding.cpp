@@ -11,21 +11,21 @@ namespace ortrain::capi {
 void CreateIoBinding(OrtSession* session, OrtIoBinding** out) { *out = new OrtIoBinding{session, {}}; }
 
 void BindInput(OrtIoBinding* binding_ptr, const char* name, const OrtValue* val_ptr) {
-  binding_ptr->binding.bind_input(binding_ptr->session->session, name, val_ptr->value);
+  binding_ptr->binding.bind_input(binding_ptr->session->session(), name, val_ptr->value);
 }
 
 void BindOutput(OrtIoBinding* binding_ptr, const char* name, const OrtValue* val_ptr) {
-  binding_ptr->binding.bind_output(binding_ptr->session->session, name, tensor_of(*val_ptr));
+  binding_ptr->binding.bind_output(binding_ptr->session->session(), name, tensor_of(*val_ptr));
 }
 
 void BindOutputToDevice(OrtIoBinding* binding_ptr, const char* name, const OrtMemoryInfo*) {
-  binding_ptr->binding.bind_output(binding_ptr->session->session, name);
+  binding_ptr->binding.bind_output(binding_ptr->session->session(), name);
 }
 
 void RunWithBinding(OrtSession* session, const OrtRunOptions* run_options, const OrtIoBinding* binding_ptr) {
   require(binding_ptr->session == session, ErrorCode::kInvalidArgument,
           "the binding belongs to another session, expected one made for this session");
-  binding_ptr->binding.run(session->session, core_of(run_options));
+  binding_ptr->binding.run(session->session(), core_of(run_options));
 }
 
 void GetBoundOutputNames(const OrtIoBinding* binding_ptr, OrtAllocator* allocator, char** buffer,

@@ -16,11 +16,10 @@ void OrtKeyValuePairs::changed() {
 namespace ortrain::capi {
 
 void SessionGetModelMetadata(const OrtSession* session, OrtModelMetadata** out) {
-  const Model& model = session->session.model();
-  *out =
-      new OrtModelMetadata{model.producer_name, model.graph.name, session->session.notes().graph_description,
-                           model.domain,        model.doc_string, model.model_version,
-                           model.metadata};
+  const Model& model = session->model();
+  *out = new OrtModelMetadata{model.producer_name, model.graph.name, session->notes().graph_description,
+                              model.domain,        model.doc_string, model.model_version,
+                              model.metadata};
 }
 
 void ModelMetadataGetProducerName(const OrtModelMetadata* model_metadata, OrtAllocator* allocator,

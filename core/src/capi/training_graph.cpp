@@ -84,14 +84,15 @@ OrtSession* session_of(const OrtEnv& env, Read&& read, const OrtTrainingParamete
     log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingGraphSession", warning);
   if (const std::string warning = precision_warning(settings); !warning.empty())
     log(env, ORT_LOGGING_LEVEL_WARNING, "CreateTrainingGraphSession", warning);
-  return new OrtSession{InferenceSession(std::move(settings), std::move(graph), std::move(notes)),
-                        logger_of(env, options),
-                        {},
-                        {}};
+  auto session = std::make_unique<OrtSession>();
+  session->logger = logger_of(env, options);
+  session->running =
+      std::make_unique<InferenceSession>(std::move(settings), std::move(graph), std::move(notes));
+  return session.release();
 }
 
 const GraphState& state_number(const OrtSession* session, size_t index) {
-  return item(session->session.states(), index, "state");
+  return item(session->session().states(), index, "state");
 }
 
 // The optimizer's counts of a divided weight are whole.
@@ -131,7 +132,9 @@ void CreateTrainingGraphSessionFromArray(const OrtEnv* env, const void* model_da
   *out = session_of(*env, read, *parameters, options);
 }
 
-void SessionGetStateCount(const OrtSession* session, size_t* out) { *out = session->session.states().size(); }
+void SessionGetStateCount(const OrtSession* session, size_t* out) {
+  *out = session->session().states().size();
+}
 
 void SessionGetStateName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) {
   *value = copy_text(allocator, state_number(session, index).name);
@@ -163,27 +166,27 @@ void SessionGetStateDivision(const OrtSession* session, size_t index, OrtValue**
 }
 
 void SessionGetState(const OrtSession* session, const char* name, OrtValue** out) {
-  *out = new OrtValue{session->session.state(name)};
+  *out = new OrtValue{session->session().state(name)};
 }
 
 void SessionSetState(OrtSession* session, const char* name, const OrtValue* value) {
-  session->session.set_state(name, tensor_of(*value));
+  session->session().set_state(name, tensor_of(*value));
 }
 
 void SessionCopyStatesToBuffer(const OrtSession* session, const char* role, OrtValue* buffer) {
-  session->session.copy_states_to_buffer(role, tensor_of(*buffer));
+  session->session().copy_states_to_buffer(role, tensor_of(*buffer));
 }
 
 void SessionCopyBufferToStates(OrtSession* session, const char* role, const OrtValue* buffer) {
-  session->session.copy_buffer_to_states(role, tensor_of(*buffer));
+  session->session().copy_buffer_to_states(role, tensor_of(*buffer));
 }
 
 void SessionGetLossScaleInputName(const OrtSession* session, OrtAllocator* allocator, char** value) {
-  *value = copy_text(allocator, session->session.loss_scale_input());
+  *value = copy_text(allocator, session->session().loss_scale_input());
 }
 
 void SessionGetNodeOutputType(const OrtSession* session, const char* name, ONNXTensorElementDataType* out) {
-  *out = static_cast<ONNXTensorElementDataType>(session->session.node_output_type(name));
+  *out = static_cast<ONNXTensorElementDataType>(session->session().node_output_type(name));
 }
 
 }  // namespace ortrain::capi

@@ -279,7 +279,8 @@ void CopyTensors(const OrtEnv*, const OrtValue* const* src_tensors, OrtValue* co
 }
 
 void CastTypeInfoToTensorInfo(const OrtTypeInfo* type_info, const OrtTensorTypeAndShapeInfo** out) {
-  *out = type_info->kind == ONNX_TYPE_TENSOR ? &type_info->tensor : nullptr;
+  const bool is_tensor = type_info->kind == ONNX_TYPE_TENSOR || type_info->kind == ONNX_TYPE_SPARSETENSOR;
+  *out = is_tensor ? &type_info->tensor : nullptr;
 }
 void CastTypeInfoToSequenceTypeInfo(const OrtTypeInfo* type_info, const OrtSequenceTypeInfo** out) {
   *out = type_info->kind == ONNX_TYPE_SEQUENCE ? &type_info->sequence : nullptr;
@@ -320,6 +321,9 @@ void SetTensorElementType(OrtTensorTypeAndShapeInfo* info, ONNXTensorElementData
   info->type = type;
 }
 void SetDimensions(OrtTensorTypeAndShapeInfo* info, const int64_t* dim_values, size_t dim_count) {
+  for (size_t i = 0; i < dim_count; ++i)
+    require(dim_values[i] >= -1, ErrorCode::kInvalidArgument, "dimension ", i, " is ", dim_values[i],
+            ", expected -1 for one that is not fixed, or a size");
   info->dims.assign(dim_values, dim_values + dim_count);
   info->has_shape = true;
   info->symbols.assign(dim_count, "");

@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "graph/checked_model.h"
 #include "graph/onnx_reader.h"
 #include "graph/onnx_tensor.h"
 #include "graph/ort_reader.h"
@@ -73,7 +74,10 @@ void write_value(const ValueInfo& value, onnx::ValueInfoProto& proto) {
     write_type(value, *proto.mutable_type());
 }
 
-void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphProto& proto);
+enum class Data { kWritten, kLeftOut };  // of initializers
+
+void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphProto& proto,
+                 Data data = Data::kWritten);
 
 void write_attribute(const std::string& name, const Attribute& attribute, onnx::AttributeProto& proto) {
   using Type = onnx::AttributeProto;
@@ -113,11 +117,18 @@ void write_attribute(const std::string& name, const Attribute& attribute, onnx::
       attribute);
 }
 
-void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphProto& proto) {
+void write_initializer(const Tensor& value, const std::string& name, Data data, onnx::TensorProto& proto) {
+  if (data == Data::kWritten) return write_tensor(value, name, proto);
+  proto.set_name(name);
+  proto.set_data_type(static_cast<int32_t>(value.dtype()));
+  proto.mutable_dims()->Add(value.shape().begin(), value.shape().end());
+}
+
+void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphProto& proto, Data data) {
   proto.set_name(graph.name.empty() ? "graph" : graph.name);  // ONNX demands one; ORT format has none
   for (const ValueInfo& input : graph.inputs) write_value(input, *proto.add_input());
   for (const std::string& name : graph.initializer_order) {
-    write_tensor(graph.initializers.at(name), name, *proto.add_initializer());
+    write_initializer(graph.initializers.at(name), name, data, *proto.add_initializer());
     if (initializers_are_inputs) write_value(*graph.info(name), *proto.add_input());
   }
   for (const ValueInfo& output : graph.outputs) write_value(output, *proto.add_output());
@@ -135,6 +146,29 @@ void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphPr
     for (const auto& [name, attribute] : node.attributes)
       write_attribute(name, attribute, *out->add_attribute());
   }
+}
+
+onnx::ModelProto proto_of(const Model& model, Data data) {
+  silence_protobuf();
+  onnx::ModelProto proto;
+  proto.set_ir_version(model.ir_version);
+  for (const auto& [domain, version] : model.opsets) {
+    auto* opset = proto.add_opset_import();
+    opset->set_domain(domain);
+    opset->set_version(version);
+  }
+  if (!model.producer_name.empty()) proto.set_producer_name(model.producer_name);
+  if (!model.producer_version.empty()) proto.set_producer_version(model.producer_version);
+  if (!model.domain.empty()) proto.set_domain(model.domain);
+  if (!model.doc_string.empty()) proto.set_doc_string(model.doc_string);
+  if (model.model_version != 0) proto.set_model_version(model.model_version);
+  for (const auto& [key, value] : model.metadata) {
+    auto* entry = proto.add_metadata_props();
+    entry->set_key(key);
+    entry->set_value(value);
+  }
+  write_graph(model.graph, model.ir_version < 4, *proto.mutable_graph(), data);
+  return proto;
 }
 
 }  // namespace
@@ -158,25 +192,7 @@ Model read_model(const void* data, size_t bytes, const std::string& origin,
 }
 
 std::string write_model(const Model& model) {
-  silence_protobuf();
-  onnx::ModelProto proto;
-  proto.set_ir_version(model.ir_version);
-  for (const auto& [domain, version] : model.opsets) {
-    auto* opset = proto.add_opset_import();
-    opset->set_domain(domain);
-    opset->set_version(version);
-  }
-  if (!model.producer_name.empty()) proto.set_producer_name(model.producer_name);
-  if (!model.producer_version.empty()) proto.set_producer_version(model.producer_version);
-  if (!model.domain.empty()) proto.set_domain(model.domain);
-  if (!model.doc_string.empty()) proto.set_doc_string(model.doc_string);
-  if (model.model_version != 0) proto.set_model_version(model.model_version);
-  for (const auto& [key, value] : model.metadata) {
-    auto* entry = proto.add_metadata_props();
-    entry->set_key(key);
-    entry->set_value(value);
-  }
-  write_graph(model.graph, model.ir_version < 4, *proto.mutable_graph());
+  const onnx::ModelProto proto = proto_of(model, Data::kWritten);
   const size_t bytes = proto.ByteSizeLong();
   require(bytes <= static_cast<size_t>(std::numeric_limits<int>::max()), ErrorCode::kFail,
           "cannot write the model: it would take ", bytes,
@@ -185,6 +201,15 @@ std::string write_model(const Model& model) {
   require(proto.SerializeToString(&out), ErrorCode::kFail,
           "cannot write the model: protobuf failed to serialize it");
   return out;
+}
+
+Model checked_model(const Model& model, const ReadOptions& options) {
+  ReadOptions given = options;
+  given.given.any.insert(model.graph.initializers.begin(), model.graph.initializers.end());
+  onnx::ModelProto proto = proto_of(model, Data::kLeftOut);
+  Model checked = convert_model(proto, {}, given);
+  if (options.check) options.check(checked);
+  return checked;
 }
 
 void write_model(const Model& model, const std::filesystem::path& path) {

@@ -1903,6 +1903,48 @@ namespace Microsoft.ML.OnnxRuntime
             (runOptionsAddActiveLoraAdapter = NativeTables.Bind<RunOptionsAddActiveLoraAdapterCall>(NativeTables.OrtApi, 283));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseValueInfoCall(IntPtr input);
+        private static ReleaseValueInfoCall releaseValueInfo;
+        /// <summary>Frees a value. Does nothing for one that a graph owns.</summary>
+        internal static ReleaseValueInfoCall ReleaseValueInfo => releaseValueInfo ??
+            (releaseValueInfo = NativeTables.Bind<ReleaseValueInfoCall>(NativeTables.OrtApi, 285));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseNodeCall(IntPtr input);
+        private static ReleaseNodeCall releaseNode;
+        /// <summary>Frees a node. Does nothing for one that a graph owns.</summary>
+        internal static ReleaseNodeCall ReleaseNode => releaseNode ??
+            (releaseNode = NativeTables.Bind<ReleaseNodeCall>(NativeTables.OrtApi, 286));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseGraphCall(IntPtr input);
+        private static ReleaseGraphCall releaseGraph;
+        /// <summary>Frees a graph. Does nothing for one that a model or a node owns.</summary>
+        internal static ReleaseGraphCall ReleaseGraph => releaseGraph ??
+            (releaseGraph = NativeTables.Bind<ReleaseGraphCall>(NativeTables.OrtApi, 287));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseModelCall(IntPtr input);
+        private static ReleaseModelCall releaseModel;
+        /// <summary>Frees a model.</summary>
+        internal static ReleaseModelCall ReleaseModel => releaseModel ??
+            (releaseModel = NativeTables.Bind<ReleaseModelCall>(NativeTables.OrtApi, 288));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetValueInfoNameCall(IntPtr valueInfo, out IntPtr name);
+        private static GetValueInfoNameCall getValueInfoName;
+        /// <summary>Name of a value.</summary>
+        internal static GetValueInfoNameCall GetValueInfoName => getValueInfoName ??
+            (getValueInfoName = NativeTables.Bind<GetValueInfoNameCall>(NativeTables.OrtApi, 289));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetValueInfoTypeInfoCall(IntPtr valueInfo, out IntPtr typeInfo);
+        private static GetValueInfoTypeInfoCall getValueInfoTypeInfo;
+        /// <summary>Type of a value, stated or inferred.</summary>
+        internal static GetValueInfoTypeInfoCall GetValueInfoTypeInfo => getValueInfoTypeInfo ??
+            (getValueInfoTypeInfo = NativeTables.Bind<GetValueInfoTypeInfoCall>(NativeTables.OrtApi, 290));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetModelEditorApiCall();
         private static GetModelEditorApiCall getModelEditorApi;
         /// <summary>The table for building models in memory.</summary>
@@ -2106,6 +2148,272 @@ namespace Microsoft.ML.OnnxRuntime
             (memoryInfoGetVendorId = NativeTables.Bind<MemoryInfoGetVendorIdCall>(NativeTables.OrtApi, 322));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ValueInfo_GetValueProducerCall(IntPtr valueInfo, out IntPtr producerNode, out UIntPtr producerOutputIndex);
+        private static ValueInfo_GetValueProducerCall valueInfo_GetValueProducer;
+        /// <summary>The node that computes a value.</summary>
+        internal static ValueInfo_GetValueProducerCall ValueInfo_GetValueProducer => valueInfo_GetValueProducer ??
+            (valueInfo_GetValueProducer = NativeTables.Bind<ValueInfo_GetValueProducerCall>(NativeTables.OrtApi, 323));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ValueInfo_GetValueNumConsumersCall(IntPtr valueInfo, out UIntPtr numConsumers);
+        private static ValueInfo_GetValueNumConsumersCall valueInfo_GetValueNumConsumers;
+        /// <summary>How often the nodes of the graph read a value.</summary>
+        internal static ValueInfo_GetValueNumConsumersCall ValueInfo_GetValueNumConsumers => valueInfo_GetValueNumConsumers ??
+            (valueInfo_GetValueNumConsumers = NativeTables.Bind<ValueInfo_GetValueNumConsumersCall>(NativeTables.OrtApi, 324));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ValueInfo_GetValueConsumersCall(IntPtr valueInfo, IntPtr* nodes, long* inputIndices, UIntPtr numConsumers);
+        private static ValueInfo_GetValueConsumersCall valueInfo_GetValueConsumers;
+        /// <summary>The nodes that read a value, and where.</summary>
+        internal static ValueInfo_GetValueConsumersCall ValueInfo_GetValueConsumers => valueInfo_GetValueConsumers ??
+            (valueInfo_GetValueConsumers = NativeTables.Bind<ValueInfo_GetValueConsumersCall>(NativeTables.OrtApi, 325));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ValueInfo_GetInitializerValueCall(IntPtr valueInfo, out IntPtr initializerValue);
+        private static ValueInfo_GetInitializerValueCall valueInfo_GetInitializerValue;
+        /// <summary>The tensor of an initializer.</summary>
+        internal static ValueInfo_GetInitializerValueCall ValueInfo_GetInitializerValue => valueInfo_GetInitializerValue ??
+            (valueInfo_GetInitializerValue = NativeTables.Bind<ValueInfo_GetInitializerValueCall>(NativeTables.OrtApi, 326));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ValueInfo_IsRequiredGraphInputCall(IntPtr valueInfo, out byte isRequiredGraphInput);
+        private static ValueInfo_IsRequiredGraphInputCall valueInfo_IsRequiredGraphInput;
+        /// <summary>Whether a value is an input without a default value.</summary>
+        internal static ValueInfo_IsRequiredGraphInputCall ValueInfo_IsRequiredGraphInput => valueInfo_IsRequiredGraphInput ??
+            (valueInfo_IsRequiredGraphInput = NativeTables.Bind<ValueInfo_IsRequiredGraphInputCall>(NativeTables.OrtApi, 328));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ValueInfo_IsOptionalGraphInputCall(IntPtr valueInfo, out byte isOptionalGraphInput);
+        private static ValueInfo_IsOptionalGraphInputCall valueInfo_IsOptionalGraphInput;
+        /// <summary>Whether a value is an input with a default value, which is an initializer.</summary>
+        internal static ValueInfo_IsOptionalGraphInputCall ValueInfo_IsOptionalGraphInput => valueInfo_IsOptionalGraphInput ??
+            (valueInfo_IsOptionalGraphInput = NativeTables.Bind<ValueInfo_IsOptionalGraphInputCall>(NativeTables.OrtApi, 329));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ValueInfo_IsGraphOutputCall(IntPtr valueInfo, out byte isGraphOutput);
+        private static ValueInfo_IsGraphOutputCall valueInfo_IsGraphOutput;
+        /// <summary>Whether a value is an output of the graph.</summary>
+        internal static ValueInfo_IsGraphOutputCall ValueInfo_IsGraphOutput => valueInfo_IsGraphOutput ??
+            (valueInfo_IsGraphOutput = NativeTables.Bind<ValueInfo_IsGraphOutputCall>(NativeTables.OrtApi, 330));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ValueInfo_IsConstantInitializerCall(IntPtr valueInfo, out byte isConstantInitializer);
+        private static ValueInfo_IsConstantInitializerCall valueInfo_IsConstantInitializer;
+        /// <summary>Whether a value is an initializer that no run replaces.</summary>
+        internal static ValueInfo_IsConstantInitializerCall ValueInfo_IsConstantInitializer => valueInfo_IsConstantInitializer ??
+            (valueInfo_IsConstantInitializer = NativeTables.Bind<ValueInfo_IsConstantInitializerCall>(NativeTables.OrtApi, 331));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ValueInfo_IsFromOuterScopeCall(IntPtr valueInfo, out byte isFromOuterScope);
+        private static ValueInfo_IsFromOuterScopeCall valueInfo_IsFromOuterScope;
+        /// <summary>Whether a value of a subgraph is defined in a graph around it.</summary>
+        internal static ValueInfo_IsFromOuterScopeCall ValueInfo_IsFromOuterScope => valueInfo_IsFromOuterScope ??
+            (valueInfo_IsFromOuterScope = NativeTables.Bind<ValueInfo_IsFromOuterScopeCall>(NativeTables.OrtApi, 332));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetNameCall(IntPtr graph, out IntPtr graphName);
+        private static Graph_GetNameCall graph_GetName;
+        /// <summary>Name of a graph.</summary>
+        internal static Graph_GetNameCall Graph_GetName => graph_GetName ??
+            (graph_GetName = NativeTables.Bind<Graph_GetNameCall>(NativeTables.OrtApi, 333));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetModelPathCall(IntPtr graph, out IntPtr modelPath);
+        private static Graph_GetModelPathCall graph_GetModelPath;
+        /// <summary>The file that the model was read from.</summary>
+        internal static Graph_GetModelPathCall Graph_GetModelPath => graph_GetModelPath ??
+            (graph_GetModelPath = NativeTables.Bind<Graph_GetModelPathCall>(NativeTables.OrtApi, 334));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetOnnxIRVersionCall(IntPtr graph, out long onnxIrVersion);
+        private static Graph_GetOnnxIRVersionCall graph_GetOnnxIRVersion;
+        /// <summary>The version of the ONNX format that the model states.</summary>
+        internal static Graph_GetOnnxIRVersionCall Graph_GetOnnxIRVersion => graph_GetOnnxIRVersion ??
+            (graph_GetOnnxIRVersion = NativeTables.Bind<Graph_GetOnnxIRVersionCall>(NativeTables.OrtApi, 335));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetNumOperatorSetsCall(IntPtr graph, out UIntPtr numOperatorSets);
+        private static Graph_GetNumOperatorSetsCall graph_GetNumOperatorSets;
+        /// <summary>Number of operator sets that the model imports.</summary>
+        internal static Graph_GetNumOperatorSetsCall Graph_GetNumOperatorSets => graph_GetNumOperatorSets ??
+            (graph_GetNumOperatorSets = NativeTables.Bind<Graph_GetNumOperatorSetsCall>(NativeTables.OrtApi, 336));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetOperatorSetsCall(IntPtr graph, IntPtr* domains, long* opsetVersions, UIntPtr numOperatorSets);
+        private static Graph_GetOperatorSetsCall graph_GetOperatorSets;
+        /// <summary>The operator sets that the model imports.</summary>
+        internal static Graph_GetOperatorSetsCall Graph_GetOperatorSets => graph_GetOperatorSets ??
+            (graph_GetOperatorSets = NativeTables.Bind<Graph_GetOperatorSetsCall>(NativeTables.OrtApi, 337));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetNumInputsCall(IntPtr graph, out UIntPtr numInputs);
+        private static Graph_GetNumInputsCall graph_GetNumInputs;
+        /// <summary>Number of inputs of a graph.</summary>
+        internal static Graph_GetNumInputsCall Graph_GetNumInputs => graph_GetNumInputs ??
+            (graph_GetNumInputs = NativeTables.Bind<Graph_GetNumInputsCall>(NativeTables.OrtApi, 338));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetInputsCall(IntPtr graph, IntPtr* inputs, UIntPtr numInputs);
+        private static Graph_GetInputsCall graph_GetInputs;
+        /// <summary>Inputs of a graph, with those that have default values.</summary>
+        internal static Graph_GetInputsCall Graph_GetInputs => graph_GetInputs ??
+            (graph_GetInputs = NativeTables.Bind<Graph_GetInputsCall>(NativeTables.OrtApi, 339));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetNumOutputsCall(IntPtr graph, out UIntPtr numOutputs);
+        private static Graph_GetNumOutputsCall graph_GetNumOutputs;
+        /// <summary>Number of outputs of a graph.</summary>
+        internal static Graph_GetNumOutputsCall Graph_GetNumOutputs => graph_GetNumOutputs ??
+            (graph_GetNumOutputs = NativeTables.Bind<Graph_GetNumOutputsCall>(NativeTables.OrtApi, 340));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetOutputsCall(IntPtr graph, IntPtr* outputs, UIntPtr numOutputs);
+        private static Graph_GetOutputsCall graph_GetOutputs;
+        /// <summary>Outputs of a graph.</summary>
+        internal static Graph_GetOutputsCall Graph_GetOutputs => graph_GetOutputs ??
+            (graph_GetOutputs = NativeTables.Bind<Graph_GetOutputsCall>(NativeTables.OrtApi, 341));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetNumInitializersCall(IntPtr graph, out UIntPtr numInitializers);
+        private static Graph_GetNumInitializersCall graph_GetNumInitializers;
+        /// <summary>Number of initializers of a graph.</summary>
+        internal static Graph_GetNumInitializersCall Graph_GetNumInitializers => graph_GetNumInitializers ??
+            (graph_GetNumInitializers = NativeTables.Bind<Graph_GetNumInitializersCall>(NativeTables.OrtApi, 342));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetInitializersCall(IntPtr graph, IntPtr* initializers, UIntPtr numInitializers);
+        private static Graph_GetInitializersCall graph_GetInitializers;
+        /// <summary>Initializers of a graph.</summary>
+        internal static Graph_GetInitializersCall Graph_GetInitializers => graph_GetInitializers ??
+            (graph_GetInitializers = NativeTables.Bind<Graph_GetInitializersCall>(NativeTables.OrtApi, 343));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetNumNodesCall(IntPtr graph, out UIntPtr numNodes);
+        private static Graph_GetNumNodesCall graph_GetNumNodes;
+        /// <summary>Number of nodes of a graph.</summary>
+        internal static Graph_GetNumNodesCall Graph_GetNumNodes => graph_GetNumNodes ??
+            (graph_GetNumNodes = NativeTables.Bind<Graph_GetNumNodesCall>(NativeTables.OrtApi, 344));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetNodesCall(IntPtr graph, IntPtr* nodes, UIntPtr numNodes);
+        private static Graph_GetNodesCall graph_GetNodes;
+        /// <summary>Nodes of a graph.</summary>
+        internal static Graph_GetNodesCall Graph_GetNodes => graph_GetNodes ??
+            (graph_GetNodes = NativeTables.Bind<Graph_GetNodesCall>(NativeTables.OrtApi, 345));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetParentNodeCall(IntPtr graph, out IntPtr node);
+        private static Graph_GetParentNodeCall graph_GetParentNode;
+        /// <summary>The node whose subgraph a graph is.</summary>
+        internal static Graph_GetParentNodeCall Graph_GetParentNode => graph_GetParentNode ??
+            (graph_GetParentNode = NativeTables.Bind<Graph_GetParentNodeCall>(NativeTables.OrtApi, 346));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetGraphViewCall(IntPtr srcGraph, IntPtr* nodes, UIntPtr numNodes, out IntPtr dstGraph);
+        private static Graph_GetGraphViewCall graph_GetGraphView;
+        /// <summary>A graph of some nodes of a graph.</summary>
+        internal static Graph_GetGraphViewCall Graph_GetGraphView => graph_GetGraphView ??
+            (graph_GetGraphView = NativeTables.Bind<Graph_GetGraphViewCall>(NativeTables.OrtApi, 347));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetIdCall(IntPtr node, out UIntPtr nodeId);
+        private static Node_GetIdCall node_GetId;
+        /// <summary>Number of a node in its graph.</summary>
+        internal static Node_GetIdCall Node_GetId => node_GetId ??
+            (node_GetId = NativeTables.Bind<Node_GetIdCall>(NativeTables.OrtApi, 348));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetNameCall(IntPtr node, out IntPtr nodeName);
+        private static Node_GetNameCall node_GetName;
+        /// <summary>Name of a node.</summary>
+        internal static Node_GetNameCall Node_GetName => node_GetName ??
+            (node_GetName = NativeTables.Bind<Node_GetNameCall>(NativeTables.OrtApi, 349));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetOperatorTypeCall(IntPtr node, out IntPtr operatorType);
+        private static Node_GetOperatorTypeCall node_GetOperatorType;
+        /// <summary>The operator of a node.</summary>
+        internal static Node_GetOperatorTypeCall Node_GetOperatorType => node_GetOperatorType ??
+            (node_GetOperatorType = NativeTables.Bind<Node_GetOperatorTypeCall>(NativeTables.OrtApi, 350));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetDomainCall(IntPtr node, out IntPtr domainName);
+        private static Node_GetDomainCall node_GetDomain;
+        /// <summary>Domain of the operator of a node.</summary>
+        internal static Node_GetDomainCall Node_GetDomain => node_GetDomain ??
+            (node_GetDomain = NativeTables.Bind<Node_GetDomainCall>(NativeTables.OrtApi, 351));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetSinceVersionCall(IntPtr node, out int sinceVersion);
+        private static Node_GetSinceVersionCall node_GetSinceVersion;
+        /// <summary>The version of the domain with which the operator of a node got its present form.</summary>
+        internal static Node_GetSinceVersionCall Node_GetSinceVersion => node_GetSinceVersion ??
+            (node_GetSinceVersion = NativeTables.Bind<Node_GetSinceVersionCall>(NativeTables.OrtApi, 352));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetNumInputsCall(IntPtr node, out UIntPtr numInputs);
+        private static Node_GetNumInputsCall node_GetNumInputs;
+        /// <summary>Number of inputs of a node.</summary>
+        internal static Node_GetNumInputsCall Node_GetNumInputs => node_GetNumInputs ??
+            (node_GetNumInputs = NativeTables.Bind<Node_GetNumInputsCall>(NativeTables.OrtApi, 353));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetInputsCall(IntPtr node, IntPtr* inputs, UIntPtr numInputs);
+        private static Node_GetInputsCall node_GetInputs;
+        /// <summary>Inputs of a node.</summary>
+        internal static Node_GetInputsCall Node_GetInputs => node_GetInputs ??
+            (node_GetInputs = NativeTables.Bind<Node_GetInputsCall>(NativeTables.OrtApi, 354));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetNumOutputsCall(IntPtr node, out UIntPtr numOutputs);
+        private static Node_GetNumOutputsCall node_GetNumOutputs;
+        /// <summary>Number of outputs of a node.</summary>
+        internal static Node_GetNumOutputsCall Node_GetNumOutputs => node_GetNumOutputs ??
+            (node_GetNumOutputs = NativeTables.Bind<Node_GetNumOutputsCall>(NativeTables.OrtApi, 355));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetOutputsCall(IntPtr node, IntPtr* outputs, UIntPtr numOutputs);
+        private static Node_GetOutputsCall node_GetOutputs;
+        /// <summary>Outputs of a node.</summary>
+        internal static Node_GetOutputsCall Node_GetOutputs => node_GetOutputs ??
+            (node_GetOutputs = NativeTables.Bind<Node_GetOutputsCall>(NativeTables.OrtApi, 356));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetNumImplicitInputsCall(IntPtr node, out UIntPtr numImplicitInputs);
+        private static Node_GetNumImplicitInputsCall node_GetNumImplicitInputs;
+        /// <summary>Number of implicit inputs of a node.</summary>
+        internal static Node_GetNumImplicitInputsCall Node_GetNumImplicitInputs => node_GetNumImplicitInputs ??
+            (node_GetNumImplicitInputs = NativeTables.Bind<Node_GetNumImplicitInputsCall>(NativeTables.OrtApi, 357));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetImplicitInputsCall(IntPtr node, IntPtr* implicitInputs, UIntPtr numImplicitInputs);
+        private static Node_GetImplicitInputsCall node_GetImplicitInputs;
+        /// <summary>What the subgraphs of a node read from the graph around them.</summary>
+        internal static Node_GetImplicitInputsCall Node_GetImplicitInputs => node_GetImplicitInputs ??
+            (node_GetImplicitInputs = NativeTables.Bind<Node_GetImplicitInputsCall>(NativeTables.OrtApi, 358));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetNumAttributesCall(IntPtr node, out UIntPtr numAttributes);
+        private static Node_GetNumAttributesCall node_GetNumAttributes;
+        /// <summary>Number of attributes of a node.</summary>
+        internal static Node_GetNumAttributesCall Node_GetNumAttributes => node_GetNumAttributes ??
+            (node_GetNumAttributes = NativeTables.Bind<Node_GetNumAttributesCall>(NativeTables.OrtApi, 359));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetAttributesCall(IntPtr node, IntPtr* attributes, UIntPtr numAttributes);
+        private static Node_GetAttributesCall node_GetAttributes;
+        /// <summary>Attributes of a node.</summary>
+        internal static Node_GetAttributesCall Node_GetAttributes => node_GetAttributes ??
+            (node_GetAttributes = NativeTables.Bind<Node_GetAttributesCall>(NativeTables.OrtApi, 360));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetAttributeByNameCall(IntPtr node, byte[] attributeName, out IntPtr attribute);
+        private static Node_GetAttributeByNameCall node_GetAttributeByName;
+        /// <summary>An attribute of a node.</summary>
+        internal static Node_GetAttributeByNameCall Node_GetAttributeByName => node_GetAttributeByName ??
+            (node_GetAttributeByName = NativeTables.Bind<Node_GetAttributeByNameCall>(NativeTables.OrtApi, 361));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr OpAttr_GetTensorAttributeAsOrtValueCall(IntPtr attribute, out IntPtr attrTensor);
         private static OpAttr_GetTensorAttributeAsOrtValueCall opAttr_GetTensorAttributeAsOrtValue;
         /// <summary>A copy of an attribute that is a tensor.</summary>
@@ -2125,6 +2433,34 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Name of an attribute.</summary>
         internal static OpAttr_GetNameCall OpAttr_GetName => opAttr_GetName ??
             (opAttr_GetName = NativeTables.Bind<OpAttr_GetNameCall>(NativeTables.OrtApi, 364));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetNumSubgraphsCall(IntPtr node, out UIntPtr numSubgraphs);
+        private static Node_GetNumSubgraphsCall node_GetNumSubgraphs;
+        /// <summary>Number of subgraphs of a node.</summary>
+        internal static Node_GetNumSubgraphsCall Node_GetNumSubgraphs => node_GetNumSubgraphs ??
+            (node_GetNumSubgraphs = NativeTables.Bind<Node_GetNumSubgraphsCall>(NativeTables.OrtApi, 365));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetSubgraphsCall(IntPtr node, IntPtr* subgraphs, UIntPtr numSubgraphs, IntPtr* attributeNames);
+        private static Node_GetSubgraphsCall node_GetSubgraphs;
+        /// <summary>Subgraphs of a node.</summary>
+        internal static Node_GetSubgraphsCall Node_GetSubgraphs => node_GetSubgraphs ??
+            (node_GetSubgraphs = NativeTables.Bind<Node_GetSubgraphsCall>(NativeTables.OrtApi, 366));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetGraphCall(IntPtr node, out IntPtr graph);
+        private static Node_GetGraphCall node_GetGraph;
+        /// <summary>The graph that a node is in.</summary>
+        internal static Node_GetGraphCall Node_GetGraph => node_GetGraph ??
+            (node_GetGraph = NativeTables.Bind<Node_GetGraphCall>(NativeTables.OrtApi, 367));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Node_GetEpNameCall(IntPtr node, out IntPtr @out);
+        private static Node_GetEpNameCall node_GetEpName;
+        /// <summary>The execution provider that a node was assigned to.</summary>
+        internal static Node_GetEpNameCall Node_GetEpName => node_GetEpName ??
+            (node_GetEpName = NativeTables.Bind<Node_GetEpNameCall>(NativeTables.OrtApi, 368));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetRunConfigEntryCall(RunOptions options, byte[] configKey);
@@ -2188,6 +2524,13 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Copies tensors into others.</summary>
         internal static CopyTensorsCall CopyTensors => copyTensors ??
             (copyTensors = NativeTables.Bind<CopyTensorsCall>(NativeTables.OrtApi, 386));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Graph_GetModelMetadataCall(IntPtr graph, out IntPtr @out);
+        private static Graph_GetModelMetadataCall graph_GetModelMetadata;
+        /// <summary>What the model of a graph states about itself.</summary>
+        internal static Graph_GetModelMetadataCall Graph_GetModelMetadata => graph_GetModelMetadata ??
+            (graph_GetModelMetadata = NativeTables.Bind<Graph_GetModelMetadataCall>(NativeTables.OrtApi, 387));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate byte TensorTypeAndShape_HasShapeCall(IntPtr info);

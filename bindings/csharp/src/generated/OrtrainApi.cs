@@ -499,5 +499,33 @@ namespace Microsoft.ML.OnnxRuntime
         internal static ConvertModelCall ConvertModel => convertModel ??
             (convertModel = NativeTables.Bind<ConvertModelCall>(NativeTables.OrtrainApi, 68));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ReadModelCall(byte[] modelPath, out IntPtr model);
+        private static ReadModelCall readModel;
+        /// <summary>Reads a model, to inspect its graph or to extend it.</summary>
+        internal static ReadModelCall ReadModel => readModel ??
+            (readModel = NativeTables.Bind<ReadModelCall>(NativeTables.OrtrainApi, 69));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ReadModelFromArrayCall(byte[] modelData, UIntPtr modelDataLength, out IntPtr model);
+        private static ReadModelFromArrayCall readModelFromArray;
+        /// <summary>Like ReadModel, for a model in memory.</summary>
+        internal static ReadModelFromArrayCall ReadModelFromArray => readModelFromArray ??
+            (readModelFromArray = NativeTables.Bind<ReadModelFromArrayCall>(NativeTables.OrtrainApi, 70));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelGetGraphCall(IntPtr model, out IntPtr graph);
+        private static ModelGetGraphCall modelGetGraph;
+        /// <summary>The graph of a model.</summary>
+        internal static ModelGetGraphCall ModelGetGraph => modelGetGraph ??
+            (modelGetGraph = NativeTables.Bind<ModelGetGraphCall>(NativeTables.OrtrainApi, 71));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SerializeModelCall(IntPtr model, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
+        private static SerializeModelCall serializeModel;
+        /// <summary>Returns a model as ONNX, to store it or to make artifacts for training from it.</summary>
+        internal static SerializeModelCall SerializeModel => serializeModel ??
+            (serializeModel = NativeTables.Bind<SerializeModelCall>(NativeTables.OrtrainApi, 72));
+
     }
 }

@@ -147,6 +147,26 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (nullable NSString *)getConfigEntryWithKey:(NSString *)key error:(NSError *_Nullable *_Nullable)error;
 
+/** Has a function of the process add custom operators to the options.
+ *
+ * @param registrationFuncName Name of an exported function with the signature of RegisterCustomOps.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeFail when the process has no such function.
+ */
+- (BOOL)registerCustomOpsUsingFunction:(NSString *)registrationFuncName
+                                 error:(NSError *_Nullable *_Nullable)error;
+
+/** Fails: onnxruntime-extensions is a library of its own, which has to be registered.
+ *
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeFail when always.
+ */
+- (BOOL)enableOrtExtensionsCustomOpsWithError:(NSError *_Nullable *_Nullable)error;
+
 @end
 
 /** Settings for one run or step. */

@@ -120,6 +120,19 @@
   return ORTTextCopying(room);
 }
 
+- (BOOL)registerCustomOpsUsingFunction:(NSString *)registrationFuncName
+                                 error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  const char *c_registration_func_name = NULL;
+  if (!ORTTakeText(&call, @"registrationFuncName", registrationFuncName, NO, &c_registration_func_name)) return NO;
+  return ORTSucceeded(&call, ORTGeneralTable()->RegisterCustomOpsUsingFunction(_handle, c_registration_func_name));
+}
+
+- (BOOL)enableOrtExtensionsCustomOpsWithError:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  return ORTSucceeded(&call, ORTGeneralTable()->EnableOrtCustomOps(_handle));
+}
+
 @end
 
 @interface ORTRunOptions () <ORTHandleOwner>

@@ -1459,7 +1459,6 @@ OrtStatus* ORT_API_CALL CreateOp(const OrtKernelInfo* info, const char* op_name,
     check_pointer(info, "info");
     check_pointer(op_name, "op_name");
     check_pointer(domain, "domain");
-    check_array(type_constraint_names, type_constraint_count, "type_constraint_names", "type_constraint_count");
     check_array(type_constraint_values, type_constraint_count, "type_constraint_values", "type_constraint_count");
     check_elements(attr_values, attr_count, "attr_values", "attr_count");
     check_pointer(ort_op, "ort_op");
@@ -2003,6 +2002,30 @@ OrtStatus* ORT_API_CALL RunOptionsAddActiveLoraAdapter(OrtRunOptions* options, c
   });
 }
 
+void ORT_API_CALL ReleaseValueInfo(OrtValueInfo* input) noexcept { release(input); }
+
+void ORT_API_CALL ReleaseNode(OrtNode* input) noexcept { release(input); }
+
+void ORT_API_CALL ReleaseGraph(OrtGraph* input) noexcept { release(input); }
+
+void ORT_API_CALL ReleaseModel(OrtModel* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL GetValueInfoName(const OrtValueInfo* value_info, const char** name) noexcept {
+  return guarded("GetValueInfoName", [&] {
+    check_pointer(value_info, "value_info");
+    check_pointer(name, "name");
+    capi::GetValueInfoName(value_info, name);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetValueInfoTypeInfo(const OrtValueInfo* value_info, const OrtTypeInfo** type_info) noexcept {
+  return guarded("GetValueInfoTypeInfo", [&] {
+    check_pointer(value_info, "value_info");
+    check_pointer(type_info, "type_info");
+    capi::GetValueInfoTypeInfo(value_info, type_info);
+  });
+}
+
 const OrtModelEditorApi* ORT_API_CALL GetModelEditorApi() noexcept {
   return quiet([&] { return capi::GetModelEditorApi(); });
 }
@@ -2159,6 +2182,314 @@ uint32_t ORT_API_CALL MemoryInfoGetVendorId(const OrtMemoryInfo* ptr) noexcept {
   return quiet([&] { return capi::MemoryInfoGetVendorId(ptr); });
 }
 
+OrtStatus* ORT_API_CALL ValueInfo_GetValueProducer(const OrtValueInfo* value_info, const OrtNode** producer_node, size_t* producer_output_index) noexcept {
+  return guarded("ValueInfo_GetValueProducer", [&] {
+    check_pointer(value_info, "value_info");
+    check_pointer(producer_node, "producer_node");
+    capi::ValueInfo_GetValueProducer(value_info, producer_node, producer_output_index);
+  });
+}
+
+OrtStatus* ORT_API_CALL ValueInfo_GetValueNumConsumers(const OrtValueInfo* value_info, size_t* num_consumers) noexcept {
+  return guarded("ValueInfo_GetValueNumConsumers", [&] {
+    check_pointer(value_info, "value_info");
+    check_pointer(num_consumers, "num_consumers");
+    capi::ValueInfo_GetValueNumConsumers(value_info, num_consumers);
+  });
+}
+
+OrtStatus* ORT_API_CALL ValueInfo_GetValueConsumers(const OrtValueInfo* value_info, const OrtNode** nodes, int64_t* input_indices, size_t num_consumers) noexcept {
+  return guarded("ValueInfo_GetValueConsumers", [&] {
+    check_pointer(value_info, "value_info");
+    check_array(nodes, num_consumers, "nodes", "num_consumers");
+    check_array(input_indices, num_consumers, "input_indices", "num_consumers");
+    capi::ValueInfo_GetValueConsumers(value_info, nodes, input_indices, num_consumers);
+  });
+}
+
+OrtStatus* ORT_API_CALL ValueInfo_GetInitializerValue(const OrtValueInfo* value_info, const OrtValue** initializer_value) noexcept {
+  return guarded("ValueInfo_GetInitializerValue", [&] {
+    check_pointer(value_info, "value_info");
+    check_pointer(initializer_value, "initializer_value");
+    capi::ValueInfo_GetInitializerValue(value_info, initializer_value);
+  });
+}
+
+OrtStatus* ORT_API_CALL ValueInfo_IsRequiredGraphInput(const OrtValueInfo* value_info, bool* is_required_graph_input) noexcept {
+  return guarded("ValueInfo_IsRequiredGraphInput", [&] {
+    check_pointer(value_info, "value_info");
+    check_pointer(is_required_graph_input, "is_required_graph_input");
+    capi::ValueInfo_IsRequiredGraphInput(value_info, is_required_graph_input);
+  });
+}
+
+OrtStatus* ORT_API_CALL ValueInfo_IsOptionalGraphInput(const OrtValueInfo* value_info, bool* is_optional_graph_input) noexcept {
+  return guarded("ValueInfo_IsOptionalGraphInput", [&] {
+    check_pointer(value_info, "value_info");
+    check_pointer(is_optional_graph_input, "is_optional_graph_input");
+    capi::ValueInfo_IsOptionalGraphInput(value_info, is_optional_graph_input);
+  });
+}
+
+OrtStatus* ORT_API_CALL ValueInfo_IsGraphOutput(const OrtValueInfo* value_info, bool* is_graph_output) noexcept {
+  return guarded("ValueInfo_IsGraphOutput", [&] {
+    check_pointer(value_info, "value_info");
+    check_pointer(is_graph_output, "is_graph_output");
+    capi::ValueInfo_IsGraphOutput(value_info, is_graph_output);
+  });
+}
+
+OrtStatus* ORT_API_CALL ValueInfo_IsConstantInitializer(const OrtValueInfo* value_info, bool* is_constant_initializer) noexcept {
+  return guarded("ValueInfo_IsConstantInitializer", [&] {
+    check_pointer(value_info, "value_info");
+    check_pointer(is_constant_initializer, "is_constant_initializer");
+    capi::ValueInfo_IsConstantInitializer(value_info, is_constant_initializer);
+  });
+}
+
+OrtStatus* ORT_API_CALL ValueInfo_IsFromOuterScope(const OrtValueInfo* value_info, bool* is_from_outer_scope) noexcept {
+  return guarded("ValueInfo_IsFromOuterScope", [&] {
+    check_pointer(value_info, "value_info");
+    check_pointer(is_from_outer_scope, "is_from_outer_scope");
+    capi::ValueInfo_IsFromOuterScope(value_info, is_from_outer_scope);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetName(const OrtGraph* graph, const char** graph_name) noexcept {
+  return guarded("Graph_GetName", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(graph_name, "graph_name");
+    capi::Graph_GetName(graph, graph_name);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetModelPath(const OrtGraph* graph, const ORTCHAR_T** model_path) noexcept {
+  return guarded("Graph_GetModelPath", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(model_path, "model_path");
+    capi::Graph_GetModelPath(graph, model_path);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetOnnxIRVersion(const OrtGraph* graph, int64_t* onnx_ir_version) noexcept {
+  return guarded("Graph_GetOnnxIRVersion", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(onnx_ir_version, "onnx_ir_version");
+    capi::Graph_GetOnnxIRVersion(graph, onnx_ir_version);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetNumOperatorSets(const OrtGraph* graph, size_t* num_operator_sets) noexcept {
+  return guarded("Graph_GetNumOperatorSets", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(num_operator_sets, "num_operator_sets");
+    capi::Graph_GetNumOperatorSets(graph, num_operator_sets);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetOperatorSets(const OrtGraph* graph, const char** domains, int64_t* opset_versions, size_t num_operator_sets) noexcept {
+  return guarded("Graph_GetOperatorSets", [&] {
+    check_pointer(graph, "graph");
+    check_array(domains, num_operator_sets, "domains", "num_operator_sets");
+    check_array(opset_versions, num_operator_sets, "opset_versions", "num_operator_sets");
+    capi::Graph_GetOperatorSets(graph, domains, opset_versions, num_operator_sets);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetNumInputs(const OrtGraph* graph, size_t* num_inputs) noexcept {
+  return guarded("Graph_GetNumInputs", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(num_inputs, "num_inputs");
+    capi::Graph_GetNumInputs(graph, num_inputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetInputs(const OrtGraph* graph, const OrtValueInfo** inputs, size_t num_inputs) noexcept {
+  return guarded("Graph_GetInputs", [&] {
+    check_pointer(graph, "graph");
+    check_array(inputs, num_inputs, "inputs", "num_inputs");
+    capi::Graph_GetInputs(graph, inputs, num_inputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetNumOutputs(const OrtGraph* graph, size_t* num_outputs) noexcept {
+  return guarded("Graph_GetNumOutputs", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(num_outputs, "num_outputs");
+    capi::Graph_GetNumOutputs(graph, num_outputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetOutputs(const OrtGraph* graph, const OrtValueInfo** outputs, size_t num_outputs) noexcept {
+  return guarded("Graph_GetOutputs", [&] {
+    check_pointer(graph, "graph");
+    check_array(outputs, num_outputs, "outputs", "num_outputs");
+    capi::Graph_GetOutputs(graph, outputs, num_outputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetNumInitializers(const OrtGraph* graph, size_t* num_initializers) noexcept {
+  return guarded("Graph_GetNumInitializers", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(num_initializers, "num_initializers");
+    capi::Graph_GetNumInitializers(graph, num_initializers);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetInitializers(const OrtGraph* graph, const OrtValueInfo** initializers, size_t num_initializers) noexcept {
+  return guarded("Graph_GetInitializers", [&] {
+    check_pointer(graph, "graph");
+    check_array(initializers, num_initializers, "initializers", "num_initializers");
+    capi::Graph_GetInitializers(graph, initializers, num_initializers);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetNumNodes(const OrtGraph* graph, size_t* num_nodes) noexcept {
+  return guarded("Graph_GetNumNodes", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(num_nodes, "num_nodes");
+    capi::Graph_GetNumNodes(graph, num_nodes);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetNodes(const OrtGraph* graph, const OrtNode** nodes, size_t num_nodes) noexcept {
+  return guarded("Graph_GetNodes", [&] {
+    check_pointer(graph, "graph");
+    check_array(nodes, num_nodes, "nodes", "num_nodes");
+    capi::Graph_GetNodes(graph, nodes, num_nodes);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetParentNode(const OrtGraph* graph, const OrtNode** node) noexcept {
+  return guarded("Graph_GetParentNode", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(node, "node");
+    capi::Graph_GetParentNode(graph, node);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetGraphView(const OrtGraph* src_graph, const OrtNode** nodes, size_t num_nodes, OrtGraph** dst_graph) noexcept {
+  return guarded("Graph_GetGraphView", [&] {
+    check_pointer(src_graph, "src_graph");
+    check_array(nodes, num_nodes, "nodes", "num_nodes");
+    check_pointer(dst_graph, "dst_graph");
+    capi::Graph_GetGraphView(src_graph, nodes, num_nodes, dst_graph);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetId(const OrtNode* node, size_t* node_id) noexcept {
+  return guarded("Node_GetId", [&] {
+    check_pointer(node, "node");
+    check_pointer(node_id, "node_id");
+    capi::Node_GetId(node, node_id);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetName(const OrtNode* node, const char** node_name) noexcept {
+  return guarded("Node_GetName", [&] {
+    check_pointer(node, "node");
+    check_pointer(node_name, "node_name");
+    capi::Node_GetName(node, node_name);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetOperatorType(const OrtNode* node, const char** operator_type) noexcept {
+  return guarded("Node_GetOperatorType", [&] {
+    check_pointer(node, "node");
+    check_pointer(operator_type, "operator_type");
+    capi::Node_GetOperatorType(node, operator_type);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetDomain(const OrtNode* node, const char** domain_name) noexcept {
+  return guarded("Node_GetDomain", [&] {
+    check_pointer(node, "node");
+    check_pointer(domain_name, "domain_name");
+    capi::Node_GetDomain(node, domain_name);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetSinceVersion(const OrtNode* node, int* since_version) noexcept {
+  return guarded("Node_GetSinceVersion", [&] {
+    check_pointer(node, "node");
+    check_pointer(since_version, "since_version");
+    capi::Node_GetSinceVersion(node, since_version);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetNumInputs(const OrtNode* node, size_t* num_inputs) noexcept {
+  return guarded("Node_GetNumInputs", [&] {
+    check_pointer(node, "node");
+    check_pointer(num_inputs, "num_inputs");
+    capi::Node_GetNumInputs(node, num_inputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetInputs(const OrtNode* node, const OrtValueInfo** inputs, size_t num_inputs) noexcept {
+  return guarded("Node_GetInputs", [&] {
+    check_pointer(node, "node");
+    check_array(inputs, num_inputs, "inputs", "num_inputs");
+    capi::Node_GetInputs(node, inputs, num_inputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetNumOutputs(const OrtNode* node, size_t* num_outputs) noexcept {
+  return guarded("Node_GetNumOutputs", [&] {
+    check_pointer(node, "node");
+    check_pointer(num_outputs, "num_outputs");
+    capi::Node_GetNumOutputs(node, num_outputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetOutputs(const OrtNode* node, const OrtValueInfo** outputs, size_t num_outputs) noexcept {
+  return guarded("Node_GetOutputs", [&] {
+    check_pointer(node, "node");
+    check_array(outputs, num_outputs, "outputs", "num_outputs");
+    capi::Node_GetOutputs(node, outputs, num_outputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetNumImplicitInputs(const OrtNode* node, size_t* num_implicit_inputs) noexcept {
+  return guarded("Node_GetNumImplicitInputs", [&] {
+    check_pointer(node, "node");
+    check_pointer(num_implicit_inputs, "num_implicit_inputs");
+    capi::Node_GetNumImplicitInputs(node, num_implicit_inputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetImplicitInputs(const OrtNode* node, const OrtValueInfo** implicit_inputs, size_t num_implicit_inputs) noexcept {
+  return guarded("Node_GetImplicitInputs", [&] {
+    check_pointer(node, "node");
+    check_array(implicit_inputs, num_implicit_inputs, "implicit_inputs", "num_implicit_inputs");
+    capi::Node_GetImplicitInputs(node, implicit_inputs, num_implicit_inputs);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetNumAttributes(const OrtNode* node, size_t* num_attributes) noexcept {
+  return guarded("Node_GetNumAttributes", [&] {
+    check_pointer(node, "node");
+    check_pointer(num_attributes, "num_attributes");
+    capi::Node_GetNumAttributes(node, num_attributes);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetAttributes(const OrtNode* node, const OrtOpAttr** attributes, size_t num_attributes) noexcept {
+  return guarded("Node_GetAttributes", [&] {
+    check_pointer(node, "node");
+    check_array(attributes, num_attributes, "attributes", "num_attributes");
+    capi::Node_GetAttributes(node, attributes, num_attributes);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetAttributeByName(const OrtNode* node, const char* attribute_name, const OrtOpAttr** attribute) noexcept {
+  return guarded("Node_GetAttributeByName", [&] {
+    check_pointer(node, "node");
+    check_pointer(attribute_name, "attribute_name");
+    check_pointer(attribute, "attribute");
+    capi::Node_GetAttributeByName(node, attribute_name, attribute);
+  });
+}
+
 OrtStatus* ORT_API_CALL OpAttr_GetTensorAttributeAsOrtValue(const OrtOpAttr* attribute, OrtValue** attr_tensor) noexcept {
   return guarded("OpAttr_GetTensorAttributeAsOrtValue", [&] {
     check_pointer(attribute, "attribute");
@@ -2180,6 +2511,38 @@ OrtStatus* ORT_API_CALL OpAttr_GetName(const OrtOpAttr* attribute, const char** 
     check_pointer(attribute, "attribute");
     check_pointer(name, "name");
     capi::OpAttr_GetName(attribute, name);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetNumSubgraphs(const OrtNode* node, size_t* num_subgraphs) noexcept {
+  return guarded("Node_GetNumSubgraphs", [&] {
+    check_pointer(node, "node");
+    check_pointer(num_subgraphs, "num_subgraphs");
+    capi::Node_GetNumSubgraphs(node, num_subgraphs);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetSubgraphs(const OrtNode* node, const OrtGraph** subgraphs, size_t num_subgraphs, const char** attribute_names) noexcept {
+  return guarded("Node_GetSubgraphs", [&] {
+    check_pointer(node, "node");
+    check_array(subgraphs, num_subgraphs, "subgraphs", "num_subgraphs");
+    capi::Node_GetSubgraphs(node, subgraphs, num_subgraphs, attribute_names);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetGraph(const OrtNode* node, const OrtGraph** graph) noexcept {
+  return guarded("Node_GetGraph", [&] {
+    check_pointer(node, "node");
+    check_pointer(graph, "graph");
+    capi::Node_GetGraph(node, graph);
+  });
+}
+
+OrtStatus* ORT_API_CALL Node_GetEpName(const OrtNode* node, const char** out) noexcept {
+  return guarded("Node_GetEpName", [&] {
+    check_pointer(node, "node");
+    check_pointer(out, "out");
+    capi::Node_GetEpName(node, out);
   });
 }
 
@@ -2246,6 +2609,14 @@ OrtStatus* ORT_API_CALL CopyTensors(const OrtEnv* env, const OrtValue* const* sr
     check_elements(src_tensors, num_tensors, "src_tensors", "num_tensors");
     check_elements(dst_tensors, num_tensors, "dst_tensors", "num_tensors");
     capi::CopyTensors(env, src_tensors, dst_tensors, stream, num_tensors);
+  });
+}
+
+OrtStatus* ORT_API_CALL Graph_GetModelMetadata(const OrtGraph* graph, OrtModelMetadata** out) noexcept {
+  return guarded("Graph_GetModelMetadata", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(out, "out");
+    capi::Graph_GetModelMetadata(graph, out);
   });
 }
 
@@ -2641,12 +3012,12 @@ const OrtApi ort_api = {
     .ReleaseLoraAdapter = entry::ReleaseLoraAdapter,
     .RunOptionsAddActiveLoraAdapter = entry::RunOptionsAddActiveLoraAdapter,
     .SetEpDynamicOptions = NotImplemented<"SetEpDynamicOptions", decltype(OrtApi::SetEpDynamicOptions)>::call,
-    .ReleaseValueInfo = NotImplemented<"ReleaseValueInfo", decltype(OrtApi::ReleaseValueInfo)>::call,
-    .ReleaseNode = NotImplemented<"ReleaseNode", decltype(OrtApi::ReleaseNode)>::call,
-    .ReleaseGraph = NotImplemented<"ReleaseGraph", decltype(OrtApi::ReleaseGraph)>::call,
-    .ReleaseModel = NotImplemented<"ReleaseModel", decltype(OrtApi::ReleaseModel)>::call,
-    .GetValueInfoName = NotImplemented<"GetValueInfoName", decltype(OrtApi::GetValueInfoName)>::call,
-    .GetValueInfoTypeInfo = NotImplemented<"GetValueInfoTypeInfo", decltype(OrtApi::GetValueInfoTypeInfo)>::call,
+    .ReleaseValueInfo = entry::ReleaseValueInfo,
+    .ReleaseNode = entry::ReleaseNode,
+    .ReleaseGraph = entry::ReleaseGraph,
+    .ReleaseModel = entry::ReleaseModel,
+    .GetValueInfoName = entry::GetValueInfoName,
+    .GetValueInfoTypeInfo = entry::GetValueInfoTypeInfo,
     .GetModelEditorApi = entry::GetModelEditorApi,
     .CreateTensorWithDataAndDeleterAsOrtValue = entry::CreateTensorWithDataAndDeleterAsOrtValue,
     .SessionOptionsSetLoadCancellationFlag = NotImplemented<"SessionOptionsSetLoadCancellationFlag", decltype(OrtApi::SessionOptionsSetLoadCancellationFlag)>::call,
@@ -2679,52 +3050,52 @@ const OrtApi ort_api = {
     .CreateMemoryInfo_V2 = entry::CreateMemoryInfo_V2,
     .MemoryInfoGetDeviceMemType = entry::MemoryInfoGetDeviceMemType,
     .MemoryInfoGetVendorId = entry::MemoryInfoGetVendorId,
-    .ValueInfo_GetValueProducer = NotImplemented<"ValueInfo_GetValueProducer", decltype(OrtApi::ValueInfo_GetValueProducer)>::call,
-    .ValueInfo_GetValueNumConsumers = NotImplemented<"ValueInfo_GetValueNumConsumers", decltype(OrtApi::ValueInfo_GetValueNumConsumers)>::call,
-    .ValueInfo_GetValueConsumers = NotImplemented<"ValueInfo_GetValueConsumers", decltype(OrtApi::ValueInfo_GetValueConsumers)>::call,
-    .ValueInfo_GetInitializerValue = NotImplemented<"ValueInfo_GetInitializerValue", decltype(OrtApi::ValueInfo_GetInitializerValue)>::call,
+    .ValueInfo_GetValueProducer = entry::ValueInfo_GetValueProducer,
+    .ValueInfo_GetValueNumConsumers = entry::ValueInfo_GetValueNumConsumers,
+    .ValueInfo_GetValueConsumers = entry::ValueInfo_GetValueConsumers,
+    .ValueInfo_GetInitializerValue = entry::ValueInfo_GetInitializerValue,
     .ValueInfo_GetExternalInitializerInfo = NotImplemented<"ValueInfo_GetExternalInitializerInfo", decltype(OrtApi::ValueInfo_GetExternalInitializerInfo)>::call,
-    .ValueInfo_IsRequiredGraphInput = NotImplemented<"ValueInfo_IsRequiredGraphInput", decltype(OrtApi::ValueInfo_IsRequiredGraphInput)>::call,
-    .ValueInfo_IsOptionalGraphInput = NotImplemented<"ValueInfo_IsOptionalGraphInput", decltype(OrtApi::ValueInfo_IsOptionalGraphInput)>::call,
-    .ValueInfo_IsGraphOutput = NotImplemented<"ValueInfo_IsGraphOutput", decltype(OrtApi::ValueInfo_IsGraphOutput)>::call,
-    .ValueInfo_IsConstantInitializer = NotImplemented<"ValueInfo_IsConstantInitializer", decltype(OrtApi::ValueInfo_IsConstantInitializer)>::call,
-    .ValueInfo_IsFromOuterScope = NotImplemented<"ValueInfo_IsFromOuterScope", decltype(OrtApi::ValueInfo_IsFromOuterScope)>::call,
-    .Graph_GetName = NotImplemented<"Graph_GetName", decltype(OrtApi::Graph_GetName)>::call,
-    .Graph_GetModelPath = NotImplemented<"Graph_GetModelPath", decltype(OrtApi::Graph_GetModelPath)>::call,
-    .Graph_GetOnnxIRVersion = NotImplemented<"Graph_GetOnnxIRVersion", decltype(OrtApi::Graph_GetOnnxIRVersion)>::call,
-    .Graph_GetNumOperatorSets = NotImplemented<"Graph_GetNumOperatorSets", decltype(OrtApi::Graph_GetNumOperatorSets)>::call,
-    .Graph_GetOperatorSets = NotImplemented<"Graph_GetOperatorSets", decltype(OrtApi::Graph_GetOperatorSets)>::call,
-    .Graph_GetNumInputs = NotImplemented<"Graph_GetNumInputs", decltype(OrtApi::Graph_GetNumInputs)>::call,
-    .Graph_GetInputs = NotImplemented<"Graph_GetInputs", decltype(OrtApi::Graph_GetInputs)>::call,
-    .Graph_GetNumOutputs = NotImplemented<"Graph_GetNumOutputs", decltype(OrtApi::Graph_GetNumOutputs)>::call,
-    .Graph_GetOutputs = NotImplemented<"Graph_GetOutputs", decltype(OrtApi::Graph_GetOutputs)>::call,
-    .Graph_GetNumInitializers = NotImplemented<"Graph_GetNumInitializers", decltype(OrtApi::Graph_GetNumInitializers)>::call,
-    .Graph_GetInitializers = NotImplemented<"Graph_GetInitializers", decltype(OrtApi::Graph_GetInitializers)>::call,
-    .Graph_GetNumNodes = NotImplemented<"Graph_GetNumNodes", decltype(OrtApi::Graph_GetNumNodes)>::call,
-    .Graph_GetNodes = NotImplemented<"Graph_GetNodes", decltype(OrtApi::Graph_GetNodes)>::call,
-    .Graph_GetParentNode = NotImplemented<"Graph_GetParentNode", decltype(OrtApi::Graph_GetParentNode)>::call,
-    .Graph_GetGraphView = NotImplemented<"Graph_GetGraphView", decltype(OrtApi::Graph_GetGraphView)>::call,
-    .Node_GetId = NotImplemented<"Node_GetId", decltype(OrtApi::Node_GetId)>::call,
-    .Node_GetName = NotImplemented<"Node_GetName", decltype(OrtApi::Node_GetName)>::call,
-    .Node_GetOperatorType = NotImplemented<"Node_GetOperatorType", decltype(OrtApi::Node_GetOperatorType)>::call,
-    .Node_GetDomain = NotImplemented<"Node_GetDomain", decltype(OrtApi::Node_GetDomain)>::call,
-    .Node_GetSinceVersion = NotImplemented<"Node_GetSinceVersion", decltype(OrtApi::Node_GetSinceVersion)>::call,
-    .Node_GetNumInputs = NotImplemented<"Node_GetNumInputs", decltype(OrtApi::Node_GetNumInputs)>::call,
-    .Node_GetInputs = NotImplemented<"Node_GetInputs", decltype(OrtApi::Node_GetInputs)>::call,
-    .Node_GetNumOutputs = NotImplemented<"Node_GetNumOutputs", decltype(OrtApi::Node_GetNumOutputs)>::call,
-    .Node_GetOutputs = NotImplemented<"Node_GetOutputs", decltype(OrtApi::Node_GetOutputs)>::call,
-    .Node_GetNumImplicitInputs = NotImplemented<"Node_GetNumImplicitInputs", decltype(OrtApi::Node_GetNumImplicitInputs)>::call,
-    .Node_GetImplicitInputs = NotImplemented<"Node_GetImplicitInputs", decltype(OrtApi::Node_GetImplicitInputs)>::call,
-    .Node_GetNumAttributes = NotImplemented<"Node_GetNumAttributes", decltype(OrtApi::Node_GetNumAttributes)>::call,
-    .Node_GetAttributes = NotImplemented<"Node_GetAttributes", decltype(OrtApi::Node_GetAttributes)>::call,
-    .Node_GetAttributeByName = NotImplemented<"Node_GetAttributeByName", decltype(OrtApi::Node_GetAttributeByName)>::call,
+    .ValueInfo_IsRequiredGraphInput = entry::ValueInfo_IsRequiredGraphInput,
+    .ValueInfo_IsOptionalGraphInput = entry::ValueInfo_IsOptionalGraphInput,
+    .ValueInfo_IsGraphOutput = entry::ValueInfo_IsGraphOutput,
+    .ValueInfo_IsConstantInitializer = entry::ValueInfo_IsConstantInitializer,
+    .ValueInfo_IsFromOuterScope = entry::ValueInfo_IsFromOuterScope,
+    .Graph_GetName = entry::Graph_GetName,
+    .Graph_GetModelPath = entry::Graph_GetModelPath,
+    .Graph_GetOnnxIRVersion = entry::Graph_GetOnnxIRVersion,
+    .Graph_GetNumOperatorSets = entry::Graph_GetNumOperatorSets,
+    .Graph_GetOperatorSets = entry::Graph_GetOperatorSets,
+    .Graph_GetNumInputs = entry::Graph_GetNumInputs,
+    .Graph_GetInputs = entry::Graph_GetInputs,
+    .Graph_GetNumOutputs = entry::Graph_GetNumOutputs,
+    .Graph_GetOutputs = entry::Graph_GetOutputs,
+    .Graph_GetNumInitializers = entry::Graph_GetNumInitializers,
+    .Graph_GetInitializers = entry::Graph_GetInitializers,
+    .Graph_GetNumNodes = entry::Graph_GetNumNodes,
+    .Graph_GetNodes = entry::Graph_GetNodes,
+    .Graph_GetParentNode = entry::Graph_GetParentNode,
+    .Graph_GetGraphView = entry::Graph_GetGraphView,
+    .Node_GetId = entry::Node_GetId,
+    .Node_GetName = entry::Node_GetName,
+    .Node_GetOperatorType = entry::Node_GetOperatorType,
+    .Node_GetDomain = entry::Node_GetDomain,
+    .Node_GetSinceVersion = entry::Node_GetSinceVersion,
+    .Node_GetNumInputs = entry::Node_GetNumInputs,
+    .Node_GetInputs = entry::Node_GetInputs,
+    .Node_GetNumOutputs = entry::Node_GetNumOutputs,
+    .Node_GetOutputs = entry::Node_GetOutputs,
+    .Node_GetNumImplicitInputs = entry::Node_GetNumImplicitInputs,
+    .Node_GetImplicitInputs = entry::Node_GetImplicitInputs,
+    .Node_GetNumAttributes = entry::Node_GetNumAttributes,
+    .Node_GetAttributes = entry::Node_GetAttributes,
+    .Node_GetAttributeByName = entry::Node_GetAttributeByName,
     .OpAttr_GetTensorAttributeAsOrtValue = entry::OpAttr_GetTensorAttributeAsOrtValue,
     .OpAttr_GetType = entry::OpAttr_GetType,
     .OpAttr_GetName = entry::OpAttr_GetName,
-    .Node_GetNumSubgraphs = NotImplemented<"Node_GetNumSubgraphs", decltype(OrtApi::Node_GetNumSubgraphs)>::call,
-    .Node_GetSubgraphs = NotImplemented<"Node_GetSubgraphs", decltype(OrtApi::Node_GetSubgraphs)>::call,
-    .Node_GetGraph = NotImplemented<"Node_GetGraph", decltype(OrtApi::Node_GetGraph)>::call,
-    .Node_GetEpName = NotImplemented<"Node_GetEpName", decltype(OrtApi::Node_GetEpName)>::call,
+    .Node_GetNumSubgraphs = entry::Node_GetNumSubgraphs,
+    .Node_GetSubgraphs = entry::Node_GetSubgraphs,
+    .Node_GetGraph = entry::Node_GetGraph,
+    .Node_GetEpName = entry::Node_GetEpName,
     .ReleaseExternalInitializerInfo = NotImplemented<"ReleaseExternalInitializerInfo", decltype(OrtApi::ReleaseExternalInitializerInfo)>::call,
     .ExternalInitializerInfo_GetFilePath = NotImplemented<"ExternalInitializerInfo_GetFilePath", decltype(OrtApi::ExternalInitializerInfo_GetFilePath)>::call,
     .ExternalInitializerInfo_GetFileOffset = NotImplemented<"ExternalInitializerInfo_GetFileOffset", decltype(OrtApi::ExternalInitializerInfo_GetFileOffset)>::call,
@@ -2743,7 +3114,7 @@ const OrtApi ort_api = {
     .SyncStream_GetHandle = NotImplemented<"SyncStream_GetHandle", decltype(OrtApi::SyncStream_GetHandle)>::call,
     .ReleaseSyncStream = NotImplemented<"ReleaseSyncStream", decltype(OrtApi::ReleaseSyncStream)>::call,
     .CopyTensors = entry::CopyTensors,
-    .Graph_GetModelMetadata = NotImplemented<"Graph_GetModelMetadata", decltype(OrtApi::Graph_GetModelMetadata)>::call,
+    .Graph_GetModelMetadata = entry::Graph_GetModelMetadata,
     .GetModelCompatibilityForEpDevices = NotImplemented<"GetModelCompatibilityForEpDevices", decltype(OrtApi::GetModelCompatibilityForEpDevices)>::call,
     .CreateExternalInitializerInfo = NotImplemented<"CreateExternalInitializerInfo", decltype(OrtApi::CreateExternalInitializerInfo)>::call,
     .TensorTypeAndShape_HasShape = entry::TensorTypeAndShape_HasShape,

@@ -9,30 +9,200 @@ namespace ortrain::capi {
 namespace {
 namespace entry {
 
+OrtStatus* ORT_API_CALL CreateTensorTypeInfo(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info) noexcept {
+  return guarded("CreateTensorTypeInfo", [&] {
+    check_pointer(tensor_info, "tensor_info");
+    check_pointer(type_info, "type_info");
+    capi::CreateTensorTypeInfo(tensor_info, type_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateSparseTensorTypeInfo(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info) noexcept {
+  return guarded("CreateSparseTensorTypeInfo", [&] {
+    check_pointer(tensor_info, "tensor_info");
+    check_pointer(type_info, "type_info");
+    capi::CreateSparseTensorTypeInfo(tensor_info, type_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateMapTypeInfo(ONNXTensorElementDataType map_key_type, const OrtTypeInfo* map_value_type, OrtTypeInfo** type_info) noexcept {
+  return guarded("CreateMapTypeInfo", [&] {
+    check_pointer(map_value_type, "map_value_type");
+    check_pointer(type_info, "type_info");
+    capi::CreateMapTypeInfo(map_key_type, map_value_type, type_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateSequenceTypeInfo(const OrtTypeInfo* sequence_type, OrtTypeInfo** type_info) noexcept {
+  return guarded("CreateSequenceTypeInfo", [&] {
+    check_pointer(sequence_type, "sequence_type");
+    check_pointer(type_info, "type_info");
+    capi::CreateSequenceTypeInfo(sequence_type, type_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateOptionalTypeInfo(const OrtTypeInfo* contained_type, OrtTypeInfo** type_info) noexcept {
+  return guarded("CreateOptionalTypeInfo", [&] {
+    check_pointer(contained_type, "contained_type");
+    check_pointer(type_info, "type_info");
+    capi::CreateOptionalTypeInfo(contained_type, type_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateValueInfo(const char* name, const OrtTypeInfo* type_info, OrtValueInfo** value_info) noexcept {
+  return guarded("CreateValueInfo", [&] {
+    check_pointer(name, "name");
+    check_pointer(type_info, "type_info");
+    check_pointer(value_info, "value_info");
+    capi::CreateValueInfo(name, type_info, value_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateNode(const char* operator_name, const char* domain_name, const char* node_name, const char* const* input_names, size_t input_names_len, const char* const* output_names, size_t output_names_len, OrtOpAttr** attributes, size_t attribs_len, OrtNode** node) noexcept {
+  return guarded("CreateNode", [&] {
+    check_pointer(operator_name, "operator_name");
+    check_pointer(domain_name, "domain_name");
+    check_pointer(node_name, "node_name");
+    check_elements(input_names, input_names_len, "input_names", "input_names_len");
+    check_elements(output_names, output_names_len, "output_names", "output_names_len");
+    check_elements(attributes, attribs_len, "attributes", "attribs_len");
+    check_pointer(node, "node");
+    capi::CreateNode(operator_name, domain_name, node_name, input_names, input_names_len, output_names, output_names_len, attributes, attribs_len, node);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateGraph(OrtGraph** graph) noexcept {
+  return guarded("CreateGraph", [&] {
+    check_pointer(graph, "graph");
+    capi::CreateGraph(graph);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGraphInputs(OrtGraph* graph, OrtValueInfo** inputs, size_t inputs_len) noexcept {
+  return guarded("SetGraphInputs", [&] {
+    check_pointer(graph, "graph");
+    check_elements(inputs, inputs_len, "inputs", "inputs_len");
+    capi::SetGraphInputs(graph, inputs, inputs_len);
+  });
+}
+
+OrtStatus* ORT_API_CALL SetGraphOutputs(OrtGraph* graph, OrtValueInfo** outputs, size_t outputs_len) noexcept {
+  return guarded("SetGraphOutputs", [&] {
+    check_pointer(graph, "graph");
+    check_elements(outputs, outputs_len, "outputs", "outputs_len");
+    capi::SetGraphOutputs(graph, outputs, outputs_len);
+  });
+}
+
+OrtStatus* ORT_API_CALL AddInitializerToGraph(OrtGraph* graph, const char* name, OrtValue* tensor, bool data_is_external) noexcept {
+  return guarded("AddInitializerToGraph", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(name, "name");
+    check_pointer(tensor, "tensor");
+    capi::AddInitializerToGraph(graph, name, tensor, data_is_external);
+  });
+}
+
+OrtStatus* ORT_API_CALL AddNodeToGraph(OrtGraph* graph, OrtNode* node) noexcept {
+  return guarded("AddNodeToGraph", [&] {
+    check_pointer(graph, "graph");
+    check_pointer(node, "node");
+    capi::AddNodeToGraph(graph, node);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateModel(const char* const* domain_names, const int* opset_versions, size_t opset_entries_len, OrtModel** model) noexcept {
+  return guarded("CreateModel", [&] {
+    check_elements(domain_names, opset_entries_len, "domain_names", "opset_entries_len");
+    check_array(opset_versions, opset_entries_len, "opset_versions", "opset_entries_len");
+    check_pointer(model, "model");
+    capi::CreateModel(domain_names, opset_versions, opset_entries_len, model);
+  });
+}
+
+OrtStatus* ORT_API_CALL AddGraphToModel(OrtModel* model, OrtGraph* graph) noexcept {
+  return guarded("AddGraphToModel", [&] {
+    check_pointer(model, "model");
+    check_pointer(graph, "graph");
+    capi::AddGraphToModel(model, graph);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateSessionFromModel(const OrtEnv* env, const OrtModel* model, const OrtSessionOptions* options, OrtSession** out) noexcept {
+  return guarded("CreateSessionFromModel", [&] {
+    check_pointer(env, "env");
+    check_pointer(model, "model");
+    check_pointer(out, "out");
+    capi::CreateSessionFromModel(env, model, options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateModelEditorSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options, OrtSession** out) noexcept {
+  return guarded("CreateModelEditorSession", [&] {
+    check_pointer(env, "env");
+    check_pointer(model_path, "model_path");
+    check_pointer(out, "out");
+    capi::CreateModelEditorSession(env, model_path, options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateModelEditorSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtSessionOptions* options, OrtSession** out) noexcept {
+  return guarded("CreateModelEditorSessionFromArray", [&] {
+    check_pointer(env, "env");
+    check_pointer(model_data, "model_data");
+    check_pointer(out, "out");
+    capi::CreateModelEditorSessionFromArray(env, model_data, model_data_length, options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionGetOpsetForDomain(const OrtSession* session, const char* domain, int* opset) noexcept {
+  return guarded("SessionGetOpsetForDomain", [&] {
+    check_pointer(session, "session");
+    check_pointer(domain, "domain");
+    check_pointer(opset, "opset");
+    capi::SessionGetOpsetForDomain(session, domain, opset);
+  });
+}
+
+OrtStatus* ORT_API_CALL ApplyModelToModelEditorSession(OrtSession* session, OrtModel* model) noexcept {
+  return guarded("ApplyModelToModelEditorSession", [&] {
+    check_pointer(session, "session");
+    check_pointer(model, "model");
+    capi::ApplyModelToModelEditorSession(session, model);
+  });
+}
+
+OrtStatus* ORT_API_CALL FinalizeModelEditorSession(OrtSession* session, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* prepacked_weights_container) noexcept {
+  return guarded("FinalizeModelEditorSession", [&] {
+    check_pointer(session, "session");
+    capi::FinalizeModelEditorSession(session, options, prepacked_weights_container);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
 const OrtModelEditorApi ort_model_editor_api = {
-    .CreateTensorTypeInfo = NotImplemented<"CreateTensorTypeInfo", decltype(OrtModelEditorApi::CreateTensorTypeInfo)>::call,
-    .CreateSparseTensorTypeInfo = NotImplemented<"CreateSparseTensorTypeInfo", decltype(OrtModelEditorApi::CreateSparseTensorTypeInfo)>::call,
-    .CreateMapTypeInfo = NotImplemented<"CreateMapTypeInfo", decltype(OrtModelEditorApi::CreateMapTypeInfo)>::call,
-    .CreateSequenceTypeInfo = NotImplemented<"CreateSequenceTypeInfo", decltype(OrtModelEditorApi::CreateSequenceTypeInfo)>::call,
-    .CreateOptionalTypeInfo = NotImplemented<"CreateOptionalTypeInfo", decltype(OrtModelEditorApi::CreateOptionalTypeInfo)>::call,
-    .CreateValueInfo = NotImplemented<"CreateValueInfo", decltype(OrtModelEditorApi::CreateValueInfo)>::call,
-    .CreateNode = NotImplemented<"CreateNode", decltype(OrtModelEditorApi::CreateNode)>::call,
-    .CreateGraph = NotImplemented<"CreateGraph", decltype(OrtModelEditorApi::CreateGraph)>::call,
-    .SetGraphInputs = NotImplemented<"SetGraphInputs", decltype(OrtModelEditorApi::SetGraphInputs)>::call,
-    .SetGraphOutputs = NotImplemented<"SetGraphOutputs", decltype(OrtModelEditorApi::SetGraphOutputs)>::call,
-    .AddInitializerToGraph = NotImplemented<"AddInitializerToGraph", decltype(OrtModelEditorApi::AddInitializerToGraph)>::call,
-    .AddNodeToGraph = NotImplemented<"AddNodeToGraph", decltype(OrtModelEditorApi::AddNodeToGraph)>::call,
-    .CreateModel = NotImplemented<"CreateModel", decltype(OrtModelEditorApi::CreateModel)>::call,
-    .AddGraphToModel = NotImplemented<"AddGraphToModel", decltype(OrtModelEditorApi::AddGraphToModel)>::call,
-    .CreateSessionFromModel = NotImplemented<"CreateSessionFromModel", decltype(OrtModelEditorApi::CreateSessionFromModel)>::call,
-    .CreateModelEditorSession = NotImplemented<"CreateModelEditorSession", decltype(OrtModelEditorApi::CreateModelEditorSession)>::call,
-    .CreateModelEditorSessionFromArray = NotImplemented<"CreateModelEditorSessionFromArray", decltype(OrtModelEditorApi::CreateModelEditorSessionFromArray)>::call,
-    .SessionGetOpsetForDomain = NotImplemented<"SessionGetOpsetForDomain", decltype(OrtModelEditorApi::SessionGetOpsetForDomain)>::call,
-    .ApplyModelToModelEditorSession = NotImplemented<"ApplyModelToModelEditorSession", decltype(OrtModelEditorApi::ApplyModelToModelEditorSession)>::call,
-    .FinalizeModelEditorSession = NotImplemented<"FinalizeModelEditorSession", decltype(OrtModelEditorApi::FinalizeModelEditorSession)>::call,
+    .CreateTensorTypeInfo = entry::CreateTensorTypeInfo,
+    .CreateSparseTensorTypeInfo = entry::CreateSparseTensorTypeInfo,
+    .CreateMapTypeInfo = entry::CreateMapTypeInfo,
+    .CreateSequenceTypeInfo = entry::CreateSequenceTypeInfo,
+    .CreateOptionalTypeInfo = entry::CreateOptionalTypeInfo,
+    .CreateValueInfo = entry::CreateValueInfo,
+    .CreateNode = entry::CreateNode,
+    .CreateGraph = entry::CreateGraph,
+    .SetGraphInputs = entry::SetGraphInputs,
+    .SetGraphOutputs = entry::SetGraphOutputs,
+    .AddInitializerToGraph = entry::AddInitializerToGraph,
+    .AddNodeToGraph = entry::AddNodeToGraph,
+    .CreateModel = entry::CreateModel,
+    .AddGraphToModel = entry::AddGraphToModel,
+    .CreateSessionFromModel = entry::CreateSessionFromModel,
+    .CreateModelEditorSession = entry::CreateModelEditorSession,
+    .CreateModelEditorSessionFromArray = entry::CreateModelEditorSessionFromArray,
+    .SessionGetOpsetForDomain = entry::SessionGetOpsetForDomain,
+    .ApplyModelToModelEditorSession = entry::ApplyModelToModelEditorSession,
+    .FinalizeModelEditorSession = entry::FinalizeModelEditorSession,
 };
 static_assert(sizeof(OrtModelEditorApi) == 20 * sizeof(void*), "OrtModelEditorApi has 20 slots");
 

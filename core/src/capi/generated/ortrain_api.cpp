@@ -613,6 +613,40 @@ OrtStatus* ORT_API_CALL ConvertModel(const void* model_data, size_t model_length
   });
 }
 
+OrtStatus* ORT_API_CALL ReadModel(const ORTCHAR_T* model_path, OrtModel** model) noexcept {
+  return guarded("ReadModel", [&] {
+    check_pointer(model_path, "model_path");
+    check_pointer(model, "model");
+    capi::ReadModel(model_path, model);
+  });
+}
+
+OrtStatus* ORT_API_CALL ReadModelFromArray(const void* model_data, size_t model_data_length, OrtModel** model) noexcept {
+  return guarded("ReadModelFromArray", [&] {
+    check_array(model_data, model_data_length, "model_data", "model_data_length");
+    check_pointer(model, "model");
+    capi::ReadModelFromArray(model_data, model_data_length, model);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelGetGraph(const OrtModel* model, const OrtGraph** graph) noexcept {
+  return guarded("ModelGetGraph", [&] {
+    check_pointer(model, "model");
+    check_pointer(graph, "graph");
+    capi::ModelGetGraph(model, graph);
+  });
+}
+
+OrtStatus* ORT_API_CALL SerializeModel(const OrtModel* model, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  return guarded("SerializeModel", [&] {
+    check_pointer(model, "model");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    check_pointer(out_length, "out_length");
+    capi::SerializeModel(model, allocator, out, out_length);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -686,7 +720,11 @@ const OrtrainApi ortrain_api = {
     .LoraAdapterGetParameterName = entry::LoraAdapterGetParameterName,
     .LoraAdapterGetParameter = entry::LoraAdapterGetParameter,
     .ConvertModel = entry::ConvertModel,
+    .ReadModel = entry::ReadModel,
+    .ReadModelFromArray = entry::ReadModelFromArray,
+    .ModelGetGraph = entry::ModelGetGraph,
+    .SerializeModel = entry::SerializeModel,
 };
-static_assert(sizeof(OrtrainApi) == 69 * sizeof(void*), "OrtrainApi has 69 slots");
+static_assert(sizeof(OrtrainApi) == 73 * sizeof(void*), "OrtrainApi has 73 slots");
 
 }  // namespace ortrain::capi

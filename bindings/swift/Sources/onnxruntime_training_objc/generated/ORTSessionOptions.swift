@@ -183,4 +183,27 @@ public final class ORTSessionOptions: HandleOwner {
     return textCopying(room)
   }
 
+  /// Has a function of the process add custom operators to the options.
+  ///
+  /// - Parameters:
+  ///   - registrationFuncName: Name of an exported function with the signature of RegisterCustomOps.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.fail` when the process has no such
+  ///   function.
+  public func registerCustomOps(usingFunction registrationFuncName: String) throws {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTSessionOptions.registerCustomOps(usingFunction:)")
+    let cFunction = try call.text(registrationFuncName, "registrationFuncName")
+    defer { free(cFunction) }
+    try call.check(Tables.general.pointee.RegisterCustomOpsUsingFunction(handle, cFunction))
+  }
+
+  /// Fails: onnxruntime-extensions is a library of its own, which has to be registered.
+  ///
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.fail` when always.
+  public func enableOrtExtensionsCustomOps() throws {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTSessionOptions.enableOrtExtensionsCustomOps()")
+    try call.check(Tables.general.pointee.EnableOrtCustomOps(handle))
+  }
+
 }

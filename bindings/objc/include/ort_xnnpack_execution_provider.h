@@ -1,0 +1,4 @@
+/** \file
+ * The execution provider XNNPACK, under the header that programs for onnxruntime import.
+ */
+#import "ort_execution_providers.h"
