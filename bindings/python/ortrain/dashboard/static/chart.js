@@ -80,7 +80,7 @@ export class Chart {
     this.drawing.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     this.mark = svg("g", { class: "cursor" });
     this.drawing.replaceChildren(
-      svg("clipPath", { id: this.clip }, svg("rect", this.area())),
+      svg("clipPath", { id: this.clip }, svg("rect", this.area(5))),
       svg("g", { class: "grid", "aria-hidden": "true" }, this.grid(ticks)),
       svg("g", { "clip-path": `url(#${this.clip})` }, this.curves.flatMap((curve) => this.lines(curve))),
       svg(
@@ -96,9 +96,10 @@ export class Chart {
     this.drawCursor();
   }
 
-  area() {
-    const [x, y] = [MARGIN.left, MARGIN.top];
-    return { x, y, width: this.width - x - MARGIN.right, height: HEIGHT - y - MARGIN.bottom };
+  // The place of the curves, with some room around it.
+  area(room = 0) {
+    const [x, y] = [MARGIN.left - room, MARGIN.top - room];
+    return { x, y, width: this.width - x - MARGIN.right + room, height: HEIGHT - y - MARGIN.bottom + room };
   }
 
   grid(ticks) {

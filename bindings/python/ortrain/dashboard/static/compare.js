@@ -1,6 +1,6 @@
 // The selected runs side by side: their last values and their settings.
 
-import { duration, el, figure, whole } from "/dom.js";
+import { bytes, duration, el, figure, whole } from "/dom.js";
 
 const RESULTS = [
   ["state", (run) => run.state],
@@ -10,11 +10,21 @@ const RESULTS = [
   ["trained elements", (run) => whole(run.parameters)],
 ];
 
+const SHOW = { seconds: duration, memory: bytes };
+const WHEN = { step: "last step", epoch: "last epoch", layers: "last snapshot" };
+
+// A series as a row: its place in the table, what it is called, and how its values are written.
+function described(id) {
+  const [event, ...rest] = id.split(".");
+  const name = rest.join(".");
+  return { title: `${name}, ${WHEN[event]}`, show: SHOW[name] || figure };
+}
+
 export function compare(page) {
   const onlyDifferent = el("input", { type: "checkbox", onchange: () => update() });
   const inside = el("div", { class: "wide" });
 
-  function part(title, names, value, runs) {
+  function part(heading, names, value, runs, title = (name) => name) {
     const rows = names
       .map((name) => ({ name, cells: runs.map((run) => value(run, name)) }))
       .map((row) => ({ ...row, differs: new Set(row.cells.map((cell) => cell.text)).size > 1 }))
@@ -22,12 +32,12 @@ export function compare(page) {
     return el(
       "tbody",
       {},
-      el("tr", {}, el("th", { colspan: runs.length + 1, scope: "rowgroup", class: "part" }, title)),
+      el("tr", {}, el("th", { colspan: runs.length + 1, scope: "rowgroup", class: "part" }, heading)),
       rows.map((row) =>
         el(
           "tr",
           { class: row.differs && runs.length > 1 ? "differs" : "" },
-          el("th", { scope: "row" }, row.name),
+          el("th", { scope: "row" }, title(row.name)),
           row.cells.map((cell) => el("td", { "data-value": cell.value }, cell.text)),
         ),
       ),
@@ -39,7 +49,7 @@ export function compare(page) {
     const all = (list) => [...new Set(runs.flatMap(list))];
     const latest = (run, name) => {
       const value = run.latest[name];
-      return name in run.latest ? { text: figure(value), value: String(value) } : { text: "", value: "" };
+      return name in run.latest ? { text: described(name).show(value), value: String(value) } : { text: "", value: "" };
     };
     const order = (a, b) => Number(b.startsWith("epoch.")) - Number(a.startsWith("epoch.")) || a.localeCompare(b);
     inside.replaceChildren(
@@ -54,7 +64,7 @@ export function compare(page) {
             el("th", { scope: "col" }, el("i", { class: `dot ${page.style(run)}` }), run.name))),
         ),
         part("Run", RESULTS.map(([name]) => name), (run, name) => ({ text: RESULTS.find((row) => row[0] === name)[1](run) }), runs),
-        part("Last values", all((run) => run.series).sort(order), latest, runs),
+        part("Last values", all((run) => run.series).sort(order), latest, runs, (id) => described(id).title),
         part("Settings", all((run) => Object.keys(run.settings)), (run, name) => ({ text: run.settings[name] ?? "" }), runs),
       ),
     );

@@ -53,6 +53,7 @@ export function figure(value) {
 export const whole = (value) => (value === null || value === undefined ? "" : value.toLocaleString("en-US"));
 
 export function bytes(value) {
+  if (value === null) return figure(value);
   const units = ["B", "kB", "MB", "GB", "TB"];
   let index = 0;
   while (Math.abs(value) >= 1000 && index < units.length - 1) {
@@ -63,8 +64,10 @@ export function bytes(value) {
 }
 
 export function duration(seconds) {
+  if (seconds === null) return figure(seconds);
   const sign = seconds < 0 ? "-" : "";
   seconds = Math.abs(seconds);
+  if (seconds === 0) return "0 s";
   if (seconds < 1e-3) return `${sign}${figure(seconds * 1e6)} µs`;
   if (seconds < 1) return `${sign}${figure(seconds * 1e3)} ms`;
   if (seconds < 60) return `${sign}${figure(Number(seconds.toPrecision(4)))} s`;
