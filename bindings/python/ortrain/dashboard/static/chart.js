@@ -177,7 +177,7 @@ export class Chart {
         svg("svg", { class: "swatch", width: 22, height: 8, "aria-hidden": "true" },
           svg("path", { class: `curve ${curve.style}${curve.dashed ? " dashed" : ""}`, d: "M0 4H22" })),
         el("span", { class: "name" }, curve.label),
-        el("output", { "data-value": value === null ? "" : String(value) }, text),
+        el("b", { class: "value", "data-value": value === null ? "" : String(value) }, text),
         el("small", {}, at),
       );
     });

@@ -43,7 +43,7 @@ export function curves(page) {
     type: "range", min: 0, max: 0.98, step: 0.02, value: page.setting("smooth") || 0.6,
     oninput: () => change("smooth", smoothing.value),
   });
-  const shown = el("output", {}, smoothing.value);
+  const shown = el("span", {}, smoothing.value);
   const logarithmic = el("input", {
     type: "checkbox", checked: page.setting("log") === "1",
     onchange: () => change("log", logarithmic.checked ? "1" : null),

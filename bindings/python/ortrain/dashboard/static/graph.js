@@ -33,7 +33,7 @@ export function graph(page) {
   const detail = el("aside", { class: "detail", "aria-live": "polite", "aria-label": "Selected part of the model" });
   const groups = el("p", { class: "chips" });
   const summary = el("p", {});
-  const size = el("output", {}, "100 %");
+  const size = el("span", {}, "100 %");
   let [opened, drawn, current, zoom, picture] = [null, "", null, 1, null];
 
   function setZoom(to) {

@@ -42,7 +42,7 @@ export function misread(page) {
     follows = slider.value === slider.max;
     page.refresh();
   } });
-  const epoch = el("output", {});
+  const epoch = el("span", {});
   const choice = el("label", {}, "Validation after epoch ", slider, epoch);
   let [drawn, follows] = ["", true];
 
