@@ -74,7 +74,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     artifacts = small.make_artifacts(folder / "artifacts")
     for name, rate in (("first", 1e-2), ("second", 3e-2)):
-        trainer = Trainer(artifacts, learning_rate=rate, metrics=["accuracy"])
+        trainer = Trainer(artifacts, learning_rate=rate, metrics=["accuracy"], threads=1)
         logger = JSONLogger(folder / f"{name}.jsonl")
         trainer.fit((X, Y), 4, validation=(X, Y), callbacks=[logger], verbose=False)
     return folder
@@ -310,7 +310,7 @@ def test_it_follows_a_run_that_trains(page, serve, tmp_path):
             assert go[epoch].wait(60)
 
     def train():
-        trainer = Trainer(artifacts, learning_rate=1e-2)
+        trainer = Trainer(artifacts, learning_rate=1e-2, threads=1)
         callbacks = [JSONLogger(tmp_path / "live.jsonl"), LambdaCallback(on_epoch_begin=wait)]
         trainer.fit((X, Y), 5, callbacks=callbacks, verbose=False)
 

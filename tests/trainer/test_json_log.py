@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 
 def fit(folder, path, *others, epochs=3, options=None, **arguments):
     """Train with a log; return trainer and lines."""
-    trainer = Trainer(folder, learning_rate=1e-2, metrics=["accuracy"], schedule="linear")
+    trainer = Trainer(folder, learning_rate=1e-2, metrics=["accuracy"], schedule="linear", threads=1)
     logger = JSONLogger(path, **(options or {}))
     trainer.fit((X, Y), epochs, callbacks=[*others, logger], verbose=False, **arguments)
     return trainer, read(path)
