@@ -19,7 +19,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 LARGEST = 150_000  # bytes
-WIDTH, HEIGHT = 1200, 820
+WIDTH, HEIGHT = 1100, 720
 
 
 def train(folder: Path) -> None:
@@ -63,7 +63,7 @@ def views(page: Page, url: str) -> dict[str, bytes]:
 
 
 def main() -> None:
-    """Train, take the pictures and write them with few colors."""
+    """Train, take the pictures and write them."""
     target = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name) / "runs"
@@ -74,8 +74,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         for file, picture in views(page, server.url).items():
-            small = Image.open(io.BytesIO(picture)).convert("RGB").quantize(128)
-            small.save(target / file, optimize=True)
+            Image.open(io.BytesIO(picture)).convert("RGB").save(target / file, optimize=True)
             size = (target / file).stat().st_size
             print(f"{target / file}: {size:,} bytes")
             assert size <= LARGEST, file

@@ -9,9 +9,10 @@ from ortrain.dashboard.logs import Series
 
 
 def test_smoothing_is_the_corrected_average():
-    values = np.random.default_rng(0).normal(size=50)
+    values = np.random.default_rng(0).normal(size=1000)
     found = smooth(values, 0.9)
-    for n in (0, 1, 7, 49):  # by definition: a mean with weights that fall by 0.9
+    assert len(found) == 1000
+    for n in (0, 1, 7, 49, 255, 256, 257, 600, 999):  # by definition: a mean with weights that fall by 0.9
         weights = 0.9 ** np.arange(n, -1, -1)
         assert found[n] == pytest.approx((weights * values[: n + 1]).sum() / weights.sum())
 

@@ -75,7 +75,8 @@ def test_only_this_machine_is_served(client):
 def test_a_name_that_only_leads_here_is_refused(client, path, host):
     found = client.ask(path, headers={"Host": host.format(port=client.server.server_port)})
     assert found.status == 403
-    assert b"ortrain" not in found.body
+    assert set(found.json) == {"error"}
+    assert f"expected 127.0.0.1:{client.server.server_port} or localhost" in found.json["error"]
 
 
 def test_both_names_of_this_machine_are_served(client):
@@ -97,6 +98,8 @@ def test_another_site_is_refused(client, origin):
 )
 def test_what_a_browser_says_of_the_site_that_asks(client, site, status):
     assert client.ask("/api/runs", headers={"Sec-Fetch-Site": site}).status == status
+    assert client.ask("/", headers={"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "iframe"}).status == status
+    assert client.ask("/", headers={"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "document"}).status == 200
 
 
 def test_two_hosts_are_refused(client):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,8 @@ import numpy.typing as npt
 from ortrain.dashboard.logs import Series
 
 Floats = npt.NDArray[np.float64]
+
+_BLOCK = 256  # values that are smoothed at once
 
 
 def smooth(values: Floats, weight: float) -> Floats:
@@ -23,10 +24,17 @@ def smooth(values: Floats, weight: float) -> Floats:
     weight : float
         What remains of the average at each point, from 0 up to 1.
     """
-    sums = accumulate(
-        values.tolist(), lambda so_far, value: so_far * weight + value * (1 - weight), initial=0.0
-    )
-    averages = np.fromiter(sums, np.float64)[1:]
+    blocks = np.zeros(-(-len(values) // _BLOCK) * _BLOCK)
+    blocks[: len(values)] = values
+    blocks = blocks.reshape(-1, _BLOCK)
+    # What each value of a block adds to each later average of the block.
+    powers = np.arange(_BLOCK)[None] - np.arange(_BLOCK)[:, None]
+    sums = blocks @ np.where(powers >= 0, (1 - weight) * weight ** np.maximum(powers, 0.0), 0.0)
+    before = 0.0
+    for row in sums:
+        row += before * weight ** np.arange(1, _BLOCK + 1)
+        before = row[-1]
+    averages = sums.ravel()[: len(values)]
     corrected: Floats = averages / (1 - weight ** np.arange(1, len(averages) + 1))
     return corrected
 

@@ -201,12 +201,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check(self) -> None:
         """Refuse what does not come from the page itself: another site whose name leads here, or one that asks for our data."""
-        if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
-            raise Refusal(HTTPStatus.FORBIDDEN, "the Host of the request is not this server")
+        hosts = self.headers.get_all("Host", [])
+        if hosts not in [[host] for host in self.server.hosts]:
+            expected, found = " or ".join(sorted(self.server.hosts)), ", ".join(hosts) or "none"
+            raise Refusal(HTTPStatus.FORBIDDEN, f"Host: expected {expected}, found {found}")
         origins = {f"http://{host}" for host in self.server.hosts}
         if any(origin not in origins for origin in self.headers.get_all("Origin", [])):
             raise Refusal(HTTPStatus.FORBIDDEN, "the Origin of the request is another site")
-        if self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
+        followed = self.path == "/" and self.headers.get("Sec-Fetch-Dest") == "document"  # a link to the page
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none") and not followed:
             raise Refusal(HTTPStatus.FORBIDDEN, "the request comes from another site")
 
     def _send(self, status: HTTPStatus, kind: str, content: bytes, **more: str) -> None:

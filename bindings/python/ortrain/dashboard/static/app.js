@@ -201,8 +201,10 @@ async function follow() {
     const had = page.runs.length;
     page.runs = found.runs.sort((a, b) => (b.began || 0) - (a.began || 0) || a.name.localeCompare(b.name));
     for (const run of [...page.runs].reverse()) page.style(run);
-    byId("folder").textContent = found.folder;
-    document.title = `${found.folder.split(/[\\/]/).pop()} · ortrain`;
+    const name = found.folder.split(/[\\/]/).pop() || found.folder;
+    byId("folder").textContent = name;
+    byId("folder").title = found.folder;
+    document.title = `${name} · ortrain`;
     const running = page.runs.filter((run) => run.state === "running").length;
     say(`${page.runs.length} ${page.runs.length === 1 ? "run" : "runs"}, ${running} running`);
     showRuns();
