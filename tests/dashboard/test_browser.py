@@ -441,8 +441,8 @@ def test_text_can_be_told_from_its_background(browser, serve, folder, scheme):
     page.goto(serve(folder).server.url)
     page.wait_for_selector(".run .state")
 
-    def light(colour):
-        channels = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+    def light(color):
+        channels = [int(part) / 255 for part in color.removeprefix("rgb(").removesuffix(")").split(",")]
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -452,9 +452,9 @@ def test_text_can_be_told_from_its_background(browser, serve, folder, scheme):
         ("#folder", "header"),
         ('[role="tab"][tabindex="-1"]', "body"),
     ):
-        colour = page.eval_on_selector(text, "node => getComputedStyle(node).color")
+        color = page.eval_on_selector(text, "node => getComputedStyle(node).color")
         paper = page.eval_on_selector(behind, "node => getComputedStyle(node).backgroundColor")
-        bright, dim = sorted((light(colour), light(paper)), reverse=True)
+        bright, dim = sorted((light(color), light(paper)), reverse=True)
         assert (bright + 0.05) / (dim + 0.05) >= 4.5, (scheme, text)  # WCAG 2, level AA
     context.close()
 

@@ -74,6 +74,15 @@ def test_the_lines_of_a_run(folder, tmp_path):
     assert any(line.get("memory", 0) > 1e6 for line in found)
 
 
+def test_steps_of_accumulated_gradients(folder, tmp_path):
+    """Of three batches an epoch, two are one step; the third is a step when the epoch ends, which has no loss of its own."""
+    trainer = Trainer(folder, accumulate=2, threads=1)
+    trainer.fit((X, Y), 3, callbacks=[JSONLogger(tmp_path / "log.jsonl")], verbose=False)
+    lines = read(tmp_path / "log.jsonl")
+    assert [(line["step"], line["epoch"]) for line in of(lines, "step")] == [(1, 0), (3, 1), (5, 2)]
+    assert [line["step"] for line in of(lines, "epoch")] == [2, 4, 6]
+
+
 def test_fewer_lines(folder, tmp_path):
     none = {"norms": 0, "layers": 0, "profile": 0, "samples": 0}
     _, lines = fit(folder, tmp_path / "log.jsonl", options={"every": 2, **none}, validation=(X, Y))

@@ -24,9 +24,8 @@ def smooth(values: Floats, weight: float) -> Floats:
     weight : float
         What remains of the average at each point, from 0 up to 1.
     """
-    blocks = np.zeros(-(-len(values) // _BLOCK) * _BLOCK)
-    blocks[: len(values)] = values
-    blocks = blocks.reshape(-1, _BLOCK)
+    blocks = np.zeros((-(-len(values) // _BLOCK), _BLOCK))
+    blocks.ravel()[: len(values)] = values
     # What each value of a block adds to each later average of the block.
     powers = np.arange(_BLOCK)[None] - np.arange(_BLOCK)[:, None]
     sums = blocks @ np.where(powers >= 0, (1 - weight) * weight ** np.maximum(powers, 0.0), 0.0)

@@ -249,7 +249,7 @@ def _divided(children: list[Node], key: str) -> list[Node]:
             parts += part
             continue
         label = f"{part[0].label} … {part[-1].label}"
-        own = f"{key}p{start}-{len(part)}"
+        own = f"{key}#{start}-{len(part)}"
         parts.append(Node(own, label, children=_divided(part, own), name=label))
     return parts
 

@@ -173,6 +173,7 @@ class JSONLogger(Callback):
         """Write the line of an epoch."""
         self._write("epoch", {"epoch": epoch, **logs})
         self._flush()
+        self._step = self.trainer.step  # the last one of the epoch may have come after its last batch
         self._last = time.perf_counter()
 
     def on_train_end(self, logs: Logs) -> None:

@@ -1,4 +1,4 @@
-// The model as a graph: groups that open and close, and in colour what trains.
+// The model as a graph: groups that open and close, and in color what trains.
 
 import { ask } from "/api.js";
 import { el, svg, table, whole } from "/dom.js";
@@ -70,8 +70,9 @@ export function graph(page) {
 
   function change(key, open) {
     const keys = new Set(picture.opened.map((group) => group.key));
+    const within = (other) => other === key || ["/", ".", "#"].some((separator) => other.startsWith(key + separator));
     if (open) keys.add(key);
-    else for (const other of keys) if (other === key || other.startsWith(`${key}/`) || other.startsWith(`${key}.`) || other.startsWith(`${key}p`)) keys.delete(other);
+    else for (const other of keys) if (within(other)) keys.delete(other);
     opened = keys.size ? [...keys] : [""];
     current = open ? null : key;
     drawn = "";

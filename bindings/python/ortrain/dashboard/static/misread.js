@@ -10,8 +10,8 @@ function image(sample) {
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(width, height);
   for (let pixel = 0; pixel < width * height; pixel += 1) {
-    for (let colour = 0; colour < 3; colour += 1) {
-      pixels.data[4 * pixel + colour] = bytes[(channels === 3 ? colour * width * height : 0) + pixel];
+    for (let color = 0; color < 3; color += 1) {
+      pixels.data[4 * pixel + color] = bytes[(channels === 3 ? color * width * height : 0) + pixel];
     }
     pixels.data[4 * pixel + 3] = 255;
   }
