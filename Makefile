@@ -44,6 +44,7 @@ test: check test-cpp test-csharp test-objc test-swift test-python test-portable 
 	@$(call without,mcs mono nunit-console,C#: the library and its tests were neither built nor run)
 	@$(call without,clang gnustep-config,Objective-C: the library and its tests were neither built nor run)
 	@$(call without,swift,Swift: the package and its tests were neither built nor run)
+	@$(BROWSER) || echo "make test: SKIPPED Dashboard: the page was not tested in a browser; make test-browser does that"
 
 # Prints, for a list of tools, what is skipped because one of them is missing.
 without = for tool in $(1); do command -v $$tool >/dev/null || { echo "make test: SKIPPED $(2); there is no $$tool"; break; }; done
@@ -82,6 +83,21 @@ pytest-ops:
 	$(PYTHON) -m pytest -q tests/ops
 pytest-others:
 	$(PYTHON) -m pytest -q tests --ignore=tests/ops
+
+# Not part of `make setup`: 124 MB of Debian packages, which take 414 MB, and 51 MB from PyPI. The browser tests are part of
+# test-python where both are there.
+BROWSER = { command -v chromium && $(PYTHON) -c 'import playwright'; } >/dev/null 2>&1
+.PHONY: browser
+browser: setup
+	@$(BROWSER) || scripts/setup_browser.sh $(VENV)
+
+.PHONY: test-browser
+test-browser: install browser ## The tests of the dashboard's page, in Chromium
+	ORTRAIN_REQUIRE=browser $(PYTHON) -m pytest -q tests/dashboard
+
+.PHONY: screenshots
+screenshots: install browser ## Train on the digits and take the pictures of docs/dashboard.md
+	$(PYTHON) scripts/screenshots.py docs/images
 
 .PHONY: conformance
 conformance: install ## Run the cases of the onnx package here and in onnxruntime, and record what passes

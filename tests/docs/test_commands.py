@@ -1,15 +1,22 @@
 """The commands in the README and the pages work.
 
 A fenced block that begins with ``bash test`` is run line by line in a folder that has ``model.onnx`` (from 64 values to 10
-classes), ``train.npz``, ``test.csv`` and ``new.npz``. A block that begins with ``bash clone`` works in a clone and builds or
-tests the project, which takes minutes and is what the tests are part of; its make targets, modules and files are looked up.
-There is no other ``bash`` block. ``console`` blocks are those of docs/first-session.md, which are run again.
+classes), ``train.npz``, ``test.csv`` and ``new.npz``; a dashboard is asked for its runs and ended. A block that begins with
+``bash clone`` works in a clone and builds or tests the project, which takes minutes and is what the tests are part of; its make
+targets, modules and files are looked up. There is no other ``bash`` block. ``console`` blocks are those of
+docs/first-session.md, which are run again.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import newcomer
@@ -65,7 +72,24 @@ def test_commands_run(page, tmp_path):
         fmt="%g",
     )
     for command in commands("test")[page]:
-        newcomer.run(command, tmp_path)
+        if command.startswith("ortrain dashboard"):
+            look_at(command, tmp_path)
+        else:
+            newcomer.run(command, tmp_path)
+
+
+def look_at(command, folder):
+    """Start the dashboard, ask it for its runs, and end it as Ctrl-C does."""
+    arguments = [sys.executable, "-m", *shlex.split(command), "--port", "0", "--json"]
+    with subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            url = json.loads(process.stdout.readline())["url"]
+            with urllib.request.urlopen(f"{url}api/runs", timeout=30) as answer:
+                assert json.load(answer)["runs"], command
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
 
 
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))

@@ -27,6 +27,7 @@ _COMMANDS = {
     "compat": "show what of a model runs and trains",
     "completion": "print the completion script of a shell",
     "convert": "convert checkpoints to and from NPZ and safetensors",
+    "dashboard": "show runs in the browser while they train",
     "demo": "train on handwritten digits and show the result",
     "diff": "compare two checkpoints",
     "doctor": "describe this machine and test the library",

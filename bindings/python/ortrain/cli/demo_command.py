@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain.cli import app
-from ortrain.trainer import ProgbarLogger, Trainer, plot
+from ortrain.trainer import JSONLogger, ProgbarLogger, Trainer, plot
 
 Array = npt.NDArray[Any]
 
@@ -58,7 +58,8 @@ def command(out: Path, epochs: int, seed: int, json_output: bool) -> None:
     )
     before = trainer.evaluate(test)["accuracy"]
     began = time.perf_counter()
-    history = trainer.fit(train, epochs, validation=test, callbacks=[ProgbarLogger()], verbose=False)
+    callbacks = [JSONLogger(out / "log.jsonl"), ProgbarLogger()]
+    history = trainer.fit(train, epochs, validation=test, callbacks=callbacks, verbose=False)
     seconds = time.perf_counter() - began
     checkpoint, model, curves = folder / "trained.ckpt", out / "digits.onnx", out / "curves.png"
     trainer.save(checkpoint)
@@ -92,6 +93,7 @@ def command(out: Path, epochs: int, seed: int, json_output: bool) -> None:
         ("trained model", f"{model}, for any ONNX runtime"),
         ("checkpoint", str(checkpoint)),
         ("curves", str(curves) if has_plot else "none: pip install 'ortrain[plot]'"),
+        ("look at the run", f"ortrain dashboard {out}"),
         ("train it further", f"ortrain train {folder} --data {out / 'train.npz'} --epochs 5"),
         ("try it", f"ortrain evaluate {folder} --data {out / 'test.npz'} --metric accuracy"),
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,13 @@ from ortrain.trainer import (
     type=click.Path(path_type=Path),
     help="folder of checkpoints and logs (default DIR/runs)",
 )
+@click.option(
+    "--samples",
+    type=click.IntRange(min=0),
+    default=12,
+    show_default=True,
+    help="misread rows of each validation to keep in the log, with their inputs",
+)
 @click.option("--tensorboard", is_flag=True, help="write event files into that folder too")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="CHECKPOINT", help="go on with a run")
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
@@ -81,6 +90,7 @@ def command(
     patience: int | None,
     keep: int,
     out: Path | None,
+    samples: int,
     tensorboard: bool,
     resume: Path | None,
     threads: int,
@@ -89,8 +99,9 @@ def command(
     """Train the artifacts in DIR.
 
     The result is DIR/trained.ckpt, which evaluate, predict and export read. After each epoch a checkpoint is saved in
-    the folder of the run, beside log.csv and log.jsonl. Ctrl-C ends the run after the current step, saves it and says how
-    to resume it.
+    the folder of the run, beside log.csv and log.jsonl, which `ortrain dashboard DIR` shows. The log.jsonl of an earlier
+    run is renamed after the time at which that run began. Ctrl-C ends the run after the current step, saves it and says
+    how to resume it.
     """
     out = out or folder / "runs"
     trainer = Trainer(
@@ -112,7 +123,7 @@ def command(
     monitor = "loss" if held_out is None else "val_loss"
     callbacks: list[Callback] = [
         CSVLogger(out / "log.csv"),
-        JSONLogger(out / "log.jsonl"),
+        JSONLogger(out / "log.jsonl", samples=samples),
         ModelCheckpoint(out / "epoch-{epoch}.ckpt", monitor=monitor, keep=keep),
         ProgbarLogger(),
     ]
@@ -120,6 +131,8 @@ def command(
         callbacks.append(EarlyStopping(monitor, patience=patience))
     if tensorboard:
         callbacks.append(TensorBoard(out / "tensorboard"))
+    if resume is None:
+        _keep_log(out / "log.jsonl")
     interrupted = False
 
     def stop(number: int, frame: types.FrameType | None) -> None:
@@ -159,6 +172,21 @@ def command(
     else:
         click.echo(f"wrote {result} after {trainer.epoch} epochs, {trainer.step} steps")
     return app.OK
+
+
+def _keep_log(path: Path) -> None:
+    """Rename the log of an earlier run after the time at which it began, so that the dashboard shows both."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            began = time.localtime(json.loads(file.readline())["time"])
+    except (OSError, ValueError, TypeError, LookupError, OverflowError):
+        return  # there is none, or it is no log
+    name = f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S', began)}"
+    kept, number = path.with_name(f"{name}{path.suffix}"), 1
+    while kept.exists():
+        number += 1
+        kept = path.with_name(f"{name}-{number}{path.suffix}")
+    path.rename(kept)
 
 
 def _share(text: str) -> float | None:

@@ -11,9 +11,9 @@ from ortrain.trainer.callbacks import (
     TerminateOnNaN,
 )
 from ortrain.trainer.core import Trainer
+from ortrain.trainer.json_log import JSONLogger
 from ortrain.trainer.loggers import (
     CSVLogger,
-    JSONLogger,
     LearningRateMonitor,
     MLflowLogger,
     TensorBoard,

@@ -99,6 +99,8 @@ class Trainer:
         Whether the run goes on from a checkpoint.
     stop_training : bool
         Set it to end the run after the current optimizer step.
+    last_batch, last_outputs : list of array
+        What the eval step before ``on_test_batch_end`` took, and what it returned: the loss, then other outputs.
 
     Raises
     ------
@@ -137,6 +139,8 @@ class Trainer:
         self.callbacks = list(callbacks)
         self.metrics = [metric_of(metric) for metric in metrics]
         self._schedule = schedule_of(schedule, warmup)
+        self._schedule_name = schedule if isinstance(schedule, str) else getattr(schedule, "__name__", None)
+        self._warmup = warmup
         self._threads, self._config = threads, dict(config or {})
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
@@ -191,6 +195,8 @@ class Trainer:
         self.state, self.module, self._position, self._runs = state, module, position, runs
         self._micro = 0  # batches whose gradients wait for an optimizer step
         self._predictor: InferenceSession | None = None
+        self.last_batch: Sequence[Array] = ()
+        self.last_outputs: Sequence[Array] = ()
         self._train_outputs = module.train().output_names()
         self.inputs = _inputs_of(module, training=True)
         module.eval()
@@ -229,6 +235,23 @@ class Trainer:
     def learning_rate(self, rate: float) -> None:
         self.optimizer.set_learning_rate(rate)
         self._learning_rate = rate
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the run, as values that JSON can represent."""
+        return {
+            "artifacts": os.fspath(self.folder),
+            "epochs": self.epochs,
+            **self._data_settings,
+            "learning_rate": self._learning_rate,
+            "schedule": self._schedule_name or "constant",
+            "warmup": self._warmup,
+            "seed": self.seed,
+            "threads": self._threads,
+            "metrics": [metric.name for metric in self.metrics],
+            "callbacks": [type(callback).__name__ for callback in self._active],
+            "config": self._config,
+        }
 
     def parameters_changed(self) -> None:
         """Tell the trainer that parameters were changed outside of `fit`, so that `predict` uses the new ones."""
@@ -508,11 +531,14 @@ class Trainer:
                     count += rows
                     for metric, prediction, target in self._bound:
                         metric.update(outputs[prediction] if several else outputs, batch[target], loss)
+                    if end:
+                        self.last_batch, self.last_outputs = batch, outputs if several else (outputs,)
                     for method in end:
                         method(number, {"loss": loss})
             logs: Logs = {"loss": loss_sum / count if count else math.nan}
             logs |= {metric.name: metric.result() for metric in self.metrics}
         finally:
+            self.last_batch = self.last_outputs = ()
             module.train()
             for metric, state in zip(self.metrics, kept, strict=True):
                 metric.load_state(state)

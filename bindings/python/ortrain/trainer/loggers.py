@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import csv
 import importlib
-import json
-import math
 import os
-import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ortrain.trainer.callbacks import Callback, Logs
 
@@ -72,100 +69,6 @@ class CSVLogger(Callback):
             if begin:
                 writer.writeheader()
             writer.writerow(row)
-
-
-class JSONLogger(Callback):
-    """Writes JSON lines: one for the beginning of a run, one per optimizer step, one per epoch, one for the end.
-
-    Each line is an object whose ``event`` is ``begin``, ``step``, ``epoch`` or ``end``. Numbers that JSON cannot
-    represent are null. A resumed run appends to the file.
-
-    Parameters
-    ----------
-    filename : str or os.PathLike
-        The file.
-    every : int, default 1
-        Steps from one line to the next.
-    """
-
-    def __init__(self, filename: str | os.PathLike[str], every: int = 1) -> None:
-        if every < 1:
-            raise ValueError(f"every: expected 1 or more, found {every}")
-        self.filename, self.every = Path(filename), every
-        self._file: TextIO | None = None
-        self._flushed = self._last = 0.0
-        self._step = -1
-
-    def on_train_begin(self, logs: Logs) -> None:
-        """Write the beginning; drop the lines after the point at which the run resumes."""
-        trainer = self.trainer
-        kept: list[str] = []
-        if trainer.resumed and self.filename.exists():
-            for line in self.filename.read_text(encoding="utf-8").splitlines():
-                try:
-                    entry = json.loads(line)
-                except ValueError:
-                    continue  # the process was killed while it wrote the line
-                if entry.get("step", 0) <= trainer.step and entry.get("event") != "end":
-                    kept.append(line)
-        self.filename.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.filename.open("w", encoding="utf-8")
-        self._file.writelines(f"{line}\n" for line in kept)
-        self._step = trainer.step
-        self._last = self._flushed = time.perf_counter()
-        self._write(
-            "begin",
-            {
-                "time": time.time(),
-                "epochs": trainer.epochs,
-                "steps_per_epoch": trainer.steps_per_epoch,
-                "seed": trainer.seed,
-                "resumed": trainer.resumed,
-                "parameters": trainer.module.get_parameters_size(True),
-            },
-        )
-
-    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
-        """Write the line of a step."""
-        if self.trainer.step == self._step:
-            return  # gradients were only accumulated
-        self._step = self.trainer.step
-        now = time.perf_counter()
-        if self._step % self.every == 0:
-            self._write("step", {**logs, "seconds": now - self._last})
-        self._last = now
-        if now - self._flushed > 1 and self._file is not None:
-            self._file.flush()
-            self._flushed = now
-
-    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        """Write the line of an epoch."""
-        self._write("epoch", {"epoch": epoch, **logs})
-        if self._file is not None:
-            self._file.flush()
-
-    def on_train_end(self, logs: Logs) -> None:
-        """Write the end and close the file."""
-        self._write("end", {"time": time.time()})
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def state(self) -> dict[str, Any]:
-        """Write what is buffered: a run that resumes from the checkpoint needs the lines before it."""
-        if self._file is not None:
-            self._file.flush()
-        return {}
-
-    def _write(self, event: str, values: dict[str, Any]) -> None:
-        if self._file is None:
-            return
-        entry = {"event": event, "step": self.trainer.step, "epoch": self.trainer.epoch, **values}
-        plain = {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in entry.items()
-        }
-        self._file.write(json.dumps(plain) + "\n")
 
 
 class LearningRateMonitor(Callback):

@@ -1,0 +1,59 @@
+"""``ortrain dashboard``."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+import click
+
+from ortrain.cli import app
+
+PORT = 6060
+
+
+@app.command(
+    "dashboard",
+    """
+    ortrain dashboard artifacts
+    ortrain dashboard experiments --port 8000 --open
+    """,
+)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help=f"port to listen on, 0 for any that is free (default {PORT}, or any if that is in use)",
+)
+@click.option("--open/--no-browser", "browser", default=False, help="open the page in the browser")
+@app.as_json
+def command(folder: Path, port: int | None, browser: bool, json_output: bool) -> int:
+    """Show the runs below DIR on a page in the browser, and follow those that train.
+
+    Runs are the files that `ortrain train`, `ortrain demo` and the callback JSONLogger write, here or on another device. The
+    page is served to this machine alone. Ctrl-C ends the command.
+    """
+    from ortrain.dashboard import Server
+
+    if not folder.is_dir():
+        raise FileNotFoundError(f"dashboard: there is no folder {folder}")
+    try:
+        server = Server(folder, PORT if port is None else port)
+    except OSError as error:
+        if port is not None:
+            raise OSError(f"--port: cannot listen on port {port}: {error.strerror or error}") from error
+        server = Server(folder)
+    with server:
+        server.runs.refresh()
+        count = len(server.runs.all())
+        if json_output:
+            app.print_json({"url": server.url, "port": server.server_port, "folder": folder, "runs": count})
+        else:
+            click.echo(f"{count} run{'' if count == 1 else 's'} in {folder}\n{server.url} (Ctrl-C ends it)")
+        if browser and not webbrowser.open(server.url):
+            click.echo("ortrain: found no browser", err=True)
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            click.echo("stopped", err=True)
+    return app.OK

@@ -1,0 +1,136 @@
+"""The parts of a log that are read when they are shown. What a line has of the wrong type is left out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from typing import Any
+
+from ortrain.dashboard.logs import Log, number
+
+_MOST_SNAPSHOTS = 60
+_MOST_SAMPLES = 200
+_MOST_ROWS = 500
+
+
+def _real(value: Any) -> float | None:
+    found = number(value)
+    return None if found is None or math.isnan(found) else found
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _summary(value: Any, counts: bool) -> dict[str, Any] | None:
+    if not isinstance(value, dict):
+        return None
+    found: dict[str, Any] = {key: _real(value.get(key)) for key in ("norm", "min", "max")}
+    found["not_finite"] = _real(value.get("not_finite")) or 0
+    if counts:
+        given = value.get("counts")
+        found["counts"] = [_real(count) or 0 for count in given[:1000]] if isinstance(given, list) else []
+    return found
+
+
+def _layers_of(entry: dict[str, Any]) -> dict[str, Any]:
+    layers = entry.get("layers")
+    return (
+        {name: layer for name, layer in layers.items() if isinstance(layer, dict)}
+        if isinstance(layers, dict)
+        else {}
+    )
+
+
+def layers(log: Log) -> dict[str, Any]:
+    """Return the parameters that the last snapshot has, with the norms in it."""
+    places = log.details["layers"]
+    rows = [
+        {
+            "name": name,
+            **{kind: _summary(layer.get(kind), counts=False) for kind in ("parameter", "gradient")},
+        }
+        for name, layer in (_layers_of(log.detail(places[-1])) if places else {}).items()
+    ]
+    return {"step": places[-1].step if places else None, "snapshots": len(places), "layers": rows}
+
+
+def layer(log: Log, name: str) -> dict[str, Any]:
+    """Return norms and histograms of one parameter and its gradient in the snapshots, at most 60 of them."""
+    places = log.details["layers"]
+    stride = -(-len(places) // _MOST_SNAPSHOTS) or 1
+    chosen = places[::-1][::stride][::-1]  # with the last one
+    found = []
+    for place in chosen:
+        described = _layers_of(log.detail(place)).get(name)
+        if described is not None:
+            kinds = {kind: _summary(described.get(kind), counts=True) for kind in ("parameter", "gradient")}
+            found.append({"step": place.step, "epoch": place.epoch, **kinds})
+    return {"name": name, "snapshots": found}
+
+
+def profile(log: Log) -> dict[str, Any]:
+    """Return the last profile."""
+    places = log.details["profile"]
+    entry = log.detail(places[-1]) if places else {}
+    found: dict[str, Any] = {"step": places[-1].step if places else None}
+    for key in ("steps", "milliseconds", "arena_bytes", "live_bytes"):
+        found[key] = _real(entry.get(key))
+    for kind in ("operators", "nodes"):
+        found[kind] = [
+            {
+                "name": str(row["name"]),
+                "calls": _real(row.get("calls")),
+                "milliseconds": _real(row["milliseconds"]),
+            }
+            for row in _dicts(entry.get(kind))[:_MOST_ROWS]
+            if "name" in row and _real(row.get("milliseconds")) is not None
+        ]
+    return found
+
+
+def samples(log: Log, index: int | None) -> dict[str, Any]:
+    """Return the misread rows of a validation, by default the last."""
+    places = log.details["samples"]
+    chosen = len(places) - 1 if index is None else index
+    validations = [{"step": place.step, "epoch": place.epoch} for place in places]
+    if not 0 <= chosen < len(places):
+        return {"validations": validations, "index": None, "samples": []}
+    entry = log.detail(places[chosen])
+    return {
+        "validations": validations,
+        "index": chosen,
+        "input": str(entry.get("input", "")),
+        "rows": _real(entry.get("rows")),
+        "wrong": _real(entry.get("wrong")),
+        "samples": [
+            found
+            for sample in _dicts(entry.get("samples"))[:_MOST_SAMPLES]
+            if (found := _sample(sample)) is not None
+        ],
+    }
+
+
+def _sample(sample: dict[str, Any]) -> dict[str, Any] | None:
+    found: dict[str, Any] = {
+        key: _real(sample.get(key)) for key in ("row", "predicted", "expected", "margin")
+    }
+    shape = sample.get("shape")
+    if not isinstance(shape, list) or not all(isinstance(n, int) and 0 <= n < 1 << 31 for n in shape):
+        return None
+    found["shape"] = shape
+    if isinstance(sample.get("values"), list):
+        return {**found, "values": [_real(value) for value in sample["values"][:1000]]}
+    try:
+        pixels = base64.b64decode(sample.get("pixels", ""), validate=True)
+    except (TypeError, ValueError, binascii.Error):
+        return None
+    if len(shape) != 3 or shape[0] not in (1, 3) or math.prod(shape) != len(pixels):
+        return None
+    return {
+        **found,
+        "pixels": sample["pixels"],
+        "low": _real(sample.get("low")),
+        "high": _real(sample.get("high")),
+    }

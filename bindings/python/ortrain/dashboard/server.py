@@ -1,0 +1,239 @@
+"""The server of the dashboard: static files of the package, and what is read from the logs, as JSON."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ortrain import __version__
+from ortrain.dashboard import curves, details
+from ortrain.dashboard.graph import Graph
+from ortrain.dashboard.logs import Log
+from ortrain.dashboard.runs import Runs
+
+ADDRESS = "127.0.0.1"
+
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_MOST_POINTS = 5000
+
+Query = dict[str, list[str]]
+
+
+class Refusal(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the dashboard of a folder to this machine.
+
+    Parameters
+    ----------
+    folder : Path
+        Where runs are looked for.
+    port : int, default 0
+        The port; 0 for any that is free.
+
+    Attributes
+    ----------
+    url : str
+        Where the page is.
+    runs : Runs
+        What has been found.
+
+    Raises
+    ------
+    OSError
+        When the port is in use.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        super().__init__((ADDRESS, port), _Handler)
+        self.runs = Runs(folder)
+        self.lock = threading.Lock()  # of the runs
+        self.url = f"http://{ADDRESS}:{self.server_port}/"
+        self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
+        self.files = _static_files()
+
+    def answer(self, path: str, query: Query) -> dict[str, Any]:
+        """Return what a path below ``/api`` says.
+
+        Raises
+        ------
+        Refusal
+            When there is no such path or run, or a value of the query is invalid.
+        """
+        with self.lock:
+            if path == "/api/runs":
+                self.runs.refresh()
+                return {
+                    "version": __version__,
+                    "folder": str(self.runs.folder),
+                    "runs": self.runs.describe(),
+                    "others": self.runs.others,
+                }
+            views: dict[str, Callable[[Log, Query], dict[str, Any]]] = {
+                "/api/series": _series,
+                "/api/layers": lambda log, query: details.layers(log),
+                "/api/layer": lambda log, query: details.layer(log, _one(query, "name", "")),
+                "/api/profile": lambda log, query: details.profile(log),
+                "/api/samples": lambda log, query: details.samples(log, _whole(query, "index")),
+                "/api/graph": _graph,
+            }
+            if path not in views:
+                raise Refusal(HTTPStatus.NOT_FOUND, f"there is no {path}")
+            found = self.runs.all().get(_one(query, "run", ""))
+            if found is None:
+                raise Refusal(HTTPStatus.NOT_FOUND, "there is no such run")
+            return views[path](found[1], query)
+
+
+def _static_files() -> dict[str, tuple[str, bytes]]:
+    """Return type and content of the files of the page, by path: nothing else can be asked for."""
+    found = {}
+    for file in resources.files("ortrain.dashboard").joinpath("static").iterdir():
+        suffix = file.name[file.name.rfind(".") :]
+        if suffix in _TYPES:
+            found[f"/{file.name}"] = (_TYPES[suffix], file.read_bytes())
+    found["/"] = found["/index.html"]
+    return found
+
+
+def _one(query: Query, name: str, default: str) -> str:
+    return query.get(name, [default])[0]
+
+
+def _real(query: Query, name: str) -> float | None:
+    if name not in query:
+        return None
+    try:
+        return float(query[name][0])
+    except ValueError:
+        raise Refusal(
+            HTTPStatus.BAD_REQUEST, f"{name}: expected a number, found {query[name][0]!r:.40}"
+        ) from None
+
+
+def _whole(query: Query, name: str) -> int | None:
+    found = _real(query, name)
+    if found is None:
+        return None
+    if not found.is_integer():
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"{name}: expected a whole number, found {found}")
+    return int(found)
+
+
+def _series(log: Log, query: Query) -> dict[str, Any]:
+    axis = _one(query, "x", "step")
+    if axis not in ("step", "elapsed"):
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"x: expected step or elapsed, found {axis!r:.40}")
+    weight = _real(query, "smooth") or 0.0
+    if not 0 <= weight < 1:
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"smooth: expected 0 or more and less than 1, found {weight}")
+    low, high = _real(query, "from"), _real(query, "to")
+    points = _whole(query, "points")
+    points = min(_MOST_POINTS, max(4, 1000 if points is None else points))
+    names = query.get("series") or sorted(log.series)
+    return {
+        "series": {
+            name: curves.curve(log.series[name], axis, low, high, points, weight)
+            for name in names
+            if name in log.series
+        }
+    }
+
+
+def _graph(log: Log, query: Query) -> dict[str, Any]:
+    places = log.details["model"]
+    model = log.detail(places[-1]) if places else {}
+    return Graph(model).picture(query.get("open") if "open" in query else None)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    server_version, sys_version = "ortrain", ""
+    protocol_version = "HTTP/1.1"
+    timeout = 30  # seconds that a connection may be silent
+
+    def do_GET(self) -> None:
+        try:
+            self._check()
+            url = urlsplit(self.path)
+            if url.path in self.server.files:
+                kind, content = self.server.files[url.path]
+            else:
+                query = parse_qs(url.query, keep_blank_values=True, max_num_fields=2000)
+                kind = "application/json"
+                content = json.dumps(self.server.answer(url.path, query), allow_nan=False).encode()
+            self._send(HTTPStatus.OK, kind, content)
+        except Refusal as refusal:
+            self._refuse(refusal.status, str(refusal))
+        except ValueError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the page was closed
+
+    def _check(self) -> None:
+        """Refuse what does not come from the page itself: another site whose name leads here, or one that asks for our data."""
+        hosts = self.headers.get_all("Host", [])
+        if hosts not in [[host] for host in self.server.hosts]:
+            expected, found = " or ".join(sorted(self.server.hosts)), ", ".join(hosts) or "none"
+            raise Refusal(HTTPStatus.FORBIDDEN, f"Host: expected {expected}, found {found}")
+        origins = {f"http://{host}" for host in self.server.hosts}
+        if any(origin not in origins for origin in self.headers.get_all("Origin", [])):
+            raise Refusal(HTTPStatus.FORBIDDEN, "the Origin of the request is another site")
+        followed = self.path == "/" and self.headers.get("Sec-Fetch-Dest") == "document"  # a link to the page
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none") and not followed:
+            raise Refusal(HTTPStatus.FORBIDDEN, "the request comes from another site")
+
+    def _send(self, status: HTTPStatus, kind: str, content: bytes, **more: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        for name, value in {**_HEADERS, **more}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _refuse(self, status: HTTPStatus, message: str, **more: str) -> None:
+        self._send(status, "application/json", json.dumps({"error": message}).encode(), **more)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer what the base class refuses, among it all methods but GET."""
+        self.close_connection = True  # a body may follow, which nobody reads
+        if code == HTTPStatus.NOT_IMPLEMENTED:
+            self._refuse(
+                HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed", Allow="GET", Connection="close"
+            )
+            return
+        self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase, Connection="close")
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Print nothing."""

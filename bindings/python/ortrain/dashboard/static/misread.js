@@ -1,0 +1,87 @@
+// Rows of the validation that the model gets wrong.
+
+import { ask } from "/api.js";
+import { el, figure, svg, whole } from "/dom.js";
+
+function image(sample) {
+  const [channels, height, width] = sample.shape;
+  const bytes = Uint8Array.from(atob(sample.pixels), (letter) => letter.charCodeAt(0));
+  const canvas = el("canvas", { width, height, role: "img", "aria-label": `image of ${width} by ${height} pixels` });
+  const context = canvas.getContext("2d");
+  const pixels = context.createImageData(width, height);
+  for (let pixel = 0; pixel < width * height; pixel += 1) {
+    for (let color = 0; color < 3; color += 1) {
+      pixels.data[4 * pixel + color] = bytes[(channels === 3 ? color * width * height : 0) + pixel];
+    }
+    pixels.data[4 * pixel + 3] = 255;
+  }
+  context.putImageData(pixels, 0, 0);
+  return canvas;
+}
+
+function values(sample) {
+  const known = sample.values.map((value) => value ?? 0);
+  const most = Math.max(...known.map(Math.abs), 1e-30);
+  const bars = known.map((value, index) => {
+    const height = (Math.abs(value) / most) * 38;
+    return svg("rect", { x: (index * 120) / known.length, y: value < 0 ? 40 : 40 - height, width: Math.max(0.5, 110 / known.length), height });
+  });
+  return el(
+    "div",
+    {},
+    svg("svg", { class: "values", viewBox: "0 0 120 80", role: "img", "aria-label": `${known.length} values; they follow as text` }, bars),
+    el("details", {}, el("summary", {}, "Values"), el("p", { class: "numbers" }, sample.values.map((value) => figure(value)).join(" "))),
+  );
+}
+
+export function misread(page) {
+  const picker = page.picker();
+  const inside = el("div", {});
+  const said = el("p", { "aria-live": "polite" });
+  const slider = el("input", { type: "range", min: 0, max: 0, value: 0, oninput: () => {
+    follows = slider.value === slider.max;
+    page.refresh();
+  } });
+  const epoch = el("span", {});
+  const choice = el("label", {}, "Validation after epoch ", slider, epoch);
+  let [drawn, follows] = ["", true];
+
+  async function update() {
+    picker.fill();
+    const run = page.focused();
+    const last = run.details.samples - 1;
+    slider.max = Math.max(0, last);
+    if (follows) slider.value = slider.max;
+    choice.hidden = last < 0;
+    const key = `${run.key} ${slider.value} ${last < 0}`;
+    if (key === drawn) return;
+    drawn = key;
+    const found = await ask("samples", { run: run.key, index: last < 0 ? null : slider.value });
+    if (key !== drawn) return;
+    if (found.index === null) {
+      inside.replaceChildren();
+      said.textContent = "The log of this run has no misread rows. They are kept for classifiers that are validated: fit(..., validation=...), ortrain train --validation.";
+      return;
+    }
+    epoch.textContent = String(found.validations[found.index].epoch + 1);
+    said.textContent = `${whole(found.wrong)} of ${whole(found.rows)} rows are misread; the most certain mistakes come first.`;
+    inside.replaceChildren(
+      el("div", { class: "samples" }, found.samples.map((sample) =>
+        el(
+          "figure",
+          {},
+          sample.pixels ? image(sample) : values(sample),
+          el(
+            "figcaption",
+            {},
+            el("span", {}, "read as ", el("strong", { class: "read" }, String(sample.predicted))),
+            el("span", {}, "is ", el("strong", { class: "true" }, String(sample.expected))),
+            el("small", {}, `row ${sample.row}, by ${figure(sample.margin)}`),
+          ),
+        ),
+      )),
+    );
+  }
+
+  return { node: el("div", {}, el("div", { class: "controls" }, picker.node, choice), said, inside), update };
+}

@@ -1,0 +1,286 @@
+"""The log of a run as JSON lines, which ``ortrain dashboard`` shows."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from ortrain import __version__, profiling
+from ortrain.trainer.callbacks import Callback, Logs
+from ortrain.trainer.summaries import Misread, describe_layers, describe_model, memory_in_use
+
+FORMAT = 1  # of the lines; docs/dashboard.md describes them
+
+_FIRST_PROFILED = 3  # optimizer steps before the profile: the first ones compile and warm up
+_MOST_LAYERS = 100  # snapshots of the layers in a run, if there is one per epoch
+_PROFILED_NODES = 50  # the most expensive nodes, which a profile lists beside the operators
+
+
+class JSONLogger(Callback):
+    """Writes the log of a run as JSON lines, which ``ortrain dashboard`` shows.
+
+    Each line is an object; ``event`` says which kind of line it is, ``step`` and ``epoch`` where the run was. Numbers that
+    JSON cannot represent are null. A resumed run appends to the file.
+
+    Parameters
+    ----------
+    filename : str or os.PathLike
+        The file.
+    every : int, default 1
+        Optimizer steps from one line with loss, learning rate and time to the next.
+    norms : int, default 10
+        Optimizer steps from one norm of all gradients to the next; 0 for none.
+    layers : "epoch" or int, default "epoch"
+        When norms and histograms of each trained parameter and its gradient are taken: after the first step of an
+        epoch, in at most 100 epochs of the run, and at the end; or after so many optimizer steps. 0 for never.
+    profile : int, default 5
+        Optimizer steps whose kernels are timed, near the beginning of the run; 0 for none. It replaces a recording
+        that ``module.start_profiling`` began.
+    samples : int, default 12
+        Misread rows that are kept of each validation of a classifier, with their inputs; 0 for none.
+
+    Raises
+    ------
+    ValueError
+        When a number is out of range.
+    """
+
+    def __init__(
+        self,
+        filename: str | os.PathLike[str],
+        every: int = 1,
+        *,
+        norms: int = 10,
+        layers: str | int = "epoch",
+        profile: int = 5,
+        samples: int = 12,
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every: expected 1 or more, found {every}")
+        if layers != "epoch" and (not isinstance(layers, int) or layers < 0):
+            raise ValueError(f"layers: expected 'epoch' or 0 or more, found {layers!r}")
+        for name, value in (("norms", norms), ("profile", profile), ("samples", samples)):
+            if value < 0:
+                raise ValueError(f"{name}: expected 0 or more, found {value}")
+        self.filename, self.every, self.norms, self.layers = Path(filename), every, norms, layers
+        self.profile, self.samples = profile, samples
+        self._file: TextIO | None = None
+        self._began = self._last = self._flushed = self._measured = 0.0
+        self._step = self._first_step = self._layers_step = -1
+        self._layers_due = self._profiling = False
+        self._misread: Misread | None = None
+        self._handled: BaseException | None = None
+
+    # ---- moments ----
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Write the beginning and the model; drop the lines after the point at which the run resumes."""
+        trainer = self.trainer
+        kept, elapsed = self._lines_before() if trainer.resumed else ([], 0.0)
+        # A new file takes the place of the old one, so that a reader never sees one of them with lines of the other.
+        temporary = self.filename.with_name(self.filename.name + ".new")
+        self.filename.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        temporary.replace(self.filename)
+        self._file = self.filename.open("a", encoding="utf-8")
+        self._handled = sys.exc_info()[1]
+        self._step = self._first_step = trainer.step
+        self._layers_step, self._layers_due, self._profiling, self._measured = -1, False, False, 0.0
+        model = describe_model(trainer)
+        self._last = self._flushed = time.perf_counter()
+        self._began = self._last - elapsed
+        settings = trainer.settings
+        if "optimizer" in model:
+            settings["optimizer"] = model.pop("optimizer")
+        self._write(
+            "begin",
+            {
+                "format": FORMAT,
+                "ortrain": __version__,
+                "time": time.time(),
+                "resumed": trainer.resumed,
+                "parameters": trainer.module.get_parameters_size(True),
+                "settings": settings,
+            },
+        )
+        self._write("model", model)
+        self._flush()
+
+    def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
+        """Choose the epochs whose layers are described."""
+        self._layers_due = self.layers == "epoch" and epoch % -(-self.trainer.epochs // _MOST_LAYERS) == 0
+
+    def on_train_batch_begin(self, batch: int, logs: Logs) -> None:
+        """Start the profile."""
+        if self._profiling or not self.profile or self._file is None:
+            return
+        if self.trainer.step == self._first_step + _FIRST_PROFILED:
+            self.trainer.module.start_profiling()
+            self._profiling = True
+
+    def on_train_batch_end(self, batch: int, logs: Logs) -> None:
+        """Write the line of a step."""
+        trainer, step = self.trainer, self.trainer.step
+        if step == self._step:
+            return  # gradients were only accumulated
+        self._step = step
+        now = time.perf_counter()
+        if step % self.every == 0:
+            values = {**logs, "seconds": now - self._last}
+            if self.norms and step % self.norms == 0:
+                values["gradient_norm"] = trainer.module.get_gradient_norm()
+            if now - self._measured > 0.5:
+                self._measured = now
+                memory = memory_in_use()
+                if memory is not None:
+                    values["memory"] = memory
+            self._write("step", values)
+        if self._profiling and step - self._first_step >= _FIRST_PROFILED + self.profile:
+            self._end_profile()
+        if self._layers_due or (isinstance(self.layers, int) and self.layers and step % self.layers == 0):
+            self._layers_due = False
+            self._write_layers()
+        if now - self._flushed > 1:
+            self._flush()
+            self._flushed = now
+        self._last = time.perf_counter()
+
+    def on_test_begin(self, logs: Logs) -> None:
+        """Look for misread rows; eval steps are not part of the profile."""
+        if self._file is None:
+            return
+        if self._profiling:
+            self._end_profile()
+        self._misread = Misread(self.samples) if self.samples else None
+
+    def on_test_batch_end(self, batch: int, logs: Logs) -> None:
+        """Look for misread rows in the batch."""
+        if self._misread is not None:
+            self._misread.look_at(self.trainer.last_batch, self.trainer.last_outputs)
+
+    def on_test_end(self, logs: Logs) -> None:
+        """Write the misread rows."""
+        if self._misread is not None and self._misread.rows:
+            self._write("samples", self._misread.describe(self.trainer.inputs.names))
+        self._misread = None
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """Write the line of an epoch."""
+        self._write("epoch", {"epoch": epoch, **logs})
+        self._flush()
+        self._step = self.trainer.step  # the last one of the epoch may have come after its last batch
+        self._last = time.perf_counter()
+
+    def on_train_end(self, logs: Logs) -> None:
+        """Write the end and close the file."""
+        if self._file is None:
+            return
+        trainer = self.trainer
+        error = sys.exc_info()[1]
+        failed = error is not None and error is not self._handled
+        if self._profiling:
+            self._end_profile()
+        if (
+            self.layers
+            and trainer.step > self._first_step
+            and self._layers_step != trainer.step
+            and not failed
+        ):
+            self._write_layers()
+        values: dict[str, Any] = {"time": time.time()}
+        values["status"] = (
+            "failed" if failed else "complete" if trainer.epoch >= trainer.epochs else "stopped"
+        )
+        if failed:
+            values["error"] = f"{type(error).__name__}: {error}"
+        self._write("end", values)
+        self._file.close()
+        self._file = None
+
+    def state(self) -> dict[str, Any]:
+        """Write what is buffered: a run that resumes from the checkpoint needs the lines before it."""
+        self._flush()
+        return {}
+
+    # ---- lines ----
+
+    def _lines_before(self) -> tuple[list[str], float]:
+        """Return the lines of the file up to the point at which the run resumes, and the seconds until then."""
+        kept: list[str] = []
+        elapsed = 0.0
+        if not self.filename.exists():
+            return kept, elapsed
+        for line in self.filename.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # the process was killed while it wrote the line
+            if (
+                isinstance(entry, dict)
+                and entry.get("step", 0) <= self.trainer.step
+                and entry.get("event") != "end"
+            ):
+                kept.append(line)
+                elapsed = max(elapsed, entry.get("elapsed", 0.0))
+        return kept, elapsed
+
+    def _write_layers(self) -> None:
+        self._layers_step = self.trainer.step
+        self._write("layers", describe_layers(self.trainer.state))
+
+    def _end_profile(self) -> None:
+        self._profiling = False
+        self._first_step = (
+            -1 - _FIRST_PROFILED
+        )  # no step of this run is that far behind: there is one profile
+        trace = json.loads(self.trainer.module.end_profiling())
+        steps = [event["args"] for event in trace["traceEvents"] if event["name"] == "train step"]
+        if not steps:
+            return
+        rows, total = profiling.summarize(trace)
+        nodes, _ = profiling.summarize(trace, by_node=True)
+        self._write(
+            "profile",
+            {
+                "steps": len(steps),
+                "milliseconds": total,
+                "arena_bytes": max(step["arena_bytes"] for step in steps),
+                "live_bytes": max(step["live_bytes"] for step in steps),
+                "operators": [vars(row) for row in rows],
+                "nodes": [vars(row) for row in nodes[:_PROFILED_NODES]],
+            },
+        )
+
+    def _flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+
+    def _write(self, event: str, values: dict[str, Any]) -> None:
+        if self._file is None:
+            return
+        entry = {
+            "event": event,
+            "step": self.trainer.step,
+            "epoch": self.trainer.epoch,
+            "elapsed": round(time.perf_counter() - self._began, 6),
+            **values,
+        }
+        try:
+            line = json.dumps(entry, allow_nan=False)
+        except ValueError:
+            line = json.dumps(_finite(entry))
+        self._file.write(line + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with null instead of the numbers that JSON cannot represent."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,86 @@
+"""Takes the pictures of docs/dashboard.md: ``python scripts/screenshots.py docs/images``.
+
+Three runs train on the digits that come with the package, by the commands that a user would type. Needs chromium, playwright and
+Pillow; ``make screenshots`` installs the first two.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from ortrain.dashboard import Server
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+LARGEST = 150_000  # bytes
+WIDTH, HEIGHT = 1100, 720
+
+
+def train(folder: Path) -> None:
+    """Train three times: the demo, and its network with other rates."""
+
+    def ortrain(*arguments: object) -> None:
+        subprocess.run([sys.executable, "-m", "ortrain", *map(str, arguments)], check=True, cwd=folder)
+
+    ortrain("demo", "--out", "digits", "--epochs", "8")
+    for rate in ("3e-4", "1e-2"):
+        ortrain(
+            "train", "digits/artifacts", "--data", "digits/train.npz", "--validation", "digits/test.npz", "--epochs", 8,
+            "--metric", "accuracy", "--lr", rate, "--threads", 1, "--out", f"rate-{rate}",
+        )  # fmt: skip
+
+
+def views(page: Page, url: str) -> dict[str, bytes]:
+    """Return a picture of each view."""
+    pictures = {}
+    page.goto(url)
+    page.get_by_role("region", name="Loss", exact=True).locator("path.curve").first.wait_for()
+    for name, tab in (
+        ("curves", "Curves"),
+        ("compare", "Side by side"),
+        ("layers", "Layers"),
+        ("profile", "Profile"),
+        ("misread", "Misread"),
+        ("model", "Model"),
+    ):
+        page.get_by_role("tab", name=tab).click()
+        if name == "layers":
+            page.get_by_role("button", name="conv2.weight").click()
+        if name in ("layers", "misread"):
+            page.get_by_role("combobox").select_option("rate-3e-4")
+        if name == "model":
+            page.get_by_role("button", name="conv2, Conv").click()
+        page.wait_for_load_state("networkidle")
+        page.wait_for_timeout(1500)
+        pictures[f"dashboard-{name}.png"] = page.screenshot()
+    return pictures
+
+
+def main() -> None:
+    """Train, take the pictures and write them."""
+    target = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        folder = Path(name) / "runs"
+        folder.mkdir()
+        train(folder)
+        server = Server(folder)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        for file, picture in views(page, server.url).items():
+            Image.open(io.BytesIO(picture)).convert("RGB").save(target / file, optimize=True)
+            size = (target / file).stat().st_size
+            print(f"{target / file}: {size:,} bytes")
+            assert size <= LARGEST, file
+        browser.close()
+        server.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Installs what the tests of the dashboard's page need: Debian's Chromium, and playwright, which drives it.
+# Usage: scripts/setup_browser.sh [VENV]     (default .venv)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=${1:-.venv}
+
+if ! command -v chromium >/dev/null; then
+  if ! command -v apt-get >/dev/null; then
+    echo "setup: this is not a Debian system; please install chromium" >&2
+    exit 1
+  fi
+  sudo=
+  [ "$(id -u)" -eq 0 ] || sudo=sudo
+  echo "setup: installing chromium"
+  $sudo apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends chromium >/dev/null
+fi
+"$venv/bin/pip" install --quiet --disable-pip-version-check 'playwright>=1.40'
