@@ -15,7 +15,7 @@ from languages import ROOT
 from ortrain import Trainer
 from ortrain.api import CheckpointState, Module, Optimizer
 
-pytest.importorskip("flwr", reason="needs flwr")
+pytest.importorskip("flwr", reason="needs flwr: make test-integrations")
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,

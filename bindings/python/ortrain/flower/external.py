@@ -1,24 +1,6 @@
 """A client whose training is done by another program, such as one in C or C# on a device without Python.
 
-The program is called with two more arguments, the paths of a request and of a reply. It reads the request, trains or evaluates,
-writes the reply under another name and renames it. Both files are a heading of 64 bytes and an array, all little-endian:
-
-======  =========  ==============================  ==============================
-offset  type       request                         reply
-======  =========  ==============================  ==============================
-0       8 bytes    ``ORTRFED1``                    the same
-8       uint32     1: train, 2: evaluate           the same
-12      uint32     1: the array has float32        the same
-16      uint64     elements of the array           the same; 0 if it has evaluated
-24      uint64     the number of the round         the same
-32      uint64     seed of the order of the rows   how many rows were used
-40      uint64     passes over the rows            0
-48      uint64     rows of a step                  0
-56      float64    learning rate; 0: unchanged     loss
-64      float32[]  the trained parameters          the same after training
-======  =========  ==============================  ==============================
-
-The array is that of ``CopyParametersToBuffer`` and ``CopyBufferToParameters`` for trained parameters.
+``docs/tutorial-federated.md`` describes the files that the two exchange.
 """
 
 from __future__ import annotations
@@ -43,8 +25,7 @@ from ortrain.trainer import Trainer
 _MAGIC = b"ORTRFED1"
 _TRAIN, _EVALUATE = 1, 2
 _FLOAT = 1
-_REQUEST = Struct("<8sIIQQQQQd")
-_REPLY = Struct("<8sIIQQQQQd")
+_HEADING = Struct("<8sIIQQQQQd")
 
 
 def external_client_app(
@@ -62,8 +43,7 @@ def external_client_app(
         The folder of training artifacts, the same on every client and the server.
     command : list of str or os.PathLike
         The program and its first arguments, to which the paths of a request and a reply are added. It may carry the two
-        files to another device. ``docs/tutorial-federated.md`` describes the files. ``{partition-id}`` and other entries of
-        the node's configuration in braces are replaced.
+        files to another device. ``{partition-id}`` and other entries of the node's configuration in braces are replaced.
     mods : list of callable, default ()
         Flower's modules, which training goes through.
     timeout : float, default 3600
@@ -88,7 +68,7 @@ def external_client_app(
         if before.dtype != np.float32:
             raise ValueError(f"an external program exchanges float32, found parameters of {before.dtype}")
         number = int(config.get("server-round", 0))
-        heading = _REQUEST.pack(
+        heading = _HEADING.pack(
             _MAGIC,
             kind,
             _FLOAT,
@@ -154,18 +134,18 @@ def _read(data: bytes, program: str, kind: int, number: int, size: int) -> tuple
         if found != expected:
             raise RuntimeError(f"the reply of {program}: {what}: expected {expected}, found {found}")
 
-    if len(data) < _REPLY.size:
-        raise RuntimeError(f"the reply of {program}: expected a heading of {_REPLY.size} bytes, found {len(data)}")
-    magic, replied, dtype, elements, round_, rows, _, _, loss = _REPLY.unpack_from(data)
+    if len(data) < _HEADING.size:
+        raise RuntimeError(f"the reply of {program}: expected a heading of {_HEADING.size} bytes, found {len(data)}")
+    magic, replied, dtype, elements, round_, rows, _, _, loss = _HEADING.unpack_from(data)
     expect("first bytes", _MAGIC, magic)
     expect("kind", kind, replied)
     expect("element type", _FLOAT, dtype)
     expect("elements", size if kind == _TRAIN else 0, elements)
     expect("round", number, round_)
-    expect("bytes", _REPLY.size + 4 * elements, len(data))
+    expect("bytes", _HEADING.size + 4 * elements, len(data))
     if not 1 <= rows <= 2**53:
         raise RuntimeError(f"the reply of {program}: expected 1 or more rows, found {rows}")
-    array = np.frombuffer(data, "<f4", offset=_REPLY.size).astype(np.float32)
+    array = np.frombuffer(data, "<f4", offset=_HEADING.size).astype(np.float32)
     if not math.isfinite(loss) or not np.isfinite(array).all():
         raise RuntimeError(f"the reply of {program}: the loss or a parameter is not finite")
     return int(rows), float(loss), array
