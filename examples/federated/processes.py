@@ -14,7 +14,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-MARK = "ORTRAIN_PROCESSES"  # the environment variable by which all of them are found, whoever their parents are
+MARK = (
+    "ORTRAIN_PROCESSES"  # the environment variable by which all of them are found, whoever their parents are
+)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -23,9 +23,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from processes import Failure, Processes, free_ports, listens, signals_raise  # noqa: E402
-
 from federated import task  # noqa: E402
+from processes import Failure, Processes, free_ports, listens, signals_raise  # noqa: E402
 
 LOST = task.CLIENTS - 1  # the node that is killed
 
@@ -61,7 +60,10 @@ class Progress:
         """Return how many rounds are done."""
         done = rounds_of(self.out)
         for entry in done[self.seen :]:
-            print(f"round {entry['round']}: {entry['seconds']:.0f} s, accuracy {entry['accuracy']:.4f}", flush=True)
+            print(
+                f"round {entry['round']}: {entry['seconds']:.0f} s, accuracy {entry['accuracy']:.4f}",
+                flush=True,
+            )
             self.seen += 1
         return len(done) - 1
 
@@ -89,7 +91,8 @@ def deploy(processes: Processes, home: Path, out: Path) -> None:
     for number in range(task.CLIENTS):
         start_node(number)
     processes.wait(
-        "the SuperNodes to register", lambda: processes.log("superlink").count("Activated node_id") == task.CLIENTS
+        "the SuperNodes to register",
+        lambda: processes.log("superlink").count("Activated node_id") == task.CLIENTS,
     )
     print(f"a SuperLink and {task.CLIENTS} SuperNodes are ready", flush=True)
     processes.start("run", "flwr", "run", str(HERE), "here", "--stream")
@@ -126,7 +129,11 @@ def expected_clients(mode: str, rounds: list[dict[str, Any]]) -> str | None:
     """Return what is wrong with the numbers of clients, if anything is."""
     counts = [trained(entry) for entry in rounds[1:]]
     if mode == "simulation":
-        return None if set(counts) == {task.CLIENTS} else f"expected {task.CLIENTS} clients in each round, found {counts}"
+        return (
+            None
+            if set(counts) == {task.CLIENTS}
+            else f"expected {task.CLIENTS} clients in each round, found {counts}"
+        )
     if counts[1] != task.CLIENTS - 1:
         return f"expected {task.CLIENTS - 1} clients in round 2, found {counts[1]}"
     return None if counts[-1] == task.CLIENTS else f"the client that was killed did not come back: {counts}"

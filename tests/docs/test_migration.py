@@ -58,7 +58,9 @@ def losses(printed: str) -> list[float]:
 
 def accuracy(folder) -> float:
     with np.load(folder / "train.npz") as data:
-        (scores,) = onnxruntime.InferenceSession(folder / "trained.onnx").run(["output"], {"input": data["input"]})
+        (scores,) = onnxruntime.InferenceSession(folder / "trained.onnx").run(
+            ["output"], {"input": data["input"]}
+        )
         return float((scores.argmax(axis=1) == data["labels"]).mean())
 
 
@@ -100,6 +102,8 @@ def test_the_csharp_program_runs_unchanged(workplace):
 
 
 def test_the_package_of_the_page_is_the_one_that_is_packed():
-    (name, version) = re.findall(r'^\+<PackageReference Include="(.*?)" Version="(.*?)" />', TEXT, re.MULTILINE)[0]
+    (name, version) = re.findall(
+        r'^\+<PackageReference Include="(.*?)" Version="(.*?)" />', TEXT, re.MULTILINE
+    )[0]
     assert name == Xml.parse(CSHARP / "Microsoft.ML.OnnxRuntime.csproj").find(".//PackageId").text
     assert version == Xml.parse(CSHARP / "src/generated/Version.props").find(".//Version").text

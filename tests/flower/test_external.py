@@ -66,7 +66,9 @@ def test_two_clients_learn_what_central_training_learns(languages, as_buffer, pr
         prepared / "artifacts", FedAvg(**QUIET), tmp_path, apps, test=test, metrics=["accuracy"], **options
     )
     assert [entry["failures"] for entry in rounds] == [[]] * 7
-    central = Trainer(prepared / "artifacts", learning_rate=task.LEARNING_RATE, metrics=["accuracy"], threads=1)
+    central = Trainer(
+        prepared / "artifacts", learning_rate=task.LEARNING_RATE, metrics=["accuracy"], threads=1
+    )
     central.fit(task.digits()[0], 30, verbose=False)
     assert rounds[-1]["accuracy"] > central.evaluate(test)["accuracy"] - 0.01
     for node, reports in rounds[-1]["clients"].items():
@@ -77,9 +79,7 @@ def test_two_clients_learn_what_central_training_learns(languages, as_buffer, pr
 
 
 def test_secure_aggregation_with_a_program_in_c(prepared, tmp_path):
-    apps = [
-        app_of(language, prepared, tmp_path, mods=[secaggplus_mod]) for language in ("c", "python")
-    ]
+    apps = [app_of(language, prepared, tmp_path, mods=[secaggplus_mod]) for language in ("c", "python")]
     workflow = SecAggPlusWorkflow(num_shares=1.0, reconstruction_threshold=1.0)
     rounds, _ = serve(
         prepared / "artifacts", FedAvg(**QUIET), tmp_path, apps, rounds=2, local_epochs=3,
@@ -98,7 +98,17 @@ def test_strategies_that_the_program_cannot_follow_are_refused(strategy, prepare
 
 HEADING = struct.Struct("<8sIIQQQQQd")
 SIZE = 9930
-GOOD = {"magic": b"ORTRFED1", "kind": 1, "type": 1, "elements": SIZE, "round": 1, "rows": 5, "a": 0, "b": 0, "loss": 1.0}
+GOOD = {
+    "magic": b"ORTRFED1",
+    "kind": 1,
+    "type": 1,
+    "elements": SIZE,
+    "round": 1,
+    "rows": 5,
+    "a": 0,
+    "b": 0,
+    "loss": 1.0,
+}
 
 
 def reply(values=None, **changed):
@@ -136,7 +146,10 @@ def test_a_wrong_reply_does_not_reach_the_model(answer, said, prepared, tmp_path
     ("command", "said"),
     [
         (["no-such-program"], "no-such-program cannot be started"),
-        ([sys.executable, "-c", "import sys; sys.exit('no space left')"], "ended with status 1: no space left"),
+        (
+            [sys.executable, "-c", "import sys; sys.exit('no space left')"],
+            "ended with status 1: no space left",
+        ),
         ([sys.executable, "-c", ""], "ended without a reply"),
         ([sys.executable, "-c", "import time; time.sleep(60)"], "did not reply within 0.5 s"),
     ],

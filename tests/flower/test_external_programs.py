@@ -26,7 +26,9 @@ SEED, ROUND, EPOCHS, BATCH, RATE = 7, 3, 2, 32, 0.05
 
 @functools.cache
 def build(language: str, folder: Path):
-    return COMPILERS[language][1]([ROOT / "examples/federated" / SOURCES[language]], folder / f"client_{language}")
+    return COMPILERS[language][1](
+        [ROOT / "examples/federated" / SOURCES[language]], folder / f"client_{language}"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ The messages go through Flower's own ClientApp, ServerApp and strategies; only t
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -30,6 +29,7 @@ from ortrain.flower import Scaffold, client_app, server_app
 
 sys.path.insert(0, str(ROOT / "examples/federated"))
 from federated import task
+
 
 @pytest.fixture(scope="module")
 def shards():
@@ -151,9 +151,7 @@ def in_batches(rows, count):
 def test_a_proximal_term_is_added_to_each_gradient(folder, shards, tmp_path):
     """mu (w - w0), as in the paper of FedProx."""
     batches = in_batches(shards[0][0], 5)
-    federate(
-        folder, ([batches], shards[1]), FedProx(proximal_mu=0.5, **QUIET), tmp_path, rounds=1, clients=1
-    )
+    federate(folder, ([batches], shards[1]), FedProx(proximal_mu=0.5, **QUIET), tmp_path, rounds=1, clients=1)
     loop = Loop(folder)
     expected = loop.run(batches, lambda name, now: 0.5 * (now - loop.start[name]))
     plain = Loop(folder).run(batches)
@@ -190,12 +188,10 @@ def test_adam_on_the_server_takes_the_mean_change_for_a_gradient(folder, shards,
 def test_control_variates_are_those_of_the_paper(folder, shards, tmp_path):
     """c_i = (x - y_i) / (K rate) in the first round, where all are zero before; then y_i takes c - c_i with it."""
     batches = [in_batches(part, 3) for part in shards[0][:2]]
-    _, grid = federate(folder, (batches, shards[1]), Scaffold(**QUIET), tmp_path, clients=2)
+    federate(folder, (batches, shards[1]), Scaffold(**QUIET), tmp_path, clients=2)
     start = Loop(folder).start
     ends = [Loop(folder).run(part) for part in batches]
-    own = [
-        {name: (start[name] - end[name]) / (3 * task.LEARNING_RATE) for name in start} for end in ends
-    ]
+    own = [{name: (start[name] - end[name]) / (3 * task.LEARNING_RATE) for name in start} for end in ends]
     mean = {name: np.mean([end[name] for end in ends], axis=0) for name in start}
     after = []
     for part, control in zip(batches, own, strict=True):
@@ -206,7 +202,9 @@ def test_control_variates_are_those_of_the_paper(folder, shards, tmp_path):
         after.append(loop.run(part, lambda name, now, towards=towards: towards[name]))
     assert any(np.abs(after[0][name] - mean[name]).max() > 1e-2 for name in start)
     for name, values in parameters(tmp_path / "round-2.ckpt").items():
-        np.testing.assert_allclose(values, np.mean([end[name] for end in after], axis=0), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(
+            values, np.mean([end[name] for end in after], axis=0), rtol=1e-3, atol=1e-5
+        )
 
 
 PRIVATE = {

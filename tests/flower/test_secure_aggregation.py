@@ -48,7 +48,7 @@ def parameters(path):
 @pytest.mark.parametrize("strategy", [FedAvg, FedProx])
 def test_the_mean_is_that_of_plain_averaging(strategy, folder, tmp_path):
     options = {"proximal_mu": 0.1} if strategy is FedProx else {}
-    rounds, grid = run(folder, tmp_path / "secure", strategy(**QUIET, **options), True)
+    rounds, _ = run(folder, tmp_path / "secure", strategy(**QUIET, **options), True)
     plain, _ = run(folder, tmp_path / "plain", strategy(**QUIET, **options), False)
     start = parameters(folder / "checkpoint")
     for number in (1, 2):
@@ -66,7 +66,9 @@ def test_the_mean_is_that_of_plain_averaging(strategy, folder, tmp_path):
 
 def test_no_parameters_of_a_client_are_sent_in_the_clear(folder, tmp_path):
     _, grid = run(folder, tmp_path, FedAvg(**QUIET), True, rounds=1)
-    replies = [reply for message, reply in grid.exchanged if message.metadata.message_type.startswith("train")]
+    replies = [
+        reply for message, reply in grid.exchanged if message.metadata.message_type.startswith("train")
+    ]
     assert len(replies) == 4 * 4  # four stages with four clients
     for reply in replies:
         assert sum(len(record) for record in reply.content.array_records.values()) == 0
@@ -92,8 +94,14 @@ def leaving(nodes):
     """A module of clients that leave when they should send their masked vector."""
 
     def mod(message, context, call_next):
-        record = message.content.config_records.get("secaggplus_configs", message.content.config_records.get("config"))
-        if message.metadata.dst_node_id in nodes and record is not None and record.get("stage") == "collect_masked_vectors":
+        record = message.content.config_records.get(
+            "secaggplus_configs", message.content.config_records.get("config")
+        )
+        if (
+            message.metadata.dst_node_id in nodes
+            and record is not None
+            and record.get("stage") == "collect_masked_vectors"
+        ):
             raise Failing("gone")
         return call_next(message, context)
 
@@ -115,14 +123,23 @@ def test_clients_may_leave_in_the_middle(nodes, folder, tmp_path):
     start, now = parameters(folder / "checkpoint"), parameters(tmp_path / "secure/round-1.ckpt")
     if len(nodes) == 3:  # a mean of one client would be its parameters
         np.testing.assert_array_equal(now, start)
-        assert "secure aggregation: too few clients went through the protocol for a mean" in rounds[1]["failures"]
+        assert (
+            "secure aggregation: too few clients went through the protocol for a mean"
+            in rounds[1]["failures"]
+        )
         return
     assert rounds[1]["failures"] == ["node 3: gone"]
-    assert [node for node, reports in sorted(rounds[1]["clients"].items()) if "train" in reports] == ["1", "2", "4"]
+    assert [node for node, reports in sorted(rounds[1]["clients"].items()) if "train" in reports] == [
+        "1",
+        "2",
+        "4",
+    ]
     run(folder, tmp_path / "plain", FedAvg(**QUIET), False, {1: [3]}, rounds=1)
     np.testing.assert_allclose(now, parameters(tmp_path / "plain/round-1.ckpt"), atol=1e-4)
 
 
 def test_a_strategy_that_sends_more_than_parameters_is_refused(folder, tmp_path):
-    with pytest.raises(ValueError, match=r"secure aggregation sends one array .* this strategy sends .*control"):
+    with pytest.raises(
+        ValueError, match=r"secure aggregation sends one array .* this strategy sends .*control"
+    ):
         run(folder, tmp_path, Scaffold(**QUIET), True)

@@ -1,10 +1,11 @@
-/* A client of a federation without Python: trains with the C table on the rows of a file and exchanges its parameters in files.
+/* A client of a federation without Python: trains with the C table on the rows of a file and exchanges its
+ * parameters in files.
  *
  *     client ARTIFACTS TRAIN TEST REQUEST REPLY
  *
- * TRAIN and TEST are files of rows: uint64 rows, uint64 elements of a row, float32[rows * elements], int64[rows] labels.
- * docs/tutorial-federated.md describes REQUEST and REPLY. All numbers are little-endian, as they are on the processors that this
- * program is meant for. */
+ * TRAIN and TEST are files of rows: uint64 rows, uint64 elements of a row, float32[rows * elements],
+ * int64[rows] labels. docs/tutorial-federated.md describes REQUEST and REPLY. All numbers are little-endian,
+ * as they are on the processors that this program is meant for. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -80,7 +81,8 @@ static struct rows read_rows(const char* path) {
   memcpy(&rows.size, bytes + 8, 8);
   if (rows.count < 1 || rows.count > 1u << 30 || rows.size < 1 || rows.size > 1u << 30 ||
       length != 16 + rows.count * (4 * rows.size + 8))
-    fail("%s: expected the bytes of %" PRIu64 " rows of %" PRIu64 " elements, found %zu", path, rows.count, rows.size, length);
+    fail("%s: expected the bytes of %" PRIu64 " rows of %" PRIu64 " elements, found %zu", path, rows.count,
+         rows.size, length);
   /* Copied, as labels may not be aligned in the file. */
   float* values = allocate(rows.count * rows.size * sizeof *values);
   int64_t* labels = allocate(rows.count * sizeof *labels);
@@ -111,15 +113,17 @@ static void write_reply(const char* path, const struct heading* heading, const f
   FILE* file = fopen(partial, "wb");
   if (file == NULL) fail("%s: %s", partial, strerror(errno));
   const size_t count = (size_t)heading->elements;
-  if (fwrite(heading, sizeof *heading, 1, file) != 1 || fwrite(parameters, sizeof *parameters, count, file) != count ||
-      fclose(file) != 0 || rename(partial, path) != 0)
+  if (fwrite(heading, sizeof *heading, 1, file) != 1 ||
+      fwrite(parameters, sizeof *parameters, count, file) != count || fclose(file) != 0 ||
+      rename(partial, path) != 0)
     fail("%s: %s", path, strerror(errno));
   free(partial);
 }
 
 /* Tensors. */
 
-static OrtValue* tensor(void* data, size_t bytes, const int64_t* shape, size_t rank, ONNXTensorElementDataType type) {
+static OrtValue* tensor(void* data, size_t bytes, const int64_t* shape, size_t rank,
+                        ONNXTensorElementDataType type) {
   OrtValue* value;
   check(ort->CreateTensorWithDataAsOrtValue(memory, data, bytes, shape, rank, type, &value));
   return value;
@@ -131,7 +135,8 @@ static size_t shape_of_rows(const OrtTrainingSession* session, int64_t* shape, s
   size_t rank;
   check(ortrain->GetModelInputTypeInfo(session, true, 0, &info));
   check(ort->GetDimensionsCount(info, &rank));
-  if (rank < 2 || rank > limit) fail("expected a model whose first input has 2 to %zu dimensions, found %zu", limit, rank);
+  if (rank < 2 || rank > limit)
+    fail("expected a model whose first input has 2 to %zu dimensions, found %zu", limit, rank);
   check(ort->GetDimensions(info, shape, rank));
   ort->ReleaseTensorTypeAndShapeInfo(info);
   return rank;
@@ -154,21 +159,25 @@ int main(int count, char** arguments) {
   size_t size;
   unsigned char* request = read_file(arguments[4], &size);
   struct heading heading;
-  if (size < sizeof heading) fail("%s: expected a heading of %zu bytes, found %zu", arguments[4], sizeof heading, size);
+  if (size < sizeof heading)
+    fail("%s: expected a heading of %zu bytes, found %zu", arguments[4], sizeof heading, size);
   memcpy(&heading, request, sizeof heading);
-  if (memcmp(heading.magic, magic, sizeof magic) != 0 || (heading.kind != TRAIN && heading.kind != EVALUATE) ||
-      heading.type != FLOAT || heading.batch < 1)
+  if (memcmp(heading.magic, magic, sizeof magic) != 0 ||
+      (heading.kind != TRAIN && heading.kind != EVALUATE) || heading.type != FLOAT || heading.batch < 1)
     fail("%s: expected a request to train or to evaluate float32", arguments[4]);
   if (heading.elements > size / 4 || size != sizeof heading + 4 * heading.elements)
-    fail("%s: expected %" PRIu64 " elements, found %zu bytes", arguments[4], heading.elements, size - sizeof heading);
+    fail("%s: expected %" PRIu64 " elements, found %zu bytes", arguments[4], heading.elements,
+         size - sizeof heading);
   const struct rows rows = read_rows(arguments[heading.kind == TRAIN ? 2 : 3]);
 
   OrtEnv* env;
   OrtSessionOptions* options;
   OrtCheckpointState* state;
   OrtTrainingSession* session;
-  char *checkpoint = join(arguments[1], "checkpoint"), *train_model = join(arguments[1], "training_model.onnx");
-  char *eval_model = join(arguments[1], "eval_model.onnx"), *optimizer = join(arguments[1], "optimizer_model.onnx");
+  char *checkpoint = join(arguments[1], "checkpoint"),
+       *train_model = join(arguments[1], "training_model.onnx");
+  char *eval_model = join(arguments[1], "eval_model.onnx"),
+       *optimizer = join(arguments[1], "optimizer_model.onnx");
   check(ort->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "client", &env));
   check(ort->CreateSessionOptions(&options));
   check(ort->SetIntraOpNumThreads(options, 1));
@@ -180,11 +189,13 @@ int main(int count, char** arguments) {
   size_t elements;
   check(training->GetParametersSize(session, &elements, true));
   if (elements != heading.elements)
-    fail("%s: expected %zu elements, those of the model, found %" PRIu64, arguments[4], elements, heading.elements);
+    fail("%s: expected %zu elements, those of the model, found %" PRIu64, arguments[4], elements,
+         heading.elements);
   float* parameters = allocate(elements * sizeof *parameters);
   memcpy(parameters, request + sizeof heading, elements * sizeof *parameters);
   const int64_t all[] = {(int64_t)elements};
-  OrtValue* buffer = tensor(parameters, elements * sizeof *parameters, all, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  OrtValue* buffer =
+      tensor(parameters, elements * sizeof *parameters, all, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
   check(training->CopyBufferToParameters(session, buffer, true));
   if (heading.kind == TRAIN && heading.rate_or_loss != 0)
     check(training->SetLearningRate(session, (float)heading.rate_or_loss));
@@ -243,7 +254,8 @@ int main(int count, char** arguments) {
   }
   check(training->CopyParametersToBuffer(session, buffer, true));
 
-  struct heading reply = {.kind = heading.kind, .type = FLOAT, .round = heading.round, .seed_or_rows = rows.count};
+  struct heading reply = {
+      .kind = heading.kind, .type = FLOAT, .round = heading.round, .seed_or_rows = rows.count};
   memcpy(reply.magic, magic, sizeof magic);
   reply.elements = heading.kind == TRAIN ? elements : 0;
   reply.rate_or_loss = loss;

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import nvflare.client as flare
 import numpy as np
+import nvflare.client as flare
 from ortrain import Trainer
 
 sys.path.insert(0, sys.argv[1])  # the folder of the example, wherever NVFlare has copied this script to
 
-from federated import task  # noqa: E402
+from federated import task
 
 PARAMETERS = "numpy_key"  # the name that NVFlare's recipe gives to the one array
 
@@ -27,7 +27,11 @@ def main() -> None:
         if received is None:
             break
         trainer = Trainer(
-            artifacts, learning_rate=task.LEARNING_RATE, metrics=["accuracy"], seed=received.current_round, threads=1
+            artifacts,
+            learning_rate=task.LEARNING_RATE,
+            metrics=["accuracy"],
+            seed=received.current_round,
+            threads=1,
         )
         trainer.module.copy_buffer_to_parameters(received.params[PARAMETERS].astype(np.float32), True)
         trainer.parameters_changed()

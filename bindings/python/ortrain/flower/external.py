@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from ortrain.flower.records import CONTROL, Array, flat, record_of, set_parameters
@@ -117,7 +117,9 @@ def _fill(text: str, values: dict[str, Any]) -> str:
 
 def _call(command: list[str], timeout: float) -> None:
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False)
+        ran = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+        )
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"{command[0]} did not reply within {timeout:g} s") from None
     except OSError as error:
@@ -135,7 +137,9 @@ def _read(data: bytes, program: str, kind: int, number: int, size: int) -> tuple
             raise RuntimeError(f"the reply of {program}: {what}: expected {expected}, found {found}")
 
     if len(data) < _HEADING.size:
-        raise RuntimeError(f"the reply of {program}: expected a heading of {_HEADING.size} bytes, found {len(data)}")
+        raise RuntimeError(
+            f"the reply of {program}: expected a heading of {_HEADING.size} bytes, found {len(data)}"
+        )
     magic, replied, dtype, elements, round_, rows, _, _, loss = _HEADING.unpack_from(data)
     expect("first bytes", _MAGIC, magic)
     expect("kind", kind, replied)

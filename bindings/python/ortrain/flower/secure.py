@@ -43,7 +43,9 @@ def instructions(message: Message) -> tuple[ArrayRecord, Mapping[str, Any]]:
 def to_be_masked(arrays: ArrayRecord, metrics: MetricRecord, count: int) -> RecordDict:
     """Return a reply whose parameters ``secaggplus_mod`` masks."""
     parameters = Parameters([arrays[BUFFER].data], _NUMPY)
-    content: RecordDict = compat.fitres_to_recorddict(FitRes(Status(Code.OK, ""), parameters, count, {}), False)
+    content: RecordDict = compat.fitres_to_recorddict(
+        FitRes(Status(Code.OK, ""), parameters, count, {}), False
+    )
     content["metrics"] = metrics
     return content
 
@@ -71,7 +73,11 @@ class SecureGrid:
             return list(self._grid.send_and_receive(asked, timeout=timeout))
         strategy = _OneRound(asked)
         context = Context(
-            self._context.run_id, self._context.node_id, self._context.node_config, RecordDict(), self._context.run_config
+            self._context.run_id,
+            self._context.node_id,
+            self._context.node_config,
+            RecordDict(),
+            self._context.run_config,
         )
         legacy = LegacyContext(context, strategy=strategy, client_manager=strategy)
         legacy.state[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: strategy.round})
@@ -128,13 +134,16 @@ class _OneRound:
             (
                 SimpleNamespace(node_id=node),
                 FitIns(
-                    Parameters([message.content["arrays"][BUFFER].data], _NUMPY), dict(message.content["config"])
+                    Parameters([message.content["arrays"][BUFFER].data], _NUMPY),
+                    dict(message.content["config"]),
                 ),
             )
             for node, message in self._asked.items()
         ]
 
-    def aggregate_fit(self, server_round: int, results: list[tuple[Any, FitRes]], failures: Any) -> tuple[None, Any]:
+    def aggregate_fit(
+        self, server_round: int, results: list[tuple[Any, FitRes]], failures: Any
+    ) -> tuple[None, Any]:
         """Keep the mean, which the workflow has put in the place of each client's parameters."""
         [values] = parameters_to_ndarrays(results[0][1].parameters)
         self._mean = array(values)
@@ -145,7 +154,9 @@ class _OneRound:
         """Return a reply of each client whose parameters are part of the mean."""
         return [
             Message(
-                content=RecordDict({"arrays": ArrayRecord({BUFFER: self._mean}), "metrics": self.metrics[node]}),
+                content=RecordDict(
+                    {"arrays": ArrayRecord({BUFFER: self._mean}), "metrics": self.metrics[node]}
+                ),
                 reply_to=self._asked[node],
             )
             for node in self._nodes

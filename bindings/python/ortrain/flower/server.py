@@ -154,7 +154,9 @@ def server_app(
         measured = _Measured(grid)
         sender: Any = measured
         if secure_aggregation is not None:
-            sender = SecureGrid(measured, secure_aggregation, context, lambda why: measured.failures.append(why))
+            sender = SecureGrid(
+                measured, secure_aggregation, context, lambda why: measured.failures.append(why)
+            )
         lines = (folder / "rounds.jsonl").open("w", encoding="utf-8")
 
         def after(number: int, arrays: ArrayRecord) -> MetricRecord | None:
