@@ -11,5 +11,6 @@ rm -rf "$folder"
 "$project/bin/python" -m venv "$folder"
 site='import sysconfig; print(sysconfig.get_path("purelib"))'
 "$project/bin/python" -c "$site" >"$("$folder/bin/python" -c "$site")/project.pth"
-"$folder/bin/python" -m pip install --quiet --disable-pip-version-check -r "$here/requirements-integrations.txt"
+"$folder/bin/python" -m pip install --quiet --no-warn-conflicts --disable-pip-version-check \
+  -r "$here/requirements-integrations.txt"
 cp "$here/requirements-integrations.txt" "$folder/.requirements"

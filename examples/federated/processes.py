@@ -66,6 +66,8 @@ class Processes:
     """Processes by name. Use it in a ``with`` statement: at its end, all have ended."""
 
     def __init__(self, logs: Path, environment: dict[str, str], limit: float) -> None:
+        if not Path("/proc/self/environ").exists():
+            raise Failure("processes are found in /proc, which this system does not have")
         self.logs = logs
         self.mark = uuid.uuid4().hex
         self.environment = {**environment, MARK: self.mark}
@@ -149,7 +151,7 @@ class Processes:
             time.sleep(0.05)
         for each in names:
             process = self.running.pop(each)
-            process.kill()  # where there is no /proc
+            process.kill()  # if it is still there after all
             process.wait()
 
     def end(self) -> None:

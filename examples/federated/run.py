@@ -154,17 +154,20 @@ def main() -> int:
     os.environ["ORTRAIN_FEDERATED"] = str(out)
     task.prepare(out)
     began = time.monotonic()
-    with signals_raise(), tempfile.TemporaryDirectory(prefix="flwr-", ignore_cleanup_errors=True) as home:
-        with Processes(out, environment(Path(home)), options.limit) as processes:
-            try:
-                if options.mode == "simulation":
-                    simulate(processes, out)
-                else:
-                    deploy(processes, Path(home), out)
-            except Failure as failure:
-                print(failure, file=sys.stderr)
-                return 1
-        left = processes.alive()
+    try:
+        with (
+            signals_raise(),
+            tempfile.TemporaryDirectory(prefix="flwr-", ignore_cleanup_errors=True) as home,
+            Processes(out, environment(Path(home)), options.limit) as processes,
+        ):
+            if options.mode == "simulation":
+                simulate(processes, out)
+            else:
+                deploy(processes, Path(home), out)
+    except Failure as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    left = processes.alive()
     seconds = time.monotonic() - began
     rounds = rounds_of(out)
     print("\nround  clients  bytes sent  bytes received  seconds  loss    accuracy")

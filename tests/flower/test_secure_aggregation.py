@@ -29,12 +29,14 @@ def folder(tmp_path_factory):
     return where / "artifacts"
 
 
-def run(folder, out, strategy, secure, down=None, **options):
+def run(folder, out, strategy, secure, down=None, max_weight=1000.0, **options):
     mods = [secaggplus_mod] if secure else []
     app = client_app(
         folder, lambda context: (task.shard(context.node_config["partition-id"]), task.digits()[1]), mods=mods
     )
-    workflow = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2) if secure else None
+    workflow = None
+    if secure:
+        workflow = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2, max_weight=max_weight)
     options = {"rounds": 2, "learning_rate": task.LEARNING_RATE, "as_buffer": True, **options}
     options["secure_aggregation"] = workflow
     return serve(folder, strategy, out, [app] * task.CLIENTS, down, **options)
@@ -143,3 +145,10 @@ def test_a_strategy_that_sends_more_than_parameters_is_refused(folder, tmp_path)
         ValueError, match=r"secure aggregation sends one array .* this strategy sends .*control"
     ):
         run(folder, tmp_path, Scaffold(**QUIET), True)
+
+
+def test_more_rows_than_the_protocol_can_weigh_are_refused(folder, tmp_path):
+    rows = max(len(task.shard(number)[1]) for number in range(task.CLIENTS))
+    run(folder, tmp_path, FedAvg(**QUIET), True, rounds=1, max_weight=float(rows))
+    with pytest.raises(ValueError, match=f"a client has used {rows} rows, .* max_weight={rows - 1}, "):
+        run(folder, tmp_path, FedAvg(**QUIET), True, rounds=1, max_weight=float(rows - 1))

@@ -71,7 +71,7 @@ class SecureGrid:
         asked = list(messages)
         if not asked or asked[0].metadata.message_type.split(".")[0] != "train":
             return list(self._grid.send_and_receive(asked, timeout=timeout))
-        strategy = _OneRound(asked)
+        strategy = _OneRound(asked, self._workflow.max_weight)
         context = Context(
             self._context.run_id,
             self._context.node_id,
@@ -110,7 +110,8 @@ class _Replies:
 class _OneRound:
     """What the workflow takes for a strategy and for a manager of clients: the messages of one round and their result."""
 
-    def __init__(self, messages: list[Message]) -> None:
+    def __init__(self, messages: list[Message], max_weight: float) -> None:
+        self._max_weight = max_weight
         self._asked = {message.metadata.dst_node_id: message for message in messages}
         self.round = int(messages[0].content["config"]["server-round"])
         self.metrics: dict[int, MetricRecord] = {}
@@ -145,6 +146,12 @@ class _OneRound:
         self, server_round: int, results: list[tuple[Any, FitRes]], failures: Any
     ) -> tuple[None, Any]:
         """Keep the mean, which the workflow has put in the place of each client's parameters."""
+        most = max(result.num_examples for _, result in results)
+        if most > self._max_weight:
+            raise ValueError(
+                f"secure aggregation: a client has used {most} rows, but SecAggPlusWorkflow was given max_weight="
+                f"{self._max_weight:g}, beyond which the sum of the masked parameters is wrong"
+            )
         [values] = parameters_to_ndarrays(results[0][1].parameters)
         self._mean = array(values)
         self._nodes = [proxy.node_id for proxy, _ in results]
