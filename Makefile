@@ -54,7 +54,7 @@ test: check test-cpp test-csharp test-objc test-swift test-python test-portable 
 	@$(call without,mcs mono nunit-console,C#: the library and its tests were neither built nor run)
 	@$(call without,clang gnustep-config,Objective-C: the library and its tests were neither built nor run)
 	@$(call without,swift,Swift: the package and its tests were neither built nor run)
-	@echo "make test: SKIPPED Flower, NVFlare, MLflow, Weights & Biases and datasets; make test-integrations runs these tests"
+	@echo "make test: SKIPPED the tests with Flower, MLflow, Weights & Biases and datasets; make test-integrations runs them"
 
 # Prints, for a list of tools, what is skipped because one of them is missing.
 without = for tool in $(1); do command -v $$tool >/dev/null || { echo "make test: SKIPPED $(2); there is no $$tool"; break; }; done
@@ -94,9 +94,9 @@ pytest-ops:
 pytest-others:
 	$(PYTHON) -m pytest -q tests --ignore=tests/ops
 
-# Those of the federation that need no package beside Flower are in test-python too and are skipped there without it.
+# Tests of tests/flower that do without Flower are in test-python too, which skips the others.
 .PHONY: test-integrations
-test-integrations: integrations ## The tests with Flower, NVFlare, MLflow, Weights & Biases and datasets, in an environment of their own
+test-integrations: integrations ## The tests with Flower, MLflow, Weights & Biases and datasets, in an environment of their own
 	@if $(call have,mcs mono); then $(MAKE) --no-print-directory csharp; else $(call without,mcs mono,C#: its client was not built); fi
 	$(INTEGRATIONS)/bin/python -m pytest -q tests/flower tests/trainer/test_real_inputs.py
 
