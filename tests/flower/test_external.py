@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from languages import COMPILERS, ROOT, Missing, skip_or_fail
 from ortrain import Trainer
+from ortrain.api import CheckpointState
 
 pytest.importorskip("flwr", reason="needs flwr: make test-integrations")
 from flwr.client.mod import secaggplus_mod
+from flwr.clientapp.mod import fixedclipping_mod
 from flwr.server.workflow import SecAggPlusWorkflow
-from flwr.serverapp.strategy import FedAvg, FedProx
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg, FedProx
 from local_grid import QUIET, identity, serve  # noqa: F401
 from ortrain.flower import Scaffold, client_app, external_client_app
 
@@ -87,6 +89,22 @@ def test_secure_aggregation_with_a_program_in_c(prepared, tmp_path):
     )  # fmt: skip
     assert [entry["failures"] for entry in rounds] == [[]] * 3
     assert rounds[-1]["accuracy"] > 0.9
+
+
+def test_the_updates_of_a_program_in_c_are_clipped(prepared, tmp_path):
+    strategy = DifferentialPrivacyClientSideFixedClipping(FedAvg(**QUIET), 1e-3, 0.5, num_sampled_clients=1)
+    app = app_of("c", prepared, tmp_path, mods=[fixedclipping_mod])
+    rounds, _ = serve(prepared / "artifacts", strategy, tmp_path, [app], rounds=1, learning_rate=0.1)
+    assert rounds[1]["failures"] == []
+    start, now = (
+        np.concatenate(
+            [parameter.data.ravel() for _, parameter in CheckpointState.load_checkpoint(str(path)).parameters]
+        )
+        for path in (prepared / "artifacts/checkpoint", tmp_path / "round-1.ckpt")
+    )
+    assert np.linalg.norm(now - start) == pytest.approx(
+        0.5, abs=0.05
+    )  # noise of 5e-4 per element has a norm of 0.05
 
 
 @pytest.mark.parametrize("strategy", [FedProx(proximal_mu=1.0, **QUIET), Scaffold(**QUIET)])
