@@ -13,6 +13,8 @@ from typing import Any
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.common import Code, FitIns, FitRes, Parameters, Status, parameters_to_ndarrays
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Stage
+from flwr.common.secure_aggregation.secaggplus_constants import Key as SecAggKey
 from flwr.compat.common import recorddict_compat as compat
 from flwr.server.compat.legacy_context import LegacyContext
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
@@ -71,7 +73,21 @@ class SecureGrid:
         asked = list(messages)
         if not asked or asked[0].metadata.message_type.split(".")[0] != "train":
             return list(self._grid.send_and_receive(asked, timeout=timeout))
-        strategy = _OneRound(asked, self._workflow.max_weight)
+        replies: list[Message] = []
+        while asked:
+            strategy = _OneRound(asked, self._workflow.max_weight)
+            try:
+                self._run(strategy, timeout)
+            except _LeftEarly as left:
+                asked = [message for message in asked if message.metadata.dst_node_id not in left.nodes]
+                continue
+            replies = strategy.replies()
+            break
+        if not replies:
+            self._failed("secure aggregation: too few clients went through the protocol for a mean")
+        return replies
+
+    def _run(self, strategy: _OneRound, timeout: float | None) -> None:
         context = Context(
             self._context.run_id,
             self._context.node_id,
@@ -84,10 +100,18 @@ class SecureGrid:
         legacy.state[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(Parameters([], _NUMPY), True)
         self._workflow.timeout = timeout
         self._workflow(_Replies(self._grid, strategy), legacy)
-        replies = strategy.replies()
-        if not replies:
-            self._failed("secure aggregation: too few clients went through the protocol for a mean")
-        return replies
+
+
+class _LeftEarly(Exception):
+    """Clients have left before they gave the others shares of their keys.
+
+    The workflow would go on, let the others train, and fail when it asks them for those shares. So it begins again without
+    these clients.
+    """
+
+    def __init__(self, nodes: set[int]) -> None:
+        super().__init__(nodes)
+        self.nodes = nodes
 
 
 class _Replies:
@@ -100,7 +124,14 @@ class _Replies:
         return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        found = list(self._grid.send_and_receive(messages, timeout=timeout))
+        sent = list(messages)
+        stages = {message.content[RECORD_KEY_CONFIGS][SecAggKey.STAGE] for message in sent}
+        found = list(self._grid.send_and_receive(sent, timeout=timeout))
+        if stages <= {Stage.SETUP, Stage.SHARE_KEYS}:
+            there = {reply.metadata.src_node_id for reply in found if reply.has_content()}
+            left = {message.metadata.dst_node_id for message in sent} - there
+            if left:
+                raise _LeftEarly(left)
         for reply in found:
             if reply.has_content() and "metrics" in reply.content.metric_records:
                 self._strategy.metrics[reply.metadata.src_node_id] = reply.content.metric_records["metrics"]
