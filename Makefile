@@ -29,11 +29,21 @@ install: setup ## Build the package and install it into the virtual environment
 demo: install ## Train on real data and show the result
 	$(PYTHON) examples/digits/train.py --out $(BUILD)/demo
 
+# The environment of Flower, NVFlare and other packages that ortrain works with. It is not that of the tests, see
+# requirements-integrations.txt.
+INTEGRATIONS = .venv-integrations
+.PHONY: integrations
+integrations: install
+	@scripts/make_integrations.sh $(INTEGRATIONS) $(VENV)
+
 .PHONY: federated
-federated: install ## Train the digits on Flower: a simulation, and a deployment of five processes on loopback
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check 'flwr[simulation]>=1.41,<2'
-	$(PYTHON) examples/federated/run.py simulation --out $(BUILD)/federated
-	$(PYTHON) examples/federated/run.py deployment --out $(BUILD)/federated
+federated: integrations ## Train the digits on Flower: a simulation, and a deployment of five processes on loopback
+	$(INTEGRATIONS)/bin/python examples/federated/run.py simulation --out $(BUILD)/federated
+	$(INTEGRATIONS)/bin/python examples/federated/run.py deployment --out $(BUILD)/federated
+
+.PHONY: nvflare
+nvflare: integrations ## Train the digits on NVFlare's simulator
+	$(INTEGRATIONS)/bin/python examples/federated/nvflare/job.py --out $(BUILD)/nvflare
 
 .PHONY: generate
 generate: setup ## Render everything that follows from spec/
@@ -45,6 +55,7 @@ test: check test-cpp test-csharp test-objc test-swift test-python test-portable 
 	@$(call without,clang gnustep-config,Objective-C: the library and its tests were neither built nor run)
 	@$(call without,swift,Swift: the package and its tests were neither built nor run)
 	@$(BROWSER) || echo "make test: SKIPPED Dashboard: the page was not tested in a browser; make test-browser does that"
+	@echo "make test: SKIPPED the tests with Flower, MLflow, Weights & Biases and datasets; make test-integrations runs them"
 
 # Prints, for a list of tools, what is skipped because one of them is missing.
 without = for tool in $(1); do command -v $$tool >/dev/null || { echo "make test: SKIPPED $(2); there is no $$tool"; break; }; done
@@ -98,6 +109,11 @@ test-browser: install browser ## The tests of the dashboard's page, in Chromium
 .PHONY: screenshots
 screenshots: install browser ## Train on the digits and take the pictures of docs/dashboard.md
 	$(PYTHON) scripts/screenshots.py docs/images
+# Tests of tests/flower that do without Flower are in test-python too, which skips the others.
+.PHONY: test-integrations
+test-integrations: integrations ## The tests with Flower, MLflow, Weights & Biases and datasets, in an environment of their own
+	@if $(call have,mcs mono); then $(MAKE) --no-print-directory csharp; else $(call without,mcs mono,C#: its client was not built); fi
+	$(INTEGRATIONS)/bin/python -m pytest -q tests/flower tests/trainer/test_real_inputs.py
 
 .PHONY: conformance
 conformance: install ## Run the cases of the onnx package here and in onnxruntime, and record what passes

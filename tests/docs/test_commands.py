@@ -1,10 +1,10 @@
 """The commands in the README and the pages work.
 
 A fenced block that begins with ``bash test`` is run line by line in a folder that has ``model.onnx`` (from 64 values to 10
-classes), ``train.npz``, ``test.csv`` and ``new.npz``; a dashboard is asked for its runs and ended. A block that begins with
-``bash clone`` works in a clone and builds or tests the project, which takes minutes and is what the tests are part of; its make
-targets, modules and files are looked up. There is no other ``bash`` block. ``console`` blocks are those of
-docs/first-session.md, which are run again.
+classes), ``train.npz``, ``test.csv`` and ``new.npz``, and ``train.py`` if the page has a block ``python before``; a dashboard is
+asked for its runs and ended. A block that begins with ``bash clone`` works in a clone and builds or tests the project, which
+takes minutes and is what the tests are part of; its make targets, modules and files are looked up. There is no other ``bash``
+block. ``console`` blocks are those of docs/first-session.md, which are run again.
 """
 
 from __future__ import annotations
@@ -71,6 +71,10 @@ def test_commands_run(page, tmp_path):
         comments="",
         fmt="%g",
     )
+    for script in re.findall(
+        r"^```python before\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    ):
+        (tmp_path / "train.py").write_text(script, "utf-8")
     for command in commands("test")[page]:
         if command.startswith("ortrain dashboard"):
             look_at(command, tmp_path)

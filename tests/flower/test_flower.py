@@ -5,77 +5,30 @@ The messages go through Flower's own ClientApp, ServerApp and strategies; only t
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 from languages import ROOT
 from ortrain import Trainer
-from ortrain.api import CheckpointState
+from ortrain.api import CheckpointState, Module, Optimizer
 
-pytest.importorskip("flwr", reason="needs flwr")
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp.mod import fixedclipping_mod
-from flwr.serverapp import Grid
+pytest.importorskip("flwr", reason="needs flwr: make test-integrations")
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
     FedProx,
 )
-from flwr.supercore.task_identity import TaskIdentity
+from local_grid import QUIET, identity, serve  # noqa: F401
 from ortrain.flower import Scaffold, client_app, server_app
 
 sys.path.insert(0, str(ROOT / "examples/federated"))
 from federated import task
-
-QUIET = {"min_available_nodes": 1, "min_train_nodes": 1, "min_evaluate_nodes": 1}
-
-
-class Local(Grid):
-    """Hands messages to clients in this process. A node in ``down[round]`` does not answer in that round."""
-
-    def __init__(self, app, nodes: int, down: dict[int, list[int]] | None = None) -> None:
-        self.app, self.down = app, down or {}
-        self.contexts = {
-            node: Context(1, node, {"partition-id": node - 1}, RecordDict(), {})
-            for node in range(1, nodes + 1)
-        }
-
-    def set_run(self, run) -> None: ...
-
-    @property
-    def run(self): ...
-
-    def create_message(self, *args, **kwargs): ...
-
-    def push_messages(self, messages): ...
-
-    def pull_messages(self, message_ids): ...
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.contexts)
-
-    def send_and_receive(self, messages, *, timeout=None):
-        replies = []
-        for message in messages:
-            node = message.metadata.dst_node_id
-            if node in self.down.get(int(message.content["config"]["server-round"]), []):
-                replies.append(Message(error=Error(code=1, reason="gone"), reply_to=message))
-            else:
-                replies.append(self.app(message, self.contexts[node]))
-        return replies
-
-
-@pytest.fixture(autouse=True)
-def identity(monkeypatch):
-    """Who makes messages in this process, which Flower says when it starts a server."""
-    for name in ("task", "run", "node"):
-        monkeypatch.setattr(TaskIdentity, f"_{name}_id", 1)
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +51,7 @@ def federate(folder, shards, strategy, out, down=None, mods=(), metrics=("accura
         folder, lambda context: (parts[context.node_config["partition-id"]], test), metrics=metrics, mods=mods
     )
     options = {"learning_rate": task.LEARNING_RATE, "rounds": 2, "test": test, "metrics": metrics, **options}
-    grid = Local(app, clients, down)
-    server_app(folder, strategy, out=out, **options)(grid, Context(1, 0, {}, RecordDict(), {}))
-    lines = (Path(out) / "rounds.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines], grid
+    return serve(folder, strategy, out, [app] * clients, down, **options)
 
 
 @pytest.mark.parametrize("strategy", [FedAvg, Scaffold])
@@ -170,19 +120,128 @@ def test_a_proximal_term_keeps_clients_near(folder, shards, tmp_path):
     assert moved(10.0) < 0.5 * moved(0.001)
 
 
-@pytest.mark.parametrize("kind", ["adam", "privacy"])
-def test_other_strategies_run(kind, folder, shards, tmp_path):
-    if kind == "adam":
-        rounds, _ = federate(folder, shards, FedAdam(eta=0.01, **QUIET), tmp_path, rounds=4)
-        assert rounds[-1]["accuracy"] > rounds[0]["accuracy"] + 0.1
-    else:
-        strategy = DifferentialPrivacyClientSideFixedClipping(
-            FedAvg(**QUIET), noise_multiplier=1e-3, clipping_norm=0.5, num_sampled_clients=4
+class Loop:
+    """Steps over batches in their order, with ortrain.api alone."""
+
+    def __init__(self, folder) -> None:
+        self.state = CheckpointState.load_checkpoint(str(folder / "checkpoint"))
+        self.module = Module(str(folder / "training_model.onnx"), self.state, str(folder / "eval_model.onnx"))
+        self.optimizer = Optimizer(str(folder / "optimizer_model.onnx"), self.module)
+        self.optimizer.set_learning_rate(task.LEARNING_RATE)
+        self.start = self.parameters()
+
+    def parameters(self):
+        return {name: parameter.data.astype(np.float64) for name, parameter in self.state.parameters}
+
+    def run(self, batches, added=lambda name, now: 0.0):
+        for batch in batches:
+            self.module(*batch)
+            for name, parameter in self.state.parameters:
+                parameter.grad = (parameter.grad + added(name, parameter.data)).astype(np.float32)
+            self.optimizer.step()
+            self.module.lazy_reset_grad()
+        return self.parameters()
+
+
+def in_batches(rows, count):
+    """The first rows as batches of 16, which a client takes in this order."""
+    return [tuple(column[16 * i : 16 * i + 16] for column in rows) for i in range(count)]
+
+
+def test_a_proximal_term_is_added_to_each_gradient(folder, shards, tmp_path):
+    """mu (w - w0), as in the paper of FedProx."""
+    batches = in_batches(shards[0][0], 5)
+    federate(folder, ([batches], shards[1]), FedProx(proximal_mu=0.5, **QUIET), tmp_path, rounds=1, clients=1)
+    loop = Loop(folder)
+    expected = loop.run(batches, lambda name, now: 0.5 * (now - loop.start[name]))
+    plain = Loop(folder).run(batches)
+    assert any(np.abs(plain[name] - values).max() > 1e-3 for name, values in expected.items())
+    for name, values in parameters(tmp_path / "round-1.ckpt").items():
+        np.testing.assert_allclose(values, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_adam_on_the_server_takes_the_mean_change_for_a_gradient(folder, shards, tmp_path):
+    """Two rounds of the formulas that Flower documents for FedAdam, on clients that the plain loop trains."""
+    batches = [in_batches(part, 2) for part in shards[0]]
+    strategy = FedAdam(eta=0.02, beta_1=0.9, beta_2=0.99, tau=1e-3, **QUIET)
+    federate(folder, (batches, shards[1]), strategy, tmp_path)
+    now = Loop(folder).start
+    m = {name: 0.0 for name in now}
+    v = dict(m)
+    for number in (1, 2):
+        ends = []
+        for part in batches:
+            loop = Loop(folder)
+            for name, values in now.items():
+                loop.state.parameters[name] = values.astype(np.float32)
+            ends.append(loop.run(part))
+        rate = 0.02 * np.sqrt(1 - 0.99 ** (number + 1)) / (1 - 0.9 ** (number + 1))
+        for name in now:
+            change = np.mean([end[name] for end in ends], axis=0) - now[name]
+            m[name] = 0.9 * m[name] + 0.1 * change
+            v[name] = 0.99 * v[name] + 0.01 * change**2
+            now[name] = now[name] + rate * m[name] / (np.sqrt(v[name]) + 1e-3)
+        for name, values in parameters(tmp_path / f"round-{number}.ckpt").items():
+            np.testing.assert_allclose(values, now[name], rtol=1e-3, atol=2e-5)
+
+
+def test_control_variates_are_those_of_the_paper(folder, shards, tmp_path):
+    """c_i = (x - y_i) / (K rate) in the first round, where all are zero before; then y_i takes c - c_i with it."""
+    batches = [in_batches(part, 3) for part in shards[0][:2]]
+    federate(folder, (batches, shards[1]), Scaffold(**QUIET), tmp_path, clients=2)
+    start = Loop(folder).start
+    ends = [Loop(folder).run(part) for part in batches]
+    own = [{name: (start[name] - end[name]) / (3 * task.LEARNING_RATE) for name in start} for end in ends]
+    mean = {name: np.mean([end[name] for end in ends], axis=0) for name in start}
+    after = []
+    for part, control in zip(batches, own, strict=True):
+        loop = Loop(folder)
+        for name, values in mean.items():
+            loop.state.parameters[name] = values.astype(np.float32)
+        towards = {name: np.mean([each[name] for each in own], axis=0) - control[name] for name in start}
+        after.append(loop.run(part, lambda name, now, towards=towards: towards[name]))
+    assert any(np.abs(after[0][name] - mean[name]).max() > 1e-2 for name in start)
+    for name, values in parameters(tmp_path / "round-2.ckpt").items():
+        np.testing.assert_allclose(
+            values, np.mean([end[name] for end in after], axis=0), rtol=1e-3, atol=1e-5
         )
-        federate(folder, shards, strategy, tmp_path, rounds=1, mods=[fixedclipping_mod])
-        start, now = parameters(folder / "checkpoint"), parameters(tmp_path / "round-1.ckpt")
-        norm = np.sqrt(sum(float(np.square(now[name] - start[name]).sum()) for name in start))
-        assert 0.05 < norm < 0.6  # a mean of updates that were clipped to 0.5, and a little noise
+
+
+PRIVATE = {
+    "clipped by clients": lambda: (
+        DifferentialPrivacyClientSideFixedClipping(FedAvg(**QUIET), 1e-3, 0.5, num_sampled_clients=4),
+        [fixedclipping_mod],
+    ),
+    "clipped by the server": lambda: (
+        DifferentialPrivacyServerSideFixedClipping(FedAvg(**QUIET), 1e-3, 0.5, num_sampled_clients=4),
+        [],
+    ),
+    "clipped to a norm that adapts": lambda: (
+        DifferentialPrivacyClientSideAdaptiveClipping(
+            FedAvg(**QUIET), 1e-2, num_sampled_clients=4, initial_clipping_norm=0.5
+        ),
+        [adaptiveclipping_mod],
+    ),
+    "noise of each client": lambda: (FedAvg(**QUIET), [LocalDpMod(0.5, 1e-3, 10.0, 1e-5)]),
+}
+
+
+@pytest.mark.parametrize("kind", PRIVATE)
+@pytest.mark.parametrize("as_buffer", [False, True], ids=["by name", "buffer"])
+def test_updates_are_clipped_for_privacy(kind, as_buffer, folder, shards, tmp_path):
+    strategy, mods = PRIVATE[kind]()
+    rounds, _ = federate(folder, shards, strategy, tmp_path, rounds=1, mods=mods, as_buffer=as_buffer)
+    assert rounds[1]["failures"] == []
+    start, now = parameters(folder / "checkpoint"), parameters(tmp_path / "round-1.ckpt")
+    changes = {name: now[name].astype(np.float64) - start[name] for name in start}
+    norm = np.sqrt(sum(float(np.square(change).sum()) for change in changes.values()))
+    assert 0.05 < norm < 0.8  # a mean of updates that were clipped to 0.5, and a little noise
+
+
+def test_updates_are_larger_without_clipping(folder, shards, tmp_path):
+    federate(folder, shards, FedAvg(**QUIET), tmp_path, rounds=1)
+    start, now = parameters(folder / "checkpoint"), parameters(tmp_path / "round-1.ckpt")
+    assert np.sqrt(sum(float(np.square(now[name] - start[name]).sum()) for name in start)) > 0.9
 
 
 def test_a_client_may_leave_and_come_back(folder, shards, tmp_path):

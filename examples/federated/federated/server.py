@@ -17,5 +17,5 @@ app = server_app(
     metrics=["accuracy"],
     local_epochs=task.LOCAL_EPOCHS,
     learning_rate=task.LEARNING_RATE,
-    timeout=60,
+    timeout=600,
 )

@@ -41,6 +41,16 @@ def shard(number: int) -> Rows:
     return images[rows], labels[rows]
 
 
+def write_rows(path: Path, rows: Rows) -> None:
+    """Write rows as the clients in C and C# read them."""
+    images, labels = rows
+    count, size = len(images), images[0].size
+    with path.open("wb") as file:
+        file.write(np.array([count, size], "<u8").tobytes())
+        file.write(images.astype("<f4").tobytes())
+        file.write(labels.astype("<i8").tobytes())
+
+
 def prepare(where: Path) -> None:
     """Write the artifacts: the network of the demo with its first weights, and SGD."""
     where.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,201 @@
+"""Secure aggregation with Flower's SecAgg+: the server learns the mean of the clients' parameters and none of them.
+
+Flower's modules for it, ``SecAggPlusWorkflow`` and ``secaggplus_mod``, exchange keys and masked vectors in messages, but wrap
+parameters in the records of Flower's older API and ask a strategy of that API. This file stands between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.common import Code, FitIns, FitRes, Parameters, Status, parameters_to_ndarrays
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Stage
+from flwr.common.secure_aggregation.secaggplus_constants import Key as SecAggKey
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server.compat.legacy_context import LegacyContext
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+from flwr.serverapp import Grid
+
+from ortrain.flower.records import BUFFER, array
+
+_NUMPY = "numpy.ndarray"
+
+
+# ---- on the client ----
+
+
+def is_masked(message: Message) -> bool:
+    """Return whether a message is one of secure aggregation."""
+    return "fitins.parameters" in message.content.array_records
+
+
+def instructions(message: Message) -> tuple[ArrayRecord, Mapping[str, Any]]:
+    """Return the parameters and the configuration of a message."""
+    content = message.content
+    if is_masked(message):
+        [values] = content.array_records["fitins.parameters"].values()
+        return ArrayRecord({BUFFER: values}), content.config_records["fitins.config"]
+    return content["arrays"], content.config_records.get("config", {})
+
+
+def to_be_masked(arrays: ArrayRecord, metrics: MetricRecord, count: int) -> RecordDict:
+    """Return a reply whose parameters ``secaggplus_mod`` masks."""
+    parameters = Parameters([arrays[BUFFER].data], _NUMPY)
+    content: RecordDict = compat.fitres_to_recorddict(
+        FitRes(Status(Code.OK, ""), parameters, count, {}), False
+    )
+    content["metrics"] = metrics
+    return content
+
+
+# ---- on the server ----
+
+
+class SecureGrid:
+    """A grid that sends instructions to train through a workflow of secure aggregation.
+
+    In the place of each client's parameters it returns their mean by rows, so that strategies which average by rows average
+    equal values. ``failed`` is told if there is no mean.
+    """
+
+    def __init__(self, grid: Grid, workflow: Any, context: Context, failed: Callable[[str], None]) -> None:
+        self._grid, self._workflow, self._context, self._failed = grid, workflow, context, failed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages; those of training go through the protocol."""
+        asked = list(messages)
+        if not asked or asked[0].metadata.message_type.split(".")[0] != "train":
+            return list(self._grid.send_and_receive(asked, timeout=timeout))
+        replies: list[Message] = []
+        while asked:
+            strategy = _OneRound(asked, self._workflow.max_weight)
+            try:
+                self._run(strategy, timeout)
+            except _LeftEarly as left:
+                asked = [message for message in asked if message.metadata.dst_node_id not in left.nodes]
+                continue
+            replies = strategy.replies()
+            break
+        if not replies:
+            self._failed("secure aggregation: too few clients went through the protocol for a mean")
+        return replies
+
+    def _run(self, strategy: _OneRound, timeout: float | None) -> None:
+        context = Context(
+            self._context.run_id,
+            self._context.node_id,
+            self._context.node_config,
+            RecordDict(),
+            self._context.run_config,
+        )
+        legacy = LegacyContext(context, strategy=strategy, client_manager=strategy)
+        legacy.state[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: strategy.round})
+        legacy.state[MAIN_PARAMS_RECORD] = compat.parameters_to_arrayrecord(Parameters([], _NUMPY), True)
+        self._workflow.timeout = timeout
+        self._workflow(_Replies(self._grid, strategy), legacy)
+
+
+class _LeftEarly(Exception):
+    """Clients have left before they gave the others shares of their keys.
+
+    The workflow would go on, let the others train, and fail when it asks them for those shares. So it begins again without
+    these clients.
+    """
+
+    def __init__(self, nodes: set[int]) -> None:
+        super().__init__(nodes)
+        self.nodes = nodes
+
+
+class _Replies:
+    """The grid of one round, which notes what the clients report beside the masked vector."""
+
+    def __init__(self, grid: Grid, strategy: _OneRound) -> None:
+        self._grid, self._strategy = grid, strategy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        sent = list(messages)
+        stages = {message.content[RECORD_KEY_CONFIGS][SecAggKey.STAGE] for message in sent}
+        found = list(self._grid.send_and_receive(sent, timeout=timeout))
+        if stages <= {Stage.SETUP, Stage.SHARE_KEYS}:
+            there = {reply.metadata.src_node_id for reply in found if reply.has_content()}
+            left = {message.metadata.dst_node_id for message in sent} - there
+            if left:
+                raise _LeftEarly(left)
+        for reply in found:
+            if reply.has_content() and "metrics" in reply.content.metric_records:
+                self._strategy.metrics[reply.metadata.src_node_id] = reply.content.metric_records["metrics"]
+        return found
+
+
+class _OneRound:
+    """What the workflow takes for a strategy and for a manager of clients: the messages of one round and their result."""
+
+    def __init__(self, messages: list[Message], max_weight: float) -> None:
+        self._max_weight = max_weight
+        self._asked = {message.metadata.dst_node_id: message for message in messages}
+        self.round = int(messages[0].content["config"]["server-round"])
+        self.metrics: dict[int, MetricRecord] = {}
+        self._mean: FlowerArray | None = None
+        self._nodes: list[int] = []
+        for message in messages:
+            names = list(message.content["arrays"])
+            if names != [BUFFER]:
+                raise ValueError(
+                    "secure aggregation sends one array of parameters, which fits strategies that average parameters "
+                    f"alone; this strategy sends {', '.join(names)}"
+                )
+
+    def num_available(self) -> int:
+        """Return how many clients there are."""
+        return len(self._asked)
+
+    def configure_fit(self, *_: Any) -> list[tuple[Any, FitIns]]:
+        """Return what is sent to each client."""
+        return [
+            (
+                SimpleNamespace(node_id=node),
+                FitIns(
+                    Parameters([message.content["arrays"][BUFFER].data], _NUMPY),
+                    dict(message.content["config"]),
+                ),
+            )
+            for node, message in self._asked.items()
+        ]
+
+    def aggregate_fit(
+        self, server_round: int, results: list[tuple[Any, FitRes]], failures: Any
+    ) -> tuple[None, Any]:
+        """Keep the mean, which the workflow has put in the place of each client's parameters."""
+        most = max(result.num_examples for _, result in results)
+        if most > self._max_weight:
+            raise ValueError(
+                f"secure aggregation: a client has used {most} rows, but SecAggPlusWorkflow was given max_weight="
+                f"{self._max_weight:g}, beyond which the sum of the masked parameters is wrong"
+            )
+        [values] = parameters_to_ndarrays(results[0][1].parameters)
+        self._mean = array(values)
+        self._nodes = [proxy.node_id for proxy, _ in results]
+        return None, {}
+
+    def replies(self) -> list[Message]:
+        """Return a reply of each client whose parameters are part of the mean."""
+        return [
+            Message(
+                content=RecordDict(
+                    {"arrays": ArrayRecord({BUFFER: self._mean}), "metrics": self.metrics[node]}
+                ),
+                reply_to=self._asked[node],
+            )
+            for node in self._nodes
+        ]
