@@ -109,6 +109,7 @@ test-browser: install browser ## The tests of the dashboard's page, in Chromium
 .PHONY: screenshots
 screenshots: install browser ## Train on the digits and take the pictures of docs/dashboard.md
 	$(PYTHON) scripts/screenshots.py docs/images
+
 # Tests of tests/flower that do without Flower are in test-python too, which skips the others.
 .PHONY: test-integrations
 test-integrations: integrations ## The tests with Flower, MLflow, Weights & Biases and datasets, in an environment of their own

@@ -433,7 +433,10 @@ void Node_GetDomain(const OrtNode* node, const char** domain_name) {
 }
 void Node_GetSinceVersion(const OrtNode* node, int* since_version) {
   const std::string& domain = node->node.domain;
-  const auto version = onnx_version(domain, node->node.op_type, model_of(graph_of(*node)).opset(domain));
+  const auto& opsets = model_of(graph_of(*node)).opsets;
+  const auto opset = opsets.find(domain);
+  const auto version =
+      opset == opsets.end() ? std::nullopt : onnx_version(domain, node->node.op_type, opset->second);
   *since_version = version ? static_cast<int>(version->since) : 1;
 }
 void Node_GetNumInputs(const OrtNode* node, size_t* num_inputs) { *num_inputs = node->node.inputs.size(); }

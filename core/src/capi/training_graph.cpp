@@ -151,7 +151,7 @@ void SessionGetStateWeight(const OrtSession* session, size_t index, OrtAllocator
 
 void SessionGetStateWholeShape(const OrtSession* session, size_t index, OrtValue** out) {
   const GraphState& state = state_number(session, index);
-  const Shape shape = is_divided(state) ? state.part->shape : session->session.state(state.name).shape();
+  const Shape shape = is_divided(state) ? state.part->shape : session->session().state(state.name).shape();
   *out = new OrtValue{Tensor::of(std::vector<int64_t>(shape.begin(), shape.end()))};
 }
 
