@@ -160,7 +160,7 @@ void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, con
           ": the buffer should hold ", size, " elements of type ", to_string(dtype), " (",
           trainable_only ? "trainable" : "all", " parameters), found ", buffer.size(), " of type ",
           to_string(buffer.dtype()));
-  // Parameters stored end to end are copied together.
+  // Parameters stored end to end are copied together. Those of a nominal state are not stored yet.
   std::byte* at = buffer.raw();
   for (size_t i = 0; i < wanted.size();) {
     const Tensor& data = wanted[i]->data;
@@ -171,7 +171,7 @@ void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, con
     }
     size_t bytes = 0;
     for (; i < wanted.size() && !wanted[i]->layout &&
-           (bytes == 0 || wanted[i]->data.raw() == data.raw() + bytes);
+           (bytes == 0 || (data.raw() != nullptr && wanted[i]->data.raw() == data.raw() + bytes));
          ++i)
       bytes += wanted[i]->data.bytes();
     if (bytes > 0) copy(data.raw(), at, bytes);
