@@ -217,3 +217,14 @@ def test_a_number_of_columns_that_cannot_be_shared_is_refused() -> None:
         ValueError, match=r"horizontal_parallel_size is 3, but nothing in the model can be divided"
     ):
         part_of("mlp", 0, 3)
+
+
+def test_exports_of_real_architectures(tmp_path: pathlib.Path) -> None:
+    """What is divided is up to the export, but never what comes out."""
+    folders = sorted((pathlib.Path(__file__).parents[1] / "data" / "exports").glob("*/"))
+    run(2, PROGRAM.parent / "divide_exports.py", tmp_path / "out.json", *folders, seconds=200)
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert len(found) == len(folders)
+    for name, (divided, difference) in found.items():
+        assert divided >= 3, name
+        assert difference < 2e-6, name
