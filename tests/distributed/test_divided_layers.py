@@ -164,6 +164,13 @@ def test_ranks_drop_elements_of_their_own_in_their_parts(tmp_path: pathlib.Path)
         np.testing.assert_array_equal(whole(tmp_path)[name], value, err_msg=name)
 
 
+def test_different_batches_are_refused(tmp_path: pathlib.Path) -> None:
+    settings = Layers(parts=True, members=dict(HORIZONTAL))
+    done = mpiexec(2, PROGRAM, tmp_path, json.dumps(asdict(settings)), seconds=40)
+    assert done.returncode != 0
+    assert "ranks 0 to 1 share layers and were fed different values" in done.stdout + done.stderr
+
+
 def test_a_rank_that_leaves_is_named(tmp_path: pathlib.Path) -> None:
     settings = Layers(lost=True, members=dict(HORIZONTAL))
     mpiexec(2, PROGRAM, tmp_path, json.dumps(asdict(settings)), seconds=40)
