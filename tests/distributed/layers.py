@@ -35,6 +35,7 @@ class Layers:
     optimizer: str = "AdamOptimizer"
     load: str = ""
     evaluates: bool = True  # after training
+    parts: bool = False  # of a batch, for ranks that should have the same
     lost: bool = False  # rank 1 leaves after two steps
     floats: dict[str, float] = field(default_factory=dict)
     members: dict[str, Any] = field(default_factory=dict)

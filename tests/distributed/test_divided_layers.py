@@ -164,6 +164,13 @@ def test_ranks_drop_elements_of_their_own_in_their_parts(tmp_path: pathlib.Path)
         np.testing.assert_array_equal(whole(tmp_path)[name], value, err_msg=name)
 
 
+def test_different_batches_are_refused(tmp_path: pathlib.Path) -> None:
+    settings = Layers(parts=True, members=dict(HORIZONTAL))
+    done = mpiexec(2, PROGRAM, tmp_path, json.dumps(asdict(settings)), seconds=40)
+    assert done.returncode != 0
+    assert "ranks 0 to 1 share layers and were fed different values" in done.stdout + done.stderr
+
+
 def test_a_rank_that_leaves_is_named(tmp_path: pathlib.Path) -> None:
     settings = Layers(lost=True, members=dict(HORIZONTAL))
     mpiexec(2, PROGRAM, tmp_path, json.dumps(asdict(settings)), seconds=40)
@@ -217,3 +224,14 @@ def test_a_number_of_columns_that_cannot_be_shared_is_refused() -> None:
         ValueError, match=r"horizontal_parallel_size is 3, but nothing in the model can be divided"
     ):
         part_of("mlp", 0, 3)
+
+
+def test_exports_of_real_architectures(tmp_path: pathlib.Path) -> None:
+    """What is divided is up to the export, but never what comes out."""
+    folders = sorted((pathlib.Path(__file__).parents[1] / "data" / "exports").glob("*/"))
+    run(2, PROGRAM.parent / "divide_exports.py", tmp_path / "out.json", *folders, seconds=200)
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert len(found) == len(folders)
+    for name, (divided, difference) in found.items():
+        assert divided >= 3, name
+        assert difference < 2e-6, name

@@ -20,9 +20,11 @@ settings.members.update(world_rank=comm.rank, world_size=comm.size)
 session = session_of(settings)
 if settings.load:
     session.load_state(pickle.loads(pathlib.Path(settings.load).read_bytes()))
+if settings.parts:
+    train(session, settings, comm.rank, comm.size)
 if settings.lost:
     try:
-        train(session, Layers(settings.model, steps=2 if comm.rank == 1 else 4))
+        train(session, Layers(settings.model, steps=2 if comm.rank == 1 else 4, evaluates=False))
     except LostRankError as lost:
         (out / f"report of {comm.rank}").write_text(f"{lost.ranks} {lost}")
     sys.exit(0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import pathlib
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,11 +117,26 @@ class HorizontalTraining(SharedTraining):
         options: RunOptions,
         places: Mapping[str, OrtValue],
     ) -> list[OrtValue]:
+        self._expect_same(values)
         summing = _ortrain.RankSum(options._handle, lambda array: self._layer.sum(array, _DOING))
         try:
             return super()._core_run(fetches, values, options, places)
         finally:
             summing.check()
+
+    def _expect_same(self, values: Mapping[str, OrtValue]) -> None:
+        """Raise unless all ranks that share layers are fed the same."""
+        digest = 0
+        for name in sorted(values):
+            array = np.ascontiguousarray(values[name].numpy())
+            if array.dtype != object:
+                digest = zlib.crc32(array.reshape(-1).view(np.uint8).data, digest)
+        if self._layer.sum(np.array([float(digest)]), _DOING)[0] != float(digest) * self._width:
+            first = self.world.rank - self._place
+            raise invalid(
+                f"ranks {first} to {first + self._width - 1} share layers and were fed different values; "
+                f"expected the same batch on all of them"
+            )
 
     def _squares(self, gradients: Array) -> float:
         """Return the sum of the squares of all gradients, where each rank has some whole and parts of others."""
