@@ -10,14 +10,15 @@ public class AdapterTests
 {
     private static string PathOf(string name)
     {
-        return Path.Combine("tests", "data", "formats", name);
+        string data = Path.GetDirectoryName(Environment.GetEnvironmentVariable("ORTRAIN_REFERENCE_MEMBERS"));
+        return Path.Combine(data, "formats", name);
     }
 
     private static float[] Run(InferenceSession session, RunOptions options)
     {
         using (OrtValue x = OrtValue.CreateTensorValueFromMemory(new[] { 1f, 2f, 3f }, new long[] { 3 }))
         using (OrtValue c = OrtValue.CreateTensorValueFromMemory(new[] { true }, new long[0]))
-        using (var outputs = session.Run(options, new[] { "x", "c" }, new[] { x, c }, new[] { "z" }))
+        using (var outputs = session.Run(options, new[] { "x", "c" }, new[] { x, c }, new[] { "y" }))
         {
             return outputs[0].GetTensorDataAsSpan<float>().ToArray();
         }
