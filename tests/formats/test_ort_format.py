@@ -352,3 +352,23 @@ def test_artifacts_that_1_19_2_wrote_in_ort_format_train_as_recorded(mlp: Fixtur
     module.eval()
     evals = [float(module(x, y)) for x, y in mlp.batches[: len(mlp.expected.get("eval_losses_after", []))]]
     np.testing.assert_allclose(evals, mlp.expected.get("eval_losses_after", []), rtol=1e-4)
+
+
+def test_a_model_whose_nodes_lack_what_their_operators_need_is_not_converted() -> None:
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [], "body", [info("i", TensorProto.INT64, []), info("go", TensorProto.BOOL, [])], []
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["m", "c", "x"], ["y"], body=body)],
+        "graph",
+        [
+            info("m", TensorProto.INT64, []),
+            info("c", TensorProto.BOOL, []),
+            info("x", TensorProto.FLOAT, [2]),
+        ],
+        [info("y", TensorProto.FLOAT, [2])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(InvalidModelError, match="Loop"):
+        in_ort_format(model.SerializeToString())
