@@ -22,10 +22,8 @@ static void run(OrtSession* session, const OrtRunOptions* options, const char* c
   float x[] = {1, 2}, w[] = {100, 200};
   const int64_t shape[] = {2};
   OrtValue *inputs[2] = {NULL, NULL}, *outputs[2] = {NULL, NULL};
-  OK(ort->CreateTensorWithDataAsOrtValue(cpu, x, sizeof x, shape, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
-                                         &inputs[0]));
-  OK(ort->CreateTensorWithDataAsOrtValue(cpu, w, sizeof w, shape, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
-                                         &inputs[1]));
+  OK(ort->CreateTensorWithDataAsOrtValue(cpu, x, sizeof x, shape, 1, 1, &inputs[0]));
+  OK(ort->CreateTensorWithDataAsOrtValue(cpu, w, sizeof w, shape, 1, 1, &inputs[1]));
   const char* wanted[] = {"y", "z"};
   OrtStatus* status =
       ort->Run(session, options, names, (const OrtValue* const*)inputs, count, wanted, 2, outputs);
@@ -107,7 +105,7 @@ static void ort_format(const char* model, const char* folder) {
   OK(ort->CreateSessionOptions(&as_ort));
   OK(ort->CreateSessionOptions(&as_onnx));
   OK(ort->SetOptimizedModelFilePath(saving, path));
-  OK(ort->SetSessionGraphOptimizationLevel(saving, ORT_DISABLE_ALL));
+  OK(ort->SetSessionGraphOptimizationLevel(saving, 0));
   OK(ort->AddSessionConfigEntry(as_ort, "session.load_model_format", "ORT"));
   OK(ort->AddSessionConfigEntry(as_onnx, "session.load_model_format", "ONNX"));
   OK(ort->CreateSession(env, model, saving, &session));
@@ -137,8 +135,7 @@ static void ort_format(const char* model, const char* folder) {
 
 static void memory(void) {
   OrtMemoryInfo* info = NULL;
-  OK(ort->CreateMemoryInfo_V2("Cpu", OrtMemoryInfoDeviceType_CPU, 0, 0, OrtDeviceMemoryType_DEFAULT, 0,
-                              OrtDeviceAllocator, &info));
+  OK(ort->CreateMemoryInfo_V2("Cpu", 0, 0, 0, 0, 0, 0, &info));
   const char* name = NULL;
   int id = -1, same = -1;
   OrtMemoryInfoDeviceType type;
@@ -153,9 +150,9 @@ static void memory(void) {
 int main(int count, char** arguments) {
   if (count < 7) return 2;
   open_library(arguments[1]);
-  OK(ort->CreateEnv(ORT_LOGGING_LEVEL_FATAL, "formats", &env));
+  OK(ort->CreateEnv(4, "formats", &env));
   OrtMemoryInfo* info = NULL;
-  OK(ort->CreateCpuMemoryInfo(OrtDeviceAllocator, OrtMemTypeDefault, &info));
+  OK(ort->CreateCpuMemoryInfo(0, 0, &info));
   cpu = info;
   adapters(arguments[2], arguments[3]);
   external_data(arguments[4], arguments[5]);

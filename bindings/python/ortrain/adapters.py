@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import StrPath
+
+if TYPE_CHECKING:  # it imports what imports this module
+    from ortrain._support import StrPath
 
 
 class LoraAdapter:
@@ -65,7 +67,10 @@ class AdapterFormat:
         return read
 
     def export_adapter(self, file_path: StrPath) -> None:
-        """Write the file, which onnxruntime 1.20 and later read too. An existing file is replaced in one step."""
+        """Write the file, replacing an existing one in one step.
+
+        onnxruntime 1.20 and later read it too; new versions refuse truth values and tensors without dimensions.
+        """
         handle = _ortrain.create_lora_adapter_from_values(
             list(self._parameters), list(self._parameters.values()), *self._versions
         )

@@ -313,7 +313,8 @@ class Language(Base):
                 else:
                     out.append(f'check_array({p.name}, {length.name}, "{p.name}", "{length.name}");')
             elif p.type == "allocator" and p.direction == "in":
-                out.append(f'check_allocator({p.name}, "{p.name}");')
+                given = f"if ({p.name} != nullptr) " if p.nullable else ""
+                out.append(f'{given}check_allocator({p.name}, "{p.name}");')
             elif not p.nullable:
                 out.append(f'check_pointer({p.name}, "{p.name}");')
         return out

@@ -129,7 +129,7 @@ void ConvertModel(const void* model_data, size_t model_length, const char* forma
   const std::string wanted = format;
   require(wanted == "ONNX" || wanted == "ORT", ErrorCode::kInvalidArgument,
           "expected the format ONNX or ORT, found '", wanted, "'");
-  const Model model = read_model(model_data, model_length);
+  const Model model = load_model(model_data, model_length);
   give(wanted == "ORT" ? write_ort_model(model) : write_model(model), allocator, out, out_length);
 }
 

@@ -114,6 +114,24 @@ void read_typed(const onnx::TensorProto& proto, Tensor& tensor, DType dtype, con
   fail(ErrorCode::kNotImplemented, "tensors of type ", to_string(dtype), " are not supported");
 }
 
+// Files in ORT format store indices in the narrowest type that holds them.
+bool is_index(DType dtype) {
+  return dtype == DType::kInt64 || dtype == DType::kInt32 || dtype == DType::kInt16 || dtype == DType::kInt8;
+}
+
+int64_t index_at(const Tensor& indices, int64_t i) {
+  switch (indices.dtype()) {
+    case DType::kInt8:
+      return indices.data<int8_t>()[i];
+    case DType::kInt16:
+      return indices.data<int16_t>()[i];
+    case DType::kInt32:
+      return indices.data<int32_t>()[i];
+    default:
+      return indices.data<int64_t>()[i];
+  }
+}
+
 uint64_t parse_size(const std::string& text, const char* key) {
   uint64_t value = 0;
   const char* end = text.data() + text.size();
@@ -256,7 +274,7 @@ Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& f
   require(bits_of(values.dtype()) >= 8, ErrorCode::kNotImplemented, "sparse tensors of type ",
           to_string(values.dtype()), " are not supported");
   const bool flat = indices.shape().size() == 1;
-  require(values.shape().size() == 1 && indices.dtype() == DType::kInt64 &&
+  require(values.shape().size() == 1 && is_index(indices.dtype()) &&
               indices.shape() == (flat ? Shape{stored} : Shape{stored, rank}),
           ErrorCode::kInvalidGraph, "a sparse tensor of ", stored, " values needs indices of type int64",
           to_string(Shape{stored}), " or int64", to_string(Shape{stored, rank}), ", found ",
@@ -264,12 +282,11 @@ Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& f
   Tensor dense = values.dtype() == DType::kString ? text_tensor(shape) : Tensor(values.dtype(), shape);
   const size_t size = size_of(values.dtype());
   if (values.dtype() != DType::kString) std::memset(dense.raw(), 0, dense.bytes());
-  const int64_t* index = indices.data<int64_t>();
   for (int64_t i = 0, before = -1; i < stored; ++i) {
-    int64_t at = flat ? index[i] : 0;
+    int64_t at = flat ? index_at(indices, i) : 0;
     bool inside = !flat || (at >= 0 && at < count);
     for (int64_t d = 0; !flat && d < rank; ++d) {
-      const int64_t one = index[i * rank + d];
+      const int64_t one = index_at(indices, i * rank + d);
       inside = inside && one >= 0 && one < shape[static_cast<size_t>(d)];
       if (inside) at = at * shape[static_cast<size_t>(d)] + one;
     }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "infer/value_types.h"
+#include "op/operator.h"
 #include "op/signature.h"
 #include "ort_model_generated.h"
 #include "runtime/error.h"
@@ -50,7 +51,9 @@ class OrtWriter {
     const ValueTypes types(model_);
     const Offset<ort::Graph> graph = write_graph(model_.graph, types);
     std::vector<Offset<ort::OperatorSetId>> opsets;
-    for (const auto& [domain, version] : model_.opsets)
+    std::map<std::string, int64_t> imported = model_.opsets;
+    imported.emplace(kMicrosoft, 1);  // onnxruntime rewrites what it reads with operators of this domain
+    for (const auto& [domain, version] : imported)
       opsets.push_back(ort::CreateOperatorSetId(builder_, text(domain), version));
     std::vector<Offset<ort::StringStringEntry>> metadata;
     for (const auto& [key, value] : model_.metadata)

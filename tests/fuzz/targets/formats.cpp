@@ -4,6 +4,7 @@
 #include "graph/onnx_reader.h"
 #include "graph/ort_reader.h"
 #include "infer/ort_writer.h"
+#include "op/signature.h"
 #include "state/adapter_io.h"
 
 using namespace ortrain;
@@ -14,13 +15,13 @@ namespace {
 void run_model(const uint8_t* data, size_t size) {
   std::string written;
   try {
-    written = write_ort_model(read_model(data, size));
+    written = write_ort_model(load_model(data, size));
   } catch (const Error&) {
     return;
   }
   std::string again;
   try {
-    again = write_ort_model(read_model(written.data(), written.size()));
+    again = write_ort_model(load_model(written.data(), written.size()));
   } catch (const Error& error) {
     wrong("a model that was read and written in ORT format cannot be read again: " + error.message());
   }
@@ -66,7 +67,9 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   if (below(random, 2) != 0 && is_ort_model(data, size)) try {
       onnx::ModelProto model = parse_ort_model(data, size);
       mutate_model(model, random);
-      const std::string written = write_ort_model(convert_model(model, {}, {}));
+      const Model changed = convert_model(model, {}, {});
+      check_signatures(changed);
+      const std::string written = write_ort_model(changed);
       if (written.size() <= max_size) {
         std::copy(written.begin(), written.end(), data);
         return written.size();

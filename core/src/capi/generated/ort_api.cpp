@@ -1977,7 +1977,7 @@ OrtStatus* ORT_API_CALL AddExternalInitializersFromFilesInMemory(OrtSessionOptio
 OrtStatus* ORT_API_CALL CreateLoraAdapter(const ORTCHAR_T* adapter_file_path, OrtAllocator* allocator, OrtLoraAdapter** out) noexcept {
   return guarded("CreateLoraAdapter", [&] {
     check_pointer(adapter_file_path, "adapter_file_path");
-    check_allocator(allocator, "allocator");
+    if (allocator != nullptr) check_allocator(allocator, "allocator");
     check_pointer(out, "out");
     capi::CreateLoraAdapter(adapter_file_path, allocator, out);
   });
@@ -1986,7 +1986,7 @@ OrtStatus* ORT_API_CALL CreateLoraAdapter(const ORTCHAR_T* adapter_file_path, Or
 OrtStatus* ORT_API_CALL CreateLoraAdapterFromArray(const void* bytes, size_t num_bytes, OrtAllocator* allocator, OrtLoraAdapter** out) noexcept {
   return guarded("CreateLoraAdapterFromArray", [&] {
     check_array(bytes, num_bytes, "bytes", "num_bytes");
-    check_allocator(allocator, "allocator");
+    if (allocator != nullptr) check_allocator(allocator, "allocator");
     check_pointer(out, "out");
     capi::CreateLoraAdapterFromArray(bytes, num_bytes, allocator, out);
   });
