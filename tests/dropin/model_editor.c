@@ -196,6 +196,7 @@ static void types(void) {
   ort->ReleaseTypeInfo(tensor);
   CODE(ort->SetDimensions(shape, wrong, 2));
   CODE(editor->CreateTensorTypeInfo(shape, &tensor));
+  ort->ReleaseTypeInfo(tensor);
   ort->ReleaseTensorTypeAndShapeInfo(shape);
   ort->ReleaseValueInfo(NULL);
   ort->ReleaseNode(NULL);

@@ -8,6 +8,7 @@
 #import "ort_error.h"
 
 #import "ort_coreml_execution_provider.h"
+#import "ort_custom_op_registration.h"
 #import "ort_env.h"
 #import "ort_execution_providers.h"
 #import "ort_session.h"

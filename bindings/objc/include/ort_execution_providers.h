@@ -63,15 +63,33 @@ BOOL ORTIsCoreMLExecutionProviderAvailable(void);
                 providerOptions:(NSDictionary<NSString *, NSString *> *)providerOptions
                           error:(NSError *_Nullable *_Nullable)error;
 
-/** Asks for CoreML, as appendExecutionProvider:providerOptions:error: does. */
+/**
+ * Asks for CoreML, as appendExecutionProvider:providerOptions:error: does.
+ *
+ * @param options Its settings.
+ * @param error Set when it fails. May be NULL.
+ * @return NO.
+ */
 - (BOOL)appendCoreMLExecutionProviderWithOptions:(ORTCoreMLExecutionProviderOptions *)options
                                            error:(NSError *_Nullable *_Nullable)error;
 
-/** Asks for CoreML, as appendExecutionProvider:providerOptions:error: does. */
+/**
+ * Asks for CoreML, as appendExecutionProvider:providerOptions:error: does.
+ *
+ * @param providerOptions Its settings by name.
+ * @param error Set when it fails. May be NULL.
+ * @return NO.
+ */
 - (BOOL)appendCoreMLExecutionProviderWithOptionsV2:(NSDictionary *)providerOptions
                                              error:(NSError *_Nullable *_Nullable)error;
 
-/** Asks for XNNPACK, as appendExecutionProvider:providerOptions:error: does. */
+/**
+ * Asks for XNNPACK, as appendExecutionProvider:providerOptions:error: does.
+ *
+ * @param options Its settings.
+ * @param error Set when it fails. May be NULL.
+ * @return NO.
+ */
 - (BOOL)appendXnnpackExecutionProviderWithOptions:(ORTXnnpackExecutionProviderOptions *)options
                                             error:(NSError *_Nullable *_Nullable)error;
 

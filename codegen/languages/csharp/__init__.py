@@ -69,7 +69,8 @@ class Language(Base):
 
     def files(self) -> Iterable[File]:
         """Return the tables, the enumerations, the classes, the versions and the page."""
-        for table in filter(lambda table: self.spec.calls_of(table["name"]), self.spec.tables):
+        used = {call.table for cls in self.classes for m in cls.methods for call in m.calls.values()}
+        for table in filter(lambda table: table["name"] in used, self.spec.tables):
             yield File("csharp/table.cs.j2", f"{SOURCES}/{self.c.table(table['name'])}.cs", {"table": table})
         yield File("csharp/version.cs.j2", f"{SOURCES}/ApiVersion.cs")
         yield File("csharp/version.props.j2", f"{SOURCES}/Version.props")

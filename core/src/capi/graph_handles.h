@@ -15,8 +15,8 @@
 
 struct OrtValueInfo {
   std::string name;
-  std::optional<OrtTypeInfo> type;  // as stated or inferred; nothing: not known
-  const OrtGraph* graph = nullptr;  // that it belongs to; null: to the caller
+  mutable std::optional<OrtTypeInfo> type;  // as stated, or inferred when it was first asked for
+  const OrtGraph* graph = nullptr;          // that it belongs to; null: to the caller
 };
 
 struct OrtNode {
@@ -72,6 +72,8 @@ struct OrtGraph {
   bool is_outer(const std::string& value) const;
   // The object for a value, always the same one; null for "".
   const OrtValueInfo* value(const std::string& value) const;
+  // Its type; null if that is not known.
+  const OrtTypeInfo* type(const OrtValueInfo& value) const;
   // The model that the graph is in; null if it is in none.
   const OrtModel* root() const;
 
@@ -79,7 +81,7 @@ struct OrtGraph {
   struct Inference;  // of types
 
   const std::unordered_map<std::string, Links>& all_links() const;
-  std::optional<OrtTypeInfo> type_of(const std::string& value) const;
+  std::optional<OrtTypeInfo> find_type(const std::string& value) const;
   const ortrain::ValueTypes* types() const;
 
   mutable std::recursive_mutex lock_;  // const objects are read by several threads
@@ -100,6 +102,7 @@ struct OrtModel {
   OrtModelMetadata metadata;
   std::string producer_version;
   std::basic_string<ORTCHAR_T> path;
+  bool is_read = false;             // from a file, which need not state a version of the ONNX domain
   std::unique_ptr<OrtGraph> graph;  // null: none yet
 };
 
@@ -116,8 +119,8 @@ struct BuiltModel {
 // Whether tensors that a program gave a graph are copied, unless it says that they are external.
 enum class Initializers { kShared, kCopied };
 
-// The model that a program has built. Throws kInvalidArgument if it has no graph or no version of the ONNX
-// domain.
+// The model that a program has built or read. Throws kInvalidArgument if it has no graph, or states no
+// version of the ONNX domain.
 BuiltModel built(const OrtModel& model, Initializers initializers);
 // Adds the parts of a graph to a model. Inputs and outputs, if the graph states any, replace those of the
 // model.

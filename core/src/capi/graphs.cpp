@@ -9,10 +9,6 @@
 #include "graph/checked_model.h"
 #include "op/signature.h"
 
-using ortrain::ErrorCode;
-using ortrain::fail;
-using ortrain::require;
-
 // ---- what handles know ----
 
 OrtNode::OrtNode(ortrain::Node given) : node(std::move(given)) {
@@ -32,6 +28,7 @@ void OrtGraph::changes() {
   links_.reset();
   values_.clear();
   inference_.reset();
+  for (const auto& [name, value] : others_) value->type.reset();
 }
 
 const OrtGraph::Initializer* OrtGraph::initializer(const std::string& value) const {
@@ -109,25 +106,32 @@ const ortrain::ValueTypes* OrtGraph::types() const {
   return inference_->types ? &*inference_->types : nullptr;
 }
 
-std::optional<OrtTypeInfo> OrtGraph::type_of(const std::string& value) const {
-  if (const Initializer* known = initializer(value)) {
+std::optional<OrtTypeInfo> OrtGraph::find_type(const std::string& name) const {
+  const OrtGraph* elsewhere = source ? source : is_outer(name) ? parent->graph : nullptr;
+  if (elsewhere) {
+    const OrtTypeInfo* found = elsewhere->type(*elsewhere->value(name));
+    return found ? std::optional(*found) : std::nullopt;
+  }
+  if (const Initializer* known = initializer(name)) {
     OrtTypeInfo type;
     type.tensor = ortrain::capi::describe(ortrain::capi::tensor_of(*known->value));
     return type;
   }
-  if (is_outer(value)) {
-    const OrtValueInfo* outer = parent->graph->value(value);
-    return outer->type;
-  }
-  if (const auto known = stated.find(value);
+  if (const auto known = stated.find(name);
       known != stated.end() && known->second.dtype != ortrain::DType::kUndefined)
     return ortrain::capi::type_of(known->second);
   const ortrain::ValueTypes* inferred = types();
   if (!inferred) return std::nullopt;
-  ortrain::ValueInfo info = inferred->info(value);
+  ortrain::ValueInfo info = inferred->info(name);
   if (info.dtype == ortrain::DType::kUndefined) return std::nullopt;
   ortrain::forget_made_up_names(info);
   return ortrain::capi::type_of(info);
+}
+
+const OrtTypeInfo* OrtGraph::type(const OrtValueInfo& value) const {
+  const std::lock_guard guard(lock_);
+  if (!value.type) value.type = find_type(value.name);
+  return value.type ? &*value.type : nullptr;
 }
 
 const OrtValueInfo* OrtGraph::value(const std::string& name) const {
@@ -141,7 +145,6 @@ const OrtValueInfo* OrtGraph::value(const std::string& name) const {
   if (!fresh) return at->second;
   std::unique_ptr<OrtValueInfo>& other = others_[name];
   if (!other) other = std::make_unique<OrtValueInfo>(OrtValueInfo{name, std::nullopt, this});
-  other->type = type_of(name);
   return values_[name] = other.get();
 }
 
@@ -252,6 +255,7 @@ OrtModel* opened(Model model, const ModelNotes& notes, std::basic_string<ORTCHAR
                     model.doc_string,    model.model_version, model.metadata};
   made->producer_version = model.producer_version;
   made->path = std::move(path);
+  made->is_read = true;
   made->graph = std::make_unique<OrtGraph>();
   made->graph->model = made.get();
   fill(*made->graph, model.graph, notes.overridable);
@@ -285,7 +289,7 @@ void release(OrtModel* model) noexcept { delete model; }
 
 void GetValueInfoName(const OrtValueInfo* value_info, const char** name) { *name = value_info->name.c_str(); }
 void GetValueInfoTypeInfo(const OrtValueInfo* value_info, const OrtTypeInfo** type_info) {
-  *type_info = value_info->type ? &*value_info->type : nullptr;
+  *type_info = value_info->graph ? value_info->graph->type(*value_info) : &*value_info->type;
 }
 void ValueInfo_GetValueProducer(const OrtValueInfo* value_info, const OrtNode** producer_node,
                                 size_t* producer_output_index) {
@@ -381,8 +385,7 @@ void Graph_GetGraphView(const OrtGraph* src_graph, const OrtNode** nodes, size_t
   view->parent = src_graph->parent;
   view->source = src_graph->source ? src_graph->source : src_graph;
   const auto add = [&](std::vector<std::unique_ptr<OrtValueInfo>>& list, const std::string& name) {
-    list.push_back(
-        std::make_unique<OrtValueInfo>(OrtValueInfo{name, src_graph->value(name)->type, view.get()}));
+    list.push_back(std::make_unique<OrtValueInfo>(OrtValueInfo{name, std::nullopt, view.get()}));
   };
   std::set<std::string> read;
   for (const auto& node : src_graph->nodes) {

@@ -286,7 +286,7 @@ void add_parts(const OrtGraph& graph, Initializers initializers, BuiltModel& to)
 }
 
 BuiltModel built(const OrtModel& model, Initializers initializers) {
-  require(model.opsets.count("") > 0, ErrorCode::kInvalidArgument,
+  require(model.is_read || model.opsets.count("") > 0, ErrorCode::kInvalidArgument,
           "the model states no version of the ONNX domain, expected one for the domain ''");
   require(model.graph != nullptr, ErrorCode::kInvalidArgument, "the model has no graph");
   BuiltModel out;
