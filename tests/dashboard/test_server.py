@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
+import threading
+import time
 from importlib import resources
 
 import pytest
@@ -181,6 +184,23 @@ def test_wrong_questions_are_explained(client, query, message):
     found = client.ask(f"/api/series?run={run['key']}&{query}")
     assert found.status == 400
     assert message in found.json["error"]
+
+
+def test_a_page_that_is_closed_in_between_leaves_no_traceback(client, capsys):
+    for sent in (
+        b"GET /api/ru",
+        f"GET /app.js HTTP/1.1\r\nHost: 127.0.0.1:{client.server.server_port}\r\n\r\n".encode(),
+    ):
+        for _ in range(20):
+            link = socket.create_connection(("127.0.0.1", client.server.server_port), timeout=10)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets
+            link.sendall(sent)
+            link.close()
+    assert client.ask("/api/runs").status == 200
+    deadline = time.monotonic() + 10
+    while threading.active_count() > 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert capsys.readouterr().err == ""
 
 
 def test_new_and_removed_runs_are_noticed(serve, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -80,6 +81,11 @@ class Server(ThreadingHTTPServer):
         self.url = f"http://{ADDRESS}:{self.server_port}/"
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
         self.files = _static_files()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what went wrong, unless it is only that a page was closed."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
 
     def answer(self, path: str, query: Query) -> dict[str, Any]:
         """Return what a path below ``/api`` says.
@@ -196,8 +202,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(refusal.status, str(refusal))
         except ValueError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the page was closed
 
     def _check(self) -> None:
         """Refuse what does not come from the page itself: another site whose name leads here, or one that asks for our data."""

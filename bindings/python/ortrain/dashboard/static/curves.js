@@ -106,10 +106,11 @@ export function curves(page) {
     }
     const nodes = wanted.map(([name]) => charts.get(name).node);
     if (nodes.length !== grid.children.length || nodes.some((node, index) => grid.children[index] !== node)) grid.replaceChildren(...nodes);
-    empty.hidden = runs.length > 0;
+    empty.textContent = runs.length ? "No values yet." : "No run is selected.";
+    empty.hidden = nodes.length > 0;
   }
 
-  const empty = el("p", { hidden: true }, "No run is selected.");
+  const empty = el("p", { hidden: true });
   const node = el(
     "div",
     {},
