@@ -50,7 +50,7 @@ def parameters(path):
 STRATEGIES = {
     "FedAvg": lambda: FedAvg(**QUIET),
     "FedProx": lambda: FedProx(proximal_mu=0.1, **QUIET),
-    "FedAdam": lambda: FedAdam(eta=0.5, tau=0.1, **QUIET),
+    "FedAdam": lambda: FedAdam(eta=1.0, tau=0.1, **QUIET),
 }
 
 
