@@ -66,9 +66,9 @@ def identity(monkeypatch):
         monkeypatch.setattr(TaskIdentity, f"_{name}_id", 1)
 
 
-def serve(folder, strategy, out, apps, down=None, **options):
+def serve(folder, strategy, out, apps, down=None, kind=Local, **options):
     """Run a federation; return its rounds and the grid."""
-    grid = Local(apps, down)
+    grid = kind(apps, down)
     server_app(folder, strategy, out=out, **options)(grid, Context(1, 0, {}, RecordDict(), {}))
     lines = (Path(out) / "rounds.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines], grid

@@ -16,6 +16,7 @@ from ortrain.api import CheckpointState, Module, Optimizer
 
 pytest.importorskip("flwr", reason="needs flwr: make test-integrations")
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -24,7 +25,7 @@ from flwr.serverapp.strategy import (
     FedAvg,
     FedProx,
 )
-from local_grid import QUIET, identity, serve  # noqa: F401
+from local_grid import QUIET, Local, identity, serve  # noqa: F401
 from ortrain.flower import Scaffold, client_app, server_app
 
 sys.path.insert(0, str(ROOT / "examples/federated"))
@@ -248,6 +249,26 @@ def test_a_client_may_leave_and_come_back(folder, shards, tmp_path):
     rounds, _ = federate(folder, shards, FedAvg(**QUIET), tmp_path, rounds=3, down={2: [3]})
     assert [len(entry["clients"]) for entry in rounds[1:]] == [4, 3, 4]
     assert rounds[2]["failures"] == ["node 3: gone", "node 3: gone"]
+
+
+class WithSuperLink(Local):
+    """Node 2 never answers, and for node 3 the SuperLink does, as it does for nodes that are gone."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        asked = list(messages)
+        nodes = {message.metadata.dst_node_id: message.metadata for message in asked}
+        replies = super().send_and_receive(asked, timeout=timeout)
+        kept = [reply for reply in replies if reply.metadata.src_node_id not in (2, 3)]
+        return [*kept, create_message_error_unavailable_res_message(nodes[3], "node_unavail")]
+
+
+def test_nodes_that_are_gone_are_named(folder, shards, tmp_path):
+    rounds, _ = federate(folder, shards, FedAvg(**QUIET), tmp_path, rounds=1, kind=WithSuperLink)
+    assert sorted(rounds[1]["clients"]) == ["1", "4"]
+    gone, silent = sorted(set(rounds[1]["failures"]), key=lambda line: "no reply" in line)
+    assert gone.startswith("node 3: ")
+    assert "Unavailable" in gone
+    assert silent == "node 2: no reply in time"
 
 
 def test_control_variates_stay_on_the_nodes_and_sum_up(folder, shards, tmp_path):

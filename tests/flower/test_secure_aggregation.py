@@ -14,7 +14,7 @@ from ortrain.api import CheckpointState
 pytest.importorskip("flwr", reason="needs flwr: make test-integrations")
 from flwr.client.mod import secaggplus_mod
 from flwr.server.workflow import SecAggPlusWorkflow
-from flwr.serverapp.strategy import FedAvg, FedProx
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
 from local_grid import QUIET, identity, serve  # noqa: F401
 from ortrain.flower import Scaffold, client_app
 
@@ -47,11 +47,17 @@ def parameters(path):
     return np.concatenate([parameter.data.ravel() for _, parameter in state.parameters])
 
 
-@pytest.mark.parametrize("strategy", [FedAvg, FedProx])
-def test_the_mean_is_that_of_plain_averaging(strategy, folder, tmp_path):
-    options = {"proximal_mu": 0.1} if strategy is FedProx else {}
-    rounds, _ = run(folder, tmp_path / "secure", strategy(**QUIET, **options), True)
-    plain, _ = run(folder, tmp_path / "plain", strategy(**QUIET, **options), False)
+STRATEGIES = {
+    "FedAvg": lambda: FedAvg(**QUIET),
+    "FedProx": lambda: FedProx(proximal_mu=0.1, **QUIET),
+    "FedAdam": lambda: FedAdam(eta=1.0, tau=0.1, **QUIET),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_mean_is_that_of_plain_averaging(name, folder, tmp_path):
+    rounds, _ = run(folder, tmp_path / "secure", STRATEGIES[name](), True)
+    plain, _ = run(folder, tmp_path / "plain", STRATEGIES[name](), False)
     start = parameters(folder / "checkpoint")
     for number in (1, 2):
         one, two = (parameters(tmp_path / kind / f"round-{number}.ckpt") for kind in ("secure", "plain"))
