@@ -20,11 +20,13 @@ std::atomic<bool> armed{false}, has_fired{false};
 std::atomic<int64_t> counts[kKinds];
 std::atomic<int> failing_kind{kKinds};
 std::atomic<int64_t> failing_call{0};
+std::atomic<int64_t> before_rename[kMostRenames];
 
 // Whether this call is the one to fail.
 bool fails(Kind kind) {
   if (!armed.load(std::memory_order_relaxed)) return false;
   const int64_t call = counts[kind]++;
+  if (kind == kRename && call < kMostRenames) before_rename[call] = counts[kAllocation].load();
   if (kind != failing_kind || call != failing_call) return false;
   has_fired = true;
   return true;
@@ -65,6 +67,7 @@ void arm() { arm(kKinds, 0); }
 void begin() { armed = true; }
 void end() { armed = false; }
 int64_t count(Kind kind) { return counts[kind]; }
+int64_t allocations_before_rename(int64_t rename) { return before_rename[rename]; }
 bool fired() { return has_fired; }
 
 }  // namespace ortrain::faults

@@ -16,6 +16,9 @@ void arm();
 void begin();
 void end();
 int64_t count(Kind kind);
+// How many allocations there were before the rename with this number, which must have been made.
+int64_t allocations_before_rename(int64_t rename);
+inline constexpr int64_t kMostRenames = 100;
 bool fired();
 
 }  // namespace ortrain::faults

@@ -2,8 +2,10 @@
 // operation in which it happens ends in an error and leaves everything as it was; when it is repeated, the
 // loop ends with the same bits as one without a fault. A leak checker looks at the process when it ends.
 //
-//   test_faults             every call of the system, and 250 allocations at even distances
+//   test_faults             every call of the system, 250 allocations at even distances, and those after a
+//                           file was put in place, when nothing may fail any more
 //   test_faults --every 7   every seventh allocation
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +15,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +29,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kQuickAllocations = 250;
+constexpr int64_t kAfterRename = 10;  // allocations that are tried
 
 struct Fault {
   faults::Kind kind = faults::kKinds;
@@ -174,12 +178,20 @@ int main(int count, char** arguments) {
   int64_t counts[faults::kKinds];
   for (int kind = 0; kind < faults::kKinds; ++kind)
     counts[kind] = faults::count(static_cast<faults::Kind>(kind));
+  std::set<int64_t> after_renames;
+  for (int64_t n = 0; n < std::min(counts[faults::kRename], faults::kMostRenames); ++n)
+    for (int64_t i = 0; i < kAfterRename; ++i)
+      after_renames.insert(
+          std::min(faults::allocations_before_rename(n) + i, counts[faults::kAllocation] - 1));
 
   for (int kind = 0; kind < faults::kKinds; ++kind) {
     const int64_t distance = every > 0 ? every : counts[kind] / kQuickAllocations;
     const int64_t stride = kind == faults::kAllocation ? std::max<int64_t>(1, distance) : 1;
+    std::set<int64_t> calls;
+    for (int64_t call = 0; call < counts[kind]; call += stride) calls.insert(call);
+    if (kind == faults::kAllocation) calls.insert(after_renames.begin(), after_renames.end());
     int64_t injected = 0, errors = 0;
-    for (int64_t call = 0; call < counts[kind]; call += stride) {
+    for (const int64_t call : calls) {
       fault = {static_cast<faults::Kind>(kind), call};
       last_error.clear();
       faults::arm(fault.kind, fault.call);

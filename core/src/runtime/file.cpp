@@ -92,9 +92,10 @@ std::string temporary_prefix(const std::filesystem::path& path) {
 void sync_folder_at(const std::filesystem::path& folder, const std::filesystem::path& path) {
   const Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (opened.get() < 0 && errno == EACCES) return;  // a folder to write to, but not to read
-  require(opened.get() >= 0 && (::fsync(opened.get()) == 0 || errno == EINVAL || errno == ENOTSUP),
-          ErrorCode::kFail, "cannot sync the folder '", folder.string(), "': ", reason(), "; '",
-          path.string(), "' was replaced, but a power cut may bring the old file back");
+  if (opened.get() >= 0 && (::fsync(opened.get()) == 0 || errno == EINVAL || errno == ENOTSUP)) return;
+  // Texts are made here alone: the file is in place, so that nothing may fail for want of memory.
+  fail(ErrorCode::kFail, "cannot sync the folder '", folder.string(), "': ", reason(), "; '", path.string(),
+       "' was replaced, but a power cut may bring the old file back");
 }
 
 // Locks the file until it is closed, by this process or by its end. False if another one has locked it, or

@@ -444,10 +444,10 @@ class Machine {
         return;
       }
       if constexpr (kInBackground) ended.get_future().wait();
-      (take<A>(roles[I], I, frame), ...);
     } else {
       function(std::get<I>(arguments)...);
     }
+    (take<A>(roles[I], I, frame), ...);
   }
 
   const uint8_t* data_;
