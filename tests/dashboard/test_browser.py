@@ -151,6 +151,7 @@ def test_a_logarithmic_axis_and_time(page, serve, folder):
 def test_runs_side_by_side(page, serve, folder):
     page.goto(serve(folder).server.url + "#tab=compare")
     row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="val_loss, last epoch"))
+    expect(row.get_by_role("cell")).to_have_count(2)
     values = [float(cell.get_attribute("data-value")) for cell in row.get_by_role("cell").all()]
     assert values == [
         lines(folder / f"{name}.jsonl", "epoch")[-1]["val_loss"] for name in ("second", "first")
@@ -171,6 +172,7 @@ def test_norms_and_histograms_of_a_layer(page, serve, folder):
     last = lines(folder / "second.jsonl", "layers")[-1]["layers"]
     for name in small.TRAINED:
         row = page.get_by_role("row").filter(has=page.get_by_role("button", name=name, exact=True))
+        expect(row.get_by_role("cell")).to_have_count(2)
         values = [float(cell.get_attribute("data-value")) for cell in row.get_by_role("cell").all()]
         assert values == [last[name]["parameter"]["norm"], last[name]["gradient"]["norm"]]
     page.get_by_role("button", name="w2", exact=True).click()
