@@ -170,8 +170,9 @@ TEST_CASE("Winograd's convolution is taken where it is worth it") {
   }
   CHECK(suits(16, 64, 32, 2));
   CHECK(suits(16, 512, 4, 2));
-  CHECK_FALSE(suits(16, 16, 32, 2));    // few channels
-  CHECK_FALSE(suits(1, 512, 4, 2));     // few tiles
-  CHECK_FALSE(suits(16, 64, 7, 2));     // tiles that reach beyond
-  CHECK_FALSE(suits(16, 64, 32, 256));  // few tiles per thread
+  CHECK(suits(16, 64, 7, 2));
+  CHECK_FALSE(suits(8, 16, 8, 2));       // few products
+  CHECK_FALSE(suits(1, 512, 4, 2));      // few tiles
+  CHECK_FALSE(suits(16, 64, 5, 2));      // tiles that reach beyond
+  CHECK_FALSE(suits(16, 64, 32, 1024));  // few tiles per thread
 }
