@@ -208,6 +208,7 @@ Model checked_model(const Model& model, const ReadOptions& options) {
   given.given.any.insert(model.graph.initializers.begin(), model.graph.initializers.end());
   onnx::ModelProto proto = proto_of(model, Data::kLeftOut);
   Model checked = convert_model(proto, {}, given);
+  checked.graph.name = model.graph.name;  // which has to be there only in files
   if (options.check) options.check(checked);
   return checked;
 }
