@@ -676,11 +676,6 @@ def test_wrong_types_are_rejected(settings: dict[str, Any], word: str, tmp_path:
         )
 
 
-def test_ort_format_is_not_implemented(mlp: Fixture, tmp_path: Path) -> None:
-    with pytest.raises(NotImplementedError, match="ORT format"):
-        generate(mlp, tmp_path, ort_format=True)
-
-
 def test_a_missing_library_of_custom_operators_is_named(mlp: Fixture, tmp_path: Path) -> None:
     with pytest.raises(OrtrainError, match=r"Failed to load library .*ops\.so"):
         generate(mlp, tmp_path, custom_op_library="ops.so")

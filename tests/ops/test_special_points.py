@@ -274,6 +274,7 @@ _ADDS_OR_MOVES = """
     Identity Mean OneHot Pad Reshape Resize ReverseSequence RotaryEmbedding STFT Scatter ScatterElements ScatterND
     Slice SpaceToDepth Split Squeeze Sum TensorScatter Tile Transpose Trilu Unsqueeze Upsample
     com.microsoft.BitmaskDropout com.microsoft.ConcatTraining com.microsoft.FusedConv com.microsoft.FusedMatMul
+    com.microsoft.MegatronF com.microsoft.MegatronG
     com.microsoft.Scale com.microsoft.SplitTraining
     ai.onnx.ml.ArrayFeatureExtractor ai.onnx.ml.FeatureVectorizer ai.onnx.ml.LinearRegressor ai.onnx.ml.Scaler
 """

@@ -29,11 +29,11 @@ RegisterDivision::RegisterDivision(std::string_view domain, std::string_view typ
 int64_t Division::length() const { return std::accumulate(sections.begin(), sections.end(), int64_t{0}); }
 
 Division simplified(Division division) {
-  const std::vector<int64_t>& all = division.sections;
+  std::vector<int64_t>& all = division.sections;
   const bool equal = std::all_of(all.begin(), all.end(), [&](int64_t one) { return one == all.front(); });
   if (all.size() > 1 && equal) {
     if (division.repeats > 0) division.repeats *= static_cast<int64_t>(all.size());
-    division.sections.resize(1);
+    all.erase(all.begin() + 1, all.end());
   }
   return division;
 }
