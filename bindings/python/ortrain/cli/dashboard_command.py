@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import webbrowser
 from pathlib import Path
 
@@ -43,7 +45,10 @@ def command(folder: Path, port: int | None, browser: bool, json_output: bool) ->
         if port is not None:
             raise OSError(f"--port: cannot listen on port {port}: {error.strerror or error}") from error
         server = Server(folder)
-    with server:
+    # Shells have programs ignore Ctrl-C that scripts start in the background; kill ends it in the same way.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    with server, contextlib.suppress(KeyboardInterrupt):
         server.runs.refresh()
         count = len(server.runs.all())
         if json_output:
@@ -52,8 +57,6 @@ def command(folder: Path, port: int | None, browser: bool, json_output: bool) ->
             click.echo(f"{count} run{'' if count == 1 else 's'} in {folder}\n{server.url} (Ctrl-C ends it)")
         if browser and not webbrowser.open(server.url):
             click.echo("ortrain: found no browser", err=True)
-        try:
-            server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            click.echo("stopped", err=True)
+        server.serve_forever(poll_interval=0.2)
+    click.echo("stopped", err=True)
     return app.OK
