@@ -273,7 +273,7 @@ class Splitter {
       const std::string name =
           graph_.unique_name(concat(value, rows ? "_row_rank_" : "_column_rank_", process_));
       graph_.add_initializer(name, part_of(*whole, division, processes_, process_));
-      const auto read_part = [&](Node& node, const auto& is_divided) {
+      const auto read_part = [&, &value = value](Node& node, const auto& is_divided) {
         for (size_t i = 0; i < node.inputs.size(); ++i)
           if (node.inputs[i] == value && is_divided(i)) node.inputs[i] = name;
       };
