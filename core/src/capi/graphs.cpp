@@ -90,9 +90,10 @@ const ortrain::ValueTypes* OrtGraph::types() const {
       const ortrain::ValueTypes* outer = parent->graph->types();
       for (const auto& [name, attribute] : parent->node.attributes) {
         const auto* graph = std::get_if<std::shared_ptr<ortrain::Graph>>(&attribute);
-        const bool is_this = std::any_of(
-            parent->subgraphs.begin(), parent->subgraphs.end(),
-            [&](const OrtNode::Subgraph& one) { return one.attribute == name && one.graph.get() == this; });
+        const bool is_this = std::any_of(parent->subgraphs.begin(), parent->subgraphs.end(),
+                                         [&, &name = name](const OrtNode::Subgraph& one) {
+                                           return one.attribute == name && one.graph.get() == this;
+                                         });
         if (outer && graph && is_this) inference_->types.emplace(**graph, (*graph)->inputs, *outer);
       }
     } else if (model) {
