@@ -169,7 +169,9 @@ CASES: dict[str, Cases] = {
     "kBlockColumns": BLOCKS,
     "kBlockRows": BLOCKS,
     "kNearby": products((64, 512, 512), by_rows=False) | products((64, 64, 64), by_rows=False),
-    "kFewDots": products((4, 512, 512), (8, 512, 512), (16, 512, 512), by_rows=False),
+    "kFewDots": products(
+        (8, 64, 32), (16, 64, 32), (4, 512, 512), (8, 512, 512), (16, 512, 512), by_rows=False
+    ),
     "kFewRows": products((16, 512, 512), (32, 512, 512), (64, 512, 512)),
     "kUnpackedRows": {
         f"{m} x {k} x {n}, four bits": lambda m=m, k=k, n=n: quantized_product(m, k, n)  # type: ignore[misc]

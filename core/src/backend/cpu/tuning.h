@@ -66,9 +66,9 @@ inline constexpr int64_t kBlockColumns = 2048, kBlockRows = 168;
 // Bytes between elements that need no packing. Flat from 128 to 2048.
 inline constexpr int64_t kNearby = 512;
 // With more rows than this, packing B pays off: if its columns are contiguous, and if its rows are. Measured
-// for 512 x 512 weights: up to 24 rows rather than 12 take 0.94 for 16 rows; 6 takes 1.13 for 8; 36 rather
-// than 72 takes 1.04 for 64; 144 the same as 72.
-inline constexpr int64_t kFewDots = 24, kFewRows = 72;
+// for 512 x 512 weights in the portable build: with 6, 8 rows take 1.13; with 24, 16 rows take 0.94, but
+// those of 64 x 32 weights 1.05. With 36, 64 rows take 1.04; 144 is the same as 72.
+inline constexpr int64_t kFewDots = 12, kFewRows = 72;
 // This many multiplications take as long as one item of work for parallel_for. Derived: a vector of 16 floats
 // is multiplied and added in one instruction. Flat from 8 to 32.
 inline constexpr int64_t kMultiplications = 16;
