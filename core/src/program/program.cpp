@@ -9,6 +9,7 @@
 #include "op/operator.h"
 #include "program/cost.h"
 #include "program/finite_check.h"
+#include "program/guarded_arena.h"
 #include "program/memory_plan.h"
 #include "program/recompute.h"
 #include "program/stated_shape.h"
@@ -111,6 +112,16 @@ struct Program::Impl {
     for (size_t i = 0; i < storages.size(); ++i)
       if (storages[i].where == Where::kArena) addresses[i] = arena->base() + offsets[i];
     arena_generation = arena->generation();
+  }
+  // Of the arena, only what is in use at this step can be accessed.
+  void guard(size_t step) const {
+    forbid_access(arena->base(), arena->bytes());
+    for (size_t i = 0; i < storages.size(); ++i) {
+      const Storage& s = storages[i];
+      if (s.where == Where::kArena && std::cmp_less_equal(s.first, step) &&
+          std::cmp_greater_equal(s.last, step))
+        allow_access(addresses[i], s.bytes);
+    }
   }
 };
 
@@ -732,7 +743,7 @@ void Compiler::place_storages() {
   for (size_t i = 0; i < program_.storages.size(); ++i) {
     const Storage& s = program_.storages[i];
     if (s.where != Where::kArena || s.last < 0) continue;
-    requests.push_back({align_up(std::max<size_t>(s.bytes, 1)), s.first, s.last});
+    requests.push_back({align_up(std::max<size_t>(s.bytes, 1)) + kGuardBytes, s.first, s.last});
     exact.push_back({s.bytes, s.first, s.last});
     owners.push_back(i);
   }
@@ -979,6 +990,7 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
     p.addresses[static_cast<size_t>(s)] = outputs[p.storages[static_cast<size_t>(s)].output]->raw();
   if (profile) profile->memory(p.memory.arena, p.memory.live);
   const Frame frame(p.addresses.data(), run);
+  const GuardScope guarded(p.arena->base(), p.arena->bytes());
   size_t i = 0, told = watch ? 0 : p.updates.size();
   const auto tell = [&] {
     for (; told < p.updates.size() && p.updates[told].first <= i; ++told) (*watch)(p.updates[told].second);
@@ -988,6 +1000,7 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
       if (i <= p.interruptible) check_terminate(terminate);
       if (told < p.updates.size()) [[unlikely]]
         tell();
+      if constexpr (kGuardsArenas) p.guard(i);
       if (profile || !p.checks.empty()) [[unlikely]]
         run_watched(p.steps[i], frame, profile,
                     p.checks.empty() || i >= p.interruptible ? nullptr : &p.checks[i]);
@@ -1002,6 +1015,7 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
     const Node* node = p.steps[i].node;
     fail(ErrorCode::kRuntimeException, node ? node->label() : "the outputs", ": ", e.what());
   }
+  if constexpr (kGuardsArenas) p.guard(p.steps.size());
   tell();
   for (size_t o = 0; o < outputs.size(); ++o) {
     const std::byte* made = p.addresses[static_cast<size_t>(p.outputs[o].slot.index)];

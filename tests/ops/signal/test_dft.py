@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import ortrain
 import pytest
 from complex_numbers import to_complex, to_parts
-from helpers import MICROSOFT, Op, check_forward, check_gradient, check_rejected, uniform
+from helpers import MICROSOFT, Op, check_forward, check_gradient, check_rejected, make_model, uniform
 
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 12, 13, 30]
 
@@ -26,6 +27,22 @@ def test_dft_of_long_lines_in_float(length: int) -> None:
     x = uniform(length, 2, dtype=np.float32)
     expected = to_parts(np.fft.fft(to_complex(x.astype(np.float64)))).astype(np.float32)
     check_forward(Op("DFT", opset=20), [x], [expected], rtol=2e-6)
+
+
+def test_threads_write_only_their_own_lines() -> None:
+    lines, length = 64, 512  # enough work for several threads
+    x = uniform(lines, length, 1, dtype=np.float32)
+    options = ortrain.SessionOptions()
+    options.intra_op_num_threads = 4
+    session = ortrain.InferenceSession(make_model(Op("DFT", opset=20), [x]).SerializeToString(), options)
+    memory = np.full((5, lines, length, 2), 7, np.float32)  # the output is the middle of it
+    y = memory[2]
+    binding = session.io_binding()
+    binding.bind_cpu_input("x0", x)
+    binding.bind_output(session.get_outputs()[0].name, "cpu", 0, np.float32, y.shape, y.ctypes.data)
+    session.run_with_iobinding(binding)
+    np.testing.assert_allclose(y, to_parts(np.fft.fft(x[..., 0])), rtol=0, atol=1e-5)
+    assert (np.delete(memory, 2, axis=0) == 7).all()
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -2, -3, -4])

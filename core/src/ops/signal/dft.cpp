@@ -28,6 +28,7 @@ struct Transform {
   int64_t outer = 1, inner = 1;       // lines: outer x inner
   int64_t signal = 1, parts = 1;      // dimensions of the input along the axis and of its last axis
   int64_t result = 1, out_parts = 2;  // the same of the output
+  int64_t shares = 1;                 // parts of the lines, each with its own memory
   size_t axis = 0;
 
   // Of an input of shape x; dft_length is input `length_at`, the axis the one after it.
@@ -52,6 +53,7 @@ struct Transform {
     inner = element_count(x, axis + 1, x.size() - 1);
     result = onesided && !inverse ? n / 2 + 1 : n;
     out_parts = inverse && onesided ? 1 : 2;
+    shares = std::min<int64_t>(lines(), max_threads());
   }
 
   Shape output(Shape x) const {
@@ -61,7 +63,6 @@ struct Transform {
   }
 
   int64_t lines() const { return outer * inner; }
-  int64_t shares() const { return std::min<int64_t>(lines(), max_threads()); }
   // How many frequencies of the one-sided inverse are read, and whether one is its own conjugate.
   int64_t frequencies() const { return n / 2 + 1; }
   bool is_real(int64_t k) const { return k == 0 || 2 * k == n; }
@@ -117,14 +118,13 @@ struct Transform {
   // Calls f(outer index, inner index, memory of n, working memory) for every line.
   template <typename F>
   void each_line(const Fft& fft, Fft::Complex* memory, F&& f) const {
-    parallel_for(shares(), (lines() / std::max<int64_t>(shares(), 1) + 1) * n * 16,
-                 [&](int64_t b, int64_t e) {
-                   for (int64_t share = b; share < e; ++share) {
-                     Fft::Complex* line = memory + share * (n + fft.work());
-                     for (int64_t l = lines() * share / shares(); l < lines() * (share + 1) / shares(); ++l)
-                       f(l / inner, l % inner, line, line + n);
-                   }
-                 });
+    parallel_for(shares, (lines() / std::max<int64_t>(shares, 1) + 1) * n * 16, [&](int64_t b, int64_t e) {
+      for (int64_t share = b; share < e; ++share) {
+        Fft::Complex* line = memory + share * (n + fft.work());
+        for (int64_t l = lines() * share / shares; l < lines() * (share + 1) / shares; ++l)
+          f(l / inner, l % inner, line, line + n);
+      }
+    });
   }
 };
 
@@ -149,8 +149,7 @@ Kernel kernel(KernelContext& c) {
     using T = decltype(zero);
     const Slot from = c.in(0), to = c.out(0);  // first: rejects what is too large for the memory
     const auto fft = std::make_shared<const Fft>(t.n);
-    const Slot memory =
-        c.scratch(static_cast<size_t>(t.shares() * (t.n + fft->work())) * sizeof(Fft::Complex));
+    const Slot memory = c.scratch(static_cast<size_t>(t.shares * (t.n + fft->work())) * sizeof(Fft::Complex));
     return Kernel([=](const Frame& f) {
       if constexpr (kBackward)
         t.backward(*fft, f.at<const T>(from), f.at<T>(to), f.at<Fft::Complex>(memory));
