@@ -151,6 +151,16 @@ def test_layers_before_sines_are_trained(waves: list[str], tmp_path: Path) -> No
         ("const_fold_opt__31", [node("Mul", "h c", "y")], number(2), False),
         ("model/normalization/sub/y:0", [node("Sub", "h c", "y")], array(3), False),
         ("model/Const_4:0", [node("Mul", "h c", "y")], number(2), False),
+        # PaddlePaddle
+        ("batch_norm2d_0.w_0", [node("Mul", "h c", "y")], array(3), True),
+        ("block_0.w_0", [node("Mul", "h c", "y")], array(1), True),
+        ("helper.constant.46", [node("Pow", "h c", "y")], number(2), False),
+        ("p2o.helper.constant.3", [node("Mul", "h c", "y")], number(0.5), False),
+        ("Constant@1", [node("Add", "h c", "y")], number(3), False),
+        ("helper.constant.7", [node("MatMul", "h c", "y")], array(3, 3), True),
+        # functions written with onnxscript
+        ("int64_1_10_cast", [node("Sub", "h c", "y")], number(1), False),
+        ("const_14_cast_2", [node("Add", "h c", "y")], number(1), False),
         # scikit-learn
         ("coef", [node("MatMul", "h c", "y")], array(3, 1), True),
         ("Ad_Addcst", [node("Add", "h c", "y")], array(1), True),

@@ -172,12 +172,15 @@ def _list_of_names(text: str) -> list[str]:
 # Names.
 
 #: Generated names: of PyTorch's newer exporter, of the older one, of tools that turn its Constant nodes into
-#: initializers, and of TensorFlow's. Weights that an exporter transposes or folds have such names, too.
+#: initializers, of TensorFlow's, of PaddlePaddle's, and of onnxscript's functions. Weights that an exporter transposes
+#: or folds have such names, too.
 _MADE_UP = re.compile(
     r"val_\d+|(zeros|ones|full|scalar_tensor|arange|clone|detach|lift_fresh_copy)(_default)?(_\d+)?"
     r"|onnx::\w+|\d+"
     r"|/.*_output_\d+"
     r"|const_fold_opt__\d+"
+    r"|(p2o\.)?helper\.constant\.\d+|Constant@\d+"
+    r"|(const|u?int\d+|float)_m?\d+(_1d)?(_\d+)?(_cast)?(_\d+)?"
 )
 #: Names that PyTorch and TensorFlow give to tensors written in the code.
 _LITERAL = re.compile(

@@ -186,6 +186,8 @@ def generate_artifacts(
     frozen = _names("frozen_params", frozen_params)
     block = _LossOnModel(loss_block, loss_inputs, additional)
     block.disabled_passes = _names("disabled_passes", disabled_passes)
+    if requires_grad is None:
+        loaded = _with_weights_as_initializers(loaded)
     choices = _name_parameters(loaded, block, requires_grad, frozen)
     with onnxblock.base(loaded, path):
         block()
@@ -296,6 +298,31 @@ def _load(model: object) -> tuple[onnx.ModelProto, str | None]:
     if loaded.functions:
         loaded = onnx.inliner.inline_local_functions(loaded)
     return loaded, path
+
+
+def _with_weights_as_initializers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with its weights among the initializers of its main graph.
+
+    Most exporters put them there. PaddlePaddle's stores them in Constant nodes, and some models have them inside
+    the branches of If.
+    """
+
+    def has_weights(model: onnx.ModelProto) -> bool:
+        return any(tensor.data_type in _graph.FLOATING for tensor in model.graph.initializer)
+
+    if has_weights(model):
+        return model
+    changed: onnx.ModelProto = onnx.ModelProto.FromString(model.SerializeToString())
+    _graph.constants_to_initializers(changed, _graph.floating_constants(changed.graph))
+    if has_weights(changed):
+        return changed
+    inner = list(_graph.subgraphs(changed.graph))
+    _graph.constants_to_initializers(
+        changed, {name for graph in inner for name in _graph.floating_constants(graph)}
+    )
+    names = [t.name for graph in inner for t in graph.initializer if t.data_type in _graph.FLOATING]
+    _graph.lift_initializers(changed, names)
+    return changed
 
 
 def _name_parameters(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
+import numpy as np
 import onnx
+
+_log = logging.getLogger(__name__)
 
 #: Initializers with more elements than this are left out where only types and shapes matter. Smaller ones
 #: may be shapes or axes, whose values determine shapes.
@@ -139,20 +143,84 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def infer_shapes(model: onnx.ModelProto) -> None:
-    """Add to the model what ONNX shape inference infers about its values."""
+    """Add to the model what ONNX shape inference infers about its values.
+
+    Stated shapes of outputs that contradict the nodes are replaced. Some exporters write wrong ones, which does
+    not hurt as long as nothing is computed from them.
+    """
     light = without_weights(model)
-    inferred = light
-    # Propagating the values of shapes fails on some models whose types and ranks can be inferred. Nothing is
-    # lost if both fail: later checks report what is wrong with the model.
-    for follow_values in (True, False):
-        with contextlib.suppress(onnx.shape_inference.InferenceError):
-            inferred = onnx.shape_inference.infer_shapes(light, data_prop=follow_values)
-            break
+    for output in light.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    inferred = _inferred(light)
+    while _state_ranks(inferred.graph):
+        inferred = _inferred(inferred)
     del model.graph.value_info[:]
     model.graph.value_info.extend(inferred.graph.value_info)
     found = {value.name: value for value in inferred.graph.output}
     for output in model.graph.output:
-        output.CopyFrom(found[output.name])
+        if not output.type.HasField("tensor_type"):
+            if not output.type.WhichOneof("value"):
+                output.CopyFrom(found[output.name])
+            continue
+        stated, inner = output.type.tensor_type, found[output.name].type.tensor_type
+        if not stated.elem_type:
+            stated.elem_type = inner.elem_type
+        if inner.HasField("shape"):
+            shape = _merged(stated.shape, inner.shape) if stated.HasField("shape") else inner.shape
+            if shape is None:
+                _log.warning(
+                    "output %s is stated to have shape %s, but the nodes compute %s",
+                    output.name, _text_of(stated.shape), _text_of(inner.shape),
+                )  # fmt: skip
+            stated.shape.CopyFrom(shape or inner.shape)
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    # Propagating the values of shapes fails on some models whose types and ranks can be inferred. Nothing is
+    # lost if both fail: later checks report what is wrong with the model.
+    for follow_values in (True, False):
+        with contextlib.suppress(onnx.shape_inference.InferenceError):
+            return onnx.shape_inference.infer_shapes(model, data_prop=follow_values)
+    return model
+
+
+def _state_ranks(graph: onnx.GraphProto) -> bool:
+    """State the ranks that follow from the lengths of shapes, which ONNX leaves out; return whether there were any."""
+    known = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
+    lengths = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    for name, value in known.items():
+        if value.type.tensor_type.HasField("shape"):
+            lengths[name] = [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+    found = False
+    for node in graph.node:
+        slot = {"Reshape": 1, "ConstantOfShape": 0}.get(node.op_type)
+        if slot is None or node.domain not in ("", "ai.onnx") or len(node.input) <= slot:
+            continue
+        name, shape = node.output[0], lengths.get(node.input[slot], [])
+        if name in lengths or name not in known or len(shape) != 1 or shape[0] <= 0:
+            continue
+        stated = known[name].type.tensor_type.shape
+        stated.SetInParent()
+        for _ in range(shape[0]):
+            stated.dim.add()
+        found = True
+    return found
+
+
+def _merged(stated: onnx.TensorShapeProto, inferred: onnx.TensorShapeProto) -> onnx.TensorShapeProto | None:
+    """Return the stated shape with what is inferred about its unknown dimensions; None if they contradict each other."""
+    if len(stated.dim) != len(inferred.dim):
+        return None
+    merged = onnx.TensorShapeProto()
+    for a, b in zip(stated.dim, inferred.dim, strict=True):
+        if a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value:
+            return None
+        merged.dim.add().CopyFrom(b if b.HasField("dim_value") else a)
+    return merged
+
+
+def _text_of(shape: onnx.TensorShapeProto) -> str:
+    return f"[{', '.join(str(d.dim_value) if d.HasField('dim_value') else d.dim_param or '?' for d in shape.dim)}]"
 
 
 def check(model: onnx.ModelProto, what: str) -> None:
@@ -239,6 +307,53 @@ def subgraphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         for inner in _graphs_in(node):
             yield inner
             yield from subgraphs(inner)
+
+
+def floating_constants(graph: onnx.GraphProto) -> list[str]:
+    """Return the values of Constant nodes of a graph that are floating-point tensors."""
+    return [node.output[0] for node in graph.node if _floating_tensor(node) is not None]
+
+
+def _floating_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        return None
+    for attribute in node.attribute:
+        if attribute.name == "value" and attribute.t.data_type in FLOATING:
+            given: onnx.TensorProto = attribute.t
+            return given
+        if attribute.name in ("value_float", "value_floats"):
+            value = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+            tensor: onnx.TensorProto = onnx.numpy_helper.from_array(np.array(value, np.float32))
+            return tensor
+    return None
+
+
+def constants_to_initializers(model: onnx.ModelProto, names: Container[str]) -> None:
+    """Replace Constant nodes by initializers, which can be parameters.
+
+    Some exporters, PaddlePaddle's among them, store weights in Constant nodes.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is changed, subgraphs too.
+    names : container of str
+        The values to replace. Those that are not floating-point tensors of Constant nodes are left alone.
+    """
+    for graph in (model.graph, *subgraphs(model.graph)):
+        kept = []
+        for node in graph.node:
+            tensor = _floating_tensor(node) if node.output and node.output[0] in names else None
+            if tensor is None:
+                kept.append(node)
+            else:
+                initializer = graph.initializer.add()
+                initializer.CopyFrom(tensor)
+                initializer.name = node.output[0]
+        if len(kept) < len(graph.node):
+            copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+            del graph.node[:]
+            graph.node.extend(copies)
 
 
 def lift_initializers(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, list[str]]:

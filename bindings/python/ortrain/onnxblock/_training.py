@@ -28,6 +28,10 @@ def _build(
     _log.debug("building block %s", type(block).__name__)
     accessor.depth += 1
     _graph.import_domain(accessor.model, "", _graph.ADDED_OPSET)  # blocks add ONNX operators to any model
+    if accessor.depth == 1:
+        _graph.infer_shapes(
+            accessor.model
+        )  # a loss makes its target like an output, whose shape must be right
     try:
         output = block.build(*args, **kwargs)
     finally:
@@ -171,11 +175,12 @@ class TrainingBlock(Block):
         Parameters
         ----------
         argument_name : str
-            Name of an initializer of the base model. One of a subgraph (of If, Loop or Scan) moves to the main
-            graph, where it keeps its name unless something else has it; of several with one name the others
-            get a number. Or name of an input of the base model: the training model returns its gradient as
-            the output ``<name>_grad``, after the outputs that the block returns. It is the gradient of a
-            single step; only gradients of parameters are accumulated.
+            Name of an initializer of the base model, or the output of one of its Constant nodes, which becomes
+            an initializer. One of a subgraph (of If, Loop or Scan) moves to the main graph, where it keeps its
+            name unless something else has it; of several with one name the others get a number. Or name of an
+            input of the base model: the training model returns its gradient as the output ``<name>_grad``,
+            after the outputs that the block returns. It is the gradient of a single step; only gradients of
+            parameters are accumulated.
         value : bool, default: True
             True to train it, False to make it a parameter that training does not change. In the second case,
             a name that is not an initializer of the model is ignored with a warning.
@@ -278,6 +283,9 @@ class TrainingBlock(Block):
 
     def _choose(self, model: onnx.ModelProto) -> tuple[set[str], set[str], list[str]]:
         """Return what is trained, what is frozen, and the inputs whose gradients were requested."""
+        _graph.constants_to_initializers(
+            model, {*self._requires_grad, *self._frozen, *_graph.running_statistics(model, updated_only=True)}
+        )
         for names in (self._requires_grad, self._frozen):
             for name, lifted in _graph.lift_initializers(model, names).items():
                 names.pop(name)
