@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import MICROSOFT, Op, check_forward, gradient_model, run_model
+from helpers import MICROSOFT, Op, check_forward, gradient_model, run, run_model
 from onnx import TensorProto, helper, numpy_helper
 from quantized_cases import by_onnxruntime, check_quantized, codes, f32, scale
 
@@ -134,3 +134,32 @@ def test_embed_layer_normalization(segments: bool) -> None:
     op = Op("QEmbedLayerNormalization", {"epsilon": 1e-5}, MICROSOFT, outputs=2)
     inputs = [ids, kinds, *tables, mask, *scales, *zeros]
     check_forward(op, inputs, by_onnxruntime(op, inputs), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_lstm_of_quantized_weights(direction: str, by_column: bool, dtype: Any) -> None:
+    d, hidden, inputs = (2 if direction == "bidirectional" else 1), 4, 3
+    x, bias = f32(5, 2, inputs), f32(d, 8 * hidden, seed=1)
+    w, r = codes(d, inputs, 4 * hidden, dtype=dtype), codes(d, hidden, 4 * hidden, dtype=dtype, seed=1)
+    extents = (d, 4 * hidden) if by_column else (d,)
+    scales = [f32(*extents, seed=seed, low=0.002, high=0.006) for seed in (2, 3)]
+    zeros = [np.full(extents, zero, dtype) for zero in (0, 0)]
+    attributes = {"hidden_size": hidden, "direction": direction}
+    op = Op("DynamicQuantizeLSTM", attributes, MICROSOFT, outputs=3)
+    given = [x, w, r, bias, None, None, None, None, scales[0], zeros[0], scales[1], zeros[1]]
+    found = run(op, given, constants={1, 2, 8, 9, 10, 11})
+
+    # The same with floats, exactly, and onnxruntime, which also quantizes the hidden state.
+    lows, highs = min(x.min(), 0), max(x.max(), 0)
+    step = (highs - lows) / 255
+    rounded = ((np.round(x / step) + np.round(-lows / step)).clip(0, 255) - np.round(-lows / step)) * step
+    floats = [
+        (value * scale.reshape(d, 1, -1)).transpose(0, 2, 1).astype(np.float32)
+        for value, scale in zip((w.astype(np.float32), r.astype(np.float32)), scales, strict=True)
+    ]
+    exact = run(Op("LSTM", attributes, outputs=3), [rounded.astype(np.float32), *floats, bias])
+    for value, expected, close in zip(found, exact, by_onnxruntime(op, given), strict=True):
+        np.testing.assert_allclose(value, expected, 1e-4, 1e-5)
+        np.testing.assert_allclose(value, close, 0, 0.02)
