@@ -30,8 +30,8 @@ void operator delete(void* block) noexcept { std::free(block); }
 void operator delete(void* block, size_t) noexcept { std::free(block); }
 
 // An allocation of more than 2 GB fails, as it does where the process is limited. What the operators above
-// allocate may be released by those that they do not replace.
-extern "C" const char* __asan_default_options() {
+// allocate may be released by those that they do not replace. Visible, because gcc's sanitizer is a library.
+extern "C" [[gnu::visibility("default")]] const char* __asan_default_options() {
   return "alloc_dealloc_mismatch=0:allocator_may_return_null=1:max_allocation_size_mb=2000:"
          "malloc_context_size=4:quarantine_size_mb=16";
 }

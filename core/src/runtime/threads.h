@@ -27,7 +27,11 @@ class ThreadScope {
 inline int max_threads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
 // The number of items that is worth a fork and a join (about five microseconds of elementwise arithmetic).
-inline constexpr int64_t kGrain = 32768;
+// Builds with sanitizers have a small one, so that the small cases of tests run on several threads too.
+#ifndef ORTRAIN_GRAIN
+#define ORTRAIN_GRAIN 32768
+#endif
+inline constexpr int64_t kGrain = ORTRAIN_GRAIN;
 
 // Calls f(begin, end) over contiguous parts of [0, n), one part per thread. Work of `n * cost` below the
 // grain stays on this thread. The parts depend only on n and the number of threads, so results are
