@@ -147,3 +147,12 @@ def source() -> str:
     for path, kind in kinds.items():
         out += declaration(path, kind, bases.get(path, []), members.get(path, []))
     return "\n".join(out) + "\n"
+
+
+def public_key() -> bytes:
+    """Some public key of 1024 bits, in the form of a key file, with which the assembly is said to be signed."""
+    modulus = b"\xc5" * 128
+    key = b"\x06\x02\0\0" + (0x2400).to_bytes(4, "little") + b"RSA1" + (1024).to_bytes(4, "little")
+    key += (65537).to_bytes(4, "little") + modulus
+    # The algorithms of signature and hash, and the length of the key.
+    return b"".join(n.to_bytes(4, "little") for n in (0x2400, 0x8004, len(key))) + key

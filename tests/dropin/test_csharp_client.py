@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 WEIGHT = np.ones((3, 2), np.float32)
 BIAS = np.array([10, 20], np.float32)
 # Members of the reference hide members of their bases, and nothing there is used or assigned.
-REFERENCE_OPTIONS = ["-target:library", "-langversion:7.2", "-nowarn:108,114,169,649,660,661"]
+REFERENCE_OPTIONS = ["-target:library", "-langversion:7.2", "-nowarn:108,114,169,649,660,661", "-delaysign+"]
 
 
 def save(folder: Path, name: str, nodes: list[onnx.NodeProto], x: onnx.TypeProto, y: onnx.TypeProto) -> None:
@@ -76,7 +76,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Program:
         skip_or_fail("csharp", why)
     source, reference = folder / "reference.cs", folder / "Microsoft.ML.OnnxRuntime.dll"
     source.write_text(reference_assembly.source())
-    call_compiler([compiler, *REFERENCE_OPTIONS, f"-out:{reference}", source])
+    # The client refers to a strong name, with a key that is not ours.
+    (folder / "other.snk").write_bytes(reference_assembly.public_key())
+    call_compiler([compiler, *REFERENCE_OPTIONS, f"-keyfile:{folder}/other.snk", f"-out:{reference}", source])
     program = folder / "client.exe"
     call_compiler([compiler, "-langversion:7.2", f"-r:{reference}", f"-out:{program}", HERE / "Client.cs"])
     reference.unlink()
