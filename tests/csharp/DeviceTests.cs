@@ -69,6 +69,11 @@ public class DeviceTests
                 () => options.AppendExecutionProvider(OrtEnv.Instance(), new OrtEpDevice[1], null));
             options.SetEpSelectionPolicy(ExecutionProviderDevicePolicy.MIN_OVERALL_POWER);
             Assert.Throws<OnnxRuntimeException>(() => options.SetEpSelectionPolicy((ExecutionProviderDevicePolicy)7));
+            options.SetEpSelectionPolicyDelegate();
+            var error = Assert.Throws<OnnxRuntimeException>(
+                () => options.SetEpSelectionPolicyDelegate((all, model, library, most) => all.ToList()));
+            Assert.That(error.ErrorCode, Is.EqualTo(ErrorCode.NotImplemented));
+            StringAssert.Contains("CPUExecutionProvider", error.Message);
             using (var session = new InferenceSession(Onnx.Affine(), options))
             {
                 Assert.That(session.InputNames, Is.Not.Empty);

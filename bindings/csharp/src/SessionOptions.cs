@@ -6,6 +6,16 @@ namespace Microsoft.ML.OnnxRuntime
 {
     public partial class SessionOptions
     {
+        /// <summary>Selects the devices of a session.</summary>
+        /// <param name="epDevices">All devices.</param>
+        /// <param name="modelMetadata">What is known of the model.</param>
+        /// <param name="runtimeMetadata">What is known of the library.</param>
+        /// <param name="maxSelections">The most devices to select.</param>
+        /// <returns>The devices.</returns>
+        public delegate List<OrtEpDevice> EpSelectionDelegate(
+            IReadOnlyList<OrtEpDevice> epDevices, OrtKeyValuePairs modelMetadata, OrtKeyValuePairs runtimeMetadata,
+            uint maxSelections);
+
         private static SessionOptions defaultOptions;
 
         /// <summary>The options of sessions that are created without any. Never disposed of.</summary>
@@ -265,6 +275,22 @@ namespace Microsoft.ML.OnnxRuntime
         public static SessionOptions MakeSessionOptionWithTensorrtProvider(OrtTensorRTProviderOptions trtProviderOptions)
         {
             return MakeWith(options => options.AppendExecutionProvider_Tensorrt(trtProviderOptions));
+        }
+
+        /// <summary>Fails for a function, because there is nothing to select.</summary>
+        /// <param name="selectionDelegate">The function; null, which has no effect, for none.</param>
+        /// <exception cref="OnnxRuntimeException">NotImplemented when it is not null.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void SetEpSelectionPolicyDelegate(EpSelectionDelegate selectionDelegate = null)
+        {
+            SetEpSelectionPolicy(ExecutionProviderDevicePolicy.DEFAULT);
+            if (selectionDelegate != null)
+            {
+                throw new OnnxRuntimeException(
+                    ErrorCode.NotImplemented,
+                    "SetEpSelectionPolicyDelegate: there is one device to select, that of " +
+                    OrtEnv.Instance().GetAvailableProviders()[0]);
+            }
         }
 
         /// <summary>Loads a library of custom operators, which sessions with these options run.</summary>
