@@ -174,8 +174,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AppendExecutionProvider_CUDA(OrtCUDAProviderOptions cudaProviderOptions)
         {
-            NativeStatus.ThrowOnError(OrtApi.SessionOptionsAppendExecutionProvider_CUDA_V2(
-                Live, cudaProviderOptions == null ? IntPtr.Zero : cudaProviderOptions.Live));
+            NativeStatus.ThrowOnError(OrtApi.SessionOptionsAppendExecutionProvider_CUDA_V2(Live, IntPtr.Zero));
         }
 
         /// <summary>Requests a provider that does not exist here.</summary>
@@ -184,8 +183,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AppendExecutionProvider_ROCm(OrtROCMProviderOptions rocmProviderOptions)
         {
-            NativeStatus.ThrowOnError(OrtApi.SessionOptionsAppendExecutionProvider_ROCM(
-                Live, rocmProviderOptions == null ? IntPtr.Zero : rocmProviderOptions.Live));
+            NativeStatus.ThrowOnError(OrtApi.SessionOptionsAppendExecutionProvider_ROCM(Live, IntPtr.Zero));
         }
 
         /// <summary>Requests a provider that does not exist here.</summary>
@@ -194,8 +192,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AppendExecutionProvider_Tensorrt(OrtTensorRTProviderOptions trtProviderOptions)
         {
-            NativeStatus.ThrowOnError(OrtApi.SessionOptionsAppendExecutionProvider_TensorRT_V2(
-                Live, trtProviderOptions == null ? IntPtr.Zero : trtProviderOptions.Live));
+            NativeStatus.ThrowOnError(OrtApi.SessionOptionsAppendExecutionProvider_TensorRT_V2(Live, IntPtr.Zero));
         }
 
         /// <summary>Requests devices.</summary>

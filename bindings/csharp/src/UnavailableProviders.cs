@@ -4,163 +4,84 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Settings of the CUDA provider, which does not exist here, so that there are none.</summary>
-    public class OrtCUDAProviderOptions : SafeHandle
+    /// <summary>Settings of a provider that does not exist here: creating them fails, so that there are none.</summary>
+    public abstract class UnavailableProviderOptions : SafeHandle
     {
-        /// <summary>Creates settings.</summary>
+        /// <summary>Throws what the library says to their creation.</summary>
+        private protected UnavailableProviderOptions(CreateCall create)
+            : base(IntPtr.Zero, true)
+        {
+            NativeStatus.ThrowOnError(create(out IntPtr unused));
+        }
+
+        /// <summary>Would create settings.</summary>
+        internal delegate IntPtr CreateCall(out IntPtr options);
+
+        /// <summary>Whether the handle is null.</summary>
+        public override bool IsInvalid => true;
+
+        /// <summary>Sets values by name.</summary>
+        /// <param name="providerOptions">The values.</param>
+        /// <exception cref="System.NotSupportedException">Always.</exception>
+        public void UpdateOptions(Dictionary<string, string> providerOptions)
+        {
+            throw new NotSupportedException();
+        }
+
+        /// <summary>Reads all values.</summary>
+        /// <returns>The values as text.</returns>
+        /// <exception cref="System.NotSupportedException">Always.</exception>
+        public string GetOptions()
+        {
+            throw new NotSupportedException();
+        }
+
+        /// <summary>Does nothing, because there is nothing to free.</summary>
+        /// <returns>Always true, because it cannot fail.</returns>
+        protected override bool ReleaseHandle()
+        {
+            return true;
+        }
+    }
+
+    /// <summary>Settings of the CUDA provider, which does not exist here.</summary>
+    public class OrtCUDAProviderOptions : UnavailableProviderOptions
+    {
+        /// <summary>Fails.</summary>
         /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
         public OrtCUDAProviderOptions()
-            : base(IntPtr.Zero, true)
+            : base((out IntPtr options) => OrtApi.CreateCUDAProviderOptions(out options))
         {
-            NativeStatus.ThrowOnError(OrtApi.CreateCUDAProviderOptions(out IntPtr options));
-            SetHandle(options);
-        }
-
-        /// <summary>Whether the handle is null.</summary>
-        public override bool IsInvalid => handle == IntPtr.Zero;
-
-        /// <summary>The settings as calls take them.</summary>
-        internal IntPtr Live => Arguments.NotDisposed(this).handle;
-
-        /// <summary>Sets values by name.</summary>
-        /// <param name="providerOptions">The values.</param>
-        /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
-        public unsafe void UpdateOptions(Dictionary<string, string> providerOptions)
-        {
-            Arguments.NotNull(providerOptions, nameof(providerOptions));
-            using (var keys = new NativeTexts(providerOptions.Keys, nameof(providerOptions)))
-            using (var values = new NativeTexts(providerOptions.Values, nameof(providerOptions)))
-            {
-                NativeStatus.ThrowOnError(
-                    OrtApi.UpdateCUDAProviderOptions(Live, keys.Pointers, values.Pointers, (UIntPtr)keys.Count));
-            }
-        }
-
-        /// <summary>Reads all values.</summary>
-        /// <returns>The values as text.</returns>
-        /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
-        public string GetOptions()
-        {
-            NativeStatus.ThrowOnError(
-                OrtApi.GetCUDAProviderOptionsAsString(Live, OrtAllocator.Default, out IntPtr text));
-            return NativeText.Take(text);
-        }
-
-        /// <summary>Frees the object.</summary>
-        /// <returns>Always true, because it cannot fail.</returns>
-        protected override bool ReleaseHandle()
-        {
-            OrtApi.ReleaseCUDAProviderOptions(handle);
-            return true;
         }
     }
 
-    /// <summary>Settings of the ROCm provider, which does not exist here, so that there are none.</summary>
-    public class OrtROCMProviderOptions : SafeHandle
+    /// <summary>Settings of the ROCm provider, which does not exist here.</summary>
+    public class OrtROCMProviderOptions : UnavailableProviderOptions
     {
-        /// <summary>Creates settings.</summary>
+        /// <summary>Fails.</summary>
         /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
         public OrtROCMProviderOptions()
-            : base(IntPtr.Zero, true)
+            : base((out IntPtr options) => OrtApi.CreateROCMProviderOptions(out options))
         {
-            NativeStatus.ThrowOnError(OrtApi.CreateROCMProviderOptions(out IntPtr options));
-            SetHandle(options);
-        }
-
-        /// <summary>Whether the handle is null.</summary>
-        public override bool IsInvalid => handle == IntPtr.Zero;
-
-        /// <summary>The settings as calls take them.</summary>
-        internal IntPtr Live => Arguments.NotDisposed(this).handle;
-
-        /// <summary>Sets values by name.</summary>
-        /// <param name="providerOptions">The values.</param>
-        /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
-        public unsafe void UpdateOptions(Dictionary<string, string> providerOptions)
-        {
-            Arguments.NotNull(providerOptions, nameof(providerOptions));
-            using (var keys = new NativeTexts(providerOptions.Keys, nameof(providerOptions)))
-            using (var values = new NativeTexts(providerOptions.Values, nameof(providerOptions)))
-            {
-                NativeStatus.ThrowOnError(
-                    OrtApi.UpdateROCMProviderOptions(Live, keys.Pointers, values.Pointers, (UIntPtr)keys.Count));
-            }
-        }
-
-        /// <summary>Reads all values.</summary>
-        /// <returns>The values as text.</returns>
-        /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
-        public string GetOptions()
-        {
-            NativeStatus.ThrowOnError(
-                OrtApi.GetROCMProviderOptionsAsString(Live, OrtAllocator.Default, out IntPtr text));
-            return NativeText.Take(text);
-        }
-
-        /// <summary>Frees the object.</summary>
-        /// <returns>Always true, because it cannot fail.</returns>
-        protected override bool ReleaseHandle()
-        {
-            OrtApi.ReleaseROCMProviderOptions(handle);
-            return true;
         }
     }
 
-    /// <summary>Settings of the TensorRT provider, which does not exist here, so that there are none.</summary>
-    public class OrtTensorRTProviderOptions : SafeHandle
+    /// <summary>Settings of the TensorRT provider, which does not exist here.</summary>
+    public class OrtTensorRTProviderOptions : UnavailableProviderOptions
     {
-        /// <summary>Creates settings.</summary>
+        /// <summary>Fails.</summary>
         /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
         public OrtTensorRTProviderOptions()
-            : base(IntPtr.Zero, true)
+            : base((out IntPtr options) => OrtApi.CreateTensorRTProviderOptions(out options))
         {
-            NativeStatus.ThrowOnError(OrtApi.CreateTensorRTProviderOptions(out IntPtr options));
-            SetHandle(options);
-        }
-
-        /// <summary>Whether the handle is null.</summary>
-        public override bool IsInvalid => handle == IntPtr.Zero;
-
-        /// <summary>The settings as calls take them.</summary>
-        internal IntPtr Live => Arguments.NotDisposed(this).handle;
-
-        /// <summary>Sets values by name.</summary>
-        /// <param name="providerOptions">The values.</param>
-        /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
-        public unsafe void UpdateOptions(Dictionary<string, string> providerOptions)
-        {
-            Arguments.NotNull(providerOptions, nameof(providerOptions));
-            using (var keys = new NativeTexts(providerOptions.Keys, nameof(providerOptions)))
-            using (var values = new NativeTexts(providerOptions.Values, nameof(providerOptions)))
-            {
-                NativeStatus.ThrowOnError(
-                    OrtApi.UpdateTensorRTProviderOptions(Live, keys.Pointers, values.Pointers, (UIntPtr)keys.Count));
-            }
-        }
-
-        /// <summary>Reads all values.</summary>
-        /// <returns>The values as text.</returns>
-        /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
-        public string GetOptions()
-        {
-            NativeStatus.ThrowOnError(
-                OrtApi.GetTensorRTProviderOptionsAsString(Live, OrtAllocator.Default, out IntPtr text));
-            return NativeText.Take(text);
         }
 
         /// <summary>Number of the device.</summary>
-        /// <returns>0, for there are no settings that name another.</returns>
+        /// <returns>Nothing.</returns>
+        /// <exception cref="System.NotSupportedException">Always.</exception>
         public int GetDeviceId()
         {
-            return 0;
-        }
-
-        /// <summary>Frees the object.</summary>
-        /// <returns>Always true, because it cannot fail.</returns>
-        protected override bool ReleaseHandle()
-        {
-            OrtApi.ReleaseTensorRTProviderOptions(handle);
-            return true;
+            throw new NotSupportedException();
         }
     }
 }
