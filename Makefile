@@ -124,7 +124,7 @@ conformance: install ## Run the cases of the onnx package here and in onnxruntim
 csharp: setup ## Build the C# library (Mono's compiler)
 	@mkdir -p $(BUILD)/csharp
 	mcs -nologo -target:library -langversion:7.2 -unsafe -optimize -debug -warn:4 -warnaserror \
-	  -doc:$(BUILD)/csharp/Microsoft.ML.OnnxRuntime.xml -out:$(BUILD)/csharp/Microsoft.ML.OnnxRuntime.dll \
+	  -keyfile:bindings/csharp/ortrain.snk -doc:$(BUILD)/csharp/Microsoft.ML.OnnxRuntime.xml -out:$(BUILD)/csharp/Microsoft.ML.OnnxRuntime.dll \
 	  -recurse:'bindings/csharp/src/*.cs'
 
 .PHONY: test-csharp

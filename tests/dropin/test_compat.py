@@ -161,3 +161,56 @@ def test_a_module_runs_as_a_program(
     without_onnxruntime["PYTHONPATH"] += os.pathsep + str(tmp_path)
     done = run("-m", "ortrain.compat", "-m", "program", tmp_path, env=without_onnxruntime)
     assert done.returncode == 0, done.stderr
+
+
+#: A program whose children import it again, as a data loader's do.
+PARENT = """
+import multiprocessing
+import sys
+import onnxruntime
+import onnxruntime.training
+
+def work(number):
+    return onnxruntime.__name__, onnxruntime.training.__name__, number
+
+if __name__ == "__main__":
+    with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
+        print(*pool.apply_async(work, (3,)).get(60))
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("replace", [[], ["--replace"]])
+def test_processes_of_a_program_find_what_it_finds(
+    method: str, replace: list[str], tmp_path: Path, without_onnxruntime: dict[str, str]
+) -> None:
+    program = tmp_path / "parent.py"
+    program.write_text(PARENT)
+    done = run(
+        "-m", "ortrain.compat", *replace, program, method, env=None if replace else without_onnxruntime
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "ortrain ortrain.training 3\n"
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    done = run("-m", "ortrain.compat", "nowhere.py")
+    assert done.returncode == 2
+    assert "there is no file nowhere.py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_modules_of_losses_and_optimizers_are_found(without_onnxruntime: dict[str, str]) -> None:
+    code = """
+import ortrain.compat
+from onnxruntime.training import set_seed
+from onnxruntime.training.onnxblock.loss.loss import MSELoss
+from onnxruntime.training.onnxblock.optim.optim import AdamW
+from onnxruntime.training.optim.fused_adam import AdamWMode
+from onnxruntime.training.optim.fp16_optimizer import FP16_Optimizer
+import ortrain
+assert MSELoss is ortrain.onnxblock.loss.MSELoss and AdamW is ortrain.onnxblock.optim.AdamW
+assert set_seed is ortrain.set_seed and AdamWMode.ADAMW_TORCH == 2
+"""
+    done = run("-c", code, env=without_onnxruntime)
+    assert done.returncode == 0, done.stderr

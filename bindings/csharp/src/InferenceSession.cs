@@ -8,6 +8,9 @@ namespace Microsoft.ML.OnnxRuntime
     {
         private ModelMetadata modelMetadata;
 
+        /// <summary>The session as calls take it.</summary>
+        internal OrtSessionHandle Native => Live;
+
         /// <summary>Creates a session from a model.</summary>
         /// <param name="modelPath">Path of an ONNX file. External data is found beside it.</param>
         /// <param name="prepackedWeightsContainer">Packed weights; it stays empty.</param>

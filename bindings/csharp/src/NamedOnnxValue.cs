@@ -1,11 +1,16 @@
+using System;
 using System.Collections.Generic;
+using System.Linq;
 using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A C# tensor with the name of the input or output that it stands for.</summary>
+    /// <summary>A C# tensor, sequence or map with the name of the input or output that it stands for.</summary>
     public class NamedOnnxValue
     {
+        // Makes a value of a map, whose types are known where the pair is created.
+        private Func<object, OrtValue> composeMap;
+
         /// <summary>Creates a pair of name and tensor.</summary>
         /// <param name="name">The name.</param>
         /// <param name="value">The tensor.</param>
@@ -33,7 +38,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Name of the input or output.</summary>
         public string Name { get; set; }
 
-        /// <summary>The tensor, a Tensor of some element type.</summary>
+        /// <summary>The value: a Tensor of some element type, the elements of a sequence, or a dictionary.</summary>
         public object Value { get; set; }
 
         /// <summary>Creates a pair of name and tensor.</summary>
@@ -59,15 +64,15 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Creates a pair of name and map.</summary>
-        /// <typeparam name="K">Type of the keys.</typeparam>
-        /// <typeparam name="V">Type of the values.</typeparam>
+        /// <typeparam name="K">Type of the keys: long or string.</typeparam>
+        /// <typeparam name="V">Type of the values: float, double, long or string.</typeparam>
         /// <param name="name">The name.</param>
         /// <param name="value">The map.</param>
-        /// <returns>The pair; no run takes maps as inputs.</returns>
+        /// <returns>The pair.</returns>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
         public static NamedOnnxValue CreateFromMap<K, V>(string name, IDictionary<K, V> value)
         {
-            return new NamedOnnxValue(name, value, OnnxValueType.ONNX_TYPE_MAP);
+            return new NamedOnnxValue(name, value, OnnxValueType.ONNX_TYPE_MAP) { composeMap = Compose<K, V> };
         }
 
         /// <summary>The map.</summary>
@@ -127,10 +132,39 @@ namespace Microsoft.ML.OnnxRuntime
                     return OrtValue.CreateSequence(values);
                 }
             }
+            if (composeMap != null)
+            {
+                return composeMap(Value);
+            }
             throw new OnnxRuntimeException(
                 ErrorCode.InvalidArgument,
                 "the value '" + Name + "' is a " + Describe(Value) +
-                ", expected a DenseTensor or a sequence of NamedOnnxValue");
+                ", expected a DenseTensor, a sequence of NamedOnnxValue or a map from CreateFromMap");
+        }
+
+        private static OrtValue Compose<K, V>(object map)
+        {
+            var pairs = (map as IDictionary<K, V>)?.ToList() ?? throw new OnnxRuntimeException(
+                ErrorCode.InvalidArgument,
+                "the value is a " + Describe(map) + ", expected a map from " + typeof(K).Name + " to " + typeof(V).Name);
+            OrtValue keys = null, values = null;
+            try
+            {
+                keys = Column(pairs.ConvertAll(pair => pair.Key));
+                values = Column(pairs.ConvertAll(pair => pair.Value));
+                return OrtValue.CreateMap(ref keys, ref values);
+            }
+            finally
+            {
+                keys?.Dispose();
+                values?.Dispose();
+            }
+        }
+
+        private static OrtValue Column<T>(List<T> elements)
+        {
+            IBufferedTensor tensor = new DenseTensor<T>(elements.ToArray(), new[] { elements.Count });
+            return tensor.CreateOrtValue();
         }
 
         private static string Describe(object value)

@@ -7,16 +7,22 @@ namespace Microsoft.ML.OnnxRuntime
     /// <summary>What a model declares about an input or output.</summary>
     public sealed class NodeMetadata
     {
+        private readonly TensorTypeAndShape tensor;
         private readonly NodeMetadata element;
+        private readonly TensorElementType key;
+
+        private NodeMetadata(OnnxValueType kind, TensorTypeAndShape tensor)
+        {
+            OnnxValueType = kind;
+            this.tensor = tensor;
+        }
 
         private NodeMetadata(
-            OnnxValueType kind, TensorElementType type, long[] shape, string[] symbols, NodeMetadata element = null)
+            OnnxValueType kind, NodeMetadata element, TensorElementType key = TensorElementType.Undefined)
+            : this(kind, new TensorTypeAndShape(TensorElementType.Undefined, new int[0], new string[0]))
         {
             this.element = element;
-            OnnxValueType = kind;
-            ElementDataType = type;
-            Dimensions = Array.ConvertAll(shape, extent => checked((int)extent));
-            SymbolicDimensions = symbols;
+            this.key = key;
         }
 
         /// <summary>Returns the type of an input or output by index.</summary>
@@ -32,16 +38,16 @@ namespace Microsoft.ML.OnnxRuntime
         public bool IsString => ElementDataType == TensorElementType.String;
 
         /// <summary>Type of the elements.</summary>
-        public TensorElementType ElementDataType { get; }
+        public TensorElementType ElementDataType => tensor.ElementDataType;
 
         /// <summary>Type of the elements in C#, null if C# has none.</summary>
         public Type ElementType => TensorTypes.TypeOf(ElementDataType);
 
         /// <summary>The dimensions, -1 for unknown ones; none for a scalar.</summary>
-        public int[] Dimensions { get; }
+        public int[] Dimensions => tensor.Dimensions;
 
         /// <summary>For each dimension its name in the model, empty if it has none.</summary>
-        public string[] SymbolicDimensions { get; }
+        public string[] SymbolicDimensions => tensor.SymbolicDimensions;
 
         /// <summary>The elements of a sequence.</summary>
         /// <returns>What the model declares about them.</returns>
@@ -50,6 +56,15 @@ namespace Microsoft.ML.OnnxRuntime
         {
             Require(OnnxValueType.ONNX_TYPE_SEQUENCE, nameof(AsSequenceMetadata));
             return new SequenceMetadata(element);
+        }
+
+        /// <summary>The keys and values of a map.</summary>
+        /// <returns>What the model declares about them.</returns>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument for another kind.</exception>
+        public MapMetadata AsMapMetadata()
+        {
+            Require(OnnxValueType.ONNX_TYPE_MAP, nameof(AsMapMetadata));
+            return new MapMetadata(key, element);
         }
 
         /// <summary>What an optional value may hold.</summary>
@@ -70,14 +85,7 @@ namespace Microsoft.ML.OnnxRuntime
             for (int i = 0; i < names.Count; ++i)
             {
                 NativeStatus.ThrowOnError(type((UIntPtr)i, out IntPtr info));
-                try
-                {
-                    all.Add(names[i], Read(info));
-                }
-                finally
-                {
-                    OrtApi.ReleaseTypeInfo(info);
-                }
+                all.Add(names[i], Take(info));
             }
             return all;
         }
@@ -85,22 +93,26 @@ namespace Microsoft.ML.OnnxRuntime
         private static unsafe NodeMetadata Read(IntPtr info)
         {
             NativeStatus.ThrowOnError(OrtApi.GetOnnxTypeFromTypeInfo(info, out OnnxValueType kind));
-            if (kind == OnnxValueType.ONNX_TYPE_SEQUENCE)
+            switch (kind)
             {
-                NativeStatus.ThrowOnError(OrtApi.CastTypeInfoToSequenceTypeInfo(info, out IntPtr sequence));
-                NativeStatus.ThrowOnError(OrtApi.GetSequenceElementType(sequence, out IntPtr item));
-                return Around(kind, item);
-            }
-            if (kind == OnnxValueType.ONNX_TYPE_OPTIONAL)
-            {
-                NativeStatus.ThrowOnError(OrtApi.CastTypeInfoToOptionalTypeInfo(info, out IntPtr optional));
-                NativeStatus.ThrowOnError(OrtApi.GetOptionalContainedTypeInfo(optional, out IntPtr held));
-                return Around(kind, held);
+                case OnnxValueType.ONNX_TYPE_SEQUENCE:
+                    NativeStatus.ThrowOnError(OrtApi.CastTypeInfoToSequenceTypeInfo(info, out IntPtr sequence));
+                    NativeStatus.ThrowOnError(OrtApi.GetSequenceElementType(sequence, out IntPtr item));
+                    return new NodeMetadata(kind, Take(item));
+                case OnnxValueType.ONNX_TYPE_OPTIONAL:
+                    NativeStatus.ThrowOnError(OrtApi.CastTypeInfoToOptionalTypeInfo(info, out IntPtr optional));
+                    NativeStatus.ThrowOnError(OrtApi.GetOptionalContainedTypeInfo(optional, out IntPtr held));
+                    return new NodeMetadata(kind, Take(held));
+                case OnnxValueType.ONNX_TYPE_MAP:
+                    NativeStatus.ThrowOnError(OrtApi.CastTypeInfoToMapTypeInfo(info, out IntPtr map));
+                    NativeStatus.ThrowOnError(OrtApi.GetMapKeyType(map, out TensorElementType keys));
+                    NativeStatus.ThrowOnError(OrtApi.GetMapValueType(map, out IntPtr values));
+                    return new NodeMetadata(kind, Take(values), keys);
             }
             NativeStatus.ThrowOnError(OrtApi.CastTypeInfoToTensorInfo(info, out IntPtr native));
             if (native == IntPtr.Zero)
             {
-                return new NodeMetadata(kind, TensorElementType.Undefined, new long[0], new string[0]);
+                return new NodeMetadata(kind, element: null);
             }
             OrtTensorTypeAndShapeInfo tensor = OrtTensorTypeAndShapeInfo.Read(native);
             var symbols = new IntPtr[tensor.Shape.Length + 1];
@@ -114,16 +126,16 @@ namespace Microsoft.ML.OnnxRuntime
             {
                 names[i] = NativeText.Read(symbols[i]);
             }
-            return new NodeMetadata(kind, tensor.ElementDataType, tensor.Shape, names);
+            int[] dimensions = Array.ConvertAll(tensor.Shape, extent => checked((int)extent));
+            return new NodeMetadata(kind, new TensorTypeAndShape(tensor.ElementDataType, dimensions, names));
         }
 
-        /// <summary>A kind of value around another, whose description is released.</summary>
-        private static NodeMetadata Around(OnnxValueType kind, IntPtr info)
+        /// <summary>What a description says, which is released.</summary>
+        private static NodeMetadata Take(IntPtr info)
         {
             try
             {
-                return new NodeMetadata(
-                    kind, TensorElementType.Undefined, new long[0], new string[0], Read(info));
+                return Read(info);
             }
             finally
             {
@@ -152,6 +164,22 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Its elements.</summary>
         public NodeMetadata ElementMeta { get; }
+    }
+
+    /// <summary>What a model declares about a map.</summary>
+    public class MapMetadata
+    {
+        internal MapMetadata(TensorElementType keyDataType, NodeMetadata valueMetadata)
+        {
+            KeyDataType = keyDataType;
+            ValueMetadata = valueMetadata;
+        }
+
+        /// <summary>Type of its keys.</summary>
+        public TensorElementType KeyDataType { get; }
+
+        /// <summary>Its values.</summary>
+        public NodeMetadata ValueMetadata { get; }
     }
 
     /// <summary>What a model declares about an optional value.</summary>

@@ -1,4 +1,5 @@
 using System;
+using System.Collections.Generic;
 using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
@@ -146,6 +147,56 @@ namespace Microsoft.ML.OnnxRuntime
             {
                 NativeStatus.ThrowOnError(OrtApi.ReleaseAvailableProviders((IntPtr*)names, count));
             }
+        }
+
+        /// <summary>Has the sessions of the process share an allocator.</summary>
+        /// <param name="memInfo">Location of the memory.</param>
+        /// <param name="arenaCfg">Settings of its arena; null for none. They have no effect.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="memInfo"/> is null.</exception>
+        /// <exception cref="System.ObjectDisposedException">When an object was disposed of.</exception>
+        public void CreateAndRegisterAllocator(OrtMemoryInfo memInfo, OrtArenaCfg arenaCfg)
+        {
+            NativeStatus.ThrowOnError(OrtApi.CreateAndRegisterAllocator(
+                Live, Arguments.NotNull(memInfo, nameof(memInfo)).Live, arenaCfg == null ? IntPtr.Zero : arenaCfg.Live));
+        }
+
+        /// <summary>The execution providers, each with its device: the one of the CPU.</summary>
+        /// <returns>The providers.</returns>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public unsafe IReadOnlyList<OrtEpDevice> GetEpDevices()
+        {
+            IntPtr devices = IntPtr.Zero;
+            NativeStatus.ThrowOnError(OrtApi.GetEpDevices(Live, (IntPtr)(&devices), out UIntPtr count));
+            var all = new OrtEpDevice[(int)count];
+            for (int i = 0; i < all.Length; ++i)
+            {
+                all[i] = new OrtEpDevice(Marshal.ReadIntPtr(devices, i * IntPtr.Size));
+            }
+            return all;
+        }
+
+        /// <summary>Fails: no other execution providers can be loaded.</summary>
+        /// <param name="registrationName">A name for the library.</param>
+        /// <param name="libraryPath">The library.</param>
+        /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
+        /// <exception cref="OnnxRuntimeException">Always: the message names the provider that exists.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void RegisterExecutionProviderLibrary(string registrationName, string libraryPath)
+        {
+            NativeStatus.ThrowOnError(OrtApi.RegisterExecutionProviderLibrary(
+                Live, NativeText.Utf8(registrationName, nameof(registrationName)),
+                NativeText.Path(libraryPath, nameof(libraryPath))));
+        }
+
+        /// <summary>Fails: no library of execution providers is registered.</summary>
+        /// <param name="registrationName">Its name.</param>
+        /// <exception cref="System.ArgumentNullException">When the name is null.</exception>
+        /// <exception cref="OnnxRuntimeException">Always.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void UnregisterExecutionProviderLibrary(string registrationName)
+        {
+            NativeStatus.ThrowOnError(OrtApi.UnregisterExecutionProviderLibrary(
+                Live, NativeText.Utf8(registrationName, nameof(registrationName))));
         }
     }
 }

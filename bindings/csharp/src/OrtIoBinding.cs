@@ -2,6 +2,7 @@ using System;
 using System.Collections.Generic;
 using System.Runtime.InteropServices;
 using System.Text;
+using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
@@ -65,6 +66,23 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
+        /// <summary>Binds memory of an allocator to an input; a run reads what it holds then.</summary>
+        /// <param name="name">Name of the input.</param>
+        /// <param name="type">Type of the elements.</param>
+        /// <param name="shape">The dimensions of the tensor.</param>
+        /// <param name="allocation">The memory. It must not be disposed of before the binding.</param>
+        /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such input, or the tensor does
+        /// not fit it or the memory.</exception>
+        /// <exception cref="System.ObjectDisposedException">When an object was disposed of.</exception>
+        public void BindInput(string name, TensorElementType type, long[] shape, OrtMemoryAllocation allocation)
+        {
+            using (OrtValue value = Over(allocation, type, shape))
+            {
+                BindInput(name, value.Live, allocation);
+            }
+        }
+
         /// <summary>Binds a tensor to an output, in which runs compute it.</summary>
         /// <param name="name">Name of the output.</param>
         /// <param name="ortValue">A tensor of the type and shape of the output. It must not be disposed of before
@@ -101,6 +119,23 @@ namespace Microsoft.ML.OnnxRuntime
         public void BindOutput(string name, OrtExternalAllocation allocation)
         {
             using (OrtValue value = Arguments.NotNull(allocation, nameof(allocation)).CreateOrtValue())
+            {
+                BindOutput(name, value.Live, allocation);
+            }
+        }
+
+        /// <summary>Binds memory of an allocator to an output; runs compute it there.</summary>
+        /// <param name="name">Name of the output.</param>
+        /// <param name="type">Type of the elements.</param>
+        /// <param name="shape">The dimensions of the tensor.</param>
+        /// <param name="allocation">The memory. It must not be disposed of before the binding.</param>
+        /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such output, or the tensor does
+        /// not fit it or the memory.</exception>
+        /// <exception cref="System.ObjectDisposedException">When an object was disposed of.</exception>
+        public void BindOutput(string name, TensorElementType type, long[] shape, OrtMemoryAllocation allocation)
+        {
+            using (OrtValue value = Over(allocation, type, shape))
             {
                 BindOutput(name, value.Live, allocation);
             }
@@ -198,6 +233,12 @@ namespace Microsoft.ML.OnnxRuntime
         {
             OrtApi.ReleaseIoBinding(handle);
             return true;
+        }
+
+        private static OrtValue Over(OrtMemoryAllocation allocation, TensorElementType type, long[] shape)
+        {
+            IntPtr memory = Arguments.NotNull(allocation, nameof(allocation)).Live;
+            return OrtValue.CreateTensorValueWithData(allocation.Info, type, shape, memory, allocation.Size);
         }
 
         private void BindInput(string name, OrtValueHandle value, object owner)

@@ -7,6 +7,7 @@ namespace Microsoft.ML.OnnxRuntime
     /// <summary>Texts by key, as calls take and return them.</summary>
     public class OrtKeyValuePairs : SafeHandle
     {
+        private readonly bool readOnly;
         private Dictionary<string, string> entries;
 
         /// <summary>Creates an empty set of pairs.</summary>
@@ -29,19 +30,34 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
+        /// <summary>Pairs that belong to the library.</summary>
+        internal OrtKeyValuePairs(IntPtr pairs)
+            : base(IntPtr.Zero, false)
+        {
+            readOnly = true;
+            SetHandle(pairs);
+            Refresh();
+        }
+
         /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
         /// <summary>The entries.</summary>
         public IReadOnlyDictionary<string, string> Entries => entries;
 
-        private IntPtr Live => Arguments.NotDisposed(this).handle;
+        /// <summary>The pairs as calls take them.</summary>
+        internal IntPtr Live => Arguments.NotDisposed(this).handle;
+
+        private IntPtr Changeable =>
+            readOnly ? throw new InvalidOperationException("the pairs describe a device, expected pairs of the program")
+                     : Live;
 
         /// <summary>Adds an entry, or replaces the value of one.</summary>
         /// <param name="key">The key; it is not empty.</param>
         /// <param name="value">The value.</param>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
         /// <exception cref="System.ArgumentException">When the key is empty.</exception>
+        /// <exception cref="System.InvalidOperationException">When the pairs describe a device.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Add(string key, string value)
         {
@@ -49,17 +65,19 @@ namespace Microsoft.ML.OnnxRuntime
             {
                 throw new ArgumentException("the key is empty, expected a text", nameof(key));
             }
-            OrtApi.AddKeyValuePair(Live, NativeText.Utf8(key, nameof(key)), NativeText.Utf8(value, nameof(value)));
+            OrtApi.AddKeyValuePair(
+                Changeable, NativeText.Utf8(key, nameof(key)), NativeText.Utf8(value, nameof(value)));
             entries[key] = value;
         }
 
         /// <summary>Removes an entry, if there is one.</summary>
         /// <param name="key">The key.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="key"/> is null.</exception>
+        /// <exception cref="System.InvalidOperationException">When the pairs describe a device.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Remove(string key)
         {
-            OrtApi.RemoveKeyValuePair(Live, NativeText.Utf8(key, nameof(key)));
+            OrtApi.RemoveKeyValuePair(Changeable, NativeText.Utf8(key, nameof(key)));
             entries.Remove(key);
         }
 

@@ -25,6 +25,14 @@ namespace Microsoft.ML.OnnxRuntime
         // The shared instance is never disposed of.
         private bool shared;
 
+        /// <summary>A description that belongs to another object, which it keeps.</summary>
+        internal OrtMemoryInfo(IntPtr info, object owner)
+            : base(IntPtr.Zero, false)
+        {
+            SetHandle(info);
+            Owner = owner;
+        }
+
         /// <summary>Creates a description of a device's memory.</summary>
         /// <param name="allocatorName">Name of the device in UTF-8 with a zero at the end, such as
         /// <see cref="allocatorCPU"/>.</param>
@@ -43,6 +51,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>CPU memory. Disposing of it does nothing.</summary>
         public static OrtMemoryInfo DefaultInstance => Cpu.Value;
+
+        private object Owner { get; }
 
         /// <summary>Whether two descriptions are equal.</summary>
         /// <param name="other">The second value.</param>

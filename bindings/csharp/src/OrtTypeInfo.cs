@@ -87,6 +87,11 @@ namespace Microsoft.ML.OnnxRuntime
                     NativeStatus.ThrowOnError(OrtApi.CastTypeInfoToOptionalTypeInfo(info, out IntPtr optional));
                     NativeStatus.ThrowOnError(OrtApi.GetOptionalContainedTypeInfo(optional, out IntPtr held));
                     return new OrtTypeInfo(kind, element: new OrtSequenceOrOptionalTypeInfo(Take(held)));
+                case OnnxValueType.ONNX_TYPE_MAP:
+                    NativeStatus.ThrowOnError(OrtApi.CastTypeInfoToMapTypeInfo(info, out IntPtr map));
+                    NativeStatus.ThrowOnError(OrtApi.GetMapKeyType(map, out TensorElementType keys));
+                    NativeStatus.ThrowOnError(OrtApi.GetMapValueType(map, out IntPtr values));
+                    return new OrtTypeInfo(kind, map: new OrtMapTypeInfo(keys, Take(values)));
                 default:
                     return new OrtTypeInfo(kind);
             }

@@ -6,7 +6,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    public sealed partial class OrtValue : IDisposable
+    public partial class OrtValue : IDisposable
     {
         private readonly OrtValueHandle handle;
         private readonly ManagedMemory managed;
@@ -198,12 +198,27 @@ namespace Microsoft.ML.OnnxRuntime
         /// effect.</summary>
         public void Dispose()
         {
-            handle.Dispose();
-            foreach (OrtValue part in parts ?? new OrtValue[0])
+            Dispose(true);
+            GC.SuppressFinalize(this);
+        }
+
+        /// <summary>Frees what the value owns.</summary>
+        /// <param name="disposing">True when called by Dispose(); the handle has its own finalizer.</param>
+        protected virtual void Dispose(bool disposing)
+        {
+            if (!disposing)
             {
-                part.Dispose();
+                return;
             }
-            parts = null;
+            handle.Dispose();
+            if (parts != null)
+            {
+                foreach (OrtValue part in parts)
+                {
+                    part.Dispose();
+                }
+                parts = null;
+            }
         }
 
         /// <summary>A tensor over the caller's memory whose elements may be declared as another type of the

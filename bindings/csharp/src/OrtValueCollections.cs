@@ -4,7 +4,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    public sealed unsafe partial class OrtValue
+    public unsafe partial class OrtValue
     {
         /// <summary>Receives an element of a sequence.</summary>
         /// <param name="ortValue">The element, valid during the call.</param>

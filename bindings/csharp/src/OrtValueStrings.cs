@@ -5,7 +5,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    public sealed unsafe partial class OrtValue
+    public unsafe partial class OrtValue
     {
         /// <summary>Creates a tensor of strings, all of them empty.</summary>
         /// <param name="allocator">Allocates the memory.</param>

@@ -1,4 +1,5 @@
 using System;
+using System.Collections.Generic;
 using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
@@ -101,12 +102,14 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>A C# tensor that shares a value's memory.</summary>
+        /// <summary>A C# tensor that shares a value's memory; the elements of a sequence; a dictionary with the
+        /// pairs of a map.</summary>
         internal static object View(OrtValue value)
         {
-            if (value.OnnxType == OnnxValueType.ONNX_TYPE_SEQUENCE)
+            switch (value.OnnxType)
             {
-                return Elements(value);
+                case OnnxValueType.ONNX_TYPE_SEQUENCE: return Elements(value);
+                case OnnxValueType.ONNX_TYPE_MAP: return Pairs(value);
             }
             TensorElementType type = value.Info.ElementDataType;
             switch (type)
@@ -177,6 +180,42 @@ namespace Microsoft.ML.OnnxRuntime
                 elements.Add(DisposableNamedOnnxValue.CreateFromOrtValue("", element));
             }
             return elements;
+        }
+
+        private static object Pairs(OrtValue map)
+        {
+            using (OrtValue keys = map.GetValue(0, OrtAllocator.DefaultInstance))
+            using (OrtValue values = map.GetValue(1, OrtAllocator.DefaultInstance))
+            {
+                return keys.Info.ElementDataType == TensorElementType.String
+                    ? Pairs(keys.GetStringTensorAsArray(), values)
+                    : Pairs(keys.GetTensorDataAsSpan<long>().ToArray(), values);
+            }
+        }
+
+        private static object Pairs<K>(K[] keys, OrtValue values)
+        {
+            TensorElementType type = values.Info.ElementDataType;
+            switch (type)
+            {
+                case TensorElementType.Float: return Pairs(keys, values.GetTensorDataAsSpan<float>().ToArray());
+                case TensorElementType.Double: return Pairs(keys, values.GetTensorDataAsSpan<double>().ToArray());
+                case TensorElementType.Int64: return Pairs(keys, values.GetTensorDataAsSpan<long>().ToArray());
+                case TensorElementType.String: return Pairs(keys, values.GetStringTensorAsArray());
+                default:
+                    throw new OnnxRuntimeException(
+                        ErrorCode.NotImplemented, "a map to values of type " + type + " has no C# type");
+            }
+        }
+
+        private static Dictionary<K, V> Pairs<K, V>(K[] keys, V[] values)
+        {
+            var pairs = new Dictionary<K, V>(keys.Length);
+            for (int i = 0; i < keys.Length; ++i)
+            {
+                pairs[keys[i]] = values[i];
+            }
+            return pairs;
         }
 
         private static OrtValue OverNumbers<T>(Memory<T> memory, long[] shape)

@@ -18,12 +18,14 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import multiprocessing.spawn
 import os
 import runpy
 import sys
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 __all__ = ["install", "main"]
 
@@ -113,6 +115,27 @@ def install(replace: bool = False) -> None:
         sys.meta_path.append(_finder)
 
 
+class _Install:
+    """Calls :func:`install` where it is unpickled."""
+
+    def __init__(self, replace: bool) -> None:
+        self.replace = replace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return install, (self.replace,)
+
+
+def _install_in_children(replace: bool) -> None:
+    """Have processes that multiprocessing starts afresh install it before they import the program."""
+    prepare = multiprocessing.spawn.get_preparation_data
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        # A child unpickles the whole before it acts on any of it, and ignores what it does not know.
+        return {**prepare(name), "ortrain": _Install(replace)}
+
+    multiprocessing.spawn.get_preparation_data = get_preparation_data
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a program that imports onnxruntime."""
     parser = argparse.ArgumentParser(
@@ -128,7 +151,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("program", help="the file, or with -m the name of the module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed to the program")
     given = parser.parse_args(arguments)
+    if not given.module and not os.path.exists(given.program):
+        parser.error(f"there is no file {given.program}")
     install(replace=given.replace)
+    _install_in_children(given.replace)
     sys.argv = [given.program, *given.arguments]
     if given.module:
         runpy.run_module(given.program, run_name="__main__", alter_sys=True)

@@ -37,10 +37,20 @@ import onnxruntime_training_objc
 
     let _: (ORTLoggingLevel) throws -> ORTEnv = ORTEnv.init(loggingLevel:)
     let _: () throws -> ORTSessionOptions = ORTSessionOptions.init
+    typealias Options = ORTSessionOptions
+    let _: (Options) -> (String, [String: String]) throws -> Void = Options.appendExecutionProvider(_:providerOptions:)
+    let _: (Options) -> (ORTCoreMLExecutionProviderOptions) throws -> Void = Options.appendCoreMLExecutionProvider(with:)
+    let _: (Options) -> ([AnyHashable: Any]) throws -> Void = Options.appendCoreMLExecutionProvider(withOptionsV2:)
+    let _: (Options) -> (ORTXnnpackExecutionProviderOptions) throws -> Void = Options.appendXnnpackExecutionProvider(with:)
+    let _: (Options) -> (ORTCAPIRegisterCustomOpsFnPtr) throws -> Void = Options.registerCustomOps(usingFunctionPointer:)
+    let _: (Options) -> (String) throws -> Void = Options.registerCustomOps(usingFunction:)
+    let _: () -> Bool = ORTIsCoreMLExecutionProviderAvailable
     let _: () throws -> ORTRunOptions = ORTRunOptions.init
     let _: (NSMutableData, ORTTensorElementDataType, [NSNumber]) throws -> ORTValue = ORTValue.init(
       tensorData:elementType:shape:)
     let _: (ORTValue) -> () throws -> NSMutableData = ORTValue.tensorData
+    let _: ([String], [NSNumber]) throws -> ORTValue = ORTValue.init(tensorStringData:shape:)
+    let _: (ORTValue) -> () throws -> [String] = ORTValue.tensorStringData
     let _: (ORTValue) -> () throws -> ORTTensorTypeAndShapeInfo = ORTValue.tensorTypeAndShapeInfo
     let _: (ORTValue) -> () throws -> ORTValueTypeInfo = ORTValue.typeInfo
     let _: (ORTEnv, String, ORTSessionOptions?) throws -> ORTSession = ORTSession.init(env:modelPath:sessionOptions:)

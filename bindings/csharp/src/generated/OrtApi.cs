@@ -2036,14 +2036,14 @@ namespace Microsoft.ML.OnnxRuntime
             (sessionOptionsAppendExecutionProvider_V2 = NativeTables.Bind<SessionOptionsAppendExecutionProvider_V2Call>(NativeTables.OrtApi, 304));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate IntPtr SessionOptionsSetEpSelectionPolicyCall(SessionOptions sessionOptions, int policy);
+        internal delegate IntPtr SessionOptionsSetEpSelectionPolicyCall(SessionOptions sessionOptions, ExecutionProviderDevicePolicy policy);
         private static SessionOptionsSetEpSelectionPolicyCall sessionOptionsSetEpSelectionPolicy;
         /// <summary>Accepted but has no effect: there is one device.</summary>
         internal static SessionOptionsSetEpSelectionPolicyCall SessionOptionsSetEpSelectionPolicy => sessionOptionsSetEpSelectionPolicy ??
             (sessionOptionsSetEpSelectionPolicy = NativeTables.Bind<SessionOptionsSetEpSelectionPolicyCall>(NativeTables.OrtApi, 305));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
-        internal delegate int HardwareDevice_TypeCall(IntPtr device);
+        internal delegate OrtHardwareDeviceType HardwareDevice_TypeCall(IntPtr device);
         private static HardwareDevice_TypeCall hardwareDevice_Type;
         /// <summary>Kind of a device.</summary>
         internal static HardwareDevice_TypeCall HardwareDevice_Type => hardwareDevice_Type ??

@@ -276,6 +276,28 @@ namespace Microsoft.ML.OnnxRuntime
                 Arguments.NotNull(ortValue, nameof(ortValue)).Live));
         }
 
+        /// <summary>Loads a library of custom operators, which sessions with these options run.</summary>
+        /// <param name="libraryPath">The library, which has a function RegisterCustomOps.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="libraryPath"/> is
+        /// null.</exception>
+        /// <exception cref="OnnxRuntimeException">Fail when the library cannot be loaded, or has no function
+        /// RegisterCustomOps.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void RegisterCustomOpLibrary(string libraryPath)
+        {
+            NativeStatus.ThrowOnError(OrtApi.RegisterCustomOpsLibrary_V2(
+                Live, NativeText.Path(libraryPath, nameof(libraryPath))));
+        }
+
+        /// <summary>Accepted but has no effect: there is one device, the CPU.</summary>
+        /// <param name="policy">The policy.</param>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such policy.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void SetEpSelectionPolicy(ExecutionProviderDevicePolicy policy)
+        {
+            NativeStatus.ThrowOnError(OrtApi.SessionOptionsSetEpSelectionPolicy(Live, policy));
+        }
+
         private bool enableCpuMemArena = true;
 
         /// <summary>Accepted but has no effect: intermediate values are always stored in an arena.</summary>

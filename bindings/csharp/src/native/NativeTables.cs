@@ -12,6 +12,7 @@ namespace Microsoft.ML.OnnxRuntime
     internal static class NativeTables
     {
         private const string LibraryName = "ortrain";
+        private const string ExtensionsName = "ortextensions";
         private const uint OrtrainApiVersion = 1;
         private const int GetApiSlot = 0;
         private const int GetVersionStringSlot = 1;
@@ -26,6 +27,9 @@ namespace Microsoft.ML.OnnxRuntime
 
         [DllImport(LibraryName, CallingConvention = CallingConvention.Winapi, ExactSpelling = true)]
         private static extern IntPtr OrtrainGetApi(uint version);
+
+        [DllImport(ExtensionsName, CallingConvention = CallingConvention.Winapi, ExactSpelling = true)]
+        private static extern IntPtr RegisterCustomOps(SessionOptions options, IntPtr apiBase);
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         private delegate IntPtr GetApiCall(uint version);
@@ -97,6 +101,22 @@ namespace Microsoft.ML.OnnxRuntime
                     }
                 }
                 return ortApiBase;
+            }
+        }
+
+        /// <summary>Has the library of onnxruntime-extensions add its operators to options.</summary>
+        internal static void RegisterExtensions(SessionOptions options)
+        {
+            try
+            {
+                NativeStatus.ThrowOnError(RegisterCustomOps(options, ApiBase));
+            }
+            catch (DllNotFoundException missing)
+            {
+                throw new OnnxRuntimeException(
+                    ErrorCode.NoSuchFile,
+                    "RegisterOrtExtensions: the native library 'ortextensions' was not found; expected the package " +
+                    "Microsoft.ML.OnnxRuntime.Extensions in the program: " + missing.Message);
             }
         }
 

@@ -9,6 +9,9 @@ namespace Microsoft.ML.OnnxRuntime
     /// </summary>
     internal sealed class ValueHandles
     {
+        private static readonly Func<FixedBufferOnnxValue, OrtValueHandle> OfBuffer = buffer => buffer.Live;
+        private static readonly Func<OrtValue, OrtValueHandle> OfValue = value => value.Live;
+
         private OrtValueHandle[] owners = new OrtValueHandle[8];
 
         /// <summary>The native values; the first <see cref="Count"/> count.</summary>
@@ -18,35 +21,12 @@ namespace Microsoft.ML.OnnxRuntime
 
         internal void Add(IReadOnlyCollection<FixedBufferOnnxValue> values, string name)
         {
-            Arguments.NotNull(values, name);
-            // Lists and arrays are walked without an enumerator, which would allocate in every step.
-            if (values is IReadOnlyList<FixedBufferOnnxValue> list)
-            {
-                int count = list.Count;
-                for (int i = 0; i < count; ++i)
-                {
-                    FixedBufferOnnxValue value = list[i];
-                    AddOne(value == null ? throw Missing(name, i) : value.Live);
-                }
-                return;
-            }
-            int index = 0;
-            foreach (FixedBufferOnnxValue value in values)
-            {
-                AddOne(value == null ? throw Missing(name, index) : value.Live);
-                ++index;
-            }
+            Add(values, name, OfBuffer);
         }
 
         internal void Add(IReadOnlyCollection<OrtValue> values, string name)
         {
-            Arguments.NotNull(values, name);
-            int index = 0;
-            foreach (OrtValue value in values)
-            {
-                AddOne(value == null ? throw Missing(name, index) : value.Live);
-                ++index;
-            }
+            Add(values, name, OfValue);
         }
 
         /// <summary>Space for values that the call creates.</summary>
@@ -69,6 +49,28 @@ namespace Microsoft.ML.OnnxRuntime
                 Array[i] = IntPtr.Zero;
             }
             Count = 0;
+        }
+
+        private void Add<T>(IReadOnlyCollection<T> values, string name, Func<T, OrtValueHandle> handleOf)
+            where T : class
+        {
+            Arguments.NotNull(values, name);
+            // Lists and arrays are walked without an enumerator, which would allocate in every step.
+            if (values is IReadOnlyList<T> list)
+            {
+                int count = list.Count;
+                for (int i = 0; i < count; ++i)
+                {
+                    AddOne(handleOf(list[i] ?? throw Missing(name, i)));
+                }
+                return;
+            }
+            int index = 0;
+            foreach (T value in values)
+            {
+                AddOne(handleOf(value ?? throw Missing(name, index)));
+                ++index;
+            }
         }
 
         private void AddOne(OrtValueHandle handle)

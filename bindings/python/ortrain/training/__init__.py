@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from ortrain import api
+from ortrain import api, set_seed
 from ortrain.api.generated.training_parameters import TrainingParameters
 from ortrain.capi._pybind_state import is_ortmodule_available
 from ortrain.training import experimental, optim, utils
@@ -21,6 +21,7 @@ __all__ = [
     "is_ortmodule_available",
     "onnxblock",
     "optim",
+    "set_seed",
     "utils",
 ]
 

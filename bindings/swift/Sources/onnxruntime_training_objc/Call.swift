@@ -67,6 +67,15 @@ struct Call {
     return Texts(Array(texts))
   }
 
+  func extents(_ shape: [NSNumber]) throws -> [Int64] {
+    try shape.enumerated().map { i, extent in
+      guard let whole = Int64(exactly: extent) else {
+        throw refusal("argument shape, element \(i): expected a 64-bit integer, found \(extent)")
+      }
+      return whole
+    }
+  }
+
   func handle(_ owner: some HandleOwner, _ name: String) throws -> OpaquePointer {
     if let why = owner.whyUnusable { throw refusal("argument \(name): \(why)") }
     return owner.handle

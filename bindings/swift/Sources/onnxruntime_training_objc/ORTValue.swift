@@ -30,13 +30,7 @@ public final class ORTValue: HandleOwner {
   ///   or the data is smaller than the tensor; `ORTErrorCode.notImplemented` when tensors of the type are not supported.
   public convenience init(tensorData: NSMutableData, elementType: ORTTensorElementDataType, shape: [NSNumber]) throws {
     let call = Call("ORTValue.init(tensorData:elementType:shape:)")
-    let extents = try shape.enumerated().map { i, extent in
-      guard let whole = Int64(exactly: extent) else {
-        throw call.refusal("argument shape, element \(i): expected a 64-bit integer, found \(extent)")
-      }
-      return whole
-    }
-    try self.init(tensorData, elementType, extents, call)
+    try self.init(tensorData, elementType, call.extents(shape), call)
   }
 
   init(_ data: NSMutableData, _ elementType: ORTTensorElementDataType, _ shape: [Int64], _ call: Call) throws {

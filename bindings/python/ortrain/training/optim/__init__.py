@@ -7,9 +7,9 @@ PyTorch on a GPU and are not part of ortrain; they raise an error that says what
 
 from __future__ import annotations
 
-from typing import Any
-
 from ortrain.training.optim.config import AdamConfig, LambConfig, SGDConfig, _OptimizerConfig
+from ortrain.training.optim.fp16_optimizer import FP16_Optimizer
+from ortrain.training.optim.fused_adam import AdamWMode, FusedAdam
 from ortrain.training.optim.lr_scheduler import (
     ConstantWarmupLRScheduler,
     CosineWarmupLRScheduler,
@@ -20,6 +20,7 @@ from ortrain.training.optim.lr_scheduler import (
 
 __all__ = [
     "AdamConfig",
+    "AdamWMode",
     "ConstantWarmupLRScheduler",
     "CosineWarmupLRScheduler",
     "FP16_Optimizer",
@@ -31,34 +32,3 @@ __all__ = [
     "_LRScheduler",
     "_OptimizerConfig",
 ]
-
-
-class FusedAdam:
-    """Adam over tensors of PyTorch on a GPU. Not implemented."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Say what to use instead.
-
-        Raises
-        ------
-        NotImplementedError
-            Always.
-        """
-        raise NotImplementedError(
-            "FusedAdam updates tensors of PyTorch on a GPU, which ortrain does not; "
-            "use torch.optim.AdamW, or ortrain.onnxblock.optim.AdamW to train a model with ortrain"
-        )
-
-
-def FP16_Optimizer(optimizer: Any, **kwargs: Any) -> Any:
-    """Wrap an optimizer of PyTorch for float16. Not implemented.
-
-    Raises
-    ------
-    NotImplementedError
-        Always.
-    """
-    raise NotImplementedError(
-        f"FP16_Optimizer changes an optimizer of PyTorch, found {type(optimizer).__name__}, which ortrain does not; "
-        "the session option ortrain.mixed_precision trains a model in bfloat16"
-    )

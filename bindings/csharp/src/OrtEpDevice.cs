@@ -1,0 +1,57 @@
+using System;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>A processor that sessions can run on. There is one, the CPU.</summary>
+    public class OrtHardwareDevice
+    {
+        private readonly IntPtr device;
+
+        internal OrtHardwareDevice(IntPtr device)
+        {
+            this.device = device;
+        }
+
+        /// <summary>Its kind.</summary>
+        public OrtHardwareDeviceType Type => OrtApi.HardwareDevice_Type(device);
+
+        /// <summary>Number of its vendor, 0 if it is not known.</summary>
+        public uint VendorId => OrtApi.HardwareDevice_VendorId(device);
+
+        /// <summary>Its vendor, empty if it is not known.</summary>
+        public string Vendor => NativeText.Read(OrtApi.HardwareDevice_Vendor(device));
+
+        /// <summary>Number of the device, 0 if it is not known.</summary>
+        public uint DeviceId => OrtApi.HardwareDevice_DeviceId(device);
+
+        /// <summary>What else is known of it.</summary>
+        public OrtKeyValuePairs Metadata => new OrtKeyValuePairs(OrtApi.HardwareDevice_Metadata(device));
+    }
+
+    /// <summary>An execution provider on a device. There is one, that of the CPU.</summary>
+    public class OrtEpDevice
+    {
+        internal OrtEpDevice(IntPtr device)
+        {
+            Pointer = device;
+        }
+
+        /// <summary>Name of the provider.</summary>
+        public string EpName => NativeText.Read(OrtApi.EpDevice_EpName(Pointer));
+
+        /// <summary>Who made the provider.</summary>
+        public string EpVendor => NativeText.Read(OrtApi.EpDevice_EpVendor(Pointer));
+
+        /// <summary>What the provider states about itself.</summary>
+        public OrtKeyValuePairs EpMetadata => new OrtKeyValuePairs(OrtApi.EpDevice_EpMetadata(Pointer));
+
+        /// <summary>Settings of the provider.</summary>
+        public OrtKeyValuePairs EpOptions => new OrtKeyValuePairs(OrtApi.EpDevice_EpOptions(Pointer));
+
+        /// <summary>The device.</summary>
+        public OrtHardwareDevice HardwareDevice => new OrtHardwareDevice(OrtApi.EpDevice_Device(Pointer));
+
+        /// <summary>The device as calls take it; it belongs to the library.</summary>
+        internal IntPtr Pointer { get; }
+    }
+}

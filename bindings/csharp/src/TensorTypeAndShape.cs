@@ -1,0 +1,27 @@
+using Microsoft.ML.OnnxRuntime.Tensors;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    /// <summary>Element type and dimensions that a model declares for a tensor.</summary>
+    public class TensorTypeAndShape
+    {
+        internal TensorTypeAndShape(TensorElementType elementDataType, int[] dimensions, string[] symbolicDimensions)
+        {
+            ElementDataType = elementDataType;
+            Dimensions = dimensions;
+            SymbolicDimensions = symbolicDimensions;
+        }
+
+        /// <summary>Type of the elements.</summary>
+        public TensorElementType ElementDataType { get; }
+
+        /// <summary>Type of the elements in C#, null if C# has none.</summary>
+        public TensorElementTypeInfo ElementTypeInfo => TensorBase.GetElementTypeInfo(ElementDataType);
+
+        /// <summary>The dimensions, -1 for unknown ones; none for a scalar.</summary>
+        public int[] Dimensions { get; }
+
+        /// <summary>For each dimension its name in the model, empty if it has none.</summary>
+        public string[] SymbolicDimensions { get; }
+    }
+}
