@@ -112,6 +112,7 @@ def command(
         accumulate=accumulate,
         metrics=metrics,
         seed=seed,
+        checkpoint=resume,
         threads=threads,
     )
     rows = running.load_all(data, trainer, target)

@@ -35,6 +35,7 @@ Array = npt.NDArray[Any]
 StrPath = str | os.PathLike[str]
 
 _POSITION = "ortrain.trainer"  # the property of a checkpoint that holds where the run is
+_CLASSES = "ortrain.classes"  # the property that holds the names of the classes, as JSON
 _LOSSES = {
     "cross_entropy": "CrossEntropyLoss",
     "mse": "MSELoss",
@@ -95,6 +96,9 @@ class Trainer:
         The current epoch, from 0, and the optimizer steps taken in the run.
     epochs, steps_per_epoch : int, int or None
         Length of the run.
+    classes : list of str or None
+        The names of the classes of a classifier, in the order of their numbers. Checkpoints keep them. None if they are not
+        known.
     resumed : bool
         Whether the run goes on from a checkpoint.
     stop_training : bool
@@ -161,6 +165,7 @@ class Trainer:
         self.steps_per_epoch: int | None = None
         self.stop_training = self.resumed = False
         self._position: dict[str, Any] | None = None
+        self.classes: list[str] | None = None
         self._data_settings: dict[str, Any] = {}
         self._open(self.folder / "checkpoint" if checkpoint is None else checkpoint)
         self._learning_rate = self.optimizer.get_learning_rate() if learning_rate is None else learning_rate
@@ -177,6 +182,8 @@ class Trainer:
         state = CheckpointState.load_checkpoint(checkpoint)
         properties = state.properties
         position = json.loads(str(properties[_POSITION])) if _POSITION in properties else None
+        if _CLASSES in properties:
+            self.classes = [str(name) for name in json.loads(str(properties[_CLASSES]))]
         runs = position["runs"] if position else 0
         options = SessionOptions()
         options.intra_op_num_threads = self._threads
@@ -650,6 +657,8 @@ class Trainer:
             "data": self._data_settings,
         }
         self.state.properties[_POSITION] = json.dumps(position)
+        if self.classes is not None:
+            self.state.properties[_CLASSES] = json.dumps(self.classes)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         CheckpointState.save_checkpoint(self.state, path, include_optimizer_state=True)
 
