@@ -365,7 +365,7 @@ def _hugging_face(path: Path, wanted: Wanted, target: str | None) -> Any:
         return found
     feature = wanted.features[0]
     arrays = {feature: _pixels(found[feature], len(found), wanted)}
-    if wanted.target in found.column_names:
+    if wanted.target is not None and wanted.target in found.column_names:
         arrays[wanted.target] = np.array(found[wanted.target])
     return arrays
 

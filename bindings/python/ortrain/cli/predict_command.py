@@ -62,8 +62,8 @@ def command(
         app.print_json(values if read is None else {**values, "classes": trainer.classes, "predicted": read})
     elif out is None:
         for number, row in enumerate(several[0]):
-            values = [f"{value:.6g}" for value in np.ravel(row)]
-            click.echo(" ".join([*values, read[number]] if read is not None else values))
+            printed = [f"{value:.6g}" for value in np.ravel(row)]
+            click.echo(" ".join(printed if read is None else [*printed, read[number]]))
     if out is None:
         return
     if out.suffix == ".npz":
