@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ortrain.api import CheckpointState
@@ -169,6 +170,38 @@ def test_a_target_of_one_number(kind, run, tmp_path):
         "column value: expected numbers, found 'much'"
         in run("evaluate", tmp_path / "r", "--data", words, status=1).err
     )
+
+
+def test_a_classifier_of_scikit_learn(flowers, run, tmp_path):
+    """Its first output is the class that it reads, and its scores are no output."""
+    networks, convert = pytest.importorskip("sklearn.neural_network"), pytest.importorskip("skl2onnx")
+    rows, numbers = flowers
+    network = networks.MLPClassifier((8,), max_iter=1).fit(rows, numbers)
+    model = convert.to_onnx(network, rows[:1].astype(np.float32), options={"zipmap": False})
+    onnx.save(model, tmp_path / "m.onnx")
+    assert run("compat", tmp_path / "m.onnx", "--json").json["trains"]
+    made = ["artifacts", tmp_path / "m.onnx", "--loss", "cross_entropy", "--out", tmp_path / "a"]
+    refused = run(*made, status=1).err
+    assert "'label', has no floating-point numbers" in refused
+    assert "--output" in refused
+    said = run(*made, "--output", "probabilities").err
+    (scores,) = [node.input[0] for node in model.graph.node if node.op_type == "Softmax"]
+    assert f"hint: --output {scores} computes" in said
+    assert run(*made, "--output", scores).err == ""
+    np.savez(tmp_path / "d.npz", x=rows, y=numbers)
+    options = ["--epochs", 40, "--lr", 0.05, "--metric", "accuracy", "--json"]
+    history = run("train", tmp_path / "a", "--data", tmp_path / "d.npz", *options).json["history"]
+    assert history["accuracy"][-1] > 0.9
+    expected = run(
+        "evaluate", tmp_path / "a", "--data", tmp_path / "d.npz", "--metric", "accuracy", "--json"
+    ).json
+    run("export", tmp_path / "a", tmp_path / "trained.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "trained.onnx")
+    feed = {session.get_inputs()[0].name: rows.astype(np.float32)}
+    found, labels = session.run([scores, "label"], feed)
+    assert expected["accuracy"] == pytest.approx((found.argmax(axis=1) == numbers).mean())
+    np.testing.assert_array_equal(labels, found.argmax(axis=1))
+    assert "no value named nonsense" in run(*made, "--output", "nonsense", status=1).err
 
 
 def test_predictions_need_no_target_and_take_one(classifier, flowers, run, tmp_path):

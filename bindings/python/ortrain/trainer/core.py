@@ -81,6 +81,9 @@ class Trainer:
         Where the artifacts of an inference model are written; a temporary folder by default.
     requires_grad, frozen_params : list of str, optional
         For an inference model: as in `generate_artifacts`.
+    output : str, optional
+        For an inference model: the value that a loss given by its name is computed from; its first output by default. Cross
+        entropy takes scores, which is what a model has before its Softmax.
     threads : int, default 0
         Threads of a step; 0 for one per processor.
     config : mapping of str to str, optional
@@ -132,6 +135,7 @@ class Trainer:
         artifact_directory: StrPath | None = None,
         requires_grad: Sequence[str] | None = None,
         frozen_params: Sequence[str] | None = None,
+        output: str | None = None,
         threads: int = 0,
         config: Mapping[str, str] | None = None,
     ) -> None:
@@ -157,7 +161,7 @@ class Trainer:
                 self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-")
                 artifact_directory = self._temporary.name
             self.folder = Path(artifact_directory)
-            make_artifacts(model, loss, optimizer, self.folder, requires_grad, frozen_params)
+            make_artifacts(model, loss, optimizer, self.folder, requires_grad, frozen_params, output)
         self.history: dict[str, list[Any]] = {}
         self.epoch = self.step = self.epochs = self._batch = 0
         self._loss_sum, self._row_count = 0.0, 0
@@ -692,6 +696,32 @@ def _named(kind: str, given: Any, known: Mapping[str, str], enum: Any) -> Any:
     return enum[known[given]]
 
 
+def floating_outputs(graph: onnx.GraphProto) -> list[str]:
+    """Return the outputs of a model that a loss can be computed from."""
+    import onnx
+
+    kinds = {
+        onnx.TensorProto.DataType.Value(name)
+        for name in ("UNDEFINED", "FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")
+    }
+    return [
+        value.name
+        for value in graph.output
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type in kinds
+    ]
+
+
+def _declared(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """Return a model that declares the type and shape of a value, which intermediate ones often do not have."""
+    import onnx
+
+    outputs = [value.name for value in model.graph.output]
+    if name not in outputs and not any(name in node.output for node in model.graph.node):
+        raise ValueError(f"output: the model has no value named {name!r}; its outputs are {', '.join(outputs)}")
+    known = [*model.graph.value_info, *model.graph.output]
+    return model if any(value.name == name for value in known) else onnx.shape_inference.infer_shapes(model)
+
+
 def make_artifacts(
     model: Any,
     loss: Any,
@@ -699,8 +729,9 @@ def make_artifacts(
     folder: Path,
     requires_grad: Sequence[str] | None,
     frozen_params: Sequence[str] | None,
+    output: str | None = None,
 ) -> ArtifactReport:
-    """Create artifacts whose steps return the outputs of the model besides the loss."""
+    """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from."""
     try:
         import onnx
 
@@ -710,8 +741,17 @@ def make_artifacts(
             "Trainer: creating artifacts from a model needs onnx: pip install 'ortrain[artifacts]'"
         ) from error
     chosen_loss = _named("loss", loss, _LOSSES, artifacts.LossType)
-    graph = model.graph if isinstance(model, onnx.ModelProto) else artifacts._load(model)[0].graph
-    names = [output.name for output in graph.output]
+    loaded = model if isinstance(model, onnx.ModelProto) else artifacts._load(model)[0]
+    names = [value.name for value in loaded.graph.output]
+    if output is not None and isinstance(chosen_loss, artifacts.LossType):
+        declared = _declared(loaded, output)
+        model = model if declared is loaded else declared
+        names = [output, *(name for name in names if name != output)]
+    elif isinstance(chosen_loss, artifacts.LossType) and names[0] not in floating_outputs(loaded.graph):
+        raise ValueError(
+            f"the first output of the model, {names[0]!r}, has no floating-point numbers to compute a loss from; name the value "
+            f"that has (ortrain artifacts --output, Trainer(output=...)), such as another output of {', '.join(names)}"
+        )
     return artifacts.generate_artifacts(
         model,
         requires_grad=requires_grad,
