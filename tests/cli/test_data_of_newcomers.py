@@ -201,7 +201,7 @@ def test_a_classifier_of_scikit_learn(flowers, run, tmp_path):
     found, labels = session.run([scores, "label"], feed)
     assert expected["accuracy"] == pytest.approx((found.argmax(axis=1) == numbers).mean())
     np.testing.assert_array_equal(labels, found.argmax(axis=1))
-    assert "no value named nonsense" in run(*made, "--output", "nonsense", status=1).err
+    assert "no value named 'nonsense'" in run(*made, "--output", "nonsense", status=1).err
 
 
 def test_predictions_need_no_target_and_take_one(classifier, flowers, run, tmp_path):
