@@ -338,7 +338,9 @@ def test_a_graph_of_thousands_of_small_nodes_with_masks_trains(seeds: Sequence[i
     module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
     other = onnxruntime.InferenceSession(model.SerializeToString())
     double = sliding_chunks(layers=1, chunks=3, width=4, dtype=np.float64)
-    for weight in double.graph.initializer:  # one session takes all values of the weights, which are also inputs
+    for (
+        weight
+    ) in double.graph.initializer:  # one session takes all values of the weights, which are also inputs
         double.graph.input.append(
             onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
         )
