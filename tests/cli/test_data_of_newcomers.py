@@ -131,6 +131,20 @@ def test_a_folder_of_pictures_that_lacks_a_class(classifier, run, tmp_path):
     assert np.sum(found["confusion_matrix"], axis=1).tolist() == [0, 5, 5]
     assert found["classes"] == KINDS
 
+    for path in (tmp_path / "two/square").iterdir():  # pictures that nobody has sorted
+        path.rename(tmp_path / path.name)
+    (tmp_path / "two/square").rmdir()
+    (tmp_path / "new").mkdir()
+    for path in tmp_path.glob("*.png"):
+        path.rename(tmp_path / "new" / path.name)
+    expected = run("predict", tmp_path / "i", "--data", tmp_path / "new", "--json").json
+    pixels = [
+        np.asarray(images.open(tmp_path / f"new/{number}.png"), np.float32) / 255 for number in range(5)
+    ]
+    np.savez(tmp_path / "new.npz", x=np.stack(pixels).transpose(0, 3, 1, 2))
+    found = run("predict", tmp_path / "i", "--data", tmp_path / "new.npz", "--json").json
+    np.testing.assert_allclose(expected["scores"], found["scores"], rtol=1e-5)
+
 
 def test_pictures_with_channels_last(run, tmp_path):
     images = pytest.importorskip("PIL.Image")
@@ -202,6 +216,8 @@ def test_a_classifier_of_scikit_learn(flowers, run, tmp_path):
     assert expected["accuracy"] == pytest.approx((found.argmax(axis=1) == numbers).mean())
     np.testing.assert_array_equal(labels, found.argmax(axis=1))
     assert "no value named 'nonsense'" in run(*made, "--output", "nonsense", status=1).err
+    made[3] = "none"
+    assert "--output is what a loss is computed from" in run(*made, "--output", scores, status=2).err
 
 
 def test_predictions_need_no_target_and_take_one(classifier, flowers, run, tmp_path):

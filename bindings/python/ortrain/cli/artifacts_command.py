@@ -9,6 +9,7 @@ import click
 
 from ortrain.cli import app
 
+_VALUES_STAY = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze")
 LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
 
 
@@ -66,6 +67,8 @@ def command(
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
     from ortrain.trainer.core import make_artifacts
 
+    if output is not None and loss == "none":
+        raise click.UsageError("--output is what a loss is computed from; with --loss none the model has one")
     chosen: Any = optimizer
     if weight_decay is not None:
         from ortrain.onnxblock import optim
@@ -111,17 +114,11 @@ def _warn_of_softmax(model: Path, output: str | None) -> None:
     graph = load_model(model, load_external_data=False).graph
     producers = {value: node for node in graph.node for value in node.output}
     name = output or graph.output[0].name
-    while name in producers and producers[name].op_type in (
-        "Identity",
-        "Cast",
-        "Reshape",
-        "Flatten",
-        "Squeeze",
-    ):
+    while name in producers and producers[name].op_type in _VALUES_STAY:
         name = producers[name].input[0]
     if name in producers and producers[name].op_type == "Softmax":
         click.echo(
-            f"ortrain: the loss is computed from probabilities, the result of a Softmax, and takes another Softmax of them\n"
+            "ortrain: the loss is computed from probabilities, the result of a Softmax, and takes another Softmax of them\n"
             f"hint: --output {producers[name].input[0]} computes it from the scores before",
             err=True,
         )

@@ -289,7 +289,7 @@ def _columns_of_numbers(
     values = [_numbers(columns[name], name, path).astype(np.float64) for name in used]
     if size is not None and len(used) != size:
         raise ValueError(
-            f"--data: input {feature} takes {size} numbers per row; {path} has {len(used)} besides the target"
+            f"--data: input {feature} takes {size} numbers per row; {path} has {len(names)} columns, with the target"
         )
     matrix = np.stack(values, axis=1)
     found = {feature: matrix.reshape(-1, *shape) if shape is not None else matrix}
@@ -307,6 +307,8 @@ def _folder_of_images(path: Path, wanted: Wanted) -> dict[str, Array]:
         for file in sorted(folder.iterdir())
         if file.suffix.lower() in IMAGES
     ]
+    if not files and wanted.target is None:
+        files = [(file, "") for file in sorted(path.iterdir()) if file.suffix.lower() in IMAGES]
     if not files:
         raise ValueError(f"--data: expected a folder per class with images in {path}, found none")
 

@@ -14,13 +14,8 @@ from typing import Any, BinaryIO
 
 from ortrain.trainer.json_log import FORMAT
 
-DETAILS = (
-    "model",
-    "layers",
-    "profile",
-    "samples",
-    "confusion",
-)  # events that are read again when they are shown
+# Events that are read again when they are shown.
+DETAILS = ("model", "layers", "profile", "samples", "confusion")
 
 _PLACE = ("event", "step", "epoch", "elapsed")
 _CHUNK = 1 << 20

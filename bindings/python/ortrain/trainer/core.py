@@ -717,7 +717,9 @@ def _declared(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
     outputs = [value.name for value in model.graph.output]
     if name not in outputs and not any(name in node.output for node in model.graph.node):
-        raise ValueError(f"output: the model has no value named {name!r}; its outputs are {', '.join(outputs)}")
+        raise ValueError(
+            f"output: the model has no value named {name!r}; its outputs are {', '.join(outputs)}"
+        )
     known = [*model.graph.value_info, *model.graph.output]
     return model if any(value.name == name for value in known) else onnx.shape_inference.infer_shapes(model)
 
@@ -747,6 +749,8 @@ def make_artifacts(
         declared = _declared(loaded, output)
         model = model if declared is loaded else declared
         names = [output, *(name for name in names if name != output)]
+    elif output is not None:
+        raise ValueError("output: expected a loss given by its name with it, which is computed from it")
     elif isinstance(chosen_loss, artifacts.LossType) and names[0] not in floating_outputs(loaded.graph):
         raise ValueError(
             f"the first output of the model, {names[0]!r}, has no floating-point numbers to compute a loss from; name the value "
