@@ -97,7 +97,7 @@ pytest-others:
 	$(PYTHON) -m pytest -q tests $(addprefix --ignore=,tests/ops $(CORE_TESTS))
 
 # Not part of `make setup`: 124 MB of Debian packages, which take 414 MB, and 51 MB from PyPI. The browser tests are part of
-# test-python where both are there.
+# test-python where both are there, as in .ci/run.
 BROWSER = { command -v chromium && $(PYTHON) -c 'import playwright'; } >/dev/null 2>&1
 .PHONY: browser
 browser: setup
