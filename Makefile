@@ -84,19 +84,20 @@ format: setup ## Format the sources of all languages except C#
 	$(CLANG_FORMAT) -i
 	@$(SWIFT_FORMAT) -i; fi
 
-# pytest uses about one processor, so the operator tests and all others run in parallel.
+# pytest uses about one processor, so the tests run in two halves that take about as long: those of the core, and all others.
+CORE_TESTS = tests/session tests/passes tests/artifacts tests/models
 SIDE_BY_SIDE = $(MAKE) --no-print-directory -j2 --output-sync=target
 
-.PHONY: test-python pytest-ops pytest-others
+.PHONY: test-python pytest-core pytest-others
 test-python: install ## The Python tests
-	$(SIDE_BY_SIDE) pytest-ops pytest-others
-pytest-ops:
-	$(PYTHON) -m pytest -q tests/ops
+	$(SIDE_BY_SIDE) pytest-core pytest-others
+pytest-core:
+	$(PYTHON) -m pytest -q tests/ops $(CORE_TESTS)
 pytest-others:
-	$(PYTHON) -m pytest -q tests --ignore=tests/ops
+	$(PYTHON) -m pytest -q tests $(addprefix --ignore=,tests/ops $(CORE_TESTS))
 
 # Not part of `make setup`: 124 MB of Debian packages, which take 414 MB, and 51 MB from PyPI. The browser tests are part of
-# test-python where both are there.
+# test-python where both are there, as in .ci/run.
 BROWSER = { command -v chromium && $(PYTHON) -c 'import playwright'; } >/dev/null 2>&1
 .PHONY: browser
 browser: setup
@@ -205,7 +206,7 @@ pytest-portable-ops pytest-portable-others: export PYTHONPATH := $(BUILD)/portab
 pytest-portable-ops:
 	$(PYTHON) -m pytest -q tests/ops --passes on
 pytest-portable-others:
-	$(PYTHON) -m pytest -q tests/session tests/passes tests/artifacts tests/models
+	$(PYTHON) -m pytest -q $(CORE_TESTS)
 
 # The newest clang that scripts/setup.sh may have installed; older ones than 16 cannot compile the core.
 CLANG_CXX ?= $(firstword $(foreach n,19 18 17 16,$(shell command -v clang++-$(n))))

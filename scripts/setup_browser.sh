@@ -13,7 +13,7 @@ if ! command -v chromium >/dev/null; then
   sudo=
   [ "$(id -u)" -eq 0 ] || sudo=sudo
   echo "setup: installing chromium"
-  $sudo apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends chromium >/dev/null
+  $sudo apt-get update -qq -o Acquire::Retries=3
+  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -o Acquire::Retries=3 -y -qq --no-install-recommends chromium >/dev/null
 fi
 "$venv/bin/pip" install --quiet --disable-pip-version-check 'playwright>=1.40'

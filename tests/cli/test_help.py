@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -22,6 +23,9 @@ def test_every_command_has_help_and_examples(name, run):
 def test_the_list_of_commands(run):
     said = run("--help").out
     assert all(f"  {name} " in said for name in _COMMANDS)
+    assert "Exit status: 0 done, 1 an error, 2 invalid arguments, 3 the answer is no" in " ".join(
+        said.split()
+    )
     assert run("--version").out == f"ortrain {__version__}\n"
 
 
@@ -41,6 +45,20 @@ def test_completion(shell, run):
     }
     ran = subprocess.run([sys.executable, "-m", "ortrain"], env=environment, capture_output=True, text=True)
     assert "profile" in ran.stdout.split("\n")[0 if shell == "bash" else 1].split(",")[-1]
+
+
+def test_completion_in_a_bare_zsh(run, tmp_path):
+    script = run("completion", "zsh").out
+    assert script.startswith("#compdef ortrain\n")
+    assert script.index("&& compinit") < script.index("compdef _ortrain")
+    zsh = shutil.which("zsh") or pytest.skip("there is no zsh")
+    (tmp_path / "completion.zsh").write_text(script)
+    command = "source completion.zsh; print -r -- $_comps[ortrain]"
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    ran = subprocess.run(
+        [zsh, "-f", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert (ran.stdout, ran.stderr) == ("_ortrain_completion\n", "")
 
 
 def test_help_imports_no_command():

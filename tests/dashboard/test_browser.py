@@ -38,7 +38,7 @@ if sync_playwright is None or CHROMIUM is None:
         "the page is not tested in a browser: there is no chromium or no playwright", allow_module_level=True
     )
 
-expect.set_options(timeout=10_000)
+expect.set_options(timeout=30_000)
 X, Y = small.rows(96)
 TABS = ["Curves", "Side by side", "Layers", "Profile", "Misread", "Model"]
 
@@ -57,7 +57,7 @@ def page(browser):
     """A page that must neither fail nor ask anybody else."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(30_000)
     complaints, asked = [], set()
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -222,6 +222,44 @@ def test_misread_rows(page, serve, folder, tmp_path):
     page.get_by_text("Values").first.click()
     shown = [float(value) for value in page.locator(".numbers").first.inner_text().split()]
     np.testing.assert_allclose(shown, found[0]["samples"][0]["values"], rtol=1e-4)
+
+
+def test_classes_have_names_and_a_confusion_matrix(page, serve, tmp_path):
+    counts = [[8, 2, 0], [1, 9, 1234], [0, 0, 0]]
+    sample = {"row": 4, "predicted": 1, "expected": 0, "margin": 0.5, "shape": [1], "values": [1.0]}
+    later = {"event": "confusion", "step": 2, "epoch": 1, "rows": 7, "wrong": 3, "counts": [[4, 3], [0, 0]]}
+    write(
+        tmp_path / "log.jsonl",
+        begin(classes=["cat", "dog", "<b>cow</b>"]),
+        step(1),
+        {"event": "confusion", "step": 1, "epoch": 0, "rows": 1254, "wrong": 1237, "counts": counts},
+        {
+            "event": "samples",
+            "step": 1,
+            "epoch": 0,
+            "input": "x",
+            "rows": 1254,
+            "wrong": 1237,
+            "samples": [sample],
+        },
+        later,
+    )
+    page.goto(serve(tmp_path).server.url + "#tab=misread")
+    expect(page.get_by_text("3 of 7 rows are misread.")).to_be_visible()
+    expect(page.get_by_role("figure")).to_have_count(0)
+    page.get_by_label("Validation after epoch").press("Home")
+    expect(page.get_by_text("1,237 of 1,254 rows are misread; the most certain")).to_be_visible()
+    table = page.get_by_role("region", name="Confusion matrix").get_by_role("table")
+    assert table.locator("thead th").all_inner_texts() == ["cat", "dog", "<b>cow</b>"]
+    assert table.locator("tbody th").all_inner_texts() == ["cat", "dog", "<b>cow</b>"]
+    shown = [int(cell.replace(",", "")) for cell in table.locator("tbody td").all_inner_texts()]
+    assert shown == [count for row in counts for count in row]
+    assert page.locator(".read").inner_text() == "dog"
+    assert page.locator(".true").inner_text() == "cat"
+    colours = table.locator("tbody td").evaluate_all(
+        "cells => cells.map(c => getComputedStyle(c).backgroundColor)"
+    )
+    assert colours[0] != colours[5] != colours[2]  # most of a row right, most of it wrong, none of it
 
 
 def test_an_image_has_its_pixels(page, serve, tmp_path):

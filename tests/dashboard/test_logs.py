@@ -157,7 +157,7 @@ anything = st.recursive(
     max_leaves=8,
 )
 LINES = [
-    begin(parameters=3, settings={"a": [1, {"b": 2}]}),
+    begin(parameters=3, settings={"a": [1, {"b": 2}]}, classes=["cat", "dog"]),
     step(2, seconds=0.1, gradient_norm=1.0),
     {"event": "epoch", "step": 2, "epoch": 0, "loss": 1.0, "val_loss": 2.0, "confusion_matrix": [[1, 0], [0, 1]]},
     {"event": "layers", "step": 2, "epoch": 0, "parameter_norm": 1.0,
@@ -167,6 +167,7 @@ LINES = [
     {"event": "samples", "step": 2, "epoch": 0, "input": "x", "rows": 3, "wrong": 1,
      "samples": [{"row": 1, "predicted": 0, "expected": 1, "margin": 1.0, "shape": [1, 1, 2], "low": 0.0, "high": 1.0,
                   "pixels": "AAE="}, {"row": 2, "shape": [2], "values": [1.0, 2.0]}]},
+    {"event": "confusion", "step": 2, "epoch": 0, "rows": 3, "wrong": 1, "counts": [[1, 1], [0, 1]]},
     {"event": "model", "step": 0, "epoch": 0, "file": "m", "parameters": {"w": {"shape": [2], "trained": True}},
      "nodes": [{"name": "a/b", "operator": "Gemm", "inputs": ["x", "w"], "outputs": ["y"]},
                {"name": "a/c", "operator": "Relu", "inputs": ["y"], "outputs": ["x"]}]},

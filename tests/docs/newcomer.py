@@ -55,18 +55,25 @@ def make_pictures(folder: Path, count: int = 400) -> None:
 
 
 def run(command: str, folder: Path) -> str:
-    """Run a command line and return what it prints, standard error after standard output."""
+    """Run a command line and return what it prints, in the order in which a terminal shows it."""
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "100",
     }
     ran = subprocess.run(
-        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        command,
+        shell=True,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
     )
     if ran.returncode:
-        raise RuntimeError(f"{command} ended with {ran.returncode}: {ran.stdout}{ran.stderr}")
-    return ran.stderr + ran.stdout
+        raise RuntimeError(f"{command} ended with {ran.returncode}: {ran.stdout}")
+    return ran.stdout
 
 
 def record() -> str:

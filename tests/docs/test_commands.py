@@ -4,7 +4,7 @@ A fenced block that begins with ``bash test`` is run line by line in a folder th
 classes), ``train.npz``, ``test.csv`` and ``new.npz``, and ``train.py`` if the page has a block ``python before``; a dashboard is
 asked for its runs and ended. A block that begins with ``bash clone`` works in a clone and builds or tests the project, which
 takes minutes and is what the tests are part of; its make targets, modules and files are looked up. There is no other ``bash``
-block. ``console`` blocks are those of docs/first-session.md, which are run again.
+block, and no command outside of one. ``console`` blocks are those of docs/first-session.md, which are run again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ import numpy as np
 import pytest
 from languages import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "tests/scenarios/README.md")
+    ),
+    *(page for folder in ("examples", "bindings") for page in sorted((ROOT / folder).rglob("*.md"))),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 BLOCK = re.compile(r"^```(bash|console|sh|shell)\b *(\S*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCKS = [
     (page, match[1], match[2], match[3])
@@ -52,6 +59,35 @@ def test_every_block_says_whether_it_is_run():
     assert [page.name for page, kind, _, _ in BLOCKS if kind == "console"] == ["first-session.md"] * len(
         newcomer.STEPS
     )
+
+
+# What a line begins with that is to be typed.
+TYPED = re.compile(
+    r"\s*(\$ \w|(\S*/)?(ortrain|make|pip|python3?|pytest|mpiexec|cmake|apt-get) (-|\.|\w+( |$)))"
+)
+
+
+def commands_elsewhere(text: str) -> list[str]:
+    """Lines that are commands, in blocks that are not marked as such: without a language, or indented."""
+    found, kind = [], None
+    for line in text.splitlines():
+        if line.startswith("```"):
+            kind = line[3:].strip() if kind is None else None
+        elif (
+            kind in ("", "text", "zsh", "bat") or (kind is None and line.startswith("    "))
+        ) and TYPED.match(line):
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_command_is_in_a_block_of_commands(page):
+    assert commands_elsewhere(page.read_text("utf-8")) == []
+
+
+def test_a_command_elsewhere_would_be_seen():
+    page = "```\nortrain train a --data b\n```\n\n    make demo\n    makes no sense = 1\n\n```python\nmake = 1\n```\n"
+    assert commands_elsewhere(page) == ["ortrain train a --data b", "    make demo"]
 
 
 @pytest.mark.parametrize("page", commands("test"), ids=lambda page: page.name)

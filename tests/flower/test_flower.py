@@ -15,6 +15,7 @@ from ortrain import Trainer
 from ortrain.api import CheckpointState, Module, Optimizer
 
 pytest.importorskip("flwr", reason="needs flwr: make test-integrations")
+from flwr.app import Context, RecordDict
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from flwr.serverapp.strategy import (
@@ -27,6 +28,7 @@ from flwr.serverapp.strategy import (
 )
 from local_grid import QUIET, Local, identity, serve  # noqa: F401
 from ortrain.flower import Scaffold, client_app, server_app
+from ortrain.flower.records import CONTROL
 
 sys.path.insert(0, str(ROOT / "examples/federated"))
 from federated import task
@@ -208,6 +210,46 @@ def test_control_variates_are_those_of_the_paper(folder, shards, tmp_path):
         )
 
 
+class Restarted(Local):
+    """After two rounds the first client loses its state and comes back as another node, as if it had been killed."""
+
+    def __init__(self, apps, down=None):
+        super().__init__(apps, down)
+        self.sent, self.kept = (
+            [],
+            [],
+        )  # by round: the variate of the server, and those of the clients after it
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = super().send_and_receive(messages, timeout=timeout)
+        if messages[0].metadata.message_type.startswith("train"):
+            self.sent.append(messages[0].content["arrays"][CONTROL].numpy())
+            self.kept.append([context.state[CONTROL][CONTROL].numpy() for context in self.contexts.values()])
+            if len(self.sent) == 2:
+                self.apps[11] = self.apps.pop(1)
+                node_config = self.contexts.pop(1).node_config
+                self.contexts[11] = Context(1, 11, node_config, RecordDict(), {})
+        return replies
+
+
+def test_a_client_that_loses_its_control_variate_leaves_nothing_behind(folder, shards, tmp_path):
+    """The variate of the server is the mean of those of the clients, also after one of them was killed."""
+    parts, test = shards
+    app = client_app(folder, lambda context: (parts[context.node_config["partition-id"]], test))
+    options = {"learning_rate": task.LEARNING_RATE, "rounds": 6, "local_epochs": 3}
+    options |= {"test": test, "metrics": ["accuracy"]}
+    found, grid = serve(
+        folder, Scaffold(**QUIET), tmp_path / "restarted", [app] * 4, kind=Restarted, **options
+    )
+    means = [np.mean(kept, axis=0) for kept in grid.kept]
+    means[1] = np.sum(grid.kept[1][1:], axis=0) / 4  # that of the first client is lost, and so zero
+    assert not grid.sent[0].any()
+    for sent, mean in zip(grid.sent[1:], means, strict=False):
+        np.testing.assert_allclose(sent, mean, rtol=1e-5, atol=1e-7)
+    whole, _ = serve(folder, Scaffold(**QUIET), tmp_path / "whole", [app] * 4, **options)
+    assert found[-1]["accuracy"] > whole[-1]["accuracy"] - 0.01
+
+
 PRIVATE = {
     "clipped by clients": lambda: (
         DifferentialPrivacyClientSideFixedClipping(FedAvg(**QUIET), 1e-3, 0.5, num_sampled_clients=4),
@@ -275,8 +317,10 @@ def test_control_variates_stay_on_the_nodes_and_sum_up(folder, shards, tmp_path)
     strategy = Scaffold(**QUIET)
     _, grid = federate(folder, shards, strategy, tmp_path)
     kept = [context.state["ortrain.control"]["ortrain.control"].numpy() for context in grid.contexts.values()]
-    np.testing.assert_allclose(strategy._control, np.mean(kept, axis=0), rtol=1e-3, atol=1e-6)
-    assert np.abs(strategy._control).max() > 1e-4
+    np.testing.assert_allclose(
+        [strategy._controls[node] for node in grid.contexts], kept, rtol=1e-3, atol=1e-6
+    )
+    assert np.abs(np.mean(kept, axis=0)).max() > 1e-4
 
 
 def test_contradictions_are_named():

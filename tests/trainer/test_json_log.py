@@ -87,7 +87,7 @@ def test_fewer_lines(folder, tmp_path):
     none = {"norms": 0, "layers": 0, "profile": 0, "samples": 0}
     _, lines = fit(folder, tmp_path / "log.jsonl", options={"every": 2, **none}, validation=(X, Y))
     assert [line["step"] for line in of(lines, "step")] == [2, 4, 6, 8]
-    assert {line["event"] for line in lines} == {"begin", "model", "step", "epoch", "end"}
+    assert {line["event"] for line in lines} == {"begin", "model", "step", "confusion", "epoch", "end"}
     assert not any("gradient_norm" in line for line in lines)
     with pytest.raises(ValueError, match="layers: expected 'epoch' or 0 or more"):
         JSONLogger("x", layers="step")
@@ -206,6 +206,32 @@ def test_misread_rows_are_those_that_the_model_gets_wrong(folder, tmp_path):
         assert sample["predicted"] == scores[sample["row"]].argmax()
         assert sample["margin"] == pytest.approx(margins[sample["row"]], rel=1e-4)
         assert sample["values"] == X[sample["row"]].tolist()
+
+
+def test_how_often_each_class_is_taken_for_each(folder, tmp_path):
+    metrics = pytest.importorskip("sklearn.metrics")
+    trainer = Trainer(folder, learning_rate=1e-2, threads=1)
+    trainer.classes = ["one", "two", "three"]
+    logger = JSONLogger(tmp_path / "log.jsonl", samples=0)
+    trainer.fit((X, Y), 2, validation=(X, Y), callbacks=[logger], verbose=False)
+    lines = read(tmp_path / "log.jsonl")
+    assert lines[0]["classes"] == ["one", "two", "three"]
+    predicted = trainer.predict(X).argmax(axis=1)
+    last = of(lines, "confusion")[-1]
+    expected = metrics.confusion_matrix(Y, predicted, labels=range(3))
+    assert (last["counts"], last["rows"]) == (expected.tolist(), 96)
+    assert last["wrong"] == int((predicted != Y).sum())
+    assert [line["epoch"] for line in of(lines, "confusion")] == [0, 1]
+
+    trainer.save(tmp_path / "named.ckpt")
+    assert Trainer(folder, checkpoint=tmp_path / "named.ckpt").classes == ["one", "two", "three"]
+    assert Trainer(folder).classes is None
+
+
+def test_many_classes_are_not_counted():
+    misread = Misread(3)
+    misread.look_at((X[:3], np.array([0, 1, 60])), (0.0, np.eye(3, 61, dtype=np.float32)))
+    assert (misread.rows, misread.wrong, misread.confusion.size) == (3, 1, 0)
 
 
 def test_no_rows_are_kept_of_what_is_no_classifier():

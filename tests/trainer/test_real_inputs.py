@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx.parser
 import pytest
 import small
 from ortrain import Trainer
@@ -38,6 +39,63 @@ def test_a_hugging_face_dataset(folder, tmp_path, capsys):
     assert main(["evaluate", str(folder), "--data", str(tmp_path / "table"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["loss"] == pytest.approx(Trainer(folder).evaluate((X, Y))["loss"])
+
+
+def test_a_hugging_face_dataset_with_classes_by_name(folder, tmp_path, capsys):
+    datasets = pytest.importorskip("datasets", reason="needs Hugging Face datasets")
+    names = ["a", "b", "c"]
+
+    def evaluated(name, checkpoint, **columns):
+        table = datasets.Dataset.from_dict({"id": list(range(60)), "x": list(X), **columns})
+        if name == "encoded":
+            table = table.cast_column("label", datasets.ClassLabel(names=["c", "b", "a"]))
+        table.save_to_disk(str(tmp_path / name))
+        options = ["--data", str(tmp_path / name), "--checkpoint", str(checkpoint), "--json"]
+        assert main(["evaluate", str(folder), *options, "--target", "label"]) == 0
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    trainer = Trainer(folder, threads=1)
+    trainer.classes = names
+    trainer.save(tmp_path / "named.ckpt")
+    expected = evaluated("numbers", folder / "checkpoint", label=Y)
+    texts = [names[number] for number in Y]
+    assert evaluated("text", tmp_path / "named.ckpt", label=texts) == {**expected, "classes": names}
+    # The dataset numbers its classes in another order than the model.
+    encoded = [["c", "b", "a"].index(text) for text in texts]
+    assert evaluated("encoded", tmp_path / "named.ckpt", label=encoded) == {**expected, "classes": names}
+
+
+def test_a_hugging_face_dataset_of_images(tmp_path, capsys):
+    datasets, images = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 4, 4), np.uint8)
+    kinds = ["cat", "dog", "cat", "cow", "dog", "cow"]
+    for number, (image, kind) in enumerate(zip(pixels, kinds, strict=True)):
+        (tmp_path / "folder" / kind).mkdir(parents=True, exist_ok=True)
+        images.fromarray(image).save(tmp_path / f"folder/{kind}/{number}.png")
+    features = datasets.Features(
+        {"picture": datasets.Image(), "kind": datasets.ClassLabel(names=["dog", "cow", "cat"])}
+    )
+    rows = {"picture": [images.fromarray(image) for image in pixels], "kind": kinds}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "table"))
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> reader (float[n, 1, 4, 4] image) => (float[n, 3] scores) '
+        "{ rows = Flatten(image)  scores = MatMul(rows, weight) }"
+    )
+    weight = np.random.default_rng(1).normal(size=(16, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
+    onnx.save(model, tmp_path / "model.onnx")
+
+    def ran(*arguments):
+        assert main([*map(str, arguments), "--json"]) == 0
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    ran("artifacts", tmp_path / "model.onnx", "--loss", "cross_entropy", "--out", tmp_path / "artifacts")
+    ran("train", tmp_path / "artifacts", "--data", tmp_path / "folder")
+    asked = ("evaluate", tmp_path / "artifacts", "--metric", "confusion_matrix", "--data")
+    found, expected = ran(*asked, tmp_path / "table"), ran(*asked, tmp_path / "folder")
+    assert found.pop("loss") == pytest.approx(expected.pop("loss"), rel=1e-6)
+    assert found == expected
+    assert found["classes"] == ["cat", "cow", "dog"]
 
 
 class Tensor:

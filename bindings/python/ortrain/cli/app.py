@@ -64,7 +64,8 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="`ortrain COMMAND --help` describes a command and shows examples.",
+    epilog="`ortrain COMMAND --help` describes a command and shows examples.\n\nExit status: 0 done, 1 an error, 2 invalid "
+    "arguments, 3 the answer is no (checkpoints differ, a model cannot be trained, a test failed), 130 interrupted.",
 )
 @click.version_option(__version__, message="ortrain %(version)s")
 def group() -> None:

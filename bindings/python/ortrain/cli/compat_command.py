@@ -35,11 +35,11 @@ def command(model: Path, json_output: bool) -> int:
 
     For operators that are decomposed, the table shows into what: the operators of the training model that the first of their
     nodes became. --json has that for each node. Whether the model trains is tried with a mean squared error on its first
-    output. The exit status is 3 if it does not.
+    output of floating-point numbers. The exit status is 3 if it does not.
     """
     try:
         from ortrain import artifacts
-        from ortrain.trainer.core import make_artifacts
+        from ortrain.trainer.core import floating_outputs, make_artifacts
     except ImportError as error:
         raise ImportError("compat needs onnx: pip install 'ortrain[artifacts]'") from error
     known = {}
@@ -57,7 +57,8 @@ def command(model: Path, json_output: bool) -> int:
     became: dict[str, list[str]] = {}
     try:
         with tempfile.TemporaryDirectory() as folder:
-            trained = len(make_artifacts(given, "mse", "sgd", Path(folder), None, None).trained)
+            output = next(iter(floating_outputs(given.graph)), None)
+            trained = len(make_artifacts(given, "mse", "sgd", Path(folder), None, None, output).trained)
             became = _became(artifacts._load(f"{folder}/training_model.onnx")[0])
     except (ValueError, LookupError) as error:
         reason = str(error)

@@ -20,4 +20,8 @@ def command(shell: str) -> None:
     """Print the script that completes commands, options and files in a shell."""
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(app.group, {}, "ortrain", "_ORTRAIN_COMPLETE").source())
+    script = found(app.group, {}, "ortrain", "_ORTRAIN_COMPLETE").source()
+    if shell == "zsh":  # which completes nothing, and says that there is no compdef, until compinit has run
+        first, _, rest = script.partition("\n")
+        script = f"{first}\n(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit }}\n{rest}"
+    click.echo(script)

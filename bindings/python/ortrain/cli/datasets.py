@@ -6,7 +6,7 @@ import csv
 import importlib
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,23 @@ class Wanted:
         Their shapes; an unknown dimension is not an integer.
     has_target : bool, default True
         Whether the last input is the target.
+    has_classes : bool, default False
+        Whether the target is a class: a whole number, for which data may have a name.
+    classes : list of str, optional
+        The names of the classes in the order of their numbers. If the names are not given, `load` sets those of the data.
     """
 
     def __init__(
-        self, names: Sequence[str], shapes: Sequence[Sequence[Any]], has_target: bool = True
+        self,
+        names: Sequence[str],
+        shapes: Sequence[Sequence[Any]],
+        has_target: bool = True,
+        has_classes: bool = False,
+        classes: Sequence[str] | None = None,
     ) -> None:
         self.names, self.shapes, self.has_target = list(names), list(shapes), has_target
+        self.has_classes = has_classes
+        self.classes = None if classes is None else list(classes)
 
     @property
     def target(self) -> str | None:
@@ -51,6 +62,25 @@ class Wanted:
         """Return the shape of one row, None if it is not known."""
         shape = self.shapes[self.names.index(name)][1:]
         return list(shape) if all(isinstance(extent, int) for extent in shape) else None
+
+    def numbers_of(self, names: Sequence[str], path: Path) -> list[int]:
+        """Return the numbers of classes that the data at a path have by name.
+
+        Raises
+        ------
+        ValueError
+            When one of the names is not known.
+        """
+        if self.classes is None:
+            self.classes = sorted(set(names))
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        unknown = sorted(set(names) - numbers.keys())
+        if unknown:
+            raise ValueError(
+                f"--data: {path} has the class {unknown[0]}, which the model was not trained on; it knows "
+                f"{', '.join(self.classes[:20])}{', ...' if len(self.classes) > 20 else ''}"
+            )
+        return [numbers[name] for name in names]
 
 
 def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
@@ -81,7 +111,7 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
         raise FileNotFoundError(f"--data: there is no file or folder {path}")
     if path.is_dir():
         if (path / "dataset_info.json").exists() or (path / "state.json").exists():
-            return _hugging_face(path)
+            return _hugging_face(path, wanted, target)
         return _folder_of_images(path, wanted)
     kind = path.suffix.lower()
     if kind == ".npz":
@@ -91,9 +121,10 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
             return _by_name({name: file[name] for name in file.files}, wanted, target, path)
     if kind == ".npy":
         array = np.load(path, allow_pickle=False)
-        return (
-            _rows_of_numbers(array, [], wanted, target, path) if array.ndim == 2 else {wanted.names[0]: array}
-        )
+        if array.ndim != 2:
+            return {wanted.names[0]: array}
+        columns = {f"column {number}": values for number, values in enumerate(array.T)}
+        return _columns_of_numbers(columns, wanted, target, path)
     if kind in (".csv", ".tsv"):
         return _table(_read_csv(path, "\t" if kind == ".tsv" else ","), wanted, target, path)
     if kind == ".parquet":
@@ -110,25 +141,63 @@ def _package(name: str, message: str) -> Any:
         raise ImportError(message) from error
 
 
-def _by_name(arrays: dict[str, Array], wanted: Wanted, target: str | None, path: Path) -> dict[str, Array]:
-    """Give arrays the names of the inputs: by name, else x and y, else by their order."""
-    if target is not None and wanted.target is not None:
-        if target not in arrays:
-            raise ValueError(f"--target: {path} has no {target}, it has {', '.join(arrays)}")
-        arrays = {wanted.target if name == target else name: array for name, array in arrays.items()}
-    if all(name in arrays for name in wanted.features):
-        return {name: arrays[name] for name in wanted.names if name in arrays}
-    lower = {name.lower(): name for name in arrays}
-    if len(wanted.features) == 1 and "x" in lower:
-        found = {wanted.features[0]: arrays[lower["x"]]}
-        if wanted.target in arrays:
-            found[wanted.target] = arrays[wanted.target]
-        elif wanted.target is not None and "y" in lower:
-            found[wanted.target] = arrays[lower["y"]]
-        return found
-    raise ValueError(
-        f"--data: expected arrays named {', '.join(wanted.names)}, or x and y, in {path}, found {', '.join(arrays)}"
-    )
+def _by_name(columns: dict[str, Any], wanted: Wanted, target: str | None, path: Path) -> dict[str, Array]:
+    """Give columns the names of the inputs: the inputs' own names, or x and y."""
+    found = {name: name for name in wanted.features if name in columns}
+    lower = {name.lower(): name for name in columns}
+    if not found and len(wanted.features) == 1 and "x" in lower:
+        found = {wanted.features[0]: lower["x"]}
+    if len(found) < len(wanted.features):
+        raise ValueError(
+            f"--data: expected arrays named {', '.join(wanted.names)}, or x and y, in {path}, found {', '.join(columns)}"
+        )
+    others = [name for name in columns if name not in found.values()]
+    column = None if wanted.target is None else _target_of(others, wanted, target, path)
+    arrays = {
+        name: columns[chosen]
+        if isinstance(columns[chosen], np.ndarray)
+        else _numbers(columns[chosen], chosen, path)
+        for name, chosen in found.items()
+    }
+    if column is not None:
+        assert wanted.target is not None
+        arrays[wanted.target] = _targets(columns[column], column, wanted, path)
+    return arrays
+
+
+def _target_of(names: list[str], wanted: Wanted, target: str | None, path: Path) -> str | None:
+    """Return which of the columns that are no features is the target; None if there is none."""
+    if target is not None:
+        if target not in names:
+            raise ValueError(f"--target: {path} has no {target}, it has {', '.join(names)}")
+        return target
+    if wanted.target in names:
+        return wanted.target
+    return next((name for name in names if name.lower() == "y" or len(names) == 1), None)
+
+
+def _targets(values: Any, name: str, wanted: Wanted, path: Path) -> Array:
+    """Return the values of a target: classes by their number, and each value in the shape that the model takes."""
+    array = np.asarray(values)
+    if wanted.has_classes and array.dtype.kind in "US" and not _is_numeric(array):
+        array = np.array(wanted.numbers_of([str(value) for value in array.ravel()], path)).reshape(
+            array.shape
+        )
+    else:
+        array = _numbers(values, name, path)
+    assert wanted.target is not None
+    shape = wanted.row_shape(wanted.target)
+    if shape is not None and array.ndim and array.size == len(array) * int(np.prod(shape)):
+        array = array.reshape(-1, *shape)
+    return array
+
+
+def _is_numeric(array: Array) -> bool:
+    try:
+        array.astype(np.float64)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _read_csv(path: Path, separator: str) -> dict[str, list[Any]]:
@@ -173,12 +242,13 @@ def _read_json_lines(path: Path) -> dict[str, list[Any]]:
 def _numbers(values: list[Any], name: str, path: Path) -> Array:
     try:
         array = np.array(values)
-        if array.dtype.kind in "US":
-            array = array.astype(np.float64)
     except ValueError as error:
-        raise ValueError(f"--data: {path}, column {name}: expected numbers: {error}") from error
+        raise ValueError(f"--data: {path}, column {name}: expected rows of one shape: {error}") from error
+    if array.dtype.kind in "US" and _is_numeric(array):
+        array = array.astype(np.float64)
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"--data: {path}, column {name}: expected numbers, found {values[0]!r}")
+        found = next((value for value in values if not _is_numeric(np.array(value))), values[0])
+        raise ValueError(f"--data: {path}, column {name}: expected numbers, found {found!r:.60}")
     if array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.round(array)).all():
         return array.astype(np.int64)  # class indices; features are converted to the model's type
     return array
@@ -188,17 +258,17 @@ def _table(columns: dict[str, list[Any]], wanted: Wanted, target: str | None, pa
     """Columns by the inputs' names; or columns of numbers, which are the elements of the first input's rows."""
     if not columns or not next(iter(columns.values())):
         raise ValueError(f"--data: expected rows in {path}, found none")
-    arrays = {name: _numbers(values, name, path) for name, values in columns.items()}
-    if all(name in arrays for name in wanted.features):
-        return _by_name(arrays, wanted, target, path)
-    names = list(arrays)
-    matrix = np.stack([arrays[name].astype(np.float64) for name in names], axis=1)
-    return _rows_of_numbers(matrix, names, wanted, target, path)
+    has_rows = any(name.lower() == "x" and isinstance(values[0], list) for name, values in columns.items())
+    if has_rows or all(name in columns for name in wanted.features):
+        return _by_name(columns, wanted, target, path)
+    return _columns_of_numbers(columns, wanted, target, path)
 
 
-def _rows_of_numbers(
-    matrix: Array, names: list[str], wanted: Wanted, target: str | None, path: Path
+def _columns_of_numbers(
+    columns: dict[str, Any], wanted: Wanted, target: str | None, path: Path
 ) -> dict[str, Array]:
+    """Columns that are the elements of the rows of the only input, and one with the target if there is one more."""
+    names = list(columns)
     if len(wanted.features) != 1:
         raise ValueError(
             f"--data: expected columns named {', '.join(wanted.names)} in {path}, found {', '.join(names)}"
@@ -206,68 +276,110 @@ def _rows_of_numbers(
     feature = wanted.features[0]
     shape = wanted.row_shape(feature)
     size = None if shape is None else int(np.prod(shape))
-    count = matrix.shape[1]
     column = None
     if target is not None:
         if target not in names:
             raise ValueError(f"--target: {path} has no column {target}, it has {', '.join(names)}")
-        column = names.index(target)
-    elif wanted.target is not None and wanted.target in names:
-        column = names.index(wanted.target)
-    elif wanted.target is not None and size != count:
-        column = count - 1
-    features = matrix if column is None else np.delete(matrix, column, axis=1)
-    if size is not None and features.shape[1] != size:
+        column = target
+    elif wanted.target in names:
+        column = wanted.target
+    elif size == len(names) - 1 or (size is None and wanted.target is not None):
+        column = names[-1]
+    used = [name for name in names if name != column]
+    values = [_numbers(columns[name], name, path).astype(np.float64) for name in used]
+    if size is not None and len(used) != size:
         raise ValueError(
-            f"--data: input {feature} takes {size} numbers per row; {path} has {features.shape[1]} besides the target"
+            f"--data: input {feature} takes {size} numbers per row; {path} has {len(names)} columns, with the target"
         )
-    found = {feature: features.reshape(-1, *shape) if shape is not None else features}
+    matrix = np.stack(values, axis=1)
+    found = {feature: matrix.reshape(-1, *shape) if shape is not None else matrix}
     if column is not None and wanted.target is not None:
-        values = matrix[:, column]
-        whole = bool((values == np.round(values)).all())
-        found[wanted.target] = values.astype(np.int64) if whole else values
+        found[wanted.target] = _targets(columns[column], column, wanted, path)
     return found
 
 
 def _folder_of_images(path: Path, wanted: Wanted) -> dict[str, Array]:
     opener = _package("PIL.Image", "reading images needs Pillow: pip install pillow")
-    classes = sorted(folder.name for folder in path.iterdir() if folder.is_dir())
     files = [
-        (file, number)
-        for number, name in enumerate(classes)
-        for file in sorted((path / name).iterdir())
+        (file, folder.name)
+        for folder in sorted(path.iterdir())
+        if folder.is_dir() and not folder.name.startswith(".")
+        for file in sorted(folder.iterdir())
         if file.suffix.lower() in IMAGES
     ]
+    if not files and wanted.target is None:
+        files = [(file, "") for file in sorted(path.iterdir()) if file.suffix.lower() in IMAGES]
     if not files:
         raise ValueError(f"--data: expected a folder per class with images in {path}, found none")
-    feature = wanted.features[0]
-    shape = wanted.row_shape(feature)
-    if shape is None or len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] not in (1, 3)):
-        raise ValueError(
-            f"--data: expected a model with images of known size [1 or 3, height, width], found {shape} for {feature}"
-        )
-    channels, height, width = (1, *shape) if len(shape) == 2 else shape
-    images = np.empty((len(files), channels, height, width), np.float32)
-    for row, (file, _) in enumerate(files):
-        try:
-            with opener.open(file) as image:
-                pixels = np.asarray(
-                    image.convert("RGB" if channels == 3 else "L").resize((width, height)), np.float32
-                )
-        except OSError as error:
-            raise ValueError(f"--data: {file} is not an image: {error}") from error
-        images[row] = pixels.transpose(2, 0, 1) / 255 if channels == 3 else pixels[None] / 255
-    found = {feature: images.reshape(-1, *shape)}
+
+    def opened() -> Iterator[Any]:
+        for file, _ in files:
+            try:
+                with opener.open(file) as image:
+                    yield image
+            except OSError as error:
+                raise ValueError(f"--data: {file} is not an image: {error}") from error
+
+    found = {wanted.features[0]: _pixels(opened(), len(files), wanted)}
     if wanted.target is not None:
-        found[wanted.target] = np.array([number for _, number in files])
+        found[wanted.target] = np.array(wanted.numbers_of([name for _, name in files], path))
     return found
 
 
-def _hugging_face(path: Path) -> Any:
+def _pixels(images: Iterable[Any], count: int, wanted: Wanted) -> Array:
+    """Return images, opened by Pillow, from 0 to 1 in the shape that the model takes."""
+    feature = wanted.features[0]
+    shape = wanted.row_shape(feature) or []
+    axis = next((axis for axis in (0, -1) if len(shape) == 3 and shape[axis] in (1, 3)), None)
+    if len(shape) != 2 and axis is None:
+        raise ValueError(
+            "--data: expected a model that takes images of known size, [height, width] with 1 or 3 channels before or "
+            f"after them, found {wanted.shapes[wanted.names.index(feature)]} for {feature}"
+        )
+    height, width, channels = (*shape, 1) if axis is None else (*shape[1:], shape[0]) if axis == 0 else shape
+    pixels = np.empty((count, height, width, channels), np.float32)
+    for row, image in enumerate(images):
+        resized = image.convert("RGB" if channels == 3 else "L").resize((width, height))
+        pixels[row] = np.asarray(resized, np.float32).reshape(height, width, channels) / 255
+    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)) if axis == 0 else pixels.reshape(-1, *shape)
+
+
+def _hugging_face(path: Path, wanted: Wanted, target: str | None) -> Any:
     datasets = _package("datasets", "reading a Hugging Face dataset needs datasets: pip install datasets")
     found = datasets.load_from_disk(str(path))
     if hasattr(found, "keys"):
         raise ValueError(
             f"--data: expected one split, found {', '.join(found)} in {path}; name the folder of one"
         )
-    return found
+    images = [name for name, kind in found.features.items() if isinstance(kind, datasets.Image)]
+    named = [name for name in wanted.features if name in found.column_names]
+    if not named and len(wanted.features) == 1 and images:
+        found = found.rename_column(images[0], wanted.features[0])
+        images, named = [wanted.features[0]], wanted.features
+    if wanted.target is not None:
+        others = [name for name in found.column_names if name not in named]
+        column = _target_of(others, wanted, target, path)
+        if column is not None:
+            found = _numbered(found, column, wanted, path, datasets)
+            if column != wanted.target:
+                found = found.rename_column(column, wanted.target)
+    if not images or named != wanted.features:
+        return found
+    feature = wanted.features[0]
+    arrays = {feature: _pixels(found[feature], len(found), wanted)}
+    if wanted.target is not None and wanted.target in found.column_names:
+        arrays[wanted.target] = np.array(found[wanted.target])
+    return arrays
+
+
+def _numbered(found: Any, column: str, wanted: Wanted, path: Path, datasets: Any) -> Any:
+    """Return a Hugging Face dataset whose target has the numbers of the model's classes, if it has their names."""
+    kind = found.features[column]
+    named = isinstance(kind, datasets.ClassLabel)
+    if not wanted.has_classes or not (named or getattr(kind, "dtype", "") in ("string", "large_string")):
+        return found
+    if named and wanted.classes is None:
+        wanted.classes = list(kind.names)
+    labels = found[column]
+    numbers = wanted.numbers_of(kind.int2str(list(labels)) if named else list(labels), path)
+    return found.remove_columns(column).add_column(column, numbers)

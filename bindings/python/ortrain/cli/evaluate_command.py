@@ -40,10 +40,20 @@ def command(
     )
     found = trainer.evaluate(running.load_all(data, trainer, target), batch_size=batch)
     if json_output:
-        app.print_json(found)
+        app.print_json(found if trainer.classes is None else {**found, "classes": trainer.classes})
         return
     for name, value in found.items():
         if isinstance(value, list):
-            click.echo("\n".join([name, *("  " + " ".join(f"{n:>5}" for n in row) for row in value)]))
+            click.echo(f"{name}: a row per true class, a column per predicted class")
+            click.echo(app.table(_matrix(value, trainer.classes)))
         else:
             click.echo(f"{name} {value:.6g}")
+
+
+def _matrix(counts: list[list[int]], classes: list[str] | None) -> list[tuple[str, ...]]:
+    names = [str(number) for number in range(len(counts))]
+    if classes is not None:
+        names = [*classes, *names[len(classes) :]][: len(counts)]
+    width = max(len(str(count)) for row in counts for count in row)
+    rows = [(name, *(f"{count:>{width}}" for count in row)) for name, row in zip(names, counts, strict=True)]
+    return [("", *names), *rows]

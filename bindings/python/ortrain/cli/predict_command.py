@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -38,7 +39,10 @@ def command(
     out: Path | None,
     json_output: bool,
 ) -> None:
-    """Compute the outputs of the trained model in DIR for data, with or without the target."""
+    """Compute the outputs of the trained model in DIR for data, with or without the target.
+
+    Each row is printed as the numbers of the first output. The class with the highest score follows if the classes have names.
+    """
     trainer = Trainer(
         folder,
         outputs=list(outputs) or None,
@@ -48,17 +52,18 @@ def command(
     known = trainer.prediction_inputs()
     every = running.wanted_of(trainer)
     shapes = [every.shapes[every.names.index(name)] for name in known]
-    without_target = Wanted(known, shapes, has_target=False)
+    without_target = Wanted(known, shapes, has_target=False, classes=every.classes)
     rows = load(data, without_target) if target is None else running.load_all(data, trainer, target)
     found = trainer.predict(rows, batch_size=batch)
     several = found if isinstance(found, tuple) else (found,)
-    if out is None or json_output:
+    read = _classes_of(several[0], trainer.classes)
+    if json_output:
         values = dict(zip(trainer.outputs, several, strict=True))
-        if json_output:
-            app.print_json(values)
-        else:
-            for row in several[0]:
-                click.echo(" ".join(f"{value:.6g}" for value in np.ravel(row)))
+        app.print_json(values if read is None else {**values, "classes": trainer.classes, "predicted": read})
+    elif out is None:
+        for number, row in enumerate(several[0]):
+            printed = [f"{value:.6g}" for value in np.ravel(row)]
+            click.echo(" ".join(printed if read is None else [*printed, read[number]]))
     if out is None:
         return
     if out.suffix == ".npz":
@@ -72,3 +77,11 @@ def command(
     else:
         raise ValueError(f"--out: expected an NPY, NPZ or CSV file, found {out}")
     click.echo(f"wrote {out}", err=True)
+
+
+def _classes_of(scores: Any, classes: list[str] | None) -> list[str] | None:
+    """Return the name of the class with the highest score in each row, None if there are no names for the scores."""
+    if classes is None or scores.ndim != 2 or scores.shape[1] < len(classes):
+        return None
+    names = [*classes, *(str(number) for number in range(len(classes), scores.shape[1]))]
+    return [names[number] for number in scores.argmax(axis=1)]

@@ -52,9 +52,18 @@ def chosen_checkpoint(folder: Path, checkpoint: Path | None) -> Path:
 def wanted_of(trainer: Trainer) -> Wanted:
     """Return what is to be read for the steps of a trainer."""
     inputs = trainer.module.get_inputs()
-    return Wanted([argument.name for argument in inputs], [argument.shape for argument in inputs])
+    target = trainer.inputs.dtypes[-1]
+    return Wanted(
+        [argument.name for argument in inputs],
+        [argument.shape for argument in inputs],
+        has_classes=target is not None and target.kind in "iu",
+        classes=trainer.classes,
+    )
 
 
 def load_all(path: Path, trainer: Trainer, target: str | None) -> Any:
-    """Read data for train or eval steps."""
-    return load(path, wanted_of(trainer), target)
+    """Read data for train or eval steps. The trainer learns the names of the classes if it does not know them yet."""
+    wanted = wanted_of(trainer)
+    rows = load(path, wanted, target)
+    trainer.classes = wanted.classes
+    return rows

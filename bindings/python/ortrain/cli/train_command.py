@@ -38,7 +38,11 @@ from ortrain.trainer import (
 @click.option(
     "--validation", metavar="SHARE|PATH", help="share of the rows to hold out, or other data, for validation"
 )
-@click.option("--lr", type=float, help="learning rate (default that of the optimizer model)")
+@click.option(
+    "--lr",
+    type=click.FloatRange(min=0, min_open=True),
+    help="learning rate (default that of the optimizer model)",
+)
 @click.option(
     "--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant", show_default=True
 )
@@ -112,6 +116,7 @@ def command(
         accumulate=accumulate,
         metrics=metrics,
         seed=seed,
+        checkpoint=resume,
         threads=threads,
     )
     rows = running.load_all(data, trainer, target)

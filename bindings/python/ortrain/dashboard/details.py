@@ -12,6 +12,8 @@ from ortrain.dashboard.logs import Log, number
 _MOST_SNAPSHOTS = 60
 _MOST_SAMPLES = 200
 _MOST_ROWS = 500
+_MOST_CLASSES = 1000  # with names
+_MOST_COUNTED = 100  # in a confusion matrix
 
 
 def _real(value: Any) -> float | None:
@@ -91,25 +93,49 @@ def profile(log: Log) -> dict[str, Any]:
 
 
 def samples(log: Log, index: int | None) -> dict[str, Any]:
-    """Return the misread rows of a validation, by default the last."""
-    places = log.details["samples"]
-    chosen = len(places) - 1 if index is None else index
-    validations = [{"step": place.step, "epoch": place.epoch} for place in places]
-    if not 0 <= chosen < len(places):
+    """Return the misread rows of a validation, by default the last, and how often each class was taken for each."""
+    known = log.validations
+    chosen = len(known) - 1 if index is None else index
+    validations = [{"step": step, "epoch": epoch} for step, epoch in known]
+    if not 0 <= chosen < len(known):
         return {"validations": validations, "index": None, "samples": []}
-    entry = log.detail(places[chosen])
+    entry, counted = (_of_step(log, kind, known[chosen][0]) for kind in ("samples", "confusion"))
     return {
         "validations": validations,
         "index": chosen,
         "input": str(entry.get("input", "")),
-        "rows": _real(entry.get("rows")),
-        "wrong": _real(entry.get("wrong")),
+        "classes": _names(log.begin.get("classes")),
+        "confusion": _matrix(counted.get("counts")),
+        "rows": _real({**counted, **entry}.get("rows")),
+        "wrong": _real({**counted, **entry}.get("wrong")),
         "samples": [
             found
             for sample in _dicts(entry.get("samples"))[:_MOST_SAMPLES]
             if (found := _sample(sample)) is not None
         ],
     }
+
+
+def _of_step(log: Log, kind: str, step: int) -> dict[str, Any]:
+    """Return the last detail of a kind that was written at a step, an empty one if there is none."""
+    places = [place for place in log.details[kind] if place.step == step]
+    return log.detail(places[-1]) if places else {}
+
+
+def _names(value: Any) -> list[str]:
+    return [str(name)[:100] for name in value[:_MOST_CLASSES]] if isinstance(value, list) else []
+
+
+def _matrix(value: Any) -> list[list[int]] | None:
+    """Return counts with as many columns as rows, None if the value is something else."""
+    if not isinstance(value, list) or not 0 < len(value) <= _MOST_COUNTED:
+        return None
+    for row in value:
+        if not isinstance(row, list) or len(row) != len(value):
+            return None
+        if not all(type(count) is int and 0 <= count < 1 << 53 for count in row):
+            return None
+    return value
 
 
 def _sample(sample: dict[str, Any]) -> dict[str, Any] | None:

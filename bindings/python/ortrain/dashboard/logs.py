@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 
 from ortrain.trainer.json_log import FORMAT
 
-DETAILS = ("model", "layers", "profile", "samples")  # events that are read again when they are shown
+# Events that are read again when they are shown.
+DETAILS = ("model", "layers", "profile", "samples", "confusion")
 
 _PLACE = ("event", "step", "epoch", "elapsed")
 _CHUNK = 1 << 20
@@ -249,6 +250,13 @@ class Log:
     def latest(self) -> dict[str, float]:
         """The last value of each series."""
         return {name: series.value[-1] for name, series in self.series.items()}
+
+    @property
+    def validations(self) -> list[tuple[int, int]]:
+        """Step and epoch of each validation that something is known of besides its numbers."""
+        return sorted(
+            {(place.step, place.epoch) for kind in ("samples", "confusion") for place in self.details[kind]}
+        )
 
     def detail(self, place: Place) -> dict[str, Any]:
         """Read a detail again; an empty one if the file has changed since."""

@@ -117,7 +117,8 @@ class Runs:
             "settings": {str(k): _text(v) for k, v in settings.items()} if isinstance(settings, dict) else {},
             "series": sorted(log.series),
             "latest": {name: _finite(value) for name, value in log.latest.items()},
-            "details": {kind: len(places) for kind, places in log.details.items()},
+            "details": {kind: len(places) for kind, places in log.details.items()}
+            | {"validations": len(log.validations)},
             "bad_lines": log.bad_lines,
             "problems": [f"line {line}: {problem}" for line, problem in log.problems],
         }

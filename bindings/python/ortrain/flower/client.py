@@ -101,15 +101,15 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         trainer, names, config = opened(message)
         received, _ = instructions(message)
-        control = own = None
+        control = correction = None
         if CONTROL in received:
-            control = received[CONTROL].numpy()
+            control = correction = received[CONTROL].numpy()
             kept = context.state.array_records.get(CONTROL)
-            own = np.zeros_like(control) if kept is None else kept[CONTROL].numpy()
+            if kept is not None:
+                correction = control - kept[CONTROL].numpy()
         proximal = float(config.get("proximal-mu", 0.0))
         corrected = None
         if proximal or control is not None:
-            correction = None if control is None else control - own
             corrected = _CorrectedOptimizer(trainer, proximal, correction)
             trainer.optimizer = corrected  # type: ignore[assignment]
         history = trainer.fit(
@@ -119,12 +119,12 @@ def client_app(
             verbose=False,
         )
         arrays = record_of(trainer, names)
-        if corrected is not None and control is not None and own is not None:
+        if corrected is not None and control is not None:
             # With SGD, the mean gradient is the second choice of the SCAFFOLD paper, (start - end) / (steps * rate) plus
             # what the steps added. It does not depend on the optimizer.
-            renewed = (corrected.gradient_sum / corrected.steps).astype(own.dtype)
+            renewed = (corrected.gradient_sum / corrected.steps).astype(control.dtype)
             context.state[CONTROL] = ArrayRecord({CONTROL: array(renewed)})
-            arrays[CONTROL] = array(renewed - own)
+            arrays[CONTROL] = array(renewed)
         values = {name: entries[-1] for name, entries in history.items() if name != "learning_rate"}
         return reply(message, values, trainer._row_count, arrays)
 

@@ -15,7 +15,7 @@ from ortrain.trainer import Trainer
 Array = npt.NDArray[Any]
 
 BUFFER = "parameters"  # the name of the one array, if parameters are sent as a buffer
-CONTROL = "ortrain.control"  # the control variate of SCAFFOLD, or its change in a reply
+CONTROL = "ortrain.control"  # the control variate of SCAFFOLD: that of all clients, in a reply that of one
 
 
 def names_of(trainer: Trainer, frozen: bool) -> list[str]:

@@ -16,7 +16,10 @@ from ortrain.flower.records import CONTROL, Array, array
 class Scaffold(FedAvg):  # type: ignore[misc]
     """SCAFFOLD: clients correct their gradients by how they differ from those of all clients.
 
-    Each client keeps its control variate in its state on the node. A client that has lost it starts again from zero.
+    Each client keeps its control variate in Flower's state of the node, which is lost when its SuperNode ends. It then takes
+    zero for one round, and has a new one after it. The server keeps the variates of the nodes that are connected, as many
+    elements for each as there are trained parameters; that of all clients is their mean, so a node that is gone, or that has
+    come back under another number, leaves nothing behind in it.
 
     Parameters
     ----------
@@ -26,31 +29,30 @@ class Scaffold(FedAvg):  # type: ignore[misc]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._control: Array | None = None
+        self._controls: dict[int, Array] = {}
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the control variate with the parameters."""
-        if self._control is None:
-            size = int(config["trained-elements"])
-            self._control = np.zeros(size, next(iter(arrays.values())).numpy().dtype)
-        self._nodes = len(list(grid.get_node_ids()))
-        both = ArrayRecord({**arrays, CONTROL: array(self._control)})
+        nodes = set(grid.get_node_ids())
+        self._controls = {node: control for node, control in self._controls.items() if node in nodes}
+        mean = np.zeros(int(config["trained-elements"]), np.float64)
+        for control in self._controls.values():
+            mean += control / len(nodes)
+        both = ArrayRecord({**arrays, CONTROL: array(mean.astype(next(iter(arrays.values())).numpy().dtype))})
         sent: Iterable[Message] = super().configure_train(server_round, both, config, grid)
         return sent
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Average the parameters by rows, and add the mean change of the control variates."""
+        """Average the parameters by rows, and keep the control variates."""
         replies = list(replies)
-        changes = []
         for reply in replies:
             if reply.has_content() and CONTROL in reply.content["arrays"]:
-                changes.append(reply.content["arrays"].pop(CONTROL).numpy())
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        if changes and self._control is not None:
-            self._control = self._control + np.sum(changes, axis=0) / max(self._nodes, len(changes))
-            self._control = self._control.astype(changes[0].dtype)
-        return arrays, metrics
+                self._controls[reply.metadata.src_node_id] = reply.content["arrays"].pop(CONTROL).numpy()
+        averaged: tuple[ArrayRecord | None, MetricRecord | None] = super().aggregate_train(
+            server_round, replies
+        )
+        return averaged

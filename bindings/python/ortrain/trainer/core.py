@@ -35,6 +35,7 @@ Array = npt.NDArray[Any]
 StrPath = str | os.PathLike[str]
 
 _POSITION = "ortrain.trainer"  # the property of a checkpoint that holds where the run is
+_CLASSES = "ortrain.classes"  # the property that holds the names of the classes, as JSON
 _LOSSES = {
     "cross_entropy": "CrossEntropyLoss",
     "mse": "MSELoss",
@@ -80,6 +81,9 @@ class Trainer:
         Where the artifacts of an inference model are written; a temporary folder by default.
     requires_grad, frozen_params : list of str, optional
         For an inference model: as in `generate_artifacts`.
+    output : str, optional
+        For an inference model: the value that a loss given by its name is computed from; its first output by default. Cross
+        entropy takes scores, which is what a model has before its Softmax.
     threads : int, default 0
         Threads of a step; 0 for one per processor.
     config : mapping of str to str, optional
@@ -95,6 +99,9 @@ class Trainer:
         The current epoch, from 0, and the optimizer steps taken in the run.
     epochs, steps_per_epoch : int, int or None
         Length of the run.
+    classes : list of str or None
+        The names of the classes of a classifier, in the order of their numbers. Checkpoints keep them. None if they are not
+        known.
     resumed : bool
         Whether the run goes on from a checkpoint.
     stop_training : bool
@@ -128,6 +135,7 @@ class Trainer:
         artifact_directory: StrPath | None = None,
         requires_grad: Sequence[str] | None = None,
         frozen_params: Sequence[str] | None = None,
+        output: str | None = None,
         threads: int = 0,
         config: Mapping[str, str] | None = None,
     ) -> None:
@@ -153,7 +161,7 @@ class Trainer:
                 self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-")
                 artifact_directory = self._temporary.name
             self.folder = Path(artifact_directory)
-            make_artifacts(model, loss, optimizer, self.folder, requires_grad, frozen_params)
+            make_artifacts(model, loss, optimizer, self.folder, requires_grad, frozen_params, output)
         self.history: dict[str, list[Any]] = {}
         self.epoch = self.step = self.epochs = self._batch = 0
         self._loss_sum, self._row_count = 0.0, 0
@@ -161,6 +169,7 @@ class Trainer:
         self.steps_per_epoch: int | None = None
         self.stop_training = self.resumed = False
         self._position: dict[str, Any] | None = None
+        self.classes: list[str] | None = None
         self._data_settings: dict[str, Any] = {}
         self._open(self.folder / "checkpoint" if checkpoint is None else checkpoint)
         self._learning_rate = self.optimizer.get_learning_rate() if learning_rate is None else learning_rate
@@ -177,6 +186,8 @@ class Trainer:
         state = CheckpointState.load_checkpoint(checkpoint)
         properties = state.properties
         position = json.loads(str(properties[_POSITION])) if _POSITION in properties else None
+        if _CLASSES in properties:
+            self.classes = [str(name) for name in json.loads(str(properties[_CLASSES]))]
         runs = position["runs"] if position else 0
         options = SessionOptions()
         options.intra_op_num_threads = self._threads
@@ -650,6 +661,8 @@ class Trainer:
             "data": self._data_settings,
         }
         self.state.properties[_POSITION] = json.dumps(position)
+        if self.classes is not None:
+            self.state.properties[_CLASSES] = json.dumps(self.classes)
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         CheckpointState.save_checkpoint(self.state, path, include_optimizer_state=True)
 
@@ -683,6 +696,34 @@ def _named(kind: str, given: Any, known: Mapping[str, str], enum: Any) -> Any:
     return enum[known[given]]
 
 
+def floating_outputs(graph: onnx.GraphProto) -> list[str]:
+    """Return the outputs of a model that a loss can be computed from."""
+    import onnx
+
+    kinds = {
+        onnx.TensorProto.DataType.Value(name)
+        for name in ("UNDEFINED", "FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")
+    }
+    return [
+        value.name
+        for value in graph.output
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type in kinds
+    ]
+
+
+def _declared(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """Return a model that declares the type and shape of a value, which intermediate ones often do not have."""
+    import onnx
+
+    outputs = [value.name for value in model.graph.output]
+    if name not in outputs and not any(name in node.output for node in model.graph.node):
+        raise ValueError(
+            f"output: the model has no value named {name!r}; its outputs are {', '.join(outputs)}"
+        )
+    known = [*model.graph.value_info, *model.graph.output]
+    return model if any(value.name == name for value in known) else onnx.shape_inference.infer_shapes(model)
+
+
 def make_artifacts(
     model: Any,
     loss: Any,
@@ -690,8 +731,9 @@ def make_artifacts(
     folder: Path,
     requires_grad: Sequence[str] | None,
     frozen_params: Sequence[str] | None,
+    output: str | None = None,
 ) -> ArtifactReport:
-    """Create artifacts whose steps return the outputs of the model besides the loss."""
+    """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from."""
     try:
         import onnx
 
@@ -701,8 +743,19 @@ def make_artifacts(
             "Trainer: creating artifacts from a model needs onnx: pip install 'ortrain[artifacts]'"
         ) from error
     chosen_loss = _named("loss", loss, _LOSSES, artifacts.LossType)
-    graph = model.graph if isinstance(model, onnx.ModelProto) else artifacts._load(model)[0].graph
-    names = [output.name for output in graph.output]
+    loaded = model if isinstance(model, onnx.ModelProto) else artifacts._load(model)[0]
+    names = [value.name for value in loaded.graph.output]
+    if output is not None and isinstance(chosen_loss, artifacts.LossType):
+        declared = _declared(loaded, output)
+        model = model if declared is loaded else declared
+        names = [output, *(name for name in names if name != output)]
+    elif output is not None:
+        raise ValueError("output: expected a loss given by its name with it, which is computed from it")
+    elif isinstance(chosen_loss, artifacts.LossType) and names[0] not in floating_outputs(loaded.graph):
+        raise ValueError(
+            f"the first output of the model, {names[0]!r}, has no floating-point numbers to compute a loss from; name the value "
+            f"that has (ortrain artifacts --output, Trainer(output=...)), such as another output of {', '.join(names)}"
+        )
     return artifacts.generate_artifacts(
         model,
         requires_grad=requires_grad,

@@ -97,17 +97,17 @@ class JSONLogger(Callback):
         settings = trainer.settings
         if "optimizer" in model:
             settings["optimizer"] = model.pop("optimizer")
-        self._write(
-            "begin",
-            {
-                "format": FORMAT,
-                "ortrain": __version__,
-                "time": time.time(),
-                "resumed": trainer.resumed,
-                "parameters": trainer.module.get_parameters_size(True),
-                "settings": settings,
-            },
-        )
+        beginning = {
+            "format": FORMAT,
+            "ortrain": __version__,
+            "time": time.time(),
+            "resumed": trainer.resumed,
+            "parameters": trainer.module.get_parameters_size(True),
+            "settings": settings,
+        }
+        if trainer.classes is not None:
+            beginning["classes"] = trainer.classes
+        self._write("begin", beginning)
         self._write("model", model)
         self._flush()
 
@@ -156,7 +156,7 @@ class JSONLogger(Callback):
             return
         if self._profiling:
             self._end_profile()
-        self._misread = Misread(self.samples) if self.samples else None
+        self._misread = Misread(self.samples)
 
     def on_test_batch_end(self, batch: int, logs: Logs) -> None:
         """Look for misread rows in the batch."""
@@ -164,10 +164,16 @@ class JSONLogger(Callback):
             self._misread.look_at(self.trainer.last_batch, self.trainer.last_outputs)
 
     def on_test_end(self, logs: Logs) -> None:
-        """Write the misread rows."""
-        if self._misread is not None and self._misread.rows:
-            self._write("samples", self._misread.describe(self.trainer.inputs.names))
-        self._misread = None
+        """Write the misread rows, and how often each class was taken for each."""
+        found, self._misread = self._misread, None
+        if found is None or not found.rows:
+            return
+        if len(found.confusion):
+            self._write(
+                "confusion", {"rows": found.rows, "wrong": found.wrong, "counts": found.confusion.tolist()}
+            )
+        if self.samples:
+            self._write("samples", found.describe(self.trainer.inputs.names))
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Write the line of an epoch."""

@@ -24,6 +24,7 @@ BINS = 30
 _COUNTED = 1 << 16  # elements of a tensor that a histogram counts at most
 _SIDE = 48  # pixels of the longer side of a stored image
 _VALUES = 64  # values of a stored row that is no image
+_CLASSES = 50  # for which it is counted which is taken for which
 
 
 def describe_array(values: Array) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def describe_layers(state: CheckpointState) -> dict[str, Any]:
 
 
 class Misread:
-    """Collects the rows of a validation that a classifier gets wrong, the most certain mistakes first.
+    """Collects the rows of a validation that a classifier gets wrong, the most certain mistakes first, and counts all.
 
     Parameters
     ----------
@@ -96,6 +97,7 @@ class Misread:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.rows = self.wrong = 0
+        self.confusion: Array = np.zeros((0, 0), np.int64)  # by the true class and the one that was read
         self._kept: list[tuple[float, int, dict[str, Any]]] = []
 
     def look_at(self, batch: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -112,6 +114,11 @@ class Misread:
         known = (expected >= 0) & (expected < scores.shape[1])  # others are ignored by the loss
         margin = scores[rows, read] - scores[rows, np.where(known, expected, 0)]
         wrong = np.flatnonzero(known & (read != expected))
+        classes = scores.shape[1]
+        if classes <= _CLASSES:
+            if not len(self.confusion):
+                self.confusion = np.zeros((classes, classes), np.int64)
+            np.add.at(self.confusion, (expected[known], read[known]), 1)
         for row in wrong[np.argsort(-margin[wrong], kind="stable")[: self.limit]]:
             number, certainty = self.rows + int(row), float(margin[row])
             if len(self._kept) == self.limit and not certainty > self._kept[0][0]:

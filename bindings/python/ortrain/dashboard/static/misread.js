@@ -34,6 +34,22 @@ function values(sample) {
   );
 }
 
+// How often each class was read, as a table; the darker a cell, the larger its share of the row.
+function confusion(counts, name) {
+  const cell = (count, row, column) => {
+    const share = count / Math.max(1, counts[row].reduce((sum, each) => sum + each, 0));
+    return el("td", { class: `${row === column ? "right" : "mistaken"} share${Math.ceil(5 * share)}` }, whole(count));
+  };
+  const table = el(
+    "table",
+    {},
+    el("caption", {}, "Classes (rows) and as what they were read (columns)"),
+    el("thead", {}, el("tr", {}, el("td", {}), counts.map((_, index) => el("th", { scope: "col" }, name(index))))),
+    el("tbody", {}, counts.map((row, index) => el("tr", {}, el("th", { scope: "row" }, name(index)), row.map((count, column) => cell(count, index, column))))),
+  );
+  return el("div", { class: "wide matrix", tabindex: 0, role: "region", "aria-label": "Confusion matrix" }, table);
+}
+
 export function misread(page) {
   const picker = page.picker();
   const inside = el("div", {});
@@ -49,7 +65,7 @@ export function misread(page) {
   async function update() {
     picker.fill();
     const run = page.focused();
-    const last = run.details.samples - 1;
+    const last = run.details.validations - 1;
     slider.max = Math.max(0, last);
     if (follows) slider.value = slider.max;
     choice.hidden = last < 0;
@@ -64,8 +80,11 @@ export function misread(page) {
       return;
     }
     epoch.textContent = String(found.validations[found.index].epoch + 1);
-    said.textContent = `${whole(found.wrong)} of ${whole(found.rows)} rows are misread; the most certain mistakes come first.`;
+    const name = (number) => found.classes[number] ?? String(number);
+    const order = found.samples.length ? "; the most certain mistakes come first" : "";
+    said.textContent = `${whole(found.wrong)} of ${whole(found.rows)} rows are misread${order}.`;
     inside.replaceChildren(
+      ...(found.confusion ? [confusion(found.confusion, name)] : []),
       el("div", { class: "samples" }, found.samples.map((sample) =>
         el(
           "figure",
@@ -74,8 +93,8 @@ export function misread(page) {
           el(
             "figcaption",
             {},
-            el("span", {}, "read as ", el("strong", { class: "read" }, String(sample.predicted))),
-            el("span", {}, "is ", el("strong", { class: "true" }, String(sample.expected))),
+            el("span", {}, "read as ", el("strong", { class: "read" }, name(sample.predicted))),
+            el("span", {}, "is ", el("strong", { class: "true" }, name(sample.expected))),
             el("small", {}, `row ${sample.row}, by ${figure(sample.margin)}`),
           ),
         ),
