@@ -169,6 +169,9 @@ def test_sums_of_accumulated_products_overflow(tmp_path: pathlib.Path) -> None:
     run(training, *[step] * 40, expected=False)
     run(training, factors(1, 1), *[step] * 40, expected=False)
     run(training, *[step] * 2, expected=True)
+    step = factors(1e18, 2.5e18, 1)  # each is far from the largest float
+    run(training, *[step] * 130, expected=True)
+    run(training, *[step] * 140, expected=False)
 
 
 @pytest.mark.parametrize("x", [1e-45, 1e-39, 1e-30, 0.0])
@@ -190,11 +193,21 @@ def test_large_gradients_that_are_finite_are_applied(tmp_path: pathlib.Path, x: 
 
 
 @pytest.mark.parametrize(
-    ("alpha", "x", "t"),
-    [(1e10, 1e15, 1e15), (-1e10, 1e15, 1e15), (1e-10, 1e15, 1e15), (1e-30, 1e30, 1e30), (1e30, 1e-30, 1e20)],
+    ("dtype", "alpha", "x", "t"),
+    [
+        (np.float32, 1e10, 1e15, 1e15),
+        (np.float32, -1e10, 1e15, 1e15),
+        (np.float32, 1e-10, 1e15, 1e15),
+        (np.float32, 1e-30, 1e30, 1e30),
+        (np.float32, 1e30, 1e-30, 1e20),
+        (np.float16, 1e4, 1, 1),
+        (np.float16, -1e4, 1, 1),
+    ],
 )
-def test_products_with_a_scale(tmp_path: pathlib.Path, alpha: float, x: float, t: float) -> None:
-    run(Training(dense(tmp_path, alpha=alpha)), factors(x, t))
+def test_products_with_a_scale(
+    tmp_path: pathlib.Path, dtype: Any, alpha: float, x: float, t: float
+) -> None:
+    run(Training(dense(tmp_path, dtype, alpha=alpha)), factors(x, t, dtype=dtype))
 
 
 @pytest.mark.parametrize("seed", range(4))
