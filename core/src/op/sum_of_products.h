@@ -32,8 +32,7 @@ std::vector<ProductTerm> product_terms(const Node& node, size_t output);
 struct RegisterProductTerms {
   RegisterProductTerms(std::string_view domain, std::string_view type, ProductTermsRule rule);
 };
-#define ORTRAIN_SUM_OF_PRODUCTS(domain, type, rule) \
-  ORTRAIN_SUM_OF_PRODUCTS_(__COUNTER__, domain, type, rule)
+#define ORTRAIN_SUM_OF_PRODUCTS(domain, type, rule) ORTRAIN_SUM_OF_PRODUCTS_(__COUNTER__, domain, type, rule)
 #define ORTRAIN_SUM_OF_PRODUCTS_(n, domain, type, rule) ORTRAIN_SUM_OF_PRODUCTS__(n, domain, type, rule)
 #define ORTRAIN_SUM_OF_PRODUCTS__(n, domain, type, rule) \
   static const ::ortrain::RegisterProductTerms terms_##n(domain, type, rule)

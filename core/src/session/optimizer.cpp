@@ -264,7 +264,8 @@ bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step,
     if (groups_.size() == 1)
       for_runs(state, update);
     else
-      for_runs_of(state, [&](size_t i) { return group_of_[i] == g; }, update);
+      for_runs_of(
+          state, [&](size_t i) { return group_of_[i] == g; }, update);
   }
   return true;
 }

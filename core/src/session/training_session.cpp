@@ -227,7 +227,7 @@ struct TrainingSession::Impl {
   float learning_rate = 0;
   std::optional<GradientBounds> bounds;  // unless gradients are applied whatever they are
   bool overwrite_gradients = true;       // the next train step starts new gradients
-  uint64_t gradients_version = 0;   // of gradients from outside that this session has taken into account
+  uint64_t gradients_version = 0;        // of gradients from outside that this session has taken into account
   std::unordered_map<std::string, Tensor> train_states, eval_states;
   std::unordered_map<std::string, Tensor> overwrite, accumulate;  // lazy_reset_grad for both variants
   std::optional<double> loss;                                     // of the last train step

@@ -104,15 +104,13 @@ Kernel gradient_bound_kernel(KernelContext& c) {
   };
 }
 
-ORTRAIN_OPERATOR({.domain = kSessionDomain,
-                  .type = "GradientBound",
-                  .signature = "bound, overwrite?, gradient, factors... -> updated | scale: float",
-                  .rules = {.shape = gradient_bound_shape, .element_type = always<DType::kBool>},
-                  .traits = {.stops_gradient = true,
-                             .impure = true,
-                             .updates = 1u << kBound,
-                             .takes_bf16 = true},
-                  .kernels = {.cpu = gradient_bound_kernel}});
+ORTRAIN_OPERATOR(
+    {.domain = kSessionDomain,
+     .type = "GradientBound",
+     .signature = "bound, overwrite?, gradient, factors... -> updated | scale: float",
+     .rules = {.shape = gradient_bound_shape, .element_type = always<DType::kBool>},
+     .traits = {.stops_gradient = true, .impure = true, .updates = 1u << kBound, .takes_bf16 = true},
+     .kernels = {.cpu = gradient_bound_kernel}});
 
 }  // namespace
 }  // namespace ortrain
