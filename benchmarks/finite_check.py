@@ -68,7 +68,9 @@ def session(folder: Path, batch: int, threads: int, check: str) -> Callable[[int
     return train
 
 
-def turns(folder: Path, batch: int, threads: int, rounds: int, seconds: float) -> Iterator[tuple[float, float]]:
+def turns(
+    folder: Path, batch: int, threads: int, rounds: int, seconds: float
+) -> Iterator[tuple[float, float]]:
     """Yield the seconds of a step with and without the check, of turns beside each other."""
     sessions = [session(folder, batch, threads, check) for check in ("error", "apply")]
     steps = 1
@@ -115,7 +117,9 @@ def make_mlp(width: int, optimizer: str, folder: Path) -> Path:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.finite_check", description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="artifacts with a checkpoint")
-    parser.add_argument("--widths", type=int, nargs="*", default=(256, 1024), metavar="W", help="dense layers")
+    parser.add_argument(
+        "--widths", type=int, nargs="*", default=(256, 1024), metavar="W", help="dense layers"
+    )
     parser.add_argument("--batches", type=int, nargs="+", default=(8, 64), metavar="B")
     parser.add_argument("--optimizers", nargs="+", default=("SGD", "AdamW"), metavar="NAME")
     parser.add_argument("--threads", type=int, nargs="+", default=(1, 2), metavar="N")

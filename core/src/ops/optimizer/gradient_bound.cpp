@@ -21,8 +21,6 @@
 #include "backend/cpu/optimizer/optimizer_kernels.h"
 #include "op/operator.h"
 #include "op/session_domain.h"
-#include "op/signature.h"
-#include "runtime/half.h"
 
 namespace ortrain {
 namespace {
@@ -50,9 +48,9 @@ struct Factor {
     if (stored == DType::kDouble)
       return std::max(std::bit_cast<double>(largest_magnitude(f.at<const uint64_t>(slot), size)),
                       std::numeric_limits<double>::min());
-    uint32_t bits = stored == DType::kBFloat16
-                        ? uint32_t{largest_magnitude(f.at<const uint16_t>(slot), size)} << 16
-                        : largest_magnitude(f.at<const uint32_t>(slot), size);
+    const uint32_t bits = stored == DType::kBFloat16
+                              ? uint32_t{largest_magnitude(f.at<const uint16_t>(slot), size)} << 16
+                              : largest_magnitude(f.at<const uint32_t>(slot), size);
     constexpr auto kSmallest = std::bit_cast<uint32_t>(std::numeric_limits<float>::min());
     return static_cast<double>(std::bit_cast<float>(std::max(bits, kSmallest)));
   }
@@ -75,28 +73,29 @@ Kernel gradient_bound_kernel(KernelContext& c) {
   const Slot bound = c.state(kBound), updated = c.out(0);
   const Slot overwrite = c.has_input(kOverwrite) ? c.in(kOverwrite) : Slot{};
   std::vector<Factor> factors;
-  double products = 0;
+  int64_t products = kMostProducts;
   for (size_t i = kFirstFactor; measured && i < c.input_count(); ++i) {
     const LayoutPtr layout = c.in_layout(i);
     factors.push_back({c.in(i, layout), layout && layout->bf16() ? DType::kBFloat16 : c.dtype(i), c.size(i)});
-    products = static_cast<double>(i == kFirstFactor ? c.size(i)
-                                                     : std::min(static_cast<int64_t>(products), c.size(i)));
+    products = std::min(products, c.size(i));
   }
+  const double count = kProductGrowth * static_cast<double>(products);
   const double scale = std::abs(static_cast<double>(c.node().float_or("scale", 1)));
+  const bool is_double = c.dtype(kFirstFactor) == DType::kDouble;
   const double most =
-      c.dtype(kFirstFactor) == DType::kDouble ? std::numeric_limits<double>::max() : 0x1.fffffep127;
+      is_double ? std::numeric_limits<double>::max() : static_cast<double>(std::numeric_limits<float>::max());
   return [=, factors = std::move(factors)](const Frame& f) {
     if (updated.defined()) *f.at<bool>(updated) = true;
     double added = kUnknown;
     if (measured) {
-      added = kProductGrowth * products * scale;
-      double partial = kProductGrowth * products * std::max(1.0, scale);
+      added = count * scale;
+      double partial = count * std::max(1.0, scale);
       for (const Factor& factor : factors) {
         const double largest = factor.largest(f);
         added *= largest;
         partial *= std::max(1.0, largest);
       }
-      if (!(partial <= most && added <= most)) added = kUnknown;
+      if (!(added <= most && partial <= most)) added = kUnknown;  // also if it is NaN
     }
     double& sum = *f.at<double>(bound);
     const bool overwrites = overwrite.defined() && *f.at<bool>(overwrite);
