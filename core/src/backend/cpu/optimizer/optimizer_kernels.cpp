@@ -119,10 +119,7 @@ U largest_part(const U* bits, int64_t n) {
     e = hn::Max(e, at(i + 3 * lanes));
   }
   for (; i + lanes <= n; i += lanes) a = hn::Max(a, at(i));
-  HWY_ALIGN U found[hn::MaxLanes(d)];
-  hn::Store(hn::Max(hn::Max(a, b), hn::Max(c, e)), d, found);
-  U largest = 0;
-  for (int64_t lane = 0; lane < lanes; ++lane) largest = std::max(largest, found[lane]);
+  U largest = hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(a, b), hn::Max(c, e))));
   for (; i < n; ++i)
     largest = std::max(largest, static_cast<U>(bits[i] & (std::numeric_limits<U>::max() >> 1)));
   return largest;
@@ -191,6 +188,7 @@ uint64_t largest(const uint64_t* bits, int64_t n) { return HWY_DYNAMIC_DISPATCH(
 
 template <typename U>
 U largest_of_parts(const U* bits, int64_t n) {
+  if (n < kGrain) return largest(bits, n);
   std::atomic<U> most{0};
   parallel_for(n, 1, [&](int64_t a, int64_t b) {
     const U found = largest(bits + a, b - a);
