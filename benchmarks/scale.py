@@ -48,11 +48,11 @@ class Point:
     new_shape_ms: float
 
 
-def network(width: int) -> onnx.ModelProto:
-    """Build a network width-width-width-10 with ReLU."""
+def network(width: int, hidden: int = 2) -> onnx.ModelProto:
+    """Build a network of hidden layers of a width, with ReLU, and a layer of ten classes."""
     rng = np.random.default_rng(0)
     nodes, weights = [], []
-    sizes = (width, width, width, CLASSES)
+    sizes = (*[width] * (hidden + 1), CLASSES)
     value = "input"
     for i, (inputs, outputs) in enumerate(pairwise(sizes)):
         last = i == len(sizes) - 2

@@ -1,10 +1,13 @@
 // All passes. Each is described in the source file with its name.
 #pragma once
 
+#include <string>
+
 #include "graph/graph.h"
 
 namespace ortrain {
 
+bool bound_gradients(Model& model);
 bool common_subexpression_elimination(Model& model);
 bool fold_transpose(Model& model);
 bool fuse_attention(Model& model);
@@ -19,5 +22,8 @@ bool remove_identity(Model& model);
 bool save_activation_derivatives(Model& model);
 bool schedule_weight_gradients(Model& model);
 bool winograd(Model& model);
+
+// The input of a graph that holds the bound of the gradient in an accumulation buffer (bound_gradients).
+inline std::string name_of_bound(const std::string& buffer) { return buffer + ".bound"; }
 
 }  // namespace ortrain

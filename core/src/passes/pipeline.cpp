@@ -39,6 +39,8 @@ constexpr Pass kSessionPasses[] = {
      "early_parameter_gradients"},
     // Marks the remaining convolutions.
     {"winograd", winograd},
+    // Last, when it is known which nodes compute the gradients: nothing may change what they read.
+    {"bound_gradients", bound_gradients},
 };
 
 }  // namespace

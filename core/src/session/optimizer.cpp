@@ -207,18 +207,19 @@ void for_runs(const CheckpointState& state, F&& f) {
     if (p.trainable) f(run_of(p, p.data.size()));
 }
 
-// Calls f(run) for the trainable parameters of one group: once for those that follow each other if all are
-// alike; else for each of them.
-template <typename F>
-void for_runs_of_group(const CheckpointState& state, const std::vector<size_t>& group_of, size_t group,
-                       F&& f) {
+// Calls f(run) for the trainable parameters that are `wanted`, given by their indices: once for those that
+// follow each other if all are alike; else for each of them.
+template <typename Wanted, typename F>
+void for_runs_of(const CheckpointState& state, Wanted&& wanted, F&& f) {
   const std::vector<Parameter>& parameters = state.parameters();
   const bool alike = are_alike(parameters);
-  const auto in_group = [&](size_t i) { return i < parameters.size() && group_of[i] == group; };
+  const auto is_part = [&](size_t i) {
+    return i < parameters.size() && parameters[i].trainable && wanted(i);
+  };
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!in_group(i)) continue;
+    if (!is_part(i)) continue;
     const size_t first = i;
-    while (alike && in_group(i + 1)) ++i;
+    while (alike && is_part(i + 1)) ++i;
     const Tensor& last = parameters[i].data;
     const auto before = static_cast<size_t>(last.raw() - parameters[first].data.raw());
     f(run_of(parameters[first], static_cast<int64_t>(before / size_of(last.dtype())) + last.size()));
@@ -233,7 +234,8 @@ double gradient_norm(const CheckpointState& state) {
   return std::sqrt(squares);
 }
 
-bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step, bool finite_only) const {
+bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step,
+                      const GradientBounds* bounds) const {
   double squares = 0;
   for_runs(state, [&](const OptimizerRun& run) {
     require(is_floating(run.dtype), ErrorCode::kNotImplemented, "optimizer step: parameters of type ",
@@ -241,9 +243,11 @@ bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step,
     if (max_norm_) squares += sum_of_squares(run);
   });
   // The norm, where it is needed, saves looking at the gradients again.
-  if (finite_only && !(max_norm_ && std::isfinite(squares))) {
+  if (bounds && !(max_norm_ && std::isfinite(squares))) {
     bool finite = true;
-    for_runs(state, [&](const OptimizerRun& run) { finite = finite && all_finite(run); });
+    for_runs_of(
+        state, [&](size_t i) { return !bounds->is_finite(i); },
+        [&](const OptimizerRun& run) { finite = finite && all_finite(run); });
     if (!finite) return false;
   }
   const double scale = max_norm_ ? clip_factor(squares, *max_norm_) : 1.0;
@@ -260,7 +264,8 @@ bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step,
     if (groups_.size() == 1)
       for_runs(state, update);
     else
-      for_runs_of_group(state, group_of_, g, update);
+      for_runs_of(
+          state, [&](size_t i) { return group_of_[i] == g; }, update);
   }
   return true;
 }

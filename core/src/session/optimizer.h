@@ -9,6 +9,7 @@
 
 #include "graph/graph.h"
 #include "ops/optimizer/optimizer_update.h"
+#include "session/gradient_bounds.h"
 #include "state/checkpoint_state.h"
 
 namespace ortrain {
@@ -52,9 +53,13 @@ class Optimizer {
   float attribute(const std::string& group, const std::string& attribute) const;
   void set_attribute(const std::string& group, const std::string& attribute, float value);
 
-  // One update of all trainable parameters with their gradients. `step` counts from 1. With `finite_only`,
-  // changes nothing and returns false if a gradient is a NaN or infinite.
-  bool apply(CheckpointState& state, float learning_rate, int64_t step, bool finite_only) const;
+  // Whether it clips the gradients, and so computes their norm in every step.
+  bool clips() const { return max_norm_.has_value(); }
+
+  // One update of all trainable parameters with their gradients. `step` counts from 1. With `bounds`, changes
+  // nothing and returns false if a gradient is a NaN or infinite; those that are known to be finite are not
+  // read to find out.
+  bool apply(CheckpointState& state, float learning_rate, int64_t step, const GradientBounds* bounds) const;
 
  private:
   enum class Kind { kAdamW, kSgd };

@@ -10,6 +10,7 @@
 #include "runtime/convert.h"
 #include "runtime/denormals.h"
 #include "runtime/threads.h"
+#include "session/gradient_bounds.h"
 #include "session/mixed_precision.h"
 #include "session/optimizer.h"
 #include "session/output_types.h"
@@ -224,8 +225,9 @@ struct TrainingSession::Impl {
   std::optional<Optimizer> optimizer;
   std::optional<Schedule> schedule;
   float learning_rate = 0;
-  bool overwrite_gradients = true;  // the next train step starts new gradients
-  uint64_t gradients_version = 0;   // of gradients from outside that this session has taken into account
+  std::optional<GradientBounds> bounds;  // unless gradients are applied whatever they are
+  bool overwrite_gradients = true;       // the next train step starts new gradients
+  uint64_t gradients_version = 0;        // of gradients from outside that this session has taken into account
   std::unordered_map<std::string, Tensor> train_states, eval_states;
   std::unordered_map<std::string, Tensor> overwrite, accumulate;  // lazy_reset_grad for both variants
   std::optional<double> loss;                                     // of the last train step
@@ -267,6 +269,9 @@ struct TrainingSession::Impl {
     Impl& impl_;
   };
 
+  // Whether train steps compute bounds of the gradients. The norm, where it is needed, tells more.
+  bool bounds_gradients() const { return bounds && !(optimizer && optimizer->clips()); }
+
   // The stages treat fixed parameters as constants: whatever depends only on them is computed once.
   void make_stages(const CheckpointState& state) {
     fixed_version = state.frozen_version();
@@ -284,7 +289,12 @@ struct TrainingSession::Impl {
       return std::make_unique<Stage>(what, std::move(model), inputs, user_outputs(given), arena, options,
                                      precision, budget, layouts);
     };
-    train = make("training model", train_model, train_inputs, memory_budget, options);
+    Model bounded = train_model;
+    if (bounds_gradients()) {
+      bounds->add_inputs(bounded.graph);
+      bounds->add_states(train_states);
+    }
+    train = make("training model", bounded, train_inputs, memory_budget, options);
     SessionOptions of_eval = options;
     of_eval.optimized_model_path.clear();  // the file is that of the training model
     if (eval_model) eval = make("eval model", *eval_model, eval_inputs, 0, of_eval);  // it keeps nothing
@@ -355,6 +365,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
     state_->set_layouts(layouts);
   }
   s.gradients_version = state_->gradients_version();
+  if (s.nonfinite != NonfiniteGradients::kApply) s.bounds.emplace(*state_);
   s.make_stages(*state_);
   for (const Parameter& p : state_->parameters()) {
     if (std::find(s.fixed.begin(), s.fixed.end(), p.name) != s.fixed.end()) continue;
@@ -377,6 +388,7 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
     s.overwrite_gradients = false;  // gradients from outside are added to
     s.gradients_version = state_->gradients_version();
   }
+  if (s.bounds) s.bounds->update(*state_);
   StateWatch watch;
   if (options && options->gradient_ready) watch = s.gradient_watch(*state_, *options);
   try {
@@ -447,7 +459,8 @@ void TrainingSession::optimizer_step(const RunOptions* options) {
   const DenormalsAsZero denormals(s.flush_denormals);
   OptimizerState& o = state_->optimizer();
   const auto start = Profile::Clock::now();
-  if (!s.optimizer->apply(*state_, s.learning_rate, o.step + 1, s.nonfinite != NonfiniteGradients::kApply)) {
+  if (s.bounds) s.bounds->update(*state_);
+  if (!s.optimizer->apply(*state_, s.learning_rate, o.step + 1, s.bounds ? &*s.bounds : nullptr)) {
     if (s.nonfinite == NonfiniteGradients::kError) reject_gradients(*state_, s.loss);
     ++s.skipped_steps;
     return;

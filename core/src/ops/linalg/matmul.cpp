@@ -11,6 +11,7 @@
 #include "op/operator.h"
 #include "op/opset.h"
 #include "op/session_domain.h"
+#include "op/sum_of_products.h"
 #include "runtime/broadcast.h"
 
 namespace ortrain {
@@ -278,6 +279,25 @@ double product_operations(const Node& node, std::span<const Shape* const> inputs
   return 2 * static_cast<double>(element_count(y)) *
          static_cast<double>(a[transposed ? a.size() - 2 : a.size() - 1]);
 }
+
+// Nothing is known of a product that is multiplied with another value afterwards.
+std::vector<ProductTerm> matmul_terms(const Node& node, size_t) {
+  if (node.has_input(kFactor)) return {};
+  std::vector<ProductTerm> terms = {{{0, 1}, static_cast<double>(node.float_or("alpha", 1))}};
+  for (size_t i = kFirstAddend; i < kFactor; ++i)
+    if (node.has_input(i)) terms.push_back({{i}, 1, false});
+  return terms;
+}
+
+std::vector<ProductTerm> gemm_terms(const Node& node, size_t output) {
+  const bool scaled = node.has_input(2) && node.float_or("beta", 1) != 1;
+  return scaled ? std::vector<ProductTerm>() : matmul_terms(node, output);
+}
+
+ORTRAIN_SUM_OF_PRODUCTS("", "MatMul", matmul_terms);
+ORTRAIN_SUM_OF_PRODUCTS(kMicrosoft, "FusedMatMul", matmul_terms);
+ORTRAIN_SUM_OF_PRODUCTS("", "Gemm", gemm_terms);
+ORTRAIN_SUM_OF_PRODUCTS(kSessionDomain, "FusedProduct", matmul_terms);
 
 ORTRAIN_OPERATOR({.type = "MatMul",
                   .rules = {.shape = matmul_shape, .gradient = matmul_gradient},

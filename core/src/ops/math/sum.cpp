@@ -8,6 +8,7 @@
 #include "backend/cpu/tuning.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
+#include "op/sum_of_products.h"
 #include "ops/common/elementwise.h"
 #include "runtime/broadcast.h"
 #include "runtime/threads.h"
@@ -130,6 +131,13 @@ void extreme_gradient(GradientContext& g) {
     g.set(i, g.unbroadcast(loses.choose(y.number(0), share), y, i));
   }
 }
+
+std::vector<ProductTerm> sum_terms(const Node& node, size_t) {
+  std::vector<ProductTerm> terms;
+  for (size_t i = 0; i < node.inputs.size(); ++i) terms.push_back({{i}, 1, false});
+  return terms;
+}
+ORTRAIN_SUM_OF_PRODUCTS("", "Sum", sum_terms);
 
 ORTRAIN_OPERATOR({.type = "Sum",
                   .rules = {.shape = shape, .gradient = sum_gradient},

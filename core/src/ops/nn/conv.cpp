@@ -7,6 +7,7 @@
 #include "op/convolution.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
+#include "op/sum_of_products.h"
 #include "ops/nn/convolution_gradient.h"
 
 namespace ortrain {
@@ -105,6 +106,16 @@ double convolution_operations(const Node&, std::span<const Shape* const> inputs,
   return 2 * static_cast<double>(element_count(y)) * static_cast<double>(element_count(w)) /
          static_cast<double>(w[0]);
 }
+
+// An element of dW is a sum over the positions of Y, each of which has its own element of X or padding.
+// Winograd's algorithm multiplies sums of four elements of dY with sums of four of X, and weighs sums of the
+// products with factors that add up to at most four.
+constexpr double kWinogradGrowth = 4 * 4 * 4;
+std::vector<ProductTerm> conv_grad_terms(const Node&, size_t output) {
+  if (output != 1) return {};
+  return {{{0, 1}, kWinogradGrowth}};
+}
+ORTRAIN_SUM_OF_PRODUCTS(kMicrosoft, "ConvGrad", conv_grad_terms);
 
 ORTRAIN_OPERATOR({.type = "Conv",
                   .rules = {.shape = conv_shape, .gradient = conv_gradient},

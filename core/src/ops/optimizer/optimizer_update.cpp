@@ -81,15 +81,18 @@ double clip_factor(double sum_of_squares, double max_norm) {
 }
 
 bool all_finite(const OptimizerRun& run) {
+  const auto below = [&](auto infinity) {
+    return largest_magnitude(reinterpret_cast<const decltype(infinity)*>(run.gradients), run.n) < infinity;
+  };
   switch (run.dtype) {
     case DType::kDouble:
-      return all_below(reinterpret_cast<const uint64_t*>(run.gradients), run.n, uint64_t{0x7FF} << 52);
+      return below(uint64_t{0x7FF} << 52);
     case DType::kFloat16:
-      return all_below(reinterpret_cast<const uint16_t*>(run.gradients), run.n, uint16_t{0x7C00});
+      return below(uint16_t{0x7C00});
     case DType::kBFloat16:
-      return all_below(reinterpret_cast<const uint16_t*>(run.gradients), run.n, uint16_t{0x7F80});
+      return below(uint16_t{0x7F80});
     default:
-      return all_below(reinterpret_cast<const uint32_t*>(run.gradients), run.n, uint32_t{0x7F800000});
+      return below(uint32_t{0x7F800000});
   }
 }
 

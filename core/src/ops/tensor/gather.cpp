@@ -2,6 +2,7 @@
 // scattered sum of their gradients.
 #include "backend/cpu/strided_copy.h"
 #include "op/division.h"
+#include "op/sum_of_products.h"
 #include "ops/common/indices.h"
 
 namespace ortrain {
@@ -85,6 +86,10 @@ Kernel gather_grad_kernel(KernelContext& c) {
 void gather_grad_gradient(GradientContext& g) {
   g.set(2, g("Gather", {g.dy(0), g.x(1)}, {{"axis", g.node().int_or("axis", 0)}}));
 }
+
+// Each element is a sum of elements of dY, or 0.
+std::vector<ProductTerm> gather_grad_terms(const Node&, size_t) { return {{{2}}}; }
+ORTRAIN_SUM_OF_PRODUCTS(kMicrosoft, "GatherGrad", gather_grad_terms);
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherGrad",

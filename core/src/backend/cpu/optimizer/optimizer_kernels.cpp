@@ -119,10 +119,7 @@ U largest_part(const U* bits, int64_t n) {
     e = hn::Max(e, at(i + 3 * lanes));
   }
   for (; i + lanes <= n; i += lanes) a = hn::Max(a, at(i));
-  HWY_ALIGN U found[hn::MaxLanes(d)];
-  hn::Store(hn::Max(hn::Max(a, b), hn::Max(c, e)), d, found);
-  U largest = 0;
-  for (int64_t lane = 0; lane < lanes; ++lane) largest = std::max(largest, found[lane]);
+  U largest = hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(a, b), hn::Max(c, e))));
   for (; i < n; ++i)
     largest = std::max(largest, static_cast<U>(bits[i] & (std::numeric_limits<U>::max() >> 1)));
   return largest;
@@ -190,19 +187,23 @@ uint32_t largest(const uint32_t* bits, int64_t n) { return HWY_DYNAMIC_DISPATCH(
 uint64_t largest(const uint64_t* bits, int64_t n) { return HWY_DYNAMIC_DISPATCH(largest_64)(bits, n); }
 
 template <typename U>
-bool all_parts_below(const U* bits, int64_t n, U limit) {
-  std::atomic<bool> below{true};
+U largest_of_parts(const U* bits, int64_t n) {
+  if (n < kGrain) return largest(bits, n);
+  std::atomic<U> most{0};
   parallel_for(n, 1, [&](int64_t a, int64_t b) {
-    if (largest(bits + a, b - a) >= limit) below.store(false, std::memory_order_relaxed);
+    const U found = largest(bits + a, b - a);
+    U before = most.load(std::memory_order_relaxed);
+    while (before < found && !most.compare_exchange_weak(before, found, std::memory_order_relaxed)) {
+    }
   });
-  return below;
+  return most;
 }
 
 }  // namespace
 
-bool all_below(const uint16_t* bits, int64_t n, uint16_t limit) { return all_parts_below(bits, n, limit); }
-bool all_below(const uint32_t* bits, int64_t n, uint32_t limit) { return all_parts_below(bits, n, limit); }
-bool all_below(const uint64_t* bits, int64_t n, uint64_t limit) { return all_parts_below(bits, n, limit); }
+uint16_t largest_magnitude(const uint16_t* bits, int64_t n) { return largest_of_parts(bits, n); }
+uint32_t largest_magnitude(const uint32_t* bits, int64_t n) { return largest_of_parts(bits, n); }
+uint64_t largest_magnitude(const uint64_t* bits, int64_t n) { return largest_of_parts(bits, n); }
 
 namespace {
 

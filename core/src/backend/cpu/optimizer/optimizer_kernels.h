@@ -28,11 +28,11 @@ void lamb_direction_update(const double* w, const double* g, double* m, double* 
 void sgd_update(float* w, const float* g, int64_t n, float rate);
 void sgd_update(double* w, const double* g, int64_t n, double rate);
 
-// Whether all of `n` elements, given by their bits without a sign, are below `limit`. With the bits of
-// infinity as the limit: whether none is a NaN or infinite.
-bool all_below(const uint16_t* bits, int64_t n, uint16_t limit);
-bool all_below(const uint32_t* bits, int64_t n, uint32_t limit);
-bool all_below(const uint64_t* bits, int64_t n, uint64_t limit);
+// The largest of `n` elements, given by their bits, without their signs; 0 if there are none. The bits of
+// infinity are above those of all numbers, and those of NaN above those of infinity.
+uint16_t largest_magnitude(const uint16_t* bits, int64_t n);
+uint32_t largest_magnitude(const uint32_t* bits, int64_t n);
+uint64_t largest_magnitude(const uint64_t* bits, int64_t n);
 
 // Σ g², accumulated in double.
 double sum_of_squares(const float* g, int64_t n);
