@@ -22,7 +22,7 @@ class Settings:
     steps: int = 20
     first: int = 0
     size: int = 16
-    overflows: tuple[int, int] = (-1, -1)  # in this step, on this rank
+    overflows: tuple[int, int] = (-1, -2)  # in this step, on this rank; -1: on all
     load: str = ""
     dropout: bool = False
     config: dict[str, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ def train(
             feed = {name: value[part] for name, value in data.items()}
             feed["Learning_Rate"] = np.array([0.01], np.float32)
             if session.loss_scale_input_name:
-                overflows = tuple(settings.overflows) == (step, rank)
+                overflows = tuple(settings.overflows) in ((step, rank), (step, -1))
                 feed[session.loss_scale_input_name] = np.array([3e38 if overflows else 64.0], np.float32)
             if k + 1 < accumulated:
                 loss, _ = session.run(["loss", "Group_Accumulated_Gradients"], feed, path_only())
