@@ -39,6 +39,19 @@ CASES = [
         "found .* pipeline_parallel_size 2",
     ),
     ({"set_gradients_as_graph_outputs": True, **DATA}, "with one process alone"),
+    ({**HORIZONTAL, **PIPELINE, "world_size": 2}, "= 4"),
+    (
+        {**DATA, "of rank 1": {"gradient_accumulation_steps": 2}},
+        "gradient_accumulation_steps differs: 1 on rank 0, 2 on rank 1",
+    ),
+    ({**DATA, "of rank 1": {"weights_not_to_train": ["b1"]}}, "the list of trained weights .* differs"),
+    ({**DATA, "of rank 1": {"floats": {"alpha": 0.5}}}, "weights and their attributes differs"),
+    (
+        {**DATA, "bound": {"inputs": ["nope"], "outputs": []}},
+        "no input 'nope'; its inputs: Learning_Rate, x, y",
+    ),
+    ({**DATA, "bound": {"inputs": ["x", "y"], "outputs": ["loss"]}}, "Missing Input: Learning_Rate"),
+    ({**DATA, "bound": {"inputs": ["x"], "outputs": []}}, "no output is bound"),
 ]
 
 

@@ -214,6 +214,39 @@ def test_adasum(tmp_path: pathlib.Path, ranks: int, optimizer: str) -> None:
             np.testing.assert_allclose(rank["state"][name], references[0].w[name], rtol=0, atol=2e-6)
 
 
+def test_adasum_goes_on_from_the_states_of_all_ranks(tmp_path: pathlib.Path) -> None:
+    settings = Settings(steps=6, floats={"epsilon": 1e-3}, members={"enable_adasum": True}, own_state=True)
+    expected = train_on(2, tmp_path, settings)
+    moments = [rank["state"]["Moment_1_W1"] for rank in expected]
+    assert not np.array_equal(*moments)  # so that one state has no room for them
+    train_on(2, tmp_path, Settings(**{**asdict(settings), "steps": 3}))
+    resumed = {**asdict(settings), "steps": 3, "first": 3, "load": str(tmp_path / "own")}
+    for rank, found in enumerate(train_on(2, tmp_path, Settings(**resumed))):
+        for name, value in expected[rank]["state"].items():
+            np.testing.assert_array_equal(found["state"][name], value, err_msg=name)
+
+
+# ---- bindings ----
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {**DATA, "gradient_accumulation_steps": 2, "use_mixed_precision": True},
+        {"pipeline_parallel_size": 2, "pipeline_cut_info_string": "h", "enable_grad_norm_clip": True},
+    ],
+    ids=["data", "pipeline"],
+)
+def test_bindings_train_as_runs_do(tmp_path: pathlib.Path, members: dict[str, Any]) -> None:
+    settings = Settings(steps=3, members=members)
+    expected = train_on(2, tmp_path, settings)
+    settings.bound = True
+    for rank, found in enumerate(train_on(2, tmp_path, settings)):
+        assert found["loss"] == expected[rank]["loss"]
+        for name, value in expected[rank]["state"].items():
+            np.testing.assert_array_equal(found["state"][name], value, err_msg=name)
+
+
 # ---- pipeline ----
 
 
