@@ -39,16 +39,13 @@ def test_the_others_end_in_time_and_name_the_rank(tmp_path: pathlib.Path, how: s
 
 
 def test_mpi_ends_all_where_one_is_killed(tmp_path: pathlib.Path) -> None:
-    """Its launcher names the process. It kills the others a moment later, so that they cannot name the rank."""
+    """Its launcher says so. It kills the others a moment later, so that they cannot name the rank."""
     write_artifacts(tmp_path)
     started = time.monotonic()
     done = mpiexec(3, PROGRAM, tmp_path, "dies", "60", seconds=40)
     assert time.monotonic() - started < 25  # of the timeout of 60 seconds
     assert done.returncode != 0
-    printed = done.stdout + done.stderr
-    assert "Killed (signal 9)" in printed
-    killed = (tmp_path / "process of 1").read_text()
-    assert f"PID {killed} RUNNING AT" in printed
+    assert "Killed (signal 9)" in done.stdout + done.stderr
     reports = [path.read_text() for path in tmp_path.glob("report of *")]
     assert all(text.startswith("(1,)") for text in reports), reports
     for rank in (0, 2):

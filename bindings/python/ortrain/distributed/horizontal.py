@@ -20,8 +20,9 @@ from ortrain._ortrain import OrtValue
 from ortrain.api.generated.run_options import RunOptions
 from ortrain.distributed.communicator import Communicator
 from ortrain.distributed.training import (
-    _GATHERING,
-    _MOMENTS,
+    GATHERING,
+    MOMENTS,
+    UPDATED,
     Job,
     SharedTraining,
     StatePart,
@@ -106,16 +107,6 @@ class HorizontalTraining(SharedTraining):
         """Ranks that share layers draw the same, apart from nodes of which each has a part."""
         return self.world.rank // self._width
 
-    def _core_run(
-        self,
-        fetches: Sequence[str],
-        values: Mapping[str, OrtValue],
-        options: RunOptions,
-        places: Mapping[str, OrtValue],
-    ) -> list[OrtValue]:
-        self._expect_same(values)
-        return super()._core_run(fetches, values, options, places)
-
     def _execute(
         self,
         options: RunOptions,
@@ -123,6 +114,8 @@ class HorizontalTraining(SharedTraining):
         fetches: Sequence[str],
         given: Sequence[OrtValue | None],
     ) -> list[OrtValue]:
+        if UPDATED not in fetches:
+            self._expect_same(values)
         # Ranks that added up different values would get wrong results in silence.
         compares = tuple(fetches) not in self._compared
 
@@ -191,7 +184,7 @@ class HorizontalTraining(SharedTraining):
         return dict(sorted({**super().partition(), **divided}.items()))
 
     def _whole_name(self, name: str, role: str, weight: str) -> str:
-        if role in (*_MOMENTS, "Update_Count"):
+        if role in (*MOMENTS, "Update_Count"):
             return f"{role}_{weight}"
         if role == "mixed_precision":
             return f"{weight}_fp16"
@@ -207,7 +200,7 @@ class HorizontalTraining(SharedTraining):
 
     def _merged(self, own: dict[str, StatePart]) -> dict[str, StatePart]:
         named = {self._whole_name(name, part.role, part.weight): part for name, part in own.items()}
-        found = self._layer.gather(named, _GATHERING)
+        found = self._layer.gather(named, GATHERING)
         result = {}
         for name, part in found[0].items():
             division = self._divisions.get(part.weight)

@@ -19,8 +19,8 @@ from ortrain.api.generated.run_options import RunOptions
 from ortrain.api.generated.training_parameters import TrainingParameters
 from ortrain.distributed.communicator import Communicator
 from ortrain.distributed.training import (
-    _GATHERING,
     ACCUMULATED,
+    GATHERING,
     NORM,
     Job,
     SharedTraining,
@@ -299,7 +299,7 @@ class PipelineTraining(SharedTraining):
         return float(self._pipe.sum(np.array([norm_of(gradients)]), _DOING)[0])
 
     def _merged(self, own: dict[str, StatePart]) -> dict[str, StatePart]:
-        return {name: part for states in self._pipe.gather(own, _GATHERING) for name, part in states.items()}
+        return {name: part for states in self._pipe.gather(own, GATHERING) for name, part in states.items()}
 
     def localized(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return what this stage keeps of the state of a whole model."""

@@ -35,9 +35,9 @@ ACCUMULATED, UPDATED = "Group_Accumulated_Gradients", "Group_Updated_Weights"
 NORM, FINITE = "global_gradient_norm", "all_gradients_finite"
 RANDOM = "Random_State"
 CHUNK_BYTES = 1 << 20
-_WHOLE, _MOMENTS = ("weight", "mixed_precision"), ("Moment_1", "Moment_2")
+_WHOLE, MOMENTS = ("weight", "mixed_precision"), ("Moment_1", "Moment_2")
 """Roles of states of which every rank has all with ZeRO, and of those of which it has its share."""
-_GATHERING = "gathering the state"
+GATHERING = "gathering the state"
 _RUNS = 1 << 40
 """More than the runs of any session."""
 _BLOCK = 1 << 16
@@ -516,7 +516,7 @@ class SharedTraining:
             self._whole_name(name, part.role, part.weight): part.value
             for name, part in self._merged(self._complete()).items()
         }
-        if random := next((s for s in self.world.gather(self.random_state(), _GATHERING) if s), None):
+        if random := next((s for s in self.world.gather(self.random_state(), GATHERING) if s), None):
             result[RANDOM] = np.array(random)
         return dict(sorted(result.items()))
 
@@ -527,12 +527,12 @@ class SharedTraining:
             whole = self._without_share(name, weight)
             value = _ortrain.session_get_state(self._handle, whole if role in _WHOLE else name).numpy()
             own[whole] = StatePart(role, weight, value)
-        found = self.ranks.gather({n: p for n, p in own.items() if p.role in self._differing}, _GATHERING)
+        found = self.ranks.gather({n: p for n, p in own.items() if p.role in self._differing}, GATHERING)
         for name in {name for states in found for name in states}:
             parts = [states[name] for states in found if name in states]
             role, weight = parts[0].role, name[len(parts[0].role) + 1 :]
             value = parts[0].value
-            if self._divided and role in _MOMENTS:
+            if self._divided and role in MOMENTS:
                 value = np.concatenate([part.value.ravel() for part in parts]).reshape(self.shapes[weight])
             own[name] = StatePart(role, parts[0].weight, value)
         return own
@@ -540,7 +540,7 @@ class SharedTraining:
     @property
     def _differing(self) -> tuple[str, ...]:
         """Roles of states that are not the same on all ranks with the same weights."""
-        of_optimizer = (*_MOMENTS, "Update_Count") if self._divided or self._adasum else ()
+        of_optimizer = (*MOMENTS, "Update_Count") if self._divided or self._adasum else ()
         return ("statistics", *of_optimizer)
 
     def _merged(self, own: dict[str, StatePart]) -> dict[str, StatePart]:
@@ -562,7 +562,7 @@ class SharedTraining:
     def localized(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return what this rank keeps of a state of one process, under the names that it has here."""
         own_names = {name for name, _, _ in self._states()}
-        roles = (*_MOMENTS, "Update_Count")
+        roles = (*MOMENTS, "Update_Count")
         updated_elsewhere = {f"{role}_{weight}" for role in roles for weight in self._whole_weight.values()}
         result: dict[str, Any] = {}
         for name, value in state.items():
@@ -573,10 +573,10 @@ class SharedTraining:
             if self._divided and name in updated_elsewhere - self._here.keys():
                 continue
             own, without, role = self._here.get(name, (name, name, ""))
-            if role not in (*_WHOLE, *_MOMENTS) or (own == name and name in own_names):
+            if role not in (*_WHOLE, *MOMENTS) or (own == name and name in own_names):
                 result[own] = value
                 continue
-            weight = without[len(role) + 1 :] if role in _MOMENTS else self._weight_of[without]
+            weight = without[len(role) + 1 :] if role in MOMENTS else self._weight_of[without]
             array = value.numpy() if isinstance(value, OrtValue) else np.asarray(value)
             if array.size != np.prod(self._whole_shape(weight)):
                 raise invalid(
@@ -584,7 +584,7 @@ class SharedTraining:
                     f"found {array.shape}"
                 )
             array = self._own_part(weight, array)
-            result[own] = array.ravel()[self._range(weight)] if self._divided and role in _MOMENTS else array
+            result[own] = array.ravel()[self._range(weight)] if self._divided and role in MOMENTS else array
         return result
 
     @cached_property
