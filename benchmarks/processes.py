@@ -27,7 +27,7 @@ from benchmarks.scale import network
 
 WIDTHS = (64, 128, 256, 512, 1024)
 BATCH = 32
-STEPS = 40
+STEPS = 100
 NODES = tuple(2**k for k in range(1, 11))
 NETWORKS = {"10 Gbit/s, 30 µs": (30e-6, 1.25e9), "1 Gbit/s, 100 µs": (100e-6, 1.25e8)}
 """Latency in seconds and bandwidth in bytes per second of networks that are assumed, not measured."""
