@@ -1,7 +1,8 @@
 """What training over several processes costs: `python -m benchmarks.processes --help`.
 
 Two processes on this machine train networks of several sizes. Measured are the bytes that each sends in a step, the time
-for which a step waits for the other rank, and the time of a bare all-reduce of as many bytes. From a latency and a
+for which a step waits for the other rank, both if gradients are sent while others are computed and if they are sent
+afterwards, and the time of a bare all-reduce of as many bytes. From a latency and a
 bandwidth, which are fitted to these, a model extrapolates the time of a step to many nodes. Nothing beyond two processes
 on one machine is measured.
 """
@@ -26,18 +27,25 @@ from benchmarks.scale import network
 
 WIDTHS = (64, 128, 256, 512, 1024)
 BATCH = 32
-STEPS = 40
+STEPS = 100
 NODES = tuple(2**k for k in range(1, 11))
 NETWORKS = {"10 Gbit/s, 30 µs": (30e-6, 1.25e9), "1 Gbit/s, 100 µs": (100e-6, 1.25e8)}
 """Latency in seconds and bandwidth in bytes per second of networks that are assumed, not measured."""
 
 
-def train(width: int, folder: Path, wire: str) -> dict[str, float]:
-    """Train a network in this process and its peers; return what a step takes, the shortest of several."""
+WIRES = ("float32", "bfloat16")
+
+
+def train(width: int, folder: Path) -> list[dict[str, Any]]:
+    """Train a network in this process and its peers; return what a step takes with each type on the wire.
+
+    Gradients are sent during the backward pass, or after it. The variants take turns, so that all see the same load of
+    the machine. The times are the shortest of several steps.
+    """
     from mpi4py import MPI
     from ortrain import SessionOptions, artifacts
     from ortrain.api import CheckpointState, Module, Optimizer
-    from ortrain.distributed import DataParallel
+    from ortrain.distributed import Communicator, DataParallel
 
     if MPI.COMM_WORLD.rank == 0:
         artifacts.generate_artifacts(
@@ -54,32 +62,46 @@ def train(width: int, folder: Path, wire: str) -> dict[str, float]:
         folder / "training_model.onnx", state, folder / "eval_model.onnx", session_options=options
     )
     optimizer = Optimizer(folder / "optimizer_model.onnx", module)
-    parallel = DataParallel(module, optimizer, accumulated=1, wire=wire)
     rng = np.random.default_rng(MPI.COMM_WORLD.rank)
     x = rng.standard_normal((BATCH, width)).astype(np.float32)
     y = rng.integers(0, 10, BATCH)
-    times, waits, alone = [], [], []
+    ranks = Communicator()
+    variants = {
+        (wire, during): DataParallel(module, optimizer, ranks, accumulated=1 if during else None, wire=wire)
+        for wire in WIRES
+        for during in (True, False)
+    }
+    times: dict[tuple[str, bool], list[float]] = {variant: [] for variant in variants}
+    waits: dict[tuple[str, bool], list[float]] = {variant: [] for variant in variants}
+    alone = []
     for _ in range(STEPS):
-        MPI.COMM_WORLD.Barrier()
-        before, start = parallel.traffic.seconds, perf_counter()
-        parallel(x, y)
-        parallel.step()
-        parallel.lazy_reset_grad()
-        times.append(perf_counter() - start)
-        waits.append(parallel.traffic.seconds - before)
-    for _ in range(STEPS):
+        for variant, parallel in variants.items():
+            MPI.COMM_WORLD.Barrier()
+            before, start = parallel.traffic.seconds, perf_counter()
+            parallel(x, y)
+            parallel.step()
+            parallel.lazy_reset_grad()
+            times[variant].append(perf_counter() - start)
+            waits[variant].append(parallel.traffic.seconds - before)
         start = perf_counter()
         module(x, y)
         optimizer.step()
         module.lazy_reset_grad()
         alone.append(perf_counter() - start)
-    return {
-        "parameters": module.get_parameters_size(),
-        "bytes": parallel.traffic.bytes / parallel.traffic.steps,
-        "step": min(times),
-        "wait": min(waits),
-        "alone": min(alone),
-    }
+    return [
+        {
+            "width": width,
+            "wire": wire,
+            "parameters": module.get_parameters_size(),
+            "bytes": variants[wire, True].traffic.bytes / variants[wire, True].traffic.steps,
+            "step": min(times[wire, True]),
+            "wait": min(waits[wire, True]),
+            "step_after": min(times[wire, False]),
+            "wait_after": min(waits[wire, False]),
+            "alone": min(alone),
+        }
+        for wire in WIRES
+    ]
 
 
 def all_reduce(size: int) -> float:
@@ -100,10 +122,7 @@ def work(folder: Path) -> None:
     """Measure everything, in each of the processes, and print it on the first."""
     from mpi4py import MPI
 
-    rows = []
-    for wire in ("float32", "bfloat16"):
-        for width in WIDTHS:
-            rows.append({"width": width, "wire": wire, **train(width, folder, wire)})
+    rows = [row for width in WIDTHS for row in train(width, folder)]
     bare = [{"bytes": 4**k, "seconds": all_reduce(4**k)} for k in range(2, 13)]
     if MPI.COMM_WORLD.rank == 0:
         print(json.dumps({"steps": rows, "bare": bare}))
@@ -141,7 +160,7 @@ def plot(measured: dict[str, Any], path: Path) -> None:
 
     latency, bandwidth = fit(measured["bare"])
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 4.2), layout="constrained")
-    for wire, mark in (("float32", "o-"), ("bfloat16", "s--")):
+    for wire, mark in zip(WIRES, ("o-", "s--"), strict=True):
         rows = [row for row in measured["steps"] if row["wire"] == wire]
         sizes = [row["parameters"] for row in rows]
         left.loglog(sizes, [1e3 * row["step"] for row in rows], mark, color="C0", label=f"step, {wire}")
@@ -195,11 +214,13 @@ def main() -> int:
     measured = json.loads(done.stdout)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(measured, indent=1))
-    print("  parameters  type      bytes/step   step ms   waiting ms   alone ms")
+    print("                                    sent during backward    sent after it")
+    print("  parameters  type      bytes/step   step ms   waiting ms   step ms   waiting ms   alone ms")
     for row in measured["steps"]:
         print(
             f"{row['parameters']:12,}  {row['wire']:8}  {row['bytes']:10,.0f}  {1e3 * row['step']:8.2f}  "
-            f"{1e3 * row['wait']:11.2f}  {1e3 * row['alone']:9.2f}"
+            f"{1e3 * row['wait']:11.2f}  {1e3 * row['step_after']:8.2f}  {1e3 * row['wait_after']:11.2f}  "
+            f"{1e3 * row['alone']:9.2f}"
         )
     latency, bandwidth = fit(measured["bare"])
     print(f"latency {latency * 1e6:.1f} µs, bandwidth {bandwidth / 1e9:.2f} GB/s")

@@ -26,7 +26,7 @@ typedef struct OrtTrainingParameters OrtTrainingParameters;
 typedef void(ORT_API_CALL* OrtGradientReadyFn)(void* user_data, size_t first, size_t count);
 
 /** Overwrites values with their sums over the processes that share a layer. Must not throw. */
-typedef void(ORT_API_CALL* OrtRankSumFn)(void* user_data, void* data, size_t count, ONNXTensorElementDataType data_type);
+typedef void(ORT_API_CALL* OrtRankSumFn)(void* user_data, void* data, size_t count, ONNXTensorElementDataType data_type, const char* name);
 
 /** Calls that the two older tables lack: listing a checkpoint, reading gradients, creating artifacts.
  * The exported function OrtrainGetApi(version) returns this table. It starts at version 1 and only
@@ -889,6 +889,17 @@ struct OrtrainApi {
    *     result would exceed 2 GB.
    */
   OrtStatus*(ORT_API_CALL* SerializeModel)(const OrtModel* model, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
+
+  /** Converts the elements of a tensor between float and a type of 16 bits.
+   *
+   * One of the tensors is of floats, the other of float16 or bfloat16. Numbers are rounded to nearest,
+   * ties to even.
+   *
+   * \param[in] source The tensor to convert.
+   * \param[in] target The tensor for the result, with as many elements.
+   * \retval ORT_INVALID_ARGUMENT when the tensors have other types, or different numbers of elements.
+   */
+  OrtStatus*(ORT_API_CALL* ConvertFloats)(const OrtValue* source, OrtValue* target) NO_EXCEPTION;
 
 };
 

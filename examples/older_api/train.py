@@ -211,7 +211,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the example."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--precision", choices=("float32", "float16", "bfloat16"), default="float32")
-    parser.add_argument("--out", type=Path, default=Path("older_api"), help="folder for the checkpoint")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("build/older_api"),
+        help="folder for the checkpoint (default build/older_api)",
+    )
     parser.add_argument("--mpi", action="store_true", help="train in the processes that mpiexec has started")
     options = parser.parse_args(arguments)
     processes = Processes.of_mpi() if options.mpi else Processes()

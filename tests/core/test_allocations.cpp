@@ -11,10 +11,12 @@
 #include <string>
 #include <utility>
 
+#include "artifacts/training_graph.h"
 #include "artifacts/training_model.h"
 #include "catch.h"
 #include "graph/onnx_io.h"
 #include "runtime/convert.h"
+#include "session/inference_session.h"
 #include "session/training_session.h"
 
 namespace {
@@ -199,6 +201,66 @@ TEST_CASE("nor one that keeps weights in another order and packs operands") {
       {}, state, build_training_model(forward, {trained, "loss", {}}, trained), std::nullopt,
       read_model(std::filesystem::path(TEST_DATA) / "fixtures" / "lenet_adamw" / "optimizer_model.onnx"));
   CHECK(allocations_of(session) == 0);
+}
+
+namespace {
+
+// The number of allocations in ten steps of one of two processes, and of sums over both.
+std::pair<int64_t, int> allocations_of_one_of_two(bool has_part_of_layers) {
+  Model forward;
+  forward.opsets = {{"", 17}};
+  Graph& g = forward.graph;
+  g.inputs = {ValueInfo{"x", DType::kFloat, std::vector<Dim>{Dim{8, ""}, Dim{16, ""}}}};
+  g.outputs = {ValueInfo{"loss", DType::kFloat, std::vector<Dim>{}}};
+  g.nodes = {{"", "MatMul", "first", {"x", "columns"}, {"a"}, {}},
+             {"", "Relu", "relu", {"a"}, {"b"}, {}},
+             {"", "MatMul", "second", {"b", "rows"}, {"c"}, {}},
+             {"", "ReduceMean", "mean", {"c"}, {"loss"}, {{"keepdims", int64_t{0}}}}};
+  g.add_initializer("columns", Tensor::of(std::vector<float>(16 * 32, 0.01f), {16, 32}));
+  g.add_initializer("rows", Tensor::of(std::vector<float>(32 * 4, 0.02f), {32, 4}));
+  TrainingGraphRequest request;
+  TrainingParameters& p = request.parameters;
+  p.loss_output_name = "loss";
+  p.training_optimizer_name = "LambOptimizer";
+  for (const char* name : {"columns", "rows"}) {
+    p.optimizer_attributes_map[name] = {};
+    p.optimizer_int_attributes_map[name] = {};
+  }
+  p.world_size = 2;
+  p.allreduce_post_accumulation = true;
+  (has_part_of_layers ? p.horizontal_parallel_size : p.data_parallel_size) = 2;
+  TrainingGraph graph = build_training_graph(forward, request);
+  const std::vector<std::string> inputs = {"x"}, rates = {"Learning_Rate", "global_gradient_norm"},
+                                 outputs = {"loss", "Group_Accumulated_Gradients"}, updates = {graph.updated};
+  InferenceSession session({}, std::move(graph));
+  RunOptions options;
+  options.only_execute_path_to_fetches = true;
+  int sums = 0;
+  options.rank_sum = [&](std::byte*, size_t, DType, const char*) { ++sums; };
+  const std::vector<Value> batch = {example(g.inputs[0])},
+                           rate = {Tensor::of(std::vector<float>{0.1f}), Tensor::scalar(1.0f)};
+  std::vector<Value> made(2, Tensor()), done(1, Tensor());
+  const auto step = [&] {
+    session.run(inputs, batch, outputs, made, &options);
+    session.run(rates, rate, updates, done, &options);
+  };
+  for (int i = 0; i < 3; ++i) step();
+  sums = 0;
+  counting = true;
+  for (int i = 0; i < 10; ++i) step();
+  counting = false;
+  return {allocations.exchange(0), sums};
+}
+
+}  // namespace
+
+// Both make the same runs, each of which allocates room for names and values.
+TEST_CASE("a process that has a part of the layers allocates no more than one that has them whole") {
+  const auto [whole, none] = allocations_of_one_of_two(false);
+  const auto [part, sums] = allocations_of_one_of_two(true);
+  CHECK(none == 0);
+  CHECK(sums == 10 * (1 + 2));  // of the block, and of the norms of both weights
+  CHECK(part == whole);
 }
 
 }  // namespace ortrain

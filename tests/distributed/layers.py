@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import ortrain
-from legacy_models import WEIGHTS, Transformer, batch, mlp, parameters, path_only
+from legacy_models import WEIGHTS, Transformer, batch, mlp, parameters, path_only, serialized, tensor
 from onnx import helper, numpy_helper
 from sessions import with_dropout
 
@@ -37,6 +37,7 @@ class Layers:
     evaluates: bool = True  # after training
     parts: bool = False  # of a batch, for ranks that should have the same
     lost: bool = False  # rank 1 leaves after two steps
+    unlike: bool = False  # rank 1 has the first two layers the other way round
     floats: dict[str, float] = field(default_factory=dict)
     members: dict[str, Any] = field(default_factory=dict)
 
@@ -58,6 +59,48 @@ def dropped_before() -> bytes:
     model.graph.node[1].input[0] = "dropped"
     constants = {"ratio": np.array(0.5, np.float32), "train": np.array(True)}
     model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in constants.items())
+    return model.SerializeToString()
+
+
+def shared_layers(*layers: str) -> bytes:
+    """Return a network whose layers have the weights named after them, so that layers may share some."""
+    rng = np.random.default_rng(3)
+    weights, nodes, value = {}, [], "x"
+    for k, layer in enumerate(layers):
+        for name in (f"{layer}.in", f"{layer}.out"):
+            weights[name] = (rng.normal(size=(4, 12) if name.endswith("in") else (12, 4)) * 0.4).astype(
+                np.float32
+            )
+        nodes += [
+            helper.make_node("MatMul", [value, f"{layer}.in"], [f"h{k}"]),
+            helper.make_node("Relu", [f"h{k}"], [f"r{k}"]),
+            helper.make_node("MatMul", [f"r{k}", f"{layer}.out"], [f"s{k}"]),
+            helper.make_node("Add", [value, f"s{k}"], [f"x{k}"]),
+        ]
+        value = f"x{k}"
+    nodes += [
+        helper.make_node("Mul", [value, value], ["squares"]),
+        helper.make_node("ReduceMean", ["squares"], ["loss"], keepdims=0),
+    ]
+    return serialized(nodes, [tensor("x", ["n", 4])], [tensor("loss", [])], weights)
+
+
+def in_another_order(model: bytes) -> bytes:
+    """Return a model of two layers side by side with the second one first."""
+    changed = onnx.load_from_string(model)
+    nodes = list(changed.graph.node)
+    del changed.graph.node[:]
+    changed.graph.node.extend([*nodes[3:6], *nodes[:3], *nodes[6:]])
+    return changed.SerializeToString()
+
+
+def side_by_side() -> bytes:
+    """Return a network whose two layers read the same."""
+    model = onnx.load_from_string(shared_layers("a", "b"))
+    model.graph.node[4].input[0] = "x"  # of the second layer
+    (first,) = (node for node in model.graph.node if node.output[0] == "x0")
+    model.graph.node.remove(first)
+    model.graph.node[-3].input[0] = "s0"
     return model.SerializeToString()
 
 
@@ -86,6 +129,16 @@ def described(name: str) -> tuple[bytes, tuple[str, ...], Callable[[int, int], d
     small = {"mlp": mlp, "dropped inside": lambda: with_dropout(mlp()), "dropped before": dropped_before}
     if name in small:
         return small[name](), WEIGHTS, lambda step, size: batch(step, size)
+    if name.startswith("layers "):
+        layers = name.split()[1:]
+        names = tuple(sorted({f"{layer}.{side}" for layer in layers for side in ("in", "out")}))
+        return shared_layers(*layers), names, lambda step, size: {"x": batch(step, size)["x"]}
+    if name == "side by side":
+        return (
+            side_by_side(),
+            ("a.in", "a.out", "b.in", "b.out"),
+            lambda step, size: {"x": batch(step, size)["x"]},
+        )
     if name == "transformer":
         model = Transformer(2, width=16, heads=4, tokens=6)
         return (
@@ -103,6 +156,8 @@ def session_of(settings: Layers) -> ortrain.TrainingSession:
     options.intra_op_num_threads = 1
     options.add_session_config_entry("ortrain.communication_timeout", "30")
     model, names, _ = described(settings.model)
+    if settings.unlike and settings.members.get("world_rank") == 1:
+        model = in_another_order(model)
     members = {"enable_grad_norm_clip": False, "floats": settings.floats, **settings.members}
     return ortrain.TrainingSession(model, parameters(settings.optimizer, names, **members), options)
 

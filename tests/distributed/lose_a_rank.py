@@ -17,6 +17,7 @@ from ortrain.distributed import DataParallel, LostRankError
 
 artifacts, how, timeout = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 rank = MPI.COMM_WORLD.rank
+(artifacts / f"process of {rank}").write_text(str(os.getpid()))
 settings = SessionOptions()
 settings.intra_op_num_threads = 1
 state = CheckpointState.load_checkpoint(artifacts / "checkpoint")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ class Settings:
     steps: int = 20
     first: int = 0
     size: int = 16
-    overflows: tuple[int, int] = (-1, -1)  # in this step, on this rank
+    overflows: tuple[int, int] = (-1, -2)  # in this step, on this rank; -1: on all
     load: str = ""
     dropout: bool = False
+    bound: bool = False  # run with bindings
+    own_state: bool = False  # load that of the rank, in a file for each, and save it
     config: dict[str, str] = field(default_factory=dict)
     floats: dict[str, float] = field(default_factory=dict)
     members: dict[str, Any] = field(default_factory=dict)
@@ -54,6 +57,23 @@ def session_of(settings: Settings) -> ortrain.TrainingSession:
     return ortrain.TrainingSession(model, parameters(settings.optimizer, WEIGHTS, **members), options)
 
 
+def run_bound(
+    session: ortrain.TrainingSession, names: list[str], feed: dict[str, Array], options: Any = None
+) -> list[Any]:
+    """Run with a binding, the loss in an array of this function and the rest where the session puts it."""
+    binding, loss = session.io_binding(), np.zeros((), np.float32)
+    for name, value in feed.items():
+        binding.bind_cpu_input(name, value)
+    binding.bind_output("loss", "cpu", 0, np.float32, [], loss.ctypes.data)
+    for name in names[1:]:
+        binding.bind_output(name)
+    session.run_with_iobinding(binding, options)
+    found = binding.copy_outputs_to_cpu()
+    assert loss == found[0]
+    assert loss > 0
+    return found
+
+
 def train(
     session: ortrain.TrainingSession, settings: Settings, rank: int = 0, ranks: int = 1
 ) -> dict[str, list[Any]]:
@@ -65,6 +85,7 @@ def train(
         if name in [entry.name for entry in session.get_outputs()]
     ]
     record: dict[str, list[Any]] = {name: [] for name in ("loss", *more)}
+    run = partial(run_bound, session) if settings.bound else session.run
     for step in range(settings.first, settings.first + settings.steps):
         for k in range(accumulated):
             data = batch(step * accumulated + k, settings.size)
@@ -72,12 +93,12 @@ def train(
             feed = {name: value[part] for name, value in data.items()}
             feed["Learning_Rate"] = np.array([0.01], np.float32)
             if session.loss_scale_input_name:
-                overflows = tuple(settings.overflows) == (step, rank)
+                overflows = tuple(settings.overflows) in ((step, rank), (step, -1))
                 feed[session.loss_scale_input_name] = np.array([3e38 if overflows else 64.0], np.float32)
             if k + 1 < accumulated:
-                loss, _ = session.run(["loss", "Group_Accumulated_Gradients"], feed, path_only())
+                loss, _ = run(["loss", "Group_Accumulated_Gradients"], feed, path_only())
             else:
-                loss, *found = session.run(["loss", *more], feed)
+                loss, *found = run(["loss", *more], feed)
                 for name, value in zip(more, found, strict=True):
                     record[name].append(value.item())
             record["loss"].append(float(loss))

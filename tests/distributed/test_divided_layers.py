@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import pickle
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -71,6 +72,20 @@ CASES: dict[str, tuple[int, Layers]] = {
     "llama": (2, Layers("llama", steps=6, floats=ROBUST)),
     "gpt_neox": (2, Layers("gpt_neox", steps=6, floats=ROBUST)),
     "sgd": (2, Layers("transformer", steps=6, optimizer="SGDOptimizer")),
+    "lamb": (2, Layers("llama", steps=6, optimizer="LambOptimizer", floats=ROBUST, members=CLIPS)),
+    "two groups with lamb": (
+        4,
+        Layers(steps=6, optimizer="LambOptimizer", members={**CLIPS, "allreduce_post_accumulation": True}),
+    ),
+    "two groups with zero": (
+        4,
+        Layers(
+            "transformer",
+            steps=6,
+            floats=ROBUST,
+            members={**CLIPS, "allreduce_post_accumulation": True, "deepspeed_zero_stage": 1},
+        ),
+    ),
     "clipped": (2, Layers(floats={"max_norm_clip": 0.3}, members=CLIPS)),
     "accumulated": (2, Layers(members={"gradient_accumulation_steps": 3})),
     "two groups": (
@@ -143,6 +158,54 @@ def test_training_goes_on_with_another_number_of_ranks(tmp_path: pathlib.Path) -
     np.testing.assert_allclose(train(session, last)["loss"], record["loss"][8:], rtol=1e-5)
     for name, value in expected.items():
         np.testing.assert_allclose(session.get_state()[name], value, rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_zero_in_groups_goes_on_with_other_ranks(tmp_path: pathlib.Path) -> None:
+    expected, record = one_process(Layers(steps=8))
+    zero = {**HORIZONTAL, "allreduce_post_accumulation": True, "deepspeed_zero_stage": 1}
+    saved = train_on(4, tmp_path, Layers(steps=3, members=dict(zero)))
+    # Halves of W1, W2 and b1 are 64 elements, which the first rank of those with the same parts has.
+    assert [sorted(rank["optimizer"]) for rank in saved[::2]] == [["W1", "W2", "b1"], ["b2"]]
+    assert saved[1]["model"]["full_precision"]["W1"].shape == (4, 8)
+    (tmp_path / "state.pickle").rename(tmp_path / "first.pickle")
+    train_on(4, tmp_path, Layers(steps=3, first=3, load=str(tmp_path / "first.pickle"), members=dict(zero)))
+    last = Layers(steps=2, first=6)
+    session = session_of(last)
+    session.load_state(whole(tmp_path), strict=True)
+    np.testing.assert_allclose(train(session, last)["loss"], record["loss"][6:], rtol=1e-5)
+    for name, value in expected.items():
+        np.testing.assert_allclose(session.get_state()[name], value, rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_weights_that_layers_share_stay_whole(tmp_path: pathlib.Path) -> None:
+    settings = Layers("layers a a b", steps=6, floats=ROBUST, members=dict(HORIZONTAL))
+    expected, record = one_process(settings)
+    done = mpiexec(2, PROGRAM, tmp_path, json.dumps(asdict(settings)))
+    assert done.returncode == 0, done.stderr
+    for weight in ("a.in", "a.out"):
+        assert f'every process has all of the weight "{weight}"' in done.stderr
+    saved = [pickle.loads((tmp_path / f"rank{rank}.pickle").read_bytes()) for rank in range(2)]
+    assert_follows(tmp_path, saved, expected, record)
+    assert saved[0]["partition"].keys() == {"b.in", "b.out"}
+
+
+def test_a_model_of_shared_layers_alone_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r'nothing in the model.*all of the weight "a.in", because .* reads it'
+    ):
+        part_of("layers a a", 0, 2)
+
+
+def test_ranks_that_add_up_in_another_order_are_told(tmp_path: pathlib.Path) -> None:
+    settings = Layers("side by side", unlike=True, members=dict(HORIZONTAL))
+    done = mpiexec(2, PROGRAM, tmp_path, json.dumps(asdict(settings)), seconds=40)
+    assert done.returncode != 0
+    assert re.search(
+        r"expected the same values on all of them, found '\w+' \(.*rank 0, '\w+' .*rank 1", done.stderr
+    )
+    settings.unlike = False
+    expected, record = one_process(settings)
+    assert_follows(tmp_path, train_on(2, tmp_path, settings), expected, record)
 
 
 def test_ranks_drop_the_same_elements_of_what_all_compute(tmp_path: pathlib.Path) -> None:

@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from modules import Alone, batches, write_artifacts
-from ortrain import RunOptions, _ortrain
+from ortrain import OrtValue, RunOptions, _ortrain
 from ortrain._support import StepSignature, to_writable
-from ortrain.distributed.wire import Chunks, from_bfloat16, to_bfloat16
+from ortrain.distributed.wire import Chunks, narrow, widen
 
 
 def test_a_step_hands_out_every_gradient_when_it_is_complete(tmp_path: pathlib.Path) -> None:
@@ -83,11 +83,30 @@ def test_bfloat16_is_rounded_to_the_nearest_and_to_even() -> None:
         ]
     ).astype(np.float32)
     expected = values.astype(ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(to_bfloat16(values), expected.view(np.uint16))
-    np.testing.assert_array_equal(from_bfloat16(to_bfloat16(values)), expected.astype(np.float32))
+    halves, wide = np.empty(values.shape, np.uint16), np.empty_like(values)
+    narrow(values, halves)
+    np.testing.assert_array_equal(halves, expected.view(np.uint16))
+    widen(halves, wide)
+    np.testing.assert_array_equal(wide, expected.astype(np.float32))
     nan = np.array([np.nan, -np.nan], np.float32)
     nan.view(np.uint32)[0] = 0x7F800001  # whose upper half alone would be infinity
-    assert np.isnan(from_bfloat16(to_bfloat16(nan))).all()
+    narrow(nan, halves[:2])
+    widen(halves[:2], wide[:2])
+    assert np.isnan(wide[:2]).all()
+
+
+def test_floats_are_converted_between_tensors_that_fit() -> None:
+    floats = OrtValue.ortvalue_from_numpy(np.zeros(2, np.float32))
+    with pytest.raises(ValueError, match="expected a tensor of floats and one of float16 or bfloat16"):
+        _ortrain.convert_floats(floats, floats)
+    halves = OrtValue.ortvalue_from_numpy(np.zeros(3, np.float16))
+    with pytest.raises(ValueError, match="expected 2 elements in the tensor for the result, found 3"):
+        _ortrain.convert_floats(floats, halves)
+    array = np.zeros(2, np.float16)
+    _ortrain.convert_floats(
+        OrtValue.ortvalue_from_numpy(np.array([1.5, -2], np.float32)), OrtValue.ortvalue_from_numpy(array)
+    )
+    np.testing.assert_array_equal(array, np.array([1.5, -2], np.float16))
 
 
 @pytest.mark.parametrize("least", [1, 5, 100])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import time
 
@@ -38,11 +39,26 @@ def test_the_others_end_in_time_and_name_the_rank(tmp_path: pathlib.Path, how: s
 
 
 def test_mpi_ends_all_where_one_is_killed(tmp_path: pathlib.Path) -> None:
+    """Its launcher says so. It kills the others a moment later, so that they cannot name the rank."""
     write_artifacts(tmp_path)
+    started = time.monotonic()
     done = mpiexec(3, PROGRAM, tmp_path, "dies", "60", seconds=40)
+    assert time.monotonic() - started < 25  # of the timeout of 60 seconds
     assert done.returncode != 0
     assert "Killed (signal 9)" in done.stdout + done.stderr
+    reports = [path.read_text() for path in tmp_path.glob("report of *")]
+    assert all(text.startswith("(1,)") for text in reports), reports
+    for rank in (0, 2):
+        assert not running(int((tmp_path / f"process of {rank}").read_text()))
     assert_saved(tmp_path)
+
+
+def running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def assert_saved(tmp_path: pathlib.Path) -> None:

@@ -20,9 +20,11 @@ CASES = [
     ({"deepspeed_zero_stage": 1}, "with deepspeed_zero_stage: expected allreduce_post_accumulation"),
     ({"deepspeed_zero_stage": 1, "enable_adasum": True, **DATA}, "exclude each other"),
     ({"data_parallel_size": 2, **PIPELINE, "pipeline_cut_info_string": "h"}, "2 \\* 1 \\* 2 = 4"),
-    ({**HORIZONTAL, "deepspeed_zero_stage": 1}, "have the whole model, found horizontal_parallel_size 2"),
     ({**HORIZONTAL, "enable_adasum": True}, "have the whole model, found horizontal_parallel_size 2"),
-    ({**HORIZONTAL, "training_optimizer_name": "LambOptimizer"}, "LambOptimizer needs the norm"),
+    (
+        {**DATA, "deepspeed_zero_stage": 1, "training_optimizer_name": "LambOptimizer"},
+        "LambOptimizer needs the norm",
+    ),
     ({**HORIZONTAL, "loss_output_name": "h"}, "nothing in the model can be divided"),
     ({**PIPELINE}, "expected 1 cut"),
     (
@@ -32,8 +34,24 @@ CASES = [
     ({**PIPELINE, "pipeline_cut_info_string": "nope"}, 'makes a value "nope"'),
     ({**PIPELINE, "pipeline_cut_info_string": "h-nope"}, 'no node "nope" reads "h" behind cut 1'),
     ({**PIPELINE, "pipeline_cut_info_string": "loss"}, "expected in the last one"),
-    ({**PIPELINE, "pipeline_cut_info_string": "h", "use_mixed_precision": True}, "computed in float32"),
+    (
+        {**PIPELINE, "pipeline_cut_info_string": "h", "enable_adasum": True},
+        "found .* pipeline_parallel_size 2",
+    ),
     ({"set_gradients_as_graph_outputs": True, **DATA}, "with one process alone"),
+    ({**HORIZONTAL, **PIPELINE, "world_size": 2}, "= 4"),
+    (
+        {**DATA, "of rank 1": {"gradient_accumulation_steps": 2}},
+        "gradient_accumulation_steps differs: 1 on rank 0, 2 on rank 1",
+    ),
+    ({**DATA, "of rank 1": {"weights_not_to_train": ["b1"]}}, "the list of trained weights .* differs"),
+    ({**DATA, "of rank 1": {"floats": {"alpha": 0.5}}}, "weights and their attributes differs"),
+    (
+        {**DATA, "bound": {"inputs": ["nope"], "outputs": []}},
+        "no input 'nope'; its inputs: Learning_Rate, x, y",
+    ),
+    ({**DATA, "bound": {"inputs": ["x", "y"], "outputs": ["loss"]}}, "Missing Input: Learning_Rate"),
+    ({**DATA, "bound": {"inputs": ["x"], "outputs": []}}, "no output is bound"),
 ]
 
 

@@ -122,8 +122,9 @@ def test_the_state_of_the_optimizer_is_divided(tmp_path: pathlib.Path) -> None:
     assert saved[0]["state"]["Moment_1_W1"].shape == (4, 16)
     assert saved[0]["state"]["Moment_2_W2_view_0"].shape == (32,)
     assert saved[1]["state"]["Moment_2_W2_view_1"].shape == (16,)
-    assert saved[1]["model"]["full_precision"]["W2_view_1"].shape == (16,)
     for rank in saved:
+        found = {name: value.shape for name, value in rank["model"]["full_precision"].items()}
+        assert found == {"W1": (4, 16), "W2": (32 if rank is saved[0] else 16,), "b1": (16,), "b2": (3,)}
         assert rank["partition"] == {"W2": {"original_dim": [16, 3], "megatron_row_partition": [-1]}}
 
 
@@ -135,6 +136,32 @@ def test_training_goes_on_with_another_number_of_ranks(tmp_path: pathlib.Path, z
     (tmp_path / "state.pickle").rename(tmp_path / "half.pickle")
     resumed = Settings(steps=6, first=6, load=str(tmp_path / "half.pickle"), members=dict(members))
     assert_follows(train_on(2, tmp_path, resumed), expected, tmp_path)
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "mixed"])
+def test_zero_in_pipelines(tmp_path: pathlib.Path, mixed: bool) -> None:
+    stages = {"pipeline_parallel_size": 2, "num_pipeline_micro_batches": 2, "pipeline_cut_info_string": "h"}
+    members = {**ZERO, **stages, "enable_grad_norm_clip": True, "use_mixed_precision": mixed}
+    settings = Settings(
+        steps=3 if mixed else 12, floats={"max_norm_clip": 0.3, "epsilon": 1e-3}, members=members
+    )
+    expected, _ = one_process(settings)
+    half = {**asdict(settings), "steps": settings.steps // 2}
+    saved = train_on(4, tmp_path, Settings(**half))
+    # Of the 80 elements of the first stage, 64 and 16 are on its ranks; of the 51 of the second, 32 and 19.
+    assert [sorted(rank["optimizer"]) for rank in saved] == [["W1"], ["b1"], ["W2"], ["W2", "b2"]]
+    assert saved[3]["state"]["Moment_1_W2_view_1"].shape == (16,)
+    (tmp_path / "state.pickle").rename(tmp_path / "half.pickle")
+    resumed = {"first": half["steps"], "load": str(tmp_path / "half.pickle")}
+    saved = train_on(4, tmp_path, Settings(**{**half, **resumed, "steps": settings.steps - half["steps"]}))
+    found = whole(tmp_path)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].shape == value.shape, name
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=2e-3 if mixed else 1e-6, err_msg=name)
+    if mixed:
+        for name in WEIGHTS:
+            np.testing.assert_array_equal(found[f"{name}_fp16"], found[name].astype(np.float16))
 
 
 def test_the_memory_of_a_rank(tmp_path: pathlib.Path) -> None:
@@ -187,6 +214,39 @@ def test_adasum(tmp_path: pathlib.Path, ranks: int, optimizer: str) -> None:
             np.testing.assert_allclose(rank["state"][name], references[0].w[name], rtol=0, atol=2e-6)
 
 
+def test_adasum_goes_on_from_the_states_of_all_ranks(tmp_path: pathlib.Path) -> None:
+    settings = Settings(steps=6, floats={"epsilon": 1e-3}, members={"enable_adasum": True}, own_state=True)
+    expected = train_on(2, tmp_path, settings)
+    moments = [rank["state"]["Moment_1_W1"] for rank in expected]
+    assert not np.array_equal(*moments)  # so that one state has no room for them
+    train_on(2, tmp_path, Settings(**{**asdict(settings), "steps": 3}))
+    resumed = {**asdict(settings), "steps": 3, "first": 3, "load": str(tmp_path / "own")}
+    for rank, found in enumerate(train_on(2, tmp_path, Settings(**resumed))):
+        for name, value in expected[rank]["state"].items():
+            np.testing.assert_array_equal(found["state"][name], value, err_msg=name)
+
+
+# ---- bindings ----
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {**DATA, "gradient_accumulation_steps": 2, "use_mixed_precision": True},
+        {"pipeline_parallel_size": 2, "pipeline_cut_info_string": "h", "enable_grad_norm_clip": True},
+    ],
+    ids=["data", "pipeline"],
+)
+def test_bindings_train_as_runs_do(tmp_path: pathlib.Path, members: dict[str, Any]) -> None:
+    settings = Settings(steps=3, members=members)
+    expected = train_on(2, tmp_path, settings)
+    settings.bound = True
+    for rank, found in enumerate(train_on(2, tmp_path, settings)):
+        assert found["loss"] == expected[rank]["loss"]
+        for name, value in expected[rank]["state"].items():
+            np.testing.assert_array_equal(found["state"][name], value, err_msg=name)
+
+
 # ---- pipeline ----
 
 
@@ -230,6 +290,31 @@ def test_a_pipeline_trains_as_the_whole(
             np.testing.assert_allclose(
                 rank["global_gradient_norm"], record["global_gradient_norm"], rtol=1e-5
             )
+
+
+def test_a_pipeline_in_mixed_precision(tmp_path: pathlib.Path) -> None:
+    stages = {
+        "pipeline_parallel_size": 3,
+        "pipeline_cut_info_string": "h1,p0",
+        "num_pipeline_micro_batches": 2,
+    }
+    settings = Settings(
+        steps=3, members={**stages, "use_mixed_precision": True, "enable_grad_norm_clip": True}
+    )
+    expected, record = one_process(settings)
+    saved = train_on(3, tmp_path, settings)
+    for rank in saved:
+        assert rank["inputs"] == ["x", "y", "loss_scale", "Learning_Rate"]
+        assert rank["all_gradients_finite"] == [True] * 3
+        norms = rank["global_gradient_norm"], record["global_gradient_norm"]
+        np.testing.assert_allclose(*norms, rtol=1e-2)  # with the loss scale of 64 in it, once
+        np.testing.assert_allclose(rank["loss"], record["loss"], rtol=1e-2)
+    for name in WEIGHTS:  # a 16-bit sum over a smaller batch is rounded otherwise
+        np.testing.assert_allclose(whole(tmp_path)[name], expected[name], rtol=0, atol=2e-3)
+    overflow = Settings(**{**asdict(settings), "overflows": (1, -1)})
+    saved = train_on(3, tmp_path, overflow)
+    assert [rank["all_gradients_finite"] for rank in saved] == [[True, False, True]] * 3
+    assert whole(tmp_path)["Update_Count_W1"].tolist() == [3]
 
 
 def test_a_stage_drops_the_same_elements_in_both_passes(tmp_path: pathlib.Path) -> None:

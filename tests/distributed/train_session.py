@@ -19,9 +19,12 @@ comm = MPI.COMM_WORLD
 settings.members.update(world_rank=comm.rank, world_size=comm.size)
 session = session_of(settings)
 if settings.load:
-    session.load_state(pickle.loads(pathlib.Path(settings.load).read_bytes()))
+    path = f"{settings.load}.{comm.rank}" if settings.own_state else settings.load
+    session.load_state(pickle.loads(pathlib.Path(path).read_bytes()))
 width = comm.size // settings.members.get("pipeline_parallel_size", 1)
 record = train(session, settings, comm.rank % width, width)
+if settings.own_state:
+    (out / f"own.{comm.rank}").write_bytes(pickle.dumps(session.get_state()))
 whole = gather_state(session)
 if comm.rank == 0:
     (out / "state.pickle").write_bytes(pickle.dumps(whole))

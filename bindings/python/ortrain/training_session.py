@@ -16,12 +16,13 @@ from ortrain._support import ModelSignature, as_arrays, check_providers, session
 from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.run_options import RunOptions
 from ortrain.api.generated.training_parameters import TrainingParameters
-from ortrain.errors import InvalidArgumentError, NotImplementedInOrtrainError, OrtErrorCode, OrtrainError
+from ortrain.errors import InvalidArgumentError, OrtErrorCode, OrtrainError
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
 
 if TYPE_CHECKING:
     from ortrain.distributed.training import SharedTraining
+    from ortrain.io_binding import Bound
 
 Array = npt.NDArray[Any]
 
@@ -84,7 +85,7 @@ class TrainingSession(InferenceSession):
         ranks = None
         if parameters.world_size > 1:
             from ortrain.distributed import share_training
-            from ortrain.distributed.training import complete_sizes, join
+            from ortrain.distributed.training import Job, complete_sizes, join
 
             complete_sizes(parameters)
             ranks = join(parameters, options)
@@ -106,9 +107,9 @@ class TrainingSession(InferenceSession):
         )
         """Name of the input for the loss scale with mixed precision, otherwise None."""
         if ranks is not None:
-            described = super().get_inputs(), super().get_outputs()
-            self._shared = ranks.guarded(share_training, self._handle, ranks, parameters, options, *described)
-            names = [entry.name for entry in self._shared.visible_outputs(described[1])]
+            job = Job(self._handle, ranks, parameters, options, super().get_inputs(), super().get_outputs())
+            self._shared = ranks.guarded(share_training, job)
+            names = [entry.name for entry in self._shared.visible_outputs(job.outputs)]
             self._signature = replace(self._signature, outputs=names)
 
     def run(
@@ -165,13 +166,19 @@ class TrainingSession(InferenceSession):
         values = self._shared.take(self._signature, input_dict_ort_values)
         return self._shared.run(wanted, values, run_options, given)
 
+    def _new_binding(self) -> Bound:
+        if self._shared is None:
+            return super()._new_binding()
+        from ortrain.distributed.binding import SharedBinding
+
+        inputs = (entry.name for entry in self.get_inputs())
+        return SharedBinding(inputs, self._signature.outputs)
+
     def _run_bound(self, bound: Any, run_options: Any) -> None:
-        if self._shared is not None:
-            raise NotImplementedInOrtrainError(
-                "run_with_iobinding: not with several processes; use run or run_with_ort_values",
-                OrtErrorCode.ORT_NOT_IMPLEMENTED,
-            )
-        super()._run_bound(bound, run_options)
+        if self._shared is None:
+            super()._run_bound(bound, run_options)
+        else:
+            bound.run(self._shared, run_options)
 
     def _wanted(self, output_names: Sequence[str] | None) -> list[str]:
         wanted = self._signature.wanted(output_names)
@@ -243,12 +250,9 @@ class TrainingSession(InferenceSession):
             ``{"full_precision": {weight: array}}``, and ``"mixed_precision"`` with the same names.
         """
         states = self._states()
-        name_of = (
-            self._shared.model_state_name if self._shared is not None else lambda name, role, weight: name
-        )
         result = {
             "full_precision": {
-                name_of(name, role, weight): self._state(name)
+                weight if role == "weight" else name: self._state(name)
                 for name, role, weight in states
                 if role in ("weight", "statistics")
             }
@@ -304,7 +308,7 @@ class TrainingSession(InferenceSession):
         known = {name for name, _, _ in self._states()}
         if self._shared is not None:
             dict = self._shared.localized(dict)
-            known |= set(self._shared.weights)
+            known |= self._shared.loadable
         values: list[tuple[str, OrtValue]] = []
         for name, value in dict.items():
             if name in known:

@@ -142,13 +142,13 @@ class RankSum {
  private:
   OrtRunOptions* raw_options() const { return options_.cast<const Handle<OrtRunOptions>&>().raw; }
 
-  static void call(void* self, void* data, size_t count, ONNXTensorElementDataType type) {
+  static void call(void* self, void* data, size_t count, ONNXTensorElementDataType type, const char* name) {
     auto& sum = *static_cast<RankSum*>(self);
     const py::gil_scoped_acquire acquired;
     try {
       const py::dtype dtype(type == ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE ? "f8" : "f4");
       const py::capsule owner(data, [](void*) {});  // the memory is that of the run
-      sum.function_(py::array(dtype, {count}, {}, data, owner));
+      sum.function_(py::array(dtype, {count}, {}, data, owner), py::str(name));
     } catch (py::error_already_set& error) {
       sum.error_ = error;
       sum.terminated_ = true;
@@ -227,8 +227,10 @@ void bind_forward(py::module_& module) {
       .def(py::init<const py::object&, const py::object&, const py::function&>(), py::arg("options"),
            py::arg("buffer"), py::arg("function"))
       .def("check", &GradientWatch::check_function, "Raises what the function has raised during a run.");
-  py::class_<RankSum>(module, "RankSum",
-                      "Has runs with these options call a function with arrays to add up over processes.")
+  py::class_<RankSum>(
+      module, "RankSum",
+      "Has runs with these options call a function with arrays to add up over processes, and their "
+      "names.")
       .def(py::init<const py::object&, const py::function&>(), py::arg("options"), py::arg("function"))
       .def("check", &RankSum::check_function, "Raises what the function has raised during a run.");
   module.def("model_metadata", &model_metadata, py::arg("session"),

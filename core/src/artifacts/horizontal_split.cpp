@@ -63,15 +63,21 @@ class Splitter {
       if (made == producer_.end() || taken_.count(product)) continue;
       if (find_block(made->second)) apply();
     }
+    for (const auto& [name, whole] : weights_) shared_.erase(whole.name);
+    std::vector<std::string> kept;
+    for (const auto& [weight, reader] : shared_)
+      kept.push_back(concat("every process has all of the weight \"", weight, "\", because ", reader,
+                            " reads it outside of the block that could be divided"));
     require(
         found_, ErrorCode::kInvalidArgument, "horizontal_parallel_size is ", processes_,
         ", but nothing in the model can be divided among so many processes: expected two products with "
         "weights, and between them what treats columns or heads independently, whose number is a multiple "
         "of ",
-        processes_);
+        processes_, kept.empty() ? "" : "; ", kept.empty() ? "" : kept[0]);
+    for (std::string& warning : kept) warning = concat("horizontal_parallel_size: ", warning);
     graph_.sort();
     graph_.remove_unused_initializers();
-    return {std::move(model_), std::move(weights_)};
+    return {std::move(model_), std::move(weights_), std::move(kept)};
   }
 
  private:
@@ -373,7 +379,7 @@ class Splitter {
   }
 
   bool is_read_outside(const std::unordered_set<std::string>& inside,
-                       const std::unordered_map<std::string, std::string>& renamed) const {
+                       const std::unordered_map<std::string, std::string>& renamed) {
     std::unordered_set<std::string> divided;
     for (const auto& [value, division] : block_.values) {
       if (graph_.is_output(value) || value == p_.loss_output_name) return true;
@@ -381,15 +387,17 @@ class Splitter {
       if (types_.constant(value) == nullptr) divided.insert(name == renamed.end() ? value : name->second);
       if (trained_.count(value)) divided.insert(value);  // all that read it have to read the part
     }
+    bool found = false;
     for (const Node& node : graph_.nodes) {
       const bool is_inside = std::any_of(node.outputs.begin(), node.outputs.end(),
                                          [&](const std::string& output) { return inside.count(output); });
       for (const std::string& value : values_read(node)) {
         if (!divided.count(value)) continue;
-        if (trained_.count(value) || !is_inside) return true;
+        if (trained_.count(value)) shared_.emplace(value, node.label());
+        found |= trained_.count(value) || !is_inside;
       }
     }
-    return false;
+    return found;
   }
 
   Model model_;
@@ -406,6 +414,7 @@ class Splitter {
   std::unordered_set<std::string> taken_;  // values of blocks
   std::unordered_map<std::string, std::string> whole_inputs_;
   std::map<std::string, DividedWeight> weights_;
+  std::map<std::string, std::string> shared_;  // weights that were not divided, with a node that needs all
   bool found_ = false;
 };
 

@@ -33,6 +33,7 @@ struct DividedWeight {
 struct HorizontalSplit {
   Model model;
   std::map<std::string, DividedWeight> weights;  // that can be trained, by the name of the part
+  std::vector<std::string> warnings;
 };
 
 // The part of the model that this process has. Parts of a weight are named <weight>_column_rank_<r> and

@@ -43,27 +43,14 @@ void check_ranks(const TrainingParameters& p) {
     require(p.pipeline_parallel_size == 1, ErrorCode::kNotImplemented, "horizontal_parallel_size is ",
             p.horizontal_parallel_size, " and pipeline_parallel_size ", p.pipeline_parallel_size,
             ": a model is divided in one of these ways alone");
-    require(p.deepspeed_zero_stage == 0 && !p.enable_adasum, ErrorCode::kNotImplemented,
-            "deepspeed_zero_stage and enable_adasum are for processes that all have the whole model, found "
-            "horizontal_parallel_size ",
-            p.horizontal_parallel_size);
-    require(p.training_optimizer_name != "LambOptimizer", ErrorCode::kNotImplemented,
-            "horizontal_parallel_size: LambOptimizer needs the norm of whole weights, which are divided; use "
-            "AdamOptimizer or SGDOptimizer");
   }
   if (p.pipeline_parallel_size > 1) {
-    require(
-        !p.use_mixed_precision, ErrorCode::kNotImplemented,
-        "use_mixed_precision with pipeline_parallel_size ", p.pipeline_parallel_size,
-        ": a pipeline is computed in float32; use the session configuration ortrain.mixed_precision = bf16 "
-        "without use_mixed_precision");
     require(p.num_pipeline_micro_batches >= 1, ErrorCode::kInvalidArgument,
             "num_pipeline_micro_batches: expected 1 or more, found ", p.num_pipeline_micro_batches);
-    require(p.deepspeed_zero_stage == 0 && !p.enable_adasum, ErrorCode::kNotImplemented,
-            "deepspeed_zero_stage and enable_adasum are for processes that all have the whole model, found "
-            "pipeline_parallel_size ",
-            p.pipeline_parallel_size);
   }
+  require(!p.enable_adasum || p.data_parallel_size == p.world_size, ErrorCode::kNotImplemented,
+          "enable_adasum is for processes that all have the whole model, found horizontal_parallel_size ",
+          p.horizontal_parallel_size, " and pipeline_parallel_size ", p.pipeline_parallel_size);
   require(p.world_size == 1 || !p.set_gradients_as_graph_outputs, ErrorCode::kNotImplemented,
           "set_gradients_as_graph_outputs: gradients are outputs with one process alone, world_size is ",
           p.world_size);

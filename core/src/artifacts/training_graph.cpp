@@ -110,15 +110,23 @@ const OptimizerKind kOptimizers[] = {
 
 class Builder {
  public:
-  // Gradients of the inputs `received` become outputs, <input>_input_grad.
-  Builder(const Model& forward, const TrainingGraphRequest& request, std::vector<std::string> received)
-      : forward_(forward), request_(request), p_(request.parameters), received_(std::move(received)) {}
+  // Gradients of the inputs `received` become outputs, <input>_input_grad. Of the weights `divided`, other
+  // processes have further parts.
+  Builder(const Model& forward, const TrainingGraphRequest& request, std::vector<std::string> received = {},
+          std::map<std::string, DividedWeight> divided = {})
+      : forward_(forward),
+        request_(request),
+        p_(request.parameters),
+        received_(std::move(received)),
+        divided_(std::move(divided)) {}
 
   TrainingGraph build();
 
  private:
   bool is_shared() const { return p_.world_size > 1; }
   bool is_divided() const { return p_.data_parallel_size > 1 && p_.deepspeed_zero_stage != 0; }
+  // Otherwise it ends in values that a later stage of the pipeline reads, whose gradients are scaled already.
+  bool ends_in_loss() const { return place_of(p_).stage == p_.pipeline_parallel_size - 1; }
   bool has_buffers() const { return p_.gradient_accumulation_steps > 1 || is_shared(); }
   int64_t accumulated() const { return std::max<int64_t>(1, p_.gradient_accumulation_steps); }
 
@@ -165,6 +173,7 @@ class Builder {
   const TrainingGraphRequest& request_;
   const TrainingParameters& p_;
   const std::vector<std::string> received_;
+  const std::map<std::string, DividedWeight> divided_;  // by the name of the part
   TrainingGraph out_;
   Graph& graph_ = out_.model.graph;
   std::vector<std::string> weights_;  // that are trained, in the order of the model
@@ -411,6 +420,8 @@ void Builder::add_gradients() {
   if (p_.use_mixed_precision) {
     out_.loss_scale_input = graph_.unique_name("loss_scale");
     graph_.inputs.push_back({out_.loss_scale_input, DType::kFloat, std::vector<Dim>{Dim{1, ""}}});
+  }
+  if (p_.use_mixed_precision && ends_in_loss()) {
     const std::string shape = constant("loss_scale_shape", Tensor(DType::kInt64, Shape{0}));
     const std::string factor =
         add("Reshape", {out_.loss_scale_input, shape}, graph_.unique_name("loss_factor"));
@@ -750,6 +761,8 @@ void Builder::add_lamb(const std::vector<Update>& updates, const std::string& sc
     for (const auto& [name, value] : shared)
       if (std::isfinite(value)) node.attributes[name] = value;
     node.attributes["do_bias_correction"] = correct;
+    if (const auto whole = divided_.find(weight); whole != divided_.end())
+      node.attributes["divided"] = whole->second.name;
     for (std::string& output : node.outputs)
       if (!output.empty()) output = graph_.unique_name(output);
     updated_[weight] = node.outputs[1];
@@ -834,7 +847,8 @@ TrainingGraph build_divided_graph(const Model& forward, const TrainingGraphReque
         if (value.shape() == whole.shape)
           value = part_of(value, whole.division, p.horizontal_parallel_size, place_of(p).horizontal);
   }
-  TrainingGraph graph = Builder(split.model, own, {}).build();
+  TrainingGraph graph = Builder(split.model, own, {}, split.weights).build();
+  graph.warnings.insert(graph.warnings.end(), split.warnings.begin(), split.warnings.end());
   for (GraphState& state : graph.states)
     if (const auto whole = split.weights.find(state.weight); whole != split.weights.end())
       state.part = std::make_shared<DividedWeight>(whole->second);
@@ -846,7 +860,7 @@ TrainingGraph build_divided_graph(const Model& forward, const TrainingGraphReque
 TrainingGraph build_training_graph(const Model& forward, const TrainingGraphRequest& request) {
   check_ranks(request.parameters);
   if (request.parameters.horizontal_parallel_size > 1) return build_divided_graph(forward, request);
-  if (request.parameters.pipeline_parallel_size == 1) return Builder(forward, request, {}).build();
+  if (request.parameters.pipeline_parallel_size == 1) return Builder(forward, request).build();
   const PipelineStage stage = pipeline_stage(forward, request.parameters);
   TrainingGraphRequest of_stage = request;
   TrainingParameters& p = of_stage.parameters;

@@ -235,8 +235,8 @@ void RunOptionsSetGradientBuffer(OrtRunOptions* options, OrtValue* buffer, OrtGr
 void RunOptionsSetRankSum(OrtRunOptions* options, OrtRankSumFn rank_sum, void* user_data) {
   options->value.rank_sum = nullptr;
   if (rank_sum == nullptr) return;
-  options->value.rank_sum = [=](std::byte* data, size_t count, DType dtype) {
-    rank_sum(user_data, data, count, static_cast<ONNXTensorElementDataType>(dtype));
+  options->value.rank_sum = [=](std::byte* data, size_t count, DType dtype, const char* name) {
+    rank_sum(user_data, data, count, static_cast<ONNXTensorElementDataType>(dtype), name);
   };
 }
 

@@ -4,6 +4,7 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
+#include "runtime/convert.h"
 
 namespace ortrain::capi {
 namespace {
@@ -260,6 +261,21 @@ void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) {
 
 void GetTensorTypeAndShape(const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
   *out = new OrtTensorTypeAndShapeInfo(describe(tensor_of(*value)));
+}
+
+void ConvertFloats(const OrtValue* source, OrtValue* target) {
+  const Tensor &from = tensor_of(*source), &to = tensor_of(*target);
+  const auto is_half = [](DType t) { return t == DType::kFloat16 || t == DType::kBFloat16; };
+  const bool narrows = from.dtype() == DType::kFloat && is_half(to.dtype());
+  require(narrows || (is_half(from.dtype()) && to.dtype() == DType::kFloat), ErrorCode::kInvalidArgument,
+          "converting floats: expected a tensor of floats and one of float16 or bfloat16, found ",
+          to_string(from.dtype()), " and ", to_string(to.dtype()));
+  require(from.size() == to.size(), ErrorCode::kInvalidArgument, "converting floats: expected ", from.size(),
+          " elements in the tensor for the result, found ", to.size());
+  if (narrows)
+    from_wide(to.dtype(), from.raw(), to.raw(), from.size());
+  else
+    to_wide(from.dtype(), from.raw(), to.raw(), from.size());
 }
 
 void CopyTensors(const OrtEnv*, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors,

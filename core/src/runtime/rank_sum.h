@@ -9,8 +9,9 @@
 
 namespace ortrain {
 
-// `count` float or double values. All processes call it for the same values in the same order.
-using RankSum = std::function<void(std::byte* data, size_t count, DType dtype)>;
+// `count` float or double values, and a name for them. All processes call it for the same values in the same
+// order.
+using RankSum = std::function<void(std::byte* data, size_t count, DType dtype, const char* name)>;
 
 // The function for runs on this thread, while the scope lasts; null for none.
 class RankSumScope {
@@ -25,6 +26,6 @@ class RankSumScope {
 };
 
 // Calls it. Throws if there is none.
-void sum_over_ranks(std::byte* data, size_t count, DType dtype);
+void sum_over_ranks(std::byte* data, size_t count, DType dtype, const char* name);
 
 }  // namespace ortrain

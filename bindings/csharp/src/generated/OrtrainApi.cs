@@ -527,5 +527,12 @@ namespace Microsoft.ML.OnnxRuntime
         internal static SerializeModelCall SerializeModel => serializeModel ??
             (serializeModel = NativeTables.Bind<SerializeModelCall>(NativeTables.OrtrainApi, 72));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ConvertFloatsCall(OrtValueHandle source, OrtValueHandle target);
+        private static ConvertFloatsCall convertFloats;
+        /// <summary>Converts the elements of a tensor between float and a type of 16 bits.</summary>
+        internal static ConvertFloatsCall ConvertFloats => convertFloats ??
+            (convertFloats = NativeTables.Bind<ConvertFloatsCall>(NativeTables.OrtrainApi, 73));
+
     }
 }

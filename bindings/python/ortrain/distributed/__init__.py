@@ -6,35 +6,19 @@ Processes are started by MPI: ``mpiexec -n 4 python train.py``. :class:`DataPara
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from ortrain.distributed.communicator import Communicator, LostRankError
 from ortrain.distributed.data_parallel import DataParallel
 from ortrain.distributed.horizontal import HorizontalTraining
 from ortrain.distributed.pipeline import PipelineTraining
-from ortrain.distributed.training import SharedTraining, gather_state
-
-if TYPE_CHECKING:
-    from ortrain import _ortrain
-    from ortrain.api.generated.node_arg import NodeArg
-    from ortrain.api.generated.training_parameters import TrainingParameters
-    from ortrain.options import SessionOptions
+from ortrain.distributed.training import Job, SharedTraining, gather_state
 
 __all__ = ["Communicator", "DataParallel", "LostRankError", "gather_state"]
 
 
-def share_training(
-    handle: _ortrain.SessionHandle,
-    ranks: Communicator,
-    parameters: TrainingParameters,
-    options: SessionOptions,
-    inputs: Sequence[NodeArg],
-    outputs: Sequence[NodeArg],
-) -> SharedTraining:
+def share_training(job: Job) -> SharedTraining:
     """Return what runs a session whose parameters name several processes."""
-    if parameters.pipeline_parallel_size > 1:
-        return PipelineTraining(handle, ranks, parameters, options, inputs, outputs)
-    if parameters.horizontal_parallel_size > 1:
-        return HorizontalTraining(handle, ranks, parameters, options)
-    return SharedTraining(handle, ranks, parameters, options)
+    if job.parameters.pipeline_parallel_size > 1:
+        return PipelineTraining(job)
+    if job.parameters.horizontal_parallel_size > 1:
+        return HorizontalTraining(job)
+    return SharedTraining(job)

@@ -18,10 +18,18 @@ import numpy.typing as npt
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
 from ortrain.api.generated.run_options import RunOptions
-from ortrain.api.generated.training_parameters import TrainingParameters
 from ortrain.distributed.communicator import Communicator
-from ortrain.distributed.training import RANDOM, SharedTraining, invalid, norm_of
-from ortrain.options import SessionOptions
+from ortrain.distributed.training import (
+    GATHERING,
+    MOMENTS,
+    UPDATED,
+    Job,
+    SharedTraining,
+    StatePart,
+    invalid,
+    norm_of,
+)
+from ortrain.errors import OrtrainError
 
 Array = npt.NDArray[Any]
 
@@ -63,14 +71,14 @@ class Division:
 
 
 def divisions(session: _ortrain.SessionHandle) -> dict[str, Division]:
-    """Return how the states of a session are divided, by name; whole ones are left out."""
+    """Return how the weights of a session are divided, by name; whole ones are left out."""
     found = {}
     for i in range(_ortrain.session_get_state_count(session)):
         numbers = _ortrain.session_get_state_division(session, i).numpy().tolist()
-        if numbers:
+        if numbers and _ortrain.session_get_state_role(session, i) == "weight":
             shape = _ortrain.session_get_state_whole_shape(session, i).numpy().tolist()
-            name = _ortrain.session_get_state_name(session, i)
-            found[name] = Division(tuple(shape), bool(numbers[0]), numbers[1], tuple(numbers[2:]))
+            weight = _ortrain.session_get_state_weight(session, i)
+            found[weight] = Division(tuple(shape), bool(numbers[0]), numbers[1], tuple(numbers[2:]))
     return found
 
 
@@ -86,43 +94,58 @@ class HorizontalTraining(SharedTraining):
     Ranks that share layers are fed the same batch. What is not divided they compute all, with the same results.
     """
 
-    def __init__(
-        self,
-        handle: _ortrain.SessionHandle,
-        ranks: Communicator,
-        parameters: TrainingParameters,
-        options: SessionOptions,
-    ) -> None:
-        self._width = parameters.horizontal_parallel_size
-        self._place = ranks.rank % self._width
-        self._layer = ranks.part(ranks.rank // self._width)
-        self._divisions = divisions(handle)
-        super().__init__(handle, ranks, parameters, options)
-
-    def _data_ranks(self, parameters: TrainingParameters) -> Communicator:
-        return self.world.part(self._place)
-
-    def _local_weights(self, states: Sequence[tuple[str, str, str]]) -> list[str]:
-        return sorted(name for name, role, _ in states if role == "weight")
+    def _divide(self, job: Job) -> Communicator:
+        self._width = job.parameters.horizontal_parallel_size
+        self._place = job.ranks.rank % self._width
+        self._layer = job.ranks.part(job.ranks.rank // self._width)
+        self._divisions = divisions(job.handle)
+        self._compared: set[tuple[str, ...]] = set()
+        return job.ranks.part(self._place)
 
     @property
     def _draw(self) -> int:
         """Ranks that share layers draw the same, apart from nodes of which each has a part."""
         return self.world.rank // self._width
 
-    def _core_run(
+    def _execute(
         self,
-        fetches: Sequence[str],
-        values: Mapping[str, OrtValue],
         options: RunOptions,
-        places: Mapping[str, OrtValue],
+        values: Mapping[str, OrtValue],
+        fetches: Sequence[str],
+        given: Sequence[OrtValue | None],
     ) -> list[OrtValue]:
-        self._expect_same(values)
-        summing = _ortrain.RankSum(options._handle, lambda array: self._layer.sum(array, _DOING))
+        if UPDATED not in fetches:
+            self._expect_same(values)
+        # Ranks that added up different values would get wrong results in silence.
+        compares = tuple(fetches) not in self._compared
+
+        def add_up(array: Array, name: str) -> None:
+            if compares:
+                self._compare_sum(name, array.size)
+            self._layer.sum(array, _DOING)
+
+        summing = _ortrain.RankSum(options._handle, add_up)
         try:
-            return super()._core_run(fetches, values, options, places)
+            found = super()._execute(options, values, fetches, given)
         finally:
             summing.check()
+        if compares:
+            self._compare_sum("the end of the run", 0)
+            self._compared.add(tuple(fetches))
+        return found
+
+    def _compare_sum(self, name: str, size: int) -> None:
+        """Raise unless all ranks that share layers are about to add up the same values."""
+        found = self._layer.gather((name, size), _DOING)
+        if found.count(found[0]) < len(found):
+            first = self.world.rank - self._place
+            each = ", ".join(
+                f"{other!r} ({n} elements) on rank {first + r}" for r, (other, n) in enumerate(found)
+            )
+            raise OrtrainError(
+                f"{_DOING}: expected the same values on all of them, found {each}; they need the same model, the same "
+                f"options and the same version of ortrain"
+            )
 
     def _expect_same(self, values: Mapping[str, OrtValue]) -> None:
         """Raise unless all ranks that share layers are fed the same."""
@@ -138,12 +161,12 @@ class HorizontalTraining(SharedTraining):
                 f"expected the same batch on all of them"
             )
 
-    def _squares(self, gradients: Array) -> float:
-        """Return the sum of the squares of all gradients, where each rank has some whole and parts of others."""
-        whole, divided, at = 0.0, np.zeros(1), 0
+    def _squares(self, gradients: Array, first: int = 0) -> float:
+        """Return the sum of the squares, where each rank has some weights whole and parts of others."""
+        whole, divided, at = 0.0, np.zeros(1), -first
         for weight, count in zip(self.weights, self._counts, strict=True):
-            squares = norm_of(gradients[at : at + count])
-            if weight in self._divisions:
+            squares = norm_of(gradients[max(at, 0) : max(at + count, 0)])
+            if self._whole_weight[weight] in self._divisions:
                 divided += squares
             else:
                 whole += squares
@@ -154,65 +177,36 @@ class HorizontalTraining(SharedTraining):
 
     def partition(self) -> dict[str, dict[str, list[int]]]:
         """Return the shapes of the weights of which this rank has a part, and whether it is columns or rows."""
-        return {
-            weight: {
-                "original_dim": list(self._divisions[name].shape),
-                "megatron_row_partition": [int(self._divisions[name].rows)],
-            }
-            for name, role, weight in self._states()
-            if role == "weight" and name in self._divisions
+        divided = {
+            weight: {"original_dim": list(d.shape), "megatron_row_partition": [int(d.rows)]}
+            for weight, d in self._divisions.items()
         }
+        return dict(sorted({**super().partition(), **divided}.items()))
 
     def _whole_name(self, name: str, role: str, weight: str) -> str:
-        if role in ("Moment_1", "Moment_2", "Update_Count"):
+        if role in (*MOMENTS, "Update_Count"):
             return f"{role}_{weight}"
         if role == "mixed_precision":
             return f"{weight}_fp16"
         return weight if role == "weight" else name
 
-    def model_state_name(self, name: str, role: str, weight: str) -> str:
-        """Return the name under which a state is part of the state of the model."""
-        return self._whole_name(name, role, weight)
+    def _whole_shape(self, weight: str) -> tuple[int, ...]:
+        division = self._divisions.get(self._whole_weight[weight])
+        return super()._whole_shape(weight) if division is None else division.shape
 
-    def gather_state(self) -> dict[str, Array]:
-        """Return the state that one process would have; every rank calls this."""
-        own = {
-            self._whole_name(name, role, weight): (
-                _ortrain.session_get_state(self._handle, name).numpy(),
-                self._divisions.get(name),
-            )
-            for name, role, weight in self._states()
-        }
-        found = self._layer.gather(own, "gathering the state")
+    def _own_part(self, weight: str, array: Array) -> Array:
+        division = self._divisions.get(self._whole_weight[weight])
+        return array if division is None else division.part(array, self._width, self._place)
+
+    def _merged(self, own: dict[str, StatePart]) -> dict[str, StatePart]:
+        named = {self._whole_name(name, part.role, part.weight): part for name, part in own.items()}
+        found = self._layer.gather(named, GATHERING)
         result = {}
-        for name, (value, division) in found[0].items():
-            if division is not None:
-                value = division.join([parts[name][0] for parts in found])
-            result[name] = value
-        if RANDOM in result:
-            result[RANDOM] = np.array(self.random_state())
-        return dict(sorted(result.items()))
-
-    def localized(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what this rank keeps of a state of one process, under the names that it has here."""
-        here = {
-            self._whole_name(name, role, weight): name
-            for name, role, weight in self._states()
-            if self._whole_name(name, role, weight) != name
-        }
-        result: dict[str, Any] = {}
-        for name, value in state.items():
-            own = here.get(name, name)
-            if name == RANDOM:
-                seed, number = map(int, value.numpy() if isinstance(value, OrtValue) else value)
-                result[name] = self._drawing(seed, number)
-            elif (division := self._divisions.get(own)) is not None and own != name:
-                array = value.numpy() if isinstance(value, OrtValue) else np.asarray(value)
-                if array.size != np.prod(division.shape):
-                    raise invalid(
-                        f"load_state: Tensor size mismatch: {name!r} has shape {division.shape}, found {array.shape}"
-                    )
-                result[own] = division.part(array, self._width, self._place)
-            else:
-                result[own] = value
+        for name, part in found[0].items():
+            division = self._divisions.get(part.weight)
+            if division is not None and part.role != "Update_Count":
+                part = StatePart(
+                    part.role, part.weight, division.join([parts[name].value for parts in found])
+                )
+            result[name] = part
         return result

@@ -18,8 +18,17 @@ from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.run_options import RunOptions
 from ortrain.api.generated.training_parameters import TrainingParameters
 from ortrain.distributed.communicator import Communicator
-from ortrain.distributed.training import ACCUMULATED, NORM, SharedTraining, invalid, norm_of
-from ortrain.options import SessionOptions
+from ortrain.distributed.training import (
+    ACCUMULATED,
+    GATHERING,
+    NORM,
+    Job,
+    SharedTraining,
+    StatePart,
+    invalid,
+    norm_of,
+    placed,
+)
 
 Array = npt.NDArray[Any]
 
@@ -47,20 +56,9 @@ class PipelineTraining(SharedTraining):
 
     _is_cut = True
 
-    def __init__(
-        self,
-        handle: _ortrain.SessionHandle,
-        ranks: Communicator,
-        parameters: TrainingParameters,
-        options: SessionOptions,
-        inputs: Sequence[NodeArg],
-        outputs: Sequence[NodeArg],
-    ) -> None:
-        width = parameters.data_parallel_size
-        self._stage = ranks.rank // width
-        self._last = parameters.pipeline_parallel_size - 1
-        self._pipe = ranks.part(ranks.rank % width)
-        super().__init__(handle, ranks, parameters, options)
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        ranks, parameters, inputs, outputs = job.ranks, job.parameters, job.inputs, job.outputs
         self._sends: list[tuple[Any, Array]] = []
         self._micro = parameters.num_pipeline_micro_batches
         self._sliced = set(parameters.sliced_tensor_names)
@@ -90,22 +88,22 @@ class PipelineTraining(SharedTraining):
             ),
             _DOING,
         )
-        self._inputs = self._merged([each[0] for each in described], {self._rate})
-        self._outputs = self._merged([each[1] for each in described], {ACCUMULATED})
+        self._inputs = self._united([each[0] for each in described], {self._rate, self._scale})
+        self._outputs = self._united([each[1] for each in described], {ACCUMULATED})
         self._owner = {
             name: stage for stage in range(self._last, -1, -1) for name, _, _ in described[stage][1]
         }
-        self._elsewhere = {
-            name
-            for names_of in ranks.gather([name for name, _, _ in self._states()], _DOING)
-            for name in names_of
-        }
+        self._elsewhere = {name for here in ranks.gather(list(self._here), _DOING) for name in here}
 
-    def _data_ranks(self, parameters: TrainingParameters) -> Communicator:
-        return self.world.part(self._stage)
+    def _divide(self, job: Job) -> Communicator:
+        width = job.parameters.data_parallel_size
+        self._stage = job.ranks.rank // width
+        self._last = job.parameters.pipeline_parallel_size - 1
+        self._pipe = job.ranks.part(job.ranks.rank % width)
+        return job.ranks.part(self._stage)
 
     @staticmethod
-    def _merged(parts: Sequence[Sequence[tuple[str, str, list[Any]]]], at_end: set[str]) -> list[NodeArg]:
+    def _united(parts: Sequence[Sequence[tuple[str, str, list[Any]]]], at_end: set[str]) -> list[NodeArg]:
         """Return each of the entries once, those of training at the end."""
         entries = {entry[0]: NodeArg(*entry) for part in parts for entry in part}
         return [entries[name] for name in sorted(entries, key=lambda name: name in at_end)]
@@ -173,7 +171,7 @@ class PipelineTraining(SharedTraining):
         places: Mapping[str, OrtValue],
     ) -> Callable[[RunOptions | None], list[OrtValue]]:
         def work(options: RunOptions | None) -> list[OrtValue]:
-            return self._train(fetches, values, training_mode)
+            return self._train(fetches, values, training_mode, places)
 
         return work
 
@@ -194,7 +192,7 @@ class PipelineTraining(SharedTraining):
         (own,) = self._slices(values, 1)
         found = self._pass_on(own, self._owned(fetches), run)[0]
         self._finish_sends()
-        return self._collect(fetches, {name: [value] for name, value in found.items()})
+        return self._collect(fetches, {name: [value] for name, value in found.items()}, places)
 
     def _owned(self, fetches: Sequence[str]) -> list[str]:
         return [name for name in fetches if self._owner.get(name) == self._stage and name != ACCUMULATED]
@@ -223,7 +221,14 @@ class PipelineTraining(SharedTraining):
         return {name: found[name] for name in fetches}, feed
 
     def _take(self, names: Sequence[str], stage: int) -> dict[str, OrtValue]:
-        return {name: OrtValue.ortvalue_from_numpy(self._pipe.receive(stage, _DOING)) for name in names}
+        taken = {}
+        for name in names:
+            value = self._pipe.receive(stage, _DOING)
+            # A stage takes float32, also what another one has computed in 16 bits.
+            taken[name] = OrtValue.ortvalue_from_numpy(
+                value.astype(np.float32) if value.dtype == np.float16 else value
+            )
+        return taken
 
     def _give(self, array: Array, stage: int) -> None:
         kept = np.ascontiguousarray(array)
@@ -235,7 +240,11 @@ class PipelineTraining(SharedTraining):
         self._sends = []
 
     def _train(
-        self, fetches: Sequence[str], values: Mapping[str, OrtValue], training_mode: bool
+        self,
+        fetches: Sequence[str],
+        values: Mapping[str, OrtValue],
+        training_mode: bool,
+        places: Mapping[str, OrtValue],
     ) -> list[OrtValue]:
         options = RunOptions()
         options.only_execute_path_to_fetches = True
@@ -269,9 +278,11 @@ class PipelineTraining(SharedTraining):
             for name in self._input_gradients:
                 self._give(found[name], self._stage - 1)
         self._finish_sends()
-        return self._collect(fetches, results)
+        return self._collect(fetches, results, places)
 
-    def _collect(self, fetches: Sequence[str], results: Mapping[str, list[Array]]) -> list[OrtValue]:
+    def _collect(
+        self, fetches: Sequence[str], results: Mapping[str, list[Array]], places: Mapping[str, OrtValue]
+    ) -> list[OrtValue]:
         """Return the outputs of all stages: means of scalars, and arrays joined along the axis that was cut."""
         own: dict[str, Array] = {}
         for name, parts in results.items():
@@ -282,17 +293,16 @@ class PipelineTraining(SharedTraining):
         everything: dict[str, Array] = {ACCUMULATED: np.array([True])}
         for found in self._pipe.gather(own, _DOING):
             everything.update(found)
-        return [OrtValue.ortvalue_from_numpy(np.asarray(everything[name])) for name in fetches]
+        return [placed(np.asarray(everything[name]), places.get(name)) for name in fetches]
 
-    def _squares(self, gradients: Array) -> float:
+    def _squares(self, gradients: Array, first: int = 0) -> float:
         return float(self._pipe.sum(np.array([norm_of(gradients)]), _DOING)[0])
 
-    def partition(self) -> dict[str, dict[str, list[int]]]:
-        """Return that no weight is divided."""
-        return {}
+    def _merged(self, own: dict[str, StatePart]) -> dict[str, StatePart]:
+        return {name: part for states in self._pipe.gather(own, GATHERING) for name, part in states.items()}
 
     def localized(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return what this stage keeps of the state of a whole model."""
-        here = {name for name, _, _ in self._states()}
+        here = {*self._here, *(name for name, _, _ in self._states())}
         own = {name: value for name, value in state.items() if name in here or name not in self._elsewhere}
         return super().localized(own)

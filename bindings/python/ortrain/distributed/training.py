@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +35,9 @@ ACCUMULATED, UPDATED = "Group_Accumulated_Gradients", "Group_Updated_Weights"
 NORM, FINITE = "global_gradient_norm", "all_gradients_finite"
 RANDOM = "Random_State"
 CHUNK_BYTES = 1 << 20
+_WHOLE, MOMENTS = ("weight", "mixed_precision"), ("Moment_1", "Moment_2")
+"""Roles of states of which every rank has all with ZeRO, and of those of which it has its share."""
+GATHERING = "gathering the state"
 _RUNS = 1 << 40
 """More than the runs of any session."""
 _BLOCK = 1 << 16
@@ -62,6 +68,17 @@ def complete_sizes(parameters: TrainingParameters) -> None:
     warnings.warn(f"data_parallel_size is set to {parameters.data_parallel_size}", stacklevel=3)
 
 
+def setting(options: SessionOptions, key: str, otherwise: str) -> str:
+    """Return an entry of the session configuration."""
+    return options.get_session_config_entry(key) if options.has_session_config_entry(key) else otherwise
+
+
+OWN_MEMBERS = ("world_rank", "weights_to_train", "weights_not_to_train", "optimizer_attributes_map",
+               "optimizer_int_attributes_map", "model_after_graph_transforms_path", "model_with_gradient_graph_path",
+               "model_with_training_graph_path")  # fmt: skip
+"""Members of the parameters that may differ between processes; sessions compare the names of their weights."""
+
+
 def join(parameters: TrainingParameters, options: SessionOptions) -> Communicator:
     """Join the other processes.
 
@@ -70,30 +87,74 @@ def join(parameters: TrainingParameters, options: SessionOptions) -> Communicato
     InvalidArgumentError
         If the processes that MPI has started are not those of the parameters.
     """
-    key = "ortrain.communication_timeout"
-    timeout = options.get_session_config_entry(key) if options.has_session_config_entry(key) else "300"
-    ranks = Communicator(timeout=float(timeout))
+    ranks = Communicator(timeout=float(setting(options, "ortrain.communication_timeout", "300")))
     if (ranks.size, ranks.rank) != (parameters.world_size, parameters.world_rank):
         raise invalid(
             f"world_rank is {parameters.world_rank} of world_size {parameters.world_size}, but MPI has made this process "
             f"rank {ranks.rank} of {ranks.size}; take both from mpi4py, and start with mpiexec -n {parameters.world_size}"
         )
-    settings = (
-        parameters.data_parallel_size,
-        parameters.horizontal_parallel_size,
-        parameters.pipeline_parallel_size,
-        parameters.gradient_accumulation_steps,
-        parameters.deepspeed_zero_stage,
-        parameters.enable_adasum,
-    )
-    ranks.expect_equal(settings, "what the parameters say about several processes")
+    found = ranks.gather(shared_members(parameters), "comparing the parameters")
+    for rank, others in enumerate(found):
+        for name, value in others.items():
+            if value != found[0][name]:
+                raise invalid(
+                    f"TrainingParameters.{name} differs: {found[0][name]!r} on rank 0, {value!r} on rank {rank}"
+                )
     return ranks
+
+
+def shared_members(parameters: TrainingParameters) -> dict[str, Any]:
+    """Return the members of the parameters that are the same in all processes, by name."""
+    return {name: getattr(parameters, name) for name in parameters._types if name not in OWN_MEMBERS}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A session that is one of several which train together.
+
+    Attributes
+    ----------
+    handle : SessionHandle
+        The session.
+    ranks : Communicator
+        The processes.
+    parameters : TrainingParameters
+        Its settings.
+    options : SessionOptions
+        More of them.
+    inputs, outputs : sequence of NodeArg
+        Those of its graph.
+    """
+
+    handle: _ortrain.SessionHandle
+    ranks: Communicator
+    parameters: TrainingParameters
+    options: SessionOptions
+    inputs: Sequence[NodeArg]
+    outputs: Sequence[NodeArg]
+
+
+def placed(array: Array, place: OrtValue | None) -> OrtValue:
+    """Return an output with these values, in the tensor that it is to be written into if there is one."""
+    if place is None:
+        return OrtValue.ortvalue_from_numpy(array)
+    place.update_inplace(array)
+    return place
 
 
 def norm_of(gradients: Array) -> float:
     """Return the sum of the squares, in double precision."""
     blocks = (gradients[i : i + _BLOCK].astype(np.float64) for i in range(0, gradients.size, _BLOCK))
     return float(sum(block @ block for block in blocks))
+
+
+@dataclass(frozen=True)
+class StatePart:
+    """A state as a process has it: what it is, the weight in one process that it belongs to, and its value."""
+
+    role: str
+    weight: str
+    value: Array
 
 
 class SharedTraining:
@@ -108,34 +169,39 @@ class SharedTraining:
     _is_cut = False
     """Whether the graph is one stage of the model."""
 
-    def __init__(
-        self,
-        handle: _ortrain.SessionHandle,
-        ranks: Communicator,
-        parameters: TrainingParameters,
-        options: SessionOptions,
-    ) -> None:
-        self.world = ranks
-        self.ranks = self._data_ranks(parameters)
-        self._handle = handle
+    def __init__(self, job: Job) -> None:
+        parameters = job.parameters
+        self.world = job.ranks
+        self._handle = handle = job.handle
+        self.ranks = self._divide(job)
+        """The ranks that have the same weights."""
+        self._graph_inputs = {entry.name for entry in job.inputs}
         self._accumulated = max(1, parameters.gradient_accumulation_steps)
         self._optimizer = parameters.training_optimizer_name
         self._rate = parameters.lr_params_feed_name
         self._scale = _ortrain.session_get_loss_scale_input_name(handle)
         self._clips = parameters.enable_grad_norm_clip
         self._adasum = parameters.enable_adasum
-        self._divided = parameters.deepspeed_zero_stage != 0
+        self._divided = parameters.deepspeed_zero_stage != 0 and parameters.data_parallel_size > 1
         states = self._states()
         self._draws = any(name == RANDOM for name, _, _ in states)
-        self.weights = self._local_weights(states)
+        self._whole_weight = {
+            self._without_share(name, weight): weight for name, role, weight in states if role == "weight"
+        }
+        self.weights = sorted(self._whole_weight)
+        """The weights that this process computes with, in the order of buffers."""
         values = [_ortrain.session_get_state(handle, weight).numpy() for weight in self.weights]
         self.shapes = {weight: value.shape for weight, value in zip(self.weights, values, strict=True)}
         self._counts = [value.size for value in values]
         if len({value.dtype for value in values}) > 1:
             raise invalid("several processes: expected weights of one type, found " + ", ".join(
                 sorted({str(value.dtype) for value in values})))  # fmt: skip
-        key = "ortrain.gradient_type"
-        wire = options.get_session_config_entry(key) if options.has_session_config_entry(key) else "float32"
+        described = []
+        for weight, shape in self.shapes.items():
+            whole = self._whole_weight[weight]
+            attributes = parameters.optimizer_attributes_map, parameters.optimizer_int_attributes_map
+            described.append((whole, shape, [each.get(whole) for each in attributes]))
+        self.ranks.expect_equal(described, "the list of trained weights and their attributes")
         # With ZeRO, all ranks have equally long shares of all weights together, the last ones with a rest behind it.
         unit = self.ranks.size * 32
         self._share = -(-sum(self._counts) // unit) * unit // self.ranks.size
@@ -144,27 +210,23 @@ class SharedTraining:
             GradientSource(self._read_gradients, self._reset_gradients),
             self._counts,
             values[0].dtype,
-            wire,
+            setting(job.options, "ortrain.gradient_type", "float32"),
             CHUNK_BYTES,
             self._share * self.ranks.size if self._divided else 0,
         )
         self._path = RunOptions()
         self._path.only_execute_path_to_fetches = True
         self._share_weights()
-        drawn = ranks.gather(self.random_state(), "comparing what is drawn")
+        drawn = self.world.gather(self.random_state(), "comparing what is drawn")
         if self._draws:  # with the seed of rank 0, or of the first rank that draws
             self.set_random_state(*next(state for state in drawn if state is not None))
 
-    def _data_ranks(self, parameters: TrainingParameters) -> Communicator:
-        """Return the ranks that have the same weights."""
+    def _divide(self, job: Job) -> Communicator:
+        """Find this process's place, and return the ranks that have the same weights."""
         return self.world
 
     def _states(self) -> list[tuple[str, str, str]]:
         return session_states(self._handle)
-
-    def _local_weights(self, states: Sequence[tuple[str, str, str]]) -> list[str]:
-        """Return the names of the weights that this process computes with, in the order of buffers."""
-        return sorted({weight for _, role, weight in states if role == "weight"})
 
     def _share_weights(self) -> None:
         """Begin with the weights of rank 0."""
@@ -281,10 +343,7 @@ class SharedTraining:
         norm, finite = self._update(values)
         for name, array in ((NORM, np.array(norm, np.float32)), (FINITE, np.array(finite))):
             if name in wanted:
-                found[name] = OrtValue.ortvalue_from_numpy(array)
-                if name in places:
-                    places[name].update_inplace(array)
-                    found[name] = places[name]
+                found[name] = placed(array, places.get(name))
         return [found[name] for name in wanted]
 
     def _samples(self, values: Mapping[str, OrtValue]) -> float:
@@ -316,8 +375,18 @@ class SharedTraining:
         places: Mapping[str, OrtValue],
     ) -> list[OrtValue]:
         given = [places.get(name) for name in fetches]
+        return self._execute(options, values, fetches, given)
+
+    def _execute(
+        self,
+        options: RunOptions,
+        values: Mapping[str, OrtValue],
+        fetches: Sequence[str],
+        given: Sequence[OrtValue | None],
+    ) -> list[OrtValue]:
+        """Run the graph of this process."""
         return _ortrain.run(
-            self._handle, options._handle, list(values), list(values.values()), list(fetches), given
+            self._handle, options._handle, list(values), list(values.values()), list(fetches), list(given)
         )
 
     # ---- updates ----
@@ -341,8 +410,11 @@ class SharedTraining:
             self._reset_gradients()
         return float(raw / np.float32(self._accumulated)), finite
 
-    def _squares(self, gradients: Array) -> float:
-        """Return the sum of the squares of all gradients, from those that this rank has."""
+    def _squares(self, gradients: Array, first: int = 0) -> float:
+        """Return the sum of the squares of gradients, the first of which is so far into the buffer.
+
+        It is that of all processes that have different parts of the model.
+        """
         return norm_of(gradients)
 
     def _run_update(self, values: Mapping[str, OrtValue], raw_norm: float) -> None:
@@ -350,14 +422,9 @@ class SharedTraining:
         feed[NORM] = OrtValue.ortvalue_from_numpy(np.array(raw_norm, np.float32))
         known = {name: value for name, value in feed.items() if name in self._graph_inputs}
         random = self.random_state()
-        _ortrain.run(self._handle, self._path._handle, list(known), list(known.values()), [UPDATED], [None])
+        self._execute(self._path, known, [UPDATED], [None])
         if random is not None:  # a step counts as one run, as in one process
             self.set_random_state(*random)
-
-    @property
-    def _graph_inputs(self) -> set[str]:
-        count = _ortrain.session_get_input_count(self._handle)
-        return {_ortrain.session_get_input_name(self._handle, i) for i in range(count)}
 
     def _update_by_adasum(self, values: Mapping[str, OrtValue]) -> tuple[float, bool]:
         exchange = self._exchange
@@ -366,7 +433,7 @@ class SharedTraining:
         weight, runs = exchange.own_weight()
         if weight:
             own *= own.dtype.type(runs / weight)
-        raw = np.float32(np.sqrt(norm_of(own)))
+        raw = np.float32(np.sqrt(self._squares(own)))
         broken = self.ranks.sum(np.array([0.0 if np.isfinite(raw) else 1.0]), DOING)[0]
         finite = broken == 0
         if finite or not self._scale:
@@ -399,7 +466,7 @@ class SharedTraining:
         place = self._exchange.buffer[start : start + self._share]
         place[:] = own[: place.size]
         self._copy_in("gradient", self._exchange.buffer)
-        squares = self.ranks.sum(np.array([norm_of(own)]), DOING)[0]
+        squares = self.ranks.sum(np.array([self._squares(own[: place.size], start)]), DOING)[0]
         exchange.account(exchange.reduction.bytes_of(exchange.storage), started)
         return float(squares)
 
@@ -414,86 +481,131 @@ class SharedTraining:
         self._exchange.traffic.bytes += self._exchange.storage.nbytes // self.ranks.size
         self._exchange.traffic.seconds += time.perf_counter() - started
 
-    def _range(self, weight: str) -> tuple[int, int]:
-        """Return the elements of a weight that this rank updates: the first, and the end."""
-        if not self._divided:
-            return 0, self._counts[self.weights.index(weight)]
+    def _range(self, weight: str) -> slice:
+        """Return the elements of a weight that this rank updates."""
         number = self.weights.index(weight)
         at, count = sum(self._counts[:number]), self._counts[number]
         start = self._share * self.ranks.rank
-        return min(max(start - at, 0), count), min(max(start + self._share - at, 0), count)
+        return slice(min(max(start - at, 0), count), min(max(start + self._share - at, 0), count))
 
-    def model_state_name(self, name: str, role: str, weight: str) -> str:
-        """Return the name under which a state is part of the state of the model."""
-        return name
+    def _without_share(self, name: str, weight: str) -> str:
+        """Return the name of the state of which a state may be this rank's share."""
+        if not self._divided or not weight:
+            return name
+        end = name.index(weight) + len(weight)
+        return name[:end] + re.sub(r"_view_\d$", "", name[end:])
 
     def partition(self) -> dict[str, dict[str, list[int]]]:
         """Return the shapes of the weights of which this rank has a part."""
-        cut = {weight for name, role, weight in self._states() if role == "weight" and name != weight}
         return {
-            weight: {"original_dim": list(self.shapes[weight]), "megatron_row_partition": [-1]}
-            for weight in sorted(cut)
+            weight: {"original_dim": list(self.shapes[whole]), "megatron_row_partition": [-1]}
+            for name, role, weight in sorted(self._states())
+            if role == "weight" and name != (whole := self._without_share(name, weight))
         }
 
     # ---- state of all ranks ----
 
+    @cached_property
+    def loadable(self) -> set[str]:
+        """Names of states, beside those that are listed, of which this rank lists its share."""
+        return {self._without_share(name, weight) for name, role, weight in self._states() if role in _WHOLE}
+
     def gather_state(self) -> dict[str, Array]:
         """Return the state that one process would have; every rank calls this."""
-        parts = []
-        for name, role, weight in self._states():
-            value = _ortrain.session_get_state(self._handle, name).numpy()
-            if role not in ("weight", "mixed_precision"):
-                parts.append((role, weight, name, value))
-            elif role == "mixed_precision":
-                copy = f"{weight}_fp16"  # of which there may be parts only
-                parts.append((role, weight, copy, _ortrain.session_get_state(self._handle, copy).numpy()))
-        for weight in self.weights:
-            parts.append(("weight", weight, weight, _ortrain.session_get_state(self._handle, weight).numpy()))
-        result: dict[str, Array] = {}
-        pieces: dict[str, list[Array]] = {}
-        for found in self.world.gather(parts, "gathering the state"):
-            for role, weight, name, value in found:
-                if role in ("Moment_1", "Moment_2") and self._divided:
-                    pieces.setdefault(f"{role}_{weight}", []).append(value)
-                elif role == "Update_Count":
-                    result.setdefault(f"{role}_{weight}", value)
-                else:
-                    result.setdefault(name, value)
-        for name, values in pieces.items():
-            result[name] = np.concatenate([value.ravel() for value in values]).reshape(
-                self.shapes[name[len("Moment_1_") :]]
-            )
+        result = {
+            self._whole_name(name, part.role, part.weight): part.value
+            for name, part in self._merged(self._complete()).items()
+        }
+        if random := next((s for s in self.world.gather(self.random_state(), GATHERING) if s), None):
+            result[RANDOM] = np.array(random)
         return dict(sorted(result.items()))
+
+    def _complete(self) -> dict[str, StatePart]:
+        """Return the states that this process would have if it were the only one with its part of the model."""
+        own: dict[str, StatePart] = {}
+        for name, role, weight in self._states():
+            whole = self._without_share(name, weight)
+            value = _ortrain.session_get_state(self._handle, whole if role in _WHOLE else name).numpy()
+            own[whole] = StatePart(role, weight, value)
+        found = self.ranks.gather({n: p for n, p in own.items() if p.role in self._differing}, GATHERING)
+        for name in {name for states in found for name in states}:
+            parts = [states[name] for states in found if name in states]
+            role, weight = parts[0].role, name[len(parts[0].role) + 1 :]
+            value = parts[0].value
+            if self._divided and role in MOMENTS:
+                value = np.concatenate([part.value.ravel() for part in parts]).reshape(self.shapes[weight])
+            own[name] = StatePart(role, parts[0].weight, value)
+        return own
+
+    @property
+    def _differing(self) -> tuple[str, ...]:
+        """Roles of states that are not the same on all ranks with the same weights."""
+        of_optimizer = (*MOMENTS, "Update_Count") if self._divided or self._adasum else ()
+        return ("statistics", *of_optimizer)
+
+    def _merged(self, own: dict[str, StatePart]) -> dict[str, StatePart]:
+        """Return the states of the whole model, from those of this part and of others."""
+        return own
+
+    def _whole_name(self, name: str, role: str, weight: str) -> str:
+        """Return the name that a state has in one process."""
+        return name
+
+    def _own_part(self, weight: str, array: Array) -> Array:
+        """Return this process's part of a weight's state, which may be divided by columns or rows."""
+        return array
+
+    def _whole_shape(self, weight: str) -> tuple[int, ...]:
+        """Return the shape of a weight in one process."""
+        return self.shapes[weight]
 
     def localized(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return what this rank keeps of a state of one process, under the names that it has here."""
-        here = {(role, weight): name for name, role, weight in self._states() if role != "weight"}
-        roles = {
-            f"{role}_{weight}": (role, weight)
-            for role in ("Moment_1", "Moment_2", "Update_Count")
-            for weight in self.weights
-        }
+        own_names = {name for name, _, _ in self._states()}
+        roles = (*MOMENTS, "Update_Count")
+        updated_elsewhere = {f"{role}_{weight}" for role in roles for weight in self._whole_weight.values()}
         result: dict[str, Any] = {}
         for name, value in state.items():
             if name == RANDOM:
                 seed, number = map(int, value.numpy() if isinstance(value, OrtValue) else value)
                 result[name] = self._drawing(seed, number)
                 continue
-            role, weight = roles.get(name, ("", ""))
-            own = here.get((role, weight), name)
-            if not role or (own == name and (role, weight) in here):
-                result[name] = value
-            elif (role, weight) in here:
-                start, end = self._range(weight)
-                array = value.numpy() if isinstance(value, OrtValue) else np.asarray(value)
-                if role != "Update_Count" and array.size != self._counts[self.weights.index(weight)]:
-                    raise invalid(
-                        f"load_state: Tensor size mismatch: {name!r} has shape {self.shapes[weight]}, found {array.shape}"
-                    )
-                result[own] = (
-                    array if role == "Update_Count" else np.ascontiguousarray(array.ravel()[start:end])
+            if self._divided and name in updated_elsewhere - self._here.keys():
+                continue
+            own, without, role = self._here.get(name, (name, name, ""))
+            if role not in (*_WHOLE, *MOMENTS) or (own == name and name in own_names):
+                result[own] = value
+                continue
+            weight = without[len(role) + 1 :] if role in MOMENTS else self._weight_of[without]
+            array = value.numpy() if isinstance(value, OrtValue) else np.asarray(value)
+            if array.size != np.prod(self._whole_shape(weight)):
+                raise invalid(
+                    f"load_state: Tensor size mismatch: {name!r} has shape {self._whole_shape(weight)}, "
+                    f"found {array.shape}"
                 )
+            array = self._own_part(weight, array)
+            result[own] = array.ravel()[self._range(weight)] if self._divided and role in MOMENTS else array
         return result
+
+    @cached_property
+    def _here(self) -> dict[str, tuple[str, str, str]]:
+        """Of each state by its name in one process: its name here, that without this rank's share, and its role."""
+        here = {}
+        for name, role, weight in self._states():
+            without = self._without_share(name, weight)
+            whole = self._whole_name(without, role, weight)
+            here[whole] = without if role in _WHOLE else name, without, role
+        return here
+
+    @cached_property
+    def _weight_of(self) -> dict[str, str]:
+        """The weight that this process has, by the name of it and of its copy of 16 bits."""
+        local = {whole: weight for weight, whole in self._whole_weight.items()}
+        return {
+            self._without_share(name, weight): local[weight]
+            for name, role, weight in self._states()
+            if role in _WHOLE
+        }
 
 
 def gather_state(session: TrainingSession) -> dict[str, Array]:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain import _ortrain
+from ortrain._ortrain import OrtValue
 from ortrain.distributed.communicator import Communicator
 
 Array = npt.NDArray[Any]
@@ -16,31 +18,46 @@ WIRES = ("float32", "bfloat16")
 
 DOING = "all-reduce of the gradients"
 
-
-def to_bfloat16(values: Array) -> npt.NDArray[np.uint16]:
-    """Return float32 values rounded to bfloat16, to the nearest and to even, as their upper 16 bits."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
-    nan = np.isnan(values)
-    if nan.any():  # rounding could carry a NaN over to infinity or zero
-        rounded[nan] = 0x7FC0
-    halves: npt.NDArray[np.uint16] = rounded.astype(np.uint16)
-    return halves
+_BFLOAT16 = 16
+"""ONNX's number of the type."""
 
 
-def from_bfloat16(halves: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """Return float32 values from the upper 16 bits of each."""
-    values: npt.NDArray[np.float32] = (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return values
+Halves = npt.NDArray[np.uint16]
 
 
-def _added(halves: npt.NDArray[np.uint16], ranks: int) -> npt.NDArray[np.float32]:
-    """Return the sum of what so many ranks have sent, in their order."""
-    shares = from_bfloat16(halves).reshape(ranks, -1)
-    total: npt.NDArray[np.float32] = shares[0].copy()
-    for other in shares[1:]:
-        total += other
-    return total
+def _as_value(halves: Halves) -> OrtValue:
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(halves, _BFLOAT16)
+
+
+def narrow(values: npt.NDArray[np.float32], halves: Halves) -> None:
+    """Write float32 values as bfloat16, rounded to the nearest and to even, into an array of their upper 16 bits."""
+    _ortrain.convert_floats(OrtValue.ortvalue_from_numpy(values), _as_value(halves))
+
+
+def widen(halves: Halves, values: npt.NDArray[np.float32]) -> None:
+    """Write values given by their upper 16 bits as float32."""
+    _ortrain.convert_floats(_as_value(halves), OrtValue.ortvalue_from_numpy(values))
+
+
+class _Room:
+    """Memory for a sum in bfloat16, which the next one of the same size uses again."""
+
+    def __init__(self, count: int, ranks: int) -> None:
+        share = -(-count // ranks)
+        self.all = np.zeros(share * ranks, np.uint16)
+        self.received = np.empty_like(self.all)
+        self.own = np.empty(share, np.uint16)
+        self._total = np.empty(share, np.float32)
+        self._other = np.empty_like(self._total)
+
+    def added(self) -> npt.NDArray[np.float32]:
+        """Return the sum of what the ranks have sent, in their order."""
+        first, *others = self.received.reshape(-1, self.own.size)
+        widen(first, self._total)
+        for other in others:
+            widen(other, self._other)
+            self._total += self._other
+        return self._total
 
 
 class _Sum:
@@ -70,23 +87,25 @@ class _SumInHalves(_Sum):
     to all in bfloat16. So a value is rounded twice, however many ranks there are.
     """
 
-    def __init__(self, ranks: Communicator, part: Array) -> None:
+    def __init__(self, ranks: Communicator, part: Array, rooms: dict[int, list[_Room]]) -> None:
         self._ranks, self._part = ranks, part
-        share = -(-part.size // ranks.size)
-        self._all = np.zeros(share * ranks.size, np.uint16)
-        self._all[: part.size] = to_bfloat16(part)
-        self._received = np.empty_like(self._all)
-        self._total: npt.NDArray[np.uint16] | None = None
-        self._request = ranks.data.Ialltoall(self._all, self._received)
+        self._rooms = rooms.setdefault(part.size, [])
+        self._room = self._rooms.pop() if self._rooms else _Room(part.size, ranks.size)
+        narrow(part, self._room.all[: part.size])
+        self._answers = False
+        self._request = ranks.data.Ialltoall(self._room.all, self._room.received)
 
     def poll(self) -> bool:
         if not self._ranks.done(self._request, DOING):
             return False
-        if self._total is not None:
-            self._part[:] = from_bfloat16(self._all)[: self._part.size]
+        room = self._room
+        if self._answers:
+            widen(room.all[: self._part.size], self._part)
+            self._rooms.append(room)
             return True
-        self._total = to_bfloat16(_added(self._received, self._ranks.size))
-        self._request = self._ranks.answers.Iallgather(self._total, self._all)
+        narrow(room.added(), room.own)
+        self._answers = True
+        self._request = self._ranks.answers.Iallgather(room.own, room.all)
         return False
 
 
@@ -102,11 +121,15 @@ class Reduction:
         self._ranks = ranks
         self._wire = wire
         self._sums: list[_Sum] = []
+        self._rooms: dict[int, list[_Room]] = {}
 
     def start(self, part: Array) -> None:
         """Start to overwrite a contiguous part of an array with its sum."""
         if part.size > 0:
-            self._sums.append((_SumInHalves if self._in_halves(part) else _Sum)(self._ranks, part))
+            in_halves = self._in_halves(part)
+            self._sums.append(
+                _SumInHalves(self._ranks, part, self._rooms) if in_halves else _Sum(self._ranks, part)
+            )
 
     def bytes_of(self, values: Array) -> int:
         """Return how many bytes an array takes on the wire."""
@@ -118,9 +141,12 @@ class Reduction:
     def share(self, values: Array) -> Array:
         """Return the sum of this rank's share of `values`, of which all ranks have equal shares; overwrite `values`."""
         if self._in_halves(values):
-            received = np.empty(values.size, np.uint16)
-            self._ranks.wait(self._ranks.data.Ialltoall(to_bfloat16(values), received), DOING)
-            return _added(received, self._ranks.size)
+            rooms = self._rooms.setdefault(values.size, [])
+            room = rooms.pop() if rooms else _Room(values.size, self._ranks.size)
+            rooms.append(room)
+            narrow(values, room.all)
+            self._ranks.wait(self._ranks.data.Ialltoall(room.all, room.received), DOING)
+            return room.added()
         in_place = self._ranks.mpi.IN_PLACE
         self._ranks.wait(self._ranks.data.Ireduce_scatter_block(in_place, values), DOING)
         own: Array = values[: values.size // self._ranks.size].copy()

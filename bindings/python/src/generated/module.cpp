@@ -739,4 +739,10 @@ PYBIND11_MODULE(_ortrain, m) {
     }
     return take_bytes(out, out_length);
   }, py::arg("model_data"), py::arg("format"), "Writes a model as ONNX or in ORT format, whichever of the two it is in.");
+  m.def("convert_floats", [](const Value& source, const Value& target) {
+    {
+      const GilReleased released;
+      check(extension_api().ConvertFloats(source.raw(), target.raw()));
+    }
+  }, py::arg("source"), py::arg("target"), "Converts the elements of a tensor between float and a type of 16 bits.");
 }

@@ -486,5 +486,6 @@ void ReadModel(const ORTCHAR_T* model_path, OrtModel** model);
 void ReadModelFromArray(const void* model_data, size_t model_data_length, OrtModel** model);
 void ModelGetGraph(const OrtModel* model, const OrtGraph** graph);
 void SerializeModel(const OrtModel* model, OrtAllocator* allocator, void** out, size_t* out_length);
+void ConvertFloats(const OrtValue* source, OrtValue* target);
 
 }  // namespace ortrain::capi

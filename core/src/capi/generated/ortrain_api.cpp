@@ -647,6 +647,14 @@ OrtStatus* ORT_API_CALL SerializeModel(const OrtModel* model, OrtAllocator* allo
   });
 }
 
+OrtStatus* ORT_API_CALL ConvertFloats(const OrtValue* source, OrtValue* target) noexcept {
+  return guarded("ConvertFloats", [&] {
+    check_pointer(source, "source");
+    check_pointer(target, "target");
+    capi::ConvertFloats(source, target);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -724,7 +732,8 @@ const OrtrainApi ortrain_api = {
     .ReadModelFromArray = entry::ReadModelFromArray,
     .ModelGetGraph = entry::ModelGetGraph,
     .SerializeModel = entry::SerializeModel,
+    .ConvertFloats = entry::ConvertFloats,
 };
-static_assert(sizeof(OrtrainApi) == 73 * sizeof(void*), "OrtrainApi has 73 slots");
+static_assert(sizeof(OrtrainApi) == 74 * sizeof(void*), "OrtrainApi has 74 slots");
 
 }  // namespace ortrain::capi

@@ -9,6 +9,7 @@
 #include "op/operator.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "runtime/convert.h"
+#include "runtime/rank_sum.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -275,6 +276,8 @@ Kernel adam_kernel(KernelContext& c) {
 //     c = 1 - alpha^T, d = 1 - beta^T where do_bias_correction is set, else 1
 //     r = m'/c / (sqrt(v'/d) + epsilon) + lambda w
 //     w' = w - R phi r,   phi = |w| / |r| between ratio_min and ratio_max; 1 where one of the norms is 0
+// With the attribute `divided`, a weight's name, the group is a part of that weight, of which other processes
+// have the rest, and the norms are those of the whole.
 // Outputs are T + 1, then for each group w', w' - w, m', v' and w' of 16 bits. Where update_signal is false
 // nothing changes. Nodes that share the step leave its output out, but for the last of them.
 
@@ -357,6 +360,9 @@ Kernel lamb_kernel(KernelContext& c) {
     largest = std::max(largest, group.p.n);
     width = std::max(width, size_of(group.p.dtype));
   }
+  const std::string whole = node.string_or("divided", "");
+  c.expect(whole.empty() || groups.size() == 1, "attribute 'divided' is for one group of weights, found ",
+           groups.size());
   // Only a node with that output counts.
   const Updated count = c.has_output(0) ? count_of(c, 4, 0) : Updated{};
   const Scalar step = count.state.defined() ? Scalar{count.state, DType::kInt64} : scalar(c, 4, "the step");
@@ -371,7 +377,13 @@ Kernel lamb_kernel(KernelContext& c) {
         const double divisor = signals.divisor(f, group.longest);
         lamb_direction(run, group.adam.factors(1, t, 1 / divisor), group.decay, r);
         if (smallest > 0) raise(run, smallest);
-        const double norm_w = norm(run.dtype, run.weights, run.n), norm_r = norm(run.dtype, r, run.n);
+        double norm_w = norm(run.dtype, run.weights, run.n), norm_r = norm(run.dtype, r, run.n);
+        if (!whole.empty()) {
+          double squares[] = {norm_w * norm_w, norm_r * norm_r};
+          sum_over_ranks(reinterpret_cast<std::byte*>(squares), 2, DType::kDouble, whole.c_str());
+          norm_w = std::sqrt(squares[0]);
+          norm_r = std::sqrt(squares[1]);
+        }
         const double phi = norm_w > 0 && norm_r > 0 ? std::clamp(norm_w / norm_r, low, high) : 1;
         sgd({run.dtype, run.weights, r, nullptr, nullptr, run.n}, rate.at(f) * phi);
       });
