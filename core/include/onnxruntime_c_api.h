@@ -276,7 +276,7 @@ typedef enum OrtMemoryInfoDeviceType {
   OrtMemoryInfoDeviceType_NPU = 3  /**< NPU. */
 } OrtMemoryInfoDeviceType;
 
-/** Layouts of sparse tensors; none is implemented. */
+/** How a sparse tensor states the places of its values. */
 typedef enum OrtSparseFormat {
   ORT_SPARSE_UNDEFINED = 0,  /**< None. */
   ORT_SPARSE_COO = 1,  /**< Coordinates. */
@@ -284,7 +284,7 @@ typedef enum OrtSparseFormat {
   ORT_SPARSE_BLOCK_SPARSE = 4  /**< Blocks. */
 } OrtSparseFormat;
 
-/** Index arrays of sparse tensors; none is implemented. */
+/** The indices of sparse tensors. */
 typedef enum OrtSparseIndicesFormat {
   ORT_SPARSE_COO_INDICES = 0,  /**< Coordinates. */
   ORT_SPARSE_CSR_INNER_INDICES = 1,  /**< Columns of compressed rows. */
@@ -1948,50 +1948,190 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* UnregisterAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info) NO_EXCEPTION;
 
-  /** Whether a value is a sparse tensor. It never is.
+  /** Whether a value is a sparse tensor.
    *
    * \param[in] value The value.
-   * \param[out] out Always 0.
+   * \param[out] out 1 if it is, else 0.
    */
   OrtStatus*(ORT_API_CALL* IsSparseTensor)(const OrtValue* value, int* out) NO_EXCEPTION;
 
-  /** Slot 179, not implemented. */
+  /** Creates a sparse tensor without elements, which one of the calls that fill it completes.
+   *
+   * \param[in] allocator Where its values and indices will be stored.
+   * \param[in] dense_shape Its dimensions. As many as dense_shape_len says.
+   * \param[in] dense_shape_len Its rank. In dimensions.
+   * \param[in] type Type of its elements.
+   * \param[out] out The sparse tensor. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when a dimension is negative.
+   * \retval ORT_NOT_IMPLEMENTED when sparse tensors of this type are not supported.
+   */
   OrtStatus*(ORT_API_CALL* CreateSparseTensorAsOrtValue)(OrtAllocator* allocator, const int64_t* dense_shape, size_t dense_shape_len, ONNXTensorElementDataType type, OrtValue** out) NO_EXCEPTION;
 
-  /** Slot 180, not implemented. */
+  /** Copies values and their coordinates into a sparse tensor.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
+   * \param[in] data_mem_info Location of the values and indices.
+   * \param[in] values_shape The dimensions of the values, [n]. As many as values_shape_len says.
+   * \param[in] values_shape_len Their rank. In dimensions.
+   * \param[in] values The values; of a tensor of strings, pointers to these. Null if there are none.
+   * \param[in] indices_data The places of the values: n numbers, counting elements in row-major order,
+   *     or n pairs of row and column. As many as indices_num says.
+   * \param[in] indices_num How many, n or 2 n. In numbers.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when the number of indices does not fit the values, or one is out of
+   *     range.
+   * \retval ORT_FAIL when the tensor has indices already, or stands over memory of the caller.
+   */
   OrtStatus*(ORT_API_CALL* FillSparseTensorCoo)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_data, size_t indices_num) NO_EXCEPTION;
 
-  /** Slot 181, not implemented. */
+  /** Copies values and their places by rows into a sparse matrix.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
+   * \param[in] data_mem_info Location of the values and indices.
+   * \param[in] values_shape The dimensions of the values, [n]. As many as values_shape_len says.
+   * \param[in] values_shape_len Their rank. In dimensions.
+   * \param[in] values The values, row by row; of a tensor of strings, pointers to these. Null if there
+   *     are none.
+   * \param[in] inner_indices_data The column of each value. As many as inner_indices_num says.
+   * \param[in] inner_indices_num How many. In numbers.
+   * \param[in] outer_indices_data Where in the values each row begins, followed by their number. As many
+   *     as outer_indices_num says.
+   * \param[in] outer_indices_num How many: the number of rows and 1, or 0 if there are no values. In
+   *     numbers.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when the number of columns is not that of the values, or an index is
+   *     out of range.
+   * \retval ORT_FAIL when it is no matrix, the number of rows does not fit, the tensor has indices
+   *     already, or stands over memory of the caller.
+   */
   OrtStatus*(ORT_API_CALL* FillSparseTensorCsr)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* inner_indices_data, size_t inner_indices_num, const int64_t* outer_indices_data, size_t outer_indices_num) NO_EXCEPTION;
 
-  /** Slot 182, not implemented. */
+  /** Copies blocks of values and their places into a sparse tensor.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
+   * \param[in] data_mem_info Location of the values and indices.
+   * \param[in] values_shape The dimensions of the values: the number of blocks, then those of a block.
+   *     As many as values_shape_len says.
+   * \param[in] values_shape_len Their rank, 3 or more. In dimensions.
+   * \param[in] values The values; of a tensor of strings, pointers to these. Null if there are none.
+   * \param[in] indices_shape_data The dimensions of the indices: 2, and the number of blocks. As many as
+   *     indices_shape_len says.
+   * \param[in] indices_shape_len Their rank, 2. In dimensions.
+   * \param[in] indices_data The places of the blocks. Null if there are none.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_FAIL when the shapes do not fit, the tensor has indices already, or stands over memory
+   *     of the caller.
+   */
   OrtStatus*(ORT_API_CALL* FillSparseTensorBlockSparse)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_shape_data, size_t indices_shape_len, const int32_t* indices_data) NO_EXCEPTION;
 
-  /** Slot 183, not implemented. */
+  /** Creates a sparse tensor over values of the caller, which must outlive it; one of the calls that use
+   * indices completes it.
+   *
+   * \param[in] info Location of the memory.
+   * \param[in] p_data The values. Null if there are none.
+   * \param[in] dense_shape Its dimensions. As many as dense_shape_len says.
+   * \param[in] dense_shape_len Its rank. In dimensions.
+   * \param[in] values_shape The dimensions of the values. As many as values_shape_len says.
+   * \param[in] values_shape_len Their rank. In dimensions.
+   * \param[in] type Type of its elements, which cannot be strings.
+   * \param[out] out The sparse tensor. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when a dimension is negative, or the elements are strings.
+   * \retval ORT_NOT_IMPLEMENTED when sparse tensors of this type are not supported.
+   */
   OrtStatus*(ORT_API_CALL* CreateSparseTensorWithValuesAsOrtValue)(const OrtMemoryInfo* info, void* p_data, const int64_t* dense_shape, size_t dense_shape_len, const int64_t* values_shape, size_t values_shape_len, ONNXTensorElementDataType type, OrtValue** out) NO_EXCEPTION;
 
-  /** Slot 184, not implemented. */
+  /** Gives coordinates to the values of a sparse tensor. They stay in the caller's memory, which must
+   * outlive it.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
+   * \param[in] indices_data The places of the n values: n numbers, counting elements in row-major order,
+   *     or n pairs of row and column. As many as indices_num says.
+   * \param[in] indices_num How many, n or 2 n. In numbers.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when the number of indices does not fit the values, or one is out of
+   *     range.
+   * \retval ORT_FAIL when the tensor has indices already.
+   */
   OrtStatus*(ORT_API_CALL* UseCooIndices)(OrtValue* ort_value, int64_t* indices_data, size_t indices_num) NO_EXCEPTION;
 
-  /** Slot 185, not implemented. */
+  /** Gives places by rows to the values of a sparse matrix. They stay in the caller's memory, which must
+   * outlive it.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
+   * \param[in] inner_data The column of each value. As many as inner_num says.
+   * \param[in] inner_num How many. In numbers.
+   * \param[in] outer_data Where in the values each row begins, followed by their number. As many as
+   *     outer_num says.
+   * \param[in] outer_num How many: the number of rows and 1, or 0 if there are no values. In numbers.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when the number of columns is not that of the values, or an index is
+   *     out of range.
+   * \retval ORT_FAIL when it is no matrix, the number of rows does not fit, or the tensor has indices
+   *     already.
+   */
   OrtStatus*(ORT_API_CALL* UseCsrIndices)(OrtValue* ort_value, int64_t* inner_data, size_t inner_num, int64_t* outer_data, size_t outer_num) NO_EXCEPTION;
 
-  /** Slot 186, not implemented. */
+  /** Gives places to the blocks of a sparse tensor. They stay in the caller's memory, which must outlive
+   * it.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
+   * \param[in] indices_shape The dimensions of the indices: 2, and the number of blocks. As many as
+   *     indices_shape_len says.
+   * \param[in] indices_shape_len Their rank, 2. In dimensions.
+   * \param[in] indices_data The places of the blocks. Null if there are none.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_FAIL when the shapes do not fit, or the tensor has indices already.
+   */
   OrtStatus*(ORT_API_CALL* UseBlockSparseIndices)(OrtValue* ort_value, const int64_t* indices_shape, size_t indices_shape_len, int32_t* indices_data) NO_EXCEPTION;
 
-  /** Slot 187, not implemented. */
+  /** How a sparse tensor states the places of its values.
+   *
+   * \param[in] ort_value The sparse tensor.
+   * \param[out] out The format; ORT_SPARSE_UNDEFINED before it has indices.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   */
   OrtStatus*(ORT_API_CALL* GetSparseTensorFormat)(const OrtValue* ort_value, OrtSparseFormat* out) NO_EXCEPTION;
 
-  /** Slot 188, not implemented. */
+  /** The type and shape of the values of a sparse tensor.
+   *
+   * \param[in] ort_value The sparse tensor.
+   * \param[out] out Their type and shape. Freed with ReleaseTensorTypeAndShapeInfo.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_FAIL when it has no indices yet.
+   */
   OrtStatus*(ORT_API_CALL* GetSparseTensorValuesTypeAndShape)(const OrtValue* ort_value, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
 
-  /** Slot 189, not implemented. */
+  /** The values of a sparse tensor. Strings are read as those of a tensor, with GetStringTensorContent()
+   * for instance.
+   *
+   * \param[in] ort_value The sparse tensor.
+   * \param[out] out The values. Valid as long as ort_value.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when they are strings.
+   * \retval ORT_FAIL when it has no indices yet.
+   */
   OrtStatus*(ORT_API_CALL* GetSparseTensorValues)(const OrtValue* ort_value, const void** out) NO_EXCEPTION;
 
-  /** Slot 190, not implemented. */
+  /** The type and shape of indices of a sparse tensor.
+   *
+   * \param[in] ort_value The sparse tensor.
+   * \param[in] indices_format Which of its indices.
+   * \param[out] out Their type and shape. Freed with ReleaseTensorTypeAndShapeInfo.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_FAIL when it has no such indices.
+   */
   OrtStatus*(ORT_API_CALL* GetSparseTensorIndicesTypeShape)(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
 
-  /** Slot 191, not implemented. */
+  /** Indices of a sparse tensor.
+   *
+   * \param[in] ort_value The sparse tensor.
+   * \param[in] indices_format Which of its indices.
+   * \param[out] num_indices How many numbers. In numbers.
+   * \param[out] indices The numbers: 32-bit integers of blocks, otherwise 64-bit ones. As many as
+   *     num_indices says. Valid as long as ort_value.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_FAIL when it has no such indices.
+   */
   OrtStatus*(ORT_API_CALL* GetSparseTensorIndices)(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, size_t* num_indices, const void** indices) NO_EXCEPTION;
 
   /** Whether a value holds anything. Only an empty optional value does not.

@@ -12,6 +12,7 @@
 #include "artifacts/training_graph.h"
 #include "artifacts/training_model.h"
 #include "capi/maps.h"
+#include "capi/sparse.h"
 #include "graph/graph.h"
 #include "onnxruntime_c_api.h"
 #include "onnxruntime_training_c_api.h"
@@ -70,7 +71,9 @@ struct OrtRunOptions {
 
 struct OrtValue {
   ortrain::Value value;
-  std::shared_ptr<OrtMaps> maps = nullptr;  // if it is a map or a sequence of maps; `value` is nothing then
+  // `value` is nothing if it is a map, a sequence of maps, or a sparse tensor.
+  std::shared_ptr<OrtMaps> maps = nullptr;
+  std::shared_ptr<OrtSparseTensor> sparse = nullptr;
 };
 
 struct OrtPrepackedWeightsContainer {};
@@ -123,6 +126,9 @@ struct OrtSession {
   std::unique_ptr<Draft> draft;
   std::shared_ptr<const OrtLogger> logger;
   ortrain::capi::MapPorts maps;
+  ortrain::capi::SparsePorts sparse;
+  std::vector<ortrain::ValueInfo> shown_inputs,
+      shown_outputs;               // those of the model, of which some are sparse
   ortrain::Background background;  // its runs; the last member, because they use the others
 
   // Throws kFail if the session is not finalized.
@@ -218,8 +224,10 @@ DType dtype_of(ONNXTensorElementDataType type);
 Tensor copy_tensor(OrtAllocator* allocator, const Tensor& tensor);
 
 OrtTensorTypeAndShapeInfo describe(const Tensor& tensor);
+OrtTensorTypeAndShapeInfo describe(const OrtSparseTensor& tensor);  // with all elements
 OrtTypeInfo type_of(const ValueInfo& info);
 OrtTypeInfo type_of(const MapType& type);
+OrtTypeInfo type_of_sparse(const ValueInfo& info);
 
 std::vector<std::string> texts(const char* const* names, size_t count);
 // The tensor in a value; throws if it is a sequence or empty.
@@ -244,6 +252,14 @@ void check_threads(int count);
 
 // The session of a model. `session` is what it becomes: a new one, or one that was a draft.
 void start_session(OrtSession& session, SessionOptions settings, Model model, ModelNotes notes);
+
+// Values for the inputs of a session's graph, which has tensors for a map or a sparse tensor.
+struct GivenValues {
+  std::vector<std::string> names;
+  std::vector<Value> values;
+};
+// Adds what the graph takes for an input of the model. Throws kInvalidArgument for values of another kind.
+void add_input(const OrtSession& session, const std::string& name, const OrtValue& value, GivenValues& to);
 
 // Writes a message to the environment's log.
 void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const std::string& message);

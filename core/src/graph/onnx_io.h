@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,7 @@ struct MapType {
 
 // What a model file states that no graph needs, for sessions that run a model forward.
 struct ModelNotes {
+  std::set<std::string> sparse;         // inputs and outputs that are sparse, which a session makes dense
   std::map<std::string, MapType> maps;  // values that are maps; elsewhere, they have the type of their values
   std::string graph_description;
   std::vector<ValueInfo> overridable;  // initializers that are inputs as well: default values of inputs

@@ -1251,9 +1251,106 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr IsSparseTensorCall(OrtValueHandle value, out int @out);
         private static IsSparseTensorCall isSparseTensor;
-        /// <summary>Whether a value is a sparse tensor. It never is.</summary>
+        /// <summary>Whether a value is a sparse tensor.</summary>
         internal static IsSparseTensorCall IsSparseTensor => isSparseTensor ??
             (isSparseTensor = NativeTables.Bind<IsSparseTensorCall>(NativeTables.OrtApi, 178));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateSparseTensorAsOrtValueCall(IntPtr allocator, long[] denseShape, UIntPtr denseShapeLen, TensorElementType type, out IntPtr @out);
+        private static CreateSparseTensorAsOrtValueCall createSparseTensorAsOrtValue;
+        /// <summary>Creates a sparse tensor without elements, which one of the calls that fill it
+        /// completes.</summary>
+        internal static CreateSparseTensorAsOrtValueCall CreateSparseTensorAsOrtValue => createSparseTensorAsOrtValue ??
+            (createSparseTensorAsOrtValue = NativeTables.Bind<CreateSparseTensorAsOrtValueCall>(NativeTables.OrtApi, 179));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr FillSparseTensorCooCall(OrtValueHandle ortValue, OrtMemoryInfo dataMemInfo, long[] valuesShape, UIntPtr valuesShapeLen, IntPtr values, long[] indicesData, UIntPtr indicesNum);
+        private static FillSparseTensorCooCall fillSparseTensorCoo;
+        /// <summary>Copies values and their coordinates into a sparse tensor.</summary>
+        internal static FillSparseTensorCooCall FillSparseTensorCoo => fillSparseTensorCoo ??
+            (fillSparseTensorCoo = NativeTables.Bind<FillSparseTensorCooCall>(NativeTables.OrtApi, 180));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr FillSparseTensorCsrCall(OrtValueHandle ortValue, OrtMemoryInfo dataMemInfo, long[] valuesShape, UIntPtr valuesShapeLen, IntPtr values, long[] innerIndicesData, UIntPtr innerIndicesNum, long[] outerIndicesData, UIntPtr outerIndicesNum);
+        private static FillSparseTensorCsrCall fillSparseTensorCsr;
+        /// <summary>Copies values and their places by rows into a sparse matrix.</summary>
+        internal static FillSparseTensorCsrCall FillSparseTensorCsr => fillSparseTensorCsr ??
+            (fillSparseTensorCsr = NativeTables.Bind<FillSparseTensorCsrCall>(NativeTables.OrtApi, 181));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr FillSparseTensorBlockSparseCall(OrtValueHandle ortValue, OrtMemoryInfo dataMemInfo, long[] valuesShape, UIntPtr valuesShapeLen, IntPtr values, long[] indicesShapeData, UIntPtr indicesShapeLen, int indicesData);
+        private static FillSparseTensorBlockSparseCall fillSparseTensorBlockSparse;
+        /// <summary>Copies blocks of values and their places into a sparse tensor.</summary>
+        internal static FillSparseTensorBlockSparseCall FillSparseTensorBlockSparse => fillSparseTensorBlockSparse ??
+            (fillSparseTensorBlockSparse = NativeTables.Bind<FillSparseTensorBlockSparseCall>(NativeTables.OrtApi, 182));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateSparseTensorWithValuesAsOrtValueCall(OrtMemoryInfo info, IntPtr pData, long[] denseShape, UIntPtr denseShapeLen, long[] valuesShape, UIntPtr valuesShapeLen, TensorElementType type, out IntPtr @out);
+        private static CreateSparseTensorWithValuesAsOrtValueCall createSparseTensorWithValuesAsOrtValue;
+        /// <summary>Creates a sparse tensor over values of the caller, which must outlive it; one of the calls
+        /// that use indices completes it.</summary>
+        internal static CreateSparseTensorWithValuesAsOrtValueCall CreateSparseTensorWithValuesAsOrtValue => createSparseTensorWithValuesAsOrtValue ??
+            (createSparseTensorWithValuesAsOrtValue = NativeTables.Bind<CreateSparseTensorWithValuesAsOrtValueCall>(NativeTables.OrtApi, 183));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UseCooIndicesCall(OrtValueHandle ortValue, long[] indicesData, UIntPtr indicesNum);
+        private static UseCooIndicesCall useCooIndices;
+        /// <summary>Gives coordinates to the values of a sparse tensor. They stay in the caller's memory, which
+        /// must outlive it.</summary>
+        internal static UseCooIndicesCall UseCooIndices => useCooIndices ??
+            (useCooIndices = NativeTables.Bind<UseCooIndicesCall>(NativeTables.OrtApi, 184));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UseCsrIndicesCall(OrtValueHandle ortValue, long[] innerData, UIntPtr innerNum, long[] outerData, UIntPtr outerNum);
+        private static UseCsrIndicesCall useCsrIndices;
+        /// <summary>Gives places by rows to the values of a sparse matrix. They stay in the caller's memory,
+        /// which must outlive it.</summary>
+        internal static UseCsrIndicesCall UseCsrIndices => useCsrIndices ??
+            (useCsrIndices = NativeTables.Bind<UseCsrIndicesCall>(NativeTables.OrtApi, 185));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UseBlockSparseIndicesCall(OrtValueHandle ortValue, long[] indicesShape, UIntPtr indicesShapeLen, int indicesData);
+        private static UseBlockSparseIndicesCall useBlockSparseIndices;
+        /// <summary>Gives places to the blocks of a sparse tensor. They stay in the caller's memory, which must
+        /// outlive it.</summary>
+        internal static UseBlockSparseIndicesCall UseBlockSparseIndices => useBlockSparseIndices ??
+            (useBlockSparseIndices = NativeTables.Bind<UseBlockSparseIndicesCall>(NativeTables.OrtApi, 186));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSparseTensorFormatCall(OrtValueHandle ortValue, out int @out);
+        private static GetSparseTensorFormatCall getSparseTensorFormat;
+        /// <summary>How a sparse tensor states the places of its values.</summary>
+        internal static GetSparseTensorFormatCall GetSparseTensorFormat => getSparseTensorFormat ??
+            (getSparseTensorFormat = NativeTables.Bind<GetSparseTensorFormatCall>(NativeTables.OrtApi, 187));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSparseTensorValuesTypeAndShapeCall(OrtValueHandle ortValue, out IntPtr @out);
+        private static GetSparseTensorValuesTypeAndShapeCall getSparseTensorValuesTypeAndShape;
+        /// <summary>The type and shape of the values of a sparse tensor.</summary>
+        internal static GetSparseTensorValuesTypeAndShapeCall GetSparseTensorValuesTypeAndShape => getSparseTensorValuesTypeAndShape ??
+            (getSparseTensorValuesTypeAndShape = NativeTables.Bind<GetSparseTensorValuesTypeAndShapeCall>(NativeTables.OrtApi, 188));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSparseTensorValuesCall(OrtValueHandle ortValue, out IntPtr @out);
+        private static GetSparseTensorValuesCall getSparseTensorValues;
+        /// <summary>The values of a sparse tensor. Strings are read as those of a tensor, with
+        /// GetStringTensorContent() for instance.</summary>
+        internal static GetSparseTensorValuesCall GetSparseTensorValues => getSparseTensorValues ??
+            (getSparseTensorValues = NativeTables.Bind<GetSparseTensorValuesCall>(NativeTables.OrtApi, 189));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSparseTensorIndicesTypeShapeCall(OrtValueHandle ortValue, int indicesFormat, out IntPtr @out);
+        private static GetSparseTensorIndicesTypeShapeCall getSparseTensorIndicesTypeShape;
+        /// <summary>The type and shape of indices of a sparse tensor.</summary>
+        internal static GetSparseTensorIndicesTypeShapeCall GetSparseTensorIndicesTypeShape => getSparseTensorIndicesTypeShape ??
+            (getSparseTensorIndicesTypeShape = NativeTables.Bind<GetSparseTensorIndicesTypeShapeCall>(NativeTables.OrtApi, 190));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSparseTensorIndicesCall(OrtValueHandle ortValue, int indicesFormat, out UIntPtr numIndices, out IntPtr indices);
+        private static GetSparseTensorIndicesCall getSparseTensorIndices;
+        /// <summary>Indices of a sparse tensor.</summary>
+        internal static GetSparseTensorIndicesCall GetSparseTensorIndices => getSparseTensorIndices ??
+            (getSparseTensorIndices = NativeTables.Bind<GetSparseTensorIndicesCall>(NativeTables.OrtApi, 191));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr HasValueCall(OrtValueHandle value, out int @out);

@@ -1305,6 +1305,122 @@ OrtStatus* ORT_API_CALL IsSparseTensor(const OrtValue* value, int* out) noexcept
   });
 }
 
+OrtStatus* ORT_API_CALL CreateSparseTensorAsOrtValue(OrtAllocator* allocator, const int64_t* dense_shape, size_t dense_shape_len, ONNXTensorElementDataType type, OrtValue** out) noexcept {
+  return guarded("CreateSparseTensorAsOrtValue", [&] {
+    check_allocator(allocator, "allocator");
+    check_array(dense_shape, dense_shape_len, "dense_shape", "dense_shape_len");
+    check_pointer(out, "out");
+    capi::CreateSparseTensorAsOrtValue(allocator, dense_shape, dense_shape_len, type, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL FillSparseTensorCoo(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_data, size_t indices_num) noexcept {
+  return guarded("FillSparseTensorCoo", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(data_mem_info, "data_mem_info");
+    check_array(values_shape, values_shape_len, "values_shape", "values_shape_len");
+    check_array(indices_data, indices_num, "indices_data", "indices_num");
+    capi::FillSparseTensorCoo(ort_value, data_mem_info, values_shape, values_shape_len, values, indices_data, indices_num);
+  });
+}
+
+OrtStatus* ORT_API_CALL FillSparseTensorCsr(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* inner_indices_data, size_t inner_indices_num, const int64_t* outer_indices_data, size_t outer_indices_num) noexcept {
+  return guarded("FillSparseTensorCsr", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(data_mem_info, "data_mem_info");
+    check_array(values_shape, values_shape_len, "values_shape", "values_shape_len");
+    check_array(inner_indices_data, inner_indices_num, "inner_indices_data", "inner_indices_num");
+    check_array(outer_indices_data, outer_indices_num, "outer_indices_data", "outer_indices_num");
+    capi::FillSparseTensorCsr(ort_value, data_mem_info, values_shape, values_shape_len, values, inner_indices_data, inner_indices_num, outer_indices_data, outer_indices_num);
+  });
+}
+
+OrtStatus* ORT_API_CALL FillSparseTensorBlockSparse(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_shape_data, size_t indices_shape_len, const int32_t* indices_data) noexcept {
+  return guarded("FillSparseTensorBlockSparse", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(data_mem_info, "data_mem_info");
+    check_array(values_shape, values_shape_len, "values_shape", "values_shape_len");
+    check_array(indices_shape_data, indices_shape_len, "indices_shape_data", "indices_shape_len");
+    capi::FillSparseTensorBlockSparse(ort_value, data_mem_info, values_shape, values_shape_len, values, indices_shape_data, indices_shape_len, indices_data);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateSparseTensorWithValuesAsOrtValue(const OrtMemoryInfo* info, void* p_data, const int64_t* dense_shape, size_t dense_shape_len, const int64_t* values_shape, size_t values_shape_len, ONNXTensorElementDataType type, OrtValue** out) noexcept {
+  return guarded("CreateSparseTensorWithValuesAsOrtValue", [&] {
+    check_pointer(info, "info");
+    check_array(dense_shape, dense_shape_len, "dense_shape", "dense_shape_len");
+    check_array(values_shape, values_shape_len, "values_shape", "values_shape_len");
+    check_pointer(out, "out");
+    capi::CreateSparseTensorWithValuesAsOrtValue(info, p_data, dense_shape, dense_shape_len, values_shape, values_shape_len, type, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL UseCooIndices(OrtValue* ort_value, int64_t* indices_data, size_t indices_num) noexcept {
+  return guarded("UseCooIndices", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_array(indices_data, indices_num, "indices_data", "indices_num");
+    capi::UseCooIndices(ort_value, indices_data, indices_num);
+  });
+}
+
+OrtStatus* ORT_API_CALL UseCsrIndices(OrtValue* ort_value, int64_t* inner_data, size_t inner_num, int64_t* outer_data, size_t outer_num) noexcept {
+  return guarded("UseCsrIndices", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_array(inner_data, inner_num, "inner_data", "inner_num");
+    check_array(outer_data, outer_num, "outer_data", "outer_num");
+    capi::UseCsrIndices(ort_value, inner_data, inner_num, outer_data, outer_num);
+  });
+}
+
+OrtStatus* ORT_API_CALL UseBlockSparseIndices(OrtValue* ort_value, const int64_t* indices_shape, size_t indices_shape_len, int32_t* indices_data) noexcept {
+  return guarded("UseBlockSparseIndices", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_array(indices_shape, indices_shape_len, "indices_shape", "indices_shape_len");
+    capi::UseBlockSparseIndices(ort_value, indices_shape, indices_shape_len, indices_data);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSparseTensorFormat(const OrtValue* ort_value, OrtSparseFormat* out) noexcept {
+  return guarded("GetSparseTensorFormat", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(out, "out");
+    capi::GetSparseTensorFormat(ort_value, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSparseTensorValuesTypeAndShape(const OrtValue* ort_value, OrtTensorTypeAndShapeInfo** out) noexcept {
+  return guarded("GetSparseTensorValuesTypeAndShape", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(out, "out");
+    capi::GetSparseTensorValuesTypeAndShape(ort_value, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSparseTensorValues(const OrtValue* ort_value, const void** out) noexcept {
+  return guarded("GetSparseTensorValues", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(out, "out");
+    capi::GetSparseTensorValues(ort_value, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSparseTensorIndicesTypeShape(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, OrtTensorTypeAndShapeInfo** out) noexcept {
+  return guarded("GetSparseTensorIndicesTypeShape", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(out, "out");
+    capi::GetSparseTensorIndicesTypeShape(ort_value, indices_format, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSparseTensorIndices(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, size_t* num_indices, const void** indices) noexcept {
+  return guarded("GetSparseTensorIndices", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(num_indices, "num_indices");
+    check_pointer(indices, "indices");
+    capi::GetSparseTensorIndices(ort_value, indices_format, num_indices, indices);
+  });
+}
+
 OrtStatus* ORT_API_CALL HasValue(const OrtValue* value, int* out) noexcept {
   return guarded("HasValue", [&] {
     check_pointer(value, "value");
@@ -2906,19 +3022,19 @@ const OrtApi ort_api = {
     .RegisterAllocator = entry::RegisterAllocator,
     .UnregisterAllocator = entry::UnregisterAllocator,
     .IsSparseTensor = entry::IsSparseTensor,
-    .CreateSparseTensorAsOrtValue = NotImplemented<"CreateSparseTensorAsOrtValue", decltype(OrtApi::CreateSparseTensorAsOrtValue)>::call,
-    .FillSparseTensorCoo = NotImplemented<"FillSparseTensorCoo", decltype(OrtApi::FillSparseTensorCoo)>::call,
-    .FillSparseTensorCsr = NotImplemented<"FillSparseTensorCsr", decltype(OrtApi::FillSparseTensorCsr)>::call,
-    .FillSparseTensorBlockSparse = NotImplemented<"FillSparseTensorBlockSparse", decltype(OrtApi::FillSparseTensorBlockSparse)>::call,
-    .CreateSparseTensorWithValuesAsOrtValue = NotImplemented<"CreateSparseTensorWithValuesAsOrtValue", decltype(OrtApi::CreateSparseTensorWithValuesAsOrtValue)>::call,
-    .UseCooIndices = NotImplemented<"UseCooIndices", decltype(OrtApi::UseCooIndices)>::call,
-    .UseCsrIndices = NotImplemented<"UseCsrIndices", decltype(OrtApi::UseCsrIndices)>::call,
-    .UseBlockSparseIndices = NotImplemented<"UseBlockSparseIndices", decltype(OrtApi::UseBlockSparseIndices)>::call,
-    .GetSparseTensorFormat = NotImplemented<"GetSparseTensorFormat", decltype(OrtApi::GetSparseTensorFormat)>::call,
-    .GetSparseTensorValuesTypeAndShape = NotImplemented<"GetSparseTensorValuesTypeAndShape", decltype(OrtApi::GetSparseTensorValuesTypeAndShape)>::call,
-    .GetSparseTensorValues = NotImplemented<"GetSparseTensorValues", decltype(OrtApi::GetSparseTensorValues)>::call,
-    .GetSparseTensorIndicesTypeShape = NotImplemented<"GetSparseTensorIndicesTypeShape", decltype(OrtApi::GetSparseTensorIndicesTypeShape)>::call,
-    .GetSparseTensorIndices = NotImplemented<"GetSparseTensorIndices", decltype(OrtApi::GetSparseTensorIndices)>::call,
+    .CreateSparseTensorAsOrtValue = entry::CreateSparseTensorAsOrtValue,
+    .FillSparseTensorCoo = entry::FillSparseTensorCoo,
+    .FillSparseTensorCsr = entry::FillSparseTensorCsr,
+    .FillSparseTensorBlockSparse = entry::FillSparseTensorBlockSparse,
+    .CreateSparseTensorWithValuesAsOrtValue = entry::CreateSparseTensorWithValuesAsOrtValue,
+    .UseCooIndices = entry::UseCooIndices,
+    .UseCsrIndices = entry::UseCsrIndices,
+    .UseBlockSparseIndices = entry::UseBlockSparseIndices,
+    .GetSparseTensorFormat = entry::GetSparseTensorFormat,
+    .GetSparseTensorValuesTypeAndShape = entry::GetSparseTensorValuesTypeAndShape,
+    .GetSparseTensorValues = entry::GetSparseTensorValues,
+    .GetSparseTensorIndicesTypeShape = entry::GetSparseTensorIndicesTypeShape,
+    .GetSparseTensorIndices = entry::GetSparseTensorIndices,
     .HasValue = entry::HasValue,
     .KernelContext_GetGPUComputeStream = entry::KernelContext_GetGPUComputeStream,
     .GetTensorMemoryInfo = entry::GetTensorMemoryInfo,
