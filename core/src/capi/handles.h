@@ -1,6 +1,8 @@
 // The objects behind the handles of the C interface, and conversions between C types and those of the core.
 #pragma once
 
+#include <atomic>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -11,6 +13,7 @@
 
 #include "artifacts/training_graph.h"
 #include "artifacts/training_model.h"
+#include "capi/compile.h"
 #include "capi/maps.h"
 #include "capi/sparse.h"
 #include "graph/graph.h"
@@ -61,6 +64,7 @@ struct OrtArenaCfg {};
 
 struct OrtSessionOptions {
   ortrain::SessionOptions value;
+  std::shared_ptr<std::atomic<bool>> canceled = std::make_shared<std::atomic<bool>>(false);
   OrtLoggingFunction logging_function = nullptr;  // of the session; null: the environment's
   void* logging_parameter = nullptr;
 };
@@ -114,6 +118,15 @@ struct OrtTypeInfo {
 
 #include "capi/custom_handles.h"
 
+// What a program asks about the nodes of a session, each a part of the graph of its own.
+struct OrtEpAssignedNode {
+  std::string name, domain, type;
+};
+struct OrtEpAssignedSubgraph {
+  OrtEpAssignedNode node;
+  const OrtEpAssignedNode* nodes[1];
+};
+
 struct OrtSession {
   // What a session of the model editor is made of until it is finalized.
   struct Draft {
@@ -127,6 +140,8 @@ struct OrtSession {
   std::shared_ptr<const OrtLogger> logger;
   ortrain::capi::MapPorts maps;
   ortrain::capi::SparsePorts sparse;
+  std::deque<OrtEpAssignedSubgraph> parts;              // if the options ask for them
+  std::vector<const OrtEpAssignedSubgraph*> part_list;  // the same
   std::vector<ortrain::ValueInfo> shown_inputs,
       shown_outputs;               // those of the model, of which some are sparse
   ortrain::Background background;  // its runs; the last member, because they use the others

@@ -31,6 +31,8 @@ const std::vector<ortrain::ValueInfo>& OrtSession::overridable_initializers() co
 namespace ortrain::capi {
 namespace {
 
+constexpr const char* kRecordsParts = "session.record_ep_graph_assignment_info";
+
 // What a session is asked for in one run.
 struct Request {
   GivenValues inputs;
@@ -57,7 +59,12 @@ OrtValue* passed_through(const Request& request, const std::string& name, const 
           "' is an input, which was not given");
   require(place == nullptr, ErrorCode::kInvalidArgument, "output '", name,
           "': sparse tensors are not written into values, expected a null pointer");
-  return new OrtValue{Nothing{}, nullptr, given->second};
+  if (given->second->allocator) return new OrtValue{Nothing{}, nullptr, given->second};
+  auto copy = std::make_shared<OrtSparseTensor>(*given->second);  // the caller's memory may end before
+  copy->allocator = default_allocator();
+  for (Tensor* part : {&copy->values, &copy->indices, &copy->starts})
+    if (part->defined()) *part = part->clone();
+  return new OrtValue{Nothing{}, nullptr, std::move(copy)};
 }
 
 // Stores the results in an array of the caller: new values where the array has none.
@@ -160,6 +167,9 @@ void add_input(const OrtSession& session, const std::string& name, const OrtValu
 }
 
 void start_session(OrtSession& session, SessionOptions settings, Model model, ModelNotes notes) {
+  if (settings.may_continue) settings.may_continue();
+  const auto recorded = settings.config.find(kRecordsParts);
+  const bool records_parts = recorded != settings.config.end() && recorded->second == "1";
   const OrtLogger& logger = *session.logger;
   log(logger, ORT_LOGGING_LEVEL_VERBOSE, "CreateSession",
       concat("read a model of ", model.graph.nodes.size(), " nodes and ", model.graph.initializers.size(),
@@ -172,6 +182,13 @@ void start_session(OrtSession& session, SessionOptions settings, Model model, Mo
   session.sparse = std::move(sparse);
   show_sparse(session);
   session.draft.reset();
+  for (const Node& node : session.running->model().graph.nodes)
+    if (records_parts) {
+      OrtEpAssignedSubgraph& part = session.parts.emplace_back();
+      part.node = {node.name, node.domain, node.op_type};
+      part.nodes[0] = &part.node;
+      session.part_list.push_back(&part);
+    }
   log(logger, ORT_LOGGING_LEVEL_INFO, "CreateSession",
       concat("created a session with ", session.inputs().size(), " inputs and ", session.outputs().size(),
              " outputs"));
@@ -283,5 +300,37 @@ void SessionGetOverridableInitializerName(const OrtSession* session, size_t inde
   *value =
       copy_text(allocator, item(session->overridable_initializers(), index, "overridable initializer").name);
 }
+
+void Session_GetEpGraphAssignmentInfo(const OrtSession* session,
+                                      const OrtEpAssignedSubgraph* const** ep_subgraphs,
+                                      size_t* num_ep_subgraphs) {
+  require(!session->part_list.empty() || session->session().model().graph.nodes.empty(), ErrorCode::kFail,
+          "the session did not record which provider runs which node, expected options with the entry ",
+          kRecordsParts, " of value \"1\"");
+  *ep_subgraphs = session->part_list.data();
+  *num_ep_subgraphs = session->part_list.size();
+}
+void EpAssignedSubgraph_GetEpName(const OrtEpAssignedSubgraph*, const char** out) {
+  *out = provider_names()[0].c_str();
+}
+void EpAssignedSubgraph_GetNodes(const OrtEpAssignedSubgraph* ep_subgraph,
+                                 const OrtEpAssignedNode* const** ep_nodes, size_t* num_ep_nodes) {
+  *ep_nodes = ep_subgraph->nodes;
+  *num_ep_nodes = 1;
+}
+void EpAssignedNode_GetName(const OrtEpAssignedNode* ep_node, const char** out) {
+  *out = ep_node->name.c_str();
+}
+void EpAssignedNode_GetDomain(const OrtEpAssignedNode* ep_node, const char** out) {
+  *out = ep_node->domain.c_str();
+}
+void EpAssignedNode_GetOperatorType(const OrtEpAssignedNode* ep_node, const char** out) {
+  *out = ep_node->type.c_str();
+}
+
+void SetEpDynamicOptions(OrtSession*, const char* const*, const char* const*, size_t kv_len) {
+  require(kv_len > 0, ErrorCode::kInvalidArgument, "kv_len is 0, expected at least one option");
+}
+void SessionReleaseCapturedGraph(OrtSession*, int) {}
 
 }  // namespace ortrain::capi

@@ -96,6 +96,7 @@ class Reader {
     ModelNotes notes;
     notes.maps = maps_;
     notes.sparse = sparse_;
+    notes.external = external_;
     notes.graph_description = checked_name(proto_.graph().doc_string(), "graph description");
     for (const auto& input : proto_.graph().input()) {
       // Up to IR version 3 all initializers are inputs; they are constants.
@@ -141,6 +142,15 @@ class Reader {
   }
 
   // The value of an initializer: the model's, or the one that was given in its place.
+  static ExternalPlace place_of(const onnx::TensorProto& proto, size_t bytes) {
+    ExternalPlace place{"", 0, bytes};
+    for (const auto& entry : proto.external_data()) {
+      if (entry.key() == "location") place.file = entry.value();
+      if (entry.key() == "offset") place.offset = std::stoll(entry.value());  // which has just been read
+    }
+    return place;
+  }
+
   Tensor initializer(const onnx::TensorProto& proto) {
     auto given = given_.external.find(proto.name());
     if (given != given_.external.end()) {
@@ -148,7 +158,12 @@ class Reader {
               "a value was given for external data, but the model itself holds the data");
     } else {
       given = given_.any.find(proto.name());
-      if (given == given_.any.end()) return read_tensor(proto, files_);
+      if (given == given_.any.end()) {
+        Tensor read = read_tensor(proto, files_);
+        if (for_session_ && proto.data_location() == onnx::TensorProto::EXTERNAL)
+          external_.emplace(proto.name(), place_of(proto, read.bytes()));
+        return read;
+      }
     }
     const Tensor& value = given->second;
     const Shape shape(proto.dims().begin(), proto.dims().end());
@@ -598,6 +613,7 @@ class Reader {
   const bool for_session_;  // which takes maps and sparse tensors
   std::map<std::string, MapType> maps_;
   std::set<std::string> sparse_;
+  std::map<std::string, ExternalPlace> external_;
   Model model_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
   std::unordered_set<std::string> taken_;  // names in use; kept only where functions are inlined
