@@ -46,6 +46,7 @@ typedef struct OrtModelEditorApi OrtModelEditorApi;
 typedef struct OrtTrainingApi OrtTrainingApi;
 typedef struct OrtCustomOp OrtCustomOp;
 typedef struct OrtAllocator OrtAllocator;
+typedef struct OrtEnvCreationOptions OrtEnvCreationOptions;
 typedef struct OrtApiBase OrtApiBase;
 
 /** Custom operators of one domain. */
@@ -104,6 +105,15 @@ typedef struct OrtPrepackedWeightsContainer OrtPrepackedWeightsContainer;
 
 /** Tensors for runs of a model. */
 typedef struct OrtLoraAdapter OrtLoraAdapter;
+
+/** What model to compile, and where to write it. */
+typedef struct OrtModelCompilationOptions OrtModelCompilationOptions;
+
+/** The place of the data of an initializer in a file beside the model. */
+typedef struct OrtExternalInitializerInfo OrtExternalInitializerInfo;
+
+/** Why an execution provider cannot use a device. */
+typedef struct OrtDeviceEpIncompatibilityDetails OrtDeviceEpIncompatibilityDetails;
 
 /** Texts by name. */
 typedef struct OrtKeyValuePairs OrtKeyValuePairs;
@@ -276,7 +286,7 @@ typedef enum OrtMemoryInfoDeviceType {
   OrtMemoryInfoDeviceType_NPU = 3  /**< NPU. */
 } OrtMemoryInfoDeviceType;
 
-/** Layouts of sparse tensors; none is implemented. */
+/** How a sparse tensor states the places of its values. */
 typedef enum OrtSparseFormat {
   ORT_SPARSE_UNDEFINED = 0,  /**< None. */
   ORT_SPARSE_COO = 1,  /**< Coordinates. */
@@ -284,7 +294,7 @@ typedef enum OrtSparseFormat {
   ORT_SPARSE_BLOCK_SPARSE = 4  /**< Blocks. */
 } OrtSparseFormat;
 
-/** Index arrays of sparse tensors; none is implemented. */
+/** The indices of sparse tensors. */
 typedef enum OrtSparseIndicesFormat {
   ORT_SPARSE_COO_INDICES = 0,  /**< Coordinates. */
   ORT_SPARSE_CSR_INNER_INDICES = 1,  /**< Columns of compressed rows. */
@@ -323,7 +333,7 @@ typedef enum OrtExecutionProviderDevicePolicy {
   OrtExecutionProviderDevicePolicy_MIN_OVERALL_POWER = 6  /**< The least power. */
 } OrtExecutionProviderDevicePolicy;
 
-/** Whether a compiled model fits a device, for calls that are not implemented. */
+/** Whether a compiled model fits a device. */
 typedef enum OrtCompiledModelCompatibility {
   OrtCompiledModelCompatibility_EP_NOT_APPLICABLE = 0,  /**< The question does not apply. */
   OrtCompiledModelCompatibility_EP_SUPPORTED_OPTIMAL = 1,  /**< It fits. */
@@ -331,12 +341,18 @@ typedef enum OrtCompiledModelCompatibility {
   OrtCompiledModelCompatibility_EP_UNSUPPORTED = 3  /**< It does not run. */
 } OrtCompiledModelCompatibility;
 
+/** How a model is compiled. */
+typedef enum OrtCompileApiFlags {
+  OrtCompileApiFlags_NONE = 0,  /**< As usual. */
+  OrtCompileApiFlags_ERROR_IF_NO_NODES_COMPILED = 1,  /**< Fail if no node is compiled. The CPU compiles none. */
+  OrtCompileApiFlags_ERROR_IF_OUTPUT_FILE_EXISTS = 2  /**< Fail if the output file exists. */
+} OrtCompileApiFlags;
+
 typedef struct OrtThreadPoolParams OrtThreadPoolParams;
 typedef struct OrtTensorRTProviderOptionsV2 OrtTensorRTProviderOptionsV2;
 typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
 typedef struct OrtCANNProviderOptions OrtCANNProviderOptions;
 typedef struct OrtDnnlProviderOptions OrtDnnlProviderOptions;
-typedef struct OrtModelCompilationOptions OrtModelCompilationOptions;
 typedef struct OrtHardwareDevice OrtHardwareDevice;
 typedef struct OrtEpDevice OrtEpDevice;
 typedef struct OrtSyncStream OrtSyncStream;
@@ -347,9 +363,6 @@ typedef struct OrtMIGraphXProviderOptions OrtMIGraphXProviderOptions;
 typedef struct OrtOpenVINOProviderOptions OrtOpenVINOProviderOptions;
 typedef struct OrtEpApi OrtEpApi;
 typedef struct OrtInteropApi OrtInteropApi;
-typedef struct OrtExternalInitializerInfo OrtExternalInitializerInfo;
-typedef struct OrtDeviceEpIncompatibilityDetails OrtDeviceEpIncompatibilityDetails;
-typedef struct OrtEnvCreationOptions OrtEnvCreationOptions;
 typedef struct OrtEpAssignedSubgraph OrtEpAssignedSubgraph;
 typedef struct OrtEpAssignedNode OrtEpAssignedNode;
 typedef struct OrtThreadPoolCallbacksConfig OrtThreadPoolCallbacksConfig;
@@ -445,6 +458,24 @@ struct OrtAllocator {
   OrtStatus*(ORT_API_CALL* GetStats)(const struct OrtAllocator* this_, OrtKeyValuePairs** out);
   /** Like Alloc, for use on a stream of a device. May be null. */
   void*(ORT_API_CALL* AllocOnStream)(struct OrtAllocator* this_, size_t size, OrtSyncStream* stream);
+};
+
+/** Settings of an environment, for CreateEnvWithOptions(). */
+struct OrtEnvCreationOptions {
+  /** The API version that the program was compiled with. It determines which fields exist. */
+  uint32_t version;
+  /** The least severity of messages that are logged. */
+  int32_t logging_severity_level;
+  /** Name of the environment in messages. */
+  const char* log_id;
+  /** Receives the messages; null for standard error. */
+  OrtLoggingFunction custom_logging_function;
+  /** What it gets as its first argument. */
+  void* custom_logging_param;
+  /** Settings for the threads that sessions share; may be null. */
+  const OrtThreadingOptions* threading_options;
+  /** Settings of execution providers; not used. May be null. */
+  const OrtKeyValuePairs* config_entries;
 };
 
 /** The entry point of the library, returned by OrtGetApiBase. */
@@ -1948,50 +1979,190 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* UnregisterAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info) NO_EXCEPTION;
 
-  /** Whether a value is a sparse tensor. It never is.
+  /** Whether a value is a sparse tensor.
    *
    * \param[in] value The value.
-   * \param[out] out Always 0.
+   * \param[out] out 1 if it is, else 0.
    */
   OrtStatus*(ORT_API_CALL* IsSparseTensor)(const OrtValue* value, int* out) NO_EXCEPTION;
 
-  /** Slot 179, not implemented. */
+  /** Creates a sparse tensor without elements, which one of the calls that fill it completes.
+   *
+   * \param[in] allocator Where its values and indices will be stored.
+   * \param[in] dense_shape Its dimensions. As many as dense_shape_len says.
+   * \param[in] dense_shape_len Its rank. In dimensions.
+   * \param[in] type Type of its elements.
+   * \param[out] out The sparse tensor. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when a dimension is negative.
+   * \retval ORT_NOT_IMPLEMENTED when sparse tensors of this type are not supported.
+   */
   OrtStatus*(ORT_API_CALL* CreateSparseTensorAsOrtValue)(OrtAllocator* allocator, const int64_t* dense_shape, size_t dense_shape_len, ONNXTensorElementDataType type, OrtValue** out) NO_EXCEPTION;
 
-  /** Slot 180, not implemented. */
+  /** Copies values and their coordinates into a sparse tensor.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
+   * \param[in] data_mem_info Location of the values and indices.
+   * \param[in] values_shape The dimensions of the values, [n]. As many as values_shape_len says.
+   * \param[in] values_shape_len Their rank. In dimensions.
+   * \param[in] values The values; of a tensor of strings, pointers to these. Null if there are none.
+   * \param[in] indices_data The places of the values: n numbers, counting elements in row-major order,
+   *     or n pairs of row and column. As many as indices_num says.
+   * \param[in] indices_num How many, n or 2 n. In numbers.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when the number of indices does not fit the values, or one is out of
+   *     range.
+   * \retval ORT_FAIL when the tensor has indices already, or stands over memory of the caller.
+   */
   OrtStatus*(ORT_API_CALL* FillSparseTensorCoo)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_data, size_t indices_num) NO_EXCEPTION;
 
-  /** Slot 181, not implemented. */
+  /** Copies values and their places by rows into a sparse matrix.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
+   * \param[in] data_mem_info Location of the values and indices.
+   * \param[in] values_shape The dimensions of the values, [n]. As many as values_shape_len says.
+   * \param[in] values_shape_len Their rank. In dimensions.
+   * \param[in] values The values, row by row; of a tensor of strings, pointers to these. Null if there
+   *     are none.
+   * \param[in] inner_indices_data The column of each value. As many as inner_indices_num says.
+   * \param[in] inner_indices_num How many. In numbers.
+   * \param[in] outer_indices_data Where in the values each row begins, followed by their number. As many
+   *     as outer_indices_num says.
+   * \param[in] outer_indices_num How many: the number of rows and 1, or 0 if there are no values. In
+   *     numbers.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when the number of columns is not that of the values, or an index is
+   *     out of range.
+   * \retval ORT_FAIL when it is no matrix, the number of rows does not fit, the tensor has indices
+   *     already, or stands over memory of the caller.
+   */
   OrtStatus*(ORT_API_CALL* FillSparseTensorCsr)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* inner_indices_data, size_t inner_indices_num, const int64_t* outer_indices_data, size_t outer_indices_num) NO_EXCEPTION;
 
-  /** Slot 182, not implemented. */
+  /** Copies blocks of values and their places into a sparse tensor.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
+   * \param[in] data_mem_info Location of the values and indices.
+   * \param[in] values_shape The dimensions of the values: the number of blocks, then those of a block.
+   *     As many as values_shape_len says.
+   * \param[in] values_shape_len Their rank, 3 or more. In dimensions.
+   * \param[in] values The values; of a tensor of strings, pointers to these. Null if there are none.
+   * \param[in] indices_shape_data The dimensions of the indices: 2, and the number of blocks. As many as
+   *     indices_shape_len says.
+   * \param[in] indices_shape_len Their rank, 2. In dimensions.
+   * \param[in] indices_data The places of the blocks. Null if there are none.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_FAIL when the shapes do not fit, the tensor has indices already, or stands over memory
+   *     of the caller.
+   */
   OrtStatus*(ORT_API_CALL* FillSparseTensorBlockSparse)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_shape_data, size_t indices_shape_len, const int32_t* indices_data) NO_EXCEPTION;
 
-  /** Slot 183, not implemented. */
+  /** Creates a sparse tensor over values of the caller, which must outlive it; one of the calls that use
+   * indices completes it.
+   *
+   * \param[in] info Location of the memory.
+   * \param[in] p_data The values. Null if there are none.
+   * \param[in] dense_shape Its dimensions. As many as dense_shape_len says.
+   * \param[in] dense_shape_len Its rank. In dimensions.
+   * \param[in] values_shape The dimensions of the values. As many as values_shape_len says.
+   * \param[in] values_shape_len Their rank. In dimensions.
+   * \param[in] type Type of its elements, which cannot be strings.
+   * \param[out] out The sparse tensor. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when a dimension is negative, or the elements are strings.
+   * \retval ORT_NOT_IMPLEMENTED when sparse tensors of this type are not supported.
+   */
   OrtStatus*(ORT_API_CALL* CreateSparseTensorWithValuesAsOrtValue)(const OrtMemoryInfo* info, void* p_data, const int64_t* dense_shape, size_t dense_shape_len, const int64_t* values_shape, size_t values_shape_len, ONNXTensorElementDataType type, OrtValue** out) NO_EXCEPTION;
 
-  /** Slot 184, not implemented. */
+  /** Gives coordinates to the values of a sparse tensor. They stay in the caller's memory, which must
+   * outlive it.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
+   * \param[in] indices_data The places of the n values: n numbers, counting elements in row-major order,
+   *     or n pairs of row and column. As many as indices_num says.
+   * \param[in] indices_num How many, n or 2 n. In numbers.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when the number of indices does not fit the values, or one is out of
+   *     range.
+   * \retval ORT_FAIL when the tensor has indices already.
+   */
   OrtStatus*(ORT_API_CALL* UseCooIndices)(OrtValue* ort_value, int64_t* indices_data, size_t indices_num) NO_EXCEPTION;
 
-  /** Slot 185, not implemented. */
+  /** Gives places by rows to the values of a sparse matrix. They stay in the caller's memory, which must
+   * outlive it.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
+   * \param[in] inner_data The column of each value. As many as inner_num says.
+   * \param[in] inner_num How many. In numbers.
+   * \param[in] outer_data Where in the values each row begins, followed by their number. As many as
+   *     outer_num says.
+   * \param[in] outer_num How many: the number of rows and 1, or 0 if there are no values. In numbers.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when the number of columns is not that of the values, or an index is
+   *     out of range.
+   * \retval ORT_FAIL when it is no matrix, the number of rows does not fit, or the tensor has indices
+   *     already.
+   */
   OrtStatus*(ORT_API_CALL* UseCsrIndices)(OrtValue* ort_value, int64_t* inner_data, size_t inner_num, int64_t* outer_data, size_t outer_num) NO_EXCEPTION;
 
-  /** Slot 186, not implemented. */
+  /** Gives places to the blocks of a sparse tensor. They stay in the caller's memory, which must outlive
+   * it.
+   *
+   * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
+   * \param[in] indices_shape The dimensions of the indices: 2, and the number of blocks. As many as
+   *     indices_shape_len says.
+   * \param[in] indices_shape_len Their rank, 2. In dimensions.
+   * \param[in] indices_data The places of the blocks. Null if there are none.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_FAIL when the shapes do not fit, or the tensor has indices already.
+   */
   OrtStatus*(ORT_API_CALL* UseBlockSparseIndices)(OrtValue* ort_value, const int64_t* indices_shape, size_t indices_shape_len, int32_t* indices_data) NO_EXCEPTION;
 
-  /** Slot 187, not implemented. */
+  /** How a sparse tensor states the places of its values.
+   *
+   * \param[in] ort_value The sparse tensor.
+   * \param[out] out The format; ORT_SPARSE_UNDEFINED before it has indices.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   */
   OrtStatus*(ORT_API_CALL* GetSparseTensorFormat)(const OrtValue* ort_value, OrtSparseFormat* out) NO_EXCEPTION;
 
-  /** Slot 188, not implemented. */
+  /** The type and shape of the values of a sparse tensor.
+   *
+   * \param[in] ort_value The sparse tensor.
+   * \param[out] out Their type and shape. Freed with ReleaseTensorTypeAndShapeInfo.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_FAIL when it has no indices yet.
+   */
   OrtStatus*(ORT_API_CALL* GetSparseTensorValuesTypeAndShape)(const OrtValue* ort_value, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
 
-  /** Slot 189, not implemented. */
+  /** The values of a sparse tensor. Strings are read as those of a tensor, with GetStringTensorContent()
+   * for instance.
+   *
+   * \param[in] ort_value The sparse tensor.
+   * \param[out] out The values. Valid as long as ort_value.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when they are strings.
+   * \retval ORT_FAIL when it has no indices yet.
+   */
   OrtStatus*(ORT_API_CALL* GetSparseTensorValues)(const OrtValue* ort_value, const void** out) NO_EXCEPTION;
 
-  /** Slot 190, not implemented. */
+  /** The type and shape of indices of a sparse tensor.
+   *
+   * \param[in] ort_value The sparse tensor.
+   * \param[in] indices_format Which of its indices.
+   * \param[out] out Their type and shape. Freed with ReleaseTensorTypeAndShapeInfo.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_FAIL when it has no such indices.
+   */
   OrtStatus*(ORT_API_CALL* GetSparseTensorIndicesTypeShape)(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
 
-  /** Slot 191, not implemented. */
+  /** Indices of a sparse tensor.
+   *
+   * \param[in] ort_value The sparse tensor.
+   * \param[in] indices_format Which of its indices.
+   * \param[out] num_indices How many numbers. In numbers.
+   * \param[out] indices The numbers: 32-bit integers of blocks, otherwise 64-bit ones. As many as
+   *     num_indices says. Valid as long as ort_value.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_FAIL when it has no such indices.
+   */
   OrtStatus*(ORT_API_CALL* GetSparseTensorIndices)(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, size_t* num_indices, const void** indices) NO_EXCEPTION;
 
   /** Whether a value holds anything. Only an empty optional value does not.
@@ -2815,7 +2986,15 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* RunOptionsAddActiveLoraAdapter)(OrtRunOptions* options, const OrtLoraAdapter* adapter) NO_EXCEPTION;
 
-  /** Slot 284, not implemented. */
+  /** Changes options of execution providers while a session runs. The CPU has none.
+   *
+   * \param[in] sess The session.
+   * \param[in] keys Their names. As many as kv_len says.
+   * \param[in] values Their values. As many as kv_len says.
+   * \param[in] kv_len How many. In options.
+   * \retval ORT_INVALID_ARGUMENT when there are none.
+   * \since version 20
+   */
   OrtStatus*(ORT_API_CALL* SetEpDynamicOptions)(OrtSession* sess, const char* const* keys, const char* const* values, size_t kv_len) NO_EXCEPTION;
 
   /** Frees a value. Does nothing for one that a graph owns.
@@ -2886,7 +3065,13 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CreateTensorWithDataAndDeleterAsOrtValue)(OrtAllocator* deleter, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type, OrtValue** out) NO_EXCEPTION;
 
-  /** Slot 293, not implemented. */
+  /** Cancels the creation of sessions with these options. Another thread may call it while one is being
+   * created.
+   *
+   * \param[in] options The options.
+   * \param[in] cancel 1 cancels, 0 allows later ones.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetLoadCancellationFlag)(OrtSessionOptions* options, bool cancel) NO_EXCEPTION;
 
   /** The table for compiling models ahead of time.
@@ -3179,7 +3364,13 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* ValueInfo_GetInitializerValue)(const OrtValueInfo* value_info, const OrtValue** initializer_value) NO_EXCEPTION;
 
-  /** Slot 327, not implemented. */
+  /** Where the file of a model stores the data of an initializer.
+   *
+   * \param[in] value_info The value.
+   * \param[out] info The place; null for an initializer that the model itself contains, and for other
+   *     values. Freed with ReleaseExternalInitializerInfo.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ValueInfo_GetExternalInitializerInfo)(const OrtValueInfo* value_info, OrtExternalInitializerInfo** info) NO_EXCEPTION;
 
   /** Whether a value is an input without a default value.
@@ -3556,16 +3747,35 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* Node_GetEpName)(const OrtNode* node, const char** out) NO_EXCEPTION;
 
-  /** Slot 369, not implemented. */
+  /** Frees a place.
+   *
+   * \param[in] input What to free, or null.
+   * \since version 23
+   */
   void(ORT_API_CALL* ReleaseExternalInitializerInfo)(OrtExternalInitializerInfo* input) NO_EXCEPTION;
 
-  /** Slot 370, not implemented. */
+  /** The file that contains the data.
+   *
+   * \param[in] info The place.
+   * \return Its path, relative to the folder of the model.
+   * \since version 23
+   */
   const char*(ORT_API_CALL* ExternalInitializerInfo_GetFilePath)(const OrtExternalInitializerInfo* info) NO_EXCEPTION;
 
-  /** Slot 371, not implemented. */
+  /** Where in the file the data begin.
+   *
+   * \param[in] info The place.
+   * \return The offset in bytes.
+   * \since version 23
+   */
   int64_t(ORT_API_CALL* ExternalInitializerInfo_GetFileOffset)(const OrtExternalInitializerInfo* info) NO_EXCEPTION;
 
-  /** Slot 372, not implemented. */
+  /** The size of the data.
+   *
+   * \param[in] info The place.
+   * \return The size in bytes.
+   * \since version 23
+   */
   size_t(ORT_API_CALL* ExternalInitializerInfo_GetByteSize)(const OrtExternalInitializerInfo* info) NO_EXCEPTION;
 
   /** The value of an entry of the run configuration.
@@ -3586,7 +3796,17 @@ struct OrtApi {
    */
   const OrtMemoryInfo*(ORT_API_CALL* EpDevice_MemoryInfo)(const OrtEpDevice* ep_device, OrtDeviceMemoryType memory_type) NO_EXCEPTION;
 
-  /** Slot 375, not implemented. */
+  /** Creates an allocator for the memory of a device. The CPU has GetAllocatorWithDefaultOptions().
+   *
+   * \param[in] env The environment.
+   * \param[in] ep_device The provider on the device.
+   * \param[in] mem_type Kind of memory.
+   * \param[in] allocator_type Kind of allocator.
+   * \param[in] allocator_options Its options.
+   * \param[out] allocator The allocator.
+   * \retval ORT_INVALID_ARGUMENT when always, as in onnxruntime for the CPU.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* CreateSharedAllocator)(OrtEnv* env, const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type, OrtAllocatorType allocator_type, const OrtKeyValuePairs* allocator_options, OrtAllocator** allocator) NO_EXCEPTION;
 
   /** The allocator of an environment.
@@ -3599,7 +3819,14 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetSharedAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info, OrtAllocator** allocator) NO_EXCEPTION;
 
-  /** Slot 377, not implemented. */
+  /** Frees an allocator for the memory of a device. There is none.
+   *
+   * \param[in] env The environment.
+   * \param[in] ep_device The provider on the device.
+   * \param[in] mem_type Kind of memory.
+   * \retval ORT_INVALID_ARGUMENT when always, as in onnxruntime for the CPU.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ReleaseSharedAllocator)(OrtEnv* env, const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type) NO_EXCEPTION;
 
   /** The elements of a tensor, to read.
@@ -3650,7 +3877,14 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionGetEpDeviceForInputs)(const OrtSession* session, const OrtEpDevice** inputs_ep_devices, size_t num_inputs) NO_EXCEPTION;
 
-  /** Slot 383, not implemented. */
+  /** Creates a stream of a device. The CPU has none.
+   *
+   * \param[in] ep_device The provider on the device.
+   * \param[in] stream_options Its options.
+   * \param[out] stream The stream.
+   * \retval ORT_INVALID_ARGUMENT when always, as in onnxruntime for the CPU.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* CreateSyncStreamForEpDevice)(const OrtEpDevice* ep_device, const OrtKeyValuePairs* stream_options, OrtSyncStream** stream) NO_EXCEPTION;
 
   /** Slot 384, not implemented. */
@@ -3680,10 +3914,25 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* Graph_GetModelMetadata)(const OrtGraph* graph, OrtModelMetadata** out) NO_EXCEPTION;
 
-  /** Slot 388, not implemented. */
+  /** Whether a compiled model fits devices. The CPU compiles none.
+   *
+   * \param[in] ep_devices The devices. As many as num_ep_devices says.
+   * \param[in] num_ep_devices How many. In devices.
+   * \param[in] compatibility_info What the model says about itself.
+   * \param[out] out_status OrtCompiledModelCompatibility_EP_NOT_APPLICABLE.
+   * \retval ORT_INVALID_ARGUMENT when there are no devices.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* GetModelCompatibilityForEpDevices)(const OrtEpDevice* const* ep_devices, size_t num_ep_devices, const char* compatibility_info, OrtCompiledModelCompatibility* out_status) NO_EXCEPTION;
 
-  /** Slot 389, not implemented. */
+  /** Names a place for the data of an initializer.
+   *
+   * \param[in] filepath The file, relative to the folder of the model.
+   * \param[in] file_offset Where in the file the data begin. In bytes.
+   * \param[in] byte_size Their size. In bytes.
+   * \param[out] out The place. Freed with ReleaseExternalInitializerInfo.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* CreateExternalInitializerInfo)(const char* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) NO_EXCEPTION;
 
   /** Whether the rank is known. The other calls treat an unknown shape as that of a scalar.
@@ -3761,49 +4010,141 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetHardwareDevices)(const OrtEnv* env, const OrtHardwareDevice** devices, size_t num_devices) NO_EXCEPTION;
 
-  /** Slot 399, not implemented. */
+  /** Why an execution provider cannot use a device.
+   *
+   * \param[in] env The environment.
+   * \param[in] ep_name The provider.
+   * \param[in] hw The device.
+   * \param[out] details The reasons; there are none for the CPU. Freed with
+   *     ReleaseDeviceEpIncompatibilityDetails.
+   * \retval ORT_INVALID_ARGUMENT when there is no such provider.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* GetHardwareDeviceEpIncompatibilityDetails)(const OrtEnv* env, const char* ep_name, const OrtHardwareDevice* hw, OrtDeviceEpIncompatibilityDetails** details) NO_EXCEPTION;
 
-  /** Slot 400, not implemented. */
+  /** The reasons as a set of bits.
+   *
+   * \param[in] details The reasons.
+   * \param[out] reasons_bitmask 0, no reason.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* DeviceEpIncompatibilityDetails_GetReasonsBitmask)(const OrtDeviceEpIncompatibilityDetails* details, uint32_t* reasons_bitmask) NO_EXCEPTION;
 
-  /** Slot 401, not implemented. */
+  /** What the provider says about the reasons.
+   *
+   * \param[in] details The reasons.
+   * \param[out] notes Null, because it says nothing.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* DeviceEpIncompatibilityDetails_GetNotes)(const OrtDeviceEpIncompatibilityDetails* details, const char** notes) NO_EXCEPTION;
 
-  /** Slot 402, not implemented. */
+  /** An error code of the provider.
+   *
+   * \param[in] details The reasons.
+   * \param[out] error_code 0, none.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* DeviceEpIncompatibilityDetails_GetErrorCode)(const OrtDeviceEpIncompatibilityDetails* details, int32_t* error_code) NO_EXCEPTION;
 
-  /** Slot 403, not implemented. */
+  /** Frees the reasons.
+   *
+   * \param[in] input What to free, or null.
+   * \since version 24
+   */
   void(ORT_API_CALL* ReleaseDeviceEpIncompatibilityDetails)(OrtDeviceEpIncompatibilityDetails* input) NO_EXCEPTION;
 
-  /** Slot 404, not implemented. */
+  /** What a compiled model says about the provider that it was compiled for.
+   *
+   * \param[in] model_path The file of the model.
+   * \param[in] ep_type The provider.
+   * \param[in] allocator Where the text is allocated.
+   * \param[out] compatibility_info The text; null if the model has none. Freed with the allocator.
+   * \retval ORT_NO_SUCHFILE when there is no such file.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* GetCompatibilityInfoFromModel)(const ORTCHAR_T* model_path, const char* ep_type, OrtAllocator* allocator, char** compatibility_info) NO_EXCEPTION;
 
-  /** Slot 405, not implemented. */
+  /** The same for a model in memory.
+   *
+   * \param[in] model_data The contents of the file. As many as model_data_length says.
+   * \param[in] model_data_length Their size. In bytes.
+   * \param[in] ep_type The provider.
+   * \param[in] allocator Where the text is allocated.
+   * \param[out] compatibility_info The text; null if the model has none. Freed with the allocator.
+   * \retval ORT_INVALID_GRAPH when it is no model.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* GetCompatibilityInfoFromModelBytes)(const void* model_data, size_t model_data_length, const char* ep_type, OrtAllocator* allocator, char** compatibility_info) NO_EXCEPTION;
 
-  /** Slot 406, not implemented. */
+  /** Creates an environment from a struct of settings.
+   *
+   * \param[in] options The settings.
+   * \param[out] out The environment. Freed with ReleaseEnv.
+   * \retval ORT_INVALID_ARGUMENT when the version is that of no header, there is no log_id, or the
+   *     severity is not one.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* CreateEnvWithOptions)(const OrtEnvCreationOptions* options, OrtEnv** out) NO_EXCEPTION;
 
-  /** Slot 407, not implemented. */
+  /** Which execution provider runs which nodes of a model.
+   *
+   * \param[in] session The session.
+   * \param[out] ep_subgraphs Parts of the graph, one per node: only providers that compile nodes take
+   *     several. Valid as long as session.
+   * \param[out] num_ep_subgraphs How many. In parts.
+   * \retval ORT_FAIL when the options of the session do not have the entry
+   *     session.record_ep_graph_assignment_info with the value 1.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* Session_GetEpGraphAssignmentInfo)(const OrtSession* session, const OrtEpAssignedSubgraph* const** ep_subgraphs, size_t* num_ep_subgraphs) NO_EXCEPTION;
 
-  /** Slot 408, not implemented. */
+  /** The execution provider of a part of the graph.
+   *
+   * \param[in] ep_subgraph The part of the graph.
+   * \param[out] out Its name.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* EpAssignedSubgraph_GetEpName)(const OrtEpAssignedSubgraph* ep_subgraph, const char** out) NO_EXCEPTION;
 
-  /** Slot 409, not implemented. */
+  /** The nodes of a part of the graph.
+   *
+   * \param[in] ep_subgraph The part of the graph.
+   * \param[out] ep_nodes The nodes. Valid as long as ep_subgraph.
+   * \param[out] num_ep_nodes How many. In nodes.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* EpAssignedSubgraph_GetNodes)(const OrtEpAssignedSubgraph* ep_subgraph, const OrtEpAssignedNode* const** ep_nodes, size_t* num_ep_nodes) NO_EXCEPTION;
 
-  /** Slot 410, not implemented. */
+  /** The name of a node.
+   *
+   * \param[in] ep_node The node.
+   * \param[out] out The text.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* EpAssignedNode_GetName)(const OrtEpAssignedNode* ep_node, const char** out) NO_EXCEPTION;
 
-  /** Slot 411, not implemented. */
+  /** The domain of a node's operator.
+   *
+   * \param[in] ep_node The node.
+   * \param[out] out The text.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* EpAssignedNode_GetDomain)(const OrtEpAssignedNode* ep_node, const char** out) NO_EXCEPTION;
 
-  /** Slot 412, not implemented. */
+  /** The operator of a node.
+   *
+   * \param[in] ep_node The node.
+   * \param[out] out The text.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* EpAssignedNode_GetOperatorType)(const OrtEpAssignedNode* ep_node, const char** out) NO_EXCEPTION;
 
-  /** Slot 413, not implemented. */
+  /** The stream of a run. The CPU has none.
+   *
+   * \param[in] options The options.
+   * \param[in] sync_stream Not used.
+   * \since version 24
+   */
   void(ORT_API_CALL* RunOptionsSetSyncStream)(OrtRunOptions* options, OrtSyncStream* sync_stream) NO_EXCEPTION;
 
   /** Element type and shape of a tensor, without a copy.
@@ -3817,10 +4158,21 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetTensorElementTypeAndShapeDataReference)(const OrtValue* value, ONNXTensorElementDataType* elem_type, const int64_t** shape_data, size_t* shape_data_count) NO_EXCEPTION;
 
-  /** Slot 415, not implemented. */
+  /** Records a profile of runs with these options, each in a file of its own.
+   *
+   * A run of a session that records a profile itself is in that one.
+   *
+   * \param[in] options The options.
+   * \param[in] profile_file_prefix Start of the path of the files.
+   * \since version 25
+   */
   OrtStatus*(ORT_API_CALL* RunOptionsEnableProfiling)(OrtRunOptions* options, const ORTCHAR_T* profile_file_prefix) NO_EXCEPTION;
 
-  /** Slot 416, not implemented. */
+  /** Records no profile of later runs.
+   *
+   * \param[in] options The options.
+   * \since version 25
+   */
   OrtStatus*(ORT_API_CALL* RunOptionsDisableProfiling)(OrtRunOptions* options) NO_EXCEPTION;
 
   /** A list of texts among the attributes of the node.
@@ -3854,7 +4206,12 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetSessionExecutionMode)(const OrtSessionOptions* options, ExecutionMode* out) NO_EXCEPTION;
 
-  /** Slot 421, not implemented. */
+  /** Frees a graph that a device captured. The CPU captures none.
+   *
+   * \param[in] session The session.
+   * \param[in] graph_annotation_id Its number.
+   * \since version 27
+   */
   OrtStatus*(ORT_API_CALL* SessionReleaseCapturedGraph)(OrtSession* session, int graph_annotation_id) NO_EXCEPTION;
 
   /** Slot 422, not implemented. */
@@ -3873,54 +4230,161 @@ struct OrtApi {
 
 };
 
-/** Compiling models ahead of time; no call is implemented. OrtApi::GetCompileApi() returns this table. */
+/** Compiling models ahead of time. OrtApi::GetCompileApi() returns this table. */
 struct OrtCompileApi {
-  /** Slot 0, not implemented. */
+  /** Frees options.
+   *
+   * \param[in] input The options, or null.
+   * \since version 22
+   */
   void(ORT_API_CALL* ReleaseModelCompilationOptions)(OrtModelCompilationOptions* input) NO_EXCEPTION;
 
-  /** Slot 1, not implemented. */
+  /** Creates options for compiling models.
+   *
+   * \param[in] env The environment.
+   * \param[in] session_options Settings of a session, of which a copy is kept: what is registered,
+   *     limits, and values of initializers.
+   * \param[out] out The options. Freed with ReleaseModelCompilationOptions.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CreateModelCompilationOptionsFromSessionOptions)(const OrtEnv* env, const OrtSessionOptions* session_options, OrtModelCompilationOptions** out) NO_EXCEPTION;
 
-  /** Slot 2, not implemented. */
+  /** The file of the model.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] input_model_path Its path.
+   * \retval ORT_INVALID_ARGUMENT when the path is empty.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetInputModelPath)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* input_model_path) NO_EXCEPTION;
 
-  /** Slot 3, not implemented. */
+  /** The model as the contents of a file.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] input_model_data The contents, which must outlive the compilation. As many as
+   *     input_model_data_size says.
+   * \param[in] input_model_data_size Their size. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when there are none.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetInputModelFromBuffer)(OrtModelCompilationOptions* model_compile_options, const void* input_model_data, size_t input_model_data_size) NO_EXCEPTION;
 
-  /** Slot 4, not implemented. */
+  /** The file to write. The last of the three kinds of output that was set is used.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] output_model_path Its path.
+   * \retval ORT_INVALID_ARGUMENT when the path is empty.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelPath)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* output_model_path) NO_EXCEPTION;
 
-  /** Slot 5, not implemented. */
+  /** Stores large initializers in a file beside the model.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] external_initializers_file_path The file, relative to the folder of the model.
+   * \param[in] external_initializers_size_threshold The size above which initializers are stored there.
+   *     In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the path is empty.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelExternalInitializersFile)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* external_initializers_file_path, size_t external_initializers_size_threshold) NO_EXCEPTION;
 
-  /** Slot 6, not implemented. */
+  /** Has the compiled model written to memory.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] allocator Where the memory comes from.
+   * \param[out] output_model_buffer_ptr Receives the model when it is compiled. Freed with the
+   *     allocator.
+   * \param[out] output_model_buffer_size_ptr Receives its size. In bytes.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelBuffer)(OrtModelCompilationOptions* model_compile_options, OrtAllocator* allocator, void** output_model_buffer_ptr, size_t* output_model_buffer_size_ptr) NO_EXCEPTION;
 
-  /** Slot 7, not implemented. */
+  /** Where compiled nodes would be stored. There are none.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] embed_ep_context_in_model Not used.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetEpContextEmbedMode)(OrtModelCompilationOptions* model_compile_options, bool embed_ep_context_in_model) NO_EXCEPTION;
 
-  /** Slot 8, not implemented. */
+  /** Reads a model and writes it as ONNX.
+   *
+   * The CPU compiles no nodes, so the model is the same with functions inlined and, from
+   * ORT_ENABLE_BASIC on, without redundant nodes. What else a session does to a model depends on its
+   * inputs. Without an output, the file is that of the model with _ctx before .onnx.
+   *
+   * \param[in] env The environment.
+   * \param[in] model_options What to read, and where to write it.
+   * \retval ORT_INVALID_ARGUMENT when no model was given, or there is no such file.
+   * \retval ORT_INVALID_PROTOBUF when the model is no ONNX model.
+   * \retval ORT_FAIL when the flags demand compiled nodes, of which there are none, or that no file is
+   *     replaced; or writing failed.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* CompileModel)(const OrtEnv* env, const OrtModelCompilationOptions* model_options) NO_EXCEPTION;
 
-  /** Slot 9, not implemented. */
+  /** How to compile.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] flags 1: fail if no node is compiled, 2: fail if the output file exists; others are
+   *     ignored.
+   * \since version 22
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetFlags)(OrtModelCompilationOptions* model_compile_options, uint32_t flags) NO_EXCEPTION;
 
-  /** Slot 10, not implemented. */
+  /** Where files of compiled nodes would be written. There are none.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] output_directory Not used.
+   * \param[in] model_name Not used.
+   * \retval ORT_INVALID_ARGUMENT when either is empty.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetEpContextBinaryInformation)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* output_directory, const ORTCHAR_T* model_name) NO_EXCEPTION;
 
-  /** Slot 11, not implemented. */
+  /** How much the model is optimized before it is written; not at all by default.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] graph_optimization_level The level.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetGraphOptimizationLevel)(OrtModelCompilationOptions* model_compile_options, GraphOptimizationLevel graph_optimization_level) NO_EXCEPTION;
 
-  /** Slot 12, not implemented. */
+  /** Has the compiled model given to a function.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] write_func Gets the model, in one or several parts; a status that it returns ends the
+   *     compilation.
+   * \param[in] state What the function gets as its first argument.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelWriteFunc)(OrtModelCompilationOptions* model_compile_options, OrtWriteBufferFunc write_func, void* state) NO_EXCEPTION;
 
-  /** Slot 13, not implemented. */
+  /** Has a function decide for each initializer whether its data are in the model.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] get_initializer_location_func Returns where it stored the data, or null for data that
+   *     belong into the model.
+   * \param[in] state What the function gets as its first argument.
+   * \since version 23
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc)(OrtModelCompilationOptions* model_compile_options, OrtGetInitializerLocationFunc get_initializer_location_func, void* state) NO_EXCEPTION;
 
-  /** Slot 14, not implemented. */
+  /** A model that was built or read.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] model The model, which must outlive the compilation.
+   * \since version 24
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetInputModel)(OrtModelCompilationOptions* model_compile_options, const OrtModel* model) NO_EXCEPTION;
 
-  /** Slot 15, not implemented. */
+  /** Whether compiled nodes would leave out weights. There are none.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] use_weightless Not used.
+   * \since version 29
+   */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetWeightlessEnabled)(OrtModelCompilationOptions* model_compile_options, bool use_weightless) NO_EXCEPTION;
 
 };

@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -80,6 +81,9 @@ inline const OrtApi& GetApi() noexcept {
   static const OrtApi& api = *OrtGetApiBase()->GetApi(ORT_API_VERSION);
   return api;
 }
+
+/** The table of calls that compile models. */
+inline const OrtCompileApi& GetCompileApi() noexcept { return *GetApi().GetCompileApi(); }
 
 /** The version of the library. */
 inline std::string GetVersionString() { return OrtGetApiBase()->GetVersionString(); }
@@ -173,6 +177,18 @@ struct Release<OrtPrepackedWeightsContainer> {
 template <>
 struct Release<OrtLoraAdapter> {
   static void call(OrtLoraAdapter* p) { GetApi().ReleaseLoraAdapter(p); }
+};
+template <>
+struct Release<OrtModelCompilationOptions> {
+  static void call(OrtModelCompilationOptions* p) { GetCompileApi().ReleaseModelCompilationOptions(p); }
+};
+template <>
+struct Release<OrtExternalInitializerInfo> {
+  static void call(OrtExternalInitializerInfo* p) { GetApi().ReleaseExternalInitializerInfo(p); }
+};
+template <>
+struct Release<OrtDeviceEpIncompatibilityDetails> {
+  static void call(OrtDeviceEpIncompatibilityDetails* p) { GetApi().ReleaseDeviceEpIncompatibilityDetails(p); }
 };
 template <>
 struct Release<OrtKeyValuePairs> {
@@ -814,6 +830,21 @@ inline TypeInfo ConstOptionalTypeInfo::GetOptionalElementType() const {
 
 struct Value;
 
+/** The dimensions of a sparse tensor, or of its values or indices. */
+struct Shape {
+  const int64_t* shape;
+  size_t shape_len;
+};
+/** The values of a sparse tensor: numbers, or pointers to strings. */
+struct OrtSparseValuesParam {
+  const int64_t* values_shape;
+  size_t values_shape_len;
+  union {
+    const void* p_data;
+    const char** str;
+  } data;
+};
+
 namespace detail {
 
 /** Queries on a value, whoever owns it. */
@@ -825,6 +856,13 @@ struct ConstValueCalls : Holder {
   bool IsTensor() const {
     int out{};
     ThrowOnError(GetApi().IsTensor(this->p_, &out));
+    return out != 0;
+  }
+
+  /** Whether it is a sparse tensor. */
+  bool IsSparseTensor() const {
+    int out{};
+    ThrowOnError(GetApi().IsSparseTensor(this->p_, &out));
     return out != 0;
   }
 
@@ -882,6 +920,31 @@ struct ConstValueCalls : Holder {
     return text;
   }
 
+  /** How a sparse tensor states the places of its values. */
+  OrtSparseFormat GetSparseFormat() const { return Get<OrtSparseFormat>(GetApi().GetSparseTensorFormat); }
+  /** The type and shape of the values of a sparse tensor. */
+  TensorTypeAndShapeInfo GetSparseTensorValuesTypeAndShapeInfo() const {
+    return TensorTypeAndShapeInfo{Get<OrtTensorTypeAndShapeInfo*>(GetApi().GetSparseTensorValuesTypeAndShape)};
+  }
+  /** The type and shape of indices of a sparse tensor. */
+  TensorTypeAndShapeInfo GetSparseTensorIndicesTypeShapeInfo(OrtSparseIndicesFormat format) const {
+    OrtTensorTypeAndShapeInfo* info = nullptr;
+    ThrowOnError(GetApi().GetSparseTensorIndicesTypeShape(this->p_, format, &info));
+    return TensorTypeAndShapeInfo{info};
+  }
+  /** The values of a sparse tensor. Strings are read as those of a tensor, with GetStringTensorContent() for instance. */
+  template <typename R>
+  const R* GetSparseTensorValues() const {
+    return static_cast<const R*>(Get<const void*>(GetApi().GetSparseTensorValues));
+  }
+  /** Indices of a sparse tensor. They are int32_t of blocks, otherwise int64_t. */
+  template <typename R>
+  const R* GetSparseTensorIndicesData(OrtSparseIndicesFormat indices_format, size_t& num_indices) const {
+    const void* indices = nullptr;
+    ThrowOnError(GetApi().GetSparseTensorIndices(this->p_, indices_format, &num_indices, &indices));
+    return static_cast<const R*>(indices);
+  }
+
   const void* GetTensorRawData() const { return Get<const void*>(GetApi().GetTensorData); }
   template <typename T>
   const T* GetTensorData() const {
@@ -924,6 +987,39 @@ struct ValueCalls : ConstValueCalls<Holder> {
     ThrowOnError(GetApi().GetResizedStringTensorElementBuffer(this->p_, index, buffer_length, &buffer));
     return buffer;
   }
+  /** Gives coordinates to the values of a sparse tensor. They stay in the caller's memory, which must outlive it. */
+  void UseCooIndices(int64_t* indices_data, size_t indices_num) {
+    ThrowOnError(GetApi().UseCooIndices(this->p_, indices_data, indices_num));
+  }
+  /** Gives places by rows to the values of a sparse matrix. They stay in the caller's memory, which must outlive it. */
+  void UseCsrIndices(int64_t* inner_data, size_t inner_num, int64_t* outer_data, size_t outer_num) {
+    ThrowOnError(GetApi().UseCsrIndices(this->p_, inner_data, inner_num, outer_data, outer_num));
+  }
+  /** Gives places to the blocks of a sparse tensor. They stay in the caller's memory, which must outlive it. */
+  void UseBlockSparseIndices(const Shape& indices_shape, int32_t* indices_data) {
+    ThrowOnError(GetApi().UseBlockSparseIndices(this->p_, indices_shape.shape, indices_shape.shape_len, indices_data));
+  }
+  /** Copies values and their coordinates into a sparse tensor. */
+  void FillSparseTensorCoo(const OrtMemoryInfo* data_mem_info, const OrtSparseValuesParam& values, const int64_t* indices_data,
+                           size_t indices_num) {
+    ThrowOnError(GetApi().FillSparseTensorCoo(this->p_, data_mem_info, values.values_shape, values.values_shape_len,
+                                              values.data.p_data, indices_data, indices_num));
+  }
+  /** Copies values and their places by rows into a sparse matrix. */
+  void FillSparseTensorCsr(const OrtMemoryInfo* data_mem_info, const OrtSparseValuesParam& values, const int64_t* inner_indices_data,
+                           size_t inner_indices_num, const int64_t* outer_indices_data, size_t outer_indices_num) {
+    ThrowOnError(GetApi().FillSparseTensorCsr(this->p_, data_mem_info, values.values_shape, values.values_shape_len,
+                                              values.data.p_data, inner_indices_data, inner_indices_num, outer_indices_data,
+                                              outer_indices_num));
+  }
+  /** Copies blocks of values and their places into a sparse tensor. */
+  void FillSparseTensorBlockSparse(const OrtMemoryInfo* data_mem_info, const OrtSparseValuesParam& values,
+                                   const Shape& indices_shape, const int32_t* indices_data) {
+    ThrowOnError(GetApi().FillSparseTensorBlockSparse(this->p_, data_mem_info, values.values_shape, values.values_shape_len,
+                                                      values.data.p_data, indices_shape.shape, indices_shape.shape_len,
+                                                      indices_data));
+  }
+
   void* GetTensorMutableRawData() { return this->template Get<void*>(GetApi().GetTensorMutableData); }
   template <typename T>
   T* GetTensorMutableData() {
@@ -972,6 +1068,32 @@ struct Value : detail::ValueCalls<detail::Base<OrtValue>> {
   static Value CreateTensor(OrtAllocator* allocator, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type) {
     OrtValue* value = nullptr;
     ThrowOnError(GetApi().CreateTensorAsOrtValue(allocator, shape, shape_len, type, &value));
+    return Value{value};
+  }
+
+  /** Creates a sparse tensor without elements, which one of the calls that fill it completes. */
+  template <typename T>
+  static Value CreateSparseTensor(OrtAllocator* allocator, const Shape& dense_shape) {
+    return CreateSparseTensor(allocator, dense_shape, TypeToTensorType<T>::type);
+  }
+  /** Creates a sparse tensor without elements, which one of the calls that fill it completes. */
+  static Value CreateSparseTensor(OrtAllocator* allocator, const Shape& dense_shape, ONNXTensorElementDataType type) {
+    OrtValue* value = nullptr;
+    ThrowOnError(
+        GetApi().CreateSparseTensorAsOrtValue(allocator, dense_shape.shape, dense_shape.shape_len, type, &value));
+    return Value{value};
+  }
+  /** Creates a sparse tensor over values of the caller, which must outlive it; one of the calls that use indices completes it. */
+  template <typename T>
+  static Value CreateSparseTensor(const OrtMemoryInfo* info, T* p_data, const Shape& dense_shape, const Shape& values_shape) {
+    return CreateSparseTensor(info, p_data, dense_shape, values_shape, TypeToTensorType<T>::type);
+  }
+  /** Creates a sparse tensor over values of the caller, which must outlive it; one of the calls that use indices completes it. */
+  static Value CreateSparseTensor(const OrtMemoryInfo* info, void* p_data, const Shape& dense_shape, const Shape& values_shape,
+                                  ONNXTensorElementDataType type) {
+    OrtValue* value = nullptr;
+    ThrowOnError(GetApi().CreateSparseTensorWithValuesAsOrtValue(info, p_data, dense_shape.shape, dense_shape.shape_len,
+                                                                 values_shape.shape, values_shape.shape_len, type, &value));
     return Value{value};
   }
 
@@ -1953,7 +2075,152 @@ struct Allocator : detail::Base<OrtAllocator> {
   void Free(void* p) { ThrowOnError(GetApi().AllocatorFree(p_, p)); }
 };
 
+/** What model to compile, and where to write it. */
+struct ModelCompilationOptions : detail::Base<OrtModelCompilationOptions> {
+  explicit ModelCompilationOptions(std::nullptr_t) {}
+  ModelCompilationOptions(const Env& env, const SessionOptions& session_options) {
+    ThrowOnError(GetCompileApi().CreateModelCompilationOptionsFromSessionOptions(env, session_options, &p_));
+  }
+  /** The file of the model. */
+  ModelCompilationOptions& SetInputModelPath(const ORTCHAR_T* input_model_path) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetInputModelPath(p_, input_model_path));
+    return *this;
+  }
+  /** The model as the contents of a file. */
+  ModelCompilationOptions& SetInputModelFromBuffer(const void* input_model_data, size_t input_model_data_size) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetInputModelFromBuffer(p_, input_model_data, input_model_data_size));
+    return *this;
+  }
+  /** A model that was built or read. */
+  ModelCompilationOptions& SetInputModel(const OrtModel* model) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetInputModel(p_, model));
+    return *this;
+  }
+  /** Where compiled nodes would be stored. There are none. */
+  ModelCompilationOptions& SetEpContextEmbedMode(bool embed_ep_context_in_model) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetEpContextEmbedMode(p_, embed_ep_context_in_model));
+    return *this;
+  }
+  /** The file to write. The last of the three kinds of output that was set is used. */
+  ModelCompilationOptions& SetOutputModelPath(const ORTCHAR_T* output_model_path) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelPath(p_, output_model_path));
+    return *this;
+  }
+  /** Stores large initializers in a file beside the model. */
+  ModelCompilationOptions& SetOutputModelExternalInitializersFile(const ORTCHAR_T* file_path, size_t initializer_size_threshold) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelExternalInitializersFile(p_, file_path, initializer_size_threshold));
+    return *this;
+  }
+  /** Has a function decide for each initializer whether its data are in the model. */
+  ModelCompilationOptions& SetOutputModelGetInitializerLocationFunc(OrtGetInitializerLocationFunc get_initializer_location_func, void* state) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc(p_, get_initializer_location_func, state));
+    return *this;
+  }
+  /** Has the compiled model written to memory. */
+  ModelCompilationOptions& SetOutputModelBuffer(OrtAllocator* allocator, void** output_model_buffer_ptr, size_t* output_model_buffer_size_ptr) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelBuffer(p_, allocator, output_model_buffer_ptr, output_model_buffer_size_ptr));
+    return *this;
+  }
+  /** Has the compiled model given to a function. */
+  ModelCompilationOptions& SetOutputModelWriteFunc(OrtWriteBufferFunc write_func, void* state) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelWriteFunc(p_, write_func, state));
+    return *this;
+  }
+  /** Where files of compiled nodes would be written. There are none. */
+  ModelCompilationOptions& SetEpContextBinaryInformation(const ORTCHAR_T* output_directory, const ORTCHAR_T* model_name) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetEpContextBinaryInformation(p_, output_directory, model_name));
+    return *this;
+  }
+  /** How to compile. */
+  ModelCompilationOptions& SetFlags(uint32_t flags) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetFlags(p_, flags));
+    return *this;
+  }
+  /** How much the model is optimized before it is written; not at all by default. */
+  ModelCompilationOptions& SetGraphOptimizationLevel(GraphOptimizationLevel graph_optimization_level) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetGraphOptimizationLevel(p_, graph_optimization_level));
+    return *this;
+  }
+};
+
+/** Reads a model and writes it as ONNX. */
+inline Status CompileModel(const Env& env, const ModelCompilationOptions& model_compilation_options) {
+  return Status(GetCompileApi().CompileModel(env, model_compilation_options));
+}
+
 struct KernelInfo;
+
+/** Where messages go. It is valid as long as the session. */
+struct Logger {
+  Logger() = default;
+  explicit Logger(std::nullptr_t) {}
+  explicit Logger(const OrtLogger* logger) : logger_(logger) {
+    ThrowOnError(GetApi().Logger_GetLoggingSeverityLevel(logger, &level_));
+  }
+  /** The least severity that is logged. */
+  OrtLoggingLevel GetLoggingSeverityLevel() const noexcept { return level_; }
+  /** Writes a message to a log. */
+  Status LogMessage(OrtLoggingLevel log_severity_level, const ORTCHAR_T* file_path, int line_number, const char* func_name,
+                    const char* message) const noexcept {
+    return Status(GetApi().Logger_LogMessage(logger_, log_severity_level, message, file_path, line_number, func_name));
+  }
+  /** The same for a text with places for values, as that of std::printf. */
+  template <typename... Args>
+  Status LogFormattedMessage(OrtLoggingLevel log_severity_level, const ORTCHAR_T* file_path, int line_number,
+                             const char* func_name, const char* format, Args&&... args) const noexcept {
+    const int length = std::snprintf(nullptr, 0, format, args...);
+    if (length < 0) return Status("the message cannot be formatted", ORT_FAIL);
+    std::vector<char> text(static_cast<size_t>(length) + 1);
+    std::snprintf(text.data(), text.size(), format, args...);
+    return LogMessage(log_severity_level, file_path, line_number, func_name, text.data());
+  }
+
+ private:
+  const OrtLogger* logger_ = nullptr;
+  OrtLoggingLevel level_ = ORT_LOGGING_LEVEL_FATAL;
+};
+
+#ifndef ORT_FILE
+#define ORT_FILE __FILE__
+#endif
+
+/** Logs a message where it stands, if the logger takes messages of that severity. Throws if it cannot be logged. */
+#define ORT_CXX_LOG(logger, message_severity, message)                                                          \
+  do {                                                                                                          \
+    if ((message_severity) >= (logger).GetLoggingSeverityLevel())                                               \
+      Ort::ThrowOnError(                                                                                        \
+          (logger).LogMessage((message_severity), ORT_FILE, __LINE__, static_cast<const char*>(__FUNCTION__), (message)).release()); \
+  } while (false)
+
+/** An operator of the library, run by a custom operator. */
+struct Op : detail::Base<OrtOp> {
+  explicit Op(std::nullptr_t) {}
+  explicit Op(OrtOp* p) : Base(p) {}
+  /** Prepares an operator of the library, for a custom operator to run. */
+  static Op Create(const OrtKernelInfo* info, const char* op_name, const char* domain, int version,
+                   const char** type_constraint_names, const ONNXTensorElementDataType* type_constraint_values,
+                   size_t type_constraint_count, const OpAttr* attr_values, size_t attr_count, size_t input_count,
+                   size_t output_count) {
+    static_assert(sizeof(OpAttr) == sizeof(OrtOpAttr*), "an array of OpAttr is an array of pointers");
+    OrtOp* op = nullptr;
+    ThrowOnError(GetApi().CreateOp(info, op_name, domain, version, type_constraint_names, type_constraint_values,
+                                   static_cast<int>(type_constraint_count), reinterpret_cast<const OrtOpAttr* const*>(attr_values),
+                                   static_cast<int>(attr_count), static_cast<int>(input_count), static_cast<int>(output_count), &op));
+    return Op{op};
+  }
+  /** Runs an operator of CreateOp. */
+  void Invoke(const OrtKernelContext* context, const Value* input_values, size_t input_count, Value* output_values,
+              size_t output_count) {
+    Invoke(context, reinterpret_cast<const OrtValue* const*>(input_values), input_count,
+           reinterpret_cast<OrtValue* const*>(output_values), output_count);
+  }
+  /** Runs an operator of CreateOp. */
+  void Invoke(const OrtKernelContext* context, const OrtValue* const* input_values, size_t input_count,
+              OrtValue* const* output_values, size_t output_count) {
+    ThrowOnError(GetApi().InvokeOp(context, p_, input_values, static_cast<int>(input_count), output_values,
+                                   static_cast<int>(output_count)));
+  }
+};
 
 namespace detail {
 
@@ -1976,6 +2243,12 @@ struct KernelInfoCalls : Holder {
     std::vector<T> values;
     Read(name, values);
     return values;
+  }
+  /** The logger of the session. */
+  Logger GetLogger() const {
+    const OrtLogger* logger = nullptr;
+    ThrowOnError(GetApi().KernelInfo_GetLogger(Handle(), &logger));
+    return Logger{logger};
   }
   Value GetTensorAttribute(const char* name, OrtAllocator* allocator) const {
     OrtValue* value = nullptr;
@@ -2091,6 +2364,12 @@ struct KernelContext {
   }
   UnownedValue GetOutput(size_t index, const std::vector<int64_t>& dims) const {
     return GetOutput(index, dims.data(), dims.size());
+  }
+  /** The logger of the session. */
+  Logger GetLogger() const {
+    const OrtLogger* logger = nullptr;
+    ThrowOnError(GetApi().KernelContext_GetLogger(context_, &logger));
+    return Logger{logger};
   }
   /** Calls a function with every number below `total`, on several threads. */
   void ParallelFor(void (*fn)(void*, size_t), size_t total, size_t num_batch, void* usr_data) const {

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import onnxblock
 from ortrain.api import CheckpointState, Module
+from ortrain.errors import OrtrainError
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -367,8 +368,8 @@ def test_models_are_there_only_after_the_call() -> None:
         onnxblock.optim.SGD().to_model_proto()
 
 
-def test_custom_operator_libraries_are_not_implemented() -> None:
-    with pytest.raises(NotImplementedError, match=r"ops\.so"), onnxblock.custom_op_library("ops.so"):
+def test_a_library_of_custom_operators_that_cannot_be_loaded_is_named() -> None:
+    with pytest.raises(OrtrainError, match=r"ops\.so"), onnxblock.custom_op_library("ops.so"):
         pass
 
 

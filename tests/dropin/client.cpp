@@ -1,4 +1,4 @@
-// A program for onnxruntime's C++ interface: strings, sequences and memory of allocators.
+// A program for onnxruntime's C++ interface: strings, sequences, sparse tensors and memory of allocators.
 #include <onnxruntime_cxx_api.h>
 
 #include <cstdio>
@@ -41,6 +41,37 @@ int main(int, char** argv) {
   CHECK(sequence.GetCount() == 2 && !sequence.IsTensor());
   CHECK(sequence.GetTypeInfo().GetONNXType() == ONNX_TYPE_SEQUENCE);
   CHECK(sequence.GetValue(0, cpu).GetTensorData<float>()[1] == 2);
+
+  const int64_t square[] = {3, 3}, three[] = {3}, blocks[] = {1, 2, 2}, places[] = {2, 1};
+  float numbers[] = {1.5f, 2, -3, 4};
+  int64_t columns[] = {2, 0, 2}, rows[] = {0, 1, 3, 3};
+  int32_t at[] = {0, 0};
+  Ort::Value sparse = Ort::Value::CreateSparseTensor<float>(memory, numbers, {square, 2}, {three, 1});
+  CHECK(sparse.IsSparseTensor() && sparse.GetSparseFormat() == ORT_SPARSE_UNDEFINED);
+  sparse.UseCsrIndices(columns, 3, rows, 4);
+  size_t count = 0;
+  CHECK(sparse.GetSparseTensorIndicesData<int64_t>(ORT_SPARSE_CSR_OUTER_INDICES, count) == rows &&
+        count == 4);
+  CHECK(sparse.GetSparseTensorValues<float>() == numbers);
+  CHECK(sparse.GetSparseTensorValuesTypeAndShapeInfo().GetShape() == std::vector<int64_t>{3});
+  CHECK(sparse.GetTensorTypeAndShapeInfo().GetShape() == std::vector<int64_t>({3, 3}));
+  Ort::Value filled = Ort::Value::CreateSparseTensor<float>(cpu, {square, 2});
+  Ort::OrtSparseValuesParam values = {three, 1, {numbers}};
+  filled.FillSparseTensorCoo(memory, values, columns, 3);
+  CHECK(filled.GetSparseTensorIndicesTypeShapeInfo(ORT_SPARSE_COO_INDICES).GetShape() ==
+        std::vector<int64_t>{3});
+  CHECK(filled.GetSparseTensorValues<float>()[2] == -3);
+  Ort::Value in_rows = Ort::Value::CreateSparseTensor<float>(cpu, {square, 2});
+  in_rows.FillSparseTensorCsr(memory, values, columns, 3, rows, 4);
+  CHECK(in_rows.GetSparseFormat() == ORT_SPARSE_CSRC);
+  Ort::Value in_blocks = Ort::Value::CreateSparseTensor<float>(cpu, {square, 2});
+  in_blocks.FillSparseTensorBlockSparse(memory, {blocks, 3, {numbers}}, {places, 2}, at);
+  CHECK(in_blocks.GetSparseFormat() == ORT_SPARSE_BLOCK_SPARSE);
+  Ort::Value over_blocks = Ort::Value::CreateSparseTensor<float>(memory, numbers, {square, 2}, {blocks, 3});
+  over_blocks.UseBlockSparseIndices({places, 2}, at);
+  Ort::Value over_pairs = Ort::Value::CreateSparseTensor<float>(memory, numbers, {square, 2}, {three, 1});
+  over_pairs.UseCooIndices(columns, 3);
+  CHECK(over_pairs.GetTypeInfo().GetONNXType() == ONNX_TYPE_SPARSETENSOR);
 
   Ort::Session session(env, argv[1], Ort::SessionOptions());
   Ort::Allocator allocator(session, memory);

@@ -99,18 +99,77 @@ struct Joined : Ort::CustomOpBase<Joined, JoinedKernel, true> {
   ONNXTensorElementDataType GetOutputType(size_t) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; }
 };
 
+int log_calls = 0;
+void ORT_API_CALL TakeMessage(void*, OrtLoggingLevel severity, const char*, const char*, const char*,
+                              const char* text) {
+  if (severity == ORT_LOGGING_LEVEL_WARNING && std::string(text) == "3 elements") ++log_calls;
+}
+
+// y = x + x, computed by an operator of the library; says how many elements there are.
+struct DoubledKernel {
+  explicit DoubledKernel(const OrtKernelInfo* info) {
+    const char* constraint = "T";
+    const ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
+    const Ort::ConstKernelInfo node(info);
+    add_ = Ort::Op::Create(info, "Add", "", 14, &constraint, &type, 1, nullptr, 0, 2, 1);
+    const int64_t axis = 0;
+    const Ort::OpAttr axes("axis", &axis, 1, ORT_OP_ATTR_INT);
+    join_ = Ort::Op::Create(info, "Concat", "", 13, &constraint, &type, 1, &axes, 1, 2, 1);
+    level_ = node.GetLogger().GetLoggingSeverityLevel();
+  }
+  void Compute(OrtKernelContext* context) {
+    const Ort::KernelContext run(context);
+    const Ort::ConstValue x = run.GetInput(0);
+    const size_t count = x.GetTensorTypeAndShapeInfo().GetElementCount();
+    const int64_t shape[] = {static_cast<int64_t>(count)};
+    Ort::UnownedValue y = run.GetOutput(0, shape, 1);
+    const OrtValue* both[] = {x, x};
+    OrtValue* out[] = {y};
+    add_.Invoke(context, both, 2, out, 1);
+    const int64_t twice[] = {2 * shape[0]};
+    Ort::AllocatorWithDefaultOptions allocator;
+    Ort::Value joined = Ort::Value::CreateTensor<float>(allocator, twice, 1);
+    OrtValue* into[] = {joined};
+    join_.Invoke(context, both, 2, into, 1);
+    if (joined.GetTensorData<float>()[count] != x.GetTensorData<float>()[0])
+      throw std::runtime_error("not joined");
+    const Ort::Logger logger = run.GetLogger();
+    if (logger.GetLoggingSeverityLevel() != level_) throw std::runtime_error("another logger");
+    ORT_CXX_LOG(logger, ORT_LOGGING_LEVEL_VERBOSE, "not said");
+    Ort::ThrowOnError(logger
+                          .LogFormattedMessage(ORT_LOGGING_LEVEL_WARNING, ORT_FILE, __LINE__, "Compute",
+                                               "%d elements", static_cast<int>(count))
+                          .release());
+  }
+
+ private:
+  Ort::Op add_{nullptr}, join_{nullptr};
+  OrtLoggingLevel level_ = ORT_LOGGING_LEVEL_FATAL;
+};
+
+struct Doubled : Ort::CustomOpBase<Doubled, DoubledKernel> {
+  void* CreateKernel(const OrtApi&, const OrtKernelInfo* info) const { return new DoubledKernel(info); }
+  const char* GetName() const { return "Doubled"; }
+  size_t GetInputTypeCount() const { return 1; }
+  ONNXTensorElementDataType GetInputType(size_t) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; }
+  size_t GetOutputTypeCount() const { return 1; }
+  ONNXTensorElementDataType GetOutputType(size_t) const { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
   const std::string folder = argv[1];
-  const Ort::Env env(ORT_LOGGING_LEVEL_WARNING, "operators");
+  const Ort::Env env(ORT_LOGGING_LEVEL_WARNING, "operators", TakeMessage, nullptr);
   const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtDeviceAllocator, OrtMemTypeDefault);
   const Scaled scaled;
   const Joined joined;
   Ort::CustomOpDomain domain("test.custom");
   domain.Add(&scaled);
   domain.Add(&joined);
+  const Doubled doubled;
+  domain.Add(&doubled);
   Ort::SessionOptions options;
   options.Add(domain);
 
@@ -142,6 +201,27 @@ int main(int argc, char** argv) {
       CHECK(std::string(error.what()).find(failure.second) != std::string::npos);
     }
   }
+
+  xs[0] = 1;
+  Ort::Session doubling(env, (folder + "/doubled.onnx").c_str(), options);
+  const std::vector<Ort::Value> twice = doubling.Run(plain, &in, &x, 1, &out, 1);
+  CHECK(twice[0].GetTensorData<float>()[2] == 6 && log_calls == 1);
+
+  // The model as a program that compiles it gets it.
+  Ort::AllocatorWithDefaultOptions allocator;
+  void* compiled = nullptr;
+  size_t size = 0;
+  Ort::ModelCompilationOptions compilation(env, options);
+  compilation.SetInputModelPath((folder + "/doubled.onnx").c_str())
+      .SetOutputModelBuffer(allocator, &compiled, &size)
+      .SetGraphOptimizationLevel(ORT_ENABLE_BASIC)
+      .SetFlags(OrtCompileApiFlags_NONE);
+  CHECK(Ort::CompileModel(env, compilation).IsOK());
+  Ort::Session from_compiled(env, compiled, size, options);
+  CHECK(from_compiled.Run(plain, &in, &x, 1, &out, 1)[0].GetTensorData<float>()[1] == 4);
+  allocator.Free(compiled);
+  compilation.SetFlags(OrtCompileApiFlags_ERROR_IF_NO_NODES_COMPILED);
+  CHECK(Ort::CompileModel(env, compilation).GetErrorCode() == ORT_FAIL);
   std::puts("done");
   return 0;
 }

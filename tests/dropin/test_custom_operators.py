@@ -10,7 +10,7 @@ import onnx
 import ortrain
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from ortrain import artifacts
+from ortrain import artifacts, onnxblock
 from ortrain.api import CheckpointState, Module, Optimizer
 
 DOMAIN = "test.custom"
@@ -159,6 +159,33 @@ def test_training_without_the_gradient_or_the_library_is_refused_with_the_operat
         )
     with pytest.raises(NotImplementedError, match=r"test\.custom\.Scaled"):
         ortrain.InferenceSession(forward_model(True).SerializeToString())
+
+
+@pytest.mark.usefixtures("gradient")
+def test_blocks_build_the_training_model_of_a_custom_operator(library: Path) -> None:
+    class Loss(onnxblock.TrainingBlock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mse = onnxblock.loss.MSELoss()
+
+        def build(self, prediction: str) -> str:
+            return self.mse(prediction)
+
+    block = Loss()
+    block.requires_grad("w")
+    with onnxblock.custom_op_library(library) as path, onnxblock.base(forward_model(True)):
+        assert path == str(library)
+        with (
+            pytest.raises(RuntimeError, match="cannot be registered inside"),
+            onnxblock.custom_op_library(path),
+        ):
+            pass
+        block("y")
+        training, _ = block.to_model_proto()
+    assert DOMAIN in [node.domain for node in training.graph.node]
+    assert "w_grad.accumulation.out" in [output.name for output in training.graph.output]
+    with onnxblock.custom_op_library(library):  # the context before has ended
+        pass
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,10 @@ def test_a_program_with_custom_operators_of_its_own_runs(tmp_path: Path) -> None
 
     offset = numpy_helper.from_array(np.array([0.5], np.float32), "offset")
     joined = helper.make_node("Joined", ["x", "x", "x"], ["y"], domain="test.custom")
-    for name, node in (("scaled", scaled(2.5)), ("joined", joined)):
+    doubled = helper.make_node("Doubled", ["x"], ["y"], domain="test.custom")
+    for name, node in (("scaled", scaled(2.5)), ("joined", joined), ("doubled", doubled)):
         graph = helper.make_graph(
-            [node], name, [info("x", [3])], [info("y", None)], [offset] if name != "joined" else []
+            [node], name, [info("x", [3])], [info("y", None)], [offset] if name == "scaled" else []
         )
         onnx.save(model(graph, "test.custom"), tmp_path / f"{name}.onnx")
     assert run("operators.cpp", "c++14", tmp_path, tmp_path) == "done\n"

@@ -221,13 +221,15 @@ class StepSignature:
         return _invalid(f"input {self.names[i]!r} (number {i}): expected {expected}, found {found}")
 
 
-_SEQUENCE, _MAP, _OPTIONAL = 2, 3, 6  # of ONNXType
+_SEQUENCE, _MAP, _SPARSE, _OPTIONAL = 2, 3, 5, 6  # of ONNXType
 
 
 def declared(info: tuple[list[int], int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
     """Return type and shape of an input or output in user notation; a sequence has no shape."""
     kinds, element_type, extents, symbols = info
     text, shape = declared_tensor((element_type, extents, symbols))
+    if kinds[-1] == _SPARSE:
+        text = f"sparse_{text}"
     key = ""
     for kind in reversed(kinds[:-1]):
         if kind < 0:
@@ -304,9 +306,14 @@ def session_states(session: _ortrain.SessionHandle) -> list[tuple[str, str, str]
 
 
 def as_arrays(output: OrtValue) -> Any:
-    """Return an output of a run: an array, a dictionary, a list of either, or None for an empty optional output."""
+    """Return an output of a run.
+
+    An array, a dictionary, a list of either, a sparse tensor, or None for an empty optional output.
+    """
     if output.is_tensor():
         return output.numpy()
+    if output.is_sparse_tensor():
+        return output.as_sparse_tensor()
     if output.is_map():
         keys, values = output.elements()
         return dict(zip(keys.numpy().tolist(), values.numpy().tolist(), strict=True))

@@ -22,7 +22,7 @@ from ortrain import _model_files, onnxblock
 from ortrain._artifact_report import ArtifactReport
 from ortrain._parameter_choice import Fate, InitializerReport, choose
 from ortrain.onnxblock import _graph
-from ortrain.options import SessionOptions
+from ortrain.onnxblock.model_accessor import load_custom_op_library
 
 __all__ = ["ArtifactReport", "Fate", "InitializerReport", "LossType", "OptimType", "generate_artifacts"]
 
@@ -168,8 +168,7 @@ def generate_artifacts(
     OSError
         When a file cannot be written.
     """
-    if custom_op_library is not None:
-        SessionOptions().register_custom_ops_library(os.fspath(custom_op_library))
+    load_custom_op_library(custom_op_library)
     additional = _names("additional_output_names", additional_output_names)
     loss_block = _loss_block(loss)
     optimizer_block = _optimizer_block(optimizer)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ortrain.api.generated.enums import OrtAllocatorType, OrtDeviceMemoryType, OrtMemType
+from ortrain import _ortrain
+from ortrain._ortrain import OrtValue
+from ortrain.api.generated.enums import (
+    OrtAllocatorType,
+    OrtDeviceMemoryType,
+    OrtHardwareDeviceType,
+    OrtMemoryInfoDeviceType,
+    OrtMemType,
+)
 from ortrain.errors import InvalidArgumentError, OrtErrorCode
 
 
@@ -91,6 +100,46 @@ class OrtMemoryInfo:
         if self.name != "Cpu" or self.device_id != 0:
             raise _rejected(self.name, self.device_id)
 
+    @classmethod
+    def create_v2(
+        cls,
+        name: str,
+        device_type: OrtMemoryInfoDeviceType,
+        vendor_id: int,
+        device_id: int,
+        mem_type: OrtDeviceMemoryType,
+        alignment: int,
+        allocator_type: OrtAllocatorType,
+    ) -> OrtMemoryInfo:
+        """Create a location of memory.
+
+        Parameters
+        ----------
+        name : str
+            Name of the device.
+        device_type : OrtMemoryInfoDeviceType
+            Kind of device, the CPU.
+        vendor_id : int
+            Its vendor; the CPU has none.
+        device_id : int
+            Its number, 0.
+        mem_type : OrtDeviceMemoryType
+            Kind of its memory; the host can access both.
+        alignment : int
+            Alignment of the memory; 0 for the default.
+        allocator_type : OrtAllocatorType
+            How memory is allocated.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no such device.
+        """
+        if device_type != OrtMemoryInfoDeviceType.CPU:
+            raise _rejected(name, device_id)
+        OrtDeviceMemoryType(mem_type)
+        return cls(name, OrtAllocatorType(allocator_type), device_id, OrtMemType.DEFAULT)
+
     @property
     def device_mem_type(self) -> OrtDeviceMemoryType:
         """Whether the host can access the memory; the default kind, which it can on the CPU."""
@@ -100,3 +149,98 @@ class OrtMemoryInfo:
     def device_vendor_id(self) -> int:
         """PCI vendor ID of the device, 0 for the CPU."""
         return 0
+
+
+@dataclass(frozen=True)
+class OrtHardwareDevice:
+    """A device of the machine."""
+
+    type: OrtHardwareDeviceType = OrtHardwareDeviceType.CPU
+    """Kind of device."""
+    vendor_id: int = 0
+    """PCI vendor ID; the CPU has none."""
+    vendor: str = ""
+    """Its vendor; not known."""
+    device_id: int = 0
+    """Number of the kind of device; not known."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """What else is known of it."""
+
+
+@dataclass(frozen=True)
+class OrtEpDevice:
+    """An execution provider on a device."""
+
+    ep_name: str
+    """Name of the provider."""
+    ep_vendor: str = "ortrain"
+    """Who made the provider."""
+    device: OrtHardwareDevice = OrtHardwareDevice()
+    """The device."""
+    ep_metadata: Mapping[str, str] = field(default_factory=dict)
+    """What else is known of the provider."""
+    ep_options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the provider; the CPU has none."""
+
+    def memory_info(self, memory_type: OrtDeviceMemoryType) -> OrtMemoryInfo | None:
+        """Return where memory of a kind is; None if the device has none of that kind."""
+        return CPU_MEMORY if memory_type == OrtDeviceMemoryType.DEFAULT else None
+
+
+@dataclass(frozen=True)
+class OrtEpAssignedNode:
+    """A node of a model."""
+
+    name: str
+    """Its name."""
+    domain: str
+    """Domain of its operator."""
+    op_type: str
+    """Its operator."""
+
+
+@dataclass(frozen=True)
+class OrtEpAssignedSubgraph:
+    """Nodes of a model that an execution provider runs."""
+
+    ep_name: str
+    """Name of the provider."""
+    nodes: list[OrtEpAssignedNode]
+    """The nodes."""
+
+    def get_nodes(self) -> list[OrtEpAssignedNode]:
+        """Return the nodes."""
+        return self.nodes
+
+
+CPU_MEMORY = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_DEVICE_ALLOCATOR, 0, OrtMemType.DEFAULT)
+CPU_DEVICE = OrtEpDevice(_ortrain.available_providers()[0])
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    """Return the execution providers with their devices: the CPU."""
+    return [CPU_DEVICE]
+
+
+def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None = None) -> None:
+    """Copy the elements of tensors into others.
+
+    Parameters
+    ----------
+    src, dst : sequences of OrtValue
+        Tensors of the same types and shapes.
+    stream : None
+        The CPU has no streams.
+
+    Raises
+    ------
+    ValueError
+        If they are not as many.
+    InvalidArgumentError
+        If two tensors differ in type or shape.
+    """
+    for source, target in zip(src, dst, strict=True):
+        if source.shape() != target.shape():
+            message = f"expected a tensor of shape {target.shape()}, found {source.shape()}"
+            raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
+        target.update_inplace(source)

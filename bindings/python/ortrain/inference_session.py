@@ -14,8 +14,17 @@ from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
 from ortrain._support import StrPath, check_providers
 from ortrain.api.generated import inference_session
-from ortrain.devices import OrtDevice, check_cpu
-from ortrain.errors import OrtErrorCode, OrtrainError
+from ortrain.devices import (
+    CPU_DEVICE,
+    CPU_MEMORY,
+    OrtDevice,
+    OrtEpAssignedNode,
+    OrtEpAssignedSubgraph,
+    OrtEpDevice,
+    OrtMemoryInfo,
+    check_cpu,
+)
+from ortrain.errors import InvalidArgumentError, OrtErrorCode
 from ortrain.io_binding import Bound, IOBinding
 from ortrain.options import RunOptions, SessionOptions
 
@@ -93,9 +102,6 @@ class InferenceSession(inference_session.InferenceSession):
             raise TypeError(f"unknown keyword {unknown[0]!r}, expected one of {', '.join(sorted(known))}")
         check_providers(providers, provider_options)
         self._set_up(sess_options)
-        if self._sess_options._canceled:
-            message = "creating a session: set_load_cancellation_flag of its options canceled it"
-            raise OrtrainError(message, OrtErrorCode.ORT_MODEL_LOAD_CANCELED)
         super().__init__(path_or_bytes, self._sess_options)
 
     def _set_up(self, sess_options: SessionOptions | None) -> None:
@@ -149,6 +155,79 @@ class InferenceSession(inference_session.InferenceSession):
 
     def disable_fallback(self) -> None:
         """Do nothing: there is no other provider that could run what one rejects."""
+
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        """Return which execution provider runs which nodes.
+
+        Raises
+        ------
+        OrtrainError
+            If the session was created without the config entry ``session.record_ep_graph_assignment_info`` = ``1``.
+        """
+        return [
+            OrtEpAssignedSubgraph(provider, [OrtEpAssignedNode(*node) for node in nodes])
+            for provider, nodes in _ortrain.graph_assignment(self._handle)
+        ]
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Change options of execution providers between runs. The CPU has none.
+
+        Parameters
+        ----------
+        options : mapping
+            The options.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there are none.
+        """
+        if not options:
+            message = "expected at least one option, found none"
+            raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
+
+    def release_captured_graph(self, graph_annotation_id: int) -> None:
+        """Do nothing: the CPU captures no graphs."""
+
+    # ---- devices ----
+
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Return where each input is expected: in the memory of the CPU."""
+        return [CPU_MEMORY for _ in self.get_inputs()]
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Return where each output will be: in the memory of the CPU."""
+        return [CPU_MEMORY for _ in self.get_outputs()]
+
+    def get_input_epdevices(self) -> list[OrtEpDevice]:
+        """Return the device of each input, which is the CPU."""
+        return [CPU_DEVICE for _ in self.get_inputs()]
+
+    def create_ortvalue_from_shape_and_type(
+        self,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> OrtValue:
+        """Return a tensor that owns its memory; the elements are uninitialized.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Its dimensions.
+        element_type : type or int
+            A NumPy type, or a value of ONNX's TensorProto.DataType.
+        device_type, device_id, vendor_id
+            The CPU.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no such device.
+        """
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
 
     # ---- bindings ----
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortrain import _ortrain
-from ortrain.errors import InvalidArgumentError, OrtErrorCode
+from ortrain.errors import InvalidArgumentError, OrtErrorCode, OrtrainError
 
 if TYPE_CHECKING:
     import onnx
@@ -48,6 +48,68 @@ def get_all_providers() -> list[str]:
 def get_device() -> str:
     """Return the kind of device that the library runs on, ``CPU``."""
     return "CPU"
+
+
+def has_collective_ops() -> bool:
+    """Return whether models can have operators that several GPUs run together. They cannot."""
+    return False
+
+
+def enable_telemetry_events() -> None:
+    """Do nothing: the library sends nothing."""
+
+
+def disable_telemetry_events() -> None:
+    """Do nothing: the library sends nothing."""
+
+
+def preload_dlls(
+    cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
+) -> None:
+    """Do nothing: the library needs none of these libraries.
+
+    Parameters
+    ----------
+    cuda, cudnn, msvc : bool
+        Accepted for compatibility.
+    directory : str, optional
+        Accepted for compatibility.
+    """
+
+
+def register_execution_provider_library(registration_name: str, library_path: str) -> None:
+    """Load a library of execution providers. There are none besides that of the CPU.
+
+    Parameters
+    ----------
+    registration_name : str
+        The name under which it should be registered.
+    library_path : str
+        The library.
+
+    Raises
+    ------
+    OrtrainError
+        Always.
+    """
+    message = f"the library {library_path!r} was not loaded: there are no execution providers besides that of the CPU"
+    raise OrtrainError(message, OrtErrorCode.ORT_FAIL)
+
+
+def unregister_execution_provider_library(registration_name: str) -> None:
+    """Drop a library of execution providers.
+
+    Parameters
+    ----------
+    registration_name : str
+        The name under which it was registered.
+
+    Raises
+    ------
+    OrtrainError
+        Always: none can be registered.
+    """
+    raise OrtrainError(f"no library is registered as {registration_name!r}", OrtErrorCode.ORT_FAIL)
 
 
 def get_version_string() -> str:

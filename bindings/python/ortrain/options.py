@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
+from ortrain._support import StrPath
 from ortrain.adapters import LoraAdapter
 from ortrain.api.generated import run_options, session_options
+from ortrain.api.generated.enums import OrtExecutionProviderDevicePolicy
+from ortrain.devices import OrtEpDevice
 from ortrain.errors import InvalidArgumentError, OrtErrorCode
+
+if sys.version_info >= (3, 12):
+    from collections.abc import Buffer
+else:
+    Buffer = bytes | bytearray | memoryview
 
 
 class ExecutionOrder(IntEnum):
@@ -30,7 +39,8 @@ class SessionOptions(session_options.SessionOptions):
         self._kept: list[OrtValue] = []
         """The values whose memory sessions share."""
         self._providers: list[tuple[str, Mapping[str, str]]] = []
-        self._canceled = False
+        self._files: list[object] = []
+        """The contents of files that sessions read when they are created."""
 
     @property
     def enable_profiling(self) -> bool:
@@ -63,6 +73,62 @@ class SessionOptions(session_options.SessionOptions):
         super().add_external_initializers(names, ortvalues)
         self._kept += ortvalues
 
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[StrPath], buffers: Sequence[Buffer], lengths: Sequence[int]
+    ) -> None:
+        """Give the contents of files with initializers, which sessions then do not open.
+
+        Parameters
+        ----------
+        names : sequence of path
+            The files, as the model names them.
+        buffers : sequence of bytes-like
+            Their contents.
+        lengths : sequence of int
+            Their sizes in bytes.
+
+        Raises
+        ------
+        ValueError
+            If these are not as many.
+        InvalidArgumentError
+            If a size is more than the buffer has, or a file was given before.
+        """
+        _ortrain.add_external_files(self._handle, names, buffers, lengths)
+        self._files += buffers
+
+    def add_provider_for_devices(
+        self, ep_devices: Sequence[OrtEpDevice], provider_options: Mapping[str, str]
+    ) -> None:
+        """Request the execution provider of devices.
+
+        Parameters
+        ----------
+        ep_devices : sequence of OrtEpDevice
+            Devices of one provider, from :func:`ortrain.get_ep_devices`.
+        provider_options : mapping
+            Its options; the CPU has none.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If there is no device.
+        """
+        if not ep_devices:
+            message = "expected at least one device, found none"
+            raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
+        self.add_provider(ep_devices[0].ep_name, provider_options)
+
+    def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
+        """Choose how a provider is selected. There is one.
+
+        Parameters
+        ----------
+        policy : OrtExecutionProviderDevicePolicy
+            The policy.
+        """
+        OrtExecutionProviderDevicePolicy(policy)
+
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
         """Request an execution provider for sessions that are created without a list of providers.
 
@@ -90,7 +156,7 @@ class SessionOptions(session_options.SessionOptions):
 
     def set_load_cancellation_flag(self, value: bool) -> None:
         """Have the creation of sessions with these options fail, or no longer."""
-        self._canceled = bool(value)
+        _ortrain.set_load_cancellation_flag(self._handle, bool(value))
 
 
 class RunOptions(run_options.RunOptions):

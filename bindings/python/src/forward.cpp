@@ -198,6 +198,30 @@ py::dict model_metadata(const Handle<OrtSession>& session) {
   return out;
 }
 
+using NodeTexts = std::tuple<std::string, std::string, std::string>;
+std::vector<std::pair<std::string, std::vector<NodeTexts>>> graph_assignment(
+    const Handle<OrtSession>& session) {
+  const OrtEpAssignedSubgraph* const* parts = nullptr;
+  size_t count = 0;
+  check(api().Session_GetEpGraphAssignmentInfo(session.raw, &parts, &count));
+  std::vector<std::pair<std::string, std::vector<NodeTexts>>> out;
+  for (size_t i = 0; i < count; ++i) {
+    const char *provider = nullptr, *name = nullptr, *domain = nullptr, *type = nullptr;
+    const OrtEpAssignedNode* const* nodes = nullptr;
+    size_t node_count = 0;
+    check(api().EpAssignedSubgraph_GetEpName(parts[i], &provider));
+    check(api().EpAssignedSubgraph_GetNodes(parts[i], &nodes, &node_count));
+    std::vector<NodeTexts>& texts = out.emplace_back(provider, std::vector<NodeTexts>()).second;
+    for (size_t j = 0; j < node_count; ++j) {
+      check(api().EpAssignedNode_GetName(nodes[j], &name));
+      check(api().EpAssignedNode_GetDomain(nodes[j], &domain));
+      check(api().EpAssignedNode_GetOperatorType(nodes[j], &type));
+      texts.emplace_back(name, domain, type);
+    }
+  }
+  return out;
+}
+
 std::vector<std::string> available_providers() {
   char** names = nullptr;
   int count = 0;
@@ -256,6 +280,40 @@ void bind_forward(py::module_& module) {
       },
       py::arg("options"), py::arg("prefix"),
       "Has sessions record a profile into a file whose path begins with the prefix; None: record nothing.");
+  module.def(
+      "add_external_files",
+      [](const Handle<OrtSessionOptions>& options, const std::vector<std::filesystem::path>& names,
+         const std::vector<py::buffer>& contents, const std::vector<size_t>& lengths) {
+        check_same_length("names", names.size(), "buffers", contents.size());
+        check_same_length("names", names.size(), "lengths", lengths.size());
+        std::vector<std::basic_string<ORTCHAR_T>> texts;
+        std::vector<const ORTCHAR_T*> pointers;
+        std::vector<char*> data;
+        for (size_t i = 0; i < names.size(); ++i) {
+          const py::buffer_info view = contents[i].request();
+          const auto size = static_cast<size_t>(view.size * view.itemsize);
+          if (lengths[i] > size)
+            throw StatusError(ORT_INVALID_ARGUMENT, "lengths[" + std::to_string(i) + "] is " +
+                                                        std::to_string(lengths[i]) + ", but the buffer has " +
+                                                        std::to_string(size) + " bytes");
+          texts.push_back(names[i].native());
+          data.push_back(static_cast<char*>(view.ptr));
+        }
+        for (const auto& text : texts) pointers.push_back(text.c_str());
+        check(api().AddExternalInitializersFromFilesInMemory(options.raw, pointers.data(), data.data(),
+                                                             lengths.data(), names.size()));
+      },
+      py::arg("options"), py::arg("names"), py::arg("buffers"), py::arg("lengths"),
+      "Has sessions read the contents of files of initializers from memory, which must outlive their "
+      "creation.");
+  module.def(
+      "set_load_cancellation_flag",
+      [](const Handle<OrtSessionOptions>& options, bool cancel) {
+        check(api().SessionOptionsSetLoadCancellationFlag(options.raw, cancel));
+      },
+      py::arg("options"), py::arg("cancel"), "Cancels the creation of sessions with these options.");
+  module.def("graph_assignment", &graph_assignment, py::arg("session"),
+             "The parts of the graph: the provider of each, and name, domain and operator of its nodes.");
   module.def(
       "run_config_entry",
       [](const Handle<OrtRunOptions>& options, const std::string& key) -> std::optional<std::string> {

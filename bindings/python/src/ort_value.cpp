@@ -211,10 +211,12 @@ void update_in_place(const Value& value, const py::object& data) {
 std::string describe(const Value& value) {
   if (value.kind() == ONNX_TYPE_SEQUENCE)
     return "OrtValue(a sequence of " + std::to_string(value.elements().size()) + " tensors)";
-  if (value.kind() != ONNX_TYPE_TENSOR) return "OrtValue(nothing)";
+  const bool sparse = value.kind() == ONNX_TYPE_SPARSETENSOR;
+  if (value.kind() != ONNX_TYPE_TENSOR && !sparse) return "OrtValue(nothing)";
   std::string shape;
   for (int64_t extent : value.shape()) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
-  return "OrtValue(" + std::string(row(value.element_type()).numpy) + ", shape=[" + shape + "])";
+  return std::string(sparse ? "OrtValue(sparse " : "OrtValue(") + row(value.element_type()).numpy +
+         ", shape=[" + shape + "])";
 }
 
 }  // namespace
@@ -320,9 +322,11 @@ Value from_texts(const py::array& given) {
   return value;
 }
 
-py::array texts_of(const Value& value) {
+}  // namespace
+
+py::array texts_of(const Value& value, const std::vector<int64_t>& shape) {
   py::list texts;
-  const size_t count = count_of(value.shape());
+  const size_t count = count_of(shape);
   for (size_t at = 0; at < count; ++at) {
     size_t length = 0;
     check(api().GetStringTensorElementLength(value.raw(), at, &length));
@@ -331,13 +335,10 @@ py::array texts_of(const Value& value) {
     texts.append(py::reinterpret_steal<py::object>(
         PyUnicode_DecodeUTF8(one.data(), static_cast<Py_ssize_t>(length), "surrogateescape")));
   }
-  const py::object array =
-      py::module_::import("numpy").attr("empty")(value.shape(), py::arg("dtype") = "object");
+  const py::object array = py::module_::import("numpy").attr("empty")(shape, py::arg("dtype") = "object");
   array.attr("flat") = texts;
   return array;
 }
-
-}  // namespace
 
 Value Value::from_array(const py::array& given) {
   const auto type = python::element_type(given.dtype());
@@ -365,7 +366,7 @@ Value Value::from_array(const py::array& given) {
 
 py::array Value::to_array(const py::object& self) const {
   const TypeRow& type = row(element_type());
-  if (type.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) return texts_of(*this);
+  if (type.type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) return texts_of(*this, shape());
   if (!is_packed(type)) return py::array(numpy_type(type.type), shape(), data(), self);
   py::array unpacked(numpy_type(type.type), shape());
   unpack(type, static_cast<const uint8_t*>(data()), count_of(shape()),
@@ -448,8 +449,18 @@ void bind_support(py::module_& module) {
           },
           "Size of the tensor's elements in bytes.")
       .def(
-          "is_sparse_tensor", [](const Value&) { return false; },
-          "Whether this is a sparse tensor; it never is.")
+          "is_sparse_tensor", [](const Value& value) { return value.kind() == ONNX_TYPE_SPARSETENSOR; },
+          "Whether this is a sparse tensor.")
+      .def_static(
+          "ort_value_from_sparse_tensor",
+          [](const py::object& sparse) { return sparse.attr("_get_c_tensor")(); }, py::arg("sparse_tensor"),
+          "The value that a SparseTensor stands on.")
+      .def(
+          "as_sparse_tensor",
+          [](const py::object& self) {
+            return py::module_::import("ortrain.sparse").attr("SparseTensor")(self);
+          },
+          "The SparseTensor over this value. Raises ValueError if it is not sparse.")
       .def("elements", &Value::elements,
            "Copies of the tensors or maps of a sequence; the keys and values of a map.")
       .def_static(
@@ -476,7 +487,10 @@ void bind_support(py::module_& module) {
           "Element type, a value of ONNXTensorElementDataType (as in ONNX TensorProto.DataType).")
       .def(
           "data_type",
-          [](const Value& value) { return "tensor(" + std::string(row(value.element_type()).onnx) + ")"; },
+          [](const Value& value) {
+            return std::string(value.kind() == ONNX_TYPE_SPARSETENSOR ? "sparse_tensor(" : "tensor(") +
+                   row(value.element_type()).onnx + ")";
+          },
           "Type of the tensor in ONNX notation, such as tensor(float).")
       .def_property_readonly(
           "dtype", [](const Value& value) { return numpy_type(value.element_type()); },
@@ -508,6 +522,8 @@ void bind_support(py::module_& module) {
           "__dlpack_device__", [](const Value&) { return py::make_tuple(kDlCpu, 0); },
           "The device in DLPack's notation, (1, 0) for the CPU.")
       .def("__repr__", &describe);
+  bind_sparse(module);
+  bind_compile(module);
 }
 
 }  // namespace ortrain::python

@@ -143,7 +143,7 @@ py::tuple take_type_info(OrtTypeInfo* info) {
   check(api().GetOnnxTypeFromTypeInfo(info, &kind));
   py::list kinds;
   kinds.append(static_cast<int>(kind));
-  if (kind == ONNX_TYPE_TENSOR) {
+  if (kind == ONNX_TYPE_TENSOR || kind == ONNX_TYPE_SPARSETENSOR) {
     const OrtTensorTypeAndShapeInfo* tensor = nullptr;
     check(api().CastTypeInfoToTensorInfo(info, &tensor));
     const py::tuple known = type_and_shape(tensor);

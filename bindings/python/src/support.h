@@ -142,6 +142,8 @@ class Value {
 // NumPy's type for an element type, and the reverse; throws TypeError if there is none.
 py::dtype numpy_type(ONNXTensorElementDataType type);
 ONNXTensorElementDataType element_type(const py::dtype& dtype);
+// An array of that shape with copies of the strings of a tensor, or of those that a sparse one stores.
+py::array texts_of(const Value& value, const std::vector<int64_t>& shape);
 
 // A string in the form that calls take; throws ValueError, naming the argument, if C would see its beginning
 // only.
@@ -253,5 +255,7 @@ struct Outputs {
 void bind_support(py::module_& module);
 // Bindings, metadata and what the module says of the library; after the handles.
 void bind_forward(py::module_& module);
+void bind_sparse(py::module_& module);
+void bind_compile(py::module_& module);
 
 }  // namespace ortrain::python

@@ -10,7 +10,12 @@ from codegen.languages import Action, Base, File, broken
 from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter
 
-TABLES = {"general": "GetApi()", "training": "GetTrainingApi()", "extension": "GetOrtrainApi()"}
+TABLES = {
+    "general": "GetApi()",
+    "compile": "GetCompileApi()",
+    "training": "GetTrainingApi()",
+    "extension": "GetOrtrainApi()",
+}
 
 MIXINS = ("memory_info", "tensor_type_and_shape_info", "type_info", "value")
 """Classes rendered into a class template, whose handle belongs to the template argument."""

@@ -84,6 +84,43 @@ void SessionOptionsSetEpSelectionPolicy(OrtSessionOptions*, OrtExecutionProvider
           ErrorCode::kInvalidArgument, "there is no policy ", static_cast<int>(policy));
 }
 
+// Memory and streams of other devices.
+void CreateSharedAllocator(OrtEnv*, const OrtEpDevice*, OrtDeviceMemoryType, OrtAllocatorType,
+                           const OrtKeyValuePairs*, OrtAllocator**) {
+  fail(ErrorCode::kInvalidArgument,
+       "the CPU has no allocators to create, expected a call of GetAllocatorWithDefaultOptions");
+}
+void ReleaseSharedAllocator(OrtEnv*, const OrtEpDevice*, OrtDeviceMemoryType) {
+  fail(ErrorCode::kInvalidArgument, "the CPU has no allocator that was created for a device");
+}
+void CreateSyncStreamForEpDevice(const OrtEpDevice*, const OrtKeyValuePairs*, OrtSyncStream**) {
+  fail(ErrorCode::kInvalidArgument, "the CPU has no streams, expected another device");
+}
+
+void GetModelCompatibilityForEpDevices(const OrtEpDevice* const*, size_t num_ep_devices, const char*,
+                                       OrtCompiledModelCompatibility* out_status) {
+  require(num_ep_devices > 0, ErrorCode::kInvalidArgument, "expected at least one device, found none");
+  *out_status = OrtCompiledModelCompatibility_EP_NOT_APPLICABLE;
+}
+
+void GetHardwareDeviceEpIncompatibilityDetails(const OrtEnv*, const char* ep_name, const OrtHardwareDevice*,
+                                               OrtDeviceEpIncompatibilityDetails** details) {
+  require(ep_name == provider_names()[0], ErrorCode::kInvalidArgument, "there is no execution provider ",
+          ep_name, ", available: ", provider_names()[0]);
+  *details = new OrtDeviceEpIncompatibilityDetails;
+}
+void DeviceEpIncompatibilityDetails_GetReasonsBitmask(const OrtDeviceEpIncompatibilityDetails*,
+                                                      uint32_t* reasons_bitmask) {
+  *reasons_bitmask = 0;
+}
+void DeviceEpIncompatibilityDetails_GetNotes(const OrtDeviceEpIncompatibilityDetails*, const char** notes) {
+  *notes = nullptr;
+}
+void DeviceEpIncompatibilityDetails_GetErrorCode(const OrtDeviceEpIncompatibilityDetails*,
+                                                 int32_t* error_code) {
+  *error_code = 0;
+}
+
 void RegisterExecutionProviderLibrary(OrtEnv*, const char* registration_name, const ORTCHAR_T* path) {
   fail(ErrorCode::kFail, "the library ", path, ", which should be registered as ", registration_name,
        ", was not loaded: there are no execution providers besides CPUExecutionProvider");

@@ -76,6 +76,17 @@ void CreateEnvWithGlobalThreadPools(OrtLoggingLevel log_severity_level, const ch
   CreateEnvWithCustomLoggerAndGlobalThreadPools(nullptr, nullptr, log_severity_level, logid, tp_options, out);
 }
 
+void CreateEnvWithOptions(const OrtEnvCreationOptions* options, OrtEnv** out) {
+  constexpr uint32_t kFirstVersion = 24;
+  require(options->version >= kFirstVersion, ErrorCode::kInvalidArgument, "the version of the settings is ",
+          options->version, ", expected the ORT_API_VERSION of a header, ", kFirstVersion, " or later");
+  require(options->log_id != nullptr, ErrorCode::kInvalidArgument, "log_id is null, expected a name");
+  const auto severity = static_cast<OrtLoggingLevel>(options->logging_severity_level);
+  CreateEnvWithCustomLogger(options->custom_logging_function, options->custom_logging_param, severity,
+                            options->log_id, out);
+  if (options->threading_options) (*out)->shared_threads = *options->threading_options;
+}
+
 void CreateThreadingOptions(OrtThreadingOptions** out) { *out = new OrtThreadingOptions; }
 
 void SetGlobalIntraOpNumThreads(OrtThreadingOptions* tp_options, int intra_op_num_threads) {

@@ -38,7 +38,8 @@ struct OrtGraph {
   struct Initializer {
     std::string name;
     std::unique_ptr<OrtValue> value;
-    bool is_external = false;  // sessions use its memory instead of a copy
+    bool is_external = false;                                    // sessions use its memory instead of a copy
+    std::optional<ortrain::ExternalPlace> place = std::nullopt;  // in a file beside that of the model
   };
   // Who computes and who reads a value of this graph.
   struct Use {

@@ -218,7 +218,9 @@ bool may_have(const OrtNode& node, const OrtModel* model, const std::string& att
          forms[0].substr(bar).find(" " + attribute + ":") != std::string_view::npos;
 }
 
-void fill(OrtGraph& to, const Graph& graph, const std::vector<ValueInfo>& overridable) {
+using Places = std::map<std::string, ExternalPlace>;
+
+void fill(OrtGraph& to, const Graph& graph, const std::vector<ValueInfo>& overridable, const Places& places) {
   const auto add = [&](std::vector<std::unique_ptr<OrtValueInfo>>& list, const ValueInfo& info) {
     const bool is_known = info.dtype != DType::kUndefined || !info.is_tensor();
     list.push_back(std::make_unique<OrtValueInfo>(
@@ -228,9 +230,11 @@ void fill(OrtGraph& to, const Graph& graph, const std::vector<ValueInfo>& overri
   for (const ValueInfo& input : graph.inputs) add(to.inputs, input);
   for (const ValueInfo& input : overridable) add(to.inputs, input);
   for (const ValueInfo& output : graph.outputs) add(to.outputs, output);
-  for (const std::string& name : graph.initializer_order)
-    to.initializers.push_back(
-        {name, std::make_unique<OrtValue>(OrtValue{graph.initializers.at(name)}), true});
+  for (const std::string& name : graph.initializer_order) {
+    const auto place = places.find(name);
+    to.initializers.push_back({name, std::make_unique<OrtValue>(OrtValue{graph.initializers.at(name)}), true,
+                               place == places.end() ? std::nullopt : std::optional(place->second)});
+  }
   to.stated = graph.value_info;
   for (const Node& node : graph.nodes) {
     auto made = std::make_unique<OrtNode>(node);
@@ -241,7 +245,7 @@ void fill(OrtGraph& to, const Graph& graph, const std::vector<ValueInfo>& overri
       if (!inner || !*inner) continue;
       auto subgraph = std::make_unique<OrtGraph>();
       subgraph->parent = made.get();
-      fill(*subgraph, **inner, {});
+      fill(*subgraph, **inner, {}, places);
       made->subgraphs.push_back({name, std::move(subgraph)});
     }
     to.nodes.push_back(std::move(made));
@@ -259,7 +263,7 @@ OrtModel* opened(Model model, const ModelNotes& notes, std::basic_string<ORTCHAR
   made->is_read = true;
   made->graph = std::make_unique<OrtGraph>();
   made->graph->model = made.get();
-  fill(*made->graph, model.graph, notes.overridable);
+  fill(*made->graph, model.graph, notes.overridable, notes.external);
   return made.release();
 }
 
@@ -310,6 +314,12 @@ void ValueInfo_GetValueConsumers(const OrtValueInfo* value_info, const OrtNode**
 void ValueInfo_GetInitializerValue(const OrtValueInfo* value_info, const OrtValue** initializer_value) {
   const OrtGraph::Initializer* found = initializer_of(graph_of(*value_info), value_info->name);
   *initializer_value = found ? found->value.get() : nullptr;
+}
+void ValueInfo_GetExternalInitializerInfo(const OrtValueInfo* value_info, OrtExternalInitializerInfo** info) {
+  const OrtGraph::Initializer* found = initializer_of(graph_of(*value_info), value_info->name);
+  *info = found && found->place
+              ? new OrtExternalInitializerInfo{found->place->file, found->place->offset, found->place->bytes}
+              : nullptr;
 }
 void ValueInfo_IsRequiredGraphInput(const OrtValueInfo* value_info, bool* is_required_graph_input) {
   const OrtGraph& graph = graph_of(*value_info);
@@ -397,7 +407,7 @@ void Graph_GetGraphView(const OrtGraph* src_graph, const OrtNode** nodes, size_t
     for (const OrtNode::Subgraph& subgraph : node->subgraphs) {
       auto inner = std::make_unique<OrtGraph>();
       inner->parent = copy.get();
-      fill(*inner, *std::get<std::shared_ptr<Graph>>(node->node.attributes.at(subgraph.attribute)), {});
+      fill(*inner, *std::get<std::shared_ptr<Graph>>(node->node.attributes.at(subgraph.attribute)), {}, {});
       copy->subgraphs.push_back({subgraph.attribute, std::move(inner)});
     }
     for (const std::string& name : values_read(node->node)) {

@@ -1,6 +1,8 @@
 // The objects behind the handles of the C interface, and conversions between C types and those of the core.
 #pragma once
 
+#include <atomic>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -11,7 +13,9 @@
 
 #include "artifacts/training_graph.h"
 #include "artifacts/training_model.h"
+#include "capi/compile.h"
 #include "capi/maps.h"
+#include "capi/sparse.h"
 #include "graph/graph.h"
 #include "onnxruntime_c_api.h"
 #include "onnxruntime_training_c_api.h"
@@ -60,6 +64,7 @@ struct OrtArenaCfg {};
 
 struct OrtSessionOptions {
   ortrain::SessionOptions value;
+  std::shared_ptr<std::atomic<bool>> canceled = std::make_shared<std::atomic<bool>>(false);
   OrtLoggingFunction logging_function = nullptr;  // of the session; null: the environment's
   void* logging_parameter = nullptr;
 };
@@ -70,7 +75,9 @@ struct OrtRunOptions {
 
 struct OrtValue {
   ortrain::Value value;
-  std::shared_ptr<OrtMaps> maps = nullptr;  // if it is a map or a sequence of maps; `value` is nothing then
+  // `value` is nothing if it is a map, a sequence of maps, or a sparse tensor.
+  std::shared_ptr<OrtMaps> maps = nullptr;
+  std::shared_ptr<OrtSparseTensor> sparse = nullptr;
 };
 
 struct OrtPrepackedWeightsContainer {};
@@ -111,6 +118,15 @@ struct OrtTypeInfo {
 
 #include "capi/custom_handles.h"
 
+// What a program asks about the nodes of a session, each a part of the graph of its own.
+struct OrtEpAssignedNode {
+  std::string name, domain, type;
+};
+struct OrtEpAssignedSubgraph {
+  OrtEpAssignedNode node;
+  const OrtEpAssignedNode* nodes[1];
+};
+
 struct OrtSession {
   // What a session of the model editor is made of until it is finalized.
   struct Draft {
@@ -123,6 +139,11 @@ struct OrtSession {
   std::unique_ptr<Draft> draft;
   std::shared_ptr<const OrtLogger> logger;
   ortrain::capi::MapPorts maps;
+  ortrain::capi::SparsePorts sparse;
+  std::deque<OrtEpAssignedSubgraph> parts;              // if the options ask for them
+  std::vector<const OrtEpAssignedSubgraph*> part_list;  // the same
+  std::vector<ortrain::ValueInfo> shown_inputs,
+      shown_outputs;               // those of the model, of which some are sparse
   ortrain::Background background;  // its runs; the last member, because they use the others
 
   // Throws kFail if the session is not finalized.
@@ -218,8 +239,10 @@ DType dtype_of(ONNXTensorElementDataType type);
 Tensor copy_tensor(OrtAllocator* allocator, const Tensor& tensor);
 
 OrtTensorTypeAndShapeInfo describe(const Tensor& tensor);
+OrtTensorTypeAndShapeInfo describe(const OrtSparseTensor& tensor);  // with all elements
 OrtTypeInfo type_of(const ValueInfo& info);
 OrtTypeInfo type_of(const MapType& type);
+OrtTypeInfo type_of_sparse(const ValueInfo& info);
 
 std::vector<std::string> texts(const char* const* names, size_t count);
 // The tensor in a value; throws if it is a sequence or empty.
@@ -244,6 +267,14 @@ void check_threads(int count);
 
 // The session of a model. `session` is what it becomes: a new one, or one that was a draft.
 void start_session(OrtSession& session, SessionOptions settings, Model model, ModelNotes notes);
+
+// Values for the inputs of a session's graph, which has tensors for a map or a sparse tensor.
+struct GivenValues {
+  std::vector<std::string> names;
+  std::vector<Value> values;
+};
+// Adds what the graph takes for an input of the model. Throws kInvalidArgument for values of another kind.
+void add_input(const OrtSession& session, const std::string& name, const OrtValue& value, GivenValues& to);
 
 // Writes a message to the environment's log.
 void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const std::string& message);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <set>
 
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
@@ -18,10 +19,10 @@ ortrain::InferenceSession& OrtSession::session() {
   return *running;
 }
 const std::vector<ortrain::ValueInfo>& OrtSession::inputs() const {
-  return draft ? draft->model.graph.inputs : running->inputs();
+  return draft ? draft->model.graph.inputs : sparse.inputs.empty() ? running->inputs() : shown_inputs;
 }
 const std::vector<ortrain::ValueInfo>& OrtSession::outputs() const {
-  return draft ? draft->model.graph.outputs : running->outputs();
+  return draft ? draft->model.graph.outputs : sparse.outputs.empty() ? running->outputs() : shown_outputs;
 }
 const std::vector<ortrain::ValueInfo>& OrtSession::overridable_initializers() const {
   return draft ? draft->notes.overridable : running->overridable_initializers();
@@ -30,40 +31,92 @@ const std::vector<ortrain::ValueInfo>& OrtSession::overridable_initializers() co
 namespace ortrain::capi {
 namespace {
 
-// What a run stores in an array of the caller: new values where the array has none.
-void give(const OrtSession& session, const std::vector<std::string>& names, std::vector<Value>& results,
-          OrtValue** outputs) {
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (outputs[i] != nullptr) continue;
-    const auto map = session.maps.outputs.find(names[i]);
-    if (map == session.maps.outputs.end())
-      outputs[i] = new OrtValue{std::move(results[i])};
-    else
-      outputs[i] = new OrtValue{
-          Nothing{}, std::make_shared<OrtMaps>(maps_of_tensor(map->second, std::get<Tensor>(results[i])))};
-  }
-}
+constexpr const char* kRecordsParts = "session.record_ep_graph_assignment_info";
 
-// The inputs of a run, where maps have become tensors.
-std::vector<Value> inputs_of(const OrtSession& session, const char* const* names,
-                             const OrtValue* const* values, size_t count) {
-  std::vector<Value> out(count);
+// What a session is asked for in one run.
+struct Request {
+  GivenValues inputs;
+  std::map<std::string, std::shared_ptr<OrtSparseTensor>> sparse;  // that may be passed through
+  std::vector<std::string> outputs;
+};
+
+Request request_of(const OrtSession& session, const char* const* names, const OrtValue* const* values,
+                   size_t count, const char* const* outputs, size_t output_count) {
+  require(output_count > 0, ErrorCode::kInvalidArgument,
+          "output_names_len is 0, expected the name of at least one output");
+  Request request{{}, {}, texts(outputs, output_count)};
   for (size_t i = 0; i < count; ++i) {
-    const auto map = session.maps.inputs.find(names[i]);
-    const bool is_map = map != session.maps.inputs.end();
-    require(is_map == (values[i]->maps != nullptr), ErrorCode::kInvalidArgument, "input '", names[i],
-            "': expected ", is_map ? "a map" : "no map", ", found ",
-            values[i]->maps ? "a map" : ortrain::describe(values[i]->value));
-    out[i] = is_map ? tensor_of_map(map->second, *values[i]->maps) : values[i]->value;
+    add_input(session, names[i], *values[i], request.inputs);
+    if (values[i]->sparse) request.sparse.emplace(names[i], values[i]->sparse);
   }
-  return out;
+  return request;
 }
 
-std::vector<Value> values_of(const OrtValue* const* values, size_t count) {
-  std::vector<Value> out(count);
-  for (size_t i = 0; i < count; ++i)
-    if (values[i] != nullptr) out[i] = values[i]->value;
-  return out;
+// A sparse input that is an output as well.
+OrtValue* passed_through(const Request& request, const std::string& name, const OrtValue* place) {
+  const auto given = request.sparse.find(name);
+  require(given != request.sparse.end(), ErrorCode::kInvalidArgument, "output '", name,
+          "' is an input, which was not given");
+  require(place == nullptr, ErrorCode::kInvalidArgument, "output '", name,
+          "': sparse tensors are not written into values, expected a null pointer");
+  if (given->second->allocator) return new OrtValue{Nothing{}, nullptr, given->second};
+  auto copy = std::make_shared<OrtSparseTensor>(*given->second);  // the caller's memory may end before
+  copy->allocator = default_allocator();
+  for (Tensor* part : {&copy->values, &copy->indices, &copy->starts})
+    if (part->defined()) *part = part->clone();
+  return new OrtValue{Nothing{}, nullptr, std::move(copy)};
+}
+
+// Stores the results in an array of the caller: new values where the array has none.
+void run(OrtSession& session, const Request& request, const RunOptions* options, OrtValue** outputs) {
+  std::vector<std::string> wanted;
+  std::vector<OrtValue**> places;
+  std::vector<Value> results;
+  for (size_t i = 0; i < request.outputs.size(); ++i) {
+    if (session.sparse.inputs.count(request.outputs[i]) > 0) continue;
+    wanted.push_back(request.outputs[i]);
+    places.push_back(outputs + i);
+    results.push_back(outputs[i] ? outputs[i]->value : Value());
+  }
+  ortrain::InferenceSession& running = session.session();
+  if (!wanted.empty() || session.sparse.inputs.empty())
+    running.run(request.inputs.names, request.inputs.values, wanted, results, options);
+  for (size_t i = 0; i < request.outputs.size(); ++i)
+    if (session.sparse.inputs.count(request.outputs[i]) > 0)
+      outputs[i] = passed_through(request, request.outputs[i], outputs[i]);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (*places[i] != nullptr) continue;
+    const auto map = session.maps.outputs.find(wanted[i]);
+    *places[i] = map == session.maps.outputs.end()
+                     ? new OrtValue{std::move(results[i])}
+                     : new OrtValue{Nothing{}, std::make_shared<OrtMaps>(maps_of_tensor(
+                                                   map->second, std::get<Tensor>(results[i])))};
+  }
+}
+
+// The inputs and outputs of the model, where some are sparse and have become others.
+void show_sparse(OrtSession& session) {
+  const std::map<std::string, SparsePort>& ports = session.sparse.inputs;
+  std::set<std::string> added;
+  for (const auto& [name, port] : ports) added.insert({port.indices, port.shape});
+  for (const ValueInfo& input : session.running->inputs()) {
+    if (added.count(input.name) > 0) continue;
+    const auto port = ports.find(input.name);
+    session.shown_inputs.push_back(port == ports.end() ? input : port->second.info);
+  }
+  for (const std::string& name : session.sparse.outputs) {
+    const std::vector<ValueInfo>& outputs = session.running->outputs();
+    const auto output = std::find_if(outputs.begin(), outputs.end(),
+                                     [&](const ValueInfo& info) { return info.name == name; });
+    session.shown_outputs.push_back(output == outputs.end() ? ports.at(name).info : *output);
+  }
+}
+
+// The type of an input or output of the model.
+OrtTypeInfo type_in(const OrtSession& session, const ValueInfo& info,
+                    const std::map<std::string, MapPort>& maps) {
+  if (const auto map = maps.find(info.name); map != maps.end()) return type_of(map->second.type);
+  return session.notes().sparse.count(info.name) > 0 ? type_of_sparse(info) : type_of(info);
 }
 
 void fill_memory_infos(const std::vector<ValueInfo>& values, const OrtMemoryInfo** infos, size_t count,
@@ -89,16 +142,53 @@ ReadOptions reading(const SessionOptions& settings, ModelNotes& notes) {
 
 }  // namespace
 
+void add_input(const OrtSession& session, const std::string& name, const OrtValue& value, GivenValues& to) {
+  const auto map = session.maps.inputs.find(name);
+  const auto port = session.sparse.inputs.find(name);
+  const bool is_map = map != session.maps.inputs.end(), is_sparse = port != session.sparse.inputs.end();
+  require(is_map == (value.maps != nullptr) && is_sparse == (value.sparse != nullptr),
+          ErrorCode::kInvalidArgument, "input '", name, "': expected ",
+          is_map      ? "a map"
+          : is_sparse ? "a sparse tensor"
+                      : "a value that is no map and not sparse",
+          ", found ",
+          value.maps     ? "a map"
+          : value.sparse ? "a sparse tensor"
+                         : ortrain::describe(value.value));
+  if (is_sparse) {
+    for (auto& [input, tensor] : tensors_of_sparse(name, port->second, *value.sparse)) {
+      to.names.push_back(input);
+      to.values.push_back(std::move(tensor));
+    }
+    return;
+  }
+  to.names.push_back(name);
+  to.values.push_back(is_map ? tensor_of_map(map->second, *value.maps) : value.value);
+}
+
 void start_session(OrtSession& session, SessionOptions settings, Model model, ModelNotes notes) {
+  if (settings.may_continue) settings.may_continue();
+  const auto recorded = settings.config.find(kRecordsParts);
+  const bool records_parts = recorded != settings.config.end() && recorded->second == "1";
   const OrtLogger& logger = *session.logger;
   log(logger, ORT_LOGGING_LEVEL_VERBOSE, "CreateSession",
       concat("read a model of ", model.graph.nodes.size(), " nodes and ", model.graph.initializers.size(),
              " initializers"));
   MapPorts maps = take_maps(model, notes);
+  SparsePorts sparse = take_sparse(model, notes);
   session.running =
       std::make_unique<InferenceSession>(std::move(settings), std::move(model), std::move(notes));
   session.maps = std::move(maps);
+  session.sparse = std::move(sparse);
+  show_sparse(session);
   session.draft.reset();
+  for (const Node& node : session.running->model().graph.nodes)
+    if (records_parts) {
+      OrtEpAssignedSubgraph& part = session.parts.emplace_back();
+      part.node = {node.name, node.domain, node.op_type};
+      part.nodes[0] = &part.node;
+      session.part_list.push_back(&part);
+    }
   log(logger, ORT_LOGGING_LEVEL_INFO, "CreateSession",
       concat("created a session with ", session.inputs().size(), " inputs and ", session.outputs().size(),
              " outputs"));
@@ -140,35 +230,25 @@ void CreateSessionFromArrayWithPrepackedWeightsContainer(const OrtEnv* env, cons
 void Run(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names,
          const OrtValue* const* inputs, size_t input_len, const char* const* output_names,
          size_t output_names_len, OrtValue** outputs) {
-  require(output_names_len > 0, ErrorCode::kInvalidArgument,
-          "output_names_len is 0, expected the name of at least one output");
   if (session->logger->level <= ORT_LOGGING_LEVEL_VERBOSE)
     log(*session->logger, ORT_LOGGING_LEVEL_VERBOSE, "Run",
         concat("a run with ", input_len, " inputs and ", output_names_len, " outputs begins"));
-  std::vector<Value> results = values_of(outputs, output_names_len);
-  const std::vector<std::string> wanted = texts(output_names, output_names_len);
-  session->session().run(texts(input_names, input_len), inputs_of(*session, input_names, inputs, input_len),
-                         wanted, results, core_of(run_options));
-  give(*session, wanted, results, outputs);
+  run(*session, request_of(*session, input_names, inputs, input_len, output_names, output_names_len),
+      core_of(run_options), outputs);
 }
 
 void RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names,
               const OrtValue* const* input, size_t input_len, const char* const* output_names,
               size_t output_names_len, OrtValue** output, RunAsyncCallbackFn run_async_callback,
               void* user_data) {
-  require(output_names_len > 0, ErrorCode::kInvalidArgument,
-          "output_names_len is 0, expected the name of at least one output");
-  session->background.add([session, options = core_of(run_options), names = texts(input_names, input_len),
-                           inputs = inputs_of(*session, input_names, input, input_len),
-                           wanted = texts(output_names, output_names_len), output, run_async_callback,
-                           user_data](bool abandoned) {
+  Request request = request_of(*session, input_names, input, input_len, output_names, output_names_len);
+  session->background.add([session, options = core_of(run_options), request = std::move(request), output,
+                           run_async_callback, user_data](bool abandoned) {
     OrtStatus* status = guarded("RunAsync", [&] {
       require(!abandoned, ErrorCode::kFail, "the session was released before the run began");
-      std::vector<Value> results = values_of(output, wanted.size());
-      session->session().run(names, inputs, wanted, results, options);
-      give(*session, wanted, results, output);
+      run(*session, request, options, output);
     });
-    run_async_callback(user_data, output, wanted.size(), status);
+    run_async_callback(user_data, output, request.outputs.size(), status);
   });
 }
 
@@ -197,15 +277,11 @@ void SessionGetMemoryInfoForOutputs(const OrtSession* session, const OrtMemoryIn
 
 void SessionGetInputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {
   const ValueInfo& input = item(session->inputs(), index, "input");
-  const auto map = session->maps.inputs.find(input.name);
-  *type_info =
-      new OrtTypeInfo(map == session->maps.inputs.end() ? type_of(input) : type_of(map->second.type));
+  *type_info = new OrtTypeInfo(type_in(*session, input, session->maps.inputs));
 }
 void SessionGetOutputTypeInfo(const OrtSession* session, size_t index, OrtTypeInfo** type_info) {
   const ValueInfo& output = item(session->outputs(), index, "output");
-  const auto map = session->maps.outputs.find(output.name);
-  *type_info =
-      new OrtTypeInfo(map == session->maps.outputs.end() ? type_of(output) : type_of(map->second.type));
+  *type_info = new OrtTypeInfo(type_in(*session, output, session->maps.outputs));
 }
 void SessionGetInputName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) {
   *value = copy_text(allocator, item(session->inputs(), index, "input").name);
@@ -224,5 +300,37 @@ void SessionGetOverridableInitializerName(const OrtSession* session, size_t inde
   *value =
       copy_text(allocator, item(session->overridable_initializers(), index, "overridable initializer").name);
 }
+
+void Session_GetEpGraphAssignmentInfo(const OrtSession* session,
+                                      const OrtEpAssignedSubgraph* const** ep_subgraphs,
+                                      size_t* num_ep_subgraphs) {
+  require(!session->part_list.empty() || session->session().model().graph.nodes.empty(), ErrorCode::kFail,
+          "the session did not record which provider runs which node, expected options with the entry ",
+          kRecordsParts, " of value \"1\"");
+  *ep_subgraphs = session->part_list.data();
+  *num_ep_subgraphs = session->part_list.size();
+}
+void EpAssignedSubgraph_GetEpName(const OrtEpAssignedSubgraph*, const char** out) {
+  *out = provider_names()[0].c_str();
+}
+void EpAssignedSubgraph_GetNodes(const OrtEpAssignedSubgraph* ep_subgraph,
+                                 const OrtEpAssignedNode* const** ep_nodes, size_t* num_ep_nodes) {
+  *ep_nodes = ep_subgraph->nodes;
+  *num_ep_nodes = 1;
+}
+void EpAssignedNode_GetName(const OrtEpAssignedNode* ep_node, const char** out) {
+  *out = ep_node->name.c_str();
+}
+void EpAssignedNode_GetDomain(const OrtEpAssignedNode* ep_node, const char** out) {
+  *out = ep_node->domain.c_str();
+}
+void EpAssignedNode_GetOperatorType(const OrtEpAssignedNode* ep_node, const char** out) {
+  *out = ep_node->type.c_str();
+}
+
+void SetEpDynamicOptions(OrtSession*, const char* const*, const char* const*, size_t kv_len) {
+  require(kv_len > 0, ErrorCode::kInvalidArgument, "kv_len is 0, expected at least one option");
+}
+void SessionReleaseCapturedGraph(OrtSession*, int) {}
 
 }  // namespace ortrain::capi

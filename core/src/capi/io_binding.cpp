@@ -11,7 +11,10 @@ namespace ortrain::capi {
 void CreateIoBinding(OrtSession* session, OrtIoBinding** out) { *out = new OrtIoBinding{session, {}}; }
 
 void BindInput(OrtIoBinding* binding_ptr, const char* name, const OrtValue* val_ptr) {
-  binding_ptr->binding.bind_input(binding_ptr->session->session(), name, val_ptr->value);
+  GivenValues given;
+  add_input(*binding_ptr->session, name, *val_ptr, given);
+  for (size_t i = 0; i < given.names.size(); ++i)
+    binding_ptr->binding.bind_input(binding_ptr->session->session(), given.names[i], given.values[i]);
 }
 
 void BindOutput(OrtIoBinding* binding_ptr, const char* name, const OrtValue* val_ptr) {

@@ -42,6 +42,11 @@ SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options) {
     out.intra_op_threads = env.shared_threads->intra_op_threads;
     if (env.shared_threads->denormal_as_zero) out.config.try_emplace(kDenormalsKey, "1");
   }
+  if (options != nullptr)
+    out.may_continue = [canceled = options->canceled] {
+      constexpr auto kCanceled = static_cast<ErrorCode>(ORT_MODEL_LOAD_CANCELED);
+      require(!*canceled, kCanceled, "the program canceled the loading of the model");
+    };
   if (out.custom_operators) {
     ProgramOperators operators(static_cast<const ProgramOperators&>(*out.custom_operators));
     operators.logger = logger_of(env, options);
@@ -52,6 +57,10 @@ SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options) {
 }
 
 void CreateSessionOptions(OrtSessionOptions** options) { *options = new OrtSessionOptions; }
+
+void SessionOptionsSetLoadCancellationFlag(OrtSessionOptions* options, bool cancel) {
+  *options->canceled = cancel;
+}
 
 void CloneSessionOptions(const OrtSessionOptions* in_options, OrtSessionOptions** out_options) {
   *out_options = new OrtSessionOptions(*in_options);
@@ -211,6 +220,11 @@ void RunOptionsGetRunTag(const OrtRunOptions* options, const char** run_tag) {
   *run_tag = options->value.tag.c_str();
 }
 void RunOptionsSetTerminate(OrtRunOptions* options) { options->value.terminate = true; }
+void RunOptionsEnableProfiling(OrtRunOptions* options, const ORTCHAR_T* profile_file_prefix) {
+  options->value.profile_prefix = profile_file_prefix;
+}
+void RunOptionsDisableProfiling(OrtRunOptions* options) { options->value.profile_prefix.reset(); }
+void RunOptionsSetSyncStream(OrtRunOptions*, OrtSyncStream*) {}
 void RunOptionsUnsetTerminate(OrtRunOptions* options) { options->value.terminate = false; }
 
 void RunOptionsSetTrainingMode(OrtRunOptions* options, bool training_mode) {

@@ -9,8 +9,9 @@
 namespace ortrain::capi {
 namespace {
 
+// The strings of a tensor, or those that a sparse one stores.
 const Tensor& strings_of(const OrtValue& value) {
-  const auto* tensor = std::get_if<Tensor>(&value.value);
+  const auto* tensor = value.sparse ? &value.sparse->values : std::get_if<Tensor>(&value.value);
   require(tensor && tensor->dtype() == DType::kString, ErrorCode::kInvalidArgument,
           "the value is not a tensor of strings, expected one");
   return *tensor;

@@ -44,6 +44,10 @@ OrtTensorTypeAndShapeInfo describe(const Tensor& tensor) {
   return {static_cast<ONNXTensorElementDataType>(tensor.dtype()), tensor.shape(),
           std::vector<std::string>(tensor.shape().size())};
 }
+OrtTensorTypeAndShapeInfo describe(const OrtSparseTensor& tensor) {
+  return {static_cast<ONNXTensorElementDataType>(tensor.dtype), tensor.shape,
+          std::vector<std::string>(tensor.shape.size())};
+}
 
 namespace {
 
@@ -104,6 +108,12 @@ std::vector<std::string> texts(const char* const* names, size_t count) {
   return count == 0 ? std::vector<std::string>() : std::vector<std::string>(names, names + count);
 }
 
+OrtTypeInfo type_of_sparse(const ValueInfo& info) {
+  OrtTypeInfo type = type_of_tensor(tensor_type_of(info));
+  type.kind = ONNX_TYPE_SPARSETENSOR;
+  return type;
+}
+
 OrtTypeInfo type_of(const MapType& type) {
   OrtTypeInfo map;
   map.kind = ONNX_TYPE_MAP;
@@ -115,6 +125,8 @@ OrtTypeInfo type_of(const MapType& type) {
 
 const Tensor& tensor_of(const OrtValue& value) {
   require(value.maps == nullptr, ErrorCode::kInvalidArgument, "the value is a map, expected a tensor");
+  require(value.sparse == nullptr, ErrorCode::kRuntimeException,
+          "the value is a sparse tensor, expected a tensor with all elements");
   const auto* tensor = std::get_if<Tensor>(&value.value);
   require(tensor != nullptr, ErrorCode::kInvalidArgument, "the value is ", ortrain::describe(value.value),
           ", expected a tensor");
@@ -150,20 +162,24 @@ void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_dat
 
 void IsTensor(const OrtValue* value, int* out) { *out = std::holds_alternative<Tensor>(value->value); }
 void HasValue(const OrtValue* value, int* out) {
-  *out = value->maps != nullptr || !std::holds_alternative<Nothing>(value->value);
+  *out = value->maps || value->sparse || !std::holds_alternative<Nothing>(value->value);
 }
-void IsSparseTensor(const OrtValue*, int* out) { *out = 0; }
 void GetTensorMutableData(OrtValue* value, void** out) { *out = numbers_of(*value).raw(); }
 void GetTensorData(const OrtValue* value, const void** out) { *out = numbers_of(*value).raw(); }
-void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) { *size = numbers_of(*ort_value).bytes(); }
+void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) {
+  require(ort_value->sparse == nullptr, ErrorCode::kInvalidArgument,
+          "the value is a sparse tensor, expected a tensor with all elements");
+  *size = numbers_of(*ort_value).bytes();
+}
 void GetTensorMemoryInfo(const OrtValue* value, const OrtMemoryInfo** mem_info) {
   tensor_of(*value);
   *mem_info = &cpu_memory();
 }
 void GetValueType(const OrtValue* value, ONNXType* out) {
   const bool is_tensor = std::holds_alternative<Tensor>(value->value);
-  *out = value->maps ? (value->maps->type.in_sequence ? ONNX_TYPE_SEQUENCE : ONNX_TYPE_MAP)
-         : is_tensor ? ONNX_TYPE_TENSOR
+  *out = value->maps     ? (value->maps->type.in_sequence ? ONNX_TYPE_SEQUENCE : ONNX_TYPE_MAP)
+         : value->sparse ? ONNX_TYPE_SPARSETENSOR
+         : is_tensor     ? ONNX_TYPE_TENSOR
          : std::holds_alternative<Sequence>(value->value) ? ONNX_TYPE_SEQUENCE
                                                           : ONNX_TYPE_OPTIONAL;
 }
@@ -250,6 +266,12 @@ void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) {
     *out = new OrtTypeInfo(type_of(value->maps->type));
     return;
   }
+  if (value->sparse) {
+    auto type = std::make_unique<OrtTypeInfo>(type_of_tensor(describe(*value->sparse)));
+    type->kind = ONNX_TYPE_SPARSETENSOR;
+    *out = type.release();
+    return;
+  }
   if (const auto* sequence = std::get_if<Sequence>(&value->value)) {
     *out = new OrtTypeInfo(type_of({"", sequence->dtype(), std::nullopt, true}));
     return;
@@ -260,7 +282,8 @@ void GetTypeInfo(const OrtValue* value, OrtTypeInfo** out) {
 }
 
 void GetTensorTypeAndShape(const OrtValue* value, OrtTensorTypeAndShapeInfo** out) {
-  *out = new OrtTensorTypeAndShapeInfo(describe(tensor_of(*value)));
+  *out =
+      new OrtTensorTypeAndShapeInfo(value->sparse ? describe(*value->sparse) : describe(tensor_of(*value)));
 }
 
 void ConvertFloats(const OrtValue* source, OrtValue* target) {

@@ -77,7 +77,7 @@ void write_value(const ValueInfo& value, onnx::ValueInfoProto& proto) {
 enum class Data { kWritten, kLeftOut };  // of initializers
 
 void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphProto& proto,
-                 Data data = Data::kWritten);
+                 Data data = Data::kWritten, const PlaceOf& place_of = nullptr);
 
 void write_attribute(const std::string& name, const Attribute& attribute, onnx::AttributeProto& proto) {
   using Type = onnx::AttributeProto;
@@ -117,18 +117,32 @@ void write_attribute(const std::string& name, const Attribute& attribute, onnx::
       attribute);
 }
 
-void write_initializer(const Tensor& value, const std::string& name, Data data, onnx::TensorProto& proto) {
-  if (data == Data::kWritten) return write_tensor(value, name, proto);
+void write_initializer(const Tensor& value, const std::string& name, Data data, const PlaceOf& place_of,
+                       onnx::TensorProto& proto) {
+  const std::optional<ExternalPlace> place = place_of ? place_of(name, value) : std::nullopt;
+  if (data == Data::kWritten && !place) return write_tensor(value, name, proto);
+  if (place) {
+    const auto add = [&](const char* key, std::string text) {
+      auto* entry = proto.add_external_data();
+      entry->set_key(key);
+      entry->set_value(std::move(text));
+    };
+    proto.set_data_location(onnx::TensorProto::EXTERNAL);
+    add("location", place->file);
+    add("offset", std::to_string(place->offset));
+    add("length", std::to_string(place->bytes));
+  }
   proto.set_name(name);
   proto.set_data_type(static_cast<int32_t>(value.dtype()));
   proto.mutable_dims()->Add(value.shape().begin(), value.shape().end());
 }
 
-void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphProto& proto, Data data) {
+void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphProto& proto, Data data,
+                 const PlaceOf& place_of) {
   proto.set_name(graph.name.empty() ? "graph" : graph.name);  // ONNX demands one; ORT format has none
   for (const ValueInfo& input : graph.inputs) write_value(input, *proto.add_input());
   for (const std::string& name : graph.initializer_order) {
-    write_initializer(graph.initializers.at(name), name, data, *proto.add_initializer());
+    write_initializer(graph.initializers.at(name), name, data, place_of, *proto.add_initializer());
     if (initializers_are_inputs) write_value(*graph.info(name), *proto.add_input());
   }
   for (const ValueInfo& output : graph.outputs) write_value(output, *proto.add_output());
@@ -148,7 +162,7 @@ void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphPr
   }
 }
 
-onnx::ModelProto proto_of(const Model& model, Data data) {
+onnx::ModelProto proto_of(const Model& model, Data data, const PlaceOf& place_of = nullptr) {
   silence_protobuf();
   onnx::ModelProto proto;
   proto.set_ir_version(model.ir_version);
@@ -167,7 +181,7 @@ onnx::ModelProto proto_of(const Model& model, Data data) {
     entry->set_key(key);
     entry->set_value(value);
   }
-  write_graph(model.graph, model.ir_version < 4, *proto.mutable_graph(), data);
+  write_graph(model.graph, model.ir_version < 4, *proto.mutable_graph(), data, place_of);
   return proto;
 }
 
@@ -191,8 +205,8 @@ Model read_model(const void* data, size_t bytes, const std::string& origin,
   });
 }
 
-std::string write_model(const Model& model) {
-  const onnx::ModelProto proto = proto_of(model, Data::kWritten);
+std::string write_model(const Model& model, const PlaceOf& place_of) {
+  const onnx::ModelProto proto = proto_of(model, Data::kWritten, place_of);
   const size_t bytes = proto.ByteSizeLong();
   require(bytes <= static_cast<size_t>(std::numeric_limits<int>::max()), ErrorCode::kFail,
           "cannot write the model: it would take ", bytes,

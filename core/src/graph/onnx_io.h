@@ -4,7 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +29,13 @@ struct GivenInitializers {
       files;  // contents of files by the names by which the model refers to them, which are not opened
 };
 
+// Where the data of an initializer are, if not in the model.
+struct ExternalPlace {
+  std::string file;  // relative to the folder of the model
+  int64_t offset;
+  size_t bytes;
+};
+
 // The type of a map, or of a sequence of maps. Graphs have neither: a session makes tensors of maps that it
 // is given, and maps of tensors that it computed (capi/maps.h).
 struct MapType {
@@ -35,6 +45,8 @@ struct MapType {
 
 // What a model file states that no graph needs, for sessions that run a model forward.
 struct ModelNotes {
+  std::map<std::string, ExternalPlace> external;  // initializers that were read from other files
+  std::set<std::string> sparse;         // inputs and outputs that are sparse, which a session makes dense
   std::map<std::string, MapType> maps;  // values that are maps; elsewhere, they have the type of their values
   std::string graph_description;
   std::vector<ValueInfo> overridable;  // initializers that are inputs as well: default values of inputs
@@ -74,8 +86,12 @@ Model read_model(const std::filesystem::path& path, const ReadOptions& options =
 Model read_model(const void* data, size_t bytes, const std::string& origin = "model in memory",
                  const std::filesystem::path& directory = {}, const ReadOptions& options = {});
 
+// Says where the data of an initializer are, which it has stored there; nothing for those that belong into
+// the model.
+using PlaceOf = std::function<std::optional<ExternalPlace>(const std::string& name, const Tensor& value)>;
+
 // The serialized model. Throws if it would be larger than protobuf's limit of 2 GB.
-std::string write_model(const Model& model);
+std::string write_model(const Model& model, const PlaceOf& place_of = nullptr);
 
 // Writes the model to a file: temporary file, sync, rename.
 void write_model(const Model& model, const std::filesystem::path& path);

@@ -70,7 +70,7 @@ class Reader {
         files_(folder, options.given.files),
         given_(options.given),
         limits_(options.limits),
-        takes_maps_(options.notes != nullptr) {}
+        for_session_(options.notes != nullptr) {}
 
   Model read() {
     read_header();
@@ -95,6 +95,8 @@ class Reader {
   ModelNotes notes(const Graph& graph) const {
     ModelNotes notes;
     notes.maps = maps_;
+    notes.sparse = sparse_;
+    notes.external = external_;
     notes.graph_description = checked_name(proto_.graph().doc_string(), "graph description");
     for (const auto& input : proto_.graph().input()) {
       // Up to IR version 3 all initializers are inputs; they are constants.
@@ -140,6 +142,15 @@ class Reader {
   }
 
   // The value of an initializer: the model's, or the one that was given in its place.
+  static ExternalPlace place_of(const onnx::TensorProto& proto, size_t bytes) {
+    ExternalPlace place{"", 0, bytes};
+    for (const auto& entry : proto.external_data()) {
+      if (entry.key() == "location") place.file = entry.value();
+      if (entry.key() == "offset") place.offset = std::stoll(entry.value());  // which has just been read
+    }
+    return place;
+  }
+
   Tensor initializer(const onnx::TensorProto& proto) {
     auto given = given_.external.find(proto.name());
     if (given != given_.external.end()) {
@@ -147,7 +158,12 @@ class Reader {
               "a value was given for external data, but the model itself holds the data");
     } else {
       given = given_.any.find(proto.name());
-      if (given == given_.any.end()) return read_tensor(proto, files_);
+      if (given == given_.any.end()) {
+        Tensor read = read_tensor(proto, files_);
+        if (for_session_ && proto.data_location() == onnx::TensorProto::EXTERNAL)
+          external_.emplace(proto.name(), place_of(proto, read.bytes()));
+        return read;
+      }
     }
     const Tensor& value = given->second;
     const Shape shape(proto.dims().begin(), proto.dims().end());
@@ -228,9 +244,14 @@ class Reader {
     value.name = checked_name(proto.name(), "value name");
     require(!value.name.empty(), ErrorCode::kInvalidGraph,
             "a graph input, output or intermediate value has no name");
-    if (const std::optional<MapType> map = map_type(proto.type()); map && takes_maps_) {
+    if (const std::optional<MapType> map = map_type(proto.type()); map && for_session_) {
       value.dtype = map->value;
       maps_.insert_or_assign(value.name, *map);
+      return value;
+    }
+    if (proto.type().has_sparse_tensor_type() && for_session_) {
+      read_tensor_type(proto.type().sparse_tensor_type(), value);
+      sparse_.insert(value.name);
       return value;
     }
     attempt([&] { return concat("value \"", value.name, "\""); }, [&] { read_type(proto.type(), value); });
@@ -260,12 +281,18 @@ class Reader {
     if (type->value_case() == Type::VALUE_NOT_SET) return;  // no type is declared
     require(type->value_case() == Type::kTensorType, ErrorCode::kNotImplemented,
             "it is neither a tensor, nor a sequence of tensors, nor an optional of either");
-    value.dtype = static_cast<DType>(type->tensor_type().elem_type());
+    read_tensor_type(type->tensor_type(), value);
+  }
+
+  // Of a tensor or a sparse one.
+  template <typename Proto>
+  static void read_tensor_type(const Proto& type, ValueInfo& value) {
+    value.dtype = static_cast<DType>(type.elem_type());
     require(value.dtype == DType::kUndefined || bits_of(value.dtype) > 0, ErrorCode::kNotImplemented,
             "tensors of type ", to_string(value.dtype), " are not supported");
-    if (!type->tensor_type().has_shape()) return;
+    if (!type.has_shape()) return;
     value.dims.emplace();
-    for (const auto& dim : type->tensor_type().shape().dim()) {
+    for (const auto& dim : type.shape().dim()) {
       Dim extent;
       if (dim.has_dim_value() && dim.dim_value() >= 0) extent.value = dim.dim_value();
       if (dim.has_dim_param()) extent.symbol = checked_name(dim.dim_param(), "dimension name");
@@ -583,8 +610,10 @@ class Reader {
   ExternalFiles files_;
   const GivenInitializers& given_;  // instead of initializers of the model
   const ModelLimits limits_;
-  const bool takes_maps_;
+  const bool for_session_;  // which takes maps and sparse tensors
   std::map<std::string, MapType> maps_;
+  std::set<std::string> sparse_;
+  std::map<std::string, ExternalPlace> external_;
   Model model_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
   std::unordered_set<std::string> taken_;  // names in use; kept only where functions are inlined

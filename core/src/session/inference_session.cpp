@@ -194,12 +194,16 @@ InferenceSession::InferenceSession(SessionOptions options, Model model, ModelNot
   impl_->start(std::move(options), start);
   impl_->model = std::move(model);
   impl_->notes = std::move(notes);
+  const auto& may_continue = impl_->options.may_continue;
   fix_dimensions(impl_->model, impl_->notes, impl_->options);
+  if (may_continue) may_continue();
   expand_gradient_nodes(impl_->model);
   if (!impl_->options.custom_operators) check_operators(impl_->model, "model");
   impl_->inputs = impl_->model.graph.inputs;
   impl_->outputs = outputs_of(impl_->model);
+  if (may_continue) may_continue();
   impl_->check(start);
+  if (may_continue) may_continue();
 }
 
 InferenceSession::InferenceSession(SessionOptions options, TrainingGraph graph, ModelNotes notes)
@@ -386,12 +390,17 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
     *impl_->states.tensors().at(impl_->training_mode).data<bool>() = training_mode;
   const bool only_path = !impl_->trains || (options && options->only_execute_path_to_fetches);
   Stage& stage = impl_->stage(output_names, left_out, replaced, only_path);
-  Profile* profile = impl_->profile ? &*impl_->profile : nullptr;
+  std::optional<Profile> of_run;
+  if (!impl_->profile && options && options->profile_prefix) of_run.emplace();
+  Profile* profile = impl_->profile ? &*impl_->profile : of_run ? &*of_run : nullptr;
   if (profile) profile->begin("model_run");
   if (impl_->trains)
     impl_->train(stage, given, places, options, profile, replaceable);
   else
     stage.run(given, places, 0, {}, {}, options, profile, replaceable);
+  if (!of_run) return;
+  const std::string trace = of_run->session_trace();
+  write_file(profile_path(*options->profile_prefix), "profile", trace.data(), trace.size());
 }
 
 }  // namespace ortrain

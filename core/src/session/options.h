@@ -41,6 +41,7 @@ struct SessionOptions {
   GivenInitializers initializers;                     // values that replace those of the model
   std::map<std::string, std::string> config;
   std::shared_ptr<const CustomOperators> custom_operators;  // of the program
+  std::function<void()> may_continue;  // called while a session is created; throws if that is canceled
 };
 
 // Fixes the dimensions of a model's inputs for which the options have an extent, and whatever the model
@@ -105,6 +106,7 @@ struct RunOptions {
   int log_severity_level = -1;
   int log_verbosity_level = 0;
   std::string tag;
+  std::optional<std::string> profile_prefix = {};  // start of the path of a profile of each run
   std::atomic<bool> terminate{false};  // checked between nodes; if set, the run ends with an error
   std::map<std::string, std::string> config;
   // How the training session of the older Python API runs a model that trains itself; a forward session

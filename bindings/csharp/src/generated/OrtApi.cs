@@ -1251,9 +1251,106 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr IsSparseTensorCall(OrtValueHandle value, out int @out);
         private static IsSparseTensorCall isSparseTensor;
-        /// <summary>Whether a value is a sparse tensor. It never is.</summary>
+        /// <summary>Whether a value is a sparse tensor.</summary>
         internal static IsSparseTensorCall IsSparseTensor => isSparseTensor ??
             (isSparseTensor = NativeTables.Bind<IsSparseTensorCall>(NativeTables.OrtApi, 178));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateSparseTensorAsOrtValueCall(IntPtr allocator, long[] denseShape, UIntPtr denseShapeLen, TensorElementType type, out IntPtr @out);
+        private static CreateSparseTensorAsOrtValueCall createSparseTensorAsOrtValue;
+        /// <summary>Creates a sparse tensor without elements, which one of the calls that fill it
+        /// completes.</summary>
+        internal static CreateSparseTensorAsOrtValueCall CreateSparseTensorAsOrtValue => createSparseTensorAsOrtValue ??
+            (createSparseTensorAsOrtValue = NativeTables.Bind<CreateSparseTensorAsOrtValueCall>(NativeTables.OrtApi, 179));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr FillSparseTensorCooCall(OrtValueHandle ortValue, OrtMemoryInfo dataMemInfo, long[] valuesShape, UIntPtr valuesShapeLen, IntPtr values, long[] indicesData, UIntPtr indicesNum);
+        private static FillSparseTensorCooCall fillSparseTensorCoo;
+        /// <summary>Copies values and their coordinates into a sparse tensor.</summary>
+        internal static FillSparseTensorCooCall FillSparseTensorCoo => fillSparseTensorCoo ??
+            (fillSparseTensorCoo = NativeTables.Bind<FillSparseTensorCooCall>(NativeTables.OrtApi, 180));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr FillSparseTensorCsrCall(OrtValueHandle ortValue, OrtMemoryInfo dataMemInfo, long[] valuesShape, UIntPtr valuesShapeLen, IntPtr values, long[] innerIndicesData, UIntPtr innerIndicesNum, long[] outerIndicesData, UIntPtr outerIndicesNum);
+        private static FillSparseTensorCsrCall fillSparseTensorCsr;
+        /// <summary>Copies values and their places by rows into a sparse matrix.</summary>
+        internal static FillSparseTensorCsrCall FillSparseTensorCsr => fillSparseTensorCsr ??
+            (fillSparseTensorCsr = NativeTables.Bind<FillSparseTensorCsrCall>(NativeTables.OrtApi, 181));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr FillSparseTensorBlockSparseCall(OrtValueHandle ortValue, OrtMemoryInfo dataMemInfo, long[] valuesShape, UIntPtr valuesShapeLen, IntPtr values, long[] indicesShapeData, UIntPtr indicesShapeLen, int indicesData);
+        private static FillSparseTensorBlockSparseCall fillSparseTensorBlockSparse;
+        /// <summary>Copies blocks of values and their places into a sparse tensor.</summary>
+        internal static FillSparseTensorBlockSparseCall FillSparseTensorBlockSparse => fillSparseTensorBlockSparse ??
+            (fillSparseTensorBlockSparse = NativeTables.Bind<FillSparseTensorBlockSparseCall>(NativeTables.OrtApi, 182));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateSparseTensorWithValuesAsOrtValueCall(OrtMemoryInfo info, IntPtr pData, long[] denseShape, UIntPtr denseShapeLen, long[] valuesShape, UIntPtr valuesShapeLen, TensorElementType type, out IntPtr @out);
+        private static CreateSparseTensorWithValuesAsOrtValueCall createSparseTensorWithValuesAsOrtValue;
+        /// <summary>Creates a sparse tensor over values of the caller, which must outlive it; one of the calls
+        /// that use indices completes it.</summary>
+        internal static CreateSparseTensorWithValuesAsOrtValueCall CreateSparseTensorWithValuesAsOrtValue => createSparseTensorWithValuesAsOrtValue ??
+            (createSparseTensorWithValuesAsOrtValue = NativeTables.Bind<CreateSparseTensorWithValuesAsOrtValueCall>(NativeTables.OrtApi, 183));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UseCooIndicesCall(OrtValueHandle ortValue, long[] indicesData, UIntPtr indicesNum);
+        private static UseCooIndicesCall useCooIndices;
+        /// <summary>Gives coordinates to the values of a sparse tensor. They stay in the caller's memory, which
+        /// must outlive it.</summary>
+        internal static UseCooIndicesCall UseCooIndices => useCooIndices ??
+            (useCooIndices = NativeTables.Bind<UseCooIndicesCall>(NativeTables.OrtApi, 184));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UseCsrIndicesCall(OrtValueHandle ortValue, long[] innerData, UIntPtr innerNum, long[] outerData, UIntPtr outerNum);
+        private static UseCsrIndicesCall useCsrIndices;
+        /// <summary>Gives places by rows to the values of a sparse matrix. They stay in the caller's memory,
+        /// which must outlive it.</summary>
+        internal static UseCsrIndicesCall UseCsrIndices => useCsrIndices ??
+            (useCsrIndices = NativeTables.Bind<UseCsrIndicesCall>(NativeTables.OrtApi, 185));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UseBlockSparseIndicesCall(OrtValueHandle ortValue, long[] indicesShape, UIntPtr indicesShapeLen, int indicesData);
+        private static UseBlockSparseIndicesCall useBlockSparseIndices;
+        /// <summary>Gives places to the blocks of a sparse tensor. They stay in the caller's memory, which must
+        /// outlive it.</summary>
+        internal static UseBlockSparseIndicesCall UseBlockSparseIndices => useBlockSparseIndices ??
+            (useBlockSparseIndices = NativeTables.Bind<UseBlockSparseIndicesCall>(NativeTables.OrtApi, 186));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSparseTensorFormatCall(OrtValueHandle ortValue, out int @out);
+        private static GetSparseTensorFormatCall getSparseTensorFormat;
+        /// <summary>How a sparse tensor states the places of its values.</summary>
+        internal static GetSparseTensorFormatCall GetSparseTensorFormat => getSparseTensorFormat ??
+            (getSparseTensorFormat = NativeTables.Bind<GetSparseTensorFormatCall>(NativeTables.OrtApi, 187));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSparseTensorValuesTypeAndShapeCall(OrtValueHandle ortValue, out IntPtr @out);
+        private static GetSparseTensorValuesTypeAndShapeCall getSparseTensorValuesTypeAndShape;
+        /// <summary>The type and shape of the values of a sparse tensor.</summary>
+        internal static GetSparseTensorValuesTypeAndShapeCall GetSparseTensorValuesTypeAndShape => getSparseTensorValuesTypeAndShape ??
+            (getSparseTensorValuesTypeAndShape = NativeTables.Bind<GetSparseTensorValuesTypeAndShapeCall>(NativeTables.OrtApi, 188));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSparseTensorValuesCall(OrtValueHandle ortValue, out IntPtr @out);
+        private static GetSparseTensorValuesCall getSparseTensorValues;
+        /// <summary>The values of a sparse tensor. Strings are read as those of a tensor, with
+        /// GetStringTensorContent() for instance.</summary>
+        internal static GetSparseTensorValuesCall GetSparseTensorValues => getSparseTensorValues ??
+            (getSparseTensorValues = NativeTables.Bind<GetSparseTensorValuesCall>(NativeTables.OrtApi, 189));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSparseTensorIndicesTypeShapeCall(OrtValueHandle ortValue, int indicesFormat, out IntPtr @out);
+        private static GetSparseTensorIndicesTypeShapeCall getSparseTensorIndicesTypeShape;
+        /// <summary>The type and shape of indices of a sparse tensor.</summary>
+        internal static GetSparseTensorIndicesTypeShapeCall GetSparseTensorIndicesTypeShape => getSparseTensorIndicesTypeShape ??
+            (getSparseTensorIndicesTypeShape = NativeTables.Bind<GetSparseTensorIndicesTypeShapeCall>(NativeTables.OrtApi, 190));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetSparseTensorIndicesCall(OrtValueHandle ortValue, int indicesFormat, out UIntPtr numIndices, out IntPtr indices);
+        private static GetSparseTensorIndicesCall getSparseTensorIndices;
+        /// <summary>Indices of a sparse tensor.</summary>
+        internal static GetSparseTensorIndicesCall GetSparseTensorIndices => getSparseTensorIndices ??
+            (getSparseTensorIndices = NativeTables.Bind<GetSparseTensorIndicesCall>(NativeTables.OrtApi, 191));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr HasValueCall(OrtValueHandle value, out int @out);
@@ -1903,6 +2000,13 @@ namespace Microsoft.ML.OnnxRuntime
             (runOptionsAddActiveLoraAdapter = NativeTables.Bind<RunOptionsAddActiveLoraAdapterCall>(NativeTables.OrtApi, 283));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SetEpDynamicOptionsCall(OrtSessionHandle sess, IntPtr* keys, IntPtr* values, UIntPtr kvLen);
+        private static SetEpDynamicOptionsCall setEpDynamicOptions;
+        /// <summary>Changes options of execution providers while a session runs. The CPU has none.</summary>
+        internal static SetEpDynamicOptionsCall SetEpDynamicOptions => setEpDynamicOptions ??
+            (setEpDynamicOptions = NativeTables.Bind<SetEpDynamicOptionsCall>(NativeTables.OrtApi, 284));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseValueInfoCall(IntPtr input);
         private static ReleaseValueInfoCall releaseValueInfo;
         /// <summary>Frees a value. Does nothing for one that a graph owns.</summary>
@@ -1957,6 +2061,14 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Creates a tensor over given memory, which it frees when it is released.</summary>
         internal static CreateTensorWithDataAndDeleterAsOrtValueCall CreateTensorWithDataAndDeleterAsOrtValue => createTensorWithDataAndDeleterAsOrtValue ??
             (createTensorWithDataAndDeleterAsOrtValue = NativeTables.Bind<CreateTensorWithDataAndDeleterAsOrtValueCall>(NativeTables.OrtApi, 292));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionOptionsSetLoadCancellationFlagCall(SessionOptions options, byte cancel);
+        private static SessionOptionsSetLoadCancellationFlagCall sessionOptionsSetLoadCancellationFlag;
+        /// <summary>Cancels the creation of sessions with these options. Another thread may call it while one is
+        /// being created.</summary>
+        internal static SessionOptionsSetLoadCancellationFlagCall SessionOptionsSetLoadCancellationFlag => sessionOptionsSetLoadCancellationFlag ??
+            (sessionOptionsSetLoadCancellationFlag = NativeTables.Bind<SessionOptionsSetLoadCancellationFlagCall>(NativeTables.OrtApi, 293));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetCompileApiCall();
@@ -2174,6 +2286,13 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The tensor of an initializer.</summary>
         internal static ValueInfo_GetInitializerValueCall ValueInfo_GetInitializerValue => valueInfo_GetInitializerValue ??
             (valueInfo_GetInitializerValue = NativeTables.Bind<ValueInfo_GetInitializerValueCall>(NativeTables.OrtApi, 326));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ValueInfo_GetExternalInitializerInfoCall(IntPtr valueInfo, out IntPtr info);
+        private static ValueInfo_GetExternalInitializerInfoCall valueInfo_GetExternalInitializerInfo;
+        /// <summary>Where the file of a model stores the data of an initializer.</summary>
+        internal static ValueInfo_GetExternalInitializerInfoCall ValueInfo_GetExternalInitializerInfo => valueInfo_GetExternalInitializerInfo ??
+            (valueInfo_GetExternalInitializerInfo = NativeTables.Bind<ValueInfo_GetExternalInitializerInfoCall>(NativeTables.OrtApi, 327));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ValueInfo_IsRequiredGraphInputCall(IntPtr valueInfo, out byte isRequiredGraphInput);
@@ -2463,6 +2582,34 @@ namespace Microsoft.ML.OnnxRuntime
             (node_GetEpName = NativeTables.Bind<Node_GetEpNameCall>(NativeTables.OrtApi, 368));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseExternalInitializerInfoCall(IntPtr input);
+        private static ReleaseExternalInitializerInfoCall releaseExternalInitializerInfo;
+        /// <summary>Frees a place.</summary>
+        internal static ReleaseExternalInitializerInfoCall ReleaseExternalInitializerInfo => releaseExternalInitializerInfo ??
+            (releaseExternalInitializerInfo = NativeTables.Bind<ReleaseExternalInitializerInfoCall>(NativeTables.OrtApi, 369));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ExternalInitializerInfo_GetFilePathCall(IntPtr info);
+        private static ExternalInitializerInfo_GetFilePathCall externalInitializerInfo_GetFilePath;
+        /// <summary>The file that contains the data.</summary>
+        internal static ExternalInitializerInfo_GetFilePathCall ExternalInitializerInfo_GetFilePath => externalInitializerInfo_GetFilePath ??
+            (externalInitializerInfo_GetFilePath = NativeTables.Bind<ExternalInitializerInfo_GetFilePathCall>(NativeTables.OrtApi, 370));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate long ExternalInitializerInfo_GetFileOffsetCall(IntPtr info);
+        private static ExternalInitializerInfo_GetFileOffsetCall externalInitializerInfo_GetFileOffset;
+        /// <summary>Where in the file the data begin.</summary>
+        internal static ExternalInitializerInfo_GetFileOffsetCall ExternalInitializerInfo_GetFileOffset => externalInitializerInfo_GetFileOffset ??
+            (externalInitializerInfo_GetFileOffset = NativeTables.Bind<ExternalInitializerInfo_GetFileOffsetCall>(NativeTables.OrtApi, 371));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate UIntPtr ExternalInitializerInfo_GetByteSizeCall(IntPtr info);
+        private static ExternalInitializerInfo_GetByteSizeCall externalInitializerInfo_GetByteSize;
+        /// <summary>The size of the data.</summary>
+        internal static ExternalInitializerInfo_GetByteSizeCall ExternalInitializerInfo_GetByteSize => externalInitializerInfo_GetByteSize ??
+            (externalInitializerInfo_GetByteSize = NativeTables.Bind<ExternalInitializerInfo_GetByteSizeCall>(NativeTables.OrtApi, 372));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetRunConfigEntryCall(RunOptions options, byte[] configKey);
         private static GetRunConfigEntryCall getRunConfigEntry;
         /// <summary>The value of an entry of the run configuration.</summary>
@@ -2477,11 +2624,26 @@ namespace Microsoft.ML.OnnxRuntime
             (epDevice_MemoryInfo = NativeTables.Bind<EpDevice_MemoryInfoCall>(NativeTables.OrtApi, 374));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateSharedAllocatorCall(OrtEnv env, IntPtr epDevice, int memType, OrtAllocatorType allocatorType, IntPtr allocatorOptions, out IntPtr allocator);
+        private static CreateSharedAllocatorCall createSharedAllocator;
+        /// <summary>Creates an allocator for the memory of a device. The CPU has
+        /// GetAllocatorWithDefaultOptions().</summary>
+        internal static CreateSharedAllocatorCall CreateSharedAllocator => createSharedAllocator ??
+            (createSharedAllocator = NativeTables.Bind<CreateSharedAllocatorCall>(NativeTables.OrtApi, 375));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetSharedAllocatorCall(OrtEnv env, OrtMemoryInfo memInfo, out IntPtr allocator);
         private static GetSharedAllocatorCall getSharedAllocator;
         /// <summary>The allocator of an environment.</summary>
         internal static GetSharedAllocatorCall GetSharedAllocator => getSharedAllocator ??
             (getSharedAllocator = NativeTables.Bind<GetSharedAllocatorCall>(NativeTables.OrtApi, 376));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ReleaseSharedAllocatorCall(OrtEnv env, IntPtr epDevice, int memType);
+        private static ReleaseSharedAllocatorCall releaseSharedAllocator;
+        /// <summary>Frees an allocator for the memory of a device. There is none.</summary>
+        internal static ReleaseSharedAllocatorCall ReleaseSharedAllocator => releaseSharedAllocator ??
+            (releaseSharedAllocator = NativeTables.Bind<ReleaseSharedAllocatorCall>(NativeTables.OrtApi, 377));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTensorDataCall(OrtValueHandle value, out IntPtr @out);
@@ -2519,6 +2681,13 @@ namespace Microsoft.ML.OnnxRuntime
             (sessionGetEpDeviceForInputs = NativeTables.Bind<SessionGetEpDeviceForInputsCall>(NativeTables.OrtApi, 382));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateSyncStreamForEpDeviceCall(IntPtr epDevice, IntPtr streamOptions, out IntPtr stream);
+        private static CreateSyncStreamForEpDeviceCall createSyncStreamForEpDevice;
+        /// <summary>Creates a stream of a device. The CPU has none.</summary>
+        internal static CreateSyncStreamForEpDeviceCall CreateSyncStreamForEpDevice => createSyncStreamForEpDevice ??
+            (createSyncStreamForEpDevice = NativeTables.Bind<CreateSyncStreamForEpDeviceCall>(NativeTables.OrtApi, 383));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CopyTensorsCall(OrtEnv env, IntPtr* srcTensors, IntPtr* dstTensors, IntPtr stream, UIntPtr numTensors);
         private static CopyTensorsCall copyTensors;
         /// <summary>Copies tensors into others.</summary>
@@ -2531,6 +2700,20 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>What the model of a graph states about itself.</summary>
         internal static Graph_GetModelMetadataCall Graph_GetModelMetadata => graph_GetModelMetadata ??
             (graph_GetModelMetadata = NativeTables.Bind<Graph_GetModelMetadataCall>(NativeTables.OrtApi, 387));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetModelCompatibilityForEpDevicesCall(IntPtr epDevices, UIntPtr numEpDevices, byte[] compatibilityInfo, out int outStatus);
+        private static GetModelCompatibilityForEpDevicesCall getModelCompatibilityForEpDevices;
+        /// <summary>Whether a compiled model fits devices. The CPU compiles none.</summary>
+        internal static GetModelCompatibilityForEpDevicesCall GetModelCompatibilityForEpDevices => getModelCompatibilityForEpDevices ??
+            (getModelCompatibilityForEpDevices = NativeTables.Bind<GetModelCompatibilityForEpDevicesCall>(NativeTables.OrtApi, 388));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateExternalInitializerInfoCall(byte[] filepath, long fileOffset, UIntPtr byteSize, out IntPtr @out);
+        private static CreateExternalInitializerInfoCall createExternalInitializerInfo;
+        /// <summary>Names a place for the data of an initializer.</summary>
+        internal static CreateExternalInitializerInfoCall CreateExternalInitializerInfo => createExternalInitializerInfo ??
+            (createExternalInitializerInfo = NativeTables.Bind<CreateExternalInitializerInfoCall>(NativeTables.OrtApi, 389));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate byte TensorTypeAndShape_HasShapeCall(IntPtr info);
@@ -2590,11 +2773,130 @@ namespace Microsoft.ML.OnnxRuntime
             (getHardwareDevices = NativeTables.Bind<GetHardwareDevicesCall>(NativeTables.OrtApi, 398));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetHardwareDeviceEpIncompatibilityDetailsCall(OrtEnv env, byte[] epName, IntPtr hw, out IntPtr details);
+        private static GetHardwareDeviceEpIncompatibilityDetailsCall getHardwareDeviceEpIncompatibilityDetails;
+        /// <summary>Why an execution provider cannot use a device.</summary>
+        internal static GetHardwareDeviceEpIncompatibilityDetailsCall GetHardwareDeviceEpIncompatibilityDetails => getHardwareDeviceEpIncompatibilityDetails ??
+            (getHardwareDeviceEpIncompatibilityDetails = NativeTables.Bind<GetHardwareDeviceEpIncompatibilityDetailsCall>(NativeTables.OrtApi, 399));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr DeviceEpIncompatibilityDetails_GetReasonsBitmaskCall(IntPtr details, out uint reasonsBitmask);
+        private static DeviceEpIncompatibilityDetails_GetReasonsBitmaskCall deviceEpIncompatibilityDetails_GetReasonsBitmask;
+        /// <summary>The reasons as a set of bits.</summary>
+        internal static DeviceEpIncompatibilityDetails_GetReasonsBitmaskCall DeviceEpIncompatibilityDetails_GetReasonsBitmask => deviceEpIncompatibilityDetails_GetReasonsBitmask ??
+            (deviceEpIncompatibilityDetails_GetReasonsBitmask = NativeTables.Bind<DeviceEpIncompatibilityDetails_GetReasonsBitmaskCall>(NativeTables.OrtApi, 400));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr DeviceEpIncompatibilityDetails_GetNotesCall(IntPtr details, out IntPtr notes);
+        private static DeviceEpIncompatibilityDetails_GetNotesCall deviceEpIncompatibilityDetails_GetNotes;
+        /// <summary>What the provider says about the reasons.</summary>
+        internal static DeviceEpIncompatibilityDetails_GetNotesCall DeviceEpIncompatibilityDetails_GetNotes => deviceEpIncompatibilityDetails_GetNotes ??
+            (deviceEpIncompatibilityDetails_GetNotes = NativeTables.Bind<DeviceEpIncompatibilityDetails_GetNotesCall>(NativeTables.OrtApi, 401));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr DeviceEpIncompatibilityDetails_GetErrorCodeCall(IntPtr details, out int errorCode);
+        private static DeviceEpIncompatibilityDetails_GetErrorCodeCall deviceEpIncompatibilityDetails_GetErrorCode;
+        /// <summary>An error code of the provider.</summary>
+        internal static DeviceEpIncompatibilityDetails_GetErrorCodeCall DeviceEpIncompatibilityDetails_GetErrorCode => deviceEpIncompatibilityDetails_GetErrorCode ??
+            (deviceEpIncompatibilityDetails_GetErrorCode = NativeTables.Bind<DeviceEpIncompatibilityDetails_GetErrorCodeCall>(NativeTables.OrtApi, 402));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseDeviceEpIncompatibilityDetailsCall(IntPtr input);
+        private static ReleaseDeviceEpIncompatibilityDetailsCall releaseDeviceEpIncompatibilityDetails;
+        /// <summary>Frees the reasons.</summary>
+        internal static ReleaseDeviceEpIncompatibilityDetailsCall ReleaseDeviceEpIncompatibilityDetails => releaseDeviceEpIncompatibilityDetails ??
+            (releaseDeviceEpIncompatibilityDetails = NativeTables.Bind<ReleaseDeviceEpIncompatibilityDetailsCall>(NativeTables.OrtApi, 403));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetCompatibilityInfoFromModelCall(byte[] modelPath, byte[] epType, IntPtr allocator, out IntPtr compatibilityInfo);
+        private static GetCompatibilityInfoFromModelCall getCompatibilityInfoFromModel;
+        /// <summary>What a compiled model says about the provider that it was compiled for.</summary>
+        internal static GetCompatibilityInfoFromModelCall GetCompatibilityInfoFromModel => getCompatibilityInfoFromModel ??
+            (getCompatibilityInfoFromModel = NativeTables.Bind<GetCompatibilityInfoFromModelCall>(NativeTables.OrtApi, 404));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetCompatibilityInfoFromModelBytesCall(byte[] modelData, UIntPtr modelDataLength, byte[] epType, IntPtr allocator, out IntPtr compatibilityInfo);
+        private static GetCompatibilityInfoFromModelBytesCall getCompatibilityInfoFromModelBytes;
+        /// <summary>The same for a model in memory.</summary>
+        internal static GetCompatibilityInfoFromModelBytesCall GetCompatibilityInfoFromModelBytes => getCompatibilityInfoFromModelBytes ??
+            (getCompatibilityInfoFromModelBytes = NativeTables.Bind<GetCompatibilityInfoFromModelBytesCall>(NativeTables.OrtApi, 405));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateEnvWithOptionsCall(IntPtr options, out IntPtr @out);
+        private static CreateEnvWithOptionsCall createEnvWithOptions;
+        /// <summary>Creates an environment from a struct of settings.</summary>
+        internal static CreateEnvWithOptionsCall CreateEnvWithOptions => createEnvWithOptions ??
+            (createEnvWithOptions = NativeTables.Bind<CreateEnvWithOptionsCall>(NativeTables.OrtApi, 406));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr Session_GetEpGraphAssignmentInfoCall(OrtSessionHandle session, out IntPtr epSubgraphs, out UIntPtr numEpSubgraphs);
+        private static Session_GetEpGraphAssignmentInfoCall session_GetEpGraphAssignmentInfo;
+        /// <summary>Which execution provider runs which nodes of a model.</summary>
+        internal static Session_GetEpGraphAssignmentInfoCall Session_GetEpGraphAssignmentInfo => session_GetEpGraphAssignmentInfo ??
+            (session_GetEpGraphAssignmentInfo = NativeTables.Bind<Session_GetEpGraphAssignmentInfoCall>(NativeTables.OrtApi, 407));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EpAssignedSubgraph_GetEpNameCall(IntPtr epSubgraph, out IntPtr @out);
+        private static EpAssignedSubgraph_GetEpNameCall epAssignedSubgraph_GetEpName;
+        /// <summary>The execution provider of a part of the graph.</summary>
+        internal static EpAssignedSubgraph_GetEpNameCall EpAssignedSubgraph_GetEpName => epAssignedSubgraph_GetEpName ??
+            (epAssignedSubgraph_GetEpName = NativeTables.Bind<EpAssignedSubgraph_GetEpNameCall>(NativeTables.OrtApi, 408));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EpAssignedSubgraph_GetNodesCall(IntPtr epSubgraph, out IntPtr epNodes, out UIntPtr numEpNodes);
+        private static EpAssignedSubgraph_GetNodesCall epAssignedSubgraph_GetNodes;
+        /// <summary>The nodes of a part of the graph.</summary>
+        internal static EpAssignedSubgraph_GetNodesCall EpAssignedSubgraph_GetNodes => epAssignedSubgraph_GetNodes ??
+            (epAssignedSubgraph_GetNodes = NativeTables.Bind<EpAssignedSubgraph_GetNodesCall>(NativeTables.OrtApi, 409));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EpAssignedNode_GetNameCall(IntPtr epNode, out IntPtr @out);
+        private static EpAssignedNode_GetNameCall epAssignedNode_GetName;
+        /// <summary>The name of a node.</summary>
+        internal static EpAssignedNode_GetNameCall EpAssignedNode_GetName => epAssignedNode_GetName ??
+            (epAssignedNode_GetName = NativeTables.Bind<EpAssignedNode_GetNameCall>(NativeTables.OrtApi, 410));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EpAssignedNode_GetDomainCall(IntPtr epNode, out IntPtr @out);
+        private static EpAssignedNode_GetDomainCall epAssignedNode_GetDomain;
+        /// <summary>The domain of a node's operator.</summary>
+        internal static EpAssignedNode_GetDomainCall EpAssignedNode_GetDomain => epAssignedNode_GetDomain ??
+            (epAssignedNode_GetDomain = NativeTables.Bind<EpAssignedNode_GetDomainCall>(NativeTables.OrtApi, 411));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr EpAssignedNode_GetOperatorTypeCall(IntPtr epNode, out IntPtr @out);
+        private static EpAssignedNode_GetOperatorTypeCall epAssignedNode_GetOperatorType;
+        /// <summary>The operator of a node.</summary>
+        internal static EpAssignedNode_GetOperatorTypeCall EpAssignedNode_GetOperatorType => epAssignedNode_GetOperatorType ??
+            (epAssignedNode_GetOperatorType = NativeTables.Bind<EpAssignedNode_GetOperatorTypeCall>(NativeTables.OrtApi, 412));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void RunOptionsSetSyncStreamCall(RunOptions options, IntPtr syncStream);
+        private static RunOptionsSetSyncStreamCall runOptionsSetSyncStream;
+        /// <summary>The stream of a run. The CPU has none.</summary>
+        internal static RunOptionsSetSyncStreamCall RunOptionsSetSyncStream => runOptionsSetSyncStream ??
+            (runOptionsSetSyncStream = NativeTables.Bind<RunOptionsSetSyncStreamCall>(NativeTables.OrtApi, 413));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetTensorElementTypeAndShapeDataReferenceCall(OrtValueHandle value, out TensorElementType elemType, long shapeData, out UIntPtr shapeDataCount);
         private static GetTensorElementTypeAndShapeDataReferenceCall getTensorElementTypeAndShapeDataReference;
         /// <summary>Element type and shape of a tensor, without a copy.</summary>
         internal static GetTensorElementTypeAndShapeDataReferenceCall GetTensorElementTypeAndShapeDataReference => getTensorElementTypeAndShapeDataReference ??
             (getTensorElementTypeAndShapeDataReference = NativeTables.Bind<GetTensorElementTypeAndShapeDataReferenceCall>(NativeTables.OrtApi, 414));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RunOptionsEnableProfilingCall(RunOptions options, byte[] profileFilePrefix);
+        private static RunOptionsEnableProfilingCall runOptionsEnableProfiling;
+        /// <summary>Records a profile of runs with these options, each in a file of its own.</summary>
+        internal static RunOptionsEnableProfilingCall RunOptionsEnableProfiling => runOptionsEnableProfiling ??
+            (runOptionsEnableProfiling = NativeTables.Bind<RunOptionsEnableProfilingCall>(NativeTables.OrtApi, 415));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RunOptionsDisableProfilingCall(RunOptions options);
+        private static RunOptionsDisableProfilingCall runOptionsDisableProfiling;
+        /// <summary>Records no profile of later runs.</summary>
+        internal static RunOptionsDisableProfilingCall RunOptionsDisableProfiling => runOptionsDisableProfiling ??
+            (runOptionsDisableProfiling = NativeTables.Bind<RunOptionsDisableProfilingCall>(NativeTables.OrtApi, 416));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelInfoGetAttributeArray_stringCall(IntPtr info, byte[] name, IntPtr allocator, out IntPtr @out, out UIntPtr size);
@@ -2616,6 +2918,13 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The execution mode.</summary>
         internal static GetSessionExecutionModeCall GetSessionExecutionMode => getSessionExecutionMode ??
             (getSessionExecutionMode = NativeTables.Bind<GetSessionExecutionModeCall>(NativeTables.OrtApi, 420));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SessionReleaseCapturedGraphCall(OrtSessionHandle session, int graphAnnotationId);
+        private static SessionReleaseCapturedGraphCall sessionReleaseCapturedGraph;
+        /// <summary>Frees a graph that a device captured. The CPU captures none.</summary>
+        internal static SessionReleaseCapturedGraphCall SessionReleaseCapturedGraph => sessionReleaseCapturedGraph ??
+            (sessionReleaseCapturedGraph = NativeTables.Bind<SessionReleaseCapturedGraphCall>(NativeTables.OrtApi, 421));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelContext_GetSyncStreamCall(IntPtr context, out IntPtr @out);

@@ -25,7 +25,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Whether it is a sparse tensor.</summary>
-        /// <value>False, because there are none.</value>
+        /// <value>True for a sparse tensor.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public bool IsSparseTensor
         {

@@ -26,7 +26,7 @@ _COMMANDS = {
     "artifacts": "create training artifacts from a model",
     "compat": "show what of a model runs and trains",
     "completion": "print the completion script of a shell",
-    "convert": "convert checkpoints to and from NPZ and safetensors",
+    "convert": "convert checkpoints and arrays, and models between ONNX and ORT format",
     "dashboard": "show runs in the browser while they train",
     "demo": "train on handwritten digits and show the result",
     "diff": "compare two checkpoints",

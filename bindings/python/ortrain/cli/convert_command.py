@@ -11,10 +11,12 @@ from typing import Any
 import click
 import numpy as np
 
+from ortrain import _model_files
 from ortrain.api import CheckpointState
 from ortrain.cli import app, checkpoints, stored_state
 
 _ARRAYS = (".npz", ".safetensors")
+_MODELS = {".onnx": "ONNX", ".ort": "ORT"}
 
 
 @app.command(
@@ -24,6 +26,7 @@ _ARRAYS = (".npz", ".safetensors")
     ortrain convert weights.npz trained.ckpt --like artifacts/checkpoint
     ortrain convert old/checkpoint trained.ckpt
     ortrain convert trained.ckpt old/checkpoint --folder
+    ortrain convert model.onnx model.ort
     """,
 )
 @click.argument("source", type=click.Path(path_type=Path), metavar="FROM")
@@ -38,12 +41,22 @@ _ARRAYS = (".npz", ".safetensors")
 )
 @app.as_json
 def command(source: Path, result: Path, like: Path | None, as_folder: bool, json_output: bool) -> None:
-    """Convert parameters between checkpoints, NPZ and safetensors, by the endings .npz and .safetensors.
+    """Convert parameters between checkpoints, NPZ and safetensors, and models between ONNX and ORT format.
+
+    The endings say what is what: .npz and .safetensors are arrays, .onnx and .ort are models. Weights that an ONNX model
+    stores in other files become part of the new file.
 
     A file with any other ending is a checkpoint, and so is a folder of .pbseq files, as onnxruntime 1.14 and 1.15 wrote it.
     From one kind of checkpoint to the other, optimizer state and properties are converted too. From arrays, a checkpoint is
     written from the one given with --like, whose parameters that FROM has get its values; FROM may not have others.
     """
+    if source.suffix in _MODELS or result.suffix in _MODELS:
+        _convert_model(source, result, like, as_folder)
+        if json_output:
+            app.print_json({"file": result, "format": _MODELS[result.suffix]})
+        else:
+            click.echo(f"wrote {result}, in {_MODELS[result.suffix]} format")
+        return
     if result.suffix not in _ARRAYS and source.suffix not in _ARRAYS and like is None:
         names = _convert_checkpoint(source, result, as_folder)
     else:
@@ -56,6 +69,28 @@ def command(source: Path, result: Path, like: Path | None, as_folder: bool, json
         app.print_json({"file": result, "parameters": names})
     else:
         click.echo(f"wrote {result}, {len(names)} parameters")
+
+
+def _convert_model(source: Path, result: Path, like: Path | None, as_folder: bool) -> None:
+    """Write a model in the other format; what the file holds decides in which it is, not its name."""
+    for path in (source, result):
+        if path.suffix not in _MODELS:
+            raise ValueError(f"expected a model, a file ending in .onnx or .ort, found {path}")
+    if like is not None or as_folder:
+        raise ValueError(f"--like and --folder are for checkpoints, but {source} is a model")
+    if not source.exists():
+        raise FileNotFoundError(f"there is no model {source}")
+    # What the model names beside it is read now; a file has to be complete before it takes the place of another.
+    try:
+        model = _model_files.load_model(source).SerializeToString()
+    except OSError:
+        raise
+    except Exception as error:  # protobuf and onnx raise several kinds, with nothing in common
+        raise ValueError(f"{source} is not a model: {error}") from error
+    written = model if result.suffix == ".onnx" else _model_files.in_ort_format(model)
+    with tempfile.NamedTemporaryFile(dir=result.parent, delete=False) as file:
+        file.write(written)
+    Path(file.name).replace(result)
 
 
 def _convert_checkpoint(source: Path, result: Path, as_folder: bool) -> list[str]:

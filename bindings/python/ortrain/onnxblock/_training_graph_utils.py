@@ -14,7 +14,7 @@ from ortrain.api.generated.gradient_graph_builder import GradientGraphBuilder
 from ortrain.onnxblock import _graph
 from ortrain.onnxblock._evaluation import set_evaluation_mode
 from ortrain.onnxblock._graph_utils import get_output_from_output_name
-from ortrain.onnxblock.model_accessor import check_custom_op_library
+from ortrain.onnxblock.model_accessor import load_custom_op_library
 
 _DOMAIN = "com.microsoft"
 
@@ -39,7 +39,8 @@ def build_gradient_graph(
     output_names : list of str or str
         The outputs; the first is the loss.
     custom_op_library : str, optional
-        Not implemented.
+        A library of the custom operators of the model, whose gradients are those that were given to
+        :func:`ortrain.register_gradient`.
 
     Returns
     -------
@@ -54,7 +55,7 @@ def build_gradient_graph(
     OrtrainError
         When the gradient cannot be built.
     """
-    check_custom_op_library(custom_op_library)
+    load_custom_op_library(custom_op_library)
     names = [output_names] if isinstance(output_names, str) else list(output_names)
     parameters = {*requires_grad, *frozen_params}
     given = {value.name for value in model.graph.input}

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 import onnx
 
 from ortrain.onnxblock import _graph
+from ortrain.options import SessionOptions
 
 
 class ModelAccessor:
@@ -174,29 +175,52 @@ def empty_base(opset_version: int | None = None, ir_version: int | None = None) 
         yield accessor
 
 
-def check_custom_op_library(path: str | os.PathLike[str] | None) -> None:
-    """Reject a library of custom operators.
+def load_custom_op_library(path: str | os.PathLike[str] | None) -> None:
+    """Load a library of custom operators, so that one that sessions could not load is refused now.
 
     Raises
     ------
-    NotImplementedError
-        When there is one: ortrain only runs its built-in operators.
+    OrtrainError
+        When it cannot be loaded.
     """
     if path is not None:
-        raise NotImplementedError(
-            f"cannot load the custom operator library {os.fspath(path)!r}: "
-            "ortrain only runs its built-in operators"
-        )
+        SessionOptions().register_custom_ops_library(os.fspath(path))
+
+
+_library: ContextVar[str | None] = ContextVar("ortrain_custom_op_library", default=None)
 
 
 @contextmanager
 def custom_op_library(custom_op_library_path: str | os.PathLike[str]) -> Iterator[str]:
-    """Register a library of custom operators. Not implemented.
+    """Register a library of custom operators that the models of blocks use.
+
+    The gradients of its operators are those that were given to :func:`ortrain.register_gradient`.
+
+    Parameters
+    ----------
+    custom_op_library_path : str or os.PathLike
+        The library.
+
+    Yields
+    ------
+    str
+        Its path.
 
     Raises
     ------
-    NotImplementedError
-        Always: ortrain only runs its built-in operators.
+    RuntimeError
+        Inside another such context.
+    OrtrainError
+        When the library cannot be loaded.
     """
-    check_custom_op_library(custom_op_library_path)
-    yield ""  # pragma: no cover - makes this a generator, as contextmanager requires
+    path = os.fspath(custom_op_library_path)
+    if _library.get() is not None:
+        raise RuntimeError(
+            f"the library {path!r} cannot be registered inside the context of {_library.get()!r}"
+        )
+    load_custom_op_library(path)
+    token = _library.set(path)
+    try:
+        yield path
+    finally:
+        _library.reset(token)

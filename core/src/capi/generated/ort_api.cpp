@@ -1305,6 +1305,122 @@ OrtStatus* ORT_API_CALL IsSparseTensor(const OrtValue* value, int* out) noexcept
   });
 }
 
+OrtStatus* ORT_API_CALL CreateSparseTensorAsOrtValue(OrtAllocator* allocator, const int64_t* dense_shape, size_t dense_shape_len, ONNXTensorElementDataType type, OrtValue** out) noexcept {
+  return guarded("CreateSparseTensorAsOrtValue", [&] {
+    check_allocator(allocator, "allocator");
+    check_array(dense_shape, dense_shape_len, "dense_shape", "dense_shape_len");
+    check_pointer(out, "out");
+    capi::CreateSparseTensorAsOrtValue(allocator, dense_shape, dense_shape_len, type, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL FillSparseTensorCoo(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_data, size_t indices_num) noexcept {
+  return guarded("FillSparseTensorCoo", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(data_mem_info, "data_mem_info");
+    check_array(values_shape, values_shape_len, "values_shape", "values_shape_len");
+    check_array(indices_data, indices_num, "indices_data", "indices_num");
+    capi::FillSparseTensorCoo(ort_value, data_mem_info, values_shape, values_shape_len, values, indices_data, indices_num);
+  });
+}
+
+OrtStatus* ORT_API_CALL FillSparseTensorCsr(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* inner_indices_data, size_t inner_indices_num, const int64_t* outer_indices_data, size_t outer_indices_num) noexcept {
+  return guarded("FillSparseTensorCsr", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(data_mem_info, "data_mem_info");
+    check_array(values_shape, values_shape_len, "values_shape", "values_shape_len");
+    check_array(inner_indices_data, inner_indices_num, "inner_indices_data", "inner_indices_num");
+    check_array(outer_indices_data, outer_indices_num, "outer_indices_data", "outer_indices_num");
+    capi::FillSparseTensorCsr(ort_value, data_mem_info, values_shape, values_shape_len, values, inner_indices_data, inner_indices_num, outer_indices_data, outer_indices_num);
+  });
+}
+
+OrtStatus* ORT_API_CALL FillSparseTensorBlockSparse(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_shape_data, size_t indices_shape_len, const int32_t* indices_data) noexcept {
+  return guarded("FillSparseTensorBlockSparse", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(data_mem_info, "data_mem_info");
+    check_array(values_shape, values_shape_len, "values_shape", "values_shape_len");
+    check_array(indices_shape_data, indices_shape_len, "indices_shape_data", "indices_shape_len");
+    capi::FillSparseTensorBlockSparse(ort_value, data_mem_info, values_shape, values_shape_len, values, indices_shape_data, indices_shape_len, indices_data);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateSparseTensorWithValuesAsOrtValue(const OrtMemoryInfo* info, void* p_data, const int64_t* dense_shape, size_t dense_shape_len, const int64_t* values_shape, size_t values_shape_len, ONNXTensorElementDataType type, OrtValue** out) noexcept {
+  return guarded("CreateSparseTensorWithValuesAsOrtValue", [&] {
+    check_pointer(info, "info");
+    check_array(dense_shape, dense_shape_len, "dense_shape", "dense_shape_len");
+    check_array(values_shape, values_shape_len, "values_shape", "values_shape_len");
+    check_pointer(out, "out");
+    capi::CreateSparseTensorWithValuesAsOrtValue(info, p_data, dense_shape, dense_shape_len, values_shape, values_shape_len, type, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL UseCooIndices(OrtValue* ort_value, int64_t* indices_data, size_t indices_num) noexcept {
+  return guarded("UseCooIndices", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_array(indices_data, indices_num, "indices_data", "indices_num");
+    capi::UseCooIndices(ort_value, indices_data, indices_num);
+  });
+}
+
+OrtStatus* ORT_API_CALL UseCsrIndices(OrtValue* ort_value, int64_t* inner_data, size_t inner_num, int64_t* outer_data, size_t outer_num) noexcept {
+  return guarded("UseCsrIndices", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_array(inner_data, inner_num, "inner_data", "inner_num");
+    check_array(outer_data, outer_num, "outer_data", "outer_num");
+    capi::UseCsrIndices(ort_value, inner_data, inner_num, outer_data, outer_num);
+  });
+}
+
+OrtStatus* ORT_API_CALL UseBlockSparseIndices(OrtValue* ort_value, const int64_t* indices_shape, size_t indices_shape_len, int32_t* indices_data) noexcept {
+  return guarded("UseBlockSparseIndices", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_array(indices_shape, indices_shape_len, "indices_shape", "indices_shape_len");
+    capi::UseBlockSparseIndices(ort_value, indices_shape, indices_shape_len, indices_data);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSparseTensorFormat(const OrtValue* ort_value, OrtSparseFormat* out) noexcept {
+  return guarded("GetSparseTensorFormat", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(out, "out");
+    capi::GetSparseTensorFormat(ort_value, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSparseTensorValuesTypeAndShape(const OrtValue* ort_value, OrtTensorTypeAndShapeInfo** out) noexcept {
+  return guarded("GetSparseTensorValuesTypeAndShape", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(out, "out");
+    capi::GetSparseTensorValuesTypeAndShape(ort_value, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSparseTensorValues(const OrtValue* ort_value, const void** out) noexcept {
+  return guarded("GetSparseTensorValues", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(out, "out");
+    capi::GetSparseTensorValues(ort_value, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSparseTensorIndicesTypeShape(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, OrtTensorTypeAndShapeInfo** out) noexcept {
+  return guarded("GetSparseTensorIndicesTypeShape", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(out, "out");
+    capi::GetSparseTensorIndicesTypeShape(ort_value, indices_format, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetSparseTensorIndices(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, size_t* num_indices, const void** indices) noexcept {
+  return guarded("GetSparseTensorIndices", [&] {
+    check_pointer(ort_value, "ort_value");
+    check_pointer(num_indices, "num_indices");
+    check_pointer(indices, "indices");
+    capi::GetSparseTensorIndices(ort_value, indices_format, num_indices, indices);
+  });
+}
+
 OrtStatus* ORT_API_CALL HasValue(const OrtValue* value, int* out) noexcept {
   return guarded("HasValue", [&] {
     check_pointer(value, "value");
@@ -2002,6 +2118,15 @@ OrtStatus* ORT_API_CALL RunOptionsAddActiveLoraAdapter(OrtRunOptions* options, c
   });
 }
 
+OrtStatus* ORT_API_CALL SetEpDynamicOptions(OrtSession* sess, const char* const* keys, const char* const* values, size_t kv_len) noexcept {
+  return guarded("SetEpDynamicOptions", [&] {
+    check_pointer(sess, "sess");
+    check_elements(keys, kv_len, "keys", "kv_len");
+    check_elements(values, kv_len, "values", "kv_len");
+    capi::SetEpDynamicOptions(sess, keys, values, kv_len);
+  });
+}
+
 void ORT_API_CALL ReleaseValueInfo(OrtValueInfo* input) noexcept { release(input); }
 
 void ORT_API_CALL ReleaseNode(OrtNode* input) noexcept { release(input); }
@@ -2037,6 +2162,13 @@ OrtStatus* ORT_API_CALL CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* d
     check_array(shape, shape_len, "shape", "shape_len");
     check_pointer(out, "out");
     capi::CreateTensorWithDataAndDeleterAsOrtValue(deleter, p_data, p_data_len, shape, shape_len, type, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionOptionsSetLoadCancellationFlag(OrtSessionOptions* options, bool cancel) noexcept {
+  return guarded("SessionOptionsSetLoadCancellationFlag", [&] {
+    check_pointer(options, "options");
+    capi::SessionOptionsSetLoadCancellationFlag(options, cancel);
   });
 }
 
@@ -2212,6 +2344,14 @@ OrtStatus* ORT_API_CALL ValueInfo_GetInitializerValue(const OrtValueInfo* value_
     check_pointer(value_info, "value_info");
     check_pointer(initializer_value, "initializer_value");
     capi::ValueInfo_GetInitializerValue(value_info, initializer_value);
+  });
+}
+
+OrtStatus* ORT_API_CALL ValueInfo_GetExternalInitializerInfo(const OrtValueInfo* value_info, OrtExternalInitializerInfo** info) noexcept {
+  return guarded("ValueInfo_GetExternalInitializerInfo", [&] {
+    check_pointer(value_info, "value_info");
+    check_pointer(info, "info");
+    capi::ValueInfo_GetExternalInitializerInfo(value_info, info);
   });
 }
 
@@ -2546,6 +2686,20 @@ OrtStatus* ORT_API_CALL Node_GetEpName(const OrtNode* node, const char** out) no
   });
 }
 
+void ORT_API_CALL ReleaseExternalInitializerInfo(OrtExternalInitializerInfo* input) noexcept { release(input); }
+
+const char* ORT_API_CALL ExternalInitializerInfo_GetFilePath(const OrtExternalInitializerInfo* info) noexcept {
+  return quiet([&] { return capi::ExternalInitializerInfo_GetFilePath(info); });
+}
+
+int64_t ORT_API_CALL ExternalInitializerInfo_GetFileOffset(const OrtExternalInitializerInfo* info) noexcept {
+  return quiet([&] { return capi::ExternalInitializerInfo_GetFileOffset(info); });
+}
+
+size_t ORT_API_CALL ExternalInitializerInfo_GetByteSize(const OrtExternalInitializerInfo* info) noexcept {
+  return quiet([&] { return capi::ExternalInitializerInfo_GetByteSize(info); });
+}
+
 const char* ORT_API_CALL GetRunConfigEntry(const OrtRunOptions* options, const char* config_key) noexcept {
   return quiet([&] { return capi::GetRunConfigEntry(options, config_key); });
 }
@@ -2554,12 +2708,28 @@ const OrtMemoryInfo* ORT_API_CALL EpDevice_MemoryInfo(const OrtEpDevice* ep_devi
   return quiet([&] { return capi::EpDevice_MemoryInfo(ep_device, memory_type); });
 }
 
+OrtStatus* ORT_API_CALL CreateSharedAllocator(OrtEnv* env, const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type, OrtAllocatorType allocator_type, const OrtKeyValuePairs* allocator_options, OrtAllocator** allocator) noexcept {
+  return guarded("CreateSharedAllocator", [&] {
+    check_pointer(env, "env");
+    check_pointer(ep_device, "ep_device");
+    capi::CreateSharedAllocator(env, ep_device, mem_type, allocator_type, allocator_options, allocator);
+  });
+}
+
 OrtStatus* ORT_API_CALL GetSharedAllocator(OrtEnv* env, const OrtMemoryInfo* mem_info, OrtAllocator** allocator) noexcept {
   return guarded("GetSharedAllocator", [&] {
     check_pointer(env, "env");
     check_pointer(mem_info, "mem_info");
     check_pointer(allocator, "allocator");
     capi::GetSharedAllocator(env, mem_info, allocator);
+  });
+}
+
+OrtStatus* ORT_API_CALL ReleaseSharedAllocator(OrtEnv* env, const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type) noexcept {
+  return guarded("ReleaseSharedAllocator", [&] {
+    check_pointer(env, "env");
+    check_pointer(ep_device, "ep_device");
+    capi::ReleaseSharedAllocator(env, ep_device, mem_type);
   });
 }
 
@@ -2603,6 +2773,14 @@ OrtStatus* ORT_API_CALL SessionGetEpDeviceForInputs(const OrtSession* session, c
   });
 }
 
+OrtStatus* ORT_API_CALL CreateSyncStreamForEpDevice(const OrtEpDevice* ep_device, const OrtKeyValuePairs* stream_options, OrtSyncStream** stream) noexcept {
+  return guarded("CreateSyncStreamForEpDevice", [&] {
+    check_pointer(ep_device, "ep_device");
+    check_pointer(stream, "stream");
+    capi::CreateSyncStreamForEpDevice(ep_device, stream_options, stream);
+  });
+}
+
 OrtStatus* ORT_API_CALL CopyTensors(const OrtEnv* env, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors, OrtSyncStream* stream, size_t num_tensors) noexcept {
   return guarded("CopyTensors", [&] {
     check_pointer(env, "env");
@@ -2617,6 +2795,23 @@ OrtStatus* ORT_API_CALL Graph_GetModelMetadata(const OrtGraph* graph, OrtModelMe
     check_pointer(graph, "graph");
     check_pointer(out, "out");
     capi::Graph_GetModelMetadata(graph, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetModelCompatibilityForEpDevices(const OrtEpDevice* const* ep_devices, size_t num_ep_devices, const char* compatibility_info, OrtCompiledModelCompatibility* out_status) noexcept {
+  return guarded("GetModelCompatibilityForEpDevices", [&] {
+    check_array(ep_devices, num_ep_devices, "ep_devices", "num_ep_devices");
+    check_pointer(compatibility_info, "compatibility_info");
+    check_pointer(out_status, "out_status");
+    capi::GetModelCompatibilityForEpDevices(ep_devices, num_ep_devices, compatibility_info, out_status);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateExternalInitializerInfo(const char* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) noexcept {
+  return guarded("CreateExternalInitializerInfo", [&] {
+    check_pointer(filepath, "filepath");
+    check_pointer(out, "out");
+    capi::CreateExternalInitializerInfo(filepath, file_offset, byte_size, out);
   });
 }
 
@@ -2680,12 +2875,145 @@ OrtStatus* ORT_API_CALL GetHardwareDevices(const OrtEnv* env, const OrtHardwareD
   });
 }
 
+OrtStatus* ORT_API_CALL GetHardwareDeviceEpIncompatibilityDetails(const OrtEnv* env, const char* ep_name, const OrtHardwareDevice* hw, OrtDeviceEpIncompatibilityDetails** details) noexcept {
+  return guarded("GetHardwareDeviceEpIncompatibilityDetails", [&] {
+    check_pointer(env, "env");
+    check_pointer(ep_name, "ep_name");
+    check_pointer(hw, "hw");
+    check_pointer(details, "details");
+    capi::GetHardwareDeviceEpIncompatibilityDetails(env, ep_name, hw, details);
+  });
+}
+
+OrtStatus* ORT_API_CALL DeviceEpIncompatibilityDetails_GetReasonsBitmask(const OrtDeviceEpIncompatibilityDetails* details, uint32_t* reasons_bitmask) noexcept {
+  return guarded("DeviceEpIncompatibilityDetails_GetReasonsBitmask", [&] {
+    check_pointer(details, "details");
+    check_pointer(reasons_bitmask, "reasons_bitmask");
+    capi::DeviceEpIncompatibilityDetails_GetReasonsBitmask(details, reasons_bitmask);
+  });
+}
+
+OrtStatus* ORT_API_CALL DeviceEpIncompatibilityDetails_GetNotes(const OrtDeviceEpIncompatibilityDetails* details, const char** notes) noexcept {
+  return guarded("DeviceEpIncompatibilityDetails_GetNotes", [&] {
+    check_pointer(details, "details");
+    check_pointer(notes, "notes");
+    capi::DeviceEpIncompatibilityDetails_GetNotes(details, notes);
+  });
+}
+
+OrtStatus* ORT_API_CALL DeviceEpIncompatibilityDetails_GetErrorCode(const OrtDeviceEpIncompatibilityDetails* details, int32_t* error_code) noexcept {
+  return guarded("DeviceEpIncompatibilityDetails_GetErrorCode", [&] {
+    check_pointer(details, "details");
+    check_pointer(error_code, "error_code");
+    capi::DeviceEpIncompatibilityDetails_GetErrorCode(details, error_code);
+  });
+}
+
+void ORT_API_CALL ReleaseDeviceEpIncompatibilityDetails(OrtDeviceEpIncompatibilityDetails* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL GetCompatibilityInfoFromModel(const ORTCHAR_T* model_path, const char* ep_type, OrtAllocator* allocator, char** compatibility_info) noexcept {
+  return guarded("GetCompatibilityInfoFromModel", [&] {
+    check_pointer(model_path, "model_path");
+    check_pointer(ep_type, "ep_type");
+    check_allocator(allocator, "allocator");
+    check_pointer(compatibility_info, "compatibility_info");
+    capi::GetCompatibilityInfoFromModel(model_path, ep_type, allocator, compatibility_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL GetCompatibilityInfoFromModelBytes(const void* model_data, size_t model_data_length, const char* ep_type, OrtAllocator* allocator, char** compatibility_info) noexcept {
+  return guarded("GetCompatibilityInfoFromModelBytes", [&] {
+    check_array(model_data, model_data_length, "model_data", "model_data_length");
+    check_pointer(ep_type, "ep_type");
+    check_allocator(allocator, "allocator");
+    check_pointer(compatibility_info, "compatibility_info");
+    capi::GetCompatibilityInfoFromModelBytes(model_data, model_data_length, ep_type, allocator, compatibility_info);
+  });
+}
+
+OrtStatus* ORT_API_CALL CreateEnvWithOptions(const OrtEnvCreationOptions* options, OrtEnv** out) noexcept {
+  return guarded("CreateEnvWithOptions", [&] {
+    check_pointer(options, "options");
+    check_pointer(out, "out");
+    capi::CreateEnvWithOptions(options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL Session_GetEpGraphAssignmentInfo(const OrtSession* session, const OrtEpAssignedSubgraph* const** ep_subgraphs, size_t* num_ep_subgraphs) noexcept {
+  return guarded("Session_GetEpGraphAssignmentInfo", [&] {
+    check_pointer(session, "session");
+    check_pointer(ep_subgraphs, "ep_subgraphs");
+    check_pointer(num_ep_subgraphs, "num_ep_subgraphs");
+    capi::Session_GetEpGraphAssignmentInfo(session, ep_subgraphs, num_ep_subgraphs);
+  });
+}
+
+OrtStatus* ORT_API_CALL EpAssignedSubgraph_GetEpName(const OrtEpAssignedSubgraph* ep_subgraph, const char** out) noexcept {
+  return guarded("EpAssignedSubgraph_GetEpName", [&] {
+    check_pointer(ep_subgraph, "ep_subgraph");
+    check_pointer(out, "out");
+    capi::EpAssignedSubgraph_GetEpName(ep_subgraph, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL EpAssignedSubgraph_GetNodes(const OrtEpAssignedSubgraph* ep_subgraph, const OrtEpAssignedNode* const** ep_nodes, size_t* num_ep_nodes) noexcept {
+  return guarded("EpAssignedSubgraph_GetNodes", [&] {
+    check_pointer(ep_subgraph, "ep_subgraph");
+    check_pointer(ep_nodes, "ep_nodes");
+    check_pointer(num_ep_nodes, "num_ep_nodes");
+    capi::EpAssignedSubgraph_GetNodes(ep_subgraph, ep_nodes, num_ep_nodes);
+  });
+}
+
+OrtStatus* ORT_API_CALL EpAssignedNode_GetName(const OrtEpAssignedNode* ep_node, const char** out) noexcept {
+  return guarded("EpAssignedNode_GetName", [&] {
+    check_pointer(ep_node, "ep_node");
+    check_pointer(out, "out");
+    capi::EpAssignedNode_GetName(ep_node, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL EpAssignedNode_GetDomain(const OrtEpAssignedNode* ep_node, const char** out) noexcept {
+  return guarded("EpAssignedNode_GetDomain", [&] {
+    check_pointer(ep_node, "ep_node");
+    check_pointer(out, "out");
+    capi::EpAssignedNode_GetDomain(ep_node, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL EpAssignedNode_GetOperatorType(const OrtEpAssignedNode* ep_node, const char** out) noexcept {
+  return guarded("EpAssignedNode_GetOperatorType", [&] {
+    check_pointer(ep_node, "ep_node");
+    check_pointer(out, "out");
+    capi::EpAssignedNode_GetOperatorType(ep_node, out);
+  });
+}
+
+void ORT_API_CALL RunOptionsSetSyncStream(OrtRunOptions* options, OrtSyncStream* sync_stream) noexcept {
+  return quiet([&] { return capi::RunOptionsSetSyncStream(options, sync_stream); });
+}
+
 OrtStatus* ORT_API_CALL GetTensorElementTypeAndShapeDataReference(const OrtValue* value, ONNXTensorElementDataType* elem_type, const int64_t** shape_data, size_t* shape_data_count) noexcept {
   return guarded("GetTensorElementTypeAndShapeDataReference", [&] {
     check_pointer(value, "value");
     check_pointer(elem_type, "elem_type");
     check_pointer(shape_data_count, "shape_data_count");
     capi::GetTensorElementTypeAndShapeDataReference(value, elem_type, shape_data, shape_data_count);
+  });
+}
+
+OrtStatus* ORT_API_CALL RunOptionsEnableProfiling(OrtRunOptions* options, const ORTCHAR_T* profile_file_prefix) noexcept {
+  return guarded("RunOptionsEnableProfiling", [&] {
+    check_pointer(options, "options");
+    check_pointer(profile_file_prefix, "profile_file_prefix");
+    capi::RunOptionsEnableProfiling(options, profile_file_prefix);
+  });
+}
+
+OrtStatus* ORT_API_CALL RunOptionsDisableProfiling(OrtRunOptions* options) noexcept {
+  return guarded("RunOptionsDisableProfiling", [&] {
+    check_pointer(options, "options");
+    capi::RunOptionsDisableProfiling(options);
   });
 }
 
@@ -2713,6 +3041,13 @@ OrtStatus* ORT_API_CALL GetSessionExecutionMode(const OrtSessionOptions* options
     check_pointer(options, "options");
     check_pointer(out, "out");
     capi::GetSessionExecutionMode(options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL SessionReleaseCapturedGraph(OrtSession* session, int graph_annotation_id) noexcept {
+  return guarded("SessionReleaseCapturedGraph", [&] {
+    check_pointer(session, "session");
+    capi::SessionReleaseCapturedGraph(session, graph_annotation_id);
   });
 }
 
@@ -2906,19 +3241,19 @@ const OrtApi ort_api = {
     .RegisterAllocator = entry::RegisterAllocator,
     .UnregisterAllocator = entry::UnregisterAllocator,
     .IsSparseTensor = entry::IsSparseTensor,
-    .CreateSparseTensorAsOrtValue = NotImplemented<"CreateSparseTensorAsOrtValue", decltype(OrtApi::CreateSparseTensorAsOrtValue)>::call,
-    .FillSparseTensorCoo = NotImplemented<"FillSparseTensorCoo", decltype(OrtApi::FillSparseTensorCoo)>::call,
-    .FillSparseTensorCsr = NotImplemented<"FillSparseTensorCsr", decltype(OrtApi::FillSparseTensorCsr)>::call,
-    .FillSparseTensorBlockSparse = NotImplemented<"FillSparseTensorBlockSparse", decltype(OrtApi::FillSparseTensorBlockSparse)>::call,
-    .CreateSparseTensorWithValuesAsOrtValue = NotImplemented<"CreateSparseTensorWithValuesAsOrtValue", decltype(OrtApi::CreateSparseTensorWithValuesAsOrtValue)>::call,
-    .UseCooIndices = NotImplemented<"UseCooIndices", decltype(OrtApi::UseCooIndices)>::call,
-    .UseCsrIndices = NotImplemented<"UseCsrIndices", decltype(OrtApi::UseCsrIndices)>::call,
-    .UseBlockSparseIndices = NotImplemented<"UseBlockSparseIndices", decltype(OrtApi::UseBlockSparseIndices)>::call,
-    .GetSparseTensorFormat = NotImplemented<"GetSparseTensorFormat", decltype(OrtApi::GetSparseTensorFormat)>::call,
-    .GetSparseTensorValuesTypeAndShape = NotImplemented<"GetSparseTensorValuesTypeAndShape", decltype(OrtApi::GetSparseTensorValuesTypeAndShape)>::call,
-    .GetSparseTensorValues = NotImplemented<"GetSparseTensorValues", decltype(OrtApi::GetSparseTensorValues)>::call,
-    .GetSparseTensorIndicesTypeShape = NotImplemented<"GetSparseTensorIndicesTypeShape", decltype(OrtApi::GetSparseTensorIndicesTypeShape)>::call,
-    .GetSparseTensorIndices = NotImplemented<"GetSparseTensorIndices", decltype(OrtApi::GetSparseTensorIndices)>::call,
+    .CreateSparseTensorAsOrtValue = entry::CreateSparseTensorAsOrtValue,
+    .FillSparseTensorCoo = entry::FillSparseTensorCoo,
+    .FillSparseTensorCsr = entry::FillSparseTensorCsr,
+    .FillSparseTensorBlockSparse = entry::FillSparseTensorBlockSparse,
+    .CreateSparseTensorWithValuesAsOrtValue = entry::CreateSparseTensorWithValuesAsOrtValue,
+    .UseCooIndices = entry::UseCooIndices,
+    .UseCsrIndices = entry::UseCsrIndices,
+    .UseBlockSparseIndices = entry::UseBlockSparseIndices,
+    .GetSparseTensorFormat = entry::GetSparseTensorFormat,
+    .GetSparseTensorValuesTypeAndShape = entry::GetSparseTensorValuesTypeAndShape,
+    .GetSparseTensorValues = entry::GetSparseTensorValues,
+    .GetSparseTensorIndicesTypeShape = entry::GetSparseTensorIndicesTypeShape,
+    .GetSparseTensorIndices = entry::GetSparseTensorIndices,
     .HasValue = entry::HasValue,
     .KernelContext_GetGPUComputeStream = entry::KernelContext_GetGPUComputeStream,
     .GetTensorMemoryInfo = entry::GetTensorMemoryInfo,
@@ -3011,7 +3346,7 @@ const OrtApi ort_api = {
     .CreateLoraAdapterFromArray = entry::CreateLoraAdapterFromArray,
     .ReleaseLoraAdapter = entry::ReleaseLoraAdapter,
     .RunOptionsAddActiveLoraAdapter = entry::RunOptionsAddActiveLoraAdapter,
-    .SetEpDynamicOptions = NotImplemented<"SetEpDynamicOptions", decltype(OrtApi::SetEpDynamicOptions)>::call,
+    .SetEpDynamicOptions = entry::SetEpDynamicOptions,
     .ReleaseValueInfo = entry::ReleaseValueInfo,
     .ReleaseNode = entry::ReleaseNode,
     .ReleaseGraph = entry::ReleaseGraph,
@@ -3020,7 +3355,7 @@ const OrtApi ort_api = {
     .GetValueInfoTypeInfo = entry::GetValueInfoTypeInfo,
     .GetModelEditorApi = entry::GetModelEditorApi,
     .CreateTensorWithDataAndDeleterAsOrtValue = entry::CreateTensorWithDataAndDeleterAsOrtValue,
-    .SessionOptionsSetLoadCancellationFlag = NotImplemented<"SessionOptionsSetLoadCancellationFlag", decltype(OrtApi::SessionOptionsSetLoadCancellationFlag)>::call,
+    .SessionOptionsSetLoadCancellationFlag = entry::SessionOptionsSetLoadCancellationFlag,
     .GetCompileApi = entry::GetCompileApi,
     .CreateKeyValuePairs = entry::CreateKeyValuePairs,
     .AddKeyValuePair = entry::AddKeyValuePair,
@@ -3054,7 +3389,7 @@ const OrtApi ort_api = {
     .ValueInfo_GetValueNumConsumers = entry::ValueInfo_GetValueNumConsumers,
     .ValueInfo_GetValueConsumers = entry::ValueInfo_GetValueConsumers,
     .ValueInfo_GetInitializerValue = entry::ValueInfo_GetInitializerValue,
-    .ValueInfo_GetExternalInitializerInfo = NotImplemented<"ValueInfo_GetExternalInitializerInfo", decltype(OrtApi::ValueInfo_GetExternalInitializerInfo)>::call,
+    .ValueInfo_GetExternalInitializerInfo = entry::ValueInfo_GetExternalInitializerInfo,
     .ValueInfo_IsRequiredGraphInput = entry::ValueInfo_IsRequiredGraphInput,
     .ValueInfo_IsOptionalGraphInput = entry::ValueInfo_IsOptionalGraphInput,
     .ValueInfo_IsGraphOutput = entry::ValueInfo_IsGraphOutput,
@@ -3096,27 +3431,27 @@ const OrtApi ort_api = {
     .Node_GetSubgraphs = entry::Node_GetSubgraphs,
     .Node_GetGraph = entry::Node_GetGraph,
     .Node_GetEpName = entry::Node_GetEpName,
-    .ReleaseExternalInitializerInfo = NotImplemented<"ReleaseExternalInitializerInfo", decltype(OrtApi::ReleaseExternalInitializerInfo)>::call,
-    .ExternalInitializerInfo_GetFilePath = NotImplemented<"ExternalInitializerInfo_GetFilePath", decltype(OrtApi::ExternalInitializerInfo_GetFilePath)>::call,
-    .ExternalInitializerInfo_GetFileOffset = NotImplemented<"ExternalInitializerInfo_GetFileOffset", decltype(OrtApi::ExternalInitializerInfo_GetFileOffset)>::call,
-    .ExternalInitializerInfo_GetByteSize = NotImplemented<"ExternalInitializerInfo_GetByteSize", decltype(OrtApi::ExternalInitializerInfo_GetByteSize)>::call,
+    .ReleaseExternalInitializerInfo = entry::ReleaseExternalInitializerInfo,
+    .ExternalInitializerInfo_GetFilePath = entry::ExternalInitializerInfo_GetFilePath,
+    .ExternalInitializerInfo_GetFileOffset = entry::ExternalInitializerInfo_GetFileOffset,
+    .ExternalInitializerInfo_GetByteSize = entry::ExternalInitializerInfo_GetByteSize,
     .GetRunConfigEntry = entry::GetRunConfigEntry,
     .EpDevice_MemoryInfo = entry::EpDevice_MemoryInfo,
-    .CreateSharedAllocator = NotImplemented<"CreateSharedAllocator", decltype(OrtApi::CreateSharedAllocator)>::call,
+    .CreateSharedAllocator = entry::CreateSharedAllocator,
     .GetSharedAllocator = entry::GetSharedAllocator,
-    .ReleaseSharedAllocator = NotImplemented<"ReleaseSharedAllocator", decltype(OrtApi::ReleaseSharedAllocator)>::call,
+    .ReleaseSharedAllocator = entry::ReleaseSharedAllocator,
     .GetTensorData = entry::GetTensorData,
     .GetSessionOptionsConfigEntries = entry::GetSessionOptionsConfigEntries,
     .SessionGetMemoryInfoForInputs = entry::SessionGetMemoryInfoForInputs,
     .SessionGetMemoryInfoForOutputs = entry::SessionGetMemoryInfoForOutputs,
     .SessionGetEpDeviceForInputs = entry::SessionGetEpDeviceForInputs,
-    .CreateSyncStreamForEpDevice = NotImplemented<"CreateSyncStreamForEpDevice", decltype(OrtApi::CreateSyncStreamForEpDevice)>::call,
+    .CreateSyncStreamForEpDevice = entry::CreateSyncStreamForEpDevice,
     .SyncStream_GetHandle = NotImplemented<"SyncStream_GetHandle", decltype(OrtApi::SyncStream_GetHandle)>::call,
     .ReleaseSyncStream = NotImplemented<"ReleaseSyncStream", decltype(OrtApi::ReleaseSyncStream)>::call,
     .CopyTensors = entry::CopyTensors,
     .Graph_GetModelMetadata = entry::Graph_GetModelMetadata,
-    .GetModelCompatibilityForEpDevices = NotImplemented<"GetModelCompatibilityForEpDevices", decltype(OrtApi::GetModelCompatibilityForEpDevices)>::call,
-    .CreateExternalInitializerInfo = NotImplemented<"CreateExternalInitializerInfo", decltype(OrtApi::CreateExternalInitializerInfo)>::call,
+    .GetModelCompatibilityForEpDevices = entry::GetModelCompatibilityForEpDevices,
+    .CreateExternalInitializerInfo = entry::CreateExternalInitializerInfo,
     .TensorTypeAndShape_HasShape = entry::TensorTypeAndShape_HasShape,
     .KernelInfo_GetConfigEntries = entry::KernelInfo_GetConfigEntries,
     .KernelInfo_GetOperatorDomain = entry::KernelInfo_GetOperatorDomain,
@@ -3126,29 +3461,29 @@ const OrtApi ort_api = {
     .SessionGetEpDeviceForOutputs = entry::SessionGetEpDeviceForOutputs,
     .GetNumHardwareDevices = entry::GetNumHardwareDevices,
     .GetHardwareDevices = entry::GetHardwareDevices,
-    .GetHardwareDeviceEpIncompatibilityDetails = NotImplemented<"GetHardwareDeviceEpIncompatibilityDetails", decltype(OrtApi::GetHardwareDeviceEpIncompatibilityDetails)>::call,
-    .DeviceEpIncompatibilityDetails_GetReasonsBitmask = NotImplemented<"DeviceEpIncompatibilityDetails_GetReasonsBitmask", decltype(OrtApi::DeviceEpIncompatibilityDetails_GetReasonsBitmask)>::call,
-    .DeviceEpIncompatibilityDetails_GetNotes = NotImplemented<"DeviceEpIncompatibilityDetails_GetNotes", decltype(OrtApi::DeviceEpIncompatibilityDetails_GetNotes)>::call,
-    .DeviceEpIncompatibilityDetails_GetErrorCode = NotImplemented<"DeviceEpIncompatibilityDetails_GetErrorCode", decltype(OrtApi::DeviceEpIncompatibilityDetails_GetErrorCode)>::call,
-    .ReleaseDeviceEpIncompatibilityDetails = NotImplemented<"ReleaseDeviceEpIncompatibilityDetails", decltype(OrtApi::ReleaseDeviceEpIncompatibilityDetails)>::call,
-    .GetCompatibilityInfoFromModel = NotImplemented<"GetCompatibilityInfoFromModel", decltype(OrtApi::GetCompatibilityInfoFromModel)>::call,
-    .GetCompatibilityInfoFromModelBytes = NotImplemented<"GetCompatibilityInfoFromModelBytes", decltype(OrtApi::GetCompatibilityInfoFromModelBytes)>::call,
-    .CreateEnvWithOptions = NotImplemented<"CreateEnvWithOptions", decltype(OrtApi::CreateEnvWithOptions)>::call,
-    .Session_GetEpGraphAssignmentInfo = NotImplemented<"Session_GetEpGraphAssignmentInfo", decltype(OrtApi::Session_GetEpGraphAssignmentInfo)>::call,
-    .EpAssignedSubgraph_GetEpName = NotImplemented<"EpAssignedSubgraph_GetEpName", decltype(OrtApi::EpAssignedSubgraph_GetEpName)>::call,
-    .EpAssignedSubgraph_GetNodes = NotImplemented<"EpAssignedSubgraph_GetNodes", decltype(OrtApi::EpAssignedSubgraph_GetNodes)>::call,
-    .EpAssignedNode_GetName = NotImplemented<"EpAssignedNode_GetName", decltype(OrtApi::EpAssignedNode_GetName)>::call,
-    .EpAssignedNode_GetDomain = NotImplemented<"EpAssignedNode_GetDomain", decltype(OrtApi::EpAssignedNode_GetDomain)>::call,
-    .EpAssignedNode_GetOperatorType = NotImplemented<"EpAssignedNode_GetOperatorType", decltype(OrtApi::EpAssignedNode_GetOperatorType)>::call,
-    .RunOptionsSetSyncStream = NotImplemented<"RunOptionsSetSyncStream", decltype(OrtApi::RunOptionsSetSyncStream)>::call,
+    .GetHardwareDeviceEpIncompatibilityDetails = entry::GetHardwareDeviceEpIncompatibilityDetails,
+    .DeviceEpIncompatibilityDetails_GetReasonsBitmask = entry::DeviceEpIncompatibilityDetails_GetReasonsBitmask,
+    .DeviceEpIncompatibilityDetails_GetNotes = entry::DeviceEpIncompatibilityDetails_GetNotes,
+    .DeviceEpIncompatibilityDetails_GetErrorCode = entry::DeviceEpIncompatibilityDetails_GetErrorCode,
+    .ReleaseDeviceEpIncompatibilityDetails = entry::ReleaseDeviceEpIncompatibilityDetails,
+    .GetCompatibilityInfoFromModel = entry::GetCompatibilityInfoFromModel,
+    .GetCompatibilityInfoFromModelBytes = entry::GetCompatibilityInfoFromModelBytes,
+    .CreateEnvWithOptions = entry::CreateEnvWithOptions,
+    .Session_GetEpGraphAssignmentInfo = entry::Session_GetEpGraphAssignmentInfo,
+    .EpAssignedSubgraph_GetEpName = entry::EpAssignedSubgraph_GetEpName,
+    .EpAssignedSubgraph_GetNodes = entry::EpAssignedSubgraph_GetNodes,
+    .EpAssignedNode_GetName = entry::EpAssignedNode_GetName,
+    .EpAssignedNode_GetDomain = entry::EpAssignedNode_GetDomain,
+    .EpAssignedNode_GetOperatorType = entry::EpAssignedNode_GetOperatorType,
+    .RunOptionsSetSyncStream = entry::RunOptionsSetSyncStream,
     .GetTensorElementTypeAndShapeDataReference = entry::GetTensorElementTypeAndShapeDataReference,
-    .RunOptionsEnableProfiling = NotImplemented<"RunOptionsEnableProfiling", decltype(OrtApi::RunOptionsEnableProfiling)>::call,
-    .RunOptionsDisableProfiling = NotImplemented<"RunOptionsDisableProfiling", decltype(OrtApi::RunOptionsDisableProfiling)>::call,
+    .RunOptionsEnableProfiling = entry::RunOptionsEnableProfiling,
+    .RunOptionsDisableProfiling = entry::RunOptionsDisableProfiling,
     .KernelInfoGetAttributeArray_string = entry::KernelInfoGetAttributeArray_string,
     .SetPerSessionThreadPoolCallbacks = NotImplemented<"SetPerSessionThreadPoolCallbacks", decltype(OrtApi::SetPerSessionThreadPoolCallbacks)>::call,
     .GetMemPatternEnabled = entry::GetMemPatternEnabled,
     .GetSessionExecutionMode = entry::GetSessionExecutionMode,
-    .SessionReleaseCapturedGraph = NotImplemented<"SessionReleaseCapturedGraph", decltype(OrtApi::SessionReleaseCapturedGraph)>::call,
+    .SessionReleaseCapturedGraph = entry::SessionReleaseCapturedGraph,
     .GetExperimentalFunction = NotImplemented<"GetExperimentalFunction", decltype(OrtApi::GetExperimentalFunction)>::call,
     .KernelContext_GetSyncStream = entry::KernelContext_GetSyncStream,
     .SessionOptionsSetWeightlessSourceModelBuffer = NotImplemented<"SessionOptionsSetWeightlessSourceModelBuffer", decltype(OrtApi::SessionOptionsSetWeightlessSourceModelBuffer)>::call,

@@ -9,26 +9,146 @@ namespace ortrain::capi {
 namespace {
 namespace entry {
 
+void ORT_API_CALL ReleaseModelCompilationOptions(OrtModelCompilationOptions* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL CreateModelCompilationOptionsFromSessionOptions(const OrtEnv* env, const OrtSessionOptions* session_options, OrtModelCompilationOptions** out) noexcept {
+  return guarded("CreateModelCompilationOptionsFromSessionOptions", [&] {
+    check_pointer(env, "env");
+    check_pointer(session_options, "session_options");
+    check_pointer(out, "out");
+    capi::CreateModelCompilationOptionsFromSessionOptions(env, session_options, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetInputModelPath(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* input_model_path) noexcept {
+  return guarded("ModelCompilationOptions_SetInputModelPath", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    check_pointer(input_model_path, "input_model_path");
+    capi::ModelCompilationOptions_SetInputModelPath(model_compile_options, input_model_path);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetInputModelFromBuffer(OrtModelCompilationOptions* model_compile_options, const void* input_model_data, size_t input_model_data_size) noexcept {
+  return guarded("ModelCompilationOptions_SetInputModelFromBuffer", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    check_array(input_model_data, input_model_data_size, "input_model_data", "input_model_data_size");
+    capi::ModelCompilationOptions_SetInputModelFromBuffer(model_compile_options, input_model_data, input_model_data_size);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelPath(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* output_model_path) noexcept {
+  return guarded("ModelCompilationOptions_SetOutputModelPath", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    check_pointer(output_model_path, "output_model_path");
+    capi::ModelCompilationOptions_SetOutputModelPath(model_compile_options, output_model_path);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelExternalInitializersFile(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* external_initializers_file_path, size_t external_initializers_size_threshold) noexcept {
+  return guarded("ModelCompilationOptions_SetOutputModelExternalInitializersFile", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    check_pointer(external_initializers_file_path, "external_initializers_file_path");
+    capi::ModelCompilationOptions_SetOutputModelExternalInitializersFile(model_compile_options, external_initializers_file_path, external_initializers_size_threshold);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelBuffer(OrtModelCompilationOptions* model_compile_options, OrtAllocator* allocator, void** output_model_buffer_ptr, size_t* output_model_buffer_size_ptr) noexcept {
+  return guarded("ModelCompilationOptions_SetOutputModelBuffer", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    check_allocator(allocator, "allocator");
+    check_pointer(output_model_buffer_ptr, "output_model_buffer_ptr");
+    check_pointer(output_model_buffer_size_ptr, "output_model_buffer_size_ptr");
+    capi::ModelCompilationOptions_SetOutputModelBuffer(model_compile_options, allocator, output_model_buffer_ptr, output_model_buffer_size_ptr);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetEpContextEmbedMode(OrtModelCompilationOptions* model_compile_options, bool embed_ep_context_in_model) noexcept {
+  return guarded("ModelCompilationOptions_SetEpContextEmbedMode", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    capi::ModelCompilationOptions_SetEpContextEmbedMode(model_compile_options, embed_ep_context_in_model);
+  });
+}
+
+OrtStatus* ORT_API_CALL CompileModel(const OrtEnv* env, const OrtModelCompilationOptions* model_options) noexcept {
+  return guarded("CompileModel", [&] {
+    check_pointer(env, "env");
+    check_pointer(model_options, "model_options");
+    capi::CompileModel(env, model_options);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetFlags(OrtModelCompilationOptions* model_compile_options, uint32_t flags) noexcept {
+  return guarded("ModelCompilationOptions_SetFlags", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    capi::ModelCompilationOptions_SetFlags(model_compile_options, flags);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetEpContextBinaryInformation(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* output_directory, const ORTCHAR_T* model_name) noexcept {
+  return guarded("ModelCompilationOptions_SetEpContextBinaryInformation", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    check_pointer(output_directory, "output_directory");
+    check_pointer(model_name, "model_name");
+    capi::ModelCompilationOptions_SetEpContextBinaryInformation(model_compile_options, output_directory, model_name);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetGraphOptimizationLevel(OrtModelCompilationOptions* model_compile_options, GraphOptimizationLevel graph_optimization_level) noexcept {
+  return guarded("ModelCompilationOptions_SetGraphOptimizationLevel", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    capi::ModelCompilationOptions_SetGraphOptimizationLevel(model_compile_options, graph_optimization_level);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelWriteFunc(OrtModelCompilationOptions* model_compile_options, OrtWriteBufferFunc write_func, void* state) noexcept {
+  return guarded("ModelCompilationOptions_SetOutputModelWriteFunc", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    capi::ModelCompilationOptions_SetOutputModelWriteFunc(model_compile_options, write_func, state);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc(OrtModelCompilationOptions* model_compile_options, OrtGetInitializerLocationFunc get_initializer_location_func, void* state) noexcept {
+  return guarded("ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    capi::ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc(model_compile_options, get_initializer_location_func, state);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetInputModel(OrtModelCompilationOptions* model_compile_options, const OrtModel* model) noexcept {
+  return guarded("ModelCompilationOptions_SetInputModel", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    check_pointer(model, "model");
+    capi::ModelCompilationOptions_SetInputModel(model_compile_options, model);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetWeightlessEnabled(OrtModelCompilationOptions* model_compile_options, bool use_weightless) noexcept {
+  return guarded("ModelCompilationOptions_SetWeightlessEnabled", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    capi::ModelCompilationOptions_SetWeightlessEnabled(model_compile_options, use_weightless);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
 const OrtCompileApi ort_compile_api = {
-    .ReleaseModelCompilationOptions = NotImplemented<"ReleaseModelCompilationOptions", decltype(OrtCompileApi::ReleaseModelCompilationOptions)>::call,
-    .CreateModelCompilationOptionsFromSessionOptions = NotImplemented<"CreateModelCompilationOptionsFromSessionOptions", decltype(OrtCompileApi::CreateModelCompilationOptionsFromSessionOptions)>::call,
-    .ModelCompilationOptions_SetInputModelPath = NotImplemented<"ModelCompilationOptions_SetInputModelPath", decltype(OrtCompileApi::ModelCompilationOptions_SetInputModelPath)>::call,
-    .ModelCompilationOptions_SetInputModelFromBuffer = NotImplemented<"ModelCompilationOptions_SetInputModelFromBuffer", decltype(OrtCompileApi::ModelCompilationOptions_SetInputModelFromBuffer)>::call,
-    .ModelCompilationOptions_SetOutputModelPath = NotImplemented<"ModelCompilationOptions_SetOutputModelPath", decltype(OrtCompileApi::ModelCompilationOptions_SetOutputModelPath)>::call,
-    .ModelCompilationOptions_SetOutputModelExternalInitializersFile = NotImplemented<"ModelCompilationOptions_SetOutputModelExternalInitializersFile", decltype(OrtCompileApi::ModelCompilationOptions_SetOutputModelExternalInitializersFile)>::call,
-    .ModelCompilationOptions_SetOutputModelBuffer = NotImplemented<"ModelCompilationOptions_SetOutputModelBuffer", decltype(OrtCompileApi::ModelCompilationOptions_SetOutputModelBuffer)>::call,
-    .ModelCompilationOptions_SetEpContextEmbedMode = NotImplemented<"ModelCompilationOptions_SetEpContextEmbedMode", decltype(OrtCompileApi::ModelCompilationOptions_SetEpContextEmbedMode)>::call,
-    .CompileModel = NotImplemented<"CompileModel", decltype(OrtCompileApi::CompileModel)>::call,
-    .ModelCompilationOptions_SetFlags = NotImplemented<"ModelCompilationOptions_SetFlags", decltype(OrtCompileApi::ModelCompilationOptions_SetFlags)>::call,
-    .ModelCompilationOptions_SetEpContextBinaryInformation = NotImplemented<"ModelCompilationOptions_SetEpContextBinaryInformation", decltype(OrtCompileApi::ModelCompilationOptions_SetEpContextBinaryInformation)>::call,
-    .ModelCompilationOptions_SetGraphOptimizationLevel = NotImplemented<"ModelCompilationOptions_SetGraphOptimizationLevel", decltype(OrtCompileApi::ModelCompilationOptions_SetGraphOptimizationLevel)>::call,
-    .ModelCompilationOptions_SetOutputModelWriteFunc = NotImplemented<"ModelCompilationOptions_SetOutputModelWriteFunc", decltype(OrtCompileApi::ModelCompilationOptions_SetOutputModelWriteFunc)>::call,
-    .ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc = NotImplemented<"ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc", decltype(OrtCompileApi::ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc)>::call,
-    .ModelCompilationOptions_SetInputModel = NotImplemented<"ModelCompilationOptions_SetInputModel", decltype(OrtCompileApi::ModelCompilationOptions_SetInputModel)>::call,
-    .ModelCompilationOptions_SetWeightlessEnabled = NotImplemented<"ModelCompilationOptions_SetWeightlessEnabled", decltype(OrtCompileApi::ModelCompilationOptions_SetWeightlessEnabled)>::call,
+    .ReleaseModelCompilationOptions = entry::ReleaseModelCompilationOptions,
+    .CreateModelCompilationOptionsFromSessionOptions = entry::CreateModelCompilationOptionsFromSessionOptions,
+    .ModelCompilationOptions_SetInputModelPath = entry::ModelCompilationOptions_SetInputModelPath,
+    .ModelCompilationOptions_SetInputModelFromBuffer = entry::ModelCompilationOptions_SetInputModelFromBuffer,
+    .ModelCompilationOptions_SetOutputModelPath = entry::ModelCompilationOptions_SetOutputModelPath,
+    .ModelCompilationOptions_SetOutputModelExternalInitializersFile = entry::ModelCompilationOptions_SetOutputModelExternalInitializersFile,
+    .ModelCompilationOptions_SetOutputModelBuffer = entry::ModelCompilationOptions_SetOutputModelBuffer,
+    .ModelCompilationOptions_SetEpContextEmbedMode = entry::ModelCompilationOptions_SetEpContextEmbedMode,
+    .CompileModel = entry::CompileModel,
+    .ModelCompilationOptions_SetFlags = entry::ModelCompilationOptions_SetFlags,
+    .ModelCompilationOptions_SetEpContextBinaryInformation = entry::ModelCompilationOptions_SetEpContextBinaryInformation,
+    .ModelCompilationOptions_SetGraphOptimizationLevel = entry::ModelCompilationOptions_SetGraphOptimizationLevel,
+    .ModelCompilationOptions_SetOutputModelWriteFunc = entry::ModelCompilationOptions_SetOutputModelWriteFunc,
+    .ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc = entry::ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc,
+    .ModelCompilationOptions_SetInputModel = entry::ModelCompilationOptions_SetInputModel,
+    .ModelCompilationOptions_SetWeightlessEnabled = entry::ModelCompilationOptions_SetWeightlessEnabled,
 };
 static_assert(sizeof(OrtCompileApi) == 16 * sizeof(void*), "OrtCompileApi has 16 slots");
 

@@ -69,3 +69,36 @@ class OrtMemoryInfoDeviceType(IntEnum):
     GPU = 1
     FPGA = 2
     NPU = 3
+
+class OrtSparseFormat(IntEnum):
+    """How a sparse tensor states the places of its values."""
+
+    ORT_SPARSE_UNDEFINED = 0
+    ORT_SPARSE_COO = 1
+    ORT_SPARSE_CSRC = 2
+    ORT_SPARSE_BLOCK_SPARSE = 4
+
+class OrtHardwareDeviceType(IntEnum):
+    """Kinds of hardware."""
+
+    CPU = 0
+    GPU = 1
+    NPU = 2
+
+class OrtExecutionProviderDevicePolicy(IntEnum):
+    """Preferences for choosing a device; the CPU is the only choice."""
+
+    DEFAULT = 0
+    PREFER_CPU = 1
+    PREFER_NPU = 2
+    PREFER_GPU = 3
+    MAX_PERFORMANCE = 4
+    MAX_EFFICIENCY = 5
+    MIN_OVERALL_POWER = 6
+
+class OrtCompileApiFlags(IntEnum):
+    """How a model is compiled."""
+
+    NONE = 0
+    ERROR_IF_NO_NODES_COMPILED = 1
+    ERROR_IF_OUTPUT_FILE_EXISTS = 2

@@ -1,0 +1,43 @@
+// Compiling models ahead of time: what to read, and where to write it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <variant>
+
+#include "onnxruntime_c_api.h"
+#include "session/options.h"
+
+struct OrtExternalInitializerInfo {
+  std::string file;
+  int64_t offset;
+  size_t bytes;
+};
+
+struct OrtDeviceEpIncompatibilityDetails {};  // there is nothing to say about the CPU
+
+struct OrtModelCompilationOptions {
+  struct Bytes {
+    const void* data;
+    size_t size;
+  };
+  struct Buffer {
+    OrtAllocator* allocator;
+    void** data;
+    size_t* size;
+  };
+  struct Writer {
+    OrtWriteBufferFunc function;
+    void* state;
+  };
+  ortrain::SessionOptions settings;
+  std::variant<std::monostate, std::filesystem::path, Bytes, const OrtModel*> input;
+  std::variant<std::monostate, std::filesystem::path, Buffer, Writer> output;
+  std::filesystem::path weights;  // the file for large initializers; empty: none
+  size_t largest_inside = 0;      // of the initializers that stay in the model then, in bytes
+  OrtGetInitializerLocationFunc locate = nullptr;
+  void* locate_state = nullptr;
+  uint32_t flags = 0;
+  int level = 0;
+};
