@@ -1,30 +1,16 @@
 #include "op/division.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <string>
 
 #include "op/operator.h"
 
 namespace ortrain {
 namespace {
 
-std::map<std::pair<std::string, std::string>, DivisionRules>& rules() {
-  static std::map<std::pair<std::string, std::string>, DivisionRules> rules;
-  return rules;
-}
-
-const DivisionRules* rules_of(const Node& node) {
-  const auto at = rules().find({node.domain, node.op_type});
-  return at == rules().end() ? nullptr : &at->second;
-}
+const DivisionRules* rules_of(const Node& node) { return OperatorFacts<DivisionRules>::find(node); }
 
 }  // namespace
-
-RegisterDivision::RegisterDivision(std::string_view domain, std::string_view type, DivisionRules added) {
-  rules().emplace(std::pair{std::string(domain), std::string(type)}, added);
-}
 
 int64_t Division::length() const { return std::accumulate(sections.begin(), sections.end(), int64_t{0}); }
 

@@ -2,16 +2,15 @@
 // An operator's file declares its rule beside the operator. One that has none, but whose positions are
 // independent along an axis (op/positions.h), is divided along that axis.
 //
-//     ORTRAIN_DIVISION("", "Reshape", {.output = reshape_division});
+//     ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Reshape", {.output = reshape_division});
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "graph/graph.h"
+#include "op/operator_facts.h"
 
 namespace ortrain {
 
@@ -94,13 +93,5 @@ bool adds_up_ranks(const Node& node);
 NodeDivision divide_first(const DivisionQuery& query, int64_t axis);
 // What follows from the operator's positions alone.
 std::optional<NodeDivision> divide_positions(const DivisionQuery& query);
-
-struct RegisterDivision {
-  RegisterDivision(std::string_view domain, std::string_view type, DivisionRules rules);
-};
-#define ORTRAIN_DIVISION(domain, type, ...) ORTRAIN_DIVISION_(__COUNTER__, domain, type, __VA_ARGS__)
-#define ORTRAIN_DIVISION_(n, domain, type, ...) ORTRAIN_DIVISION__(n, domain, type, __VA_ARGS__)
-#define ORTRAIN_DIVISION__(n, domain, type, ...) \
-  static const ::ortrain::RegisterDivision division_##n(domain, type, __VA_ARGS__)
 
 }  // namespace ortrain

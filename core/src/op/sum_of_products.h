@@ -2,14 +2,13 @@
 // from the magnitudes of the inputs (passes/bound_gradients.cpp). An operator's file declares its rule
 // beside the operator.
 //
-//     ORTRAIN_SUM_OF_PRODUCTS(kMicrosoft, "FusedMatMul", product_terms);
+//     ORTRAIN_OPERATOR_FACT(ProductTermsRule, kMicrosoft, "FusedMatMul", matmul_terms);
 #pragma once
 
 #include <cstddef>
-#include <string_view>
 #include <vector>
 
-#include "graph/graph.h"
+#include "op/operator_facts.h"
 
 namespace ortrain {
 
@@ -27,14 +26,9 @@ struct ProductTerm {
 
 // The addends of an output; empty if the output is something else.
 using ProductTermsRule = std::vector<ProductTerm> (*)(const Node& node, size_t output);
-std::vector<ProductTerm> product_terms(const Node& node, size_t output);
-
-struct RegisterProductTerms {
-  RegisterProductTerms(std::string_view domain, std::string_view type, ProductTermsRule rule);
-};
-#define ORTRAIN_SUM_OF_PRODUCTS(domain, type, rule) ORTRAIN_SUM_OF_PRODUCTS_(__COUNTER__, domain, type, rule)
-#define ORTRAIN_SUM_OF_PRODUCTS_(n, domain, type, rule) ORTRAIN_SUM_OF_PRODUCTS__(n, domain, type, rule)
-#define ORTRAIN_SUM_OF_PRODUCTS__(n, domain, type, rule) \
-  static const ::ortrain::RegisterProductTerms terms_##n(domain, type, rule)
+inline std::vector<ProductTerm> product_terms(const Node& node, size_t output) {
+  const ProductTermsRule* rule = OperatorFacts<ProductTermsRule>::find(node);
+  return rule ? (*rule)(node, output) : std::vector<ProductTerm>();
+}
 
 }  // namespace ortrain

@@ -268,8 +268,8 @@ std::optional<SummedAxes> gemm_sum(const Node& node, int64_t, int64_t) {
   return axes;
 }
 
-ORTRAIN_DIVISION("", "MatMul", {.output = matmul_division, .sum = matmul_sum});
-ORTRAIN_DIVISION("", "Gemm", {.output = gemm_division, .sum = gemm_sum});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "MatMul", {.output = matmul_division, .sum = matmul_sum});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Gemm", {.output = gemm_division, .sum = gemm_sum});
 
 // For each element of Y, one multiplication and one addition per element of a row of A.
 double product_operations(const Node& node, std::span<const Shape* const> inputs, const Shape& y) {
@@ -294,10 +294,10 @@ std::vector<ProductTerm> gemm_terms(const Node& node, size_t output) {
   return scaled ? std::vector<ProductTerm>() : matmul_terms(node, output);
 }
 
-ORTRAIN_SUM_OF_PRODUCTS("", "MatMul", matmul_terms);
-ORTRAIN_SUM_OF_PRODUCTS(kMicrosoft, "FusedMatMul", matmul_terms);
-ORTRAIN_SUM_OF_PRODUCTS("", "Gemm", gemm_terms);
-ORTRAIN_SUM_OF_PRODUCTS(kSessionDomain, "FusedProduct", matmul_terms);
+ORTRAIN_OPERATOR_FACT(ProductTermsRule, "", "MatMul", matmul_terms);
+ORTRAIN_OPERATOR_FACT(ProductTermsRule, kMicrosoft, "FusedMatMul", matmul_terms);
+ORTRAIN_OPERATOR_FACT(ProductTermsRule, "", "Gemm", gemm_terms);
+ORTRAIN_OPERATOR_FACT(ProductTermsRule, kSessionDomain, "FusedProduct", matmul_terms);
 
 ORTRAIN_OPERATOR({.type = "MatMul",
                   .rules = {.shape = matmul_shape, .gradient = matmul_gradient},

@@ -137,7 +137,7 @@ std::vector<ProductTerm> sum_terms(const Node& node, size_t) {
   for (size_t i = 0; i < node.inputs.size(); ++i) terms.push_back({{i}, 1, false});
   return terms;
 }
-ORTRAIN_SUM_OF_PRODUCTS("", "Sum", sum_terms);
+ORTRAIN_OPERATOR_FACT(ProductTermsRule, "", "Sum", sum_terms);
 
 ORTRAIN_OPERATOR({.type = "Sum",
                   .rules = {.shape = shape, .gradient = sum_gradient},

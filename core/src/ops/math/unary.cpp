@@ -314,9 +314,9 @@ constexpr Operator gelu_operator(std::string_view domain) {
 }
 ORTRAIN_OPERATOR({gelu_operator("")});
 ORTRAIN_OPERATOR({gelu_operator(kMicrosoft)});
-ORTRAIN_TRANSFORMER_ROLE("", "Gelu", TransformerRole::kGelu);
-ORTRAIN_TRANSFORMER_ROLE(kMicrosoft, "Gelu", TransformerRole::kGelu);
-ORTRAIN_TRANSFORMER_ROLE(kMicrosoft, "QuickGelu", TransformerRole::kGelu);
+ORTRAIN_OPERATOR_FACT(TransformerRole, "", "Gelu", TransformerRole::kGelu);
+ORTRAIN_OPERATOR_FACT(TransformerRole, kMicrosoft, "Gelu", TransformerRole::kGelu);
+ORTRAIN_OPERATOR_FACT(TransformerRole, kMicrosoft, "QuickGelu", TransformerRole::kGelu);
 
 constexpr bool stops_gradient(const UnaryRow& row) { return !row.rule; }
 

@@ -55,7 +55,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = shape_like_first, .gradient = gradient_of_g},
                   .traits = {.impure = true},
                   .kernels = {.cpu = add_up}});
-ORTRAIN_DIVISION(kMicrosoft, "MegatronG", {.adds_up_ranks = true});
+ORTRAIN_OPERATOR_FACT(DivisionRules, kMicrosoft, "MegatronG", {.adds_up_ranks = true});
 
 }  // namespace
 }  // namespace ortrain

@@ -120,8 +120,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = gradient_shape, .decompose = decompose_gradient<true>},
                   .kernels = {.cpu = gradient_kernel<true>}});
 
-ORTRAIN_TRANSFORMER_ROLE(kMicrosoft, "BiasGelu", TransformerRole::kGelu);
-ORTRAIN_TRANSFORMER_ROLE(kMicrosoft, "FastGelu", TransformerRole::kGelu);
+ORTRAIN_OPERATOR_FACT(TransformerRole, kMicrosoft, "BiasGelu", TransformerRole::kGelu);
+ORTRAIN_OPERATOR_FACT(TransformerRole, kMicrosoft, "FastGelu", TransformerRole::kGelu);
 
 }  // namespace
 }  // namespace ortrain

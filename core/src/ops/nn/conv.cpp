@@ -115,7 +115,7 @@ std::vector<ProductTerm> conv_grad_terms(const Node&, size_t output) {
   if (output != 1) return {};
   return {{{0, 1}, kWinogradGrowth}};
 }
-ORTRAIN_SUM_OF_PRODUCTS(kMicrosoft, "ConvGrad", conv_grad_terms);
+ORTRAIN_OPERATOR_FACT(ProductTermsRule, kMicrosoft, "ConvGrad", conv_grad_terms);
 
 ORTRAIN_OPERATOR({.type = "Conv",
                   .rules = {.shape = conv_shape, .gradient = conv_gradient},

@@ -191,7 +191,7 @@ ORTRAIN_OPERATOR(
      .rules = {.shape = shape<false>, .gradient = gradient<false>, .element_type = element_types},
      .traits = {.impure = true, .positions = elementwise_positions, .repeat = repeat},
      .kernels = {.cpu = kernel<false>}});
-ORTRAIN_TRANSFORMER_ROLE("", "Dropout", TransformerRole::kDropout);
+ORTRAIN_OPERATOR_FACT(TransformerRole, "", "Dropout", TransformerRole::kDropout);
 // It is linear in dY, so the same factors apply.
 template <bool Bits>
 void grad_gradient(GradientContext& g) {

@@ -131,7 +131,7 @@ constexpr Operator gradient_operator() {
           .kernels = {.cpu = gradient_kernel<F, Flat>}};
 }
 ORTRAIN_OPERATOR({forward_operator<Function::kSoftmax>("Softmax")});
-ORTRAIN_TRANSFORMER_ROLE("", "Softmax", TransformerRole::kSoftmax);
+ORTRAIN_OPERATOR_FACT(TransformerRole, "", "Softmax", TransformerRole::kSoftmax);
 ORTRAIN_OPERATOR({forward_operator<Function::kLog>("LogSoftmax")});
 ORTRAIN_OPERATOR({gradient_operator<Function::kSoftmax, true>()});
 ORTRAIN_OPERATOR({gradient_operator<Function::kSoftmax, false>()});

@@ -99,7 +99,7 @@ std::optional<NodeDivision> division(const DivisionQuery& q) {
   if (q.wanted.axis == (axis < 0 ? axis + q.rank() : axis)) return std::nullopt;
   return NodeDivision{std::vector<std::optional<Division>>(q.inputs.size(), q.wanted), {q.wanted}};
 }
-ORTRAIN_DIVISION("", "Concat", {.output = division});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Concat", {.output = division});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft,
      .type = "ConcatTraining",

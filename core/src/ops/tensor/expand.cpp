@@ -58,7 +58,7 @@ std::optional<NodeDivision> expand_division(const DivisionQuery& q) {
   result.integers = {{1, shape}};
   return result;
 }
-ORTRAIN_DIVISION("", "Expand", {.output = expand_division});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Expand", {.output = expand_division});
 
 void tile_shape(ShapeContext& c) {
   const std::vector<int64_t> repeats = constant_ints(c, 1);

@@ -59,7 +59,7 @@ std::optional<NodeDivision> gather_division(const DivisionQuery& q) {
   if (q.wanted.axis < axis + indices) return std::nullopt;
   return divide_first(q, q.wanted.axis - indices + 1);
 }
-ORTRAIN_DIVISION("", "Gather", {.output = gather_division});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Gather", {.output = gather_division});
 
 // GatherGrad(shape, indices, dY)
 void gather_grad_shape(ShapeContext& c) {
@@ -89,7 +89,7 @@ void gather_grad_gradient(GradientContext& g) {
 
 // Each element is a sum of elements of dY, or 0.
 std::vector<ProductTerm> gather_grad_terms(const Node&, size_t) { return {{{2}}}; }
-ORTRAIN_SUM_OF_PRODUCTS(kMicrosoft, "GatherGrad", gather_grad_terms);
+ORTRAIN_OPERATOR_FACT(ProductTermsRule, kMicrosoft, "GatherGrad", gather_grad_terms);
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherGrad",

@@ -106,9 +106,9 @@ std::optional<NodeDivision> moved_division(const DivisionQuery& q) {
   }
   return std::nullopt;
 }
-ORTRAIN_DIVISION("", "Flatten", {.output = moved_division});
-ORTRAIN_DIVISION("", "Squeeze", {.output = moved_division});
-ORTRAIN_DIVISION("", "Unsqueeze", {.output = moved_division});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Flatten", {.output = moved_division});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Squeeze", {.output = moved_division});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Unsqueeze", {.output = moved_division});
 
 // The requested shape is replaced: it may be computed from what is not divided.
 std::optional<NodeDivision> reshape_division(const DivisionQuery& q) {
@@ -138,7 +138,7 @@ std::optional<NodeDivision> reshape_division(const DivisionQuery& q) {
   result->integers = {{1, shape}};
   return result;
 }
-ORTRAIN_DIVISION("", "Reshape", {.output = reshape_division});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Reshape", {.output = reshape_division});
 
 ORTRAIN_OPERATOR(
     {.type = "Reshape",

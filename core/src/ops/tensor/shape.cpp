@@ -27,7 +27,7 @@ ExtentPlace place_of_axis(const Node& node, int64_t axis, int64_t rank) {
   if (axis >= start && axis < end) found.place = static_cast<size_t>(axis - start);
   return found;
 }
-ORTRAIN_DIVISION("", "Shape", {.extents = place_of_axis});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Shape", {.extents = place_of_axis});
 
 ORTRAIN_OPERATOR({.type = "Shape",
                   .rules = {.shape = shape_shape, .element_type = always<DType::kInt64>},

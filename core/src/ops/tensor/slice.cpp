@@ -90,7 +90,7 @@ std::optional<NodeDivision> slice_division(const DivisionQuery& q) {
     if ((axis < 0 ? axis + q.rank() : axis) == q.wanted.axis) return std::nullopt;
   return divide_first(q, q.wanted.axis);
 }
-ORTRAIN_DIVISION("", "Slice", {.output = slice_division});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Slice", {.output = slice_division});
 
 // SliceGrad(dY, shape, starts, ends, axes?, steps?)
 void slice_grad_shape(ShapeContext& c) {

@@ -119,7 +119,7 @@ std::optional<NodeDivision> division(const DivisionQuery& q) {
     return std::nullopt;
   return result;
 }
-ORTRAIN_DIVISION("", "Split", {.output = division});
+ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Split", {.output = division});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SplitTraining",
                   .signature = "input, split -> outputs...",

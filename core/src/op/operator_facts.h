@@ -1,0 +1,46 @@
+// What one part of the core must know about a few operators: a fact of a type of its own. An operator's file
+// declares it beside the operator, and nobody else has to know about it.
+//
+//     ORTRAIN_OPERATOR_FACT(TransformerRole, "", "Softmax", TransformerRole::kSoftmax);
+#pragma once
+
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "graph/graph.h"
+#include "runtime/registry.h"
+
+namespace ortrain {
+
+template <typename Fact>
+class OperatorFacts {
+ public:
+  // That of the node's operator, or null.
+  static const Fact* find(const Node& node) { return facts().find({node.domain, node.op_type}); }
+
+  struct Declare {
+    Declare(std::string_view domain, std::string_view type, Fact fact,
+            std::source_location where = std::source_location::current()) {
+      facts().add({std::string(domain), std::string(type)}, std::move(fact),
+                  concat("a fact about ", domain, domain.empty() ? "" : ".", type), where);
+    }
+  };
+
+ private:
+  using Facts = Registry<std::pair<std::string, std::string>, Fact>;
+  static Facts& facts() {
+    static Facts facts;
+    return facts;
+  }
+};
+
+#define ORTRAIN_OPERATOR_FACT(fact, domain, type, ...) \
+  ORTRAIN_OPERATOR_FACT_(__COUNTER__, fact, domain, type, __VA_ARGS__)
+#define ORTRAIN_OPERATOR_FACT_(n, fact, domain, type, ...) \
+  ORTRAIN_OPERATOR_FACT__(n, fact, domain, type, __VA_ARGS__)
+#define ORTRAIN_OPERATOR_FACT__(n, fact, domain, type, ...) \
+  static const ::ortrain::OperatorFacts<::ortrain::fact>::Declare fact_##n(domain, type, __VA_ARGS__)
+
+}  // namespace ortrain
