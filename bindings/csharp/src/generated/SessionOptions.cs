@@ -298,6 +298,16 @@ namespace Microsoft.ML.OnnxRuntime
             NativeStatus.ThrowOnError(OrtApi.SessionOptionsSetEpSelectionPolicy(Live, policy));
         }
 
+        /// <summary>Cancels the creation of sessions with these options. Another thread may call it while one is
+        /// being created.</summary>
+        /// <param name="value">True cancels, false allows later ones.</param>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void SetLoadCancellationFlag(bool value)
+        {
+            NativeStatus.ThrowOnError(OrtApi.SessionOptionsSetLoadCancellationFlag(
+                Live, Arguments.Byte(value)));
+        }
+
         private bool enableCpuMemArena = true;
 
         /// <summary>Accepted but has no effect: intermediate values are always stored in an arena.</summary>

@@ -21,6 +21,7 @@ namespace Microsoft.ML.OnnxRuntime
         private static IntPtr ortApi;
         private static IntPtr ortTrainingApi;
         private static IntPtr ortrainApi;
+        private static IntPtr ortCompileApi;
 
         [DllImport(LibraryName, CallingConvention = CallingConvention.Winapi, ExactSpelling = true)]
         private static extern IntPtr OrtGetApiBase();
@@ -61,6 +62,19 @@ namespace Microsoft.ML.OnnxRuntime
                     ortTrainingApi = Found(table, "OrtTrainingApi", ApiVersion.Ort);
                 }
                 return ortTrainingApi;
+            }
+        }
+
+        /// <summary>The table of calls that compile models.</summary>
+        internal static IntPtr OrtCompileApi
+        {
+            get
+            {
+                if (ortCompileApi == IntPtr.Zero)
+                {
+                    ortCompileApi = Found(OnnxRuntime.OrtApi.GetCompileApi(), "OrtCompileApi", ApiVersion.Ort);
+                }
+                return ortCompileApi;
             }
         }
 

@@ -1,0 +1,82 @@
+using System;
+using System.Runtime.InteropServices;
+
+namespace Microsoft.ML.OnnxRuntime
+{
+    public unsafe partial class OrtModelCompilationOptions
+    {
+        // The library reads the model where it is, so it stays there.
+        private GCHandle model;
+
+        /// <summary>Sets the model as the content of a file, which is not copied.</summary>
+        /// <param name="buffer">The content of an ONNX file. It is pinned until the object is disposed
+        /// of.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="buffer"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when it is empty.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void SetInputModelFromBuffer(byte[] buffer)
+        {
+            GCHandle pin = GCHandle.Alloc(Arguments.NotNull(buffer, nameof(buffer)), GCHandleType.Pinned);
+            try
+            {
+                NativeStatus.ThrowOnError(OrtCompileApi.ModelCompilationOptions_SetInputModelFromBuffer(
+                    Live, buffer, (UIntPtr)buffer.Length));
+            }
+            catch
+            {
+                pin.Free();
+                throw;
+            }
+            Unpin();
+            model = pin;
+        }
+
+        /// <summary>Stores large initializers in a file beside the model.</summary>
+        /// <param name="filePath">The file, relative to the folder of the model.</param>
+        /// <param name="threshold">The size in bytes above which initializers are stored there.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="filePath"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the path is empty.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void SetOutputModelExternalInitializersFile(string filePath, ulong threshold)
+        {
+            NativeStatus.ThrowOnError(OrtCompileApi.ModelCompilationOptions_SetOutputModelExternalInitializersFile(
+                Live, NativeText.Path(filePath, nameof(filePath)), (UIntPtr)threshold));
+        }
+
+        /// <summary>Sets how to compile.</summary>
+        /// <param name="flags">The flags.</param>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void SetFlags(OrtCompileApiFlags flags)
+        {
+            NativeStatus.ThrowOnError(OrtCompileApi.ModelCompilationOptions_SetFlags(Live, (uint)flags));
+        }
+
+        /// <summary>Reads the model and writes it as ONNX.</summary>
+        /// <remarks>The CPU compiles no nodes: the model is the same with functions inlined. Without an output, the
+        /// file is that of the model with _ctx before .onnx.</remarks>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when no model was given, or there is no such file;
+        /// InvalidProtobuf when it is no ONNX model; Fail when the flags demand compiled nodes, of which there are
+        /// none, or that no file is replaced, or writing failed.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void CompileModel()
+        {
+            NativeStatus.ThrowOnError(OrtCompileApi.CompileModel(OrtEnv.Instance(), Live));
+        }
+
+        /// <summary>Frees the object.</summary>
+        /// <param name="disposing">True when called by Dispose(), false when called by the finalizer.</param>
+        protected override void Dispose(bool disposing)
+        {
+            base.Dispose(disposing);
+            Unpin();
+        }
+
+        private void Unpin()
+        {
+            if (model.IsAllocated)
+            {
+                model.Free();
+            }
+        }
+    }
+}
