@@ -39,16 +39,10 @@ CASES = [
         "found .* pipeline_parallel_size 2",
     ),
     ({"set_gradients_as_graph_outputs": True, **DATA}, "with one process alone"),
-    ({**HORIZONTAL, **PIPELINE, "world_size": 2}, "= 4"),
+    ({**HORIZONTAL, **PIPELINE}, "is no multiple of horizontal_parallel_size"),
     (
         {**DATA, "of rank 1": {"gradient_accumulation_steps": 2}},
         "gradient_accumulation_steps differs: 1 on rank 0, 2 on rank 1",
-    ),
-    ({**DATA, "of rank 1": {"weights_not_to_train": ["b1"]}}, "the list of trained weights .* differs"),
-    ({**DATA, "of rank 1": {"floats": {"alpha": 0.5}}}, "weights and their attributes differs"),
-    (
-        {**DATA, "bound": {"inputs": ["nope"], "outputs": []}},
-        "no input 'nope'; its inputs: Learning_Rate, x, y",
     ),
     ({**DATA, "bound": {"inputs": ["x", "y"], "outputs": ["loss"]}}, "Missing Input: Learning_Rate"),
     ({**DATA, "bound": {"inputs": ["x"], "outputs": []}}, "no output is bound"),
@@ -72,3 +66,15 @@ def test_batches_that_cannot_be_cut(members: dict[str, object], message: str) ->
     case = ({**PIPELINE, "pipeline_cut_info_string": "h", **members}, message)
     done = mpiexec(2, PROGRAM, json.dumps([case]))
     assert "refused" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"weights_not_to_train": ["b1"]}, "the list of trained weights .* differs"),
+        ({"floats": {"alpha": 0.5}}, "the list of trained weights and their attributes differs"),
+    ],
+)
+def test_weights_that_differ_between_ranks(own: dict[str, object], message: str) -> None:
+    done = mpiexec(2, PROGRAM, json.dumps([({**DATA, "of rank 1": own}, message)]))
+    assert done.stdout.count("refused") == 2, done.stdout + done.stderr

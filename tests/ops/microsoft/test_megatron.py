@@ -48,7 +48,7 @@ def with_gradient(model: bytes) -> bytes:
     return builder.get_model()
 
 
-def doubled(array: Array) -> None:
+def doubled(array: Array, name: str) -> None:
     array *= 2
 
 
@@ -75,12 +75,17 @@ def test_the_gradient_is_that_of_both_processes_together() -> None:
 
 def test_what_is_added_up() -> None:
     seen: list[tuple[tuple[int, ...], np.dtype]] = []
+    names: list[str] = []
 
-    def see(array: Array) -> None:
+    def see(array: Array, name: str) -> None:
+        names.append(name)
         seen.append((array.shape, array.dtype))
 
-    run(with_gradient(layer()), np.ones((2, 4)), see)
+    model = with_gradient(layer())
+    run(model, np.ones((2, 4)), see)
     assert seen == [((6,), np.dtype(np.float64)), ((8,), np.dtype(np.float64))]
+    outputs = [n.output[0] for n in onnx.load_from_string(model).graph.node if n.op_type == "MegatronG"]
+    assert names == outputs
 
 
 def test_without_a_function_the_run_says_so() -> None:
@@ -90,7 +95,7 @@ def test_without_a_function_the_run_says_so() -> None:
 
 
 def test_what_the_function_raises_ends_the_run() -> None:
-    def fail(array: Array) -> None:
+    def fail(array: Array, name: str) -> None:
         raise ZeroDivisionError("in the function")
 
     with pytest.raises(ZeroDivisionError, match="in the function"):
