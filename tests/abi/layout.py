@@ -113,7 +113,7 @@ def argument(kind: str) -> str:
 def called_elsewhere() -> set[tuple[str, str]]:
     """The tables and slots that the programs in tests/dropin call."""
     sources = [source.read_text() for source in (Path(__file__).parents[1] / "dropin").glob("*.[ch]")]
-    variables = {"OrtApi": "ort", "OrtModelEditorApi": "editor"}
+    variables = {"OrtApi": "ort", "OrtCompileApi": "compiler", "OrtModelEditorApi": "editor"}
     return {
         (table, name)
         for table, variable in variables.items()

@@ -102,7 +102,7 @@ def test_calls_without_an_implementation_name_themselves(api: Table) -> None:
     entries = yaml.safe_load((ROOT / "spec/unimplemented.yaml").read_text())["unimplemented"]
     slots = {entry["slot"] for entry in entries if entry["table"] == "general"}
     silent = [name for name, row in api.rows.items() if int(row["slot"]) in slots]
-    assert len(silent) > 50
+    assert len(silent) == len(slots) > 0
     null = ctypes.c_void_p()
     for name in silent:
         if api.rows[name]["returns"] != "OrtStatus*":

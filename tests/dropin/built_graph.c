@@ -34,8 +34,12 @@ static void print_value(const OrtValueInfo* value) {
   OK(ort->ValueInfo_GetValueConsumers(value, consumers, inputs, uses));
   const OrtValue* tensor = NULL;
   OK(ort->ValueInfo_GetInitializerValue(value, &tensor));
-  printf("%s: required %d default %d output %d constant %d outer %d, producer %d, uses %d, tensor %d\n", name,
-         required, optional, output, constant, outer, producer != NULL, (int)uses, tensor != NULL);
+  OrtExternalInitializerInfo* place = (OrtExternalInitializerInfo*)value;
+  OK(ort->ValueInfo_GetExternalInitializerInfo(value, &place));
+  printf(
+      "%s: required %d default %d output %d constant %d outer %d, producer %d, uses %d, tensor %d, file %d\n",
+      name, required, optional, output, constant, outer, producer != NULL, (int)uses, tensor != NULL,
+      place != NULL);
 }
 
 static void print_node(const OrtNode* node, const OrtGraph* graph) {

@@ -156,6 +156,8 @@ static void compile(void) {
   CODE(compiler->CompileModel(env, options));
   CODE(compiler->ModelCompilationOptions_SetInputModelFromBuffer(options, data, 0));
   CODE(compiler->ModelCompilationOptions_SetEpContextEmbedMode(options, 1));
+  CODE(compiler->ModelCompilationOptions_SetWeightlessEnabled(options, 0));
+  CODE(compiler->ModelCompilationOptions_SetWeightlessEnabled(options, 1));
   CODE(compiler->ModelCompilationOptions_SetEpContextBinaryInformation(options, "", ""));
   compiler->ReleaseModelCompilationOptions(options);
   compiler->ReleaseModelCompilationOptions(NULL);
@@ -263,7 +265,6 @@ static void settings(void) {
   ort->ReleaseDeviceEpIncompatibilityDetails(details);
   OrtSyncStream* stream = NULL;
   CODE(ort->CreateSyncStreamForEpDevice(devices[0], NULL, &stream));
-  printf("experimental: %d\n", ort->GetExperimentalFunction("OrtNothing") != NULL);
 
   OrtRunOptions* run_options = NULL;
   OK(ort->CreateRunOptions(&run_options));

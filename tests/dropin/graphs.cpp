@@ -50,6 +50,14 @@ void print_value(const std::string& margin, const Ort::ConstValueInfo& value) {
   Ort::ConstValue tensor{nullptr};
   Ort::ThrowOnError(value.GetInitializer(tensor).release());
   if (tensor) links += " = " + std::to_string(tensor.GetTensorTypeAndShapeInfo().GetElementCount());
+  OrtExternalInitializerInfo* place = nullptr;
+  Ort::ThrowOnError(Ort::GetApi().ValueInfo_GetExternalInitializerInfo(value, &place));
+  if (place) {
+    links += std::string(" in ") + Ort::GetApi().ExternalInitializerInfo_GetFilePath(place) + " " +
+             std::to_string(Ort::GetApi().ExternalInitializerInfo_GetFileOffset(place)) + " " +
+             std::to_string(Ort::GetApi().ExternalInitializerInfo_GetByteSize(place));
+    Ort::GetApi().ReleaseExternalInitializerInfo(place);
+  }
   std::printf("%svalue %s: %s%s%s\n", margin.c_str(), value.GetName().c_str(), type_of(value).c_str(),
               flags(value).c_str(), links.c_str());
 }

@@ -261,6 +261,22 @@ static void build(int clipped, const char* folder) {
   OrtSessionOptions* plain = NULL;
   OK(ort->CreateSessionOptions(&plain));
   CODE(editor->CreateSessionFromModel(env, model, plain, &second));
+  const OrtCompileApi* compiler = ort->GetCompileApi();
+  OrtModelCompilationOptions* compilation = NULL;
+  OrtSession* compiled = NULL;
+  void* bytes = NULL;
+  size_t size = 0;
+  OrtAllocator* cpu = NULL;
+  OK(ort->GetAllocatorWithDefaultOptions(&cpu));
+  OK(compiler->CreateModelCompilationOptionsFromSessionOptions(env, plain, &compilation));
+  CODE(compiler->ModelCompilationOptions_SetInputModel(compilation, model));
+  CODE(compiler->ModelCompilationOptions_SetOutputModelBuffer(compilation, cpu, &bytes, &size));
+  CODE(compiler->CompileModel(env, compilation));
+  compiler->ReleaseModelCompilationOptions(compilation);
+  if (bytes) {
+    OK(ort->CreateSessionFromArray(env, bytes, size, plain, &compiled));
+    OK(ort->AllocatorFree(cpu, bytes));
+  }
   ort->ReleaseModel(model);
   print_ports(session);
   int opset = 0;
@@ -280,6 +296,8 @@ static void build(int clipped, const char* folder) {
   OrtValue* x = numbers(xs, dims, 2);
   run(session, "x", x, "z");
   run(second, "x", x, "z");
+  if (compiled) run(compiled, "x", x, "z");
+  ort->ReleaseSession(compiled);
   printf("freed %d\n", frees);
   ort->ReleaseSession(session);
   ort->ReleaseSession(second);

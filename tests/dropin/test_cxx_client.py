@@ -261,3 +261,22 @@ def test_a_program_walks_a_graph_with_its_subgraphs_and_finds_what_onnx_states(t
         "the first node alone: x bias -> h",
         "never_heard: code 14",
     ]
+
+
+def test_a_program_sees_in_which_file_an_initializer_is(tmp_path: Path) -> None:
+    tensors = [
+        numpy_helper.from_array(np.ones(size, np.float32), name) for name, size in (("a", 3), ("b", 5))
+    ]
+    node = helper.make_node("Concat", ["a", "b", "x"], ["y"], axis=0)
+    whole = model(helper.make_graph([node], "g", [info("x", [1])], [info("y", [9])], tensors))
+    onnx.save(whole, tmp_path / "g.onnx", save_as_external_data=True, location="data.bin", size_threshold=0)
+    stored = onnx.load(tmp_path / "g.onnx", load_external_data=False).graph.initializer
+    printed = [
+        line.strip() for line in run("graphs.cpp", "c++14", tmp_path, tmp_path / "g.onnx").splitlines()
+    ]
+    for tensor, count in zip(stored, (3, 5), strict=True):
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        lines = [line for line in printed if line.startswith(f"value {tensor.name}:")]
+        expected = f"= {count} in data.bin {entries.get('offset', 0)} {4 * count}"
+        assert lines, printed
+        assert all(line.endswith(expected) for line in lines), lines

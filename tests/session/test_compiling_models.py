@@ -111,6 +111,26 @@ def test_a_function_places_initializers(library: ModuleType, model: Path, tmp_pa
     np.testing.assert_allclose(computed(library, str(compiled)), EXPECTED)
 
 
+def test_the_function_learns_where_an_initializer_was(
+    library: ModuleType, model: Path, tmp_path: Path
+) -> None:
+    split = tmp_path / "split.onnx"
+    onnx.save(onnx.load(model), split, save_as_external_data=True, location="w.bin", size_threshold=0)
+    places: dict[str, Any] = {}
+
+    def place(name: str, value: Any, known: Any) -> Any:
+        places[name] = known and (known.filepath, known.file_offset, known.byte_size)
+        return None
+
+    compiler = library.ModelCompiler(
+        library.SessionOptions(), str(split), get_initializer_location_func=place
+    )
+    np.testing.assert_allclose(computed(library, compiler.compile_to_bytes()), EXPECTED)
+    assert {Path(file).name for file, _, _ in places.values()} == {"w.bin"}
+    assert places["w"][1:] == (0, W.nbytes)
+    assert places["b"][1:] == (W.nbytes, B.nbytes)
+
+
 def test_flags_and_what_is_wrong_are_errors(library: ModuleType, model: Path, tmp_path: Path) -> None:
     flags, options = library.OrtCompileApiFlags, library.SessionOptions()
     with pytest.raises(Exception, match="compile"):
