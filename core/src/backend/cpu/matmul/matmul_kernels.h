@@ -31,6 +31,7 @@ struct Addend {
 // y = beta * bias, broadcast.
 template <typename T>
 void fill_bias(Bias kind, const T* bias, T beta, int64_t m, int64_t n, T* y) {
+  if (n == 0) return;  // the bias may be empty too
   parallel_for(m, n, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       T* row = y + i * n;
