@@ -156,7 +156,8 @@ void CompileModel(const OrtEnv*, const OrtModelCompilationOptions* model_options
   else if (!buffer && !writer)
     path = default_output(options);
   require(path.empty() || (options.flags & kMustNotReplace) == 0 || !std::filesystem::exists(path),
-          ErrorCode::kFail, "the file ", path.string(), " exists, and the flags demand that none is replaced");
+          ErrorCode::kFail, "the file ", path.string(),
+          " exists, and the flags demand that none is replaced");
 
   // What passes of higher levels make is for this version of the library only.
   if (options.level >= static_cast<int>(PassLevel::kBasic))
