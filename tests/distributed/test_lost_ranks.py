@@ -53,6 +53,35 @@ def test_mpi_ends_all_where_one_is_killed(tmp_path: pathlib.Path) -> None:
     assert_saved(tmp_path)
 
 
+def test_a_rank_that_is_killed_is_named_by_the_process_that_waits_for_it(tmp_path: pathlib.Path) -> None:
+    write_artifacts(tmp_path)
+    started = time.monotonic()
+    done = mpiexec(3, "-m", "ortrain.distributed", PROGRAM, tmp_path, "dies", "60", seconds=40)
+    assert time.monotonic() - started < 25
+    assert done.returncode != 0
+    killed = (tmp_path / "process of 1").read_text()
+    assert f"rank 1 (process {killed}) was killed by signal 9 (SIGKILL)" in done.stderr, done.stderr
+    deadline = time.monotonic() + 5
+    for rank in (0, 1, 2):
+        while running(int((tmp_path / f"process of {rank}").read_text())):
+            assert time.monotonic() < deadline, f"rank {rank} is left behind"
+            time.sleep(0.05)
+    assert_saved(tmp_path)
+
+
+def test_a_program_under_a_waiting_process_ends_with_its_own_status(tmp_path: pathlib.Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nfrom mpi4py import MPI\nprint(sys.argv[1:], MPI.COMM_WORLD.allreduce(1))\n"
+    )
+    done = mpiexec(2, "-m", "ortrain.distributed", program, "a", "--b")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("['a', '--b'] 2") == 2
+    program.write_text("import sys\nsys.exit(3)\n")
+    assert mpiexec(1, "-m", "ortrain.distributed", program).returncode == 3
+    assert "usage:" in mpiexec(1, "-m", "ortrain.distributed").stderr
+
+
 def running(process: int) -> bool:
     try:
         os.kill(process, 0)
