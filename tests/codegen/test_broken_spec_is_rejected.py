@@ -98,7 +98,7 @@ def test_duplicate_key(spec_copy: SpecCopy, refusal: Refusal) -> None:
             "name: CreateOpaqueValue",
             "found 'CreateOpaqueValue'",
         ),
-        ("unimplemented.yaml", "type: path", "type: pathh", "found 'pathh'; did you mean 'path'?"),
+        ("unimplemented.yaml", "type: size}]", "type: sizes}]", "found 'sizes'; did you mean 'size'?"),
         ("unimplemented.yaml", "returns: ep_api", "returns: ep_apis", "did you mean 'ep_api'?"),
         ("unimplemented_types.yaml", "name: interop_api", "name: OrtInteropApi", "found 'OrtInteropApi'"),
         ("config_keys.yaml", "name: session_options_", "name: kOrtSessionOptions_", "found 'kOrtSession"),
