@@ -79,28 +79,13 @@ def same(program: Callable[[ModuleType], Any]) -> Any:
 # ---- what is there ----
 
 LEFT_OUT = {
-    "InferenceSession": {
-        # Devices other than the CPU and execution providers that are plugins.
-        "create_ortvalue_from_shape_and_type",
-        "get_input_epdevices",
-        "get_input_memory_infos",
-        "get_output_memory_infos",
-        "get_provider_graph_assignment_info",
-        "get_tuning_results",
-        "release_captured_graph",
-        "set_ep_dynamic_options",
-        "set_tuning_results",
-    },
-    "OrtValue": {"as_sparse_tensor", "ort_value_from_sparse_tensor"},
+    # Execution providers that are plugins, and are tuned.
+    "InferenceSession": {"get_tuning_results", "set_tuning_results"},
     "SessionOptions": {
-        "add_external_initializers_from_files_in_memory",
-        "add_provider_for_devices",
         "clear_ep_context_data_read_func",
         "set_ep_context_data_read_func",
-        "set_provider_selection_policy",
         "set_provider_selection_policy_delegate",
     },
-    "OrtMemoryInfo": {"create_v2"},
 }
 CLASSES = [
     "InferenceSession",

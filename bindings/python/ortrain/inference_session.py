@@ -186,7 +186,7 @@ class InferenceSession(inference_session.InferenceSession):
             message = "expected at least one option, found none"
             raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
 
-    def release_captured_graph(self, graph_annotation_id: int) -> None:
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Do nothing: the CPU captures no graphs."""
 
     # ---- devices ----
