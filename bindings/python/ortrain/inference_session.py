@@ -207,7 +207,7 @@ class InferenceSession(inference_session.InferenceSession):
         self,
         shape: Sequence[int],
         element_type: Any,
-        device_type: str = "cpu",
+        device_type: str,
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
