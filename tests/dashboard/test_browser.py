@@ -388,6 +388,7 @@ def test_everything_is_reached_by_keyboard(page, serve, folder):
         expect(page.get_by_role("tab", name=name)).to_be_focused()
         expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
         expect(page.get_by_role("tabpanel", name=name)).to_be_visible()
+    expect(chart(page, "Loss").locator(".value")).to_have_count(2)  # the charts are made anew
     for name in ("Smoothing", "logarithmic", "Against"):
         page.keyboard.press("Tab")
         expect(page.get_by_label(name)).to_be_focused()
