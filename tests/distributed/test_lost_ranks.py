@@ -72,11 +72,14 @@ def test_a_rank_that_is_killed_is_named_by_the_process_that_waits_for_it(tmp_pat
 def test_a_program_under_a_waiting_process_ends_with_its_own_status(tmp_path: pathlib.Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "import sys\nfrom mpi4py import MPI\nprint(sys.argv[1:], MPI.COMM_WORLD.allreduce(1))\n"
+        "import pathlib, sys\n"
+        "from mpi4py import MPI\n"
+        "world = MPI.COMM_WORLD\n"
+        "pathlib.Path(sys.argv[1], f'{world.rank}').write_text(f'{sys.argv[2:]} {world.allreduce(1)}')\n"
     )
-    done = mpiexec(2, "-m", "ortrain.distributed", program, "a", "--b")
+    done = mpiexec(2, "-m", "ortrain.distributed", program, tmp_path, "a", "--b")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("['a', '--b'] 2") == 2
+    assert [(tmp_path / str(rank)).read_text() for rank in (0, 1)] == ["['a', '--b'] 2"] * 2
     program.write_text("import sys\nsys.exit(3)\n")
     assert mpiexec(1, "-m", "ortrain.distributed", program).returncode == 3
     assert "usage:" in mpiexec(1, "-m", "ortrain.distributed").stderr
