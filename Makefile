@@ -247,9 +247,11 @@ test-sanitize: setup ## The tests of the core, sessions and artifacts under sani
 	$(MAKE) --no-print-directory pytest-sanitize test-races
 
 # Python itself is not built with the sanitizers, so their libraries are loaded before it, and with them that of C++,
-# whose exceptions they follow.
+# whose exceptions they follow. Work is divided among threads from a few elements on, and of the memory for intermediate
+# values only what is in use can be accessed (program/guarded_arena.h).
 SANITIZED_TESTS = tests/artifacts/test_artifacts.py $(foreach name,bad_input exports fixtures inference_session \
-  nonfinite_gradients processes saving session_config,tests/session/test_$(name).py)
+  gradient_bounds nonfinite_gradients processes saving session_config,tests/session/test_$(name).py) \
+  tests/ops/signal tests/ops/vision
 SANITIZED_SITE = $(abspath $(BUILD))/sanitize/site
 .PHONY: pytest-sanitize
 pytest-sanitize:
