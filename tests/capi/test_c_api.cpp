@@ -171,6 +171,10 @@ TEST_CASE("null arguments are refused by name") {
   OrtValue* loss = nullptr;
   size_t count = 0;
   float rate = 0;
+  // These have no way to say so.
+  CHECK(ort().ExternalInitializerInfo_GetFilePath(nullptr) == nullptr);
+  CHECK(ort().ExternalInitializerInfo_GetFileOffset(nullptr) == 0);
+  CHECK(ort().ExternalInitializerInfo_GetByteSize(nullptr) == 0);
   refused_with(training().LoadCheckpoint(nullptr, &run.state), "checkpoint_path");
   refused_with(training().LoadCheckpoint("x", nullptr), "checkpoint_state");
   refused_with(training().SaveCheckpoint(nullptr, "x", false), "checkpoint_state");

@@ -190,10 +190,14 @@ void CreateExternalInitializerInfo(const char* filepath, int64_t file_offset, si
   *out = new OrtExternalInitializerInfo{filepath, file_offset, byte_size};
 }
 const char* ExternalInitializerInfo_GetFilePath(const OrtExternalInitializerInfo* info) {
-  return info->file.c_str();
+  return info ? info->file.c_str() : nullptr;
 }
-int64_t ExternalInitializerInfo_GetFileOffset(const OrtExternalInitializerInfo* info) { return info->offset; }
-size_t ExternalInitializerInfo_GetByteSize(const OrtExternalInitializerInfo* info) { return info->bytes; }
+int64_t ExternalInitializerInfo_GetFileOffset(const OrtExternalInitializerInfo* info) {
+  return info ? info->offset : 0;
+}
+size_t ExternalInitializerInfo_GetByteSize(const OrtExternalInitializerInfo* info) {
+  return info ? info->bytes : 0;
+}
 
 // ---- what a compiled model says about itself ----
 
