@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import csv
 import ctypes
 import pathlib
@@ -82,6 +83,8 @@ _OPTIONS = _made("CreateSessionOptions")
 _DISABLE_ALL, _ENABLE_ALL = 0, 99  # of GraphOptimizationLevel
 _MEMORY = _made("CreateCpuMemoryInfo", ctypes.c_int(1), ctypes.c_int(0))
 _ALLOCATOR = _made("GetAllocatorWithDefaultOptions")
+for _kind, _handle in (("MemoryInfo", _MEMORY), ("SessionOptions", _OPTIONS), ("Env", _ENV)):
+    atexit.register(_plain, f"Release{_kind}", None, ctypes.c_void_p(_handle))
 
 
 def switch_passes(on: bool) -> None:
