@@ -85,7 +85,7 @@ class Selector {
         steps != std::vector<int64_t>{1})
       return std::nullopt;
     const bool one = begin->front() == -1 ? end->front() > INT32_MAX
-                                          : end->front() - 1 == begin->front() && end->front() > INT64_MIN;
+                                          : end->front() > INT64_MIN && end->front() - 1 == begin->front();
     const std::optional<Selection> slice = one ? selected(axes->front(), begin->front()) : std::nullopt;
     if (!slice) return std::nullopt;
     // A Slice beyond the end is empty, but a Gather there would fail.
