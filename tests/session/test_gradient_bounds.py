@@ -411,6 +411,43 @@ def test_convolutions(tmp_path: pathlib.Path, window: int, size: int) -> None:
             run(training, step, expected=False)
 
 
+@pytest.mark.parametrize("signs", ["same", "columns", "squares", "random"])
+def test_convolutions_around_the_largest_number(tmp_path: pathlib.Path, signs: str) -> None:
+    """Winograd's algorithm, whose intermediate results overflow before the gradient does."""
+    channels, filters, rows, size = 16, 512, 2, 8
+    net = Net()
+    x, t = net.take("x", ["rows", channels, size, size]), net.take("t", ["rows", filters, size, size])
+    y = net.add("Conv", [x, net.weight(filters, channels, 3, 3)], pads=[1] * 4)
+    net.add("ReduceSum", [net.add("Mul", [y, t])], keepdims=0)
+    folder = net.write(tmp_path)
+    training, direct = Training(folder), Training(folder, {"ortrain.disable_pass.winograd": "1"})
+    rng = np.random.default_rng(0)
+    for each in (training, direct):
+        each.module(*(rng.normal(size=(rows, n, size, size)).astype(np.float32) for n in (channels, filters)))
+    assert not np.array_equal(training.gradients()["w"], direct.gradients()["w"]), (
+        "it is Winograd's algorithm"
+    )
+    training.module.lazy_reset_grad()
+
+    line = np.arange(size)
+    pattern = {
+        "same": np.ones((size, size)),
+        "columns": np.where(line % 4 < 2, 1, -1) * np.ones((size, 1)),
+        "squares": np.where((line[:, None] // 2 + line // 2) % 2 == 0, 1, -1),
+        "random": rng.choice([-1, 1], (size, size)),
+    }[signs]
+    outcomes = []
+    for product in np.geomspace(1e34, 1e38, 30):
+        steps = [
+            np.broadcast_to(pattern * np.sqrt(product), (rows, n, size, size)) for n in (channels, filters)
+        ]
+        training.module(*(step.astype(np.float32) for step in steps))
+        outcomes.append(check(training))
+        training.module.lazy_reset_grad()
+    assert outcomes == sorted(outcomes, reverse=True)
+    assert set(outcomes) == {True, False}
+
+
 def test_a_network_trains_as_without_bounds(tmp_path: pathlib.Path) -> None:
     """Also if activations are computed twice, and bitwise."""
     rng = np.random.default_rng(0)

@@ -108,12 +108,14 @@ double convolution_operations(const Node&, std::span<const Shape* const> inputs,
 }
 
 // An element of dW is a sum over the positions of Y, each of which has its own element of X or padding.
-// Winograd's algorithm multiplies sums of four elements of dY with sums of four of X, and weighs sums of the
-// products with factors that add up to at most four.
-constexpr double kWinogradGrowth = 4 * 4 * 4;
+//
+// Winograd's algorithm adds up more: per dimension, its transforms take up to four copies of each element of
+// X and of each of dY to an element of dW, so its intermediate results are at most 16 times as large as the
+// sum of the magnitudes of the products. It needs at least 16 channels and 16 filters, and a sum has products
+// of one of each only, so that the number of elements of X or dY is at least 16 times that of the products.
 std::vector<ProductTerm> conv_grad_terms(const Node&, size_t output) {
   if (output != 1) return {};
-  return {{{0, 1}, kWinogradGrowth}};
+  return {{{0, 1}}};
 }
 ORTRAIN_OPERATOR_FACT(ProductTermsRule, kMicrosoft, "ConvGrad", conv_grad_terms);
 

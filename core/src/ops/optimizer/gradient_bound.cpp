@@ -42,17 +42,16 @@ struct Factor {
   DType stored;
   int64_t size;
 
-  // The largest magnitude; a denormal number counts as the smallest that is none, because arithmetic may
-  // treat denormals as zero. NaN or infinite if an element is.
+  // The largest magnitude; NaN or infinite if an element is.
   double largest(const Frame& f) const {
-    if (stored == DType::kDouble)
-      return std::max(std::bit_cast<double>(largest_magnitude(f.at<const uint64_t>(slot), size)),
-                      std::numeric_limits<double>::min());
-    const uint32_t bits = stored == DType::kBFloat16
-                              ? uint32_t{largest_magnitude(f.at<const uint16_t>(slot), size)} << 16
-                              : largest_magnitude(f.at<const uint32_t>(slot), size);
-    constexpr auto kSmallest = std::bit_cast<uint32_t>(std::numeric_limits<float>::min());
-    return static_cast<double>(std::bit_cast<float>(std::max(bits, kSmallest)));
+    switch (stored) {
+      case DType::kDouble:
+        return std::bit_cast<double>(largest_magnitude(f.at<const uint64_t>(slot), size));
+      case DType::kBFloat16:
+        return std::bit_cast<float>(uint32_t{largest_magnitude(f.at<const uint16_t>(slot), size)} << 16);
+      default:
+        return std::bit_cast<float>(largest_magnitude(f.at<const uint32_t>(slot), size));
+    }
   }
 };
 
