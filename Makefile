@@ -249,18 +249,25 @@ test-sanitize: setup ## The tests of the core, sessions and artifacts under sani
 # Python itself is not built with the sanitizers, so their libraries are loaded before it, and with them that of C++,
 # whose exceptions they follow. Work is divided among threads from a few elements on, and of the memory for intermediate
 # values only what is in use can be accessed (program/guarded_arena.h).
-SANITIZED_TESTS = tests/artifacts/test_artifacts.py $(foreach name,bad_input exports fixtures inference_session \
-  gradient_bounds nonfinite_gradients processes saving session_config,tests/session/test_$(name).py) \
+# Left out are the slowest tests, and those that measure time or memory.
+UNSANITIZED = $(foreach name,gradients_in_and_out half_training mixed_precision profile waiting_threads,tests/session/test_$(name).py)
+SANITIZED_SESSIONS = $(filter-out $(UNSANITIZED),$(wildcard tests/session/test_*.py))
+SANITIZED_OTHERS = tests/artifacts/test_artifacts.py tests/models/test_malformed_*.py tests/models/test_model_limits.py \
   tests/ops/signal tests/ops/vision
 SANITIZED_SITE = $(abspath $(BUILD))/sanitize/site
-.PHONY: pytest-sanitize
+SANITIZED_PYTEST = LD_PRELOAD="$(foreach name,asan ubsan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))" \
+  PYTHONMALLOC=malloc PYTHONPATH=$(SANITIZED_SITE) \
+  LSAN_OPTIONS=suppressions=$(CURDIR)/tests/python_leaks.txt:print_suppressions=0 $(PYTHON) -m pytest -q --capture=sys
+.PHONY: pytest-sanitize pytest-sanitize-sessions pytest-sanitize-others
 pytest-sanitize:
 	rm -rf $(SANITIZED_SITE)
 	cmake --install $(BUILD)/sanitize --prefix $(SANITIZED_SITE) >/dev/null
 	cp -r bindings/python/ortrain/. $(SANITIZED_SITE)/ortrain
-	LD_PRELOAD="$(foreach name,asan ubsan stdc++,$(shell $(CXX) -print-file-name=lib$(name).so))" PYTHONMALLOC=malloc \
-	  PYTHONPATH=$(SANITIZED_SITE) LSAN_OPTIONS=suppressions=$(CURDIR)/tests/python_leaks.txt:print_suppressions=0 \
-	  $(PYTHON) -m pytest -q $(SANITIZED_TESTS)
+	$(SIDE_BY_SIDE) pytest-sanitize-sessions pytest-sanitize-others
+pytest-sanitize-sessions:
+	$(SANITIZED_PYTEST) $(SANITIZED_SESSIONS)
+pytest-sanitize-others:
+	$(SANITIZED_PYTEST) $(SANITIZED_OTHERS)
 
 # Races are looked for with clang, whose OpenMP library tells ThreadSanitizer (through archer) what its threads wait for;
 # that of gcc does not, nor does oneDNN.

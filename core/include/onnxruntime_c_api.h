@@ -22,9 +22,11 @@
 
 #ifdef __cplusplus
 #define NO_EXCEPTION noexcept
+#define ORT_OF_INT : int  /* so that an enumeration may hold any int, as in C */
 extern "C" {
 #else
 #define NO_EXCEPTION
+#define ORT_OF_INT
 #endif
 
 #ifdef _WIN32
@@ -152,14 +154,14 @@ typedef struct OrtTensorTypeAndShapeInfo OrtTensorTypeAndShapeInfo;
 typedef OrtStatus* OrtStatusPtr;
 
 /** How a custom operator uses an input or output. */
-typedef enum OrtCustomOpInputOutputCharacteristic {
+typedef enum OrtCustomOpInputOutputCharacteristic ORT_OF_INT {
   INPUT_OUTPUT_REQUIRED = 0,  /**< It has to be there. */
   INPUT_OUTPUT_OPTIONAL = 1,  /**< It may be left out. */
   INPUT_OUTPUT_VARIADIC = 2  /**< It is the last, and any number may follow. */
 } OrtCustomOpInputOutputCharacteristic;
 
 /** Element types of tensors, with the numbers of ONNX TensorProto.DataType. */
-typedef enum ONNXTensorElementDataType {
+typedef enum ONNXTensorElementDataType ORT_OF_INT {
   ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED = 0,  /**< No type. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT = 1,  /**< IEEE 754, 32 bits. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8 = 2,  /**< Unsigned, 8 bits. */
@@ -192,7 +194,7 @@ typedef enum ONNXTensorElementDataType {
 } ONNXTensorElementDataType;
 
 /** The kind of a value. */
-typedef enum ONNXType {
+typedef enum ONNXType ORT_OF_INT {
   ONNX_TYPE_UNKNOWN = 0,  /**< Unknown. */
   ONNX_TYPE_TENSOR = 1,  /**< A dense tensor. */
   ONNX_TYPE_SEQUENCE = 2,  /**< A sequence of values. */
@@ -203,7 +205,7 @@ typedef enum ONNXType {
 } ONNXType;
 
 /** Why a call failed. */
-typedef enum OrtErrorCode {
+typedef enum OrtErrorCode ORT_OF_INT {
   ORT_OK = 0,  /**< Success. */
   ORT_FAIL = 1,  /**< A failure without a more specific code, for example a full disk or a damaged file. */
   ORT_INVALID_ARGUMENT = 2,  /**< An argument is invalid. */
@@ -222,7 +224,7 @@ typedef enum OrtErrorCode {
 } OrtErrorCode;
 
 /** How serious a log message is. */
-typedef enum OrtLoggingLevel {
+typedef enum OrtLoggingLevel ORT_OF_INT {
   ORT_LOGGING_LEVEL_VERBOSE = 0,  /**< Every detail. */
   ORT_LOGGING_LEVEL_INFO = 1,  /**< Normal progress. */
   ORT_LOGGING_LEVEL_WARNING = 2,  /**< Something that may need attention. */
@@ -231,7 +233,7 @@ typedef enum OrtLoggingLevel {
 } OrtLoggingLevel;
 
 /** How much a model is optimized before it runs. Results at all levels agree within rounding. */
-typedef enum GraphOptimizationLevel {
+typedef enum GraphOptimizationLevel ORT_OF_INT {
   ORT_DISABLE_ALL = 0,  /**< No optimization; what depends only on constants and shapes is still computed once. */
   ORT_ENABLE_BASIC = 1,  /**< Constant folding, removal of identities, common subexpressions; no fusion. */
   ORT_ENABLE_EXTENDED = 2,  /**< Operator fusion too. */
@@ -240,13 +242,13 @@ typedef enum GraphOptimizationLevel {
 } GraphOptimizationLevel;
 
 /** Whether the nodes of a graph run one after another. */
-typedef enum ExecutionMode {
+typedef enum ExecutionMode ORT_OF_INT {
   ORT_SEQUENTIAL = 0,  /**< One after another; the default. */
   ORT_PARALLEL = 1  /**< Accepted, but treated as sequential. Work within a node is parallel. */
 } ExecutionMode;
 
 /** The language from which the library is used. It has no effect here. */
-typedef enum OrtLanguageProjection {
+typedef enum OrtLanguageProjection ORT_OF_INT {
   ORT_PROJECTION_C = 0,  /**< C. */
   ORT_PROJECTION_CPLUSPLUS = 1,  /**< C++. */
   ORT_PROJECTION_CSHARP = 2,  /**< C#. */
@@ -257,7 +259,7 @@ typedef enum OrtLanguageProjection {
 } OrtLanguageProjection;
 
 /** How an allocator works. */
-typedef enum OrtAllocatorType {
+typedef enum OrtAllocatorType ORT_OF_INT {
   OrtInvalidAllocator = -1,  /**< None. */
   OrtDeviceAllocator = 0,  /**< Asks the device each time. */
   OrtArenaAllocator = 1,  /**< Keeps freed blocks for reuse. */
@@ -265,7 +267,7 @@ typedef enum OrtAllocatorType {
 } OrtAllocatorType;
 
 /** What memory is for, as seen from a device. */
-typedef enum OrtMemType {
+typedef enum OrtMemType ORT_OF_INT {
   OrtMemTypeCPUInput = -2,  /**< CPU memory that a device reads. */
   OrtMemTypeCPUOutput = -1,  /**< CPU memory that a device writes. */
   OrtMemTypeCPU = -1,  /**< The same as OrtMemTypeCPUOutput. */
@@ -273,13 +275,13 @@ typedef enum OrtMemType {
 } OrtMemType;
 
 /** Whether the host can access the memory of a device. */
-typedef enum OrtDeviceMemoryType {
+typedef enum OrtDeviceMemoryType ORT_OF_INT {
   OrtDeviceMemoryType_DEFAULT = 0,  /**< Memory that only the device can access. */
   OrtDeviceMemoryType_HOST_ACCESSIBLE = 5  /**< Memory that both the device and the host can access. */
 } OrtDeviceMemoryType;
 
 /** The kind of device that memory belongs to. */
-typedef enum OrtMemoryInfoDeviceType {
+typedef enum OrtMemoryInfoDeviceType ORT_OF_INT {
   OrtMemoryInfoDeviceType_CPU = 0,  /**< CPU. */
   OrtMemoryInfoDeviceType_GPU = 1,  /**< GPU. */
   OrtMemoryInfoDeviceType_FPGA = 2,  /**< FPGA. */
@@ -287,7 +289,7 @@ typedef enum OrtMemoryInfoDeviceType {
 } OrtMemoryInfoDeviceType;
 
 /** How a sparse tensor states the places of its values. */
-typedef enum OrtSparseFormat {
+typedef enum OrtSparseFormat ORT_OF_INT {
   ORT_SPARSE_UNDEFINED = 0,  /**< None. */
   ORT_SPARSE_COO = 1,  /**< Coordinates. */
   ORT_SPARSE_CSRC = 2,  /**< Compressed rows. */
@@ -295,7 +297,7 @@ typedef enum OrtSparseFormat {
 } OrtSparseFormat;
 
 /** The indices of sparse tensors. */
-typedef enum OrtSparseIndicesFormat {
+typedef enum OrtSparseIndicesFormat ORT_OF_INT {
   ORT_SPARSE_COO_INDICES = 0,  /**< Coordinates. */
   ORT_SPARSE_CSR_INNER_INDICES = 1,  /**< Columns of compressed rows. */
   ORT_SPARSE_CSR_OUTER_INDICES = 2,  /**< Starts of compressed rows. */
@@ -303,7 +305,7 @@ typedef enum OrtSparseIndicesFormat {
 } OrtSparseIndicesFormat;
 
 /** Types of the attributes of operators. */
-typedef enum OrtOpAttrType {
+typedef enum OrtOpAttrType ORT_OF_INT {
   ORT_OP_ATTR_UNDEFINED = 0,  /**< None. */
   ORT_OP_ATTR_INT = 1,  /**< An integer. */
   ORT_OP_ATTR_INTS = 2,  /**< Integers. */
@@ -316,14 +318,14 @@ typedef enum OrtOpAttrType {
 } OrtOpAttrType;
 
 /** Kinds of hardware. */
-typedef enum OrtHardwareDeviceType {
+typedef enum OrtHardwareDeviceType ORT_OF_INT {
   OrtHardwareDeviceType_CPU = 0,  /**< CPU. */
   OrtHardwareDeviceType_GPU = 1,  /**< GPU. */
   OrtHardwareDeviceType_NPU = 2  /**< NPU. */
 } OrtHardwareDeviceType;
 
 /** Preferences for choosing a device; the CPU is the only choice. */
-typedef enum OrtExecutionProviderDevicePolicy {
+typedef enum OrtExecutionProviderDevicePolicy ORT_OF_INT {
   OrtExecutionProviderDevicePolicy_DEFAULT = 0,  /**< None. */
   OrtExecutionProviderDevicePolicy_PREFER_CPU = 1,  /**< CPU first. */
   OrtExecutionProviderDevicePolicy_PREFER_NPU = 2,  /**< NPU first. */
@@ -334,7 +336,7 @@ typedef enum OrtExecutionProviderDevicePolicy {
 } OrtExecutionProviderDevicePolicy;
 
 /** Whether a compiled model fits a device. */
-typedef enum OrtCompiledModelCompatibility {
+typedef enum OrtCompiledModelCompatibility ORT_OF_INT {
   OrtCompiledModelCompatibility_EP_NOT_APPLICABLE = 0,  /**< The question does not apply. */
   OrtCompiledModelCompatibility_EP_SUPPORTED_OPTIMAL = 1,  /**< It fits. */
   OrtCompiledModelCompatibility_EP_SUPPORTED_PREFER_RECOMPILATION = 2,  /**< It runs, and would run faster if recompiled. */
@@ -342,7 +344,7 @@ typedef enum OrtCompiledModelCompatibility {
 } OrtCompiledModelCompatibility;
 
 /** How a model is compiled. */
-typedef enum OrtCompileApiFlags {
+typedef enum OrtCompileApiFlags ORT_OF_INT {
   OrtCompileApiFlags_NONE = 0,  /**< As usual. */
   OrtCompileApiFlags_ERROR_IF_NO_NODES_COMPILED = 1,  /**< Fail if no node is compiled. The CPU compiles none. */
   OrtCompileApiFlags_ERROR_IF_OUTPUT_FILE_EXISTS = 2  /**< Fail if the output file exists. */

@@ -21,7 +21,7 @@ typedef struct OrtCheckpointState OrtCheckpointState;
 typedef struct OrtTrainingSession OrtTrainingSession;
 
 /** The type of a property of a checkpoint. */
-typedef enum OrtPropertyType {
+typedef enum OrtPropertyType ORT_OF_INT {
   OrtIntProperty = 0,  /**< int64_t. */
   OrtFloatProperty = 1,  /**< float. */
   OrtStringProperty = 2  /**< A null-terminated string. */
