@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "backend/cpu/elementwise/quantization.h"
 #include "op/operator.h"
 #include "op/opset.h"
 #include "runtime/convert.h"
@@ -487,11 +488,7 @@ Kernel dynamic_kernel(KernelContext& c) {
   const int64_t n = c.size(0);
   return [=](const Frame& f) {
     const float* from = f.at<float>(x);
-    float low = 0, high = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      low = std::min(low, from[i]);
-      high = std::max(high, from[i]);
-    }
+    const auto [low, high] = range_with_zero(from, n);
     const float s = high > low ? (high - low) / 255 : 1;
     // Written so that NaN, of infinite values, becomes 0.
     const float zero = std::nearbyint(-low / s > 0 ? std::min(-low / s, 255.0f) : 0.0f);
@@ -499,8 +496,8 @@ Kernel dynamic_kernel(KernelContext& c) {
     if (zero_point.defined()) *f.at<uint8_t>(zero_point) = static_cast<uint8_t>(zero);
     if (!y.defined()) return;
     uint8_t* to = f.at<uint8_t>(y);
-    parallel_for(n, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] = quantize<uint8_t>(from[i], s, zero, -zero, 255 - zero);
+    parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+      quantize_to_uint8(from + begin, end - begin, s, static_cast<uint8_t>(zero), to + begin);
     });
   };
 }

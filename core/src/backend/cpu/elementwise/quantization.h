@@ -1,0 +1,29 @@
+// The loops of quantization: ranges, and rounding to 8-bit integers.
+#pragma once
+
+#include <cstdint>
+
+namespace ortrain {
+
+// The least and the greatest of n values and zero; NaN is ignored.
+struct ValueRange {
+  float low = 0, high = 0;
+};
+ValueRange range_with_zero(const float* x, int64_t n);
+
+// y = saturate(round(x / scale) + zero), halves to even; NaN becomes 0.
+void quantize_to_uint8(const float* x, int64_t n, float scale, uint8_t zero, uint8_t* y);
+
+// How sums of products become quantized values: y = saturate(round(sum left right / divisor) + zero),
+// computed in double from left to right, halves to even.
+struct Requantization {
+  double left;
+  const float* right;  // one for each value if `each`
+  bool each;
+  double divisor, zero;
+};
+// Q: uint8_t or int8_t.
+template <typename Q>
+void requantize(const int32_t* sums, int64_t n, const Requantization& how, Q* y);
+
+}  // namespace ortrain
