@@ -488,16 +488,13 @@ Kernel dynamic_kernel(KernelContext& c) {
   const int64_t n = c.size(0);
   return [=](const Frame& f) {
     const float* from = f.at<float>(x);
-    const auto [low, high] = range_with_zero(from, n);
-    const float s = high > low ? (high - low) / 255 : 1;
-    // Written so that NaN, of infinite values, becomes 0.
-    const float zero = std::nearbyint(-low / s > 0 ? std::min(-low / s, 255.0f) : 0.0f);
+    const auto [s, zero] = dynamic_quantization(range_with_zero(from, n));
     if (scale.defined()) *f.at<float>(scale) = s;
-    if (zero_point.defined()) *f.at<uint8_t>(zero_point) = static_cast<uint8_t>(zero);
+    if (zero_point.defined()) *f.at<uint8_t>(zero_point) = zero;
     if (!y.defined()) return;
     uint8_t* to = f.at<uint8_t>(y);
-    parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-      quantize_to_uint8(from + begin, end - begin, s, static_cast<uint8_t>(zero), to + begin);
+    parallel_for(n, 1, [=, s = s, zero = zero](int64_t begin, int64_t end) {
+      quantize_to_uint8(from + begin, end - begin, s, zero, to + begin);
     });
   };
 }

@@ -2,8 +2,9 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/quantization.cpp"
 #include <hwy/foreach_target.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
-#include <type_traits>
 
 #include "backend/cpu/elementwise/quantization.h"
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -99,6 +100,13 @@ HWY_EXPORT(RequantizeSigned);
 }  // namespace
 
 ValueRange range_with_zero(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(RangeWithZero)(x, n); }
+
+DynamicQuantization dynamic_quantization(const ValueRange& range) {
+  const float scale = range.high > range.low ? (range.high - range.low) / 255 : 1;
+  // Written so that NaN, of infinite values, becomes 0.
+  const float zero = -range.low / scale > 0 ? std::min(-range.low / scale, 255.0f) : 0.0f;
+  return {scale, static_cast<uint8_t>(std::nearbyint(zero))};
+}
 
 void quantize_to_uint8(const float* x, int64_t n, float scale, uint8_t zero, uint8_t* y) {
   HWY_DYNAMIC_DISPATCH(QuantizeToUint8)(x, n, scale, zero, y);

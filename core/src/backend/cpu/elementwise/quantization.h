@@ -11,6 +11,13 @@ struct ValueRange {
 };
 ValueRange range_with_zero(const float* x, int64_t n);
 
+// Scale and zero point with which 255 steps cover a range that includes zero.
+struct DynamicQuantization {
+  float scale;
+  uint8_t zero;
+};
+DynamicQuantization dynamic_quantization(const ValueRange& range);
+
 // y = saturate(round(x / scale) + zero), halves to even; NaN becomes 0.
 void quantize_to_uint8(const float* x, int64_t n, float scale, uint8_t zero, uint8_t* y);
 
