@@ -94,6 +94,23 @@ FLOAT_CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     "odd-channels": ((3, 13, 9, 11), (27, 13, 3, 3), {"pads": (1, 1, 1, 1)}),
     "odd-groups": ((3, 15, 9, 11), (21, 5, 3, 3), {"group": 3, "pads": (2, 1, 0, 1)}),
     "odd-depthwise": ((3, 11, 9, 8), (11, 1, 5, 3), {"group": 11, "strides": (2, 1)}),
+    "one-column": ((2, 32, 40, 1), (48, 32, 5, 1), {"pads": (2, 0, 1, 0)}),
+    "one-column-grouped": (
+        (2, 32, 40, 1),
+        (64, 16, 3, 1),
+        {"group": 2, "strides": (2, 3), "dilations": (3, 1)},
+    ),
+    "one-column-depthwise": ((3, 16, 21, 1), (16, 1, 7, 1), {"group": 16, "pads": (3, 0, 3, 0)}),
+    "one-padded-column": ((2, 16, 20, 1), (16, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "few-filters": ((2, 8, 11, 70), (8, 8, 3, 13), {"pads": (1, 6, 1, 6)}),
+    "few-filters-strided": (
+        (1, 3, 13, 40),
+        (5, 3, 4, 3),
+        {"pads": (0, 1, 3, 2), "strides": (2, 1), "dilations": (1, 5)},
+    ),
+    "one-filter": ((2, 33, 9, 88), (1, 33, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "one-filter-1d": ((2, 5, 300), (1, 5, 64), {"pads": (60, 1)}),
+    "few-filters-3d": ((1, 2, 4, 5, 37), (3, 2, 2, 3, 5), {"pads": (1, 0, 2, 0, 2, 2), "strides": (1, 2, 1)}),
     "wide-1d": ((4, 20, 50), (24, 20, 5), {"pads": (2, 2), "dilations": (1,)}),
     "wide-3d": ((2, 16, 6, 7, 5), (16, 16, 3, 3, 3), {"pads": (1,) * 6}),
 }
