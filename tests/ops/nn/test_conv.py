@@ -138,6 +138,28 @@ def test_float_conv_agrees_with_double(name: str) -> None:
     np.testing.assert_allclose(found, expected, 0, 1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("name", FLOAT_CASES)
+def test_float_conv_with_constant_weights_agrees_with_double(name: str) -> None:
+    attributes = FLOAT_CASES[name][2]
+    inputs = inputs_of(FLOAT_CASES[name])
+    expected = convolve(*inputs, **attributes)
+    single = [v.astype(np.float32) for v in inputs]
+    limit = 1e-5 * np.abs(expected).max()
+    np.testing.assert_allclose(run(Op("Conv", attributes), single, (1, 2))[0], expected, 0, limit)
+    addend = uniform(*expected.shape, seed=4)
+    fused = Op("FusedConv", {**attributes, "activation": "Relu"}, MICROSOFT)
+    found = run(fused, [*single, addend.astype(np.float32)], (1, 2))[0]
+    np.testing.assert_allclose(found, np.maximum(expected + addend, 0), 0, limit)
+
+
+def test_a_convolution_with_few_filters_does_not_hide_nan() -> None:
+    x, w = uniform(1, 2, 3, 40, dtype=np.float32), uniform(2, 2, 1, 3, dtype=np.float32)
+    x[0, 1, 2, 20] = np.nan
+    found = run(Op("FusedConv", {"activation": "Relu"}, MICROSOFT), [x, w], (1,))[0]
+    assert np.isnan(found).sum() == 6
+    assert np.isnan(found[0, :, 2, 18:21]).all()
+
+
 def test_a_convolution_of_constants_is_computed_beforehand() -> None:
     attributes = FLOAT_CASES["blocked"][2]
     inputs = [v.astype(np.float32) for v in inputs_of(FLOAT_CASES["blocked"])]

@@ -76,6 +76,10 @@ inline constexpr int64_t kMultiplications = 16;
 // x 1024 takes 1.14 and 64 x 512 x 2048 takes 1.34; 512 takes 0.97 to 1.02.
 inline constexpr int64_t kUnpackedRows = 256;
 
+// Direct convolutions, for few filters: the most filters, the least output columns, the largest stride along
+// them, and the most floats of the lines that an output line reads.
+inline constexpr int64_t kDirectFilters = 8, kDirectColumns = 16, kDirectStride = 4, kDirectLines = 1 << 17;
+
 // Convolutions of the portable build.
 
 // Output points of a tile, whose columns stay in the cache. Derived: with 3 x 3 windows over 64 channels 576

@@ -31,7 +31,6 @@ class DirectConvolution {
     int64_t depth;    // rows of B
     int64_t weights;  // where the weights of a group are, [filters, depth]
   };
-  struct Taps;
 
   int64_t lines() const;       // of the input that an output line reads
   int64_t lines_size() const;  // floats
