@@ -110,6 +110,18 @@ FLOAT_CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     ),
     "one-filter": ((2, 33, 9, 88), (1, 33, 3, 3), {"pads": (1, 1, 1, 1)}),
     "one-filter-1d": ((2, 5, 300), (1, 5, 64), {"pads": (60, 1)}),
+    "few-filters-phases": ((2, 12, 5, 200), (3, 12, 2, 9), {"pads": (0, 3, 1, 4), "strides": (1, 2)}),
+    "few-filters-taps": (
+        (1, 1, 5, 300),
+        (7, 1, 2, 13),
+        {"pads": (1, 0, 0, 5), "strides": (1, 4), "dilations": (1, 6)},
+    ),
+    "few-filters-odd-taps": ((1, 2, 300), (2, 2, 13), {"pads": (3, 9), "strides": (3,), "dilations": (2,)}),
+    "few-filters-planes": (
+        (1, 3, 4, 6, 33),
+        (2, 3, 1, 3, 3),
+        {"pads": (0, 1, 1, 0, 1, 1), "strides": (2, 2, 1)},
+    ),
     "few-filters-3d": ((1, 2, 4, 5, 37), (3, 2, 2, 3, 5), {"pads": (1, 0, 2, 0, 2, 2), "strides": (1, 2, 1)}),
     "wide-1d": ((4, 20, 50), (24, 20, 5), {"pads": (2, 2), "dilations": (1,)}),
     "wide-3d": ((2, 16, 6, 7, 5), (16, 16, 3, 3, 3), {"pads": (1,) * 6}),

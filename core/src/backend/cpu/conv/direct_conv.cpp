@@ -69,6 +69,13 @@ DirectConvolution::DirectConvolution(const ConvSizes& sizes) : sizes_(sizes), wo
   phases_ = w.stride;
   length_ = ((w.output - 1) * w.stride + w.span() + phases_ - 1) / phases_;
   by_taps_ = w.kernel / phases_ > lines();
+  const WindowAxis& h = sizes_.window[1];
+  turns_ = sizes_.window[0].kernel == 1 && h.dilation == 1 && h.stride < h.kernel ? h.kernel : 1;
+}
+
+int64_t DirectConvolution::turn_of(int64_t line) const {
+  const WindowAxis& h = sizes_.window[1];
+  return turns_ > 1 ? line % h.output * h.stride % h.kernel : 0;
 }
 
 int64_t DirectConvolution::lines() const {
@@ -79,7 +86,8 @@ int64_t DirectConvolution::lines_size() const { return lines() * phases_ * lengt
 
 bool DirectConvolution::suits() const {
   const WindowAxis& w = sizes_.window[2];
-  if (w.stride > tuning::kDirectStride || w.span() > tuning::kDirectLines) return false;
+  if (w.stride > 1 && w.kernel / w.stride < tuning::kDirectTaps) return false;
+  if (w.span() > tuning::kDirectLines) return false;
   return sizes_.groups == 1 && sizes_.filters <= tuning::kDirectFilters &&
          w.output >= tuning::kDirectColumns && lines_size() <= tuning::kDirectLines;
 }
@@ -107,44 +115,47 @@ void DirectConvolution::each_step(F&& f) const {
 
 void DirectConvolution::pack(const float* w, float* packed) const {
   const int64_t filters = sizes_.filters / sizes_.groups, taps = sizes_.window[2].kernel;
-  const int64_t size = filters * sizes_.column_rows();
-  for (int64_t group = 0; group < sizes_.groups; ++group)
-    each_step([&](const Step& step, int64_t line, int64_t tap, int64_t next_tap) {
-      float* to = packed + group * size + step.weights;
-      for (int64_t f = 0; f < filters; ++f)
-        for (int64_t p = 0; p < step.depth; ++p) {
-          const int64_t at = next_tap ? line * taps + tap + p * next_tap : p * taps + tap;
-          to[f * step.depth + p] = w[group * size + f * sizes_.column_rows() + at];
+  const int64_t rows = sizes_.window[1].kernel, size = filters * sizes_.column_rows();
+  for (int64_t turn = 0; turn < turns_; ++turn)
+    for (int64_t group = 0; group < sizes_.groups; ++group, packed += size)
+      each_step([&](const Step& step, int64_t line, int64_t tap, int64_t next_tap) {
+        float* to = packed + step.weights;
+        for (int64_t p = 0; p < step.depth; ++p, to += 1) {
+          const int64_t at = next_tap ? line : p, row = (at % rows - turn + rows) % rows;
+          const float* from = w + group * size + (at / rows * rows + row) * taps + tap + p * next_tap;
+          for (int64_t f = 0; f < filters; ++f) to[f * step.depth] = from[f * sizes_.column_rows()];
         }
-    });
+      });
 }
 
-// The lines of the input that the output line `line` reads, with their padding, divided into phases.
-void DirectConvolution::write_lines(const float* x, int64_t line, float* to) const {
+// The rows of the window from `first_row` on that the output line `line` reads, at their places among the
+// lines, with their padding, divided into phases.
+void DirectConvolution::write_lines(const float* x, int64_t line, int64_t first_row, float* to) const {
   const WindowAxis &d = sizes_.window[0], &h = sizes_.window[1], &w = sizes_.window[2];
-  const int64_t od = line / h.output, oh = line % h.output, all = lines();
-  for (int64_t i = 0; i < all; ++i) {
-    const int64_t kh = i % h.kernel, kd = i / h.kernel % d.kernel, c = i / h.kernel / d.kernel;
-    const int64_t id = od * d.stride + kd * d.dilation - d.before,
-                  ih = oh * h.stride + kh * h.dilation - h.before;
-    const bool inside = id >= 0 && id < d.input && ih >= 0 && ih < h.input;
-    const float* from = inside ? x + ((c * d.input + id) * h.input + ih) * w.input : nullptr;
-    for (int64_t phase = 0; phase < phases_; ++phase) {
-      float* part = to + (phase * all + i) * length_;
-      // Element j is element j * phases_ + phase - before of the line.
-      const int64_t shift = phase - w.before;
-      const int64_t first =
-          inside ? std::min(shift < 0 ? (-shift + phases_ - 1) / phases_ : 0, length_) : length_;
-      const int64_t past =
-          std::clamp(w.input > shift ? (w.input - shift + phases_ - 1) / phases_ : 0, first, length_);
-      std::fill_n(part, first, 0.0f);
-      if (phases_ == 1)
-        std::copy_n(from + (first < past ? first + shift : 0), past - first, part + first);
-      else
-        for (int64_t j = first; j < past; ++j) part[j] = from[j * phases_ + shift];
-      std::fill(part + past, part + length_, 0.0f);
+  const int64_t top = line % h.output * h.stride, front = line / h.output * d.stride - d.before;
+  const int64_t all = lines();
+  for (int64_t outer = 0; outer < all / h.kernel; ++outer)
+    for (int64_t row = first_row; row < h.kernel; ++row) {
+      const int64_t id = front + outer % d.kernel * d.dilation, ih = top + row * h.dilation - h.before;
+      const bool inside = id >= 0 && id < d.input && ih >= 0 && ih < h.input;
+      const float* from = inside ? x + ((outer / d.kernel * d.input + id) * h.input + ih) * w.input : nullptr;
+      const int64_t place = outer * h.kernel + (row + turn_of(line)) % h.kernel;
+      for (int64_t phase = 0; phase < phases_; ++phase) {
+        float* part = to + (phase * all + place) * length_;
+        // Element j is element j * phases_ + phase - before of the line.
+        const int64_t shift = phase - w.before;
+        const int64_t first =
+            inside ? std::min(shift < 0 ? (-shift + phases_ - 1) / phases_ : 0, length_) : length_;
+        const int64_t past =
+            std::clamp(w.input > shift ? (w.input - shift + phases_ - 1) / phases_ : 0, first, length_);
+        std::fill_n(part, first, 0.0f);
+        if (phases_ == 1)
+          std::copy_n(from + (first < past ? first + shift : 0), past - first, part + first);
+        else
+          for (int64_t j = first; j < past; ++j) part[j] = from[j * phases_ + shift];
+        std::fill(part + past, part + length_, 0.0f);
+      }
     }
-  }
 }
 
 void DirectConvolution::run(const float* x, const float* packed, const float* bias, const float* addend,
@@ -152,6 +163,7 @@ void DirectConvolution::run(const float* x, const float* packed, const float* bi
   const int64_t filters = sizes_.filters / sizes_.groups, points = sizes_.output_points();
   const int64_t width = sizes_.window[2].output, lines = width > 0 ? points / width : 0;
   const int64_t image_size = sizes_.channels / sizes_.groups * sizes_.input_points();
+  const int64_t rows = sizes_.window[1].kernel, stride = sizes_.window[1].stride;
   const DirectFunctions functions = HWY_DYNAMIC_DISPATCH(FindDirect)();
   const int64_t items = sizes_.batch * sizes_.groups * lines;
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
@@ -159,7 +171,9 @@ void DirectConvolution::run(const float* x, const float* packed, const float* bi
       float* buffer = work + worker * lines_size();
       for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
         const int64_t image = i / lines, line = i % lines, group = image % sizes_.groups;
-        write_lines(x + image * image_size, line, buffer);
+        // Of the line above, all but the first rows are needed again.
+        const bool again = turns_ > 1 && i > items * worker / workers_ && line % sizes_.window[1].output > 0;
+        write_lines(x + image * image_size, line, again ? rows - stride : 0, buffer);
         const int64_t at = image * filters * points + line * width;
         for (int64_t f = 0; f < filters; ++f) {
           const float start = bias ? bias[group * filters + f] : 0;
@@ -169,7 +183,8 @@ void DirectConvolution::run(const float* x, const float* packed, const float* bi
           else
             std::fill_n(to, width, start);
         }
-        const float* weights = packed + group * filters * sizes_.column_rows();
+        const float* weights =
+            packed + (turn_of(line) * sizes_.groups + group) * filters * sizes_.column_rows();
         each_step([&](const Step& step, int64_t, int64_t, int64_t) {
           functions.add_product(filters, width, step.depth, weights + step.weights, buffer + step.from,
                                 step.b_row, y + at, points);

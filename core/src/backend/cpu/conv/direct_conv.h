@@ -15,7 +15,7 @@ class DirectConvolution {
   // Whether it is faster than others.
   bool suits() const;
   // Floats of packed weights, and of memory for all workers.
-  int64_t weights_size() const { return sizes_.filters * sizes_.column_rows(); }
+  int64_t weights_size() const { return turns_ * sizes_.filters * sizes_.column_rows(); }
   int64_t work_size() const { return workers_ * lines_size(); }
 
   void pack(const float* w, float* packed) const;
@@ -36,13 +36,17 @@ class DirectConvolution {
   int64_t lines_size() const;  // floats
   template <typename F>
   void each_step(F&& f) const;
-  void write_lines(const float* x, int64_t line, float* to) const;
+  int64_t turn_of(int64_t line) const;
+  void write_lines(const float* x, int64_t line, int64_t first_row, float* to) const;
 
   ConvSizes sizes_;
   int64_t workers_;
   int64_t phases_;  // of the innermost stride: elements of a line that are stored one after another
   int64_t length_;  // of a phase
-  bool by_taps_;    // whether the depth of a product is along the innermost axis of the window
+  // Lines that the next output line reads too stay where they are, so the rows of the window are turned: row
+  // r is at place (r + turn) % rows. The number of turns, for each of which there are weights.
+  int64_t turns_;
+  bool by_taps_;  // whether the depth of a product is along the innermost axis of the window
 };
 
 }  // namespace ortrain
