@@ -16,6 +16,7 @@ bool fuse_conv_batch_normalization(Model& model);
 bool fuse_gelu(Model& model);
 bool fuse_layer_normalization(Model& model);
 bool fuse_product(Model& model);
+bool hoist_invariants(Model& model);
 bool hoist_selection(Model& model);
 bool inline_if(Model& model);
 bool remove_identity(Model& model);
