@@ -32,6 +32,8 @@ constexpr Pass kSessionPasses[] = {
     {"save_activation_derivatives", save_activation_derivatives, PassLevel::kExtended, "keep_slopes"},
     // Before fuse_product: this brings an addend after a transposition next to its product.
     {"fold_transpose", fold_transpose},
+    // What follows a bias is fused with the convolution that has it.
+    {"fuse_conv_bias", fuse_conv_bias},
     // A normalization between a convolution and its activation must be removed before these are fused.
     {"fuse_conv_batch_normalization", fuse_conv_batch_normalization},
     {"fuse_conv_activation", fuse_conv_activation},
