@@ -32,6 +32,8 @@ constexpr Pass kSessionPasses[] = {
     {"save_activation_derivatives", save_activation_derivatives, PassLevel::kExtended, "keep_slopes"},
     // Before fuse_product: this brings an addend after a transposition next to its product.
     {"fold_transpose", fold_transpose},
+    // Models that were not trained here have the steps that it is written as.
+    {"fuse_gelu", fuse_gelu},
     // What follows a bias is fused with the convolution that has it.
     {"fuse_conv_bias", fuse_conv_bias},
     // A normalization between a convolution and its activation must be removed before these are fused.
