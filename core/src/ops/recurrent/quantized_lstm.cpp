@@ -145,7 +145,7 @@ std::function<void(const Frame&, float*)> input_kernel(KernelContext& c, const R
     const DynamicQuantization how = dynamic_quantization(range_with_zero(from, rows * k));
     int32_t *left_sums = f.at<int32_t>(row_sums), *left_zeros = left_sums + rows, *made = f.at<int32_t>(sums);
     uint32_t* left = f.at<uint32_t>(packed);
-    quantize_to_uint8(from, rows * k, how.scale, how.zero, q);
+    quantize<uint8_t>(from, rows * k, how.scale, how.zero, q);
     w.kernels().pack_left(rows, k, {q, false, k}, left, left_sums);
     std::fill_n(left_zeros, rows, w.kernels().left_zero(false, how.zero));
     for (int64_t d = 0; d < directions; ++d) {

@@ -5,9 +5,30 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "backend/cpu/elementwise/quantization.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+
+#ifndef ORTRAIN_QUANTIZATION_TYPES
+#define ORTRAIN_QUANTIZATION_TYPES
+namespace ortrain {
+
+template <typename Q>
+struct QuantizationLoops {
+  void (*quantize)(const float* x, int64_t n, float scale, Q zero, Q* y);
+  void (*dequantize)(const Q* x, int64_t n, float scale, Q zero, float* y);
+  void (*requantize)(const int32_t* sums, int64_t n, const Requantization& how, Q* y);
+};
+
+struct QuantizationFunctions {
+  ValueRange (*range)(const float* x, int64_t n);
+  QuantizationLoops<uint8_t> of_unsigned;
+  QuantizationLoops<int8_t> of_signed;
+};
+
+}  // namespace ortrain
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {
@@ -39,19 +60,35 @@ ValueRange RangeWithZero(const float* x, int64_t n) {
           hn::GetLane(hn::MaxOfLanes(d, hn::Max(high0, high1)))};
 }
 
-void QuantizeToUint8(const float* x, int64_t n, float scale, uint8_t zero, uint8_t* y) {
+template <typename Q>
+void Quantize(const float* x, int64_t n, float scale, Q zero, Q* y) {
   const F32 d;
   const hn::Rebind<int32_t, F32> integers;
-  const hn::Rebind<uint8_t, F32> codes;
+  const hn::Rebind<Q, F32> codes;
   const int64_t lanes = LanesOf(d);
   const auto s = hn::Set(d, scale), offset = hn::Set(d, static_cast<float>(zero));
-  const auto lowest = hn::Neg(offset), highest = hn::Sub(hn::Set(d, 255.0f), offset);
+  const auto lowest = hn::Sub(hn::Set(d, float{std::numeric_limits<Q>::min()}), offset);
+  const auto highest = hn::Sub(hn::Set(d, float{std::numeric_limits<Q>::max()}), offset);
   for (int64_t i = 0; i < n; i += lanes) {
     const auto v = hn::Div(LoadUpTo(d, x + i, n - i), s);
     // Written so that NaN becomes the lowest.
     const auto low = hn::IfThenElse(hn::Gt(v, lowest), v, lowest);
     const auto q = hn::Add(hn::Round(hn::IfThenElse(hn::Lt(low, highest), low, highest)), offset);
     StoreUpTo(hn::DemoteTo(codes, hn::ConvertTo(integers, q)), codes, y + i, n - i);
+  }
+}
+
+template <typename Q>
+void Dequantize(const Q* x, int64_t n, float scale, Q zero, float* y) {
+  const F32 d;
+  const hn::Rebind<int32_t, F32> integers;
+  const hn::Rebind<Q, F32> codes;
+  const int64_t lanes = LanesOf(d);
+  const auto s = hn::Set(d, scale);
+  const auto offset = hn::Set(integers, int32_t{zero});
+  for (int64_t i = 0; i < n; i += lanes) {
+    const auto q = hn::Sub(hn::PromoteTo(integers, LoadUpTo(codes, x + i, n - i)), offset);
+    StoreUpTo(hn::Mul(hn::ConvertTo(d, q), s), d, y + i, n - i);
   }
 }
 
@@ -78,11 +115,10 @@ void Requantize(const int32_t* sums, int64_t n, const Requantization& how, Q* y)
   }
 }
 
-void RequantizeUnsigned(const int32_t* sums, int64_t n, const Requantization& how, uint8_t* y) {
-  Requantize(sums, n, how, y);
-}
-void RequantizeSigned(const int32_t* sums, int64_t n, const Requantization& how, int8_t* y) {
-  Requantize(sums, n, how, y);
+QuantizationFunctions FindQuantization() {
+  return {RangeWithZero,
+          {Quantize<uint8_t>, Dequantize<uint8_t>, Requantize<uint8_t>},
+          {Quantize<int8_t>, Dequantize<int8_t>, Requantize<int8_t>}};
 }
 
 }  // namespace
@@ -93,13 +129,22 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ortrain {
 namespace {
-HWY_EXPORT(RangeWithZero);
-HWY_EXPORT(QuantizeToUint8);
-HWY_EXPORT(RequantizeUnsigned);
-HWY_EXPORT(RequantizeSigned);
+HWY_EXPORT(FindQuantization);
+
+template <typename Q>
+QuantizationLoops<Q> loops() {
+  const QuantizationFunctions functions = HWY_DYNAMIC_DISPATCH(FindQuantization)();
+  if constexpr (std::is_signed_v<Q>)
+    return functions.of_signed;
+  else
+    return functions.of_unsigned;
+}
+
 }  // namespace
 
-ValueRange range_with_zero(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(RangeWithZero)(x, n); }
+ValueRange range_with_zero(const float* x, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(FindQuantization)().range(x, n);
+}
 
 DynamicQuantization dynamic_quantization(const ValueRange& range) {
   const float scale = range.high > range.low ? (range.high - range.low) / 255 : 1;
@@ -108,18 +153,27 @@ DynamicQuantization dynamic_quantization(const ValueRange& range) {
   return {scale, static_cast<uint8_t>(std::nearbyint(zero))};
 }
 
-void quantize_to_uint8(const float* x, int64_t n, float scale, uint8_t zero, uint8_t* y) {
-  HWY_DYNAMIC_DISPATCH(QuantizeToUint8)(x, n, scale, zero, y);
+template <typename Q>
+void quantize(const float* x, int64_t n, float scale, Q zero, Q* y) {
+  loops<Q>().quantize(x, n, scale, zero, y);
 }
 
-template <>
-void requantize<uint8_t>(const int32_t* sums, int64_t n, const Requantization& how, uint8_t* y) {
-  HWY_DYNAMIC_DISPATCH(RequantizeUnsigned)(sums, n, how, y);
+template <typename Q>
+void dequantize(const Q* x, int64_t n, float scale, Q zero, float* y) {
+  loops<Q>().dequantize(x, n, scale, zero, y);
 }
-template <>
-void requantize<int8_t>(const int32_t* sums, int64_t n, const Requantization& how, int8_t* y) {
-  HWY_DYNAMIC_DISPATCH(RequantizeSigned)(sums, n, how, y);
+
+template <typename Q>
+void requantize(const int32_t* sums, int64_t n, const Requantization& how, Q* y) {
+  loops<Q>().requantize(sums, n, how, y);
 }
+
+#define ORTRAIN_QUANTIZATION(Q)                                     \
+  template void quantize<Q>(const float*, int64_t, float, Q, Q*);   \
+  template void dequantize<Q>(const Q*, int64_t, float, Q, float*); \
+  template void requantize<Q>(const int32_t*, int64_t, const Requantization&, Q*)
+ORTRAIN_QUANTIZATION(uint8_t);
+ORTRAIN_QUANTIZATION(int8_t);
 
 }  // namespace ortrain
 #endif

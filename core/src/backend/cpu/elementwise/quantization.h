@@ -18,8 +18,14 @@ struct DynamicQuantization {
 };
 DynamicQuantization dynamic_quantization(const ValueRange& range);
 
-// y = saturate(round(x / scale) + zero), halves to even; NaN becomes 0.
-void quantize_to_uint8(const float* x, int64_t n, float scale, uint8_t zero, uint8_t* y);
+// Q: uint8_t or int8_t.
+
+// y = saturate(round(x / scale) + zero), halves to even; NaN becomes the least value.
+template <typename Q>
+void quantize(const float* x, int64_t n, float scale, Q zero, Q* y);
+// y = (x - zero) scale
+template <typename Q>
+void dequantize(const Q* x, int64_t n, float scale, Q zero, float* y);
 
 // How sums of products become quantized values: y = saturate(round(sum left right / divisor) + zero),
 // computed in double from left to right, halves to even.
@@ -29,7 +35,6 @@ struct Requantization {
   bool each;
   double divisor, zero;
 };
-// Q: uint8_t or int8_t.
 template <typename Q>
 void requantize(const int32_t* sums, int64_t n, const Requantization& how, Q* y);
 
