@@ -62,13 +62,16 @@ class Columns {
   // Writes the rows [begin, end) of the columns to `rows`, which are width() long.
   void write(int64_t begin, int64_t end, uint8_t* rows) const {
     const WindowAxis &d = s_.window[0], &h = s_.window[1], &w = s_.window[2];
+    // Divisions take as long as copying a short run.
+    int64_t kw = begin % w.kernel, kh = begin / w.kernel % h.kernel;
+    int64_t kd = begin / w.kernel / h.kernel % d.kernel, c = begin / w.kernel / h.kernel / d.kernel;
+    const auto ceil_divide = [&](int64_t n) {
+      return n <= 0 ? 0 : w.stride == 1 ? n : (n + w.stride - 1) / w.stride;
+    };
     for (int64_t row = begin; row < end; ++row, rows += width_) {
-      const int64_t kw = row % w.kernel, kh = row / w.kernel % h.kernel, outer = row / w.kernel / h.kernel;
-      const int64_t kd = outer % d.kernel, c = outer / d.kernel;
       // Output positions [lowest, highest) read inside the input.
       const int64_t shift = kw * w.dilation - w.before;
-      const int64_t lowest = shift < 0 ? (-shift + w.stride - 1) / w.stride : 0;
-      const int64_t highest = w.input > shift ? (w.input - shift + w.stride - 1) / w.stride : 0;
+      const int64_t lowest = ceil_divide(-shift), highest = ceil_divide(w.input - shift);
       for (const Run* r = runs_; r != runs_ + count_; ++r) {
         uint8_t* to = rows + r->at;
         const int64_t id = r->d + kd * d.dilation, ih = r->h + kh * h.dilation;
@@ -86,6 +89,13 @@ class Columns {
         else
           for (int64_t i = first; i < last; ++i) to[i] = from[(i - first) * w.stride];
         for (int64_t i = last; i < r->count; ++i) to[i] = zero_;
+      }
+      if (++kw == w.kernel) {
+        kw = 0;
+        if (++kh == h.kernel) {
+          kh = 0;
+          if (++kd == d.kernel) kd = 0, ++c;
+        }
       }
     }
   }
