@@ -13,6 +13,11 @@ int32_t read_code(const uint8_t* code, bool is_signed) {
   return is_signed ? static_cast<int8_t>(*code) : *code;
 }
 
+// Positions, so many elements apart, that fit in n elements.
+inline int64_t positions(int64_t n, int64_t stride) {
+  return n <= 0 ? 0 : stride == 1 ? n : (n + stride - 1) / stride;
+}
+
 // Without a call, since most runs are short.
 inline void copy_bytes(const uint8_t* from, int64_t n, uint8_t* to) {
   const auto move = [&](auto unit, int64_t at) {
@@ -65,13 +70,10 @@ class Columns {
     // Divisions take as long as copying a short run.
     int64_t kw = begin % w.kernel, kh = begin / w.kernel % h.kernel;
     int64_t kd = begin / w.kernel / h.kernel % d.kernel, c = begin / w.kernel / h.kernel / d.kernel;
-    const auto ceil_divide = [&](int64_t n) {
-      return n <= 0 ? 0 : w.stride == 1 ? n : (n + w.stride - 1) / w.stride;
-    };
     for (int64_t row = begin; row < end; ++row, rows += width_) {
       // Output positions [lowest, highest) read inside the input.
       const int64_t shift = kw * w.dilation - w.before;
-      const int64_t lowest = ceil_divide(-shift), highest = ceil_divide(w.input - shift);
+      const int64_t lowest = positions(-shift, w.stride), highest = positions(w.input - shift, w.stride);
       for (const Run* r = runs_; r != runs_ + count_; ++r) {
         uint8_t* to = rows + r->at;
         const int64_t id = r->d + kd * d.dilation, ih = r->h + kh * h.dilation;
@@ -122,7 +124,11 @@ ConvSizes merged(ConvSizes s) {
 }  // namespace
 
 IntegerConvolution::IntegerConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed)
-    : sizes_(merged(sizes)), x_signed_(x_signed), w_signed_(w_signed), kernels_(integer_kernels()) {
+    : sizes_(merged(sizes)),
+      x_signed_(x_signed),
+      w_signed_(w_signed),
+      depthwise_(sizes.groups == sizes.channels && sizes.groups == sizes.filters),
+      kernels_(integer_kernels()) {
   const int64_t rows = sizes_.column_rows(), filters = sizes_.filters / sizes_.groups;
   // Packing a column costs about as much as multiplying it with 16 filters; an instruction multiplies 16.
   const int64_t work =
@@ -130,11 +136,19 @@ IntegerConvolution::IntegerConvolution(const ConvSizes& sizes, bool x_signed, bo
   workers_ = std::clamp<int64_t>(work / kGrain, 1, max_threads());
   // The packed panel, and the zero point of X for each column.
   panel_words_ = kernels_.right_words(rows, kernels_.panel) + kernels_.panel;
+  // A line of the input as a stride reads it.
+  if (depthwise_) panel_words_ = sizes_.window[2].output / 4 + 1;
 }
 
 void IntegerConvolution::pack(const uint8_t* w, const uint8_t* w_zeros, bool each, uint32_t* words,
                               int32_t* sums, int32_t* zeros) const {
   const int64_t rows = sizes_.column_rows(), width = kernels_.words(rows);
+  if (depthwise_) {
+    for (int64_t i = 0; i < sizes_.filters * rows; ++i)
+      words[i] = static_cast<uint32_t>(read_code(w + i, w_signed_) -
+                                       (w_zeros ? read_code(w_zeros + (each ? i / rows : 0), w_signed_) : 0));
+    return;
+  }
   parallel_for(sizes_.filters, rows, [&](int64_t begin, int64_t end) {
     kernels_.pack_left(end - begin, rows, {w + begin * rows, w_signed_, rows}, words + begin * width,
                        sums + begin);
@@ -145,6 +159,7 @@ void IntegerConvolution::pack(const uint8_t* w, const uint8_t* w_zeros, bool eac
 
 void IntegerConvolution::run(const uint8_t* x, uint8_t x_zero, const uint32_t* words, const int32_t* sums,
                              const int32_t* zeros, const int32_t* bias, int32_t* y, uint32_t* work) const {
+  if (depthwise_) return run_depthwise(x, x_zero, reinterpret_cast<const int32_t*>(words), bias, y, work);
   const int64_t points = sizes_.output_points(), rows = sizes_.column_rows();
   const int64_t filters = sizes_.filters / sizes_.groups, width = kernels_.words(rows);
   const int64_t image_size = sizes_.channels / sizes_.groups * sizes_.input_points();
@@ -176,6 +191,50 @@ void IntegerConvolution::run(const uint8_t* x, uint8_t x_zero, const uint32_t* w
         kernels_.multiply({most - least, to - from, rows, words + filter * width, sums + filter,
                            zeros + filter, bias ? bias + filter : nullptr, panel, column_zeros,
                            y + (image * filters + least) * points + from, points});
+      }
+    }
+  });
+}
+
+void IntegerConvolution::run_depthwise(const uint8_t* x, uint8_t x_zero, const int32_t* weights,
+                                       const int32_t* bias, int32_t* y, uint32_t* work) const {
+  const WindowAxis &d = sizes_.window[0], &h = sizes_.window[1], &w = sizes_.window[2];
+  const int64_t rows = sizes_.column_rows(), size = h.output * w.output;
+  const int64_t items = sizes_.batch * sizes_.channels * d.output;
+  const int32_t zero = read_code(&x_zero, x_signed_);
+  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
+    for (int64_t worker = first; worker < past; ++worker) {
+      uint8_t* strided = reinterpret_cast<uint8_t*>(work + worker * panel_words_);
+      for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
+        const int64_t od = i % d.output, plane = i / d.output, channel = plane % sizes_.channels;
+        int32_t* to = y + i * size;
+        std::fill_n(to, size, bias ? bias[channel] : 0);
+        const int32_t* weight = weights + channel * rows;
+        for (int64_t row = 0; row < rows; ++row) {
+          const int64_t kw = row % w.kernel, kh = row / w.kernel % h.kernel, kd = row / w.kernel / h.kernel;
+          // Padding is x_zero, so it adds nothing.
+          const int64_t id = od * d.stride + kd * d.dilation - d.before;
+          if (id < 0 || id >= d.input) continue;
+          const int64_t down = kh * h.dilation - h.before, across = kw * w.dilation - w.before;
+          const int64_t top = std::min(positions(-down, h.stride), h.output),
+                        bottom = std::clamp(positions(h.input - down, h.stride), top, h.output);
+          const int64_t left = std::min(positions(-across, w.stride), w.output),
+                        right = std::clamp(positions(w.input - across, w.stride), left, w.output);
+          if (top == bottom || left == right) continue;
+          const int64_t step = h.stride * w.input;
+          const uint8_t* from = x + plane * sizes_.input_points() +
+                                (id * h.input + down + top * h.stride) * w.input + across + left * w.stride;
+          int32_t* sums = to + top * w.output + left;
+          if (w.stride == 1) {
+            kernels_.add_scaled(bottom - top, right - left, {from, x_signed_, step}, zero, weight[row], sums,
+                                w.output);
+            continue;
+          }
+          for (int64_t line = top; line < bottom; ++line, from += step, sums += w.output) {
+            for (int64_t j = 0; j < right - left; ++j) strided[j] = from[j * w.stride];
+            kernels_.add_scaled(1, right - left, {strided, x_signed_, 0}, zero, weight[row], sums, 0);
+          }
+        }
       }
     }
   });

@@ -15,10 +15,14 @@ class IntegerConvolution {
   IntegerConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed);
 
   // Elements of the memory that it needs: packed weights with the sums of the filters, and work.
-  int64_t weight_words() const { return sizes_.filters * kernels_.words(sizes_.column_rows()); }
+  int64_t weight_words() const {
+    const int64_t rows = sizes_.column_rows();
+    return sizes_.filters * (depthwise_ ? rows : kernels_.words(rows));
+  }
   int64_t work_words() const { return workers_ * panel_words_; }
 
-  // W as words; the sum of each filter, and its zero point, of which there is one or one for each filter
+  // W as words, or for depthwise convolutions W - w_zero; the sum of each filter, and its zero point, of
+  // which there is one or one for each filter
   // (`w_zeros` null: zero).
   void pack(const uint8_t* w, const uint8_t* w_zeros, bool each, uint32_t* words, int32_t* sums,
             int32_t* zeros) const;
@@ -27,8 +31,12 @@ class IntegerConvolution {
            const int32_t* bias, int32_t* y, uint32_t* work) const;
 
  private:
+  // One filter for each channel: products of a single row do not pay for laying out windows.
+  void run_depthwise(const uint8_t* x, uint8_t x_zero, const int32_t* weights, const int32_t* bias,
+                     int32_t* y, uint32_t* work) const;
+
   ConvSizes sizes_;
-  bool x_signed_, w_signed_;
+  bool x_signed_, w_signed_, depthwise_;
   IntegerKernels kernels_;
   int64_t workers_, panel_words_;
 };

@@ -255,10 +255,36 @@ void Multiply(const IntegerPart& p) {
   }
 }
 
+template <typename Q>
+void AddScaledOf(int64_t lines, int64_t n, const Q* x, int64_t x_row, int32_t zero, int32_t factor,
+                 int32_t* y, int64_t y_row) {
+  const I32 d;
+  const hn::Rebind<Q, I32> codes;
+  const int64_t lanes = Lanes();
+  const V32 z = hn::Set(d, zero), f = hn::Set(d, factor);
+  for (; lines > 0; --lines, x += x_row, y += y_row) {
+    int64_t j = 0;
+    for (; j + lanes <= n; j += lanes) {
+      const V32 v = hn::Sub(hn::PromoteTo(d, hn::LoadU(codes, x + j)), z);
+      hn::StoreU(hn::Add(hn::LoadU(d, y + j), hn::Mul(v, f)), d, y + j);
+    }
+    if (j == n) continue;
+    const V32 v = hn::Sub(hn::PromoteTo(d, LoadUpTo(codes, x + j, n - j)), z);
+    StoreUpTo(hn::Add(LoadUpTo(d, y + j, n - j), hn::Mul(v, f)), d, y + j, n - j);
+  }
+}
+
+void AddScaled(int64_t lines, int64_t n, Codes x, int32_t zero, int32_t factor, int32_t* y, int64_t y_row) {
+  if (x.is_signed)
+    AddScaledOf(lines, n, reinterpret_cast<const int8_t*>(x.data), x.row, zero, factor, y, y_row);
+  else
+    AddScaledOf(lines, n, x.data, x.row, zero, factor, y, y_row);
+}
+
 template <typename How>
 IntegerKernels KernelsOf() {
-  return {How::kGroup,   Lanes(),        kVectors * Lanes(), How::kShift,
-          PackLeft<How>, PackRight<How>, SumColumns<How>,    Multiply<How>};
+  return {How::kGroup,    Lanes(),         kVectors * Lanes(), How::kShift, PackLeft<How>,
+          PackRight<How>, SumColumns<How>, Multiply<How>,      AddScaled};
 }
 
 IntegerKernels FindIntegerKernels(bool quads) {

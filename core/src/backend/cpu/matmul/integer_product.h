@@ -60,6 +60,9 @@ struct IntegerKernels {
   // The last row of a panel.
   void (*sum_columns)(int64_t n, int64_t k, uint32_t* panel);
   void (*multiply)(const IntegerPart& part);
+  // y += (x - zero) factor, for so many lines of n elements.
+  void (*add_scaled)(int64_t lines, int64_t n, Codes x, int32_t zero, int32_t factor, int32_t* y,
+                     int64_t y_row);
 
   // The panel of n columns that begins with the given one, of B [k, ...].
   void pack_panel(int64_t column, int64_t n, int64_t k, Codes b, uint32_t* packed) const {
