@@ -190,6 +190,7 @@ CASES: dict[str, Cases] = {
     "kLargestChunk": WINOGRAD,
     "kWinogradPad": WINOGRAD,
     "kLeastChannels": convolutions((8, 16, 16, 56), (8, 16, 64, 28), (8, 64, 16, 28), (8, 32, 32, 28)),
+    "kLeastPairs": convolutions((8, 16, 16, 28), (8, 16, 16, 56), (8, 16, 32, 28), (8, 32, 16, 28)),
     "kLeastTiles": convolutions((1, 512, 512, 4), (1, 512, 512, 7), (1, 256, 256, 8), (1, 64, 64, 28)),
     "kLeastProducts": convolutions((8, 16, 16, 28), (1, 32, 32, 28), (1, 32, 32, 56), (1, 64, 64, 56)),
     "kResultsPerTile": convolutions((16, 128, 128, 5), (16, 128, 128, 7), (8, 512, 512, 7), (4, 64, 64, 9)),

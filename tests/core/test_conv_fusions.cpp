@@ -99,6 +99,31 @@ TEST_CASE("Convolution, normalization and activation become one node with the sa
   }
 }
 
+TEST_CASE("A constant that is added to each channel of a convolution becomes its bias") {
+  const auto sum_chain = [](Shape shape, bool bias, bool first) {
+    Model model = conv_chain({.bias = bias});
+    model.graph.nodes[1] = {"", "Add", "sum", {"c", "addend"}, {"n"}, {}};
+    if (first) std::swap(model.graph.nodes[1].inputs[0], model.graph.nodes[1].inputs[1]);
+    model.graph.add_initializer("addend", numbers(std::move(shape), 8));
+    return model;
+  };
+  for (const bool bias : {false, true})
+    for (const Shape& shape : {Shape{1, 8, 1, 1}, Shape{8, 1, 1}}) {
+      const Model model = sum_chain(shape, bias, bias);
+      CHECK(types(passed(model)) == Strings{"com.microsoft.FusedConv"});
+      const std::vector<float> expected = run(model, false), found = run(model, true);
+      REQUIRE(expected.size() == found.size());
+      for (size_t i = 0; i < expected.size(); ++i)
+        CHECK(found[i] == Catch::Approx(expected[i]).epsilon(1e-5).margin(1e-5));
+    }
+  // Not one element for each channel: by column, by row, a scalar, a larger batch.
+  for (const Shape& shape : {Shape{7}, Shape{5, 1}, Shape{1}, Shape{2, 8, 1, 1}, Shape{1, 8, 5, 7}})
+    CHECK(types(passed(sum_chain(shape, false, false))) == Strings{"Conv", "Add", "Relu"});
+  Model read_twice = sum_chain({1, 8, 1, 1}, false, false);
+  read_twice.graph.outputs.push_back(ValueInfo{"c", DType::kFloat, std::nullopt});
+  CHECK(types(passed(read_twice)) == Strings{"Conv", "Add", "Relu"});
+}
+
 TEST_CASE("Each fusion of a convolution can be switched off by name") {
   const Model model = conv_chain({});
   CHECK(types(passed(model, {{"ortrain.disable_pass.fuse_conv_batch_normalization", "1"}})) ==

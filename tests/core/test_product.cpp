@@ -1,6 +1,4 @@
 // multiply(), on every instruction set of this machine, compared with sums in double.
-#include <hwy/targets.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,38 +9,11 @@
 #include "backend/cpu/matmul/portable_matmul.h"
 #include "catch.h"
 #include "runtime/threads.h"
+#include "targets.h"
 
 using namespace ortrain;
 
 namespace {
-
-// While it exists, kernels run on that instruction set, or on the next simpler one that they are compiled
-// for.
-class OnTarget {
- public:
-  explicit OnTarget(int64_t target) { choose(target); }
-  ~OnTarget() { choose(0); }
-  OnTarget(const OnTarget&) = delete;
-  OnTarget& operator=(const OnTarget&) = delete;
-
- private:
-  static void choose(int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);  // 0: those of the machine
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-};
-
-template <typename F>
-void on_every_target(F&& f) {
-  const int64_t targets = hwy::SupportedTargets() & ~(HWY_SSSE3 | HWY_AVX3_DL);  // they are not compiled
-  REQUIRE(targets != 0);
-  for (int64_t bit = 0; bit < 63; ++bit) {
-    if (!(targets >> bit & 1)) continue;
-    const OnTarget on(int64_t{1} << bit);
-    INFO("on " << hwy::TargetName(int64_t{1} << bit));
-    f();
-  }
-}
 
 // A matrix somewhere in memory, by rows or by columns, with `gap` elements between its lines.
 template <typename T>

@@ -20,6 +20,8 @@ constexpr Pass kArtifactPasses[] = {
 constexpr Pass kSessionPasses[] = {
     // Later patterns then need not look through nodes that only rename.
     {"remove_identity", remove_identity, PassLevel::kBasic},
+    // Weights that a loop carries are constants of its body from here on.
+    {"hoist_invariants", hoist_invariants, PassLevel::kBasic},
     // Before attention and products become nodes that this pass does not look through.
     {"hoist_selection", hoist_selection, PassLevel::kExtended, "select_early"},
     // Patterns require values with a single reader, which duplicate nodes would hide.
@@ -30,6 +32,10 @@ constexpr Pass kSessionPasses[] = {
     {"save_activation_derivatives", save_activation_derivatives, PassLevel::kExtended, "keep_slopes"},
     // Before fuse_product: this brings an addend after a transposition next to its product.
     {"fold_transpose", fold_transpose},
+    // Models that were not trained here have the steps that it is written as.
+    {"fuse_gelu", fuse_gelu},
+    // What follows a bias is fused with the convolution that has it.
+    {"fuse_conv_bias", fuse_conv_bias},
     // A normalization between a convolution and its activation must be removed before these are fused.
     {"fuse_conv_batch_normalization", fuse_conv_batch_normalization},
     {"fuse_conv_activation", fuse_conv_activation},

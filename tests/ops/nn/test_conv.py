@@ -94,6 +94,35 @@ FLOAT_CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     "odd-channels": ((3, 13, 9, 11), (27, 13, 3, 3), {"pads": (1, 1, 1, 1)}),
     "odd-groups": ((3, 15, 9, 11), (21, 5, 3, 3), {"group": 3, "pads": (2, 1, 0, 1)}),
     "odd-depthwise": ((3, 11, 9, 8), (11, 1, 5, 3), {"group": 11, "strides": (2, 1)}),
+    "one-column": ((2, 32, 40, 1), (48, 32, 5, 1), {"pads": (2, 0, 1, 0)}),
+    "one-column-grouped": (
+        (2, 32, 40, 1),
+        (64, 16, 3, 1),
+        {"group": 2, "strides": (2, 3), "dilations": (3, 1)},
+    ),
+    "one-column-depthwise": ((3, 16, 21, 1), (16, 1, 7, 1), {"group": 16, "pads": (3, 0, 3, 0)}),
+    "one-padded-column": ((2, 16, 20, 1), (16, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "few-filters": ((2, 8, 11, 70), (8, 8, 3, 13), {"pads": (1, 6, 1, 6)}),
+    "few-filters-strided": (
+        (1, 3, 13, 40),
+        (5, 3, 4, 3),
+        {"pads": (0, 1, 3, 2), "strides": (2, 1), "dilations": (1, 5)},
+    ),
+    "one-filter": ((2, 33, 9, 88), (1, 33, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "one-filter-1d": ((2, 5, 300), (1, 5, 64), {"pads": (60, 1)}),
+    "few-filters-phases": ((2, 12, 5, 200), (3, 12, 2, 9), {"pads": (0, 3, 1, 4), "strides": (1, 2)}),
+    "few-filters-taps": (
+        (1, 1, 5, 300),
+        (7, 1, 2, 13),
+        {"pads": (1, 0, 0, 5), "strides": (1, 4), "dilations": (1, 6)},
+    ),
+    "few-filters-odd-taps": ((1, 2, 300), (2, 2, 13), {"pads": (3, 9), "strides": (3,), "dilations": (2,)}),
+    "few-filters-planes": (
+        (1, 3, 4, 6, 33),
+        (2, 3, 1, 3, 3),
+        {"pads": (0, 1, 1, 0, 1, 1), "strides": (2, 2, 1)},
+    ),
+    "few-filters-3d": ((1, 2, 4, 5, 37), (3, 2, 2, 3, 5), {"pads": (1, 0, 2, 0, 2, 2), "strides": (1, 2, 1)}),
     "wide-1d": ((4, 20, 50), (24, 20, 5), {"pads": (2, 2), "dilations": (1,)}),
     "wide-3d": ((2, 16, 6, 7, 5), (16, 16, 3, 3, 3), {"pads": (1,) * 6}),
 }
@@ -119,6 +148,28 @@ def test_float_conv_agrees_with_double(name: str) -> None:
     expected = convolve(*inputs, **attributes)
     found = run(Op("Conv", attributes), [v.astype(np.float32) for v in inputs])[0]
     np.testing.assert_allclose(found, expected, 0, 1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", FLOAT_CASES)
+def test_float_conv_with_constant_weights_agrees_with_double(name: str) -> None:
+    attributes = FLOAT_CASES[name][2]
+    inputs = inputs_of(FLOAT_CASES[name])
+    expected = convolve(*inputs, **attributes)
+    single = [v.astype(np.float32) for v in inputs]
+    limit = 1e-5 * np.abs(expected).max()
+    np.testing.assert_allclose(run(Op("Conv", attributes), single, (1, 2))[0], expected, 0, limit)
+    addend = uniform(*expected.shape, seed=4)
+    fused = Op("FusedConv", {**attributes, "activation": "Relu"}, MICROSOFT)
+    found = run(fused, [*single, addend.astype(np.float32)], (1, 2))[0]
+    np.testing.assert_allclose(found, np.maximum(expected + addend, 0), 0, limit)
+
+
+def test_a_convolution_with_few_filters_does_not_hide_nan() -> None:
+    x, w = uniform(1, 2, 3, 40, dtype=np.float32), uniform(2, 2, 1, 3, dtype=np.float32)
+    x[0, 1, 2, 20] = np.nan
+    found = run(Op("FusedConv", {"activation": "Relu"}, MICROSOFT), [x, w], (1,))[0]
+    assert np.isnan(found).sum() == 6
+    assert np.isnan(found[0, :, 2, 18:21]).all()
 
 
 def test_a_convolution_of_constants_is_computed_beforehand() -> None:

@@ -139,6 +139,18 @@ def test_max_pool_of_bytes_and_of_nan() -> None:
     assert np.isnan(y[0, 0]).tolist() == [[False, True], [False, False]]
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("points", [1, 15, 16, 17, 70])
+def test_global_max_pool_of_any_length_and_of_nan(points: int, dtype: Any) -> None:
+    x = uniform(3, points, points, dtype=dtype)[:, :, None] - 5
+    at = np.arange(points)
+    x[0, at, 0, at] = 7  # the largest value at each place
+    x[1, at, 0, at] = np.nan
+    x[2, at, 0, at] = -np.inf
+    expected = x.max(axis=(2, 3), keepdims=True)
+    np.testing.assert_array_equal(run(Op("GlobalMaxPool"), [x])[0], expected)
+
+
 def test_indices_in_column_major_order() -> None:
     attributes = {"kernel_shape": (2, 3), "strides": (2, 2)}
     x = uniform(2, 3, 6, 7)

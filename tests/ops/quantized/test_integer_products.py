@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers import Op, check_forward, check_rejected, integers, run, uniform
+from numpy.typing import NDArray
 
 SMALL = [np.uint8, np.int8]
+PAIRS = list(product(SMALL, SMALL))
 
 
 SHAPES = [
@@ -129,3 +132,83 @@ def test_convolutions_of_integers_reject_what_does_not_fit() -> None:
     check_rejected(Op("ConvInteger"), [x, w, np.uint8([1, 2])], "a single value, found shape")
     check_rejected(Op("ConvInteger"), [x, w, np.uint8(1), np.uint8([1, 2])], "each of the 3 filters")
     check_rejected(Op("ConvInteger"), [x.astype(np.int32), w], "has type int32")
+
+
+def extremes(shape: tuple[int, ...], dtype: Any, seed: int) -> NDArray[Any]:
+    """Return the least and the greatest value of the type in random order: with them sums are largest."""
+    info = np.iinfo(dtype)
+    return np.random.default_rng(seed).choice(np.array([info.min, info.max, info.max], dtype), shape)
+
+
+@pytest.mark.parametrize(("a_type", "b_type"), PAIRS)
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 7, 8, 63, 1030])
+def test_products_of_extremes_are_exact(k: int, a_type: Any, b_type: Any) -> None:
+    """Sums of two products of 255 and 127 do not fit in 16 bits."""
+    for m, n in [(1, 1), (7, 65), (13, 140), (2, 16)]:
+        a, b = extremes((m, k), a_type, k), extremes((k, n), b_type, k + 1)
+        a[0], b[:, 0] = np.iinfo(a_type).max, np.iinfo(b_type).max
+        for a_zero, b_zero in product(
+            [np.iinfo(a_type).min, np.iinfo(a_type).max], [np.iinfo(b_type).min, 5]
+        ):
+            exact = (a.astype(np.int64) - int(a_zero)) @ (b.astype(np.int64) - int(b_zero))
+            inputs = [a, b, np.array(a_zero, a_type), np.array(b_zero, b_type)]
+            for constants in ((), (1, 3)):  # constant weights are packed when the model is compiled
+                (found,) = run(Op("MatMulInteger"), inputs, constants)
+                np.testing.assert_array_equal(found, exact.astype(np.int32))
+    rows, columns = extremes((m,), a_type, 3), extremes((n,), b_type, 4)
+    exact = (a.astype(np.int64) - rows[:, None].astype(np.int64)) @ (b.astype(np.int64) - columns)
+    np.testing.assert_array_equal(run(Op("MatMulInteger"), [a, b, rows, columns])[0], exact.astype(np.int32))
+
+
+def exact_convolution(
+    x: NDArray[Any], w: NDArray[Any], x_zero: int, w_zero: NDArray[Any], strides: list[int], pads: list[int],
+    dilations: list[int], group: int,
+) -> NDArray[np.int64]:  # fmt: skip
+    """Compute ConvInteger with 64-bit integers."""
+    rank = w.ndim - 2
+    wide = np.pad(x.astype(np.int64) - x_zero, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
+    filters = w.astype(np.int64) - w_zero.astype(np.int64).reshape(-1, *[1] * (rank + 1))
+    spans = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(wide, spans, tuple(range(2, 2 + rank)))
+    at = (..., *[slice(None, None, s) for s in strides], *[slice(None, None, d) for d in dilations])
+    patches = windows[at].reshape(len(x), group, w.shape[1], *windows[at].shape[2:])
+    letters, taps = "uvw"[:rank], "xyz"[:rank]
+    y = np.einsum(
+        f"ngc{letters}{taps},gfc{taps}->ngf{letters}", patches, filters.reshape(group, -1, *w.shape[1:])
+    )
+    return np.asarray(y.reshape(len(x), w.shape[0], *y.shape[3:]))
+
+
+EXTREME: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((2, 3, 19), (5, 3, 4), {"strides": [3], "pads": [2, 5], "dilations": [2]}),
+    ((1, 16, 17, 15), (9, 16, 3, 3), {"strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1]}),
+    ((2, 8, 9, 21), (12, 2, 3, 3), {"group": 4, "strides": [2, 2], "pads": [0, 1, 1, 2], "dilations": [1, 2]}),
+    ((1, 6, 12, 11), (6, 1, 5, 3), {"group": 6, "strides": [1, 3], "pads": [4, 2, 4, 0], "dilations": [2, 1]}),
+    ((2, 7, 9, 40), (7, 1, 3, 3), {"group": 7, "strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1]}),
+    ((1, 3, 5, 40, 5), (3, 1, 2, 3, 2), {"group": 3, "strides": [2, 1, 2], "pads": [1, 0, 3, 1, 2, 0], "dilations": [1, 2, 3]}),
+    ((1, 4, 30), (4, 1, 1), {"group": 4, "strides": [1], "pads": [0, 0], "dilations": [1]}),
+    ((3, 40, 10, 13), (70, 40, 1, 1), {"strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [1, 1]}),
+    ((1, 5, 8, 8), (2, 5, 1, 1), {"strides": [2, 3], "pads": [1, 1, 1, 1], "dilations": [1, 1]}),
+    ((1, 2, 3, 3), (3, 2, 2, 2), {"strides": [9, 9], "pads": [9, 9, 9, 9], "dilations": [1, 1]}),
+    ((2, 2, 5, 6, 7), (4, 2, 3, 2, 3), {"strides": [2, 1, 1], "pads": [1, 0, 1, 1, 1, 2], "dilations": [1, 2, 1]}),
+    ((0, 2, 4, 4), (3, 2, 3, 3), {"strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [1, 1]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("x_shape", "w_shape", "attributes"), EXTREME)
+@pytest.mark.parametrize(("x_type", "w_type"), PAIRS)
+def test_convolutions_of_extremes_are_exact(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any], x_type: Any, w_type: Any
+) -> None:
+    x, w = extremes(x_shape, x_type, 1), extremes(w_shape, w_type, 2)
+    arguments = {"group": 1, **attributes}
+    for x_zero, w_zero in product([np.iinfo(x_type).min, np.iinfo(x_type).max], [np.iinfo(w_type).max, 3]):
+        wanted = exact_convolution(x, w, int(x_zero), np.array([w_zero]), **arguments)
+        inputs = [x, w, np.array(x_zero, x_type), np.array(w_zero, w_type)]
+        np.testing.assert_array_equal(run(Op("ConvInteger", attributes), inputs)[0], wanted.astype(np.int32))
+    zeros = extremes(w_shape[:1], w_type, 3)
+    wanted = exact_convolution(x, w, 7, zeros, **arguments)
+    inputs = [x, w, np.array(7, x_type), zeros]
+    for constants in ((), (1, 3), (1,)):  # constant weights are packed when the model is compiled
+        (found,) = run(Op("ConvInteger", attributes), inputs, constants)
+        np.testing.assert_array_equal(found, wanted.astype(np.int32))

@@ -163,3 +163,47 @@ def test_lstm_of_quantized_weights(direction: str, by_column: bool, dtype: Any) 
     for value, expected, close in zip(found, exact, by_onnxruntime(op, given), strict=True):
         np.testing.assert_allclose(value, expected, 1e-4, 1e-5)
         np.testing.assert_allclose(value, close, 0, 0.02)
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("constants", [(), (1, 2, 8, 9, 10, 11)])
+def test_lstm_of_quantized_weights_with_states_and_zero_points(
+    by_column: bool, constants: tuple[int, ...]
+) -> None:
+    """The hidden state keeps its precision: as with float weights, which onnxruntime computes."""
+    d, hidden, inputs, steps, batch = 2, 37, 9, 6, 3
+    w, r = codes(d, inputs, 4 * hidden), codes(d, hidden, 4 * hidden, dtype=np.int8, seed=1)
+    extents = (d, 4 * hidden) if by_column else (d,)
+    scales = [f32(*extents, seed=seed, low=0.001, high=0.003) for seed in (2, 3)]
+    zeros = [codes(*extents, seed=4), codes(*extents, dtype=np.int8, seed=5)]
+    h, c = f32(d, batch, hidden, seed=6), f32(d, batch, hidden, seed=7)
+    x = np.round(f32(steps, batch, inputs, seed=8) * 127).astype(np.float32) / np.float32(255)
+    x[0, 0, :2] = -1 / 3, 2 / 3  # the range, of 255 steps
+    x = np.round(x * 255) / np.float32(255)
+    x = x.clip(-85 / np.float32(255), 170 / np.float32(255)).astype(np.float32)
+    rest = [f32(d, 8 * hidden, seed=9), np.array([6, 4, 1], np.int32), h, c, f32(d, 3 * hidden, seed=10)]
+    floats = [
+        ((value.astype(np.float64) - zero.reshape(d, 1, -1)) * scale.reshape(d, 1, -1))
+        .transpose(0, 2, 1)
+        .astype(np.float32)
+        for value, scale, zero in zip((w, r), scales, zeros, strict=True)
+    ]
+    attributes = {"hidden_size": hidden, "direction": "bidirectional"}
+    exact = by_onnxruntime(Op("LSTM", attributes, outputs=3), [x, *floats, *rest])
+    given = [x, w, r, *rest, scales[0], zeros[0], scales[1], zeros[1]]
+    found = run(Op("DynamicQuantizeLSTM", attributes, MICROSOFT, outputs=3), given, constants)
+    for value, expected in zip(found, exact, strict=True):
+        np.testing.assert_allclose(value, expected, 2e-5, 2e-5)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_lstm_of_quantized_weights_does_not_hide_states_that_are_not_finite(value: float) -> None:
+    w, r = codes(1, 2, 12, dtype=np.int8), codes(1, 3, 12, dtype=np.int8, seed=1)
+    scale, zero = f32(1, low=0.01), np.zeros(1, np.int8)
+    h = f32(1, 2, 3)
+    h[0, 1, 2] = value
+    given = [f32(1, 2, 2), w, r, None, None, h, None, None, scale, zero, scale, zero]
+    op = Op("DynamicQuantizeLSTM", {"hidden_size": 3}, MICROSOFT, outputs=3)
+    last = run(op, given)[1][0]
+    assert np.isfinite(last[0]).all()
+    assert np.isnan(last[1]).all()

@@ -31,9 +31,11 @@ constexpr auto kAlways = nullptr;
 // clang-format off
 const RegisterImplementations registered(Device::kCpu, {
   {"", "Conv", {
+    {"direct", kAlways, direct_conv},
     ONEDNN(suits, onednn_conv)
     {"portable", kAlways, portable_conv}}},
   {kMicrosoft, "FusedConv", {
+    {"direct", kAlways, direct_conv},
     ONEDNN(suits, onednn_fused_conv)
     {"portable", kAlways, portable_fused_conv}}},
   {kMicrosoft, "ConvGrad", {

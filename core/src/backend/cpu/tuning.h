@@ -76,6 +76,17 @@ inline constexpr int64_t kMultiplications = 16;
 // x 1024 takes 1.14 and 64 x 512 x 2048 takes 1.34; 512 takes 0.97 to 1.02.
 inline constexpr int64_t kUnpackedRows = 256;
 
+// Direct convolutions.
+
+// When they are faster than oneDNN's: with at most so many filters, at least so many columns of the output,
+// and, if the stride along them is not 1, at least so many columns of the window for each element of the
+// stride. Measured on one thread, least of 96 runs: 0.05 to 0.96 of its time within these limits, but 64
+// channels of 28 x 28 take 1.04, 24 of 100 x 18 take 1.6, and 3 channels of 224 x 224 with windows of 3 x 3
+// and a stride of 2 take 1.1.
+inline constexpr int64_t kDirectFilters = 8, kDirectColumns = 32, kDirectTaps = 3;
+// The most floats of the lines that an output line reads. Derived: half of a second-level cache of 1 MiB.
+inline constexpr int64_t kDirectLines = 1 << 17;
+
 // Convolutions of the portable build.
 
 // Output points of a tile, whose columns stay in the cache. Derived: with 3 x 3 windows over 64 channels 576
@@ -115,6 +126,9 @@ inline constexpr int64_t kWinogradPad = 16;
 // With few channels, the transforms of tiles do not pay off. With 64, steps of 32 and 48 channels take 1.3
 // and 1.4, with 32, those of 16 take 1.0 to 1.25. No vector holds fewer than 16.
 inline constexpr int64_t kLeastChannels = 16;
+// Nor with few channels times filters. On one thread, 16 x 16 take 1.02 to 1.09 in runs, in steps 1.03 to 1.08
+// (56 x 56: 0.96); 16 x 32 and 32 x 16 take 0.68 to 1.0 in runs, in steps 0.85 and 0.91.
+inline constexpr int64_t kLeastPairs = 512;
 // With few tiles per thread, those of the weights do not. On one thread, with 32, 16 tiles take 1.2 to 1.4;
 // on two, with 128, 98 tiles take 1.5 to 1.8, and with 2, 4 tiles take 1.5.
 inline constexpr int64_t kLeastTiles = 8;

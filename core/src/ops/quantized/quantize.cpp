@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "backend/cpu/elementwise/quantization.h"
 #include "op/operator.h"
 #include "op/opset.h"
 #include "runtime/convert.h"
@@ -278,7 +279,7 @@ Kernel quantize_any(KernelContext& c) {
 
 // q of x; lo and hi are the range of the type less the zero point. NaN becomes lo.
 template <typename Q, typename T>
-Q quantize(T x, T scale, T zero, T lo, T hi) {
+Q quantized_value(T x, T scale, T zero, T lo, T hi) {
   const T v = x / scale;
   return static_cast<Q>(static_cast<int32_t>(round_small(v > lo ? (v < hi ? v : hi) : lo) + zero));
 }
@@ -300,13 +301,15 @@ Kernel quantize_kernel_of(KernelContext& c) {
         constexpr T kLow = std::numeric_limits<Q>::min(), kHigh = std::numeric_limits<Q>::max();
         if (step == 0) {
           const T s = scales[index], zero = zero_at(0), lo = kLow - zero, hi = kHigh - zero;
+          if constexpr (std::is_same_v<X, float> && std::is_same_v<T, float> && sizeof(Q) == 1)
+            return quantize<Q>(from + at, n, s, zeros ? zeros[index] : Q(0), to + at);
           for (int64_t i = 0; i < n; ++i)
-            to[at + i] = quantize<Q, T>(static_cast<T>(from[at + i]), s, zero, lo, hi);
+            to[at + i] = quantized_value<Q, T>(static_cast<T>(from[at + i]), s, zero, lo, hi);
         } else {
           for (int64_t i = 0; i < n; ++i) {
             const T zero = zero_at(i);
-            to[at + i] = quantize<Q, T>(static_cast<T>(from[at + i]), scales[index + i], zero, kLow - zero,
-                                        kHigh - zero);
+            to[at + i] = quantized_value<Q, T>(static_cast<T>(from[at + i]), scales[index + i], zero,
+                                               kLow - zero, kHigh - zero);
           }
         }
       });
@@ -444,6 +447,8 @@ Kernel dequantize_kernel_of(KernelContext& c) {
         if (step == 0) {
           const T s = scales[index];
           const Wide zero = zero_at(0);
+          if constexpr (std::is_same_v<T, float> && sizeof(Q) == 1)
+            return dequantize<Q>(from + at, n, s, static_cast<Q>(zero), to + at);
           for (int64_t i = 0; i < n; ++i)
             to[at + i] = static_cast<T>(static_cast<Wide>(from[at + i]) - zero) * s;
         } else {
@@ -487,20 +492,13 @@ Kernel dynamic_kernel(KernelContext& c) {
   const int64_t n = c.size(0);
   return [=](const Frame& f) {
     const float* from = f.at<float>(x);
-    float low = 0, high = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      low = std::min(low, from[i]);
-      high = std::max(high, from[i]);
-    }
-    const float s = high > low ? (high - low) / 255 : 1;
-    // Written so that NaN, of infinite values, becomes 0.
-    const float zero = std::nearbyint(-low / s > 0 ? std::min(-low / s, 255.0f) : 0.0f);
+    const auto [s, zero] = dynamic_quantization(range_with_zero(from, n));
     if (scale.defined()) *f.at<float>(scale) = s;
-    if (zero_point.defined()) *f.at<uint8_t>(zero_point) = static_cast<uint8_t>(zero);
+    if (zero_point.defined()) *f.at<uint8_t>(zero_point) = zero;
     if (!y.defined()) return;
     uint8_t* to = f.at<uint8_t>(y);
-    parallel_for(n, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) to[i] = quantize<uint8_t>(from[i], s, zero, -zero, 255 - zero);
+    parallel_for(n, 1, [=, s = s, zero = zero](int64_t begin, int64_t end) {
+      quantize<uint8_t>(from + begin, end - begin, s, zero, to + begin);
     });
   };
 }

@@ -4,12 +4,10 @@
 //   y = saturate(round((Y + B) x_scale w_scale / y_scale) + y_zero_point)
 //
 // W may have a scale and zero point for each filter. Padding represents zero, so it is the zero point of X.
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <optional>
 
-#include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/conv/integer_conv.h"
+#include "backend/cpu/elementwise/quantization.h"
 #include "op/operator.h"
 #include "runtime/threads.h"
 
@@ -66,41 +64,41 @@ void linear_shape(ShapeContext& c) {
   c.output(0, c.dtype(7), y);
 }
 
-// An operand's elements minus the zero points, as int32; the elements are divided into `blocks`, each with
-// its own zero point if there is more than one.
-Kernel widen(KernelContext& c, size_t operand, size_t zero, int64_t blocks, Slot to) {
-  Kernel kernel;
-  const int64_t size = c.size(operand), step = c.has_input(zero) && c.size(zero) > 1 ? 1 : 0;
-  visit_types<uint8_t, int8_t>(c.dtype(operand), [&](auto type) {
-    using Q = decltype(type);
-    const Slot from = c.in(operand), zeros = c.has_input(zero) ? c.in(zero) : Slot{};
-    kernel = [=](const Frame& f) {
-      const Q *x = f.at<Q>(from), *less = f.at_or_null<Q>(zeros);
-      int32_t* y = f.at<int32_t>(to);
-      const int64_t block = blocks > 0 ? size / blocks : 0;
-      parallel_for(blocks, block, [&](int64_t begin, int64_t end) {
-        for (int64_t b = begin; b < end; ++b)
-          for (int64_t i = b * block; i < (b + 1) * block; ++i) y[i] = x[i] - (less ? less[b * step] : 0);
-      });
-    };
-  });
-  return kernel;
-}
-
-// The integer convolution into `y`; `bias` may be undefined.
+// The integer convolution into `y`; `bias` may be undefined. Constant weights are packed here.
 Kernel integer_convolution(KernelContext& c, const Places& at, Slot bias, Slot y) {
-  const ConvSizes s = sizes_of(c, at);
-  const int64_t workers = conv_workers(s);
-  const Slot x = c.scratch(static_cast<size_t>(c.size(at.x)) * 4),
-             w = c.scratch(static_cast<size_t>(c.size(at.w)) * 4),
-             scratch = c.scratch(static_cast<size_t>(conv_scratch(s)) * 4);
-  const Kernel widen_x = widen(c, at.x, at.x_zero, s.batch * s.channels, x),
-               widen_w = widen(c, at.w, at.w_zero, s.filters, w);
+  const ConvSizes sizes = sizes_of(c, at);
+  const IntegerConvolution convolution(sizes, c.dtype(at.x) == DType::kInt8, c.dtype(at.w) == DType::kInt8);
+  const bool each = c.has_input(at.w_zero) && c.size(at.w_zero) > 1;
+  const int64_t filters = sizes.filters;
+  // The packed weights, then the sums and zero points of the filters.
+  const int64_t packed_words = convolution.weight_words() + 2 * filters;
+  const auto pack = [=](const uint8_t* w, const uint8_t* zeros, uint32_t* packed) {
+    int32_t* sums = reinterpret_cast<int32_t*>(packed + convolution.weight_words());
+    convolution.pack(w, zeros, each, packed, sums, sums + filters);
+  };
+  const Tensor* w_zeros = c.has_input(at.w_zero) ? c.constant(at.w_zero) : nullptr;
+  Slot packed, w, w_zero;
+  if (c.constant(at.w) && (w_zeros || !c.has_input(at.w_zero))) {
+    Tensor once(DType::kUInt8, {packed_words * 4});
+    const auto codes = [](const Tensor* t) {
+      return t ? reinterpret_cast<const uint8_t*>(t->raw()) : nullptr;
+    };
+    pack(codes(c.constant(at.w)), codes(w_zeros), reinterpret_cast<uint32_t*>(once.raw()));
+    packed = c.fixed(std::move(once));
+  } else {
+    w = c.in(at.w);
+    if (c.has_input(at.w_zero)) w_zero = c.in(at.w_zero);
+    packed = c.scratch(static_cast<size_t>(packed_words) * 4);
+  }
+  const Slot x = c.in(at.x), x_zero = c.has_input(at.x_zero) ? c.in(at.x_zero) : Slot{},
+             work = c.scratch(static_cast<size_t>(convolution.work_words()) * 4);
   return [=](const Frame& f) {
-    widen_x(f);
-    widen_w(f);
-    conv_forward<int32_t>(s, workers, f.at<int32_t>(x), f.at<int32_t>(w), f.at_or_null<int32_t>(bias),
-                          f.at<int32_t>(y), f.at<int32_t>(scratch));
+    uint32_t* words = f.at<uint32_t>(packed);
+    if (w.defined()) pack(f.at<const uint8_t>(w), f.at_or_null<const uint8_t>(w_zero), words);
+    const int32_t* sums = reinterpret_cast<const int32_t*>(words + convolution.weight_words());
+    convolution.run(f.at<const uint8_t>(x), x_zero.defined() ? *f.at<const uint8_t>(x_zero) : 0, words, sums,
+                    sums + filters, f.at_or_null<const int32_t>(bias), f.at<int32_t>(y),
+                    f.at<uint32_t>(work));
   };
 }
 
@@ -121,17 +119,11 @@ Kernel linear_kernel(KernelContext& c) {
       const double scale =
           static_cast<double>(*f.at<float>(x_scale)) / static_cast<double>(*f.at<float>(y_scale));
       const double zero = *f.at<Q>(y_zero);
-      parallel_for(planes, 4 * points, [&](int64_t begin, int64_t end) {
-        for (int64_t plane = begin; plane < end; ++plane) {
-          const double factor = scale * static_cast<double>(f.at<float>(w_scale)[plane % filters * step]);
-          const int32_t* from = f.at<int32_t>(sums) + plane * points;
-          Q* to = f.at<Q>(y) + plane * points;
-          for (int64_t i = 0; i < points; ++i) {
-            constexpr double kLow = std::numeric_limits<Q>::min(), kHigh = std::numeric_limits<Q>::max();
-            const double q = std::nearbyint(static_cast<double>(from[i]) * factor) + zero;
-            to[i] = static_cast<Q>(q > kLow ? (q < kHigh ? q : kHigh) : kLow);
-          }
-        }
+      parallel_for(planes, points, [&](int64_t begin, int64_t end) {
+        for (int64_t plane = begin; plane < end; ++plane)
+          requantize<Q>(f.at<int32_t>(sums) + plane * points, points,
+                        {scale, f.at<float>(w_scale) + plane % filters * step, false, 1, zero},
+                        f.at<Q>(y) + plane * points);
       });
     };
   });

@@ -143,30 +143,6 @@ void dynamic_quantize_matmul(DecompositionContext& e) {
              kMicrosoft));
 }
 
-// Weights [D, inputs, 4 hidden] of an LSTM, with one scale for each direction, or for each column of each.
-std::string lstm_weights(DecompositionContext& e, size_t value, size_t scale) {
-  const bool by_column = need_rank(e, e.x(scale)) > 1;
-  const auto wide = [&](const std::string& v) {
-    return Expression(e, e.unsqueeze(v, by_column ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 2}));
-  };
-  const Expression zero = wide(cast_like(e, e.x(scale + 1), e.x(scale)));
-  const Expression steps(e, cast_like(e, e.x(value), e.x(scale)));
-  return e("Transpose", {(steps - zero) * wide(e.x(scale))}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
-}
-
-// The inputs are quantized to 8 bits by their own range. onnxruntime quantizes the hidden state too, anew in
-// each step; here it keeps its precision.
-void dynamic_quantize_lstm(DecompositionContext& e) {
-  const auto range = e.emit("DynamicQuantizeLinear", {e.x(0)}, 3);
-  std::vector<std::string> inputs = {
-      e("DequantizeLinear", {e("QuantizeLinear", {e.x(0), range[1], range[2]}), range[1], range[2]}),
-      lstm_weights(e, 1, 8), lstm_weights(e, 2, 10)};
-  for (size_t i = 3; i < 8; ++i) inputs.push_back(e.has_x(i) ? e.x(i) : "");
-  const auto found = e.emit("LSTM", inputs, 3, e.node().attributes);
-  for (size_t o = 0; o < 3; ++o)
-    if (e.has_y(o)) e.set(o, found[o]);
-}
-
 // EmbedLayerNormalization of tables and affine parameters that are quantized, each with one scale: values in
 // inputs 2 to 6, their scales from input 8 on, their zero points from input 13 on.
 void embed_layer_normalization(DecompositionContext& e) {
@@ -220,10 +196,6 @@ ORTRAIN_DECOMPOSITION("QGemm",
                       gemm);
 ORTRAIN_DECOMPOSITION("DynamicQuantizeMatMul", "A, B, b_scale, b_zero_point?, bias? -> Y",
                       dynamic_quantize_matmul);
-ORTRAIN_DECOMPOSITION("DynamicQuantizeLSTM",
-                      "X, W, R, B?, sequence_lens?, initial_h?, initial_c?, P?, W_scale, W_zero_point, "
-                      "R_scale, R_zero_point -> Y?, Y_h?, Y_c?",
-                      dynamic_quantize_lstm);
 
 }  // namespace
 }  // namespace ortrain

@@ -7,10 +7,9 @@
 //
 // A may have a scale and zero point for each row, B for each column.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
-#include "backend/cpu/matmul/product.h"
+#include "backend/cpu/elementwise/quantization.h"
+#include "backend/cpu/matmul/integer_product.h"
 #include "op/decomposition.h"
 #include "runtime/threads.h"
 
@@ -141,45 +140,102 @@ void to_float_shape(ShapeContext& c) {
   c.output(0, c.dtype(2), result_shape(c, kToFloat));
 }
 
-// The operand's elements minus their zero points, as int32.
-Kernel widen(KernelContext& c, size_t operand, size_t zero, bool rows, int64_t height, int64_t width,
-             Slot to) {
-  Kernel kernel;
-  const int64_t n = c.size(operand);
-  Parameter parameter = read_parameter(c, zero, operand, rows ? height : width, rows);
-  visit_types<uint8_t, int8_t>(c.dtype(operand), [&](auto type) {
-    using Q = decltype(type);
-    const Slot from = c.in(operand);
-    if (c.has_input(zero)) parameter.slot = c.in(zero);
-    kernel = [=](const Frame& f) {
-      const Q *x = f.at<Q>(from), *zeros = f.at_or_null<Q>(parameter.slot);
-      int32_t* y = f.at<int32_t>(to);
-      if (width == 0) return;
-      parallel_for(n / width, width, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row)
-          for (int64_t j = 0; j < width; ++j) {
-            const int32_t less = zeros ? zeros[parameter.at(row / height, rows ? row % height : j)] : 0;
-            y[row * width + j] = x[row * width + j] - less;
-          }
-      });
-    };
-  });
-  return kernel;
+// The zero points of an operand: one for the tensor, or one for each row or column.
+struct ZeroPoints {
+  Parameter parameter;
+  bool is_signed;
+
+  ZeroPoints(const NodeContext& c, size_t zero, size_t operand, int64_t places, bool rows)
+      : parameter(read_parameter(c, zero, operand, places, rows)),
+        is_signed(c.dtype(operand) == DType::kInt8) {}
+  int32_t at(const uint8_t* zeros, int64_t matrix, int64_t place) const {
+    if (!zeros) return 0;
+    const uint8_t code = zeros[parameter.at(matrix, place)];
+    return is_signed ? static_cast<int8_t>(code) : code;
+  }
+};
+
+int64_t matrices(const NodeContext& c, size_t i) {
+  const Shape& shape = c.shape(i);
+  return shape.size() < 2 ? 1 : element_count(shape, 0, shape.size() - 2);
 }
 
-// Adds the steps that compute the integer product into `y`.
+// The integer product into `y`. A constant B is packed here.
 Kernel integer_product(KernelContext& c, const Places& at, const Batches& p, Slot y) {
-  const Slot a = c.scratch(static_cast<size_t>(c.size(at.a)) * 4),
-             b = c.scratch(static_cast<size_t>(c.size(at.b)) * 4);
-  const Kernel widen_a = widen(c, at.a, at.a_zero, true, p.m, p.k, a),
-               widen_b = widen(c, at.b, at.b_zero, false, p.k, p.n, b);
+  const IntegerKernels kernels = integer_kernels();
+  const int64_t m = p.m, n = p.n, k = p.k, words = kernels.words(k), rows = matrices(c, at.a) * m;
+  const int64_t panels = (n + kernels.panel - 1) / kernels.panel, b_count = matrices(c, at.b);
+  const ZeroPoints a_zero(c, at.a_zero, at.a, m, true), b_zero(c, at.b_zero, at.b, n, false);
+
+  // The rows of A, then their sums and their zero points.
+  const auto pack_a = [=](const uint8_t* a, const uint8_t* zeros, uint32_t* packed) {
+    int32_t* sums = reinterpret_cast<int32_t*>(packed + rows * words);
+    parallel_for(rows, k, [&](int64_t begin, int64_t end) {
+      kernels.pack_left(end - begin, k, {a + begin * k, a_zero.is_signed, k}, packed + begin * words,
+                        sums + begin);
+      for (int64_t i = begin; i < end; ++i)
+        sums[rows + i] = kernels.left_zero(a_zero.is_signed, a_zero.at(zeros, i / m, i % m));
+    });
+  };
+  // For each matrix of B its panels, then the zero points of its columns.
+  const int64_t b_zeros = kernels.right_words(k, n), b_size = b_zeros + kernels.whole(n);
+  const auto pack_b = [=](const uint8_t* b, const uint8_t* zeros, uint32_t* packed) {
+    parallel_for(b_count * panels, kernels.panel * k, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t matrix = i / panels, column = i % panels * kernels.panel;
+        const int64_t count = std::min(kernels.panel, n - column);
+        uint32_t* to = packed + matrix * b_size;
+        int32_t* to_zeros = reinterpret_cast<int32_t*>(to + b_zeros) + column;
+        kernels.pack_panel(column, count, k, {b + matrix * k * n, b_zero.is_signed, n}, to);
+        for (int64_t j = 0; j < kernels.whole(count); ++j)
+          to_zeros[j] =
+              kernels.right_zero(b_zero.is_signed, j < count ? b_zero.at(zeros, matrix, column + j) : 0);
+      }
+    });
+  };
+
+  const Slot a = c.in(at.a), a_zeros = c.has_input(at.a_zero) ? c.in(at.a_zero) : Slot{};
+  const Slot left = c.scratch(static_cast<size_t>(rows * (words + 2)) * 4);
+  const Tensor* known_zeros = c.has_input(at.b_zero) ? c.constant(at.b_zero) : nullptr;
+  Slot right, b, zeros;
+  if (c.constant(at.b) && (known_zeros || !c.has_input(at.b_zero))) {
+    Tensor once(DType::kUInt8, {b_count * b_size * 4});
+    const auto codes = [](const Tensor* t) {
+      return t ? reinterpret_cast<const uint8_t*>(t->raw()) : nullptr;
+    };
+    pack_b(codes(c.constant(at.b)), codes(known_zeros), reinterpret_cast<uint32_t*>(once.raw()));
+    right = c.fixed(std::move(once));
+  } else {
+    b = c.in(at.b);
+    if (c.has_input(at.b_zero)) zeros = c.in(at.b_zero);
+    right = c.scratch(static_cast<size_t>(b_count * b_size) * 4);
+  }
+
+  const std::vector<int64_t> of_a = p.a, of_b = p.b;
+  const int64_t products = static_cast<int64_t>(of_a.size()) * panels;
   return [=](const Frame& f) {
-    widen_a(f);
-    widen_b(f);
-    for (size_t i = 0; i < p.a.size(); ++i)
-      threaded_product<int32_t>(p.m, p.n, p.k, {f.at<const int32_t>(a) + p.a[i] * p.m * p.k, p.k, 1},
-                                {f.at<const int32_t>(b) + p.b[i] * p.k * p.n, p.n, 1}, 0,
-                                f.at<int32_t>(y) + static_cast<int64_t>(i) * p.m * p.n, p.n);
+    uint32_t *packed_a = f.at<uint32_t>(left), *packed_b = f.at<uint32_t>(right);
+    pack_a(f.at<const uint8_t>(a), f.at_or_null<const uint8_t>(a_zeros), packed_a);
+    if (b.defined()) pack_b(f.at<const uint8_t>(b), f.at_or_null<const uint8_t>(zeros), packed_b);
+    if (products == 0) return;
+    // With fewer panels than threads, the rows are divided too. A vector of words takes an item of work.
+    const int64_t threads = max_threads(), wanted = (threads + products - 1) / products;
+    const int64_t parts = std::clamp<int64_t>(m / 6, 1, wanted);
+    const int64_t cost = m * words * kernels.panel / kernels.lanes / parts;
+    parallel_for(products * parts, cost, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t part = i % parts, product = i / parts;
+        const int64_t batch = product / panels, column = product % panels * kernels.panel;
+        const int64_t first = m * part / parts, row = of_a[static_cast<size_t>(batch)] * m + first;
+        const uint32_t* matrix = packed_b + of_b[static_cast<size_t>(batch)] * b_size;
+        const int32_t* sums = reinterpret_cast<const int32_t*>(packed_a + rows * words) + row;
+        kernels.multiply({m * (part + 1) / parts - first, std::min(kernels.panel, n - column), k,
+                          packed_a + row * words, sums, sums + rows, nullptr,
+                          matrix + kernels.right_words(k, column),
+                          reinterpret_cast<const int32_t*>(matrix + b_zeros) + column,
+                          f.at<int32_t>(y) + (batch * m + first) * n + column, n});
+      }
+    });
   };
 }
 
@@ -206,16 +262,13 @@ Kernel linear_kernel(KernelContext& c) {
       const double of_y = static_cast<double>(*f.at<float>(y_scale)), zero = *f.at<Q>(y_zero);
       const int32_t* from = f.at<int32_t>(sums);
       Q* to = f.at<Q>(y);
-      parallel_for(static_cast<int64_t>(p.a.size()) * p.m, 4 * p.n, [&](int64_t begin, int64_t end) {
+      parallel_for(static_cast<int64_t>(p.a.size()) * p.m, p.n, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
           const size_t batch = static_cast<size_t>(row / p.m);
           const double left = static_cast<double>(of_a[a_scale.at(p.a[batch], row % p.m)]);
-          for (int64_t j = 0; j < p.n; ++j) {
-            const double scale = left * static_cast<double>(of_b[b_scale.at(p.b[batch], j)]) / of_y;
-            const double q = std::nearbyint(static_cast<double>(from[row * p.n + j]) * scale) + zero;
-            constexpr double kLow = std::numeric_limits<Q>::min(), kHigh = std::numeric_limits<Q>::max();
-            to[row * p.n + j] = static_cast<Q>(q > kLow ? (q < kHigh ? q : kHigh) : kLow);
-          }
+          requantize<Q>(from + row * p.n, p.n,
+                        {left, of_b + b_scale.at(p.b[batch], 0), !b_scale.single, of_y, zero},
+                        to + row * p.n);
         }
       });
     };

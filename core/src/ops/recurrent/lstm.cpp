@@ -6,8 +6,11 @@
 // S. Hochreiter, J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. The gates of a row are
 // kept after their activations, in the order i, o, f, c~. clip bounds the arguments of f and g; that of h,
 // the cell, is left as it is, as in onnxruntime.
+#include "ops/recurrent/lstm.h"
+
+#include <utility>
+
 #include "op/floating_kernel.h"
-#include "ops/recurrent/recurrent.h"
 
 namespace ortrain {
 namespace {
@@ -20,9 +23,9 @@ std::vector<Activation> functions_of(const NodeContext& c, const Recurrent& r) {
   return functions;
 }
 
-void shape(ShapeContext& c) {
-  const Recurrent r = read_recurrent(c, 4);
-  expect_input(c, 3, {r.directions, 2 * r.width()}, "B");
+}  // namespace
+
+void lstm_shape(ShapeContext& c, const Recurrent& r) {
   expect_lengths(c, 4, r);
   expect_input(c, 5, r.state_shape(), "initial_h");
   expect_input(c, 6, r.state_shape(), "initial_c");
@@ -35,12 +38,10 @@ void shape(ShapeContext& c) {
 }
 
 template <typename T>
-Kernel forward(KernelContext& c) {
-  const Recurrent r = read_recurrent(c, 4);
+Kernel lstm_forward(KernelContext& c, const Recurrent& r, LstmProducts<T> products) {
   const auto activations = functions_of(c, r);
   const bool coupled = c.node().int_or("input_forget", 0) != 0;
   const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
-  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), bias = optional(3);
   const Lengths lengths(c, 4, r);
   const Slot initial_h = optional(5), initial_c = optional(6), peepholes = optional(7);
   const auto wanted = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
@@ -53,7 +54,7 @@ Kernel forward(KernelContext& c) {
   const Slot held_h = c.scratch(state_bytes), held_c = c.scratch(state_bytes);
   return [=](const Frame& f) {
     lengths.check(f);
-    input_products<T>(r, f.at<T>(x), f.at<T>(w), f.at_or_null<T>(bias), 4, f.at<T>(gates));
+    products.inputs(f, f.at<T>(gates));
     state_in<T>(r, f.at_or_null<T>(initial_h), f.at<T>(held_h));
     state_in<T>(r, f.at_or_null<T>(initial_c), f.at<T>(held_c));
     T *results = f.at_or_null<T>(y), *kept = f.at_or_null<T>(cells);
@@ -64,8 +65,8 @@ Kernel forward(KernelContext& c) {
       const T* p = peepholes.defined() ? f.at<T>(peepholes) + d * 3 * h : nullptr;
       for (int64_t k = 0; k < r.steps; ++k) {
         const int64_t t = r.backward(d) ? r.steps - 1 - k : k;
-        product<T>(last - first, n, h, {states + first * h, h, 1}, {f.at<T>(recurrence) + d * n * h, 1, h},
-                   T(1), all + r.row(t, first) * n, r.sample_rows() * n);
+        products.states(f, d, first, last, states + first * h, all + r.row(t, first) * n,
+                        r.sample_rows() * n);
         for (int64_t s = first; s < last; ++s) {
           T *i = all + r.row(t, s) * n, *o = i + h, *forget = o + h, *candidate = forget + h;
           T *cell = carried + s * h, *state = states + s * h;
@@ -102,6 +103,34 @@ Kernel forward(KernelContext& c) {
     if (y_h.defined()) state_out<T>(r, f.at<T>(held_h), f.at<T>(y_h));
     if (y_c.defined()) state_out<T>(r, f.at<T>(held_c), f.at<T>(y_c));
   };
+}
+
+template Kernel lstm_forward<float>(KernelContext&, const Recurrent&, LstmProducts<float>);
+template Kernel lstm_forward<double>(KernelContext&, const Recurrent&, LstmProducts<double>);
+
+namespace {
+
+void shape(ShapeContext& c) {
+  const Recurrent r = read_recurrent(c, 4);
+  expect_input(c, 3, {r.directions, 2 * r.width()}, "B");
+  lstm_shape(c, r);
+}
+
+template <typename T>
+Kernel forward(KernelContext& c) {
+  const Recurrent r = read_recurrent(c, 4);
+  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), bias = c.has_input(3) ? c.in(3) : Slot{};
+  const int64_t h = r.hidden, n = r.width();
+  LstmProducts<T> products;
+  products.inputs = [=](const Frame& f, T* gates) {
+    input_products<T>(r, f.at<T>(x), f.at<T>(w), f.at_or_null<T>(bias), 4, gates);
+  };
+  products.states = [=](const Frame& f, int64_t d, int64_t first, int64_t last, const T* states, T* gates,
+                        int64_t step) {
+    product<T>(last - first, n, h, {states, h, 1}, {f.at<T>(recurrence) + d * n * h, 1, h}, T(1), gates,
+               step);
+  };
+  return lstm_forward<T>(c, r, std::move(products));
 }
 
 Kernel kernel(KernelContext& c) {

@@ -30,10 +30,8 @@ Shape Recurrent::kept_shape(int64_t n) const {
   return {directions, sequence[0], sequence[1], n};
 }
 
-Recurrent read_recurrent(const NodeContext& c, int64_t gates) {
+Recurrent read_recurrent(const NodeContext& c, int64_t gates, int64_t hidden) {
   c.expect(c.rank(0) == 3, "X must have three axes, found shape ", to_string(c.shape(0)));
-  c.expect(c.rank(1) == 3 && c.rank(2) == 3, "W and R must have three axes, found shapes ",
-           to_string(c.shape(1)), " and ", to_string(c.shape(2)));
   const std::string direction = c.node().string_or("direction", "forward");
   c.expect(direction == "forward" || direction == "reverse" || direction == "bidirectional",
            "direction must be 'forward', 'reverse' or 'bidirectional', found '", direction, "'");
@@ -47,11 +45,17 @@ Recurrent read_recurrent(const NodeContext& c, int64_t gates) {
   r.directions = direction == "bidirectional" ? 2 : 1;
   r.reverse = direction == "reverse";
   r.gates = gates;
-  r.hidden = c.shape(2)[2];
-  c.expect(r.hidden > 0, "R must have at least one column, found shape ", to_string(c.shape(2)));
-  c.expect(!c.node().has("hidden_size") || c.node().int_or("hidden_size", 0) == r.hidden, "hidden_size is ",
-           c.node().int_or("hidden_size", 0), ", but R of shape ", to_string(c.shape(2)), " has ", r.hidden,
-           " columns");
+  r.hidden = hidden;
+  c.expect(hidden > 0, "R must have at least one column, found shape ", to_string(c.shape(2)));
+  c.expect(!c.node().has("hidden_size") || c.node().int_or("hidden_size", 0) == hidden, "hidden_size is ",
+           c.node().int_or("hidden_size", 0), ", but R has shape ", to_string(c.shape(2)));
+  return r;
+}
+
+Recurrent read_recurrent(const NodeContext& c, int64_t gates) {
+  c.expect(c.rank(1) == 3 && c.rank(2) == 3, "W and R must have three axes, found shapes ",
+           to_string(c.shape(1)), " and ", to_string(c.shape(2)));
+  const Recurrent r = read_recurrent(c, gates, c.shape(2)[2]);
   expect_input(c, 1, {r.directions, r.width(), r.input}, "W");
   expect_input(c, 2, {r.directions, r.width(), r.hidden}, "R");
   return r;

@@ -62,6 +62,8 @@ struct Recurrent {
 // Reads the dimensions from X, W and R, inputs 0, 1 and 2, and checks them and the attributes all three
 // layers have.
 Recurrent read_recurrent(const NodeContext& c, int64_t gates);
+// The same without the weights, whose number of hidden values is given.
+Recurrent read_recurrent(const NodeContext& c, int64_t gates, int64_t hidden);
 // Input i, where there is one, must have the type of X and this shape.
 void expect_input(const NodeContext& c, size_t i, const Shape& shape, const char* what);
 // The same for sequence_lens, int32 [B].

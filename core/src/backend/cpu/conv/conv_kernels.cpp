@@ -1,6 +1,7 @@
 // Kernels of convolution on portable_conv.h.
 #include "backend/cpu/conv/conv_kernels.h"
 
+#include "backend/cpu/conv/direct_conv.h"
 #include "backend/cpu/conv/portable_conv.h"
 #include "runtime/threads.h"
 
@@ -88,6 +89,27 @@ std::optional<Kernel> portable_fused_conv(KernelContext& c) {
   const Convolution conv(c, 0, 1);
   const Activation activation = read_activation(c.node());
   return typed(c, [&](auto zero) { return portable_fused<decltype(zero)>(c, conv, activation); });
+}
+
+// Only with constant weights, which are packed here; the gradient has no kernel of this kind.
+std::optional<Kernel> direct_conv(KernelContext& c) {
+  const Tensor* weights = c.constant(1);
+  if (!weights || c.constant(0) || c.dtype(0) != DType::kFloat || c.precision() != Precision::kFloat)
+    return std::nullopt;
+  const Activation activation = read_activation(c.node());
+  const bool relu = activation.kind == Activation::Kind::kRelu;
+  if (!relu && activation.kind != Activation::Kind::kNone) return std::nullopt;
+  const DirectConvolution direct(sizes_of(Convolution(c, 0, 1)));
+  if (c.out_size(0) == 0 || !direct.suits()) return std::nullopt;
+  Tensor packed(DType::kFloat, {direct.weights_size()});
+  direct.pack(weights->data<float>(), packed.data<float>());
+  const Slot w = c.fixed(std::move(packed)), x = c.in(0), bias = c.has_input(2) ? c.in(2) : Slot{},
+             addend = c.has_input(3) ? c.in(3) : Slot{}, y = c.out(0),
+             work = c.scratch(static_cast<size_t>(direct.work_size()) * sizeof(float));
+  return [=](const Frame& f) {
+    direct.run(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
+               f.at_or_null<const float>(addend), relu, f.at<float>(y), f.at<float>(work));
+  };
 }
 
 std::optional<Kernel> portable_conv_grad(KernelContext& c) {

@@ -6,6 +6,7 @@
 // of weights is stored like the weights.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <optional>
 
 #include "backend/cpu/conv/conv_kernels.h"
@@ -32,6 +33,8 @@ struct DnnlConvolution {
   Shape x, y, w;  // grouped weights have the group as a separate first axis
   int64_t filters;
   bool depthwise;
+  // Images with one column are seen as images with one row, in which oneDNN's kernels find neighbours.
+  bool turned;
   memory::dims strides, dilations, before, after;
 
   DnnlConvolution(const Convolution& conv, DnnlType operands, DnnlType result)
@@ -41,7 +44,9 @@ struct DnnlConvolution {
         y(conv.y),
         w(conv.w),
         filters(conv.w[0]),
-        depthwise(conv.groups > 1 && conv.groups == conv.x[1] && conv.groups == conv.w[0]) {
+        depthwise(conv.groups > 1 && conv.groups == conv.x[1] && conv.groups == conv.w[0]),
+        turned(conv.x.size() == 4 && conv.x[2] > 1 && conv.x[3] == 1 && conv.w[3] == 1 && conv.y[3] == 1 &&
+               conv.window[1].before == 0) {
     if (conv.groups > 1) {
       w[0] /= conv.groups;
       w.insert(w.begin(), conv.groups);
@@ -52,6 +57,20 @@ struct DnnlConvolution {
       before.push_back(a.before);
       after.push_back(a.reach());
     }
+    if (turned) {
+      for (Shape* shape : {&x, &y, &w}) std::swap(shape->end()[-1], shape->end()[-2]);
+      for (memory::dims* values : {&strides, &dilations, &before, &after})
+        std::swap((*values)[0], (*values)[1]);
+    }
+  }
+
+  // From the value's description to the one here, and back.
+  memory::desc turn(const memory::desc& desc) const {
+    if (!turned) return desc;
+    std::vector<int> axes(static_cast<size_t>(desc.get_ndims()));
+    std::iota(axes.begin(), axes.end(), 0);
+    std::swap(axes.end()[-1], axes.end()[-2]);
+    return desc.permute_axes(axes);
   }
 
   // Those offered to the forward pass, wherever X comes from.
@@ -130,9 +149,10 @@ std::optional<Forward> choose_forward(const KernelContext& c, const DnnlConvolut
   Layouts candidates;
   if (c.in_layout(x_at)) {
     if (const auto stored = dnnl_stored(c, x_at, conv.type)) {
-      candidates.emplace_back(*stored, dnnl_any(conv.y, conv.made));
+      const memory::desc x = conv.turn(*stored);
+      candidates.emplace_back(x, dnnl_any(conv.y, conv.made));
       // The depthwise primitives keep the order of X, but only if requested.
-      if (conv.depthwise) candidates.emplace_back(*stored, dnnl_channels_last(conv.y, conv.made));
+      if (conv.depthwise) candidates.emplace_back(x, dnnl_channels_last(conv.y, conv.made));
     }
   }
   for (auto& layouts : conv.usual_layouts()) candidates.push_back(std::move(layouts));
@@ -148,18 +168,19 @@ std::vector<DnnlType> operand_types(const KernelContext& c) {
   return {DnnlType::f32};
 }
 
-// How weights of the given shape at input i are stored, if oneDNN can describe it; otherwise they are
-// requested row-major.
+// How the weights at input i are stored, if oneDNN can describe it; otherwise they are requested row-major.
 struct StoredWeights {
   LayoutPtr layout;
   memory::desc desc;
 
-  StoredWeights(const KernelContext& c, size_t i, const Shape& shape) : desc(dnnl_plain(shape)) {
+  StoredWeights(const KernelContext& c, size_t i, const DnnlConvolution& conv) : desc(dnnl_plain(conv.w)) {
     const LayoutPtr stored = c.in_layout(i);
     if (!stored || !is_dnnl(stored) || stored->bf16()) return;
     // Layouts proposed by a convolution have the group as an axis; others do not.
-    const memory::desc described = dnnl_desc(stored, c.shape(i));
-    if (described.get_dims() != shape) return;
+    const memory::desc given = dnnl_desc(stored, c.shape(i));
+    if (given.get_ndims() != static_cast<int>(conv.w.size())) return;
+    const memory::desc described = conv.turn(given);
+    if (described.get_dims() != conv.w) return;
     layout = stored;
     desc = described;
   }
@@ -168,9 +189,9 @@ struct StoredWeights {
 // The weights (input i) in the layout that a primitive needs: a slot, and the kernel that fills it if they
 // must be converted in each run. They are then converted into `scratch`, which is requested if it is not
 // given.
-Slot fetch_weights(KernelContext& c, size_t i, const Shape& shape, const memory::desc& wanted,
+Slot fetch_weights(KernelContext& c, size_t i, const DnnlConvolution& conv, const memory::desc& wanted,
                    std::vector<Kernel>& kernels, Slot scratch = {}) {
-  const StoredWeights stored(c, i, shape);
+  const StoredWeights stored(c, i, conv);
   const memory::desc& from = stored.desc;
   const Slot weights = c.in(i, stored.layout);
   if (same_bytes(from, wanted)) return weights;
@@ -277,11 +298,11 @@ WinogradValue winograd_result(KernelContext& c, size_t o, const memory::desc& ma
   return {c.out(o, dnnl_layout(made))};
 }
 
-Kernel winograd_forward_kernel(KernelContext& c, const Forward& pd, const WinogradConvolution& found,
-                               bool relu) {
+Kernel winograd_forward_kernel(KernelContext& c, const DnnlConvolution& conv, const Forward& pd,
+                               const WinogradConvolution& found, bool relu) {
   std::vector<Kernel> kernels;
   const WinogradValue x = winograd_operand(c, 0, pd.src_desc());
-  const Slot w = fetch_weights(c, 1, found.weights.get_dims(), found.weights, kernels);
+  const Slot w = fetch_weights(c, 1, conv, found.weights, kernels);
   const Slot bias = c.has_input(2) ? c.in(2) : Slot{};
   const bool add = c.has_input(3);
   const Slot addend = add ? c.in(3, dnnl_layout(pd.dst_desc())) : Slot{};
@@ -306,14 +327,15 @@ Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation
   const bool relu = activation.kind == Activation::Kind::kRelu;
   if (relu || activation.kind == Activation::Kind::kNone)
     if (const auto found = find_winograd(c, conv, pd->src_desc(), pd->dst_desc()))
-      return winograd_forward_kernel(c, *pd, *found, relu);
+      return winograd_forward_kernel(c, conv, *pd, *found, relu);
   std::vector<Kernel> kernels, after;
-  const Slot x = dnnl_operand(c, 0, pd->src_desc(), kernels);
-  const Slot w = fetch_weights(c, 1, conv.w, pd->weights_desc(), kernels);
+  const Slot x = dnnl_operand(c, 0, conv.turn(pd->src_desc()), kernels);
+  const Slot w = fetch_weights(c, 1, conv, pd->weights_desc(), kernels);
   const Slot bias = has_bias ? c.in(2) : Slot{};
-  const LayoutPtr layout = dnnl_layout(pd->dst_desc());
+  const memory::desc made = conv.turn(pd->dst_desc());
+  const LayoutPtr layout = dnnl_layout(made);
   const Slot addend = has_addend ? c.in(3, layout) : Slot{};
-  const Slot y = has_addend ? c.out_inplace(0, {3}, layout) : dnnl_result(c, 0, pd->dst_desc(), after);
+  const Slot y = has_addend ? c.out_inplace(0, {3}, layout) : dnnl_result(c, 0, made, after);
   if (has_addend && addend.index != y.index)
     kernels.push_back([=, bytes = pd->dst_desc().get_size()](const Frame& f) {
       std::memcpy(f.at<std::byte>(y), f.at<std::byte>(addend), bytes);
@@ -337,8 +359,8 @@ Layouts backward_layouts(const KernelContext& c, const DnnlConvolution& conv, co
   if (x && y) candidates.emplace_back(*x, *y);
   if (c.in_layout(0)) {
     if (const auto dy = dnnl_stored(c, 0, conv.type)) {
-      if (x) candidates.emplace_back(*x, *dy);
-      candidates.emplace_back(dnnl_any(conv.x, made), *dy);
+      if (x) candidates.emplace_back(*x, conv.turn(*dy));
+      candidates.emplace_back(dnnl_any(conv.x, made), conv.turn(*dy));
     }
   }
   candidates.emplace_back(dnnl_any(conv.x, made), dnnl_any(conv.y, conv.type));
@@ -362,9 +384,10 @@ struct BackwardShare {
     return scratch;
   }
 
-  Slot fetch(KernelContext& c, const memory::desc& wanted, std::vector<Kernel>& kernels) {
+  Slot fetch(KernelContext& c, const DnnlConvolution& conv, const memory::desc& wanted,
+             std::vector<Kernel>& kernels) {
     if (!slot.defined() || !same_bytes(desc, wanted)) {
-      slot = dnnl_operand(c, 0, wanted, kernels);
+      slot = dnnl_operand(c, 0, conv.turn(wanted), kernels);
       desc = wanted;
     }
     return slot;
@@ -375,9 +398,9 @@ Kernel winograd_data_kernel(KernelContext& c, const DnnlConvolution& conv, const
                             const WinogradConvolution& found, BackwardShare& share) {
   std::vector<Kernel> kernels;
   const WinogradValue dy = winograd_operand(c, 0, pd.diff_dst_desc());
-  const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv.w).desc, found.weights);
-  const Slot w = fetch_weights(c, 2, conv.w, found.weights, kernels,
-                               passes ? share.room(c, conv, found.weights) : Slot{});
+  const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv).desc, found.weights);
+  const Slot w =
+      fetch_weights(c, 2, conv, found.weights, kernels, passes ? share.room(c, conv, found.weights) : Slot{});
   const WinogradValue dx = winograd_result(c, 0, pd.diff_src_desc());
   const Slot scratch = c.scratch(winograd_scratch(found.sizes.turned(), found.threads));
   kernels.push_back([=, s = found.sizes, threads = found.threads](const Frame& f) {
@@ -396,11 +419,11 @@ Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const F
   if (const auto found = find_winograd(c, conv, pd->diff_src_desc(), pd->diff_dst_desc()))
     return winograd_data_kernel(c, conv, *pd, *found, share);
   std::vector<Kernel> kernels, after;
-  const Slot dy = share.fetch(c, pd->diff_dst_desc(), kernels);
-  const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv.w).desc, pd->weights_desc());
-  const Slot w = fetch_weights(c, 2, conv.w, pd->weights_desc(), kernels,
+  const Slot dy = share.fetch(c, conv, pd->diff_dst_desc(), kernels);
+  const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv).desc, pd->weights_desc());
+  const Slot w = fetch_weights(c, 2, conv, pd->weights_desc(), kernels,
                                passes ? share.room(c, conv, pd->weights_desc()) : Slot{});
-  const Slot dx = dnnl_result(c, 0, pd->diff_src_desc(), after);
+  const Slot dx = dnnl_result(c, 0, conv.turn(pd->diff_src_desc()), after);
   kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
                                 {{DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
                                  {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
@@ -414,7 +437,7 @@ Kernel winograd_weights_kernel(KernelContext& c, const DnnlConvolution& conv, co
   std::vector<Kernel> kernels;
   const WinogradValue dy = winograd_operand(c, 0, pd.diff_dst_desc()),
                       x = winograd_operand(c, 1, pd.src_desc());
-  const StoredWeights stored(c, 2, conv.w);
+  const StoredWeights stored(c, 2, conv);
   const Slot dw = c.out(1, stored.layout), db = bias ? c.out(2) : Slot{};
   const bool direct = same_bytes(stored.desc, found.weights);
   const Slot target = direct ? dw : share.room(c, conv, found.weights);
@@ -440,9 +463,9 @@ Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, cons
   if (const auto found = find_winograd(c, conv, pd->src_desc(), pd->diff_dst_desc()))
     return winograd_weights_kernel(c, conv, *pd, *found, bias, share);
   std::vector<Kernel> kernels;
-  const Slot dy = share.fetch(c, pd->diff_dst_desc(), kernels);
-  const Slot x = dnnl_operand(c, 1, pd->src_desc(), kernels);
-  const StoredWeights stored(c, 2, conv.w);
+  const Slot dy = share.fetch(c, conv, pd->diff_dst_desc(), kernels);
+  const Slot x = dnnl_operand(c, 1, conv.turn(pd->src_desc()), kernels);
+  const StoredWeights stored(c, 2, conv);
   const Slot dw = c.out(1, stored.layout), db = bias ? c.out(2) : Slot{};
   const memory::desc made = pd->diff_weights_desc();
   const bool direct = same_bytes(stored.desc, made);

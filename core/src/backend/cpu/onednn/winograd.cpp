@@ -572,7 +572,8 @@ bool suits_winograd(const WinogradSizes& s, int threads) {
   if (s.channels % s.block != 0 || s.filters % s.block != 0) return false;
   const int64_t tiles = tile_count(s);
   return std::min(s.channels, s.filters) >= tuning::kLeastChannels &&
-         tiles >= tuning::kLeastTiles * threads && tiles * s.channels * s.filters >= tuning::kLeastProducts &&
+         s.channels * s.filters >= tuning::kLeastPairs && tiles >= tuning::kLeastTiles * threads &&
+         tiles * s.channels * s.filters >= tuning::kLeastProducts &&
          tiles * tuning::kResultsPerTile <= s.batch * s.rows * s.columns;
 }
 

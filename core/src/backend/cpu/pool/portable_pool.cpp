@@ -186,12 +186,23 @@ template <typename T>
 void global_max(int64_t planes, int64_t points, const T* x, T* y) {
   parallel_for(planes, points, [&](int64_t begin, int64_t end) {
     for (int64_t plane = begin; plane < end; ++plane) {
-      T best = x[plane * points];
-      for (int64_t i = 1; i < points; ++i) {
-        const T value = x[plane * points + i];
-        if (value > best || value != value) best = value;
+      const T* from = x + plane * points;
+      // Several maxima side by side, which the compiler turns into vectors.
+      constexpr int64_t kSide = 16;
+      T best[kSide];
+      bool has_nan = false;
+      std::fill_n(best, kSide, from[0]);
+      int64_t i = 0;
+      for (; i + kSide <= points; i += kSide)
+        for (int64_t k = 0; k < kSide; ++k) {
+          best[k] = from[i + k] > best[k] ? from[i + k] : best[k];
+          has_nan |= from[i + k] != from[i + k];
+        }
+      for (; i < points; ++i) {
+        best[0] = std::max(best[0], from[i]);
+        has_nan |= from[i] != from[i];
       }
-      y[plane] = best;
+      y[plane] = has_nan ? std::numeric_limits<T>::quiet_NaN() : *std::max_element(best, best + kSide);
     }
   });
 }

@@ -1,0 +1,243 @@
+#include "backend/cpu/conv/integer_conv.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/threads.h"
+
+namespace ortrain {
+
+namespace {
+
+int32_t read_code(const uint8_t* code, bool is_signed) {
+  return is_signed ? static_cast<int8_t>(*code) : *code;
+}
+
+// Positions, so many elements apart, that fit in n elements.
+inline int64_t positions(int64_t n, int64_t stride) {
+  return n <= 0 ? 0 : stride == 1 ? n : (n + stride - 1) / stride;
+}
+
+// Without a call, since most runs are short.
+inline void copy_bytes(const uint8_t* from, int64_t n, uint8_t* to) {
+  const auto move = [&](auto unit, int64_t at) {
+    std::memcpy(&unit, from + at, sizeof(unit));
+    std::memcpy(to + at, &unit, sizeof(unit));
+  };
+  // Whole units, the last of which may overlap the one before.
+  const auto all = [&](auto unit) {
+    constexpr int64_t kSize = sizeof(unit);
+    for (int64_t i = 0; i + kSize <= n; i += kSize) move(unit, i);
+    if (n % kSize) move(unit, n - kSize);
+  };
+  struct Wide {
+    uint64_t low, high;
+  };
+  if (n >= 16)
+    all(Wide());
+  else if (n >= 8)
+    all(uint64_t());
+  else if (n >= 4)
+    all(uint32_t());
+  else
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i];
+}
+
+// A run of output points along the innermost axis.
+struct Run {
+  int64_t at, count;  // of the panel's columns
+  int64_t d, h;       // where the windows begin in the input, padding included
+  int64_t w;          // position of the first point along the innermost axis
+};
+
+// The columns of up to kLargestPanel output points of one group of an image.
+class Columns {
+ public:
+  Columns(const ConvSizes& s, const uint8_t* x, uint8_t zero, int64_t begin, int64_t end)
+      : s_(s), x_(x), zero_(zero), width_(end - begin) {
+    const WindowAxis &d = s.window[0], &h = s.window[1], &w = s.window[2];
+    for (int64_t p = begin; p < end;) {
+      const int64_t ow = p % w.output, line = p / w.output, oh = line % h.output, od = line / h.output;
+      const int64_t length = std::min(w.output - ow, end - p);
+      runs_[count_++] = {p - begin, length, od * d.stride - d.before, oh * h.stride - h.before, ow};
+      p += length;
+    }
+  }
+
+  // Writes the rows [begin, end) of the columns to `rows`, which are width() long.
+  void write(int64_t begin, int64_t end, uint8_t* rows) const {
+    const WindowAxis &d = s_.window[0], &h = s_.window[1], &w = s_.window[2];
+    // Divisions take as long as copying a short run.
+    int64_t kw = begin % w.kernel, kh = begin / w.kernel % h.kernel;
+    int64_t kd = begin / w.kernel / h.kernel % d.kernel, c = begin / w.kernel / h.kernel / d.kernel;
+    for (int64_t row = begin; row < end; ++row, rows += width_) {
+      // Output positions [lowest, highest) read inside the input.
+      const int64_t shift = kw * w.dilation - w.before;
+      const int64_t lowest = positions(-shift, w.stride), highest = positions(w.input - shift, w.stride);
+      for (const Run* r = runs_; r != runs_ + count_; ++r) {
+        uint8_t* to = rows + r->at;
+        const int64_t id = r->d + kd * d.dilation, ih = r->h + kh * h.dilation;
+        const int64_t first = std::clamp<int64_t>(lowest - r->w, 0, r->count);
+        const int64_t last = std::clamp<int64_t>(highest - r->w, first, r->count);
+        if (id < 0 || id >= d.input || ih < 0 || ih >= h.input || first == last) {
+          std::fill_n(to, r->count, zero_);
+          continue;
+        }
+        const uint8_t* from =
+            x_ + ((c * d.input + id) * h.input + ih) * w.input + (r->w + first) * w.stride + shift;
+        for (int64_t i = 0; i < first; ++i) to[i] = zero_;
+        if (w.stride == 1)
+          copy_bytes(from, last - first, to + first);
+        else
+          for (int64_t i = first; i < last; ++i) to[i] = from[(i - first) * w.stride];
+        for (int64_t i = last; i < r->count; ++i) to[i] = zero_;
+      }
+      if (++kw == w.kernel) {
+        kw = 0;
+        if (++kh == h.kernel) {
+          kh = 0;
+          if (++kd == d.kernel) kd = 0, ++c;
+        }
+      }
+    }
+  }
+  int64_t width() const { return width_; }
+
+ private:
+  const ConvSizes& s_;
+  const uint8_t* x_;
+  uint8_t zero_;
+  int64_t width_, count_ = 0;
+  Run runs_[kLargestPanel];
+};
+
+// Axes along which every window is the next element are one axis, so that runs are as long as possible.
+ConvSizes merged(ConvSizes s) {
+  for (const WindowAxis& a : s.window)
+    if (a.kernel != 1 || a.stride != 1 || a.before != 0 || a.output != a.input) return s;
+  WindowAxis line;
+  line.input = line.output = s.input_points();
+  s.window = {WindowAxis(), WindowAxis(), line};
+  return s;
+}
+
+}  // namespace
+
+IntegerConvolution::IntegerConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed)
+    : sizes_(merged(sizes)),
+      x_signed_(x_signed),
+      w_signed_(w_signed),
+      depthwise_(sizes.groups == sizes.channels && sizes.groups == sizes.filters),
+      kernels_(integer_kernels()) {
+  const int64_t rows = sizes_.column_rows(), filters = sizes_.filters / sizes_.groups;
+  // Packing a column costs about as much as multiplying it with 16 filters; an instruction multiplies 16.
+  const int64_t work =
+      sizes_.batch * sizes_.groups * sizes_.output_points() * kernels_.words(rows) * (filters + 16) / 16;
+  workers_ = std::clamp<int64_t>(work / kGrain, 1, max_threads());
+  // The packed panel, and the zero point of X for each column.
+  panel_words_ = kernels_.right_words(rows, kernels_.panel) + kernels_.panel;
+  // A line of the input as a stride reads it.
+  if (depthwise_) panel_words_ = sizes_.window[2].output / 4 + 1;
+}
+
+void IntegerConvolution::pack(const uint8_t* w, const uint8_t* w_zeros, bool each, uint32_t* words,
+                              int32_t* sums, int32_t* zeros) const {
+  const int64_t rows = sizes_.column_rows(), width = kernels_.words(rows);
+  if (depthwise_) {
+    for (int64_t i = 0; i < sizes_.filters * rows; ++i)
+      words[i] = static_cast<uint32_t>(read_code(w + i, w_signed_) -
+                                       (w_zeros ? read_code(w_zeros + (each ? i / rows : 0), w_signed_) : 0));
+    return;
+  }
+  parallel_for(sizes_.filters, rows, [&](int64_t begin, int64_t end) {
+    kernels_.pack_left(end - begin, rows, {w + begin * rows, w_signed_, rows}, words + begin * width,
+                       sums + begin);
+    for (int64_t f = begin; f < end; ++f)
+      zeros[f] = kernels_.left_zero(w_signed_, w_zeros ? read_code(w_zeros + (each ? f : 0), w_signed_) : 0);
+  });
+}
+
+void IntegerConvolution::run(const uint8_t* x, uint8_t x_zero, const uint32_t* words, const int32_t* sums,
+                             const int32_t* zeros, const int32_t* bias, int32_t* y, uint32_t* work) const {
+  if (depthwise_) return run_depthwise(x, x_zero, reinterpret_cast<const int32_t*>(words), bias, y, work);
+  const int64_t points = sizes_.output_points(), rows = sizes_.column_rows();
+  const int64_t filters = sizes_.filters / sizes_.groups, width = kernels_.words(rows);
+  const int64_t image_size = sizes_.channels / sizes_.groups * sizes_.input_points();
+  const int64_t panels = (points + kernels_.panel - 1) / kernels_.panel;
+  // With fewer panels than threads, each is packed several times, for parts of the filters.
+  const int64_t all = sizes_.batch * sizes_.groups * panels;
+  const int64_t parts = all > 0 && all < workers_ ? std::min(filters, (workers_ + all - 1) / all) : 1;
+  const int32_t zero = kernels_.right_zero(x_signed_, read_code(&x_zero, x_signed_));
+  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
+    for (int64_t worker = first; worker < past; ++worker) {
+      uint32_t* panel = work + worker * panel_words_;
+      int32_t* column_zeros = reinterpret_cast<int32_t*>(panel + kernels_.right_words(rows, kernels_.panel));
+      std::fill_n(column_zeros, kernels_.panel, zero);
+      const int64_t items = all * parts;
+      for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
+        const int64_t part = i % parts, item = i / parts, image = item / panels;
+        const int64_t from = item % panels * kernels_.panel, to = std::min(from + kernels_.panel, points);
+        const Columns columns(sizes_, x + image * image_size, x_zero, from, to);
+        constexpr int64_t kRows = 32;  // a multiple of the group
+        uint8_t some[kRows * kLargestPanel];
+        for (int64_t row = 0; row < rows; row += kRows) {
+          const int64_t end = std::min(row + kRows, rows);
+          columns.write(row, end, some);
+          kernels_.pack_right(to - from, row, end - row, {some, x_signed_, to - from}, panel);
+        }
+        kernels_.sum_columns(to - from, rows, panel);
+        const int64_t least = filters * part / parts, most = filters * (part + 1) / parts;
+        const int64_t filter = image % sizes_.groups * filters + least;
+        kernels_.multiply({most - least, to - from, rows, words + filter * width, sums + filter,
+                           zeros + filter, bias ? bias + filter : nullptr, panel, column_zeros,
+                           y + (image * filters + least) * points + from, points});
+      }
+    }
+  });
+}
+
+void IntegerConvolution::run_depthwise(const uint8_t* x, uint8_t x_zero, const int32_t* weights,
+                                       const int32_t* bias, int32_t* y, uint32_t* work) const {
+  const WindowAxis &d = sizes_.window[0], &h = sizes_.window[1], &w = sizes_.window[2];
+  const int64_t rows = sizes_.column_rows(), size = h.output * w.output;
+  const int64_t items = sizes_.batch * sizes_.channels * d.output;
+  const int32_t zero = read_code(&x_zero, x_signed_);
+  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
+    for (int64_t worker = first; worker < past; ++worker) {
+      uint8_t* strided = reinterpret_cast<uint8_t*>(work + worker * panel_words_);
+      for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
+        const int64_t od = i % d.output, plane = i / d.output, channel = plane % sizes_.channels;
+        int32_t* to = y + i * size;
+        std::fill_n(to, size, bias ? bias[channel] : 0);
+        const int32_t* weight = weights + channel * rows;
+        for (int64_t row = 0; row < rows; ++row) {
+          const int64_t kw = row % w.kernel, kh = row / w.kernel % h.kernel, kd = row / w.kernel / h.kernel;
+          // Padding is x_zero, so it adds nothing.
+          const int64_t id = od * d.stride + kd * d.dilation - d.before;
+          if (id < 0 || id >= d.input) continue;
+          const int64_t down = kh * h.dilation - h.before, across = kw * w.dilation - w.before;
+          const int64_t top = std::min(positions(-down, h.stride), h.output),
+                        bottom = std::clamp(positions(h.input - down, h.stride), top, h.output);
+          const int64_t left = std::min(positions(-across, w.stride), w.output),
+                        right = std::clamp(positions(w.input - across, w.stride), left, w.output);
+          if (top == bottom || left == right) continue;
+          const int64_t step = h.stride * w.input;
+          const uint8_t* from = x + plane * sizes_.input_points() +
+                                (id * h.input + down + top * h.stride) * w.input + across + left * w.stride;
+          int32_t* sums = to + top * w.output + left;
+          if (w.stride == 1) {
+            kernels_.add_scaled(bottom - top, right - left, {from, x_signed_, step}, zero, weight[row], sums,
+                                w.output);
+            continue;
+          }
+          for (int64_t line = top; line < bottom; ++line, from += step, sums += w.output) {
+            for (int64_t j = 0; j < right - left; ++j) strided[j] = from[j * w.stride];
+            kernels_.add_scaled(1, right - left, {strided, x_signed_, 0}, zero, weight[row], sums, 0);
+          }
+        }
+      }
+    }
+  });
+}
+
+}  // namespace ortrain

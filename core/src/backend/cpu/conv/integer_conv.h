@@ -1,0 +1,44 @@
+// Convolution of 8-bit integers, summed in 32 bits: windows are laid out as columns of a matrix, a panel at a
+// time, and exact products do the rest (backend/cpu/matmul/integer_product.h).
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/matmul/integer_product.h"
+
+namespace ortrain {
+
+// Y = (X - x_zero) * (W - w_zero) + bias. Padding is x_zero.
+class IntegerConvolution {
+ public:
+  IntegerConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed);
+
+  // Elements of the memory that it needs: packed weights with the sums of the filters, and work.
+  int64_t weight_words() const {
+    const int64_t rows = sizes_.column_rows();
+    return sizes_.filters * (depthwise_ ? rows : kernels_.words(rows));
+  }
+  int64_t work_words() const { return workers_ * panel_words_; }
+
+  // W as words, or for depthwise convolutions W - w_zero; the sum of each filter, and its zero point, of
+  // which there is one or one for each filter
+  // (`w_zeros` null: zero).
+  void pack(const uint8_t* w, const uint8_t* w_zeros, bool each, uint32_t* words, int32_t* sums,
+            int32_t* zeros) const;
+  // With weights that pack() has packed; `bias` may be null.
+  void run(const uint8_t* x, uint8_t x_zero, const uint32_t* words, const int32_t* sums, const int32_t* zeros,
+           const int32_t* bias, int32_t* y, uint32_t* work) const;
+
+ private:
+  // One filter for each channel: products of a single row do not pay for laying out windows.
+  void run_depthwise(const uint8_t* x, uint8_t x_zero, const int32_t* weights, const int32_t* bias,
+                     int32_t* y, uint32_t* work) const;
+
+  ConvSizes sizes_;
+  bool x_signed_, w_signed_, depthwise_;
+  IntegerKernels kernels_;
+  int64_t workers_, panel_words_;
+};
+
+}  // namespace ortrain

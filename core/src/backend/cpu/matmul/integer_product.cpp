@@ -1,0 +1,317 @@
+// Machines without AVX2 get vectors here too, as in portable_matmul.cpp.
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/matmul/integer_product.cpp"
+// The per-target passes over this file come first.
+#include <hwy/foreach_target.h>
+
+#include <type_traits>
+
+#include "backend/cpu/matmul/integer_product.h"
+#include "backend/cpu/simd/simd_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+using I32 = hn::CappedTag<int32_t, kLargestPanel / 4>;
+using V32 = Vec<I32>;
+
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+constexpr int64_t kVectors = 4;  // of a panel; with 32 registers: 6 x 4 sums
+#else
+constexpr int64_t kVectors = 2;
+#endif
+
+int64_t Lanes() { return static_cast<int64_t>(hn::Lanes(I32())); }
+
+// How words are multiplied. `rest` is a second part of the sums on processors whose instructions need one.
+
+// Pairs of 16-bit integers, whose products fit in 32 bits.
+struct Pairs {
+  static constexpr int64_t kGroup = 2;
+  static constexpr int32_t kShift = 0;
+
+  static HWY_INLINE void MulAdd(V32 a, V32 b, V32& sum, V32& rest) {
+#if HWY_TARGET == HWY_SCALAR
+    const V32 low_a = hn::ShiftRight<16>(hn::ShiftLeft<16>(a)),
+              low_b = hn::ShiftRight<16>(hn::ShiftLeft<16>(b));
+    sum = hn::Add(sum, hn::Mul(low_a, low_b));
+    rest = hn::Add(rest, hn::Mul(hn::ShiftRight<16>(a), hn::ShiftRight<16>(b)));
+#else
+    const hn::Repartition<int16_t, I32> d;
+    sum = hn::ReorderWidenMulAccumulate(I32(), hn::BitCast(d, a), hn::BitCast(d, b), sum, rest);
+#endif
+  }
+  static HWY_INLINE V32 Total(V32 sum, V32 rest) {
+#if HWY_TARGET == HWY_SCALAR
+    return hn::Add(sum, rest);
+#else
+    return hn::RearrangeToOddPlusEven(sum, rest);
+#endif
+  }
+};
+
+// Four unsigned times four signed integers of 8 bits. Highway 1.0 has no such operation. Signed elements of A
+// and unsigned ones of B are shifted by 128.
+#if HWY_ARCH_X86_64 && (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2)
+#define ORTRAIN_HAS_QUADS 1
+struct Quads {
+  static constexpr int64_t kGroup = 4;
+  static constexpr int32_t kShift = 128;
+
+  static HWY_INLINE void MulAdd(V32 a, V32 b, V32& sum, V32&) {
+#if HWY_TARGET == HWY_AVX3
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+#else
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum.raw) : "x"(a.raw), "x"(b.raw));
+#endif
+  }
+  static HWY_INLINE V32 Total(V32 sum, V32) { return sum; }
+};
+#else
+#define ORTRAIN_HAS_QUADS 0
+#endif
+
+// The bits of element x in a word, at the given place of the group.
+template <typename How, typename Q>
+uint32_t InWord(Q x, int64_t place) {
+  if constexpr (How::kGroup == 4) {
+    return static_cast<uint32_t>(static_cast<uint8_t>(x)) << (8 * place);
+  } else {
+    return static_cast<uint32_t>(static_cast<uint16_t>(static_cast<int16_t>(x))) << (16 * place);
+  }
+}
+
+template <typename How, typename Q>
+void PackLeftOf(int64_t m, int64_t k, const Q* a, int64_t row, uint32_t* packed, int32_t* sums) {
+  constexpr int64_t kGroup = How::kGroup;
+  constexpr int32_t kShift = std::is_signed_v<Q> ? How::kShift : 0;
+  const int64_t words = (k + kGroup - 1) / kGroup;
+  for (int64_t i = 0; i < m; ++i) {
+    const Q* HWY_RESTRICT from = a + i * row;
+    uint32_t* HWY_RESTRICT to = packed + i * words;
+    uint32_t sum = static_cast<uint32_t>(k) * static_cast<uint32_t>(kShift);
+    for (int64_t l = 0; l < k; ++l) sum += static_cast<uint32_t>(from[l]);
+    sums[i] = static_cast<int32_t>(sum);
+    // Adding 128 to a byte inverts its highest bit.
+    const uint32_t flip = kShift ? 0x80808080u : 0;
+    for (int64_t w = 0; w < k / kGroup; ++w) {
+      uint32_t word = 0;
+      for (int64_t g = 0; g < kGroup; ++g) word |= InWord<How>(from[w * kGroup + g], g);
+      to[w] = word ^ flip;
+    }
+    if (k % kGroup) {
+      uint32_t word = 0;
+      for (int64_t g = 0; g < k % kGroup; ++g) word |= InWord<How>(from[k / kGroup * kGroup + g], g);
+      to[words - 1] = word ^ (flip & ((1u << (8 * (k % kGroup))) - 1));
+    }
+  }
+}
+
+template <typename How>
+void PackLeft(int64_t m, int64_t k, Codes a, uint32_t* packed, int32_t* sums) {
+  if (a.is_signed)
+    PackLeftOf<How>(m, k, reinterpret_cast<const int8_t*>(a.data), a.row, packed, sums);
+  else
+    PackLeftOf<How>(m, k, a.data, a.row, packed, sums);
+}
+
+// The compiler vectorizes these loops.
+template <typename How, typename Q>
+void PackRightOf(int64_t n, int64_t begin, int64_t count, const Q* b, int64_t row, uint32_t* panel) {
+  constexpr int64_t kGroup = How::kGroup;
+  const uint32_t flip = How::kShift && !std::is_signed_v<Q> ? 0x80808080u : 0;
+  const int64_t lanes = Lanes(), stored = (n + lanes - 1) / lanes * lanes;
+  for (int64_t l = 0; l < count; l += kGroup) {
+    uint32_t* HWY_RESTRICT to = panel + (begin + l) / kGroup * stored;
+    const Q* HWY_RESTRICT b0 = b + l * row;
+    if (l + kGroup <= count) {
+      const Q* HWY_RESTRICT b1 = b0 + row;
+      if constexpr (kGroup == 4) {
+        const Q *HWY_RESTRICT b2 = b1 + row, *HWY_RESTRICT b3 = b2 + row;
+        for (int64_t j = 0; j < n; ++j)
+          to[j] = (InWord<How>(b0[j], 0) | InWord<How>(b1[j], 1) | InWord<How>(b2[j], 2) |
+                   InWord<How>(b3[j], 3)) ^
+                  flip;
+      } else {
+        for (int64_t j = 0; j < n; ++j) to[j] = InWord<How>(b0[j], 0) | InWord<How>(b1[j], 1);
+      }
+    } else {
+      const uint32_t some = flip & ((1u << (8 * (count - l))) - 1);
+      for (int64_t j = 0; j < n; ++j) {
+        uint32_t word = 0;
+        for (int64_t g = 0; g < count - l; ++g) word |= InWord<How>(b0[g * row + j], g);
+        to[j] = word ^ some;
+      }
+    }
+    for (int64_t j = n; j < stored; ++j) to[j] = 0;
+  }
+}
+
+template <typename How>
+void PackRight(int64_t n, int64_t begin, int64_t count, Codes b, uint32_t* panel) {
+  if (b.is_signed)
+    PackRightOf<How>(n, begin, count, reinterpret_cast<const int8_t*>(b.data), b.row, panel);
+  else
+    PackRightOf<How>(n, begin, count, b.data, b.row, panel);
+}
+
+template <typename How>
+void SumColumns(int64_t n, int64_t k, uint32_t* panel) {
+  const I32 d;
+  const int64_t lanes = Lanes(), stored = (n + lanes - 1) / lanes * lanes;
+  const int64_t words = (k + How::kGroup - 1) / How::kGroup;
+  const V32 ones = hn::Set(d, How::kGroup == 4 ? 0x01010101 : 0x00010001);
+  int32_t* to = reinterpret_cast<int32_t*>(panel);
+  for (int64_t j = 0; j < stored; j += lanes) {
+    V32 sum = hn::Zero(d), rest = sum;
+    for (int64_t w = 0; w < words; ++w) How::MulAdd(ones, hn::LoadU(d, to + w * stored + j), sum, rest);
+    hn::StoreU(How::Total(sum, rest), d, to + words * stored + j);
+  }
+}
+
+// R rows times V vectors of columns; the first row is `row`, the first column of the panel is `column`.
+template <typename How, int R, int V>
+HWY_INLINE void Tile(const IntegerPart& p, int64_t words, int64_t stored, int64_t row, int64_t column) {
+  const I32 d;
+  const int64_t lanes = Lanes();
+  const int32_t* a = reinterpret_cast<const int32_t*>(p.left) + row * words;
+  const int32_t* b = reinterpret_cast<const int32_t*>(p.panel) + column;
+#define ORTRAIN_EACH_OF(r) ORTRAIN_SUM(r, 0) ORTRAIN_SUM(r, 1) ORTRAIN_SUM(r, 2) ORTRAIN_SUM(r, 3)
+#define ORTRAIN_EACH_SUM \
+  ORTRAIN_EACH_OF(0)     \
+  ORTRAIN_EACH_OF(1) ORTRAIN_EACH_OF(2) ORTRAIN_EACH_OF(3) ORTRAIN_EACH_OF(4) ORTRAIN_EACH_OF(5)
+#define ORTRAIN_SUM(r, v) V32 c##r##v = hn::Zero(d), e##r##v = c##r##v;
+  ORTRAIN_EACH_SUM
+#undef ORTRAIN_SUM
+  for (int64_t w = 0; w < words; ++w, b += stored) {
+    const V32 b0 = hn::LoadU(d, b);
+    V32 b1 = b0, b2 = b0, b3 = b0;
+    if constexpr (V > 1) b1 = hn::LoadU(d, b + lanes);
+    if constexpr (V > 2) b2 = hn::LoadU(d, b + 2 * lanes);
+    if constexpr (V > 3) b3 = hn::LoadU(d, b + 3 * lanes);
+#define ORTRAIN_ROW(r)                                         \
+  if constexpr (R > r) {                                       \
+    const V32 x = hn::Set(d, a[r * words + w]);                \
+    How::MulAdd(x, b0, c##r##0, e##r##0);                      \
+    if constexpr (V > 1) How::MulAdd(x, b1, c##r##1, e##r##1); \
+    if constexpr (V > 2) How::MulAdd(x, b2, c##r##2, e##r##2); \
+    if constexpr (V > 3) How::MulAdd(x, b3, c##r##3, e##r##3); \
+  }
+    ORTRAIN_ROW(0)
+    ORTRAIN_ROW(1)
+    ORTRAIN_ROW(2)
+    ORTRAIN_ROW(3)
+    ORTRAIN_ROW(4)
+    ORTRAIN_ROW(5)
+#undef ORTRAIN_ROW
+  }
+  // Now b is the row of sums.
+  const auto finish = [&](int64_t r, int64_t v, V32 sum) HWY_ATTR {
+    const int64_t i = row + r, j = column + v * lanes;
+    const uint32_t zero = static_cast<uint32_t>(p.left_zeros[i]);
+    const uint32_t rest = zero * static_cast<uint32_t>(p.k) - static_cast<uint32_t>(p.sums[i]);
+    sum = hn::Sub(sum, hn::Mul(hn::Set(d, p.left_zeros[i]), hn::LoadU(d, b + v * lanes)));
+    sum = hn::Add(sum, hn::Mul(hn::Set(d, static_cast<int32_t>(rest)), hn::LoadU(d, p.right_zeros + j)));
+    if (p.bias) sum = hn::Add(sum, hn::Set(d, p.bias[i]));
+    StoreUpTo(sum, d, p.y + i * p.y_row + j, p.n - j);
+  };
+#define ORTRAIN_SUM(r, v) \
+  if constexpr (R > r && V > v) finish(r, v, How::Total(c##r##v, e##r##v));
+  ORTRAIN_EACH_SUM
+#undef ORTRAIN_SUM
+#undef ORTRAIN_EACH_SUM
+#undef ORTRAIN_EACH_OF
+}
+
+template <typename How, int V>
+void Rows(const IntegerPart& p, int64_t words, int64_t stored, int64_t column) {
+  int64_t i = 0;
+  for (; i + 6 <= p.m; i += 6) Tile<How, 6, V>(p, words, stored, i, column);
+  for (; i + 4 <= p.m; i += 4) Tile<How, 4, V>(p, words, stored, i, column);
+  for (; i + 2 <= p.m; i += 2) Tile<How, 2, V>(p, words, stored, i, column);
+  for (; i < p.m; ++i) Tile<How, 1, V>(p, words, stored, i, column);
+}
+
+template <typename How>
+void Multiply(const IntegerPart& p) {
+  const int64_t lanes = Lanes(), stored = (p.n + lanes - 1) / lanes * lanes;
+  const int64_t words = (p.k + How::kGroup - 1) / How::kGroup;
+  for (int64_t j = 0; j < stored;) {
+    const int64_t left = (stored - j) / lanes;
+    if (kVectors >= 4 && left >= 4) {
+      Rows<How, 4>(p, words, stored, j);
+      j += 4 * lanes;
+    } else if (left >= 2) {
+      Rows<How, 2>(p, words, stored, j);
+      j += 2 * lanes;
+    } else {
+      Rows<How, 1>(p, words, stored, j);
+      j += lanes;
+    }
+  }
+}
+
+template <typename Q>
+void AddScaledOf(int64_t lines, int64_t n, const Q* x, int64_t x_row, int32_t zero, int32_t factor,
+                 int32_t* y, int64_t y_row) {
+  const I32 d;
+  const hn::Rebind<Q, I32> codes;
+  const int64_t lanes = Lanes();
+  const V32 z = hn::Set(d, zero), f = hn::Set(d, factor);
+  for (; lines > 0; --lines, x += x_row, y += y_row) {
+    int64_t j = 0;
+    for (; j + lanes <= n; j += lanes) {
+      const V32 v = hn::Sub(hn::PromoteTo(d, hn::LoadU(codes, x + j)), z);
+      hn::StoreU(hn::Add(hn::LoadU(d, y + j), hn::Mul(v, f)), d, y + j);
+    }
+    if (j == n) continue;
+    const V32 v = hn::Sub(hn::PromoteTo(d, LoadUpTo(codes, x + j, n - j)), z);
+    StoreUpTo(hn::Add(LoadUpTo(d, y + j, n - j), hn::Mul(v, f)), d, y + j, n - j);
+  }
+}
+
+void AddScaled(int64_t lines, int64_t n, Codes x, int32_t zero, int32_t factor, int32_t* y, int64_t y_row) {
+  if (x.is_signed)
+    AddScaledOf(lines, n, reinterpret_cast<const int8_t*>(x.data), x.row, zero, factor, y, y_row);
+  else
+    AddScaledOf(lines, n, x.data, x.row, zero, factor, y, y_row);
+}
+
+template <typename How>
+IntegerKernels KernelsOf() {
+  return {How::kGroup,    Lanes(),         kVectors * Lanes(), How::kShift, PackLeft<How>,
+          PackRight<How>, SumColumns<How>, Multiply<How>,      AddScaled};
+}
+
+IntegerKernels FindIntegerKernels(bool quads) {
+#if ORTRAIN_HAS_QUADS
+#if HWY_TARGET == HWY_AVX3
+  if (quads && __builtin_cpu_supports("avx512vnni")) return KernelsOf<Quads>();
+#else
+  if (quads && __builtin_cpu_supports("avxvnni")) return KernelsOf<Quads>();
+#endif
+#endif
+  (void)quads;
+  return KernelsOf<Pairs>();
+}
+#undef ORTRAIN_HAS_QUADS
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ortrain {
+namespace {
+HWY_EXPORT(FindIntegerKernels);
+}
+
+IntegerKernels integer_kernels(bool quads) { return HWY_DYNAMIC_DISPATCH(FindIntegerKernels)(quads); }
+
+}  // namespace ortrain
+#endif

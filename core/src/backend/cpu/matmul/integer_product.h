@@ -1,0 +1,78 @@
+// Exact products of 8-bit integers, Y = (A - a_zero) (B - b_zero), summed in 32 bits, which wrap around.
+//
+// Both operands are packed first: the rows of A, and the columns of B in panels. Neighbours along k form a
+// word of 32 bits, four as 8-bit integers where the processor multiplies those (VNNI), else two as 16-bit
+// integers. The instructions for pairs of 8-bit integers that older processors have are not used, because
+// their sums saturate. Zero points are not subtracted, but accounted for afterwards:
+//
+//   sum (a - s) (b - t) = sum a b - s sum b - t (sum a - k s)
+#pragma once
+
+#include <cstdint>
+
+namespace ortrain {
+
+inline constexpr int64_t kLargestPanel = 256;  // columns, on any processor
+
+// 8-bit integers in memory, row-major; signed ones are int8_t.
+struct Codes {
+  const uint8_t* data;
+  bool is_signed;
+  int64_t row;  // elements from one row to the next
+};
+
+// A part of a product: m rows of a packed A times a panel of a packed B.
+struct IntegerPart {
+  int64_t m, n, k;
+  const uint32_t* left;
+  // For each row: the sum of its elements, its zero point (IntegerKernels::left_zero), and what is added to
+  // it (null: nothing).
+  const int32_t *sums, *left_zeros, *bias;
+  const uint32_t* panel;
+  // Of the columns (IntegerKernels::right_zero), up to a whole vector.
+  const int32_t* right_zeros;
+  int32_t* y;
+  int64_t y_row;
+};
+
+// The kernels for a processor.
+struct IntegerKernels {
+  int64_t group;  // elements in a word
+  int64_t lanes;  // columns of B in a vector
+  int64_t panel;  // columns of a panel; the last one has as many whole vectors as it needs
+  int32_t shift;  // added to the signed elements of A and subtracted from the unsigned ones of B
+
+  int32_t left_zero(bool is_signed, int32_t zero) const { return is_signed ? zero + shift : zero; }
+  int32_t right_zero(bool is_signed, int32_t zero) const { return is_signed ? zero : zero - shift; }
+  // Words of a row of A or a column of B.
+  int64_t words(int64_t k) const { return (k + group - 1) / group; }
+  // Columns up to a whole vector.
+  int64_t whole(int64_t n) const { return (n + lanes - 1) / lanes * lanes; }
+  // Words of n columns of a packed B, and so also where the panel that begins with column n lies: the panels,
+  // each with the sums of its columns as a last row.
+  int64_t right_words(int64_t k, int64_t n) const { return (words(k) + 1) * whole(n); }
+
+  // m rows of k elements as words, and the sums of the rows.
+  void (*pack_left)(int64_t m, int64_t k, Codes a, uint32_t* packed, int32_t* sums);
+  // The rows [begin, begin + count) of a panel of n columns; `begin` is a multiple of the group, and b begins
+  // with these rows.
+  void (*pack_right)(int64_t n, int64_t begin, int64_t count, Codes b, uint32_t* panel);
+  // The last row of a panel.
+  void (*sum_columns)(int64_t n, int64_t k, uint32_t* panel);
+  void (*multiply)(const IntegerPart& part);
+  // y += (x - zero) factor, for so many lines of n elements.
+  void (*add_scaled)(int64_t lines, int64_t n, Codes x, int32_t zero, int32_t factor, int32_t* y,
+                     int64_t y_row);
+
+  // The panel of n columns that begins with the given one, of B [k, ...].
+  void pack_panel(int64_t column, int64_t n, int64_t k, Codes b, uint32_t* packed) const {
+    uint32_t* to = packed + right_words(k, column);
+    pack_right(n, 0, k, {b.data + column, b.is_signed, b.row}, to);
+    sum_columns(n, k, to);
+  }
+};
+
+// Those of this processor. Tests also ask for the ones that it would have without VNNI.
+IntegerKernels integer_kernels(bool with_vnni = true);
+
+}  // namespace ortrain

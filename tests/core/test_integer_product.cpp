@@ -1,0 +1,73 @@
+// Products of 8-bit integers, on every instruction set of this machine, compared with sums of 64 bits.
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/matmul/integer_product.h"
+#include "catch.h"
+#include "targets.h"
+
+using namespace ortrain;
+
+namespace {
+
+int64_t value(uint8_t code, bool is_signed) { return is_signed ? static_cast<int8_t>(code) : code; }
+
+void check(const IntegerKernels& kernels, int64_t m, int64_t n, int64_t k, bool a_signed, bool b_signed) {
+  std::mt19937 random(static_cast<unsigned>(m * 1000 + n * 10 + k));
+  // Zero and the extremes of both types, of which 255 is also -1.
+  const uint8_t codes[] = {0, 127, 128, 255};
+  const auto some = [&](int64_t count) {
+    std::vector<uint8_t> v(static_cast<size_t>(count));
+    for (uint8_t& code : v) code = codes[random() % 4];
+    return v;
+  };
+  const int64_t a_row = k + 3, b_row = n + 5;
+  const std::vector<uint8_t> a = some(m * a_row), b = some(k * b_row), a_zero = some(m), b_zero = some(n);
+
+  std::vector<uint32_t> left(static_cast<size_t>(m * kernels.words(k)));
+  std::vector<uint32_t> right(static_cast<size_t>(kernels.right_words(k, n)));
+  std::vector<int32_t> sums(static_cast<size_t>(m)), left_zeros = sums, bias = sums, y(sums.size() * n);
+  std::vector<int32_t> right_zeros(static_cast<size_t>(kernels.whole(n)));
+  for (size_t i = 0; i < sums.size(); ++i) {
+    left_zeros[i] = kernels.left_zero(a_signed, static_cast<int32_t>(value(a_zero[i], a_signed)));
+    bias[i] = static_cast<int32_t>(i * 1000);
+  }
+  for (size_t j = 0; j < b_zero.size(); ++j)
+    right_zeros[j] = kernels.right_zero(b_signed, static_cast<int32_t>(value(b_zero[j], b_signed)));
+  kernels.pack_left(m, k, {a.data(), a_signed, a_row}, left.data(), sums.data());
+  for (int64_t column = 0; column < n; column += kernels.panel) {
+    const int64_t count = std::min(kernels.panel, n - column);
+    kernels.pack_panel(column, count, k, {b.data(), b_signed, b_row}, right.data());
+    kernels.multiply({m, count, k, left.data(), sums.data(), left_zeros.data(), bias.data(),
+                      right.data() + kernels.right_words(k, column), right_zeros.data() + column,
+                      y.data() + column, n});
+  }
+  bool same = true;
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      const size_t row = static_cast<size_t>(i), at = static_cast<size_t>(j);
+      int64_t sum = bias[row];
+      for (int64_t l = 0; l < k; ++l)
+        sum += (value(a[static_cast<size_t>(i * a_row + l)], a_signed) - value(a_zero[row], a_signed)) *
+               (value(b[static_cast<size_t>(l * b_row + j)], b_signed) - value(b_zero[at], b_signed));
+      same = same && y[static_cast<size_t>(i * n + j)] == static_cast<int32_t>(sum);
+    }
+  CHECK(same);
+}
+
+}  // namespace
+
+TEST_CASE("products of 8-bit integers are exact on every instruction set") {
+  on_every_target([] {
+    for (const bool with_vnni : {true, false}) {
+      const IntegerKernels kernels = integer_kernels(with_vnni);
+      INFO(kernels.group << " elements in a word");
+      for (const bool a_signed : {false, true})
+        for (const bool b_signed : {false, true})
+          for (const int64_t k : {0, 1, 2, 3, 4, 5, 7, 260})
+            for (const auto& [m, n] : {std::pair<int64_t, int64_t>{1, 1}, {7, 3}, {13, 70}, {4, 131}})
+              check(kernels, m, n, k, a_signed, b_signed);
+    }
+  });
+}
