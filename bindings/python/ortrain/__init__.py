@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from ortrain import _main_interpreter, _ortrain  # in this order
+from ortrain import _interrupt, _main_interpreter, _ortrain  # in this order
 from ortrain._ortrain import OrtValue, __version__
 from ortrain.adapters import AdapterFormat, LoraAdapter
 from ortrain.api.generated.enums import (
@@ -128,7 +128,7 @@ __all__ = [
     "unregister_execution_provider_library",
 ]
 
-del _main_interpreter
+del _interrupt, _main_interpreter
 
 
 def set_seed(seed: int) -> None:
