@@ -2,7 +2,7 @@
 // clang-format off
 /**
  * \file
- * The general calls of ortrain, with the binary interface of onnxruntime up to version 1.30.
+ * The general calls of ortrain, with the binary interface of onnxruntime up to version 1.32.
  *
  * A program starts with OrtGetApiBase()->GetApi(ORT_API_VERSION). Calls that can fail return a status, null when
  * they succeeded; the caller releases it. Handles are released with their own release call. Names and buffers that a
@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 /** The newest version of the tables that this header describes. */
-#define ORT_API_VERSION 30
+#define ORT_API_VERSION 32
 
 /** The version of this library. */
 #define ORTRAIN_VERSION "0.1.0"
@@ -160,7 +160,7 @@ typedef enum OrtCustomOpInputOutputCharacteristic ORT_OF_INT {
   INPUT_OUTPUT_VARIADIC = 2  /**< It is the last, and any number may follow. */
 } OrtCustomOpInputOutputCharacteristic;
 
-/** Element types of tensors, with the numbers of ONNX TensorProto.DataType. */
+/** Element types of tensors, with the numbers of ONNX TensorProto.DataType except for three. */
 typedef enum ONNXTensorElementDataType ORT_OF_INT {
   ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED = 0,  /**< No type. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT = 1,  /**< IEEE 754, 32 bits. */
@@ -186,9 +186,9 @@ typedef enum ONNXTensorElementDataType ORT_OF_INT {
   ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT4 = 21,  /**< Unsigned, 4 bits, two per byte. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4 = 22,  /**< Signed, 4 bits, two per byte. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT4E2M1 = 23,  /**< 4 bits, 2 of them exponent, two per byte. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0 = 24,  /**< 8 bits, all of them exponent. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2 = 25,  /**< Unsigned, 2 bits, four per byte. */
-  ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2 = 26,  /**< Signed, 2 bits, four per byte. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2 = 24,  /**< Unsigned, 2 bits, four per byte. 25 in ONNX. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2 = 25,  /**< Signed, 2 bits, four per byte. 26 in ONNX. */
+  ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0 = 26,  /**< 8 bits, all of them exponent. 24 in ONNX. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT6E2M3 = 27,  /**< 6 bits, 2 of them exponent, four per three bytes. */
   ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT6E3M2 = 28  /**< 6 bits, 3 of them exponent, four per three bytes. */
 } ONNXTensorElementDataType;
@@ -350,6 +350,13 @@ typedef enum OrtCompileApiFlags ORT_OF_INT {
   OrtCompileApiFlags_ERROR_IF_OUTPUT_FILE_EXISTS = 2  /**< Fail if the output file exists. */
 } OrtCompileApiFlags;
 
+/** Which weights compiled nodes leave to the model that they were compiled from. */
+typedef enum OrtWeightlessSupport ORT_OF_INT {
+  OrtWeightlessSupport_NONE = 0,  /**< None. */
+  OrtWeightlessSupport_EXTERNAL_ONLY = 1,  /**< Those that are stored in files beside the model. */
+  OrtWeightlessSupport_ALL = 2  /**< All. */
+} OrtWeightlessSupport;
+
 typedef struct OrtThreadPoolParams OrtThreadPoolParams;
 typedef struct OrtTensorRTProviderOptionsV2 OrtTensorRTProviderOptionsV2;
 typedef struct OrtCUDAProviderOptionsV2 OrtCUDAProviderOptionsV2;
@@ -365,6 +372,7 @@ typedef struct OrtMIGraphXProviderOptions OrtMIGraphXProviderOptions;
 typedef struct OrtOpenVINOProviderOptions OrtOpenVINOProviderOptions;
 typedef struct OrtEpApi OrtEpApi;
 typedef struct OrtInteropApi OrtInteropApi;
+typedef struct OrtModelPackageApi OrtModelPackageApi;
 typedef struct OrtEpAssignedSubgraph OrtEpAssignedSubgraph;
 typedef struct OrtEpAssignedNode OrtEpAssignedNode;
 typedef struct OrtThreadPoolCallbacksConfig OrtThreadPoolCallbacksConfig;
@@ -377,6 +385,8 @@ typedef OrtStatus* (*EpSelectionDelegate)(const OrtEpDevice** ep_devices, size_t
 typedef void (*OrtExperimentalFnPtr)(void);
 typedef OrtStatus* (*OrtWriteBufferFunc)(void* state, const void* buffer, size_t buffer_num_bytes);
 typedef OrtStatus* (*OrtGetInitializerLocationFunc)(void* state, const char* initializer_name, const OrtValue* initializer_value, const OrtExternalInitializerInfo* external_info, OrtExternalInitializerInfo** new_external_info);
+typedef OrtStatus* (*OrtReadNamedBufferFunc)(void* state, const char* name, OrtAllocator* allocator, void** buffer, size_t* data_size);
+typedef OrtStatus* (*OrtWriteNamedBufferFunc)(void* state, const char* name, const void* buffer, size_t buffer_num_bytes);
 
 /** Receives log messages. May be called from any thread, and must not throw. */
 typedef void(ORT_API_CALL* OrtLoggingFunction)(void* param, OrtLoggingLevel severity, const char* category, const char* logid, const char* code_location, const char* message);
@@ -487,17 +497,17 @@ struct OrtApiBase {
    */
   const OrtApi*(ORT_API_CALL* GetApi)(uint32_t version)NO_EXCEPTION;
   /** The onnxruntime version whose interface is provided, then + and the version of this library, as in
-   * 1.30.0+ortrain.0.1.0. Valid for the lifetime of the process.
+   * 1.32.0+ortrain.0.1.0. Valid for the lifetime of the process.
    */
   const char*(ORT_API_CALL* GetVersionString)(void)NO_EXCEPTION;
 };
 
 /** The general calls: status, environment, options, memory, tensors and forward sessions.
  * OrtGetApiBase()->GetApi(version) returns this table. Its slots are those of the released onnxruntime
- * 1.30, so a program compiled against the headers of onnxruntime 1.19 to 1.30 finds every call where
+ * 1.32, so a program compiled against the headers of onnxruntime 1.19 to 1.32 finds every call where
  * it expects it. A slot without an implementation returns a status ORT_NOT_IMPLEMENTED that names the
- * call; no slot is null. GetEpApi and GetInteropApi return null, which clients take to mean that the
- * library has no such table.
+ * call; no slot is null. GetEpApi, GetInteropApi and GetModelPackageApi return null, which clients
+ * take to mean that the library has no such table.
  */
 struct OrtApi {
   /** Creates a status, for callbacks that must return one.
@@ -4230,6 +4240,29 @@ struct OrtApi {
   /** Slot 424, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetWeightlessSourceModelBuffer)(OrtSessionOptions* options, const void* source_model_data, size_t source_model_data_length) NO_EXCEPTION;
 
+  /** Memory for an output if it exists already, without allocating any.
+   *
+   * An output has no memory before KernelContext_GetOutput() was called for it, because its shape is not
+   * known before.
+   *
+   * \param[in] context The run of the kernel.
+   * \param[in] output_index Index, from 0. In elements.
+   * \param[out] output The value that KernelContext_GetOutput() returned, valid during the run,
+   *     otherwise null.
+   * \retval ORT_INVALID_ARGUMENT when there is no such index.
+   * \since version 30
+   */
+  OrtStatus*(ORT_API_CALL* KernelContext_GetPreallocatedOutput)(const OrtKernelContext* context, size_t output_index, OrtValue** output) NO_EXCEPTION;
+
+  /** Slot 426, not implemented. */
+  OrtStatus*(ORT_API_CALL* SessionOptionsSetEpContextDataReadFunc)(OrtSessionOptions* options, OrtReadNamedBufferFunc read_func, void* state) NO_EXCEPTION;
+
+  /** Slot 427, not implemented. */
+  const OrtModelPackageApi*(ORT_API_CALL* GetModelPackageApi)(void) NO_EXCEPTION;
+
+  /** Slot 428, not implemented. */
+  OrtStatus*(ORT_API_CALL* EpDevice_GetMemoryCapacity)(const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type, size_t* first_capacity, size_t* second_capacity) NO_EXCEPTION;
+
 };
 
 /** Compiling models ahead of time. OrtApi::GetCompileApi() returns this table. */
@@ -4388,6 +4421,49 @@ struct OrtCompileApi {
    * \since version 29
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetWeightlessEnabled)(OrtModelCompilationOptions* model_compile_options, bool use_weightless) NO_EXCEPTION;
+
+  /** Slot 16, not implemented. */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetEpContextDataWriteFunc)(OrtModelCompilationOptions* model_compile_options, OrtWriteNamedBufferFunc write_func, void* state) NO_EXCEPTION;
+
+  /** Has large initializers written to memory, for models that are compiled without files.
+   *
+   * Replaces the file of ModelCompilationOptions_SetOutputModelExternalInitializersFile(), which
+   * replaces the memory in turn. Sessions get the initializers through
+   * AddExternalInitializersFromFilesInMemory().
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] logical_file_name The name of the file that the model states, a relative path.
+   * \param[in] initializer_size_threshold The size above which initializers are stored there. In bytes.
+   * \param[in] allocator Where the memory comes from.
+   * \param[out] output_buffer Receives the initializers when the model is compiled; null if there are
+   *     none of that size. A compilation that fails leaves it as it is. Freed with the allocator.
+   * \param[out] output_buffer_size Receives their size. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the name is empty or absolute.
+   * \since version 31
+   */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelExternalInitializersBuffer)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* logical_file_name, size_t initializer_size_threshold, OrtAllocator* allocator, void** output_buffer, size_t* output_buffer_size) NO_EXCEPTION;
+
+  /** Where initializers begin in the file or memory beside the model, so that they can be mapped. 64
+   * bytes by default.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] alignment A power of two, of which every offset is a multiple; 0 for the default. In
+   *     bytes.
+   * \param[in] minimum_size The size from which initializers are aligned so. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the alignment is neither 0 nor a power of two, or is 2 to the
+   *     power of 63.
+   * \since version 31
+   */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelExternalInitializersAlignment)(OrtModelCompilationOptions* model_compile_options, size_t alignment, size_t minimum_size) NO_EXCEPTION;
+
+  /** Which weights compiled nodes would leave out. There are none.
+   *
+   * \param[in] model_compile_options The options.
+   * \param[in] mode Not used.
+   * \retval ORT_INVALID_ARGUMENT when there is no such mode.
+   * \since version 32
+   */
+  OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetWeightlessMode)(OrtModelCompilationOptions* model_compile_options, OrtWeightlessSupport mode) NO_EXCEPTION;
 
 };
 

@@ -36,7 +36,7 @@ def check_client(program: Program, folder: Path) -> None:
     ran = program.run([FIXTURE, batch])
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout[-2000:] + ran.stderr
     lines = [line.split() for line in ran.stdout.splitlines()]
-    assert lines[0][1].startswith("1.30.0")
+    assert lines[0][1].startswith("1.32.0")
     outputs = [float(value) for kind, value in lines if kind == "output"]
     session = onnxruntime.InferenceSession(
         FIXTURE / "exported_after.onnx", providers=["CPUExecutionProvider"]

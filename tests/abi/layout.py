@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TABLES = ("OrtApi", "OrtCompileApi", "OrtModelEditorApi", "OrtTrainingApi")
-LAST_SLOT = {19: 279, 23: 389, 30: 424}
-"""The last slot of `OrtApi` in some releases of onnxruntime, 1.19 to 1.30."""
+LAST_SLOT = {19: 279, 23: 389, 30: 425, 32: 428}
+"""The last slot of `OrtApi` in some releases of onnxruntime, 1.19 to 1.32."""
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 BUILT_IN = {"const", "void", "char", "int", "float", "bool", "size_t", "ORTCHAR_T"}
@@ -75,7 +75,7 @@ def is_function(name: str) -> bool:
     return bool(re.search(r"(Fn|FnPtr|Func|Function|Delegate)$", name))
 
 
-def header(last_slot: int = LAST_SLOT[30]) -> str:
+def header(last_slot: int = LAST_SLOT[32]) -> str:
     """The header of a release whose `OrtApi` ends with that slot."""
     tables = {table: slots(table) for table in TABLES}
     tables["OrtApi"] = tables["OrtApi"][: last_slot + 1]

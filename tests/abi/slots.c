@@ -155,7 +155,7 @@ static void library_calls(void) {
   OK(ORT(ReleaseAvailableProviders)(providers, count));
   CHECK(strstr(ORT(GetBuildInfoString)(), "ortrain") != NULL);
   training_api = ORT(GetTrainingApi)(30);
-  CHECK(training_api != NULL && ort_api->GetTrainingApi(31) == NULL && ort_api->GetTrainingApi(0) == NULL);
+  CHECK(training_api != NULL && ort_api->GetTrainingApi(33) == NULL && ort_api->GetTrainingApi(0) == NULL);
   CHECK(ORT(GetCompileApi)() != NULL && ORT(GetModelEditorApi)() != NULL);
 }
 
@@ -867,7 +867,7 @@ static void training_calls(const char* scratch) {
 // Arguments: the folder of the recorded run, and one to write to.
 int main(int argc, char** argv) {
   if (argc != 3 || chdir(argv[1]) != 0) return 2;
-  ort_api = OrtGetApiBase()->GetApi(30);
+  ort_api = OrtGetApiBase()->GetApi(32);
   CHECK(ort_api != NULL);
   const void* const* slot = (const void* const*)ort_api;
   for (size_t i = 0; i < sizeof(OrtApi) / sizeof(void*); ++i) CHECK(slot[i] != NULL);

@@ -35,9 +35,11 @@ def fake_release(folder: Path, version: str) -> Path:
     return library
 
 
-@pytest.mark.parametrize("version", ["1.19.0", "1.19.2", "1.20.1", "1.23.2", "1.27.0", "1.30.0", "1.30.1"])
+@pytest.mark.parametrize(
+    "version", ["1.19.0", "1.19.2", "1.20.1", "1.23.2", "1.27.0", "1.30.1", "1.32.0", "1.32.1"]
+)
 def test_a_program_linked_with_a_release_trains(version: str, aliases: Path, tmp_path: Path) -> None:
-    release = 19 if version < "1.23" else 23 if version < "1.30" else 30
+    release = 19 if version < "1.23" else 23 if version < "1.30" else 30 if version < "1.32" else 32
     program = compile_client(tmp_path, release, [str(fake_release(tmp_path, version))])
     symbols = subprocess.run(
         [tool("objdump", "binutils"), "-T", program.command[0]], capture_output=True, text=True
@@ -50,9 +52,9 @@ def test_a_program_linked_with_a_release_trains(version: str, aliases: Path, tmp
 def test_a_program_linked_with_the_alias_trains(found_by: str, aliases: Path, tmp_path: Path) -> None:
     link = [f"-L{aliases}", "-lonnxruntime", f"-Wl,-rpath-link,{aliases}"]
     if found_by == "the program's own path":
-        program = compile_client(tmp_path, 30, [*link, f"-Wl,-rpath,{aliases}"])
+        program = compile_client(tmp_path, 32, [*link, f"-Wl,-rpath,{aliases}"])
     else:
-        program = Program(compile_client(tmp_path, 30, link).command, {"LD_LIBRARY_PATH": str(aliases)})
+        program = Program(compile_client(tmp_path, 32, link).command, {"LD_LIBRARY_PATH": str(aliases)})
     check_client(program, tmp_path)
 
 

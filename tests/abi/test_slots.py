@@ -51,7 +51,7 @@ def test_what_the_spec_calls_implemented_is_called_with_real_arguments(
 def test_the_other_slots_refuse_or_do_nothing(answers: dict[tuple[str, str], str]) -> None:
     counts = {table: Counter(a for (of, _), a in answers.items() if of == table) for table in layout.TABLES}
     assert counts["OrtTrainingApi"] == {"called": 33}
-    assert counts["OrtCompileApi"] == {"called": 16}
+    assert counts["OrtCompileApi"] == {"called": 19, "unimplemented": 1}
     assert counts["OrtModelEditorApi"] == {"called": 20}
     returning = {
         slot.name: slot.returns for slot in layout.slots("OrtApi") if answers["OrtApi", slot.name] != "called"

@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   enum { kSide = 512 };
   static float x[kSide * kSide];
   if (argc != 5) return 2;
-  api = OrtGetApiBase()->GetApi(30);
+  api = OrtGetApiBase()->GetApi(32);
   OrtThreadingOptions* shared = NULL;
   OrtEnv* env = NULL;
   OrtSessionOptions* options = NULL;

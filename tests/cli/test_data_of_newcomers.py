@@ -145,6 +145,17 @@ def test_a_folder_of_pictures_that_lacks_a_class(classifier, run, tmp_path):
     found = run("predict", tmp_path / "i", "--data", tmp_path / "new.npz", "--json").json
     np.testing.assert_allclose(expected["scores"], found["scores"], rtol=1e-5)
 
+    # Each row is printed with its file; data that are no files have none.
+    names = [f"{number}.png" for number in range(5)]
+    assert expected["files"] == names
+    assert "files" not in found
+    printed = run("predict", tmp_path / "i", "--data", tmp_path / "new").out.splitlines()
+    assert [(line.split()[0], line.split()[-1]) for line in printed] == list(
+        zip(names, expected["predicted"], strict=True)
+    )
+    sorted_ones = run("predict", tmp_path / "i", "--data", tmp_path / "two", "--target", "labels").out
+    assert [line.split()[0] for line in sorted_ones.splitlines()] == [f"triangle/{name}" for name in names]
+
 
 def test_pictures_with_channels_last(run, tmp_path):
     images = pytest.importorskip("PIL.Image")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -151,6 +152,50 @@ def test_data_that_cannot_be_read_are_named(name, content, message, artifacts, r
 def test_an_error_shows_where_it_arose_only_if_asked(run, tmp_path):
     assert "Traceback" not in run("export", tmp_path / "none", "x.onnx", status=1).err
     assert "Traceback" in run("export", tmp_path / "none", "x.onnx", "--debug", status=1).err
+
+
+# A Pillow, NumPy or click that is slow to load: Ctrl-C arrives while the program imports it.
+SLOW_IMPORT = """
+import os, signal, sys, time
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+
+sys.meta_path.insert(0, Interrupting())
+"""
+
+
+@pytest.mark.parametrize("module", ["numpy", "ortrain._ortrain", "click", "ortrain.cli.doctor_command"])
+@pytest.mark.parametrize("program", [["-m", "ortrain"], [str(Path(sys.executable).with_name("ortrain"))]])
+def test_ctrl_c_during_the_imports_ends_the_program_without_a_traceback(program, module, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT.format(module=module))
+    done = subprocess.run(
+        [sys.executable, *program, "doctor"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr in ("", "ortrain: interrupted\n")
+
+
+def test_a_program_that_imports_the_package_keeps_its_ctrl_c(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORT.format(module="ortrain.library"))
+    done = subprocess.run(
+        [sys.executable, "-c", "import ortrain"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "KeyboardInterrupt" in done.stderr
 
 
 def test_ctrl_c_saves_and_the_resumed_run_is_the_same(artifacts, train_npz, run):

@@ -21,13 +21,13 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/first-session.md"
 
 STEPS = [
     (
-        "Ana has installed ortrain with `pip install 'ortrain[artifacts,data]'`. First she looks whether it works, "
+        "Ana has installed ortrain from a clone, with `pip install '.[artifacts,data]'`. First she checks that it works, "
         "with the digits that come with it.",
         "ortrain demo --out demo --epochs 6",
     ),
     (
         "Now her own pictures. She has scanned digits that she wrote, one folder per digit, but her scanner turns every page "
-        "by a quarter: `pictures/0/000.png` to `pictures/9/...`. The digits in the demo stand upright. How well does "
+        "by a quarter turn: `pictures/0/000.png` to `pictures/9/...`. The digits in the demo stand upright. How well does "
         "the model of the demo read hers? She makes artifacts from it and evaluates them.",
         "ortrain artifacts demo/digits.onnx --loss cross_entropy --out mine",
     ),

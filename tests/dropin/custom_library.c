@@ -9,6 +9,7 @@
 enum { kFloat = 1, kInt64 = 7, kString = 8, kVerbose = 0 };
 
 static const OrtApi* ort;
+static int minor_version;  // of the library
 
 // What a call answers: its code, which both libraries must share.
 static void report(const char* call, OrtStatus* status) {
@@ -200,6 +201,14 @@ static OrtStatus* scaled_compute(void* kernel, OrtKernelContext* context) {
   const OrtValue* x = input(context, 0);
   const OrtValue* offset = inputs > 1 ? input(context, 1) : NULL;
   OrtValue* y = output_like(context, 0, x);
+  if (minor_version >= 30) {
+    OrtValue* known = NULL;
+    OK(ort->KernelContext_GetPreallocatedOutput(context, 0, &known));
+    if (known != y) return ort->CreateStatus(1, "the output has other memory");
+    OrtStatus* none = ort->KernelContext_GetPreallocatedOutput(context, 1, &known);
+    if (!none || ort->GetErrorCode(none) != 2) return ort->CreateStatus(1, "there is no output 1");
+    ort->ReleaseStatus(none);
+  }
   void* stream = &stream;
   OK(ort->KernelContext_GetGPUComputeStream(context, &stream));
   OrtSyncStream* sync = NULL;
@@ -381,7 +390,8 @@ static const OrtCustomOp shout = {.version = 16,
 __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
                                                                     const OrtApiBase* base) {
   static OrtCustomOpDomain* domain;  // lives as long as the library
-  ort = base->GetApi(28);
+  minor_version = atoi(base->GetVersionString() + 2);
+  ort = base->GetApi(minor_version < 30 ? 28 : 30);
   if (!domain) {
     OK(ort->CreateCustomOpDomain("test.custom", &domain));
     const OrtCustomOp* all[] = {&scaled, &scaled_gradient, &total, &shout};

@@ -26,6 +26,11 @@ static int code_of(OrtStatus* status) {
     }                                                                              \
   } while (0)
 
+// The table of the newest version that all libraries have on which the programs run, unless a program needs
+// more.
+#ifndef API_VERSION
+#define API_VERSION 28
+#endif
 static void open_library(const char* path) {
   void* library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (!library) {
@@ -35,5 +40,5 @@ static void open_library(const char* path) {
   const OrtApiBase* (*base)(void);
   *(void**)&base = dlsym(library, "OrtGetApiBase");
   setvbuf(stdout, NULL, _IONBF, 0);
-  ort = base()->GetApi(28);
+  ort = base()->GetApi(API_VERSION);
 }

@@ -16,8 +16,14 @@ _ARENAS = "sessions allocate their memory as a whole; no arena of an allocator s
 _STREAMS = "the CPU has no streams"
 _INNER = "not meant for callers: an import, or a part of the installation of the package"
 _COMPILED = "no execution provider here stores compiled nodes"
+_PACKAGES = "a model package holds one model for several execution providers, of which there is one"
 
 ABSENT = {
+    "ModelPackage": _PACKAGES,
+    "ModelPackageComponentContext": _PACKAGES,
+    "ModelPackageContext": _PACKAGES,
+    "ModelPackageOptions": _PACKAGES,
+    "ModelPackageWriteMode": _PACKAGES,
     "OrtArenaCfg": _ARENAS,
     "create_and_register_allocator": _ARENAS,
     "create_and_register_allocator_v2": _ARENAS,
@@ -67,7 +73,14 @@ def missing() -> set[str]:
 
 
 def test_no_member_is_missing_without_a_reason() -> None:
-    assert missing() == ABSENT.keys()
+    assert missing() <= ABSENT.keys()
+
+
+def test_what_is_said_to_be_absent_is() -> None:
+    for name in ABSENT:
+        kind, _, member = name.partition(".")
+        ours = getattr(ortrain, kind, None)
+        assert ours is None or (member and member not in members(ours)), name
 
 
 def test_enumerations_have_the_same_values() -> None:

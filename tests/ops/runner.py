@@ -27,6 +27,10 @@ _PACKED = frozenset({
     TensorProto.FLOAT6E2M3, TensorProto.FLOAT6E3M2,
 })  # fmt: skip
 
+# Types whose numbers in C are not those of ONNX.
+_IN_C = {TensorProto.FLOAT8E8M0: 26, TensorProto.UINT2: 24, TensorProto.INT2: 25}
+_IN_ONNX = {number: kind for kind, number in _IN_C.items()}
+
 with (_DATA / "OrtApi.csv").open(newline="") as _table:
     _SLOTS = {row["name"]: int(row["slot"]) for row in csv.DictReader(_table)}
 
@@ -117,14 +121,15 @@ def _value_of(kind: int, memory: Array, extents: tuple[int, ...]) -> int:
     shape = (ctypes.c_int64 * max(len(extents), 1))(*extents)
     return _made(
         "CreateTensorWithDataAsOrtValue", _MEMORY, memory.ctypes.data, _size(memory.nbytes), shape, _size(len(extents)),
-        ctypes.c_int(kind),
+        ctypes.c_int(_IN_C.get(kind, kind)),
     )  # fmt: skip
 
 
 def _array_of(value: int) -> Array:
     info = _made("GetTensorTypeAndShape", value)
-    kind, rank = ctypes.c_int(), ctypes.c_size_t()
-    _call("GetTensorElementType", info, ctypes.byref(kind))
+    number, rank = ctypes.c_int(), ctypes.c_size_t()
+    _call("GetTensorElementType", info, ctypes.byref(number))
+    kind = _IN_ONNX.get(number.value, number.value)
     _call("GetDimensionsCount", info, ctypes.byref(rank))
     shape = (ctypes.c_int64 * max(rank.value, 1))()
     _call("GetDimensions", info, shape, rank)
@@ -133,11 +138,9 @@ def _array_of(value: int) -> Array:
     _call("GetTensorSizeInBytes", value, ctypes.byref(size))
     data = ctypes.string_at(_made("GetTensorMutableData", value), size.value) if size.value else b""
     extents = tuple(shape)[: rank.value]
-    if kind.value in _PACKED:
-        return np.asarray(
-            numpy_helper.to_array(TensorProto(data_type=kind.value, dims=extents, raw_data=data))
-        )
-    return np.frombuffer(data, helper.tensor_dtype_to_np_dtype(kind.value)).reshape(extents).copy()
+    if kind in _PACKED:
+        return np.asarray(numpy_helper.to_array(TensorProto(data_type=kind, dims=extents, raw_data=data)))
+    return np.frombuffer(data, helper.tensor_dtype_to_np_dtype(kind)).reshape(extents).copy()
 
 
 def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dict[str, Array]:

@@ -200,3 +200,17 @@ def test_loading_is_canceled(library: ModuleType, model: Path) -> None:
         library.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     options.set_load_cancellation_flag(False)
     np.testing.assert_allclose(computed(library, str(model), options), EXPECTED)
+
+
+def test_the_place_of_compiled_nodes_is_checked(library: ModuleType, model: Path, tmp_path: Path) -> None:
+    compiler = library.ModelCompiler(library.SessionOptions(), str(model))
+    if not hasattr(compiler, "set_ep_context_binary_information"):
+        pytest.skip("onnxruntime has it from 1.32 on")
+    compiler.set_ep_context_binary_information(f"{tmp_path}/", "net")
+    for wrong in ((f"{tmp_path}/", ""), ("", "net")):
+        with pytest.raises(Exception, match="empty"):
+            compiler.set_ep_context_binary_information(*wrong)
+    for arguments in ((3, "net"), (f"{tmp_path}/", 3)):
+        with pytest.raises(TypeError):
+            compiler.set_ep_context_binary_information(*arguments)
+    np.testing.assert_allclose(computed(library, compiler.compile_to_bytes()), EXPECTED)

@@ -199,7 +199,7 @@ def test_the_functions_of_the_module(capfd: pytest.CaptureFixture[str]) -> None:
     assert ortrain.get_available_providers() == CPU
     assert set(ortrain.get_available_providers()) <= set(onnxruntime.get_available_providers())
     assert set(ortrain.get_all_providers()) <= set(onnxruntime.get_all_providers())
-    assert ortrain.get_version_string().startswith("1.30.0+ortrain.")
+    assert ortrain.get_version_string().startswith("1.32.0+ortrain.")
     assert ortrain.__version__ in ortrain.get_build_info()
     ortrain.set_default_logger_verbosity(3)
     for wrong in (-1, 5):

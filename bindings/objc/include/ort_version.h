@@ -11,7 +11,7 @@ extern "C" {
 
 /**
  * The version of the library: that of onnxruntime whose interface it has, then + and its own, as in
- * 1.30.0+ortrain.0.1.0.
+ * 1.32.0+ortrain.0.1.0.
  */
 NSString *ORTVersion(void);
 

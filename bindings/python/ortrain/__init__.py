@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from ortrain import _main_interpreter, _ortrain  # in this order
+from ortrain import _interrupt, _main_interpreter, _ortrain  # in this order
 from ortrain._ortrain import OrtValue, __version__
 from ortrain.adapters import AdapterFormat, LoraAdapter
 from ortrain.api.generated.enums import (
@@ -57,6 +57,7 @@ from ortrain.library import (
     preload_dlls,
     register_execution_provider_library,
     register_gradient,
+    set_default_logger_callback,
     set_default_logger_severity,
     set_default_logger_verbosity,
     unregister_execution_provider_library,
@@ -122,13 +123,14 @@ __all__ = [
     "preload_dlls",
     "register_execution_provider_library",
     "register_gradient",
+    "set_default_logger_callback",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
     "set_seed",
     "unregister_execution_provider_library",
 ]
 
-del _main_interpreter
+del _interrupt, _main_interpreter
 
 
 def set_seed(seed: int) -> None:

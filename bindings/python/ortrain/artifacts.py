@@ -1,6 +1,6 @@
 """Training artifacts: from an inference model to what a training session loads.
 
-Needs ``onnx`` (``pip install ortrain[artifacts]``). Artifacts are made once, on any machine; the device that
+Needs ``onnx`` (``pip install 'ortrain[artifacts]'``). Artifacts are made once, on any machine; the device that
 trains needs only the files.
 """
 

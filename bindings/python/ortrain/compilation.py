@@ -11,6 +11,7 @@ from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
 from ortrain._support import StrPath
 from ortrain.api.generated.enums import GraphOptimizationLevel, OrtCompileApiFlags
+from ortrain.errors import InvalidArgumentError, OrtErrorCode
 from ortrain.options import SessionOptions
 
 
@@ -85,6 +86,28 @@ class ModelCompiler:
         self._flags = int(flags)
         self._level = int(graph_optimization_level)
         self._locate = get_initializer_location_func
+
+    def set_ep_context_binary_information(self, output_directory: StrPath, model_name: str) -> None:
+        """Accept where files of compiled nodes would be written. There are none.
+
+        Parameters
+        ----------
+        output_directory : path
+            Not used.
+        model_name : str
+            Not used.
+
+        Raises
+        ------
+        InvalidArgumentError
+            If either is empty.
+        """
+        if not isinstance(model_name, str):
+            raise TypeError(f"expected a name of the model that is a str, found {type(model_name).__name__}")
+        for what, text in (("directory", os.fspath(output_directory)), ("name of the model", model_name)):
+            if not text:
+                message = f"the {what} for files of compiled nodes is empty"
+                raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
 
     def compile_to_file(self, output_model_path: StrPath | None = None) -> None:
         """Write the model to a file.

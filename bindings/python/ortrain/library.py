@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ortrain import _ortrain
@@ -136,6 +137,42 @@ def set_default_logger_severity(severity: int) -> None:
         If it is none of these.
     """
     _ortrain.set_log_severity(severity)
+
+
+def set_default_logger_callback(
+    callback: Callable[[int, str, str, str, str], object] | None, severity: int = 2
+) -> None:
+    """Have the messages of the library given to a function, also those of sessions that exist already.
+
+    The function gets severity, category, name of the session or library, place and message. It is called by the
+    thread in which the message arises, should return soon, and must not wait for that thread's work. Messages of
+    threads that Python does not know, those that arise within the function, and those for which it raises, are
+    written to standard error; what it raises is reported by :func:`sys.unraisablehook`.
+
+    Parameters
+    ----------
+    callback : callable, optional
+        The function; None: messages are written to standard error again, and the severity stays.
+    severity : int
+        The lowest severity that the library logs from now on; sessions that exist keep theirs. 0 verbose, 1 info,
+        2 warning, 3 error, 4 fatal.
+
+    Raises
+    ------
+    InvalidArgumentError
+        If the severity is none of these, or the function cannot be called.
+    """
+    if not isinstance(severity, int):
+        raise TypeError(f"expected a severity that is an int, found {type(severity).__name__}")
+    if not 0 <= severity <= 4:
+        message = f"log severity is {severity}, expected a number between 0 and 4"
+        raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
+    if callback is not None:
+        if not callable(callback):
+            message = f"expected a function that gets messages, or None, found {type(callback).__name__}"
+            raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
+        _ortrain.set_log_severity(severity)
+    _ortrain.set_log_callback(callback)
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:

@@ -267,12 +267,6 @@ void bind_forward(py::module_& module) {
       "version_string", [] { return std::string(OrtGetApiBase()->GetVersionString()); },
       "The onnxruntime version whose interface is provided, and that of the library.");
   module.def(
-      "set_log_severity",
-      [](int severity) {
-        check(api().UpdateEnvWithCustomLogLevel(environment(), static_cast<OrtLoggingLevel>(severity)));
-      },
-      py::arg("severity"), "Changes the lowest severity that is logged.");
-  module.def(
       "set_profiling",
       [](const Handle<OrtSessionOptions>& options, const std::optional<std::filesystem::path>& prefix) {
         const Path path(prefix);

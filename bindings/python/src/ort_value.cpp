@@ -172,7 +172,7 @@ void check_cpu(const std::string& device_type, int device_id) {
 
 // A tensor over the memory of an array that holds the bits of another type.
 Value from_bits(const py::array& array, int element_type) {
-  const TypeRow& type = row(static_cast<ONNXTensorElementDataType>(element_type));
+  const TypeRow& type = row(python::element_type(element_type));
   if (is_packed(type) || array.itemsize() * 8 != type.bits)
     throw StatusError(ORT_INVALID_ARGUMENT, "expected an array whose elements have the size of a " +
                                                 std::string(type.onnx) + ", " + std::to_string(type.bits) +
@@ -231,6 +231,29 @@ py::dtype numpy_type(ONNXTensorElementDataType type) {
   }
   // Without ml_dtypes, or with one that does not know the type, an array holds the bits.
   return found.bits == 16 ? py::dtype::of<uint16_t>() : py::dtype::of<uint8_t>();
+}
+
+namespace {
+
+// Types whose numbers differ: in C, and in ONNX.
+constexpr std::pair<ONNXTensorElementDataType, int> kRenumbered[] = {
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0, 24},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2, 25},
+    {ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2, 26},
+};
+
+}  // namespace
+
+int onnx_number(ONNXTensorElementDataType type) {
+  for (const auto& [in_c, in_onnx] : kRenumbered)
+    if (type == in_c) return in_onnx;
+  return type;
+}
+
+ONNXTensorElementDataType element_type(int onnx_number) {
+  for (const auto& [in_c, in_onnx] : kRenumbered)
+    if (onnx_number == in_onnx) return in_c;
+  return static_cast<ONNXTensorElementDataType>(onnx_number);
 }
 
 ONNXTensorElementDataType element_type(const py::dtype& dtype) {
@@ -388,12 +411,12 @@ void bind_support(py::module_& module) {
 
   module.attr("__version__") = ORTRAIN_VERSION;
   module.def(
-      "numpy_type", [](int type) { return numpy_type(static_cast<ONNXTensorElementDataType>(type)); },
-      py::arg("element_type"), "The NumPy dtype of an element type, a value of ONNXTensorElementDataType.");
+      "numpy_type", [](int type) { return numpy_type(element_type(type)); }, py::arg("element_type"),
+      "The NumPy dtype of an element type, a number of ONNX's TensorProto.DataType.");
 
   module.def(
-      "onnx_type", [](int type) { return row(static_cast<ONNXTensorElementDataType>(type)).onnx; },
-      py::arg("element_type"), "The ONNX name of an element type, a value of ONNXTensorElementDataType.");
+      "onnx_type", [](int type) { return row(element_type(type)).onnx; }, py::arg("element_type"),
+      "The ONNX name of an element type, a number of ONNX's TensorProto.DataType.");
 
   py::class_<Value>(
       module, "OrtValue",
@@ -417,7 +440,7 @@ void bind_support(py::module_& module) {
             check_cpu(device_type, device_id);
             OrtValue* made = nullptr;
             const auto element = py::isinstance<py::int_>(type)
-                                     ? static_cast<ONNXTensorElementDataType>(type.cast<int>())
+                                     ? python::element_type(type.cast<int>())
                                      : python::element_type(py::dtype::from_args(type));
             check(api().CreateTensorAsOrtValue(allocator(), shape.data(), shape.size(), element, &made));
             return Value(made);
@@ -483,7 +506,7 @@ void bind_support(py::module_& module) {
           "Elements smaller than a byte are copied into a byte each.")
       .def("shape", &Value::shape, "The dimensions.")
       .def(
-          "element_type", [](const Value& value) { return static_cast<int>(value.element_type()); },
+          "element_type", [](const Value& value) { return onnx_number(value.element_type()); },
           "Element type, a value of ONNXTensorElementDataType (as in ONNX TensorProto.DataType).")
       .def(
           "data_type",
@@ -524,6 +547,7 @@ void bind_support(py::module_& module) {
       .def("__repr__", &describe);
   bind_sparse(module);
   bind_compile(module);
+  bind_logging(module);
 }
 
 }  // namespace ortrain::python

@@ -15,15 +15,6 @@ void GilReleased::wait_at_exit() {
   pthread_atfork(nullptr, nullptr, [] { running_ = 0; });
 }
 
-OrtEnv* environment() {
-  static OrtEnv* const env = [] {
-    OrtEnv* made = nullptr;
-    check(api().CreateEnv(ORT_LOGGING_LEVEL_WARNING, "ortrain", &made));
-    return made;
-  }();
-  return env;
-}
-
 OrtAllocator* allocator() {
   static OrtAllocator* const allocator = [] {
     OrtAllocator* found = nullptr;
@@ -125,8 +116,7 @@ py::tuple type_and_shape(const OrtTensorTypeAndShapeInfo* info) {
   std::vector<const char*> names(rank);
   check(api().GetDimensions(info, extents.data(), rank));
   check(api().GetSymbolicDimensions(info, names.data(), rank));
-  return py::make_tuple(static_cast<int>(type), extents,
-                        std::vector<std::string>(names.begin(), names.end()));
+  return py::make_tuple(onnx_number(type), extents, std::vector<std::string>(names.begin(), names.end()));
 }
 
 }  // namespace
@@ -156,7 +146,7 @@ py::tuple take_type_info(OrtTypeInfo* info) {
     check(api().CastTypeInfoToMapTypeInfo(info, &map));
     check(api().GetMapKeyType(map, &key));
     check(api().GetMapValueType(map, &inner));
-    kinds.append(-static_cast<int>(key));  // after the kind of a map, the type of its keys
+    kinds.append(-onnx_number(key));  // after the kind of a map, the type of its keys
   } else if (kind == ONNX_TYPE_SEQUENCE) {
     const OrtSequenceTypeInfo* sequence = nullptr;
     check(api().CastTypeInfoToSequenceTypeInfo(info, &sequence));

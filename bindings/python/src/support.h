@@ -139,6 +139,10 @@ class Value {
   py::object keep_;
 };
 
+// The number of an element type in ONNX, which Python uses, and the reverse. Those of three types are others
+// in C.
+int onnx_number(ONNXTensorElementDataType type);
+ONNXTensorElementDataType element_type(int onnx_number);
 // NumPy's type for an element type, and the reverse; throws TypeError if there is none.
 py::dtype numpy_type(ONNXTensorElementDataType type);
 ONNXTensorElementDataType element_type(const py::dtype& dtype);
@@ -257,5 +261,6 @@ void bind_support(py::module_& module);
 void bind_forward(py::module_& module);
 void bind_sparse(py::module_& module);
 void bind_compile(py::module_& module);
+void bind_logging(py::module_& module);
 
 }  // namespace ortrain::python

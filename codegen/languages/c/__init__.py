@@ -13,7 +13,7 @@ from codegen.spec.model import Call, Class, Command, Given, Parameter
 from codegen.spec.names import pascal, snake
 
 PATCHES = 10
-"""The number of patch releases per version of onnxruntime: 1.30.0 to 1.30.9."""
+"""The number of patch releases per version of onnxruntime: 1.32.0 to 1.32.9."""
 
 
 class Language(Base):

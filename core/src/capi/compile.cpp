@@ -1,6 +1,8 @@
 #include "capi/compile.h"
 
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "capi/generated/bodies.h"
@@ -58,6 +60,31 @@ std::filesystem::path default_output(const OrtModelCompilationOptions& options) 
   return input->parent_path() / name;
 }
 
+// A copy of a text in memory of the caller's allocator, which is freed unless it is given.
+class Copy {
+ public:
+  Copy(const OrtModelCompilationOptions::Buffer& buffer, const std::string& text)
+      : buffer_(buffer), size_(text.size()) {
+    if (text.empty()) return;
+    memory_ = allocate(buffer.allocator, size_);
+    std::memcpy(memory_, text.data(), size_);
+  }
+  Copy(const Copy&) = delete;
+  Copy& operator=(const Copy&) = delete;
+  ~Copy() {
+    if (memory_) buffer_.allocator->Free(buffer_.allocator, memory_);
+  }
+  void give() {
+    *buffer_.data = std::exchange(memory_, nullptr);
+    *buffer_.size = size_;
+  }
+
+ private:
+  OrtModelCompilationOptions::Buffer buffer_;
+  size_t size_;
+  void* memory_ = nullptr;
+};
+
 PlaceOf places(const OrtModelCompilationOptions& options, const ModelNotes& notes, std::string& weights) {
   if (options.locate)
     return [&](const std::string& name, const Tensor& tensor) -> std::optional<ExternalPlace> {
@@ -75,7 +102,9 @@ PlaceOf places(const OrtModelCompilationOptions& options, const ModelNotes& note
   if (options.weights.empty()) return nullptr;
   return [&](const std::string&, const Tensor& tensor) -> std::optional<ExternalPlace> {
     if (tensor.dtype() == DType::kString || tensor.bytes() <= options.largest_inside) return std::nullopt;
-    weights.resize(align_up(weights.size()));
+    const bool aligned = options.weights_alignment > kAlignment && tensor.bytes() >= options.smallest_aligned;
+    const size_t least = aligned ? options.weights_alignment : kAlignment;
+    weights.resize((weights.size() + least - 1) & ~(least - 1));
     const ExternalPlace place{options.weights.string(), static_cast<int64_t>(weights.size()), tensor.bytes()};
     weights.append(reinterpret_cast<const char*>(tensor.raw()), tensor.bytes());
     return place;
@@ -117,7 +146,28 @@ void ModelCompilationOptions_SetOutputModelWriteFunc(OrtModelCompilationOptions*
 void ModelCompilationOptions_SetOutputModelExternalInitializersFile(OrtModelCompilationOptions* options,
                                                                     const ORTCHAR_T* path, size_t threshold) {
   options->weights = checked_path(path, "the file for initializers");
+  options->weights_memory.reset();
   options->largest_inside = threshold;
+}
+void ModelCompilationOptions_SetOutputModelExternalInitializersBuffer(OrtModelCompilationOptions* options,
+                                                                      const ORTCHAR_T* name, size_t threshold,
+                                                                      OrtAllocator* allocator, void** data,
+                                                                      size_t* size) {
+  std::filesystem::path given = checked_path(name, "the file for initializers");
+  require(given.is_relative(), ErrorCode::kInvalidArgument, "the path of the file for initializers is ",
+          given.string(), ", expected a relative one");
+  options->weights = std::move(given);
+  options->weights_memory = {allocator, data, size};
+  options->largest_inside = threshold;
+}
+void ModelCompilationOptions_SetOutputModelExternalInitializersAlignment(OrtModelCompilationOptions* options,
+                                                                         size_t alignment,
+                                                                         size_t minimum_size) {
+  require((alignment & (alignment - 1)) == 0 && alignment <= std::numeric_limits<int64_t>::max(),
+          ErrorCode::kInvalidArgument, "the alignment of initializers is ", alignment,
+          ", expected 0 or a power of two below 2^63");
+  options->weights_alignment = alignment;
+  options->smallest_aligned = minimum_size;
 }
 void ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc(OrtModelCompilationOptions* options,
                                                                       OrtGetInitializerLocationFunc function,
@@ -140,6 +190,11 @@ void ModelCompilationOptions_SetEpContextBinaryInformation(OrtModelCompilationOp
   checked_path(model_name, "the files");
 }
 void ModelCompilationOptions_SetWeightlessEnabled(OrtModelCompilationOptions*, bool) {}
+void ModelCompilationOptions_SetWeightlessMode(OrtModelCompilationOptions*, OrtWeightlessSupport mode) {
+  const int number = mode;
+  require(number >= OrtWeightlessSupport_NONE && number <= OrtWeightlessSupport_ALL,
+          ErrorCode::kInvalidArgument, "the mode for weights is ", number, ", expected a number from 0 to 2");
+}
 
 void CompileModel(const OrtEnv*, const OrtModelCompilationOptions* model_options) {
   const OrtModelCompilationOptions& options = *model_options;
@@ -169,18 +224,18 @@ void CompileModel(const OrtEnv*, const OrtModelCompilationOptions* model_options
     model.graph.inputs.insert(model.graph.inputs.end(), notes.overridable.begin(), notes.overridable.end());
   std::string weights;
   const std::string content = write_model(model, places(options, notes, weights));
-  if (!options.weights.empty() && !options.locate)
+  std::optional<Copy> weights_copy;
+  if (options.weights_memory)
+    weights_copy.emplace(*options.weights_memory, weights);
+  else if (!options.weights.empty() && !options.locate)
     write_file(path.parent_path() / options.weights, "initializers", weights.data(), weights.size());
-  if (writer) {
+  if (writer)
     check(writer->function(writer->state, content.data(), content.size()), "the function that writes");
-  } else if (buffer) {
-    void* memory = allocate(buffer->allocator, content.size());
-    std::memcpy(memory, content.data(), content.size());
-    *buffer->data = memory;
-    *buffer->size = content.size();
-  } else {
+  else if (buffer)
+    Copy(*buffer, content).give();
+  else
     write_file(path, "compiled model", content.data(), content.size());
-  }
+  if (weights_copy) weights_copy->give();
 }
 
 // ---- places of initializers ----

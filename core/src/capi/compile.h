@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -34,8 +35,11 @@ struct OrtModelCompilationOptions {
   ortrain::SessionOptions settings;
   std::variant<std::monostate, std::filesystem::path, Bytes, const OrtModel*> input;
   std::variant<std::monostate, std::filesystem::path, Buffer, Writer> output;
-  std::filesystem::path weights;  // the file for large initializers; empty: none
-  size_t largest_inside = 0;      // of the initializers that stay in the model then, in bytes
+  std::filesystem::path weights;         // the file for large initializers; empty: none
+  std::optional<Buffer> weights_memory;  // where they go instead of that file, which the model still names
+  size_t largest_inside = 0;             // of the initializers that stay in the model then, in bytes
+  size_t weights_alignment = 0;          // of the larger ones in the file; 0: the usual one
+  size_t smallest_aligned = 0;           // of the initializers that it holds for, in bytes
   OrtGetInitializerLocationFunc locate = nullptr;
   void* locate_state = nullptr;
   uint32_t flags = 0;

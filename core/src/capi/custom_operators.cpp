@@ -37,11 +37,11 @@ std::optional<size_t> parameter_of(const OrtCustomOp& op, size_t i, size_t count
 
 DType input_type(const OrtCustomOp& op, size_t i) {
   const auto at = parameter_of(op, i, op.GetInputTypeCount(&op), input_kind);
-  return at ? static_cast<DType>(op.GetInputType(&op, *at)) : DType::kUndefined;
+  return at ? any_dtype_of(op.GetInputType(&op, *at)) : DType::kUndefined;
 }
 DType output_type(const OrtCustomOp& op, size_t o) {
   const auto at = parameter_of(op, o, op.GetOutputTypeCount(&op), output_kind);
-  return at ? static_cast<DType>(op.GetOutputType(&op, *at)) : DType::kUndefined;
+  return at ? any_dtype_of(op.GetOutputType(&op, *at)) : DType::kUndefined;
 }
 
 // What is wrong with the number of inputs or outputs of a node; empty if nothing is.

@@ -232,6 +232,9 @@ void* allocate(OrtAllocator* allocator, size_t bytes);
 // A tensor whose memory comes from an allocator and is returned to it.
 Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape);
 
+// Element types in the core, which have the numbers of ONNX, and in the C API, where three have others.
+DType any_dtype_of(ONNXTensorElementDataType type);
+ONNXTensorElementDataType element_type_of(DType dtype);
 // The DType of an element type; throws if tensors of that type are not supported.
 DType dtype_of(ONNXTensorElementDataType type);
 

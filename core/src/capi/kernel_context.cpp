@@ -67,6 +67,12 @@ void KernelContext_GetOutput(OrtKernelContext* context, size_t index, const int6
   *out = output.get();
 }
 
+void KernelContext_GetPreallocatedOutput(const OrtKernelContext* context, size_t index, OrtValue** out) {
+  require(index < context->outputs.size(), ErrorCode::kInvalidArgument, "there is no output ", index,
+          ", expected an index below ", context->outputs.size());
+  *out = context->outputs[index].get();
+}
+
 void KernelContext_GetGPUComputeStream(const OrtKernelContext*, void** out) { *out = nullptr; }
 void KernelContext_GetSyncStream(const OrtKernelContext*, OrtSyncStream** out) {
   if (out != nullptr) *out = nullptr;

@@ -288,7 +288,7 @@ void ShapeInferContext_SetOutputTypeShape(const OrtShapeInferContext* context, s
     for (size_t k = 0; k < info->dims.size(); ++k)
       dims->push_back({info->dims[k], k < info->symbols.size() ? info->symbols[k] : ""});
   }
-  context->types.output(index, static_cast<DType>(info->type), std::move(dims));
+  context->types.output(index, any_dtype_of(info->type), std::move(dims));
   context->stated[index] = true;
 }
 

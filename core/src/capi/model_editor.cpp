@@ -57,7 +57,7 @@ ValueInfo info_of(const OrtValueInfo& value) {
     type = type->sequence.element.get();
   }
   const OrtTensorTypeAndShapeInfo& tensor = type->tensor;
-  info.dtype = static_cast<DType>(tensor.type);
+  info.dtype = any_dtype_of(tensor.type);
   if (!tensor.has_shape) return info;
   info.dims.emplace();
   for (size_t i = 0; i < tensor.dims.size(); ++i)

@@ -250,7 +250,7 @@ void RunOptionsSetRankSum(OrtRunOptions* options, OrtRankSumFn rank_sum, void* u
   options->value.rank_sum = nullptr;
   if (rank_sum == nullptr) return;
   options->value.rank_sum = [=](std::byte* data, size_t count, DType dtype, const char* name) {
-    rank_sum(user_data, data, count, static_cast<ONNXTensorElementDataType>(dtype), name);
+    rank_sum(user_data, data, count, element_type_of(dtype), name);
   };
 }
 

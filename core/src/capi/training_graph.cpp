@@ -186,7 +186,7 @@ void SessionGetLossScaleInputName(const OrtSession* session, OrtAllocator* alloc
 }
 
 void SessionGetNodeOutputType(const OrtSession* session, const char* name, ONNXTensorElementDataType* out) {
-  *out = static_cast<ONNXTensorElementDataType>(session->session().node_output_type(name));
+  *out = element_type_of(session->session().node_output_type(name));
 }
 
 }  // namespace ortrain::capi

@@ -31,29 +31,53 @@ OrtValue* view(DType dtype, Shape shape, void* data, size_t bytes, std::shared_p
 
 }  // namespace
 
+DType any_dtype_of(ONNXTensorElementDataType type) {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2:
+      return DType::kUInt2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2:
+      return DType::kInt2;
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0:
+      return DType::kFloat8E8M0;
+    default:
+      return static_cast<DType>(type);
+  }
+}
+
+ONNXTensorElementDataType element_type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kUInt2:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT2;
+    case DType::kInt2:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_INT2;
+    case DType::kFloat8E8M0:
+      return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E8M0;
+    default:
+      return static_cast<ONNXTensorElementDataType>(dtype);
+  }
+}
+
 DType dtype_of(ONNXTensorElementDataType type) {
   const int number = type;
-  const bool known = number > 0 && number <= static_cast<int>(DType::kFloat6E3M2);
-  require(known && bits_of(static_cast<DType>(number)) > 0, ErrorCode::kNotImplemented,
-          "tensors of element type ", number,
-          known ? " (" + to_string(static_cast<DType>(number)) + ")" : std::string(), " are not supported");
-  return static_cast<DType>(number);
+  const bool known = number > 0 && number <= static_cast<int>(ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT6E3M2);
+  const DType dtype = any_dtype_of(type);
+  require(known && bits_of(dtype) > 0, ErrorCode::kNotImplemented, "tensors of element type ", number,
+          known ? " (" + to_string(dtype) + ")" : std::string(), " are not supported");
+  return dtype;
 }
 
 OrtTensorTypeAndShapeInfo describe(const Tensor& tensor) {
-  return {static_cast<ONNXTensorElementDataType>(tensor.dtype()), tensor.shape(),
-          std::vector<std::string>(tensor.shape().size())};
+  return {element_type_of(tensor.dtype()), tensor.shape(), std::vector<std::string>(tensor.shape().size())};
 }
 OrtTensorTypeAndShapeInfo describe(const OrtSparseTensor& tensor) {
-  return {static_cast<ONNXTensorElementDataType>(tensor.dtype), tensor.shape,
-          std::vector<std::string>(tensor.shape.size())};
+  return {element_type_of(tensor.dtype), tensor.shape, std::vector<std::string>(tensor.shape.size())};
 }
 
 namespace {
 
 OrtTensorTypeAndShapeInfo tensor_type_of(const ValueInfo& info) {
   OrtTensorTypeAndShapeInfo out;
-  out.type = static_cast<ONNXTensorElementDataType>(info.dtype);
+  out.type = element_type_of(info.dtype);
   if (info.dims) {
     for (const Dim& dim : *info.dims) {
       out.dims.push_back(dim.known() ? dim.value : -1);
@@ -117,7 +141,7 @@ OrtTypeInfo type_of_sparse(const ValueInfo& info) {
 OrtTypeInfo type_of(const MapType& type) {
   OrtTypeInfo map;
   map.kind = ONNX_TYPE_MAP;
-  map.map.key = static_cast<ONNXTensorElementDataType>(type.key);
+  map.map.key = element_type_of(type.key);
   map.map.value = std::make_shared<OrtTypeInfo>(
       type_of_tensor(tensor_type_of({"", type.value, std::vector<Dim>{}, false})));
   return type.in_sequence ? type_of_sequence(std::move(map)) : map;
@@ -349,7 +373,7 @@ void GetDenotationFromTypeInfo(const OrtTypeInfo*, const char** const denotation
 void GetTensorElementTypeAndShapeDataReference(const OrtValue* value, ONNXTensorElementDataType* elem_type,
                                                const int64_t** shape_data, size_t* shape_data_count) {
   const Tensor& tensor = tensor_of(*value);
-  *elem_type = static_cast<ONNXTensorElementDataType>(tensor.dtype());
+  *elem_type = element_type_of(tensor.dtype());
   *shape_data = tensor.shape().data();
   *shape_data_count = tensor.shape().size();
 }

@@ -5,7 +5,7 @@ namespace Microsoft.ML.OnnxRuntime
     internal static class ApiVersion
     {
         /// <summary>The version of OrtApi and OrtTrainingApi.</summary>
-        internal const uint Ort = 30;
+        internal const uint Ort = 32;
 
         /// <summary>The version of the library.</summary>
         internal const string Library = "0.1.0";

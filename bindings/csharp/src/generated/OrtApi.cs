@@ -2933,5 +2933,12 @@ namespace Microsoft.ML.OnnxRuntime
         internal static KernelContext_GetSyncStreamCall KernelContext_GetSyncStream => kernelContext_GetSyncStream ??
             (kernelContext_GetSyncStream = NativeTables.Bind<KernelContext_GetSyncStreamCall>(NativeTables.OrtApi, 423));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr KernelContext_GetPreallocatedOutputCall(IntPtr context, UIntPtr outputIndex, out IntPtr output);
+        private static KernelContext_GetPreallocatedOutputCall kernelContext_GetPreallocatedOutput;
+        /// <summary>Memory for an output if it exists already, without allocating any.</summary>
+        internal static KernelContext_GetPreallocatedOutputCall KernelContext_GetPreallocatedOutput => kernelContext_GetPreallocatedOutput ??
+            (kernelContext_GetPreallocatedOutput = NativeTables.Bind<KernelContext_GetPreallocatedOutputCall>(NativeTables.OrtApi, 425));
+
     }
 }

@@ -121,5 +121,28 @@ namespace Microsoft.ML.OnnxRuntime
         internal static ModelCompilationOptions_SetWeightlessEnabledCall ModelCompilationOptions_SetWeightlessEnabled => modelCompilationOptions_SetWeightlessEnabled ??
             (modelCompilationOptions_SetWeightlessEnabled = NativeTables.Bind<ModelCompilationOptions_SetWeightlessEnabledCall>(NativeTables.OrtCompileApi, 15));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelCompilationOptions_SetOutputModelExternalInitializersBufferCall(OrtModelCompilationOptions modelCompileOptions, byte[] logicalFileName, UIntPtr initializerSizeThreshold, IntPtr allocator, out IntPtr outputBuffer, out UIntPtr outputBufferSize);
+        private static ModelCompilationOptions_SetOutputModelExternalInitializersBufferCall modelCompilationOptions_SetOutputModelExternalInitializersBuffer;
+        /// <summary>Has large initializers written to memory, for models that are compiled without
+        /// files.</summary>
+        internal static ModelCompilationOptions_SetOutputModelExternalInitializersBufferCall ModelCompilationOptions_SetOutputModelExternalInitializersBuffer => modelCompilationOptions_SetOutputModelExternalInitializersBuffer ??
+            (modelCompilationOptions_SetOutputModelExternalInitializersBuffer = NativeTables.Bind<ModelCompilationOptions_SetOutputModelExternalInitializersBufferCall>(NativeTables.OrtCompileApi, 17));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelCompilationOptions_SetOutputModelExternalInitializersAlignmentCall(OrtModelCompilationOptions modelCompileOptions, UIntPtr alignment, UIntPtr minimumSize);
+        private static ModelCompilationOptions_SetOutputModelExternalInitializersAlignmentCall modelCompilationOptions_SetOutputModelExternalInitializersAlignment;
+        /// <summary>Where initializers begin in the file or memory beside the model, so that they can be mapped.
+        /// 64 bytes by default.</summary>
+        internal static ModelCompilationOptions_SetOutputModelExternalInitializersAlignmentCall ModelCompilationOptions_SetOutputModelExternalInitializersAlignment => modelCompilationOptions_SetOutputModelExternalInitializersAlignment ??
+            (modelCompilationOptions_SetOutputModelExternalInitializersAlignment = NativeTables.Bind<ModelCompilationOptions_SetOutputModelExternalInitializersAlignmentCall>(NativeTables.OrtCompileApi, 18));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ModelCompilationOptions_SetWeightlessModeCall(OrtModelCompilationOptions modelCompileOptions, int mode);
+        private static ModelCompilationOptions_SetWeightlessModeCall modelCompilationOptions_SetWeightlessMode;
+        /// <summary>Which weights compiled nodes would leave out. There are none.</summary>
+        internal static ModelCompilationOptions_SetWeightlessModeCall ModelCompilationOptions_SetWeightlessMode => modelCompilationOptions_SetWeightlessMode ??
+            (modelCompilationOptions_SetWeightlessMode = NativeTables.Bind<ModelCompilationOptions_SetWeightlessModeCall>(NativeTables.OrtCompileApi, 19));
+
     }
 }

@@ -5,7 +5,7 @@
  */
 #import <Foundation/Foundation.h>
 
-/** Element types of tensors, with the numbers of ONNX TensorProto.DataType. */
+/** Element types of tensors, with the numbers of ONNX TensorProto.DataType except for three. */
 typedef NS_ENUM(int32_t, ORTTensorElementDataType) {
   /** No type. */
   ORTTensorElementDataTypeUndefined = 0,
@@ -55,12 +55,12 @@ typedef NS_ENUM(int32_t, ORTTensorElementDataType) {
   ORTTensorElementDataTypeInt4 = 22,
   /** 4 bits, 2 of them exponent, two per byte. */
   ORTTensorElementDataTypeFloat4E2M1 = 23,
-  /** 8 bits, all of them exponent. */
-  ORTTensorElementDataTypeFloat8E8M0 = 24,
-  /** Unsigned, 2 bits, four per byte. */
-  ORTTensorElementDataTypeUInt2 = 25,
-  /** Signed, 2 bits, four per byte. */
-  ORTTensorElementDataTypeInt2 = 26,
+  /** Unsigned, 2 bits, four per byte. 25 in ONNX. */
+  ORTTensorElementDataTypeUInt2 = 24,
+  /** Signed, 2 bits, four per byte. 26 in ONNX. */
+  ORTTensorElementDataTypeInt2 = 25,
+  /** 8 bits, all of them exponent. 24 in ONNX. */
+  ORTTensorElementDataTypeFloat8E8M0 = 26,
   /** 6 bits, 2 of them exponent, four per three bytes. */
   ORTTensorElementDataTypeFloat6E2M3 = 27,
   /** 6 bits, 3 of them exponent, four per three bytes. */

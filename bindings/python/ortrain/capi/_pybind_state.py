@@ -22,6 +22,7 @@ from ortrain.library import (
     get_build_info,
     get_device,
     get_version_string,
+    set_default_logger_callback,
     set_default_logger_severity,
     set_default_logger_verbosity,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "get_device",
     "get_version_string",
     "is_ortmodule_available",
+    "set_default_logger_callback",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
 ]

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ortrain import OrtrainError, __version__
+from ortrain import OrtrainError, __version__, _interrupt
 
 OK, ERROR, USAGE, NO, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -160,6 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     context_meta: dict[str, Any] = {}
     try:
+        _interrupt.is_over()
         with group.make_context("ortrain", list(given)) as context:
             context_meta = context.meta
             result = group.invoke(context)

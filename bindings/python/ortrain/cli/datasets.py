@@ -110,7 +110,7 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
     if not path.exists():
         raise FileNotFoundError(f"--data: there is no file or folder {path}")
     if path.is_dir():
-        if (path / "dataset_info.json").exists() or (path / "state.json").exists():
+        if _is_hugging_face(path):
             return _hugging_face(path, wanted, target)
         return _folder_of_images(path, wanted)
     kind = path.suffix.lower()
@@ -132,6 +132,10 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
     if kind in (".jsonl", ".ndjson"):
         return _table(_read_json_lines(path), wanted, target, path)
     raise ValueError(f"--data: expected {KINDS}, found {path}")
+
+
+def _is_hugging_face(folder: Path) -> bool:
+    return (folder / "dataset_info.json").exists() or (folder / "state.json").exists()
 
 
 def _package(name: str, message: str) -> Any:
@@ -298,8 +302,15 @@ def _columns_of_numbers(
     return found
 
 
-def _folder_of_images(path: Path, wanted: Wanted) -> dict[str, Array]:
-    opener = _package("PIL.Image", "reading images needs Pillow: pip install pillow")
+def files_of_rows(path: Path, wanted: Wanted) -> list[str] | None:
+    """Return the file of each row of a folder of images, relative to the folder; None for data of another kind."""
+    if not path.is_dir() or _is_hugging_face(path):
+        return None
+    return [file.relative_to(path).as_posix() for file, _ in _images_of(path, wanted)]
+
+
+def _images_of(path: Path, wanted: Wanted) -> list[tuple[Path, str]]:
+    """Return the images in a folder with their classes, in the order of the rows."""
     files = [
         (file, folder.name)
         for folder in sorted(path.iterdir())
@@ -311,6 +322,12 @@ def _folder_of_images(path: Path, wanted: Wanted) -> dict[str, Array]:
         files = [(file, "") for file in sorted(path.iterdir()) if file.suffix.lower() in IMAGES]
     if not files:
         raise ValueError(f"--data: expected a folder per class with images in {path}, found none")
+    return files
+
+
+def _folder_of_images(path: Path, wanted: Wanted) -> dict[str, Array]:
+    opener = _package("PIL.Image", "reading images needs Pillow: pip install pillow")
+    files = _images_of(path, wanted)
 
     def opened() -> Iterator[Any]:
         for file, _ in files:

@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from ortrain.cli import app, running
-from ortrain.cli.datasets import Wanted, load
+from ortrain.cli.datasets import Wanted, files_of_rows, load
 from ortrain.trainer import Trainer
 
 
@@ -42,6 +42,7 @@ def command(
     """Compute the outputs of the trained model in DIR for data, with or without the target.
 
     Each row is printed as the numbers of the first output. The class with the highest score follows if the classes have names.
+    For a folder of images, the name of the file comes first.
     """
     trainer = Trainer(
         folder,
@@ -57,13 +58,17 @@ def command(
     found = trainer.predict(rows, batch_size=batch)
     several = found if isinstance(found, tuple) else (found,)
     read = _classes_of(several[0], trainer.classes)
+    files = files_of_rows(data, without_target if target is None else every)
     if json_output:
-        values = dict(zip(trainer.outputs, several, strict=True))
+        values: dict[str, Any] = dict(zip(trainer.outputs, several, strict=True))
+        if files is not None:
+            values["files"] = files
         app.print_json(values if read is None else {**values, "classes": trainer.classes, "predicted": read})
     elif out is None:
         for number, row in enumerate(several[0]):
             printed = [f"{value:.6g}" for value in np.ravel(row)]
-            click.echo(" ".join(printed if read is None else [*printed, read[number]]))
+            before = [] if files is None else [files[number]]
+            click.echo(" ".join([*before, *printed, *([] if read is None else [read[number]])]))
     if out is None:
         return
     if out.suffix == ".npz":

@@ -99,7 +99,7 @@ class LearningRateMonitor(Callback):
 
 
 class TensorBoard(Callback):
-    """Writes event files for TensorBoard, with tensorboardX (``pip install ortrain[tensorboard]``).
+    """Writes event files for TensorBoard, with tensorboardX (``pip install 'ortrain[tensorboard]'``).
 
     Parameters
     ----------

@@ -400,6 +400,7 @@ void GetMemPatternEnabled(const OrtSessionOptions* options, int* out);
 void GetSessionExecutionMode(const OrtSessionOptions* options, ExecutionMode* out);
 void SessionReleaseCapturedGraph(OrtSession* session, int graph_annotation_id);
 void KernelContext_GetSyncStream(const OrtKernelContext* context, OrtSyncStream** out);
+void KernelContext_GetPreallocatedOutput(const OrtKernelContext* context, size_t output_index, OrtValue** output);
 
 // ---- OrtCompileApi ----
 extern const OrtCompileApi ort_compile_api;
@@ -419,6 +420,9 @@ void ModelCompilationOptions_SetOutputModelWriteFunc(OrtModelCompilationOptions*
 void ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc(OrtModelCompilationOptions* model_compile_options, OrtGetInitializerLocationFunc get_initializer_location_func, void* state);
 void ModelCompilationOptions_SetInputModel(OrtModelCompilationOptions* model_compile_options, const OrtModel* model);
 void ModelCompilationOptions_SetWeightlessEnabled(OrtModelCompilationOptions* model_compile_options, bool use_weightless);
+void ModelCompilationOptions_SetOutputModelExternalInitializersBuffer(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* logical_file_name, size_t initializer_size_threshold, OrtAllocator* allocator, void** output_buffer, size_t* output_buffer_size);
+void ModelCompilationOptions_SetOutputModelExternalInitializersAlignment(OrtModelCompilationOptions* model_compile_options, size_t alignment, size_t minimum_size);
+void ModelCompilationOptions_SetWeightlessMode(OrtModelCompilationOptions* model_compile_options, OrtWeightlessSupport mode);
 
 // ---- OrtModelEditorApi ----
 extern const OrtModelEditorApi ort_model_editor_api;

@@ -3058,6 +3058,13 @@ OrtStatus* ORT_API_CALL KernelContext_GetSyncStream(const OrtKernelContext* cont
   });
 }
 
+OrtStatus* ORT_API_CALL KernelContext_GetPreallocatedOutput(const OrtKernelContext* context, size_t output_index, OrtValue** output) noexcept {
+  return guarded("KernelContext_GetPreallocatedOutput", [&] {
+    check_pointer(context, "context");
+    capi::KernelContext_GetPreallocatedOutput(context, output_index, output);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -3487,7 +3494,11 @@ const OrtApi ort_api = {
     .GetExperimentalFunction = NotImplemented<"GetExperimentalFunction", decltype(OrtApi::GetExperimentalFunction)>::call,
     .KernelContext_GetSyncStream = entry::KernelContext_GetSyncStream,
     .SessionOptionsSetWeightlessSourceModelBuffer = NotImplemented<"SessionOptionsSetWeightlessSourceModelBuffer", decltype(OrtApi::SessionOptionsSetWeightlessSourceModelBuffer)>::call,
+    .KernelContext_GetPreallocatedOutput = entry::KernelContext_GetPreallocatedOutput,
+    .SessionOptionsSetEpContextDataReadFunc = NotImplemented<"SessionOptionsSetEpContextDataReadFunc", decltype(OrtApi::SessionOptionsSetEpContextDataReadFunc)>::call,
+    .GetModelPackageApi = NotImplemented<"GetModelPackageApi", decltype(OrtApi::GetModelPackageApi)>::call,
+    .EpDevice_GetMemoryCapacity = NotImplemented<"EpDevice_GetMemoryCapacity", decltype(OrtApi::EpDevice_GetMemoryCapacity)>::call,
 };
-static_assert(sizeof(OrtApi) == 425 * sizeof(void*), "OrtApi has 425 slots");
+static_assert(sizeof(OrtApi) == 429 * sizeof(void*), "OrtApi has 429 slots");
 
 }  // namespace ortrain::capi

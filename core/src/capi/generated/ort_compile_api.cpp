@@ -129,6 +129,31 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetWeightlessEnabled(OrtModelCom
   });
 }
 
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelExternalInitializersBuffer(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* logical_file_name, size_t initializer_size_threshold, OrtAllocator* allocator, void** output_buffer, size_t* output_buffer_size) noexcept {
+  return guarded("ModelCompilationOptions_SetOutputModelExternalInitializersBuffer", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    check_pointer(logical_file_name, "logical_file_name");
+    check_allocator(allocator, "allocator");
+    check_pointer(output_buffer, "output_buffer");
+    check_pointer(output_buffer_size, "output_buffer_size");
+    capi::ModelCompilationOptions_SetOutputModelExternalInitializersBuffer(model_compile_options, logical_file_name, initializer_size_threshold, allocator, output_buffer, output_buffer_size);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelExternalInitializersAlignment(OrtModelCompilationOptions* model_compile_options, size_t alignment, size_t minimum_size) noexcept {
+  return guarded("ModelCompilationOptions_SetOutputModelExternalInitializersAlignment", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    capi::ModelCompilationOptions_SetOutputModelExternalInitializersAlignment(model_compile_options, alignment, minimum_size);
+  });
+}
+
+OrtStatus* ORT_API_CALL ModelCompilationOptions_SetWeightlessMode(OrtModelCompilationOptions* model_compile_options, OrtWeightlessSupport mode) noexcept {
+  return guarded("ModelCompilationOptions_SetWeightlessMode", [&] {
+    check_pointer(model_compile_options, "model_compile_options");
+    capi::ModelCompilationOptions_SetWeightlessMode(model_compile_options, mode);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -149,7 +174,11 @@ const OrtCompileApi ort_compile_api = {
     .ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc = entry::ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc,
     .ModelCompilationOptions_SetInputModel = entry::ModelCompilationOptions_SetInputModel,
     .ModelCompilationOptions_SetWeightlessEnabled = entry::ModelCompilationOptions_SetWeightlessEnabled,
+    .ModelCompilationOptions_SetEpContextDataWriteFunc = NotImplemented<"ModelCompilationOptions_SetEpContextDataWriteFunc", decltype(OrtCompileApi::ModelCompilationOptions_SetEpContextDataWriteFunc)>::call,
+    .ModelCompilationOptions_SetOutputModelExternalInitializersBuffer = entry::ModelCompilationOptions_SetOutputModelExternalInitializersBuffer,
+    .ModelCompilationOptions_SetOutputModelExternalInitializersAlignment = entry::ModelCompilationOptions_SetOutputModelExternalInitializersAlignment,
+    .ModelCompilationOptions_SetWeightlessMode = entry::ModelCompilationOptions_SetWeightlessMode,
 };
-static_assert(sizeof(OrtCompileApi) == 16 * sizeof(void*), "OrtCompileApi has 16 slots");
+static_assert(sizeof(OrtCompileApi) == 20 * sizeof(void*), "OrtCompileApi has 20 slots");
 
 }  // namespace ortrain::capi
