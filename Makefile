@@ -221,6 +221,7 @@ run-check-clang:
 	cmake --build $(BUILD)/cpp --target made
 	$(PYTHON) scripts/check_clang.py $(CLANG_CXX) $(BUILD)/cpp
 
+EVERY ?= 1
 .PHONY: faults
 faults: cpp ## Let every allocation, or one in EVERY, and every call for files fail once in a training loop
 	$(BUILD)/cpp/tests/test_faults --every $(EVERY)

@@ -200,7 +200,7 @@ class _Meaning:
             yield from self._type(document, (*here, "type"), parameter["type"])
             if parameters[parameter["name"]] is not parameter:
                 yield document.problem(here, "another parameter has this name, expected another")
-            for key in ("length", "valid", "typed_by"):
+            for key in ("length", "valid", "typed_by", "outlives"):
                 other = parameter.get(key)
                 if other is not None and other not in parameters:
                     known = nearest(other, parameters)
@@ -218,6 +218,16 @@ class _Meaning:
             if not result and "owner" in parameter:
                 yield document.problem(
                     (*here, "owner"), "expected no owner, for the parameter is no result, found one"
+                )
+            for key in ("taken", "outlives"):
+                if key in parameter and (result or parameter["type"] not in self.names["handles"]):
+                    yield document.problem(
+                        (*here, key),
+                        f"expected no key '{key}', for the parameter is no given handle, found one",
+                    )
+            if parameter.get("taken") and not parameter.get("mutable"):
+                yield document.problem(
+                    here, "expected the key 'mutable', for the call takes the handle, found none"
                 )
 
     def _call(self, document: Document, trail: Trail, call: dict[str, Any]) -> Iterable[Problem]:

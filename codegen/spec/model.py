@@ -28,6 +28,8 @@ class Parameter:
     owner: str = ""
     valid: str = ""
     typed_by: str = ""
+    taken: bool = False
+    outlives: str = ""
 
     @property
     def is_result(self) -> bool:

@@ -92,6 +92,9 @@ def test_duplicate_key(spec_copy: SpecCopy, refusal: Refusal) -> None:
         ("training.yaml", "direction: out, owner: caller", "direction: out", "expected the key 'owner'"),
         ("training.yaml", "direction: out, owner", "direction: outt, owner", "did you mean 'out'?"),
         ("training.yaml", "slot: 32", "slot: 33", "expected a slot below 33"),
+        ("training.yaml", "owner: caller", "owner: caller, taken: true", "expected no key 'taken'"),
+        ("model_editor.yaml", "mutable: true, taken: true", "taken: true", "expected the key 'mutable'"),
+        ("forward.yaml", "outlives: out", "outlives: output", "expected a parameter of create_io_binding"),
         (
             "unimplemented.yaml",
             "name: create_opaque_value",

@@ -1,5 +1,6 @@
 // What is left of a training run that is killed or whose power is cut while it saves: a checkpoint that was
-// written.
+// written. Checkpoints of more than 2 GB, which are saved as two files, are represented by smaller ones whose
+// data file has the same layout.
 //
 //   test_kill [KILLS]
 #include <signal.h>
@@ -15,6 +16,7 @@
 #include <iterator>
 #include <random>
 
+#include "checkpoint_generated.h"
 #include "loop.h"
 #include "recorder.h"
 
@@ -40,10 +42,16 @@ Files files_in(const fs::path& folder) {
   return files;
 }
 
+// Makes the folder hold these files, and writes only those that differ from what it put there before.
 void put(const fs::path& folder, const Files& files) {
-  fs::remove_all(folder);
+  static Files there;
   fs::create_directory(folder);
-  for (const auto& [name, content] : files) std::ofstream(folder / name, std::ios::binary) << content;
+  for (const auto& [name, content] : there)
+    if (!files.contains(name)) fs::remove(folder / name);
+  for (const auto& [name, content] : files)
+    if (const auto old = there.find(name); old == there.end() || old->second != content)
+      std::ofstream(folder / name, std::ios::binary) << content;
+  there = files;
 }
 
 // One file or two, in changing order.
@@ -61,6 +69,7 @@ struct Save {
   Files files;
   std::string before, after;
   std::vector<Event> events;
+  std::vector<size_t> cuts;  // lengths to which files may be cut
 };
 
 // Looks at everything that a power cut after each event may leave. Returns what is wrong with the first of
@@ -69,7 +78,7 @@ std::string problem_of(const Save& save, const fs::path& remains, size_t& states
   std::string problem;
   for (size_t done = 0; done <= save.events.size(); ++done) {
     const bool returned = done == save.events.size();
-    for_remains(save.files, save.events, done, [&](const Files& left) {
+    for_remains(save.files, save.events, done, save.cuts, [&](const Files& left) {
       if (!problem.empty()) return;
       ++states;
       put(remains, left);
@@ -116,11 +125,38 @@ std::vector<std::pair<std::string, Save>> broken(const Save& save) {
   return all;
 }
 
+struct Counts {
+  size_t saves = 0, events = 0, states = 0, caught = 0;
+};
+
+// Records a save, looks at what power cuts leave of it, and whether that would show what a save forgets.
+void check_save(const CheckpointState& state, bool two, const fs::path& here, const fs::path& remains,
+                Save made, Counts& counts) {
+  size_t ignored = 0;
+  made.after = bytes_of(state);
+  made.events = record(here, [&] { save(state, here / "checkpoint", two); });
+  if (const std::string problem = problem_of(made, remains, counts.states); !problem.empty()) wrong(problem);
+  ++counts.saves;
+  counts.events += made.events.size();
+  for (const auto& [what, save] : broken(made)) {
+    if (problem_of(save, remains, ignored).empty())
+      wrong("a save in " + std::string(two ? "two files" : "one file") + " " + what + " is not noticed");
+    ++counts.caught;
+  }
+}
+
+void print(const char* what, const Counts& counts) {
+  std::printf(
+      "%s: %zu saves, %zu events, %zu states that they may leave, all of them the old or the new checkpoint; "
+      "%zu broken saves, all of them noticed\n",
+      what, counts.saves, counts.events, counts.states, counts.caught);
+}
+
 // Every order of one file and two; power cuts after every event.
 void cut_power(const fs::path& folder) {
   const auto state = CheckpointState::load(kCase / "checkpoint");
   const auto session = make_session(state);
-  size_t events_seen = 0, states_seen = 0, caught = 0, ignored = 0;
+  Counts counts;
   const fs::path here = folder / "power", remains = folder / "remains";
   fs::create_directory(here);
   for (const bool two : {false, false, true, true, false, true}) {
@@ -129,21 +165,69 @@ void cut_power(const fs::path& folder) {
     made.before = made.first ? "" : bytes_of(*CheckpointState::load(here / "checkpoint"));
     made.files = files_in(here);
     take_step(*session);
-    made.after = bytes_of(*state);
-    made.events = record(here, [&] { save(*state, here / "checkpoint", two); });
-    if (const std::string problem = problem_of(made, remains, states_seen); !problem.empty()) wrong(problem);
-    events_seen += made.events.size();
-    // The test itself: it has to notice when a save forgets something.
-    for (const auto& [what, save] : broken(made)) {
-      if (problem_of(save, remains, ignored).empty())
-        wrong("a save in " + std::string(two ? "two files" : "one file") + " " + what + " is not noticed");
-      ++caught;
-    }
+    check_save(*state, two, here, remains, std::move(made), counts);
   }
-  std::printf(
-      "power cuts: 6 saves, %zu events, %zu states that they may leave, all of them the old or the new "
-      "checkpoint; %zu broken saves, all of them noticed\n",
-      events_seen, states_seen, caught);
+  print("power cuts", counts);
+}
+
+// A state of many tensors, smaller and larger than what is written at once.
+CheckpointState many_tensors() {
+  CheckpointState state;
+  for (int64_t i = 0; i < 40; ++i)
+    state.add_parameter("layer" + std::to_string(i), true, Tensor(DType::kFloat, {30 + i * i}));
+  for (int64_t i = 0; i < 2; ++i)
+    state.add_parameter("table" + std::to_string(i), false, Tensor(DType::kFloat, {70'000 + i}));
+  state.make_arenas();
+  state.make_moments(2);
+  return state;
+}
+
+// Other values in all of them.
+void change(CheckpointState& state, float by) {
+  float value = by;
+  const auto fill = [&](const Tensor& tensor) {
+    for (float& element : tensor.elements<float>()) element = value += 1;
+  };
+  for (const Parameter& p : state.parameters()) {
+    fill(p.data);
+    for (const Tensor& moment : p.moments) fill(moment);
+  }
+  ++state.optimizer().step;
+}
+
+// Where the tensors begin in the data file of a checkpoint.
+std::vector<size_t> tensors_of(const fs::path& checkpoint) {
+  std::ifstream file(checkpoint, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const auto& root = *fbs::GetCheckpoint(bytes.data());
+  std::vector<size_t> begins;
+  const auto add = [&](const auto* tensors) {
+    for (const auto* tensor : *tensors) begins.push_back(static_cast<size_t>(tensor->external_data_offset()));
+  };
+  add(root.module_state()->requires_grad_params());
+  add(root.module_state()->frozen_params());
+  for (const auto* group : *root.optimizer_groups())
+    for (const auto* states : *group->optimizer_states()) add(states->momentums());
+  return begins;
+}
+
+// Power cuts that leave the data file up to any of its tensors.
+void cut_power_between_tensors(const fs::path& folder) {
+  CheckpointState state = many_tensors();
+  Counts counts;
+  const fs::path here = folder / "tensors", remains = folder / "remains";
+  fs::create_directory(here);
+  change(state, 1);
+  save(state, here / "checkpoint", true);
+  const std::vector<size_t> begins = tensors_of(here / "checkpoint");
+  for (const bool two : {true, false, true}) {
+    Save made{false, files_in(here), bytes_of(state), "", {}, begins};
+    change(state, static_cast<float>(counts.saves + 2));
+    check_save(state, two, here, remains, std::move(made), counts);
+  }
+  std::printf("%zu tensors in a data file of %ju bytes; ", begins.size(),
+              static_cast<uintmax_t>(fs::file_size(here / "checkpoint.data")));
+  print("power cuts between them", counts);
 }
 
 // What the trainer has saved, in memory that it shares with the test.
@@ -242,6 +326,7 @@ int main(int count, char** arguments) {
   std::string name = (fs::temp_directory_path() / "ortrain-kill-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) return 1;
   cut_power(name);
+  cut_power_between_tensors(name);
   kill_and_resume(name, count > 1 ? std::atoi(arguments[1]) : 100);
   fs::remove_all(name);
   return 0;

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -58,7 +59,7 @@ std::vector<Event> record(const std::filesystem::path& folder, const std::functi
 }
 
 void for_remains(const Files& before, const std::vector<Event>& events, size_t done,
-                 const std::function<void(const Files&)>& f) {
+                 const std::vector<size_t>& cuts, const std::function<void(const Files&)>& f) {
   std::map<int, Content> contents;
   std::map<std::string, int> names;
   std::vector<const Event*> pending;  // changes of names since the folder was synced
@@ -89,15 +90,23 @@ void for_remains(const Files& before, const std::vector<Event>& events, size_t d
     std::map<std::string, int> entries = names;
     for (size_t i = 0; i < pending.size(); ++i)
       if (chosen >> i & 1) change(entries, *pending[i]);
-    for (const int kept : {0, 1, 2}) {
+    // With the length of each file, from what of it was synced and what was written.
+    const auto cut = [&](const std::function<size_t(size_t, size_t)>& length) {
       Files files;
       for (const auto& [name, file] : entries) {
         const Content& content = contents[file];
-        const size_t unsynced = content.now.size() - content.synced.size();
-        files[name] = content.now.substr(0, content.synced.size() + unsynced * static_cast<size_t>(kept) / 2);
+        files[name] = content.now.substr(0, length(content.synced.size(), content.now.size()));
       }
       f(files);
-    }
+    };
+    for (const size_t kept : {0, 1, 2})
+      cut([&](size_t synced, size_t now) { return synced + (now - synced) * kept / 2; });
+    for (const size_t at : cuts)
+      if (std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
+            const Content& content = contents[entry.second];
+            return content.synced.size() < at && at < content.now.size();
+          }))
+        cut([&](size_t synced, size_t now) { return std::clamp(at, synced, now); });
   }
 }
 

@@ -25,8 +25,9 @@ using Files = std::map<std::string, std::string>;
 std::vector<Event> record(const std::filesystem::path& folder, const std::function<void()>& work);
 
 // Calls f with every state that may be found after a power cut that follows the first `done` events. What was
-// not synced may be lost: of each file's bytes all, half or none; of the changes of names any.
+// not synced may be lost: of each file's bytes all, half, none, or those from one of `cuts` on; of the
+// changes of names any.
 void for_remains(const Files& before, const std::vector<Event>& events, size_t done,
-                 const std::function<void(const Files&)>& f);
+                 const std::vector<size_t>& cuts, const std::function<void(const Files&)>& f);
 
 }  // namespace ortrain::faults

@@ -121,7 +121,7 @@ def seeds() -> Iterator[tuple[str, str, bytes]]:
         made = gradient(case.model)
         if made is not None:
             yield "gradient", case.name, made
-    for first in range(4):  # what exists before the first call
+    for first in range(8):  # what exists before the first call
         yield "calls", "start", bytes([first])
     for folder in sorted(FIXTURES.iterdir()):
         checkpoint = folder / "checkpoint"

@@ -2,8 +2,9 @@
 // the start; then each call is three bytes, its table and slot, and as many bytes as its arguments take.
 //
 // Arguments keep the contract of the interface: handles are alive or null, lengths are true, and memory of
-// that length is there, no byte more. All else is arbitrary: order, numbers, names, null where a pointer is
-// expected.
+// that length is there, no byte more. What the spec says of handles is kept too: those that a successful call
+// takes over are not used again, and those that others need are released after them. All else is arbitrary:
+// order, numbers, names, null where a pointer is expected.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -32,6 +33,16 @@ namespace {
 const OrtApi& ort() { return *OrtGetApiBase()->GetApi(ORT_API_VERSION); }
 const OrtTrainingApi& training() { return *ort().GetTrainingApi(ORT_API_VERSION); }
 const OrtrainApi& extension() { return *OrtrainGetApi(ORTRAIN_API_VERSION); }
+const OrtCompileApi& compiling() { return *ort().GetCompileApi(); }
+const OrtModelEditorApi& editor() { return *ort().GetModelEditorApi(); }
+
+template <typename... T>
+struct Kinds {};
+#include "handles.inc"
+template <typename T>
+concept Owned = requires(T* handle) {
+  destroy(handle);
+};
 
 constexpr size_t kMostCalls = 40;
 constexpr size_t kMostTexts = 32;
@@ -94,6 +105,9 @@ struct Role {
   enum Kind { kValue, kPath, kArray, kBytes, kLength, kResult, kRoom, kRoomLength, kDeleter } kind;
   int other;                                          // of arrays and bytes: the parameter with their length
   enum Owner { kCallee, kCaller, kAllocator } owner;  // of a result: who frees it
+  // Of a handle that is given, once the call has succeeded: kTaken: it belongs to the callee. kOutlives:
+  // another handle needs it.
+  enum Later { kUnaffected, kTaken, kOutlives } later;
 };
 
 // The handles of one kind that are alive.
@@ -150,26 +164,13 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
   ~Machine() {
-    // in an order in which few programs would: sessions last
-    drop(ort().ReleaseIoBinding);
-    drop(ort().ReleaseValue);
-    drop(training().ReleaseCheckpointState);
-    drop(ort().ReleaseSessionOptions);
-    drop(ort().ReleaseRunOptions);
-    drop(ort().ReleaseEnv);
-    drop(ort().ReleaseMemoryInfo);
-    drop(ort().ReleaseTypeInfo);
-    drop(ort().ReleaseTensorTypeAndShapeInfo);
-    drop(ort().ReleaseThreadingOptions);
-    drop(ort().ReleaseModelMetadata);
-    drop(ort().ReleaseArenaCfg);
-    drop(ort().ReleasePrepackedWeightsContainer);
-    drop(ort().ReleaseKeyValuePairs);
-    drop(extension().ReleaseTrainingParameters);
-    drop(extension().ReleaseGradientGraphBuilder);
-    drop(training().ReleaseTrainingSession);
-    drop(ort().ReleaseSession);
-    drop(ort().ReleaseAllocator);
+    drop_all(OwnedKinds());
+    // What others needed, the latest first: it may itself need those before.
+    while (!needed_.empty()) {
+      const Needed last = needed_.back();
+      needed_.pop_back();
+      if (!is_needed(last.handle)) last.destroy(last.handle);
+    }
   }
 
   bool done() const { return data_ == end_; }
@@ -182,7 +183,7 @@ class Machine {
   template <typename H>
   void release(void (*function)(H*), std::array<Role, 1>) {
     H* handle = pick<H>();
-    if constexpr (std::is_same_v<H, OrtSession>) drop(ort().ReleaseIoBinding);  // it must outlive them
+    if (is_needed(handle)) return;
     std::erase(Handles<H>::all, handle);
     function(handle);
   }
@@ -221,14 +222,42 @@ class Machine {
       succeed(ort().CreateSession(env, files().path("model.onnx").c_str(), options, &session));
       keep(session);
     }
+    if (what % 8 >= 4) prepare_parts();
   }
 
  private:
+  // The parts of a model, none of which is in another yet.
+  void prepare_parts() {
+    OrtTensorTypeAndShapeInfo* shape = nullptr;
+    OrtTypeInfo* type = nullptr;
+    const int64_t dims[] = {2, 6};
+    succeed(ort().CreateTensorTypeAndShapeInfo(&shape));
+    succeed(ort().SetTensorElementType(shape, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT));
+    succeed(ort().SetDimensions(shape, dims, 2));
+    succeed(editor().CreateTensorTypeInfo(shape, &type));
+    keep(shape), keep(type);
+    const char *input = "input", *output = "output", *domain = "";
+    for (const char* name : {input, output}) {
+      OrtValueInfo* value = nullptr;
+      succeed(editor().CreateValueInfo(name, type, &value));
+      keep(value);
+    }
+    OrtNode* node = nullptr;
+    OrtGraph* graph = nullptr;
+    OrtModel* model = nullptr;
+    const int version = 17;
+    succeed(editor().CreateNode("Relu", domain, "", &input, 1, &output, 1, nullptr, 0, &node));
+    succeed(editor().CreateGraph(&graph));
+    succeed(editor().CreateModel(&domain, &version, 1, &model));
+    keep(node), keep(graph), keep(model);
+  }
+
   // What one call needs besides its arguments.
   struct Frame {
     std::vector<size_t> lengths;            // of the arrays, at the parameters that state them
     std::vector<const std::string*> given;  // files whose bytes are an argument
     std::vector<void*> results;             // the memory of results
+    std::vector<std::vector<void*>> used;   // the handles that were given
     OrtAllocator* allocator = nullptr;
     std::promise<void>* ended = nullptr;
   };
@@ -239,12 +268,32 @@ class Machine {
   template <typename T>
   static void keep(T* handle) {
     auto& all = Handles<T>::all;
-    if (handle != nullptr && std::find(all.begin(), all.end(), handle) == all.end()) all.push_back(handle);
+    if (handle == nullptr || std::find(all.begin(), all.end(), handle) != all.end()) return;
+    if constexpr (Owned<T>)
+      all.push_back(handle);
+    else
+      wrong("a call returned a handle that no call releases");
+  }
+
+  // Frees what nothing needs.
+  template <typename... T>
+  void drop_all(Kinds<T...>) {
+    (drop<T>(), ...);
   }
   template <typename T>
-  static void drop(void(ORT_API_CALL* release)(T*)) {
-    for (T* handle : Handles<T>::all) release(handle);
+  void drop() {
+    for (T* handle : Handles<T>::all)
+      if (!is_needed(handle)) destroy(handle);
     Handles<T>::all.clear();
+  }
+
+  bool is_needed(const void* handle) const {
+    return std::any_of(needed_.begin(), needed_.end(), [&](const Needed& n) { return n.handle == handle; });
+  }
+  template <typename T>
+  void need(T* handle) {
+    if (handle != nullptr && !is_needed(handle))
+      needed_.push_back({handle, [](void* it) { destroy(static_cast<T*>(it)); }});
   }
 
   // One of those that are alive; null now and then.
@@ -280,7 +329,8 @@ class Machine {
                                              "session.set_denormal_as_zero",
                                              "100K",
                                              "all",
-                                             "none"};
+                                             "none",
+                                             "Relu"};
     const size_t i = next() % (std::size(kTexts) + texts_.size());
     return i < std::size(kTexts) ? kTexts[i] : texts_[i - std::size(kTexts)].c_str();
   }
@@ -319,7 +369,7 @@ class Machine {
           case Role::kBytes:
             return bytes<T>(role, at, frame);
           case Role::kArray:
-            return array<T>(frame.lengths[static_cast<size_t>(role.other)]);
+            return array<T>(frame.lengths[static_cast<size_t>(role.other)], frame.used[at]);
           default:
             break;
         }
@@ -335,9 +385,11 @@ class Machine {
         } else if constexpr (std::is_void_v<Plain>) {
           return nullptr;
         } else if constexpr (std::is_class_v<Plain>) {
-          return pick<Plain>();
+          Plain* handle = pick<Plain>();
+          frame.used[at] = {handle};
+          return handle;
         } else {
-          return array<T>(4);
+          return array<T>(4, frame.used[at]);
         }
       }
     }
@@ -354,7 +406,7 @@ class Machine {
   }
 
   template <typename T>
-  T array(size_t length) {
+  T array(size_t length, std::vector<void*>& used) {
     using P = std::remove_const_t<std::remove_pointer_t<T>>;
     if constexpr (std::is_void_v<P> || std::is_class_v<P>) {
       return nullptr;
@@ -364,7 +416,8 @@ class Machine {
         if constexpr (std::is_same_v<P, const char*>)
           elements[i] = next() >= 250 ? nullptr : text();
         else if constexpr (std::is_pointer_v<P>)
-          elements[i] = pick<std::remove_const_t<std::remove_pointer_t<P>>>();
+          elements[i] =
+              static_cast<P>(used.emplace_back(pick<std::remove_const_t<std::remove_pointer_t<P>>>()));
         else if constexpr (std::is_enum_v<P>)
           elements[i] = static_cast<P>(next() % kValues<P>);
         else
@@ -419,10 +472,46 @@ class Machine {
     }
   }
 
+  // Parts with the handles that the call took, and remembers those that others need now.
+  template <typename T>
+  void hand_over(const Role& role, T argument, const std::vector<void*>& used) {
+    if constexpr (std::is_pointer_v<T>) {
+      using P = std::remove_pointer_t<T>;
+      using H = std::remove_const_t<std::remove_pointer_t<std::conditional_t<std::is_pointer_v<P>, P, T>>>;
+      if constexpr (Owned<H>) {
+        if (role.later == Role::kOutlives)
+          for (void* handle : used) need(static_cast<H*>(handle));
+        if (role.later != Role::kTaken) return;
+        for (void* handle : used) std::erase(Handles<H>::all, handle);
+        if constexpr (std::is_pointer_v<P>)
+          for (size_t i = 0; i < used.size(); ++i)
+            if (argument[i] != nullptr) wrong("an array holds a handle that the call has taken");
+      }
+    }
+  }
+
+  // What took over handles that others need is needed in their place.
+  template <typename T>
+  void need_instead(const Role& role, T owner, const std::vector<const void*>& taken) {
+    if constexpr (Owned<std::remove_pointer_t<T>>)
+      for (Needed& needed : needed_)
+        if (role.later != Role::kTaken && std::find(taken.begin(), taken.end(), needed.handle) != taken.end())
+          needed = {owner, [](void* it) { destroy(static_cast<T>(it)); }};
+  }
+
+  // A call that failed took nothing.
+  template <typename T>
+  static void check_kept(const Role& role, T argument, const std::vector<void*>& used) {
+    if constexpr (std::is_pointer_v<T> && std::is_pointer_v<std::remove_pointer_t<T>>)
+      if (role.later == Role::kTaken)
+        for (size_t i = 0; i < used.size(); ++i)
+          if (argument[i] != used[i]) wrong("a call that failed took a handle");
+  }
+
   template <typename R, typename... A, size_t... I>
   void run(R (*function)(A...), const std::array<Role, sizeof...(A)>& roles, std::index_sequence<I...>) {
     Frame frame{std::vector<size_t>(sizeof...(A), 1), std::vector<const std::string*>(sizeof...(A)),
-                std::vector<void*>(sizeof...(A))};
+                std::vector<void*>(sizeof...(A)), std::vector<std::vector<void*>>(sizeof...(A))};
     for (size_t i = 0; i < roles.size(); ++i) {
       if (roles[i].kind == Role::kLength) frame.lengths[i] = next() % 5;
       if (roles[i].kind == Role::kRoomLength) frame.lengths[i] = next() % 64;
@@ -441,12 +530,19 @@ class Machine {
     if constexpr (std::is_same_v<R, OrtStatus*>) {
       if (OrtStatus* status = function(std::get<I>(arguments)...)) {
         ort().ReleaseStatus(status);
+        (check_kept<A>(roles[I], std::get<I>(arguments), frame.used[I]), ...);
         return;
       }
       if constexpr (kInBackground) ended.get_future().wait();
     } else {
       function(std::get<I>(arguments)...);
     }
+    std::vector<const void*> taken;
+    for (size_t i = 0; i < roles.size(); ++i)
+      if (roles[i].later == Role::kTaken)
+        taken.insert(taken.end(), frame.used[i].begin(), frame.used[i].end());
+    if (!taken.empty()) (need_instead<A>(roles[I], std::get<I>(arguments), taken), ...);
+    (hand_over<A>(roles[I], std::get<I>(arguments), frame.used[I]), ...);
     (take<A>(roles[I], I, frame), ...);
   }
 
@@ -455,6 +551,11 @@ class Machine {
   std::deque<std::string> texts_;
   std::vector<std::string> paths_;
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
+  struct Needed {
+    void* handle;
+    void (*destroy)(void*);
+  };
+  std::vector<Needed> needed_;  // handles that must outlive others, in the order in which this began
 };
 
 struct Entry {
@@ -489,7 +590,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Machine machine(data, size);
   machine.prepare(machine.next());
   for (size_t calls = 0; calls < kMostCalls && !machine.done(); ++calls) {
-    const int table = machine.next() % 3, low = machine.next(), high = machine.next() & 1;
+    const int table = machine.next() % 5, low = machine.next(), high = machine.next() & 1;
     const Entry* found = find_call(table, low | high << 8);
     if (found == nullptr) continue;
     if (show) std::fprintf(stderr, "%s\n", found->name);
@@ -502,7 +603,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
   Random random(seed + 1);
   if (below(random, 2) == 0 || size + 16 > max_size) return LLVMFuzzerMutate(data, size, max_size);
-  if (size == 0) data[size++] = static_cast<uint8_t>(below(random, 4));
+  if (size == 0) data[size++] = static_cast<uint8_t>(below(random, 8));
   const Entry& entry = kCalls[below(random, std::size(kCalls))];
   data[size++] = static_cast<uint8_t>(entry.table);
   data[size++] = static_cast<uint8_t>(entry.slot);

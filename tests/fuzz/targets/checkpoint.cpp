@@ -1,4 +1,5 @@
-// Reading a checkpoint, and writing it again.
+// Reading a checkpoint, replacing its values, and writing it again.
+#include <cstring>
 #include <fstream>
 
 #include "../support.h"
@@ -32,6 +33,18 @@ void compare(const CheckpointState& a, const CheckpointState& b) {
     wrong("a checkpoint that was saved has other properties");
 }
 
+// Gives the parameters values, which those of a nominal state lack, and takes them back.
+void fill(CheckpointState& state) {
+  const int64_t size = state.parameters_size(false);
+  if (size > 4096) return;
+  const Tensor given(state.parameters_type(false, "filling a state"), {size});
+  std::memset(given.raw(), 0, given.bytes());
+  state.copy_from_buffer(given, false);
+  const Tensor taken(given.dtype(), {size});
+  state.copy_to_buffer(taken, false);
+  read_all(taken);
+}
+
 }  // namespace
 
 int LLVMFuzzerInitialize(int*, char***) {
@@ -48,6 +61,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const Error&) {
     // files may have data beside them
   }
+  if (state) try {
+      fill(*CheckpointState::load(data, size));
+    } catch (const Error&) {
+    }
   const std::filesystem::path file = scratch() / "checkpoint";
   if (size % 16 == 0) {
     std::ofstream(file, std::ios::binary)
