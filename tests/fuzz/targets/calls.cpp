@@ -122,17 +122,12 @@ inline constexpr bool kThreeLevels = false;
 template <typename T>
 inline constexpr bool kThreeLevels<T***> = true;
 
-// How many values an enumeration can hold in C++, from 0 on. In C it holds any integer.
+// A value of an enumeration; they hold any int.
 template <typename T>
-inline constexpr int kValues = 2;
-template <>
-inline constexpr int kValues<OrtErrorCode> = 16;
-template <>
-inline constexpr int kValues<OrtLoggingLevel> = 8;
-template <>
-inline constexpr int kValues<GraphOptimizationLevel> = 128;
-template <>
-inline constexpr int kValues<ONNXTensorElementDataType> = 32;
+T enumerator(uint8_t byte) {
+  static constexpr int kRare[] = {-1, INT32_MAX, INT32_MIN, 1000};
+  return static_cast<T>(byte < 248 ? byte % 64 : kRare[byte % std::size(kRare)]);
+}
 
 // Frees nothing: the machine frees its memory itself.
 OrtAllocator* deleter() {
@@ -350,7 +345,7 @@ class Machine {
       else if constexpr (std::is_same_v<T, float>)
         return static_cast<float>(number()) / 8;
       else if constexpr (std::is_enum_v<T>)
-        return static_cast<T>(next() % kValues<T>);
+        return enumerator<T>(next());
       else
         return static_cast<T>(number());
     } else {
@@ -419,7 +414,7 @@ class Machine {
           elements[i] =
               static_cast<P>(used.emplace_back(pick<std::remove_const_t<std::remove_pointer_t<P>>>()));
         else if constexpr (std::is_enum_v<P>)
-          elements[i] = static_cast<P>(next() % kValues<P>);
+          elements[i] = enumerator<P>(next());
         else
           elements[i] = static_cast<P>(number());
       }
