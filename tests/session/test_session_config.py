@@ -67,7 +67,7 @@ def test_a_key_like_none_is_refused_with_all() -> None:
 
 
 def test_a_pass_of_artifacts_is_not_one_of_sessions() -> None:
-    assert "disabled_passes" in refusal("ortrain.disable_pass.fuse_gelu", "1")
+    assert "disabled_passes" in refusal("ortrain.disable_pass.fuse_layer_normalization", "1")
 
 
 @pytest.mark.parametrize(

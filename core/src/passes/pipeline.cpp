@@ -20,12 +20,12 @@ constexpr Pass kArtifactPasses[] = {
 constexpr Pass kSessionPasses[] = {
     // Later patterns then need not look through nodes that only rename.
     {"remove_identity", remove_identity, PassLevel::kBasic},
-    // Weights that a loop carries are constants of its body from here on.
-    {"hoist_invariants", hoist_invariants, PassLevel::kBasic},
     // Before attention and products become nodes that this pass does not look through.
     {"hoist_selection", hoist_selection, PassLevel::kExtended, "select_early"},
     // Patterns require values with a single reader, which duplicate nodes would hide.
     {"common_subexpression_elimination", common_subexpression_elimination, PassLevel::kBasic, "merge_twins"},
+    // Weights that a loop carries are constants of its body from here on.
+    {"hoist_invariants", hoist_invariants, PassLevel::kBasic},
     // Before transpositions are folded into the products that attention consists of.
     {"fuse_attention", fuse_attention},
     // Before fuse_product, which also fuses the multiplication by the derivative.

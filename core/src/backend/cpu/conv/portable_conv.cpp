@@ -253,7 +253,5 @@ void conv_backward_bias(const ConvSizes& s, const T* dy, T* db) {
   template void conv_backward_bias<T>(const ConvSizes&, const T*, T*)
 ORTRAIN_CONV(float);
 ORTRAIN_CONV(double);
-template void conv_forward<int32_t>(const ConvSizes&, int64_t, const int32_t*, const int32_t*, const int32_t*,
-                                    int32_t*, int32_t*);
 
 }  // namespace ortrain

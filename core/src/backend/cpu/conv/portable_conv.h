@@ -24,7 +24,7 @@ int64_t conv_workers(const ConvSizes& s);
 int64_t conv_scratch(const ConvSizes& s);
 int64_t conv_weights_scratch(const ConvSizes& s);
 
-// Y = X * W + bias; `bias` may be null. Also of int32.
+// Y = X * W + bias; `bias` may be null.
 template <typename T>
 void conv_forward(const ConvSizes& s, int64_t workers, const T* x, const T* w, const T* bias, T* y,
                   T* scratch);
