@@ -387,8 +387,8 @@ def _log_choices(choices: Sequence[InitializerReport], chosen_here: bool) -> Non
         return
     if left_out:
         _log.warning(
-            "%d of %d floating-point initializers are not trained: %s%s; the report that generate_artifacts "
-            "returns gives the reasons, and requires_grad overrides this choice",
+            "%d of %d floating-point initializers are not trained: %s%s; the report gives the reasons, and "
+            "requires_grad (--train on the command line) overrides this choice",
             len(left_out), len(choices), ", ".join(left_out[:8]), ", ..." if len(left_out) > 8 else "",
         )  # fmt: skip
     numbers = [
@@ -398,7 +398,7 @@ def _log_choices(choices: Sequence[InitializerReport], chosen_here: bool) -> Non
     ]
     if numbers:
         _log.warning(
-            "scalars are trained too: %s; if some are constants, name them in frozen_params",
+            "scalars are trained too: %s; if some are constants, name them in frozen_params (--freeze on the command line)",
             ", ".join(numbers),
         )
 
