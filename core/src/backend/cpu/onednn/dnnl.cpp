@@ -30,6 +30,7 @@ class BoundPrimitive {
       if (!a.slot.defined()) continue;
       memories_.push_back(memory(a.desc, dnnl_engine(), DNNL_MEMORY_NONE));
       slots_.push_back(a.slot);
+      offsets_.push_back(a.offset);
       addresses_.push_back(nullptr);
       arguments_.push_back({a.index, memories_.back().get()});
     }
@@ -37,7 +38,7 @@ class BoundPrimitive {
 
   void run(const Frame& frame) {
     for (size_t i = 0; i < slots_.size(); ++i) {
-      void* address = frame.at<void>(slots_[i]);
+      void* address = frame.at<std::byte>(slots_[i]) + offsets_[i];
       if (address == addresses_[i]) continue;
       const dnnl_status_t status = dnnl_memory_set_data_handle(arguments_[i].memory, address);
       if (status != dnnl_success) fail_dnnl("binding memory", status);
@@ -52,6 +53,7 @@ class BoundPrimitive {
   dnnl::primitive primitive_;
   std::vector<memory> memories_;
   std::vector<Slot> slots_;
+  std::vector<size_t> offsets_;
   std::vector<void*> addresses_;
   std::vector<dnnl_exec_arg_t> arguments_;
 };
