@@ -52,16 +52,9 @@ def trained(*entries: str, threads: int = 2, pause: float = 0, **environment: st
     That time is a share of the pauses, which follow each step.
     """
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    arguments = [Fixture("resnet_bn").folder, str(threads), str(pause), *entries]
     ran = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent(PROGRAM),
-            Fixture("resnet_bn").folder,
-            str(threads),
-            str(pause),
-        ]
-        + list(entries),
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), *arguments],
         capture_output=True,
         text=True,
         check=True,

@@ -5,6 +5,7 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
+#include "session/waiting.h"
 
 namespace ortrain::capi {
 namespace {

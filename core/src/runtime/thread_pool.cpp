@@ -48,47 +48,53 @@ void relax() {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-int64_t nanoseconds(Clock::duration d) {
+constexpr int64_t nanoseconds(Clock::duration d) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(d).count();
 }
 int64_t now() { return nanoseconds(Clock::now().time_since_epoch()); }
 
 // Regions follow each other within tens of microseconds, and waking a thread that sleeps takes longer than
 // many of them. So threads spin for a while before they sleep.
-const int64_t kSpin = nanoseconds(300us);
+constexpr int64_t kSpin = nanoseconds(300us);
 
-// A machine is busy if a thread that spins, and offers its processor now and then, gets it back late: another
-// program wanted it. Whoever spins then keeps others from work, perhaps the very thread it waits for. For
-// some time nobody spins, and small regions are left to the thread that starts them. The time is short at
-// first, since most interruptions happen once, and doubles while the machine is found busy again soon after.
-const int64_t kLate = nanoseconds(200us);
-const int64_t kShortestBusy = nanoseconds(2ms), kLongestBusy = nanoseconds(256ms);
-std::atomic<int64_t> busy_until{0}, busy_for{0};  // of the process: hints, which races only make less exact
+// How often another program takes the processor of a thread. A thread that spins, and offers its processor
+// now and then, notices when it gets it back late. If that takes more than a fifth of the time, the thread
+// does not spin for a while: it would keep others from work, perhaps the very thread it waits for. The while
+// doubles as long as the same is found when it is over.
+class Interruptions {
+ public:
+  static constexpr int64_t kLate = nanoseconds(200us);
 
-bool is_busy(int64_t time) { return time < busy_until.load(std::memory_order_relaxed); }
+  bool frequent(int64_t time) const { return time < until_.load(std::memory_order_relaxed); }
 
-void found_busy(int64_t time) {
-  const int64_t before = busy_for.load(std::memory_order_relaxed);
-  const bool again = before > 0 && time - busy_until.load(std::memory_order_relaxed) < 4 * before;
-  const int64_t length = again ? std::min(2 * before, kLongestBusy) : kShortestBusy;
-  busy_for.store(length, std::memory_order_relaxed);
-  busy_until.store(time + length, std::memory_order_relaxed);
-}
+  // Called by the thread itself, which got its processor back at `time`.
+  void note(int64_t time, int64_t lost) {
+    constexpr int64_t kShortest = nanoseconds(2ms), kLongest = nanoseconds(256ms);
+    const int64_t had = time - lost - std::max(last_, until_.load(std::memory_order_relaxed));
+    last_ = time;
+    length_ = had > 4 * lost ? 0 : std::clamp(2 * length_, kShortest, kLongest);
+    until_.store(time + length_, std::memory_order_relaxed);
+  }
+
+ private:
+  int64_t last_ = 0, length_ = 0;
+  std::atomic<int64_t> until_{0};
+};
 
 // Waits for a moment, or longer if that is worth it. Returns whether `ready()` is true; if not, the caller
 // should sleep.
 template <typename Ready>
-bool spin(Waiting waiting, const Ready& ready) {
+bool spin(Waiting waiting, Interruptions& interruptions, const Ready& ready) {
   constexpr int kMoment = 64, kTurn = 32, kTurnsToYield = 16;
   for (int i = 0; i < kMoment; ++i) {
     if (ready()) return true;
     relax();
   }
   if (waiting == Waiting::kSleep) return false;
-  int64_t last = now();
-  const int64_t begun = last;
   const bool adaptive = waiting == Waiting::kAdaptive;
-  if (adaptive && is_busy(begun)) return false;
+  const int64_t begun = now();
+  if (adaptive && interruptions.frequent(begun)) return false;
+  int64_t last = begun;
   for (int turn = 1;; ++turn) {
     for (int i = 0; i < kTurn; ++i) {
       if (ready()) return true;
@@ -97,8 +103,8 @@ bool spin(Waiting waiting, const Ready& ready) {
     if (!adaptive) continue;
     if (turn % kTurnsToYield == 0) sched_yield();
     const int64_t time = now();
-    if (time - last > kLate) {
-      found_busy(time);
+    if (time - last > Interruptions::kLate) {
+      interruptions.note(time, time - last);
       return ready();
     }
     if (time - begun > kSpin) return ready();
@@ -158,6 +164,7 @@ class Pool {
   struct alignas(kLine) Worker {
     Word state{kIdle};
     bool offered = false;  // in this region
+    Interruptions interruptions;
     std::thread thread;
   };
 
@@ -188,6 +195,10 @@ struct Place {
   int wanted = 0;  // threads; 0: as in the settings
   Waiting waiting = Waiting::kAdaptive;
   Pool* pool = nullptr;  // of the region
+  Interruptions own;
+  Interruptions* of_worker = nullptr;  // instead of its own, if the thread is one
+
+  Interruptions& interruptions() { return of_worker ? *of_worker : own; }
 };
 constinit thread_local Place here;
 
@@ -213,7 +224,7 @@ void Pool::wait_for_work(Worker& me) {
     const uint32_t state = me.state.load(std::memory_order_relaxed);
     return state == kOffered || state == kStop || resting_.load(std::memory_order_relaxed);
   };
-  spin(waiting_.load(std::memory_order_relaxed), called);
+  spin(waiting_.load(std::memory_order_relaxed), me.interruptions, called);
   uint32_t state = kIdle;
   if (me.state.compare_exchange_strong(state, kAsleep)) sleep_while(me.state, kAsleep);
 }
@@ -222,6 +233,7 @@ void Pool::run(Worker& me, int part) {
   here.part = part;
   here.inside = true;
   here.pool = this;
+  here.of_worker = &me.interruptions;
   for (;;) {
     uint32_t state = kOffered;
     if (me.state.compare_exchange_strong(state, kRunning)) {
@@ -238,7 +250,8 @@ void Pool::run(Worker& me, int part) {
 
 void Pool::offer(Worker& to, bool together) {
   to.offered = together || to.state.load(std::memory_order_relaxed) != kAsleep ||
-               waiting_.load(std::memory_order_relaxed) != Waiting::kAdaptive || !is_busy(now());
+               waiting_.load(std::memory_order_relaxed) != Waiting::kAdaptive ||
+               !to.interruptions.frequent(now());
   if (to.offered && to.state.exchange(kOffered) == kAsleep) wake(to.state);
 }
 
@@ -264,7 +277,7 @@ void Pool::start(regions::Work work, void* data, int parts, bool together, Waiti
 
 void Pool::await(Worker& of) {
   const auto done = [&] { return of.state.load(std::memory_order_acquire) != kRunning; };
-  if (done() || spin(waiting_.load(std::memory_order_relaxed), done)) return;
+  if (done() || spin(waiting_.load(std::memory_order_relaxed), here.interruptions(), done)) return;
   uint32_t state = kRunning;
   if (of.state.compare_exchange_strong(state, kAwaited)) sleep_while(of.state, kAwaited);
 }
@@ -291,7 +304,7 @@ void Pool::barrier() {
     return;
   }
   const auto open = [&] { return passed_.load(std::memory_order_acquire) != before; };
-  if (spin(waiting_.load(std::memory_order_relaxed), open)) return;
+  if (spin(waiting_.load(std::memory_order_relaxed), here.interruptions(), open)) return;
   sleeping_.fetch_add(1);
   sleep_while(passed_, before);
   sleeping_.fetch_sub(1);
