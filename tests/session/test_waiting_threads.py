@@ -46,7 +46,9 @@ PROGRAM = """
 """
 
 
-def trained(*entries: str, threads: int = 2, pause: float = 0, **environment: str) -> tuple[int, float]:
+def trained(
+    entries: list[str], environment: dict[str, str], threads: int = 2, pause: float = 0
+) -> tuple[int, float]:
     """Train in a process; return the threads that it started, and their processor time in the pauses of the caller.
 
     That time is a share of the pauses, which follow each step.
@@ -67,12 +69,12 @@ def trained(*entries: str, threads: int = 2, pause: float = 0, **environment: st
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_all_kernels_share_the_threads_of_a_session(threads: int) -> None:
-    assert trained(threads=threads)[0] == threads - 1
+    assert trained([], {}, threads)[0] == threads - 1
 
 
 def test_a_session_uses_the_threads_that_the_environment_allows() -> None:
-    assert trained(threads=0, OMP_NUM_THREADS="4")[0] == 3
-    assert trained(threads=4, OMP_THREAD_LIMIT="2")[0] == 1
+    assert trained([], {"OMP_NUM_THREADS": "4"}, threads=0)[0] == 3
+    assert trained([], {"OMP_THREAD_LIMIT": "2"}, threads=4)[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -86,17 +88,17 @@ def test_a_session_uses_the_threads_that_the_environment_allows() -> None:
 def test_threads_that_must_not_spin_leave_the_processor(
     entries: list[str], environment: dict[str, str]
 ) -> None:
-    assert trained(*entries, pause=2e-4, **environment)[1] < 0.5
+    assert trained(entries, environment, pause=2e-4)[1] < 0.5
 
 
 def test_threads_sleep_soon_after_a_run() -> None:
-    assert trained(pause=5e-3)[1] < 0.3
+    assert trained([], {}, pause=5e-3)[1] < 0.3
 
 
 @pytest.mark.parametrize("entry", ["session.intra_op.allow_spinning=2", "session.force_spinning_stop=yes"])
 def test_other_values_are_rejected(entry: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as failed:
-        trained(entry)
+        trained([entry], {})
     key, value = entry.split("=")
     assert key in failed.value.stderr
     assert f"'{value}'" in failed.value.stderr
