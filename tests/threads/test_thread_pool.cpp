@@ -102,7 +102,7 @@ class SecondThreadStopped {
     REQUIRE(pthread_kill(second, SIGUSR2) == 0);
     while (sem_wait(&stopped) != 0) {
     }
-    alarm(60);  // ends a test that hangs
+    alarm(120);  // ends a test that hangs
   }
   ~SecondThreadStopped() {
     alarm(0);
