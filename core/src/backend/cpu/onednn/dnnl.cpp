@@ -21,7 +21,9 @@ using dnnl::memory;
 memory::dims dims_of(const Shape& shape) { return shape.empty() ? memory::dims{1} : memory::dims(shape); }
 
 // A primitive with its arguments in the form that the C API takes. Memory objects hold the address of the
-// last run: Programs share arenas, so an address may have moved since.
+// last run: Programs share arenas, so an address may have moved since. The stream is its own, because a
+// thread that runs a part of a region may run its first primitive in any step, where nothing may be
+// allocated.
 class BoundPrimitive {
  public:
   BoundPrimitive(const dnnl::primitive& primitive, const std::vector<DnnlArgument>& arguments)
@@ -45,12 +47,13 @@ class BoundPrimitive {
       addresses_[i] = address;
     }
     const dnnl_status_t status = dnnl_primitive_execute(
-        primitive_.get(), dnnl_stream().get(), static_cast<int>(arguments_.size()), arguments_.data());
+        primitive_.get(), stream_.get(), static_cast<int>(arguments_.size()), arguments_.data());
     if (status != dnnl_success) fail_dnnl("running a primitive", status);
   }
 
  private:
   dnnl::primitive primitive_;
+  dnnl::stream stream_{dnnl_engine()};
   std::vector<memory> memories_;
   std::vector<Slot> slots_;
   std::vector<size_t> offsets_;
