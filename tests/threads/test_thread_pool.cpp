@@ -24,6 +24,13 @@
 #include "session/training_session.h"
 #include "state/checkpoint_io.h"
 
+// ThreadSanitizer keeps a signal back until the thread next calls a function that it knows.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define ORTRAIN_SIGNALS_ARE_LATE
+#endif
+#endif
+
 using namespace ortrain;
 
 namespace {
@@ -75,6 +82,7 @@ double share_of_waiting(Waiting waiting) {
   return others / (seconds(CLOCK_MONOTONIC) - begun);
 }
 
+#ifndef ORTRAIN_SIGNALS_ARE_LATE
 sem_t stopped, resumed;
 void stop(int) {
   sem_post(&stopped);
@@ -140,6 +148,7 @@ std::vector<float> losses(const std::string& name, const Shape& images) {
   }
   return found;
 }
+#endif
 
 }  // namespace
 
@@ -219,6 +228,7 @@ TEST_CASE("threads have regions at the same time") {
   CHECK(wrong == 0);
 }
 
+#ifndef ORTRAIN_SIGNALS_ARE_LATE
 TEST_CASE("a region does not wait for a thread that gets no processor") {
   std::vector<int> found;
   {
@@ -242,6 +252,7 @@ TEST_CASE("a train step does not wait for a thread that gets no processor, and c
     CHECK(found == expected);
   }
 }
+#endif
 
 TEST_CASE("threads that must not spin leave the processor") {
   CHECK(share_of_waiting(Waiting::kSleep) < 0.5);
