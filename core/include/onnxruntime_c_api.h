@@ -1734,7 +1734,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetGlobalInterOpNumThreads)(OrtThreadingOptions* tp_options, int inter_op_num_threads) NO_EXCEPTION;
 
-  /** Accepted but has no effect: how long waiting threads spin is fixed when the library is loaded.
+  /** Whether waiting threads may spin in sessions with DisablePerSessionThreads; 1 is the default.
    *
    * \param[in] tp_options The settings.
    * \param[in] allow_spinning 0 or 1.
@@ -2207,42 +2207,42 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetExecutionProviderApi)(const char* provider_name, uint32_t version, const void** provider_api) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the threads are those of OpenMP.
+  /** Accepted but has no effect: the library creates its threads itself.
    *
    * \param[in] options The options.
    * \param[in] ort_custom_create_thread_fn The function.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetCustomCreateThreadFn)(OrtSessionOptions* options, OrtCustomCreateThreadFn ort_custom_create_thread_fn) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the threads are those of OpenMP.
+  /** Accepted but has no effect: the library creates its threads itself.
    *
    * \param[in] options The options.
    * \param[in] ort_custom_thread_creation_options Passed to the function.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetCustomThreadCreationOptions)(OrtSessionOptions* options, void* ort_custom_thread_creation_options) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the threads are those of OpenMP.
+  /** Accepted but has no effect: the library creates its threads itself.
    *
    * \param[in] options The options.
    * \param[in] ort_custom_join_thread_fn The function.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetCustomJoinThreadFn)(OrtSessionOptions* options, OrtCustomJoinThreadFn ort_custom_join_thread_fn) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the threads are those of OpenMP.
+  /** Accepted but has no effect: the library creates its threads itself.
    *
    * \param[in] tp_options The settings.
    * \param[in] ort_custom_create_thread_fn The function.
    */
   OrtStatus*(ORT_API_CALL* SetGlobalCustomCreateThreadFn)(OrtThreadingOptions* tp_options, OrtCustomCreateThreadFn ort_custom_create_thread_fn) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the threads are those of OpenMP.
+  /** Accepted but has no effect: the library creates its threads itself.
    *
    * \param[in] tp_options The settings.
    * \param[in] ort_custom_thread_creation_options Passed to the function.
    */
   OrtStatus*(ORT_API_CALL* SetGlobalCustomThreadCreationOptions)(OrtThreadingOptions* tp_options, void* ort_custom_thread_creation_options) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the threads are those of OpenMP.
+  /** Accepted but has no effect: the library creates its threads itself.
    *
    * \param[in] tp_options The settings.
    * \param[in] ort_custom_join_thread_fn The function.
@@ -2465,7 +2465,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* UpdateEnvWithCustomLogLevel)(OrtEnv* ort_env, OrtLoggingLevel log_severity_level) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the threads are those of OpenMP, which OMP_PROC_BIND places.
+  /** Accepted but has no effect: the threads run where the process may run.
    *
    * \param[in] tp_options The settings.
    * \param[in] affinity_string The processors of each thread.

@@ -66,7 +66,9 @@ static const char* const kOrtSessionOptionsUseDeviceAllocatorForInitializers = "
 /** Whether threads that run nodes at the same time spin while they wait. Not honoured. */
 static const char* const kOrtSessionOptionsConfigAllowInterOpSpinning = "session.inter_op.allow_spinning";
 
-/** Whether threads inside a node spin while they wait. Not honoured. */
+/** Whether threads inside a node spin while they wait. Honoured. With `1`, the default, they spin for a
+ * short time, and not at all while other programs want the processor.
+ */
 static const char* const kOrtSessionOptionsConfigAllowIntraOpSpinning = "session.intra_op.allow_spinning";
 
 /** Whether the bytes of a model in ORT format are used in place. Not honoured. */
@@ -92,7 +94,9 @@ static const char* const kOrtSessionOptionsConfigNnapiEpPartitioningStopOps = "e
 /** How parallel work is cut into parts. Not honoured. */
 static const char* const kOrtSessionOptionsConfigDynamicBlockBase = "session.dynamic_block_base";
 
-/** Whether threads stop spinning when a run ends. Not honoured. */
+/** Whether threads stop spinning when a run ends. Honoured. The default is 0: they spin for 0.3 ms at
+ * most.
+ */
 static const char* const kOrtSessionOptionsConfigForceSpinningStop = "session.force_spinning_stop";
 
 /** Whether contradictions between inferred shapes are errors. Not honoured. */

@@ -35,7 +35,9 @@ def refusal(key: str, value: str) -> str:
         ("ortrain.disable_pass.fold_frozen_parameters", "0"),
         ("ortrain.disable_pass.keep_convolution_weights", "1"),
         ("session.set_denormal_as_zero", "1"),
-        ("session.intra_op.allow_spinning", "0"),  # onnxruntime's, without effect here
+        ("session.intra_op.allow_spinning", "0"),
+        ("session.force_spinning_stop", "1"),
+        ("session.inter_op.allow_spinning", "0"),  # onnxruntime's, without effect here
         ("a.key", "a value"),
     ],
 )

@@ -96,9 +96,10 @@ void SetGlobalIntraOpNumThreads(OrtThreadingOptions* tp_options, int intra_op_nu
 void SetGlobalInterOpNumThreads(OrtThreadingOptions*, int inter_op_num_threads) {
   check_threads(inter_op_num_threads);
 }
-void SetGlobalSpinControl(OrtThreadingOptions*, int allow_spinning) {
+void SetGlobalSpinControl(OrtThreadingOptions* tp_options, int allow_spinning) {
   require(allow_spinning == 0 || allow_spinning == 1, ErrorCode::kInvalidArgument, "allow_spinning is ",
           allow_spinning, ", expected 0 or 1");
+  tp_options->allow_spinning = allow_spinning == 1;
 }
 void SetGlobalDenormalAsZero(OrtThreadingOptions* tp_options) { tp_options->denormal_as_zero = true; }
 

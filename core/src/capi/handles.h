@@ -41,6 +41,7 @@ struct OrtStatus {
 struct OrtThreadingOptions {
   int intra_op_threads = 0;  // 0: one per processor
   bool denormal_as_zero = false;
+  bool allow_spinning = true;
 };
 
 struct OrtMemoryInfo {

@@ -5,6 +5,7 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
+#include "session/waiting.h"
 
 namespace ortrain::capi {
 namespace {
@@ -41,6 +42,7 @@ SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options) {
   if (env.shared_threads && !out.per_session_threads) {
     out.intra_op_threads = env.shared_threads->intra_op_threads;
     if (env.shared_threads->denormal_as_zero) out.config.try_emplace(kDenormalsKey, "1");
+    out.config.insert_or_assign(kSpinningKey, env.shared_threads->allow_spinning ? "1" : "0");
   }
   if (options != nullptr)
     out.may_continue = [canceled = options->canceled] {

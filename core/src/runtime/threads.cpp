@@ -19,9 +19,9 @@ std::shared_mutex& fork_lock() {
 }
 thread_local int scopes = 0;  // of this thread; only the outermost one has the lock
 
-// A child of fork has only the thread that called it. GCC's OpenMP library would still wait for the threads
-// of the parent's pool there, forever. So the pool is dissolved before a fork; parent and child each start a
-// new one when they next need it.
+// A child of fork has only the thread that called it, but would still wait for the threads of the parent's
+// pool, forever. So the pool is dissolved before a fork; parent and child each start a new one when they next
+// need it.
 void before_fork() {
   fork_lock().lock();
   omp_pause_resource(omp_pause_soft, omp_get_initial_device());

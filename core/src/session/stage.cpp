@@ -99,6 +99,7 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
       inputs_(std::move(inputs)),
       output_names_(std::move(outputs)),
       threads_(options.intra_op_threads),
+      waiting_(options),
       flush_denormals_(flush_denormals(options)),
       runs_(first_run(options)) {
   std::map<std::string, int> symbols;
@@ -245,6 +246,7 @@ void Stage::run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t p
   require(places_count == output_names_.size(), ErrorCode::kInvalidArgument, "the ", what_, " gives ",
           output_names_.size(), " outputs, but the caller provided room for ", places_count);
   const ThreadScope threads(threads_);
+  const WaitingScope waiting = waiting_.scope();
   const DenormalsAsZero denormals(flush_denormals_);
   scope.number = runs_++;
   scope.terminate = options ? &options->terminate : nullptr;

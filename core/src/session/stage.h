@@ -14,6 +14,7 @@
 #include "runtime/text_tensor.h"
 #include "session/custom_nodes.h"
 #include "session/options.h"
+#include "session/waiting.h"
 
 namespace ortrain {
 
@@ -67,6 +68,7 @@ class Stage {
   std::vector<ValueInfo> inputs_;
   std::vector<std::string> input_names_, output_names_;
   int threads_;
+  SessionWaiting waiting_;
   bool flush_denormals_;
   std::vector<std::vector<int>> symbol_of_;  // for each input and axis, the number of its symbol; -1: none
   struct Extent {

@@ -213,6 +213,7 @@ struct TrainingSession::Impl {
   Precision precision = Precision::kFloat;
   size_t memory_budget = 0;
   bool flush_denormals = false;
+  std::optional<SessionWaiting> waiting;
   NonfiniteGradients nonfinite = NonfiniteGradients::kError;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
   Model train_model;                // as given: stages are created from it
@@ -328,6 +329,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   s.precision = read_precision(s.options);
   s.memory_budget = memory_budget(s.options);
   s.flush_denormals = flush_denormals(s.options);
+  s.waiting.emplace(s.options);
   s.nonfinite = nonfinite_gradients(s.options);
   Tensor yes(DType::kBool, {1}), no(DType::kBool, {1});
   *yes.data<bool>() = true;
@@ -430,12 +432,14 @@ void TrainingSession::lazy_reset_grad() {
 void TrainingSession::copy_gradients_to_buffer(const Tensor& buffer) const {
   const Impl::Use use(*impl_, "copying the gradients to a buffer");
   const ThreadScope threads(impl_->options.intra_op_threads);
+  const WaitingScope waiting = impl_->waiting->scope();
   state_->copy_gradients_to_buffer(buffer);
 }
 
 void TrainingSession::copy_buffer_to_gradients(const Tensor& buffer) {
   const Impl::Use use(*impl_, "copying a buffer to the gradients");
   const ThreadScope threads(impl_->options.intra_op_threads);
+  const WaitingScope waiting = impl_->waiting->scope();
   state_->copy_buffer_to_gradients(buffer);
 }
 
@@ -444,6 +448,7 @@ double TrainingSession::gradient_norm() const {
   require(state_->has_gradients(), ErrorCode::kRuntimeException,
           "getting the norm of the gradients: there are no gradients; run a train step first");
   const ThreadScope threads(impl_->options.intra_op_threads);
+  const WaitingScope waiting = impl_->waiting->scope();
   return ortrain::gradient_norm(*state_);
 }
 
@@ -456,6 +461,7 @@ void TrainingSession::optimizer_step(const RunOptions* options) {
   require(state_->has_gradients(), ErrorCode::kRuntimeException,
           "optimizer step: there are no gradients; run a train step first");
   const ThreadScope threads(s.options.intra_op_threads);
+  const WaitingScope waiting = s.waiting->scope();
   const DenormalsAsZero denormals(s.flush_denormals);
   OptimizerState& o = state_->optimizer();
   const auto start = Profile::Clock::now();

@@ -1046,8 +1046,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalSpinControlCall(IntPtr tpOptions, int allowSpinning);
         private static SetGlobalSpinControlCall setGlobalSpinControl;
-        /// <summary>Accepted but has no effect: how long waiting threads spin is fixed when the library is
-        /// loaded.</summary>
+        /// <summary>Whether waiting threads may spin in sessions with DisablePerSessionThreads; 1 is the
+        /// default.</summary>
         internal static SetGlobalSpinControlCall SetGlobalSpinControl => setGlobalSpinControl ??
             (setGlobalSpinControl = NativeTables.Bind<SetGlobalSpinControlCall>(NativeTables.OrtApi, 149));
 
@@ -1383,42 +1383,42 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionOptionsSetCustomCreateThreadFnCall(SessionOptions options, IntPtr ortCustomCreateThreadFn);
         private static SessionOptionsSetCustomCreateThreadFnCall sessionOptionsSetCustomCreateThreadFn;
-        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
         internal static SessionOptionsSetCustomCreateThreadFnCall SessionOptionsSetCustomCreateThreadFn => sessionOptionsSetCustomCreateThreadFn ??
             (sessionOptionsSetCustomCreateThreadFn = NativeTables.Bind<SessionOptionsSetCustomCreateThreadFnCall>(NativeTables.OrtApi, 196));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionOptionsSetCustomThreadCreationOptionsCall(SessionOptions options, IntPtr ortCustomThreadCreationOptions);
         private static SessionOptionsSetCustomThreadCreationOptionsCall sessionOptionsSetCustomThreadCreationOptions;
-        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
         internal static SessionOptionsSetCustomThreadCreationOptionsCall SessionOptionsSetCustomThreadCreationOptions => sessionOptionsSetCustomThreadCreationOptions ??
             (sessionOptionsSetCustomThreadCreationOptions = NativeTables.Bind<SessionOptionsSetCustomThreadCreationOptionsCall>(NativeTables.OrtApi, 197));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionOptionsSetCustomJoinThreadFnCall(SessionOptions options, IntPtr ortCustomJoinThreadFn);
         private static SessionOptionsSetCustomJoinThreadFnCall sessionOptionsSetCustomJoinThreadFn;
-        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
         internal static SessionOptionsSetCustomJoinThreadFnCall SessionOptionsSetCustomJoinThreadFn => sessionOptionsSetCustomJoinThreadFn ??
             (sessionOptionsSetCustomJoinThreadFn = NativeTables.Bind<SessionOptionsSetCustomJoinThreadFnCall>(NativeTables.OrtApi, 198));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalCustomCreateThreadFnCall(IntPtr tpOptions, IntPtr ortCustomCreateThreadFn);
         private static SetGlobalCustomCreateThreadFnCall setGlobalCustomCreateThreadFn;
-        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
         internal static SetGlobalCustomCreateThreadFnCall SetGlobalCustomCreateThreadFn => setGlobalCustomCreateThreadFn ??
             (setGlobalCustomCreateThreadFn = NativeTables.Bind<SetGlobalCustomCreateThreadFnCall>(NativeTables.OrtApi, 199));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalCustomThreadCreationOptionsCall(IntPtr tpOptions, IntPtr ortCustomThreadCreationOptions);
         private static SetGlobalCustomThreadCreationOptionsCall setGlobalCustomThreadCreationOptions;
-        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
         internal static SetGlobalCustomThreadCreationOptionsCall SetGlobalCustomThreadCreationOptions => setGlobalCustomThreadCreationOptions ??
             (setGlobalCustomThreadCreationOptions = NativeTables.Bind<SetGlobalCustomThreadCreationOptionsCall>(NativeTables.OrtApi, 200));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalCustomJoinThreadFnCall(IntPtr tpOptions, IntPtr ortCustomJoinThreadFn);
         private static SetGlobalCustomJoinThreadFnCall setGlobalCustomJoinThreadFn;
-        /// <summary>Accepted but has no effect: the threads are those of OpenMP.</summary>
+        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
         internal static SetGlobalCustomJoinThreadFnCall SetGlobalCustomJoinThreadFn => setGlobalCustomJoinThreadFn ??
             (setGlobalCustomJoinThreadFn = NativeTables.Bind<SetGlobalCustomJoinThreadFnCall>(NativeTables.OrtApi, 201));
 
@@ -1600,8 +1600,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalIntraOpThreadAffinityCall(IntPtr tpOptions, byte[] affinityString);
         private static SetGlobalIntraOpThreadAffinityCall setGlobalIntraOpThreadAffinity;
-        /// <summary>Accepted but has no effect: the threads are those of OpenMP, which OMP_PROC_BIND
-        /// places.</summary>
+        /// <summary>Accepted but has no effect: the threads run where the process may run.</summary>
         internal static SetGlobalIntraOpThreadAffinityCall SetGlobalIntraOpThreadAffinity => setGlobalIntraOpThreadAffinity ??
             (setGlobalIntraOpThreadAffinity = NativeTables.Bind<SetGlobalIntraOpThreadAffinityCall>(NativeTables.OrtApi, 227));
 

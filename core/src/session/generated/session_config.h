@@ -27,6 +27,8 @@ inline constexpr ConfigEntry kConfigEntries[] = {
     {"ortrain.gradient_type", ConfigKind::kChoice, "float32 bfloat16", "float32"},
     {"ortrain.communication_timeout", ConfigKind::kCount, "", "300"},
     {"session.set_denormal_as_zero", ConfigKind::kChoice, "0 1", ""},
+    {"session.intra_op.allow_spinning", ConfigKind::kChoice, "0 1", "1"},
+    {"session.force_spinning_stop", ConfigKind::kChoice, "0 1", "0"},
     {"session.load_model_format", ConfigKind::kChoice, "ONNX ORT", ""},
     {"session.save_model_format", ConfigKind::kChoice, "ONNX ORT", ""},
     {"session.max_nodes", ConfigKind::kLimit, "", "1000000"},

@@ -1,5 +1,6 @@
 // Batch normalization with oneDNN, with our own statistics.
 #include <optional>
+#include <string_view>
 
 #include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/norm/batch_normalization_kernels.h"
@@ -63,8 +64,17 @@ std::optional<Backward> describe_backward(const View& view) {
                        dnnl_attr());
     // Statistics are given as 1 / sqrt(variance + epsilon); the square of that, inverted, is a variance for
     // epsilon 0.
-    Backward pd(dnnl_engine(), dnnl::prop_kind::backward, view.desc, view.desc, view.desc, 0.f, kAffine, hint,
-                dnnl_attr());
+    const auto describe = [&] {
+      return Backward(dnnl_engine(), dnnl::prop_kind::backward, view.desc, view.desc, view.desc, 0.f, kAffine,
+                      hint, dnnl_attr());
+    };
+    // The implementation for threads of TBB ends a region where the first choice lets threads wait for each
+    // other by spinning, which takes time slices if another program gets the processor of one of them.
+    Backward pd = describe();
+    do {
+      if (std::string_view(pd.impl_info_str()).starts_with("bnorm_tbb_jit")) return pd;
+    } while (pd.next_impl());
+    pd = describe();
     if (is_fast(pd)) return pd;
   } catch (const dnnl::error&) {
   }

@@ -105,13 +105,18 @@ struct DnnlConvolution {
   }
   std::optional<BackwardWeights> backward_weights(const memory::desc& src, const memory::desc& dst, bool bias,
                                                   const Forward& hint) const {
+    return backward_weights(src, dst, dnnl_any(w), bias, hint);
+  }
+  std::optional<BackwardWeights> backward_weights(const memory::desc& src, const memory::desc& dst,
+                                                  const memory::desc& weights, bool bias,
+                                                  const Forward& hint) const {
     try {
       const auto algorithm = dnnl::algorithm::convolution_direct;
       if (bias)
-        return BackwardWeights(dnnl_engine(), algorithm, src, dnnl_any(w), dnnl_plain({filters}), dst,
-                               strides, dilations, before, after, hint, dnnl_attr());
-      return BackwardWeights(dnnl_engine(), algorithm, src, dnnl_any(w), dst, strides, dilations, before,
-                             after, hint, dnnl_attr());
+        return BackwardWeights(dnnl_engine(), algorithm, src, weights, dnnl_plain({filters}), dst, strides,
+                               dilations, before, after, hint, dnnl_attr());
+      return BackwardWeights(dnnl_engine(), algorithm, src, weights, dst, strides, dilations, before, after,
+                             hint, dnnl_attr());
     } catch (const dnnl::error&) {
       return std::nullopt;
     }
@@ -450,6 +455,77 @@ Kernel winograd_weights_kernel(KernelContext& c, const DnnlConvolution& conv, co
   return chain(std::move(kernels));
 }
 
+// The memory of a gradient of weights: X, dY, and the results dW and, if it is needed, dB.
+struct WeightsSlots {
+  Slot x, dy, dw, db;
+};
+
+// dW as a sum over parts of the batch: each part is computed by one thread, in memory of its own, and then
+// they are added in order. oneDNN's primitives for several threads do the same, but their threads wait for
+// each other inside of a region by spinning. That takes time slices, instead of microseconds, as soon as
+// another program gets the processor of one of them.
+//
+// Null if there is one thread or image, or if the weights have more elements than the operands: oneDNN then
+// divides the weights among its threads, which do not wait for each other.
+Kernel weights_by_parts(KernelContext& c, const DnnlConvolution& conv, const Forward& forward,
+                        const BackwardWeights& whole, const WeightsSlots& slots) {
+  const int64_t batch = conv.x[0], parts = std::min<int64_t>(max_threads(), batch);
+  const memory::desc made = whole.diff_weights_desc();
+  const int64_t elements = static_cast<int64_t>(made.get_size() / sizeof(float));
+  if (parts <= 1 || elements > element_count(conv.x) + element_count(conv.y)) return nullptr;
+  const ThreadScope one(1);
+  const bool bias = slots.db.defined();
+  // A range of images of an operand, and the offset of the first one.
+  const auto images = [](const memory::desc& operand, int64_t begin, int64_t end) {
+    memory::dims dims = operand.get_dims();
+    dims[0] = end - begin;
+    const auto bytes = memory::data_type_size(operand.get_data_type());
+    return std::pair{operand.submemory_desc(dims, memory::dims(dims.size())),
+                     static_cast<size_t>(begin * operand.get_strides()[0]) * bytes};
+  };
+  const memory::desc bias_desc = dnnl_plain({conv.filters});
+  const size_t sum_bytes = made.get_size(), bias_bytes = static_cast<size_t>(conv.filters) * sizeof(float);
+  std::vector<BackwardWeights> primitives;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t begin = batch * part / parts, end = batch * (part + 1) / parts;
+    const auto pd =
+        conv.backward_weights(images(whole.src_desc(), begin, end).first,
+                              images(whole.diff_dst_desc(), begin, end).first, made, bias, forward);
+    if (!pd || std::string_view(pd->impl_info_str()) != whole.impl_info_str()) return nullptr;
+    primitives.push_back(*pd);
+  }
+  const auto others = static_cast<size_t>(parts - 1);
+  const Slot sums = c.scratch(others * sum_bytes), biases = bias ? c.scratch(others * bias_bytes) : Slot{};
+  std::vector<Kernel> kernels;
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t begin = batch * part / parts, end = batch * (part + 1) / parts;
+    const auto& pd = primitives[static_cast<size_t>(part)];
+    const auto [x_desc, x_offset] = images(whole.src_desc(), begin, end);
+    const auto [dy_desc, dy_offset] = images(whole.diff_dst_desc(), begin, end);
+    const bool first = part == 0;
+    const size_t before = first ? 0 : static_cast<size_t>(part - 1);
+    kernels.push_back(
+        dnnl_kernel(c, dnnl::convolution_backward_weights(pd), pd.scratchpad_desc(),
+                    {{DNNL_ARG_SRC, x_desc, slots.x, x_offset},
+                     {DNNL_ARG_DIFF_DST, dy_desc, slots.dy, dy_offset},
+                     {DNNL_ARG_DIFF_WEIGHTS, made, first ? slots.dw : sums, before * sum_bytes},
+                     {DNNL_ARG_DIFF_BIAS, bias_desc, first ? slots.db : biases, before * bias_bytes}}));
+  }
+  return [=, kernels = std::move(kernels), filters = conv.filters](const Frame& f) {
+    parallel_for(parts, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) kernels[static_cast<size_t>(part)](f);
+    });
+    const auto add = [&](float* to, const float* from, int64_t length, int64_t begin, int64_t end) {
+      for (int64_t part = 1; part < parts; ++part, from += length)
+        for (int64_t i = begin; i < end; ++i) to[i] += from[i];
+    };
+    parallel_for(elements, parts, [&](int64_t begin, int64_t end) {
+      add(f.at<float>(slots.dw), f.at<const float>(sums), elements, begin, end);
+    });
+    if (bias) add(f.at<float>(slots.db), f.at<const float>(biases), filters, 0, filters);
+  };
+}
+
 // dW, and dB if it is needed.
 Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, const Forward& forward, bool bias,
                              BackwardShare& share) {
@@ -470,11 +546,14 @@ Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, cons
   const memory::desc made = pd->diff_weights_desc();
   const bool direct = same_bytes(stored.desc, made);
   const Slot target = direct ? dw : share.room(c, conv, made);
-  kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_weights(*pd), pd->scratchpad_desc(),
-                                {{DNNL_ARG_SRC, pd->src_desc(), x},
-                                 {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
-                                 {DNNL_ARG_DIFF_WEIGHTS, made, target},
-                                 {DNNL_ARG_DIFF_BIAS, dnnl_plain({conv.filters}), db}}));
+  if (Kernel by_parts = weights_by_parts(c, conv, forward, *pd, {x, dy, target, db}))
+    kernels.push_back(std::move(by_parts));
+  else
+    kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_weights(*pd), pd->scratchpad_desc(),
+                                  {{DNNL_ARG_SRC, pd->src_desc(), x},
+                                   {DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
+                                   {DNNL_ARG_DIFF_WEIGHTS, made, target},
+                                   {DNNL_ARG_DIFF_BIAS, dnnl_plain({conv.filters}), db}}));
   if (!direct) kernels.push_back(dnnl_reorder(made, target, stored.desc, dw));
   return chain(std::move(kernels));
 }

@@ -21,7 +21,9 @@ using dnnl::memory;
 memory::dims dims_of(const Shape& shape) { return shape.empty() ? memory::dims{1} : memory::dims(shape); }
 
 // A primitive with its arguments in the form that the C API takes. Memory objects hold the address of the
-// last run: Programs share arenas, so an address may have moved since.
+// last run: Programs share arenas, so an address may have moved since. The stream is its own, because a
+// thread that runs a part of a region may run its first primitive in any step, where nothing may be
+// allocated.
 class BoundPrimitive {
  public:
   BoundPrimitive(const dnnl::primitive& primitive, const std::vector<DnnlArgument>& arguments)
@@ -30,6 +32,7 @@ class BoundPrimitive {
       if (!a.slot.defined()) continue;
       memories_.push_back(memory(a.desc, dnnl_engine(), DNNL_MEMORY_NONE));
       slots_.push_back(a.slot);
+      offsets_.push_back(a.offset);
       addresses_.push_back(nullptr);
       arguments_.push_back({a.index, memories_.back().get()});
     }
@@ -37,21 +40,23 @@ class BoundPrimitive {
 
   void run(const Frame& frame) {
     for (size_t i = 0; i < slots_.size(); ++i) {
-      void* address = frame.at<void>(slots_[i]);
+      void* address = frame.at<std::byte>(slots_[i]) + offsets_[i];
       if (address == addresses_[i]) continue;
       const dnnl_status_t status = dnnl_memory_set_data_handle(arguments_[i].memory, address);
       if (status != dnnl_success) fail_dnnl("binding memory", status);
       addresses_[i] = address;
     }
     const dnnl_status_t status = dnnl_primitive_execute(
-        primitive_.get(), dnnl_stream().get(), static_cast<int>(arguments_.size()), arguments_.data());
+        primitive_.get(), stream_.get(), static_cast<int>(arguments_.size()), arguments_.data());
     if (status != dnnl_success) fail_dnnl("running a primitive", status);
   }
 
  private:
   dnnl::primitive primitive_;
+  dnnl::stream stream_{dnnl_engine()};
   std::vector<memory> memories_;
   std::vector<Slot> slots_;
+  std::vector<size_t> offsets_;
   std::vector<void*> addresses_;
   std::vector<dnnl_exec_arg_t> arguments_;
 };

@@ -69,6 +69,7 @@ struct DnnlArgument {
   int index;  // DNNL_ARG_SRC ...
   dnnl::memory::desc desc;
   Slot slot;
+  size_t offset = 0;  // in bytes, of the argument in its slot
 };
 Kernel dnnl_kernel(KernelContext& c, const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
                    const std::vector<DnnlArgument>& arguments);

@@ -1,0 +1,374 @@
+#include "runtime/thread_pool.h"
+
+#include <sched.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "runtime/denormals.h"
+
+namespace ortrain {
+namespace {
+
+using Word = std::atomic<uint32_t>;
+
+// Sleeps while the word has this value. `wake` wakes those who sleep on it, after the word was changed.
+#if defined(__linux__)
+void sleep_while(Word& word, uint32_t value) {
+  while (word.load(std::memory_order_acquire) == value)
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+void wake(Word& word) { syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0); }
+#else
+void sleep_while(Word& word, uint32_t value) { word.wait(value, std::memory_order_acquire); }
+void wake(Word& word) { word.notify_all(); }
+#endif
+
+void relax() {
+#if defined(__SSE2__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr int64_t nanoseconds(Clock::duration d) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(d).count();
+}
+int64_t now() { return nanoseconds(Clock::now().time_since_epoch()); }
+
+// Regions follow each other within tens of microseconds, and waking a thread that sleeps takes longer than
+// many of them. So threads spin for a while before they sleep.
+constexpr int64_t kSpin = nanoseconds(300us);
+
+// How often another program takes the processor of a thread. A thread that spins, and offers its processor
+// now and then, notices when it gets it back late. If that takes more than a fifth of the time, the thread
+// does not spin for a while: it would keep others from work, perhaps the very thread it waits for. The while
+// doubles as long as the same is found when it is over.
+class Interruptions {
+ public:
+  static constexpr int64_t kLate = nanoseconds(200us);
+
+  bool frequent(int64_t time) const { return time < until_.load(std::memory_order_relaxed); }
+
+  // Called by the thread itself, which got its processor back at `time`.
+  void note(int64_t time, int64_t lost) {
+    constexpr int64_t kShortest = nanoseconds(2ms), kLongest = nanoseconds(256ms);
+    const int64_t had = time - lost - std::max(last_, until_.load(std::memory_order_relaxed));
+    last_ = time;
+    length_ = had > 4 * lost ? 0 : std::clamp(2 * length_, kShortest, kLongest);
+    until_.store(time + length_, std::memory_order_relaxed);
+  }
+
+ private:
+  int64_t last_ = 0, length_ = 0;
+  std::atomic<int64_t> until_{0};
+};
+
+// Waits for a moment, or longer if that is worth it. Returns whether `ready()` is true; if not, the caller
+// should sleep.
+template <typename Ready>
+bool spin(Waiting waiting, Interruptions& interruptions, const Ready& ready) {
+  constexpr int kMoment = 64, kTurn = 32, kTurnsToYield = 16;
+  for (int i = 0; i < kMoment; ++i) {
+    if (ready()) return true;
+    relax();
+  }
+  if (waiting == Waiting::kSleep) return false;
+  const bool adaptive = waiting == Waiting::kAdaptive;
+  const int64_t begun = now();
+  if (adaptive && interruptions.frequent(begun)) return false;
+  int64_t last = begun;
+  for (int turn = 1;; ++turn) {
+    for (int i = 0; i < kTurn; ++i) {
+      if (ready()) return true;
+      relax();
+    }
+    if (!adaptive) continue;
+    if (turn % kTurnsToYield == 0) sched_yield();
+    const int64_t time = now();
+    if (time - last > Interruptions::kLate) {
+      interruptions.note(time, time - last);
+      return ready();
+    }
+    if (time - begun > kSpin) return ready();
+    last = time;
+  }
+}
+
+int number_from(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  const long number = text ? std::strtol(text, nullptr, 10) : 0;
+  return number > 0 ? static_cast<int>(std::min<long>(number, INT32_MAX)) : otherwise;
+}
+
+// The environment variables of OpenMP that users know.
+struct Settings {
+  int most = number_from("OMP_THREAD_LIMIT", INT32_MAX);
+  int threads = std::min(most, number_from("OMP_NUM_THREADS", processors()));
+  Waiting waiting = policy();
+  bool fixed_waiting = waiting != Waiting::kAdaptive;
+
+  static int processors() {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
+  static Waiting policy() {
+    const char* text = std::getenv("OMP_WAIT_POLICY");
+    std::string name = text ? text : "";
+    for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (name == "active") return Waiting::kSpin;
+    return name == "passive" ? Waiting::kSleep : Waiting::kAdaptive;
+  }
+};
+
+const Settings& settings() {
+  static const Settings read;
+  return read;
+}
+
+// What a thread is told, and what it tells: it waits, sleeps, has a part to do, does it, does it while the
+// caller sleeps until it is done, must end.
+enum State : uint32_t { kIdle, kAsleep, kOffered, kRunning, kAwaited, kStop };
+
+constexpr size_t kLine = 128;  // two cache lines, which processors fetch together
+
+class Pool {
+ public:
+  ~Pool();
+  void start(regions::Work work, void* data, int parts, bool together, Waiting waiting);
+  void finish();
+  void barrier();
+  void rest() { resting_.store(true, std::memory_order_relaxed); }
+
+ private:
+  struct alignas(kLine) Worker {
+    Word state{kIdle};
+    bool offered = false;  // in this region
+    Interruptions interruptions;
+    std::thread thread;
+  };
+
+  void run(Worker& me, int part);
+  void wait_for_work(Worker& me);
+  void offer(Worker& to, bool together);
+  void await(Worker& of);
+
+  std::vector<std::unique_ptr<Worker>> workers_;  // of part i + 1
+  // The region. Written by the caller while no worker has a part.
+  regions::Work work_ = nullptr;
+  void* data_ = nullptr;
+  int parts_ = 1;
+  FloatMode mode_ = FloatMode::current();
+  std::atomic<Waiting> waiting_{Waiting::kAdaptive};
+  std::atomic<bool> resting_{false};  // the workers need not expect another region soon
+
+  alignas(kLine) std::atomic<int> arrived_{0};  // at the barrier
+  alignas(kLine) Word passed_{0};               // how often the barrier opened
+  std::atomic<int> sleeping_{0};                // at the barrier
+};
+
+// Where a thread is.
+struct Place {
+  int part = 0, parts = 1;
+  int nested = 0;  // regions that it started inside of its part
+  bool inside = false;
+  int wanted = 0;  // threads; 0: as in the settings
+  Waiting waiting = Waiting::kAdaptive;
+  Pool* pool = nullptr;  // of the region
+  Interruptions own;
+  Interruptions* of_worker = nullptr;  // instead of its own, if the thread is one
+
+  Interruptions& interruptions() { return of_worker ? *of_worker : own; }
+};
+constinit thread_local Place here;
+
+struct Owner {
+  Pool* pool = nullptr;
+  ~Owner() {
+    // A program may end inside of a region; the threads are then in their parts.
+    if (!here.inside) delete pool;
+    pool = nullptr;
+  }
+};
+thread_local Owner own;
+
+Pool::~Pool() {
+  for (const auto& worker : workers_) {
+    if (worker->state.exchange(kStop) == kAsleep) wake(worker->state);
+    worker->thread.join();
+  }
+}
+
+void Pool::wait_for_work(Worker& me) {
+  const auto called = [&] {
+    const uint32_t state = me.state.load(std::memory_order_relaxed);
+    return state == kOffered || state == kStop || resting_.load(std::memory_order_relaxed);
+  };
+  spin(waiting_.load(std::memory_order_relaxed), me.interruptions, called);
+  uint32_t state = kIdle;
+  if (me.state.compare_exchange_strong(state, kAsleep)) sleep_while(me.state, kAsleep);
+}
+
+void Pool::run(Worker& me, int part) {
+  here.part = part;
+  here.inside = true;
+  here.pool = this;
+  here.of_worker = &me.interruptions;
+  for (;;) {
+    uint32_t state = kOffered;
+    if (me.state.compare_exchange_strong(state, kRunning)) {
+      here.parts = parts_;
+      mode_.set();
+      work_(data_);
+      if (me.state.exchange(kIdle) == kAwaited) wake(me.state);
+    } else if (state == kStop) {
+      return;
+    }
+    if (me.state.load(std::memory_order_relaxed) == kIdle) wait_for_work(me);
+  }
+}
+
+void Pool::offer(Worker& to, bool together) {
+  to.offered = together || to.state.load(std::memory_order_relaxed) != kAsleep ||
+               waiting_.load(std::memory_order_relaxed) != Waiting::kAdaptive ||
+               !to.interruptions.frequent(now());
+  if (to.offered && to.state.exchange(kOffered) == kAsleep) wake(to.state);
+}
+
+void Pool::start(regions::Work work, void* data, int parts, bool together, Waiting waiting) {
+  work_ = work;
+  data_ = data;
+  parts_ = parts;
+  mode_ = FloatMode::current();
+  waiting_.store(waiting, std::memory_order_relaxed);
+  resting_.store(false, std::memory_order_relaxed);
+  while (workers_.size() + 1 < static_cast<size_t>(parts)) {
+    Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
+    const int part = static_cast<int>(workers_.size());
+    try {
+      worker.thread = std::thread([this, &worker, part] { run(worker, part); });
+    } catch (...) {
+      workers_.pop_back();
+      throw;
+    }
+  }
+  for (int part = 1; part < parts; ++part) offer(*workers_[static_cast<size_t>(part - 1)], together);
+}
+
+void Pool::await(Worker& of) {
+  const auto done = [&] { return of.state.load(std::memory_order_acquire) != kRunning; };
+  if (done() || spin(waiting_.load(std::memory_order_relaxed), here.interruptions(), done)) return;
+  uint32_t state = kRunning;
+  if (of.state.compare_exchange_strong(state, kAwaited)) sleep_while(of.state, kAwaited);
+}
+
+void Pool::finish() {
+  for (int part = 1; part < parts_; ++part) {
+    Worker& worker = *workers_[static_cast<size_t>(part - 1)];
+    uint32_t state = kOffered;
+    if (worker.offered && !worker.state.compare_exchange_strong(state, kIdle)) continue;  // it has begun
+    worker.offered = false;
+    here.part = part;
+    work_(data_);
+  }
+  for (int part = 1; part < parts_; ++part)
+    if (Worker& worker = *workers_[static_cast<size_t>(part - 1)]; worker.offered) await(worker);
+}
+
+void Pool::barrier() {
+  const uint32_t before = passed_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1) + 1 == parts_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    passed_.fetch_add(1);
+    if (sleeping_.load() > 0) wake(passed_);
+    return;
+  }
+  const auto open = [&] { return passed_.load(std::memory_order_acquire) != before; };
+  if (spin(waiting_.load(std::memory_order_relaxed), here.interruptions(), open)) return;
+  sleeping_.fetch_add(1);
+  sleep_while(passed_, before);
+  sleeping_.fetch_sub(1);
+}
+
+}  // namespace
+
+namespace regions {
+
+void start(Work work, void* data, int parts, bool together) {
+  if (here.inside) {
+    ++here.nested;
+    return;
+  }
+  if (parts > 1) {
+    if (!own.pool) own.pool = new Pool;
+    own.pool->start(work, data, parts, together,
+                    settings().fixed_waiting ? settings().waiting : here.waiting);
+    here.pool = own.pool;
+  }
+  here.part = 0;
+  here.parts = parts;
+  here.inside = true;
+}
+
+void finish() {
+  if (here.nested > 0) {
+    --here.nested;
+    return;
+  }
+  if (here.parts > 1) here.pool->finish();
+  here.part = 0;
+  here.parts = 1;
+  here.inside = false;
+}
+
+int part() { return here.nested > 0 ? 0 : here.part; }
+int parts() { return here.nested > 0 ? 1 : here.parts; }
+bool inside() { return here.inside; }
+
+void barrier() {
+  if (parts() > 1) here.pool->barrier();
+}
+
+int wanted_threads() { return here.wanted > 0 ? here.wanted : settings().threads; }
+void want_threads(int threads) { here.wanted = threads; }
+int most_threads() { return settings().most; }
+
+bool end_threads() {
+  if (here.inside) return false;
+  delete own.pool;
+  own.pool = nullptr;
+  return true;
+}
+
+}  // namespace regions
+
+WaitingScope::WaitingScope(Waiting waiting, bool rest) : before_(here.waiting), rest_(rest) {
+  here.waiting = waiting;
+}
+
+WaitingScope::~WaitingScope() {
+  here.waiting = before_;
+  if (rest_ && own.pool) own.pool->rest();
+}
+
+}  // namespace ortrain

@@ -1,0 +1,59 @@
+// The threads that share the work of one thread with it, and how they wait for each other.
+//
+// Each thread that starts regions has threads of its own. A region is a piece of work in parts: part 0 is the
+// calling thread's, every other part belongs to one of its threads. What a thread has not begun when the
+// caller has done its own part, the caller does too, so that no region waits for a thread that gets no
+// processor. Which thread computes a part makes no difference to the result.
+#pragma once
+
+namespace ortrain {
+
+// What threads do while they wait.
+enum class Waiting {
+  kAdaptive,  // spin for a while, unless other programs want the processor
+  kSleep,
+  kSpin,
+};
+
+namespace regions {
+
+using Work = void (*)(void* data);
+
+// Work of the calling thread in `parts` parts. Between the two calls it does part 0 itself. With `together`
+// the parts may wait for each other, so each is sure to get a thread. A region inside a part has one part.
+void start(Work work, void* data, int parts, bool together);
+void finish();
+
+// Where the calling thread is: its part, the number of parts, and whether it is in a region at all.
+int part();
+int parts();
+bool inside();
+// Waits until all parts of the region are here.
+void barrier();
+
+// How many threads regions of the calling thread should use; at first OMP_NUM_THREADS, or the processors
+// that the process may use. At most OMP_THREAD_LIMIT.
+int wanted_threads();
+void want_threads(int threads);
+int most_threads();
+
+// Ends the threads of the calling thread; its next region starts new ones. False inside of a region.
+bool end_threads();
+
+}  // namespace regions
+
+// While it exists, the threads of this thread wait as given; OMP_WAIT_POLICY takes precedence. With `rest`
+// they sleep once it is gone.
+class WaitingScope {
+ public:
+  explicit WaitingScope(Waiting waiting, bool rest = false);
+  ~WaitingScope();
+  WaitingScope(const WaitingScope&) = delete;
+  WaitingScope& operator=(const WaitingScope&) = delete;
+
+ private:
+  Waiting before_;
+  bool rest_;
+};
+
+}  // namespace ortrain

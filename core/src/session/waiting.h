@@ -1,0 +1,25 @@
+// How the threads of a session wait for each other.
+#pragma once
+
+#include "runtime/thread_pool.h"
+#include "session/options.h"
+
+namespace ortrain {
+
+inline constexpr const char* kSpinningKey = "session.intra_op.allow_spinning";
+
+// By the entries "session.intra_op.allow_spinning" and "session.force_spinning_stop", "1" or "0". Throws for
+// other values.
+struct SessionWaiting {
+  explicit SessionWaiting(const SessionOptions& options)
+      : while_running(config_choice(options, kSpinningKey) == "1" ? Waiting::kAdaptive : Waiting::kSleep),
+        rest_after_runs(config_choice(options, "session.force_spinning_stop") == "1") {}
+
+  // For the duration of a run.
+  WaitingScope scope() const { return WaitingScope(while_running, rest_after_runs); }
+
+  Waiting while_running;
+  bool rest_after_runs;
+};
+
+}  // namespace ortrain

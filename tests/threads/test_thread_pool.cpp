@@ -1,0 +1,289 @@
+// Regions: every part runs once, whoever runs it, and threads that wait keep nobody from work.
+#include <pthread.h>
+#include <semaphore.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "../core/catch.h"
+#include "graph/onnx_io.h"
+#include "runtime/denormals.h"
+#include "runtime/thread_pool.h"
+#include "session/training_session.h"
+#include "state/checkpoint_io.h"
+
+// ThreadSanitizer keeps a signal back until the thread next calls a function that it knows.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define ORTRAIN_SIGNALS_ARE_LATE
+#endif
+#endif
+
+using namespace ortrain;
+
+namespace {
+
+using Part = std::function<void(int part, int parts)>;
+
+void region(int parts, const Part& work, bool together = false) {
+  const auto run = [](void* data) { (*static_cast<const Part*>(data))(regions::part(), regions::parts()); };
+  regions::start(run, const_cast<Part*>(&work), parts, together);
+  run(const_cast<Part*>(&work));
+  regions::finish();
+}
+
+// How often each part ran in `repetitions` regions, if parts and their numbers were right in all of them.
+std::vector<int> runs(int parts, int repetitions, bool together = false) {
+  std::vector<int> count(static_cast<size_t>(parts));
+  std::atomic<int> wrong{0};
+  for (int i = 0; i < repetitions; ++i)
+    region(
+        parts,
+        [&](int part, int of) {
+          wrong += of != parts || !regions::inside();
+          ++count[static_cast<size_t>(part)];
+        },
+        together);
+  CHECK(wrong == 0);
+  CHECK(!regions::inside());
+  return count;
+}
+
+double seconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// The processor time of all other threads, as a share of the time in which this thread has regions of two
+// parts, 0.1 ms after each other.
+double share_of_waiting(Waiting waiting) {
+  const WaitingScope scope(waiting);
+  const double cpu = seconds(CLOCK_PROCESS_CPUTIME_ID) - seconds(CLOCK_THREAD_CPUTIME_ID);
+  const double begun = seconds(CLOCK_MONOTONIC);
+  for (int i = 0; i < 1000; ++i) {
+    region(2, [](int, int) {});
+    for (const double at = seconds(CLOCK_MONOTONIC); seconds(CLOCK_MONOTONIC) < at + 1e-4;) {
+    }
+  }
+  const double others = seconds(CLOCK_PROCESS_CPUTIME_ID) - seconds(CLOCK_THREAD_CPUTIME_ID) - cpu;
+  return others / (seconds(CLOCK_MONOTONIC) - begun);
+}
+
+#ifndef ORTRAIN_SIGNALS_ARE_LATE
+sem_t stopped, resumed;
+void stop(int) {
+  sem_post(&stopped);
+  while (sem_wait(&resumed) != 0) {
+  }
+}
+
+// While it exists, the second thread of this thread's regions gets no processor.
+class SecondThreadStopped {
+ public:
+  SecondThreadStopped() {
+    REQUIRE(sem_init(&stopped, 0, 0) == 0);
+    REQUIRE(sem_init(&resumed, 0, 0) == 0);
+    struct sigaction action {};
+    action.sa_handler = stop;
+    REQUIRE(sigaction(SIGUSR2, &action, &before_) == 0);
+    pthread_t second{};
+    region(
+        2,
+        [&](int part, int) {
+          if (part == 1) second = pthread_self();
+          regions::barrier();
+        },
+        true);
+    REQUIRE(pthread_kill(second, SIGUSR2) == 0);
+    while (sem_wait(&stopped) != 0) {
+    }
+    alarm(120);  // ends a test that hangs
+  }
+  ~SecondThreadStopped() {
+    alarm(0);
+    sem_post(&resumed);
+    region(
+        2, [](int, int) { regions::barrier(); }, true);  // the signal has been handled
+    sigaction(SIGUSR2, &before_, nullptr);
+  }
+
+ private:
+  struct sigaction before_ {};
+};
+
+// The losses of some steps with a recorded model, on images and labels that follow from their index.
+std::vector<float> losses(const std::string& name, const Shape& images) {
+  const std::filesystem::path files = std::filesystem::path(TEST_DATA) / "fixtures" / name;
+  SessionOptions options;
+  options.intra_op_threads = 2;
+  TrainingSession session(options, CheckpointState::load(files / "checkpoint"),
+                          read_model(files / "training_model.onnx"), std::nullopt,
+                          read_model(files / "optimizer_model.onnx"));
+  const Tensor x(DType::kFloat, images), y(DType::kInt64, {images[0]});
+  for (int64_t i = 0; i < x.size(); ++i) x.data<float>()[i] = static_cast<float>(i * 37 % 101) / 101;
+  for (int64_t i = 0; i < y.size(); ++i) y.data<int64_t>()[i] = i % 3;
+  std::vector<float> found;
+  for (int step = 0; step < 3; ++step) {
+    std::vector<Tensor> outputs(session.output_names(true).size());
+    std::vector<Tensor*> wanted;
+    for (Tensor& output : outputs) wanted.push_back(&output);
+    const Tensor* inputs[] = {&x, &y};
+    session.train_step(inputs, wanted);
+    session.optimizer_step();
+    session.lazy_reset_grad();
+    found.push_back(*outputs[0].data<float>());
+  }
+  return found;
+}
+#endif
+
+}  // namespace
+
+TEST_CASE("every part of a region runs once") {
+  for (const bool together : {false, true})
+    for (const int parts : {1, 2, 3, 7, 2})
+      CHECK(runs(parts, 200, together) == std::vector<int>(static_cast<size_t>(parts), 200));
+}
+
+TEST_CASE("parts of a region may wait for each other") {
+  constexpr int kParts = 4;
+  for (int i = 0; i < 100; ++i) {
+    std::atomic<int> arrived{0};
+    std::atomic<bool> early{false};
+    region(
+        kParts,
+        [&](int, int) {
+          for (int round = 1; round <= 3; ++round) {
+            ++arrived;
+            regions::barrier();
+            if (arrived < round * kParts) early = true;
+            regions::barrier();
+          }
+          for (++arrived; arrived < 4 * kParts;) std::this_thread::yield();
+        },
+        true);
+    CHECK(!early);
+  }
+}
+
+TEST_CASE("a region inside of a part has one part") {
+  std::atomic<int> inner{0}, wrong{0};
+  region(3, [&](int part, int) {
+    region(5, [&](int nested, int of) {
+      wrong += nested != 0 || of != 1;
+      region(2, [&](int, int parts) { wrong += parts != 1; });
+      regions::barrier();
+      ++inner;
+    });
+    wrong += regions::part() != part || regions::parts() != 3;
+  });
+  CHECK(inner == 3);
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("parts compute in the floating-point mode of their caller") {
+  const FloatMode before = FloatMode::current();
+  const volatile float tiny = 1e-30f;
+  const auto denormals = [&] {
+    std::atomic<int> found{0};
+    for (int i = 0; i < 20; ++i)
+      region(
+          2, [&](int, int) { found += tiny * 1e-10f != 0.0f; }, true);
+    return found.load();
+  };
+  CHECK(denormals() == 40);
+  before.flushing().set();
+  const int flushed = denormals();
+  before.set();
+  CHECK(flushed == 0);
+  CHECK(denormals() == 40);
+}
+
+TEST_CASE("threads have regions at the same time") {
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      const int parts = 2 + t % 3;
+      std::vector<int64_t> sums(static_cast<size_t>(parts));
+      for (int i = 0; i < 300; ++i)
+        region(
+            parts, [&](int part, int) { sums[static_cast<size_t>(part)] += i; }, t % 2 == 0);
+      for (const int64_t sum : sums) wrong += sum != 299 * 300 / 2;
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+}
+
+#ifndef ORTRAIN_SIGNALS_ARE_LATE
+TEST_CASE("a region does not wait for a thread that gets no processor") {
+  std::vector<int> found;
+  {
+    const SecondThreadStopped scope;
+    found = runs(2, 50);
+  }
+  CHECK(found == std::vector<int>{50, 50});
+  CHECK(runs(2, 50, true) == std::vector<int>{50, 50});
+}
+
+TEST_CASE("a train step does not wait for a thread that gets no processor, and computes the same") {
+  for (const auto& [name, images] : {std::pair<std::string, Shape>{"lenet_adamw", {32, 1, 8, 8}},
+                                     {"lenet_adamw", {5, 1, 8, 8}},
+                                     {"resnet_bn", {32, 3, 12, 12}}}) {
+    const std::vector<float> expected = losses(name, images);
+    std::vector<float> found;
+    {
+      const SecondThreadStopped scope;
+      found = losses(name, images);
+    }
+    CHECK(found == expected);
+  }
+}
+#endif
+
+TEST_CASE("threads that must not spin leave the processor") {
+  CHECK(share_of_waiting(Waiting::kSleep) < 0.5);
+  CHECK(runs(2, 100) == std::vector<int>{100, 100});
+}
+
+TEST_CASE("threads sleep when there is nothing to do") {
+  runs(3, 10);
+  const double begun = seconds(CLOCK_PROCESS_CPUTIME_ID);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  CHECK(seconds(CLOCK_PROCESS_CPUTIME_ID) - begun < 0.1);
+}
+
+TEST_CASE("threads can be ended and start again, also in a child of fork") {
+  std::atomic<int> ended{0};
+  region(2, [&](int, int) { ended += regions::end_threads(); });
+  CHECK(ended == 0);
+  CHECK(runs(3, 10) == std::vector<int>{10, 10, 10});
+  CHECK(regions::end_threads());
+  CHECK(runs(2, 10) == std::vector<int>{10, 10});
+  regions::end_threads();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    std::atomic<int> ran{0};
+    region(
+        3, [&](int, int) { ++ran; }, true);
+    _exit(ran == 3 ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(runs(2, 10) == std::vector<int>{10, 10});
+}
