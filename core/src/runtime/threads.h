@@ -1,4 +1,4 @@
-// Threads: one pool for everything, that of OpenMP, which oneDNN also uses.
+// Threads: one pool for everything, which oneDNN also uses (runtime/thread_pool.h; without GCC, OpenMP's).
 #pragma once
 
 #include <omp.h>
