@@ -126,8 +126,8 @@ inline constexpr int64_t kWinogradPad = 16;
 // With few channels, the transforms of tiles do not pay off. With 64, steps of 32 and 48 channels take 1.3
 // and 1.4, with 32, those of 16 take 1.0 to 1.25. No vector holds fewer than 16.
 inline constexpr int64_t kLeastChannels = 16;
-// Nor with few channels times filters. On one thread, 16 x 16 take 1.02 to 1.09 in runs, in steps 1.03 to 1.08
-// (56 x 56: 0.96); 16 x 32 and 32 x 16 take 0.68 to 1.0 in runs, in steps 0.85 and 0.91.
+// Nor with few channels times filters. On one thread, 16 x 16 take 1.02 to 1.09 in runs, in steps 1.03
+// to 1.08 (56 x 56: 0.96); 16 x 32 and 32 x 16 take 0.68 to 1.0 in runs, in steps 0.85 and 0.91.
 inline constexpr int64_t kLeastPairs = 512;
 // With few tiles per thread, those of the weights do not. On one thread, with 32, 16 tiles take 1.2 to 1.4;
 // on two, with 128, 98 tiles take 1.5 to 1.8, and with 2, 4 tiles take 1.5.

@@ -242,7 +242,7 @@ Kernel kernel(KernelContext& c) {
   const auto inputs = input_kernel(c, r);
   const auto [prepare, multiply] = state_kernel(c, r);
   LstmProducts<float> products;
-  products.inputs = [inputs, prepare](const Frame& f, float* gates) {
+  products.inputs = [inputs, prepare = prepare](const Frame& f, float* gates) {
     inputs(f, gates);
     prepare(f);
   };

@@ -6,6 +6,9 @@
 // The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
+#if HWY_ARCH_X86_64
+#include <cpuid.h>
+#endif
 #include <type_traits>
 
 #include "backend/cpu/matmul/integer_product.h"
@@ -292,7 +295,9 @@ IntegerKernels FindIntegerKernels(bool quads) {
 #if HWY_TARGET == HWY_AVX3
   if (quads && __builtin_cpu_supports("avx512vnni")) return KernelsOf<Quads>();
 #else
-  if (quads && __builtin_cpu_supports("avxvnni")) return KernelsOf<Quads>();
+  // Not all compilers know the name of this extension, AVX-VNNI.
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (quads && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0) return KernelsOf<Quads>();
 #endif
 #endif
   (void)quads;
