@@ -9,9 +9,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -156,6 +158,29 @@ TEST_CASE("every part of a region runs once") {
   for (const bool together : {false, true})
     for (const int parts : {1, 2, 3, 7, 2})
       CHECK(runs(parts, 200, together) == std::vector<int>(static_cast<size_t>(parts), 200));
+}
+
+TEST_CASE("a part has the same memory in every region, whichever thread computes it") {
+  constexpr int kParts = 4;
+  constexpr size_t kBytes = 10'000;
+  std::vector<std::vector<void*>> memory(kParts);
+  std::vector<std::thread::id> threads;
+  for (int i = 0; i < 200; ++i)
+    region(kParts, [&](int part, int) {
+      auto& found = memory[static_cast<size_t>(part)];
+      found.push_back(regions::memory(i == 0 ? kBytes : kBytes / 2));
+      std::memset(found.back(), part, kBytes);
+      if (part == 1) threads.push_back(std::this_thread::get_id());
+      if (part == 0 && i % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    });
+  CAPTURE(threads.size(), std::set(threads.begin(), threads.end()).size());
+  std::set<void*> different;
+  for (const auto& found : memory) {
+    CHECK(std::set(found.begin(), found.end()).size() == 1);
+    different.insert(found.front());
+  }
+  CHECK(different.size() == kParts);
+  CHECK(regions::memory(kBytes) == memory[0][0]);  // outside of regions, that of the thread
 }
 
 TEST_CASE("parts of a region may wait for each other") {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "runtime/denormals.h"
+#include "runtime/memory.h"
 
 namespace ortrain {
 namespace {
@@ -150,6 +151,24 @@ const Settings& settings() {
 // caller sleeps until it is done, must end.
 enum State : uint32_t { kIdle, kAsleep, kOffered, kRunning, kAwaited, kStop };
 
+// Memory that is kept, and grows when more is wanted.
+class KeptMemory {
+ public:
+  void* at_least(size_t bytes) {
+    if (bytes > size_) {
+      size_ = 0;
+      data_.reset();
+      data_ = allocate(bytes);
+      size_ = bytes;
+    }
+    return data_.get();
+  }
+
+ private:
+  std::shared_ptr<std::byte> data_;
+  size_t size_ = 0;
+};
+
 constexpr size_t kLine = 128;  // two cache lines, which processors fetch together
 
 class Pool {
@@ -159,11 +178,13 @@ class Pool {
   void finish();
   void barrier();
   void rest() { resting_.store(true, std::memory_order_relaxed); }
+  KeptMemory& memory_of(int part) { return workers_[static_cast<size_t>(part - 1)]->memory; }
 
  private:
   struct alignas(kLine) Worker {
     Word state{kIdle};
     bool offered = false;  // in this region
+    KeptMemory memory;     // of its part, whoever does it
     Interruptions interruptions;
     std::thread thread;
   };
@@ -347,6 +368,11 @@ bool inside() { return here.inside; }
 
 void barrier() {
   if (parts() > 1) here.pool->barrier();
+}
+
+void* memory(size_t bytes) {
+  thread_local KeptMemory of_thread;
+  return (here.inside && here.part > 0 ? here.pool->memory_of(here.part) : of_thread).at_least(bytes);
 }
 
 int wanted_threads() { return here.wanted > 0 ? here.wanted : settings().threads; }

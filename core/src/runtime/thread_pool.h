@@ -6,6 +6,8 @@
 // processor. Which thread computes a part makes no difference to the result.
 #pragma once
 
+#include <cstddef>
+
 namespace ortrain {
 
 // What threads do while they wait.
@@ -30,6 +32,10 @@ int parts();
 bool inside();
 // Waits until all parts of the region are here.
 void barrier();
+// Memory of at least so many bytes for this part, or outside of regions for the calling thread, kept for the
+// next use. The same part of a later region gets it again, whichever thread computes that, so a step in
+// steady state allocates none.
+void* memory(size_t bytes);
 
 // How many threads regions of the calling thread should use; at first OMP_NUM_THREADS, or the processors
 // that the process may use. At most OMP_THREAD_LIMIT.

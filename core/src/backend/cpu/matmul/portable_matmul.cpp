@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
 #include <tuple>
 #include <type_traits>
 
@@ -17,7 +16,7 @@
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
-#include "runtime/memory.h"
+#include "runtime/thread_pool.h"
 #include "runtime/threads.h"
 
 #ifndef ORTRAIN_PORTABLE_MATMUL_TYPES
@@ -51,19 +50,6 @@ struct ProductKernel {
 using ProductKernels =
     std::tuple<ProductKernel<float>, ProductKernel<double>, ProductKernel<uint32_t>, ProductKernel<uint64_t>>;
 
-// Memory for the packed operands, kept by this thread so that a step allocates none. At most 350 KB.
-inline void* packing_memory(size_t bytes) {
-  thread_local std::shared_ptr<std::byte> memory;
-  thread_local size_t size = 0;
-  if (bytes > size) {
-    size = 0;
-    memory.reset();
-    memory = allocate(bytes);
-    size = bytes;
-  }
-  return memory.get();
-}
-
 }  // namespace ortrain
 #endif
 
@@ -75,9 +61,10 @@ namespace {
 // Dot products of a row of A with columns of B, four columns at a time, over at most this many products.
 constexpr int64_t kDotDepth = 1024;
 
+// For the packed operands. At most 350 KB.
 template <typename T>
 T* PackingMemory(int64_t elements) {
-  return static_cast<T*>(packing_memory(static_cast<size_t>(elements) * sizeof(T)));
+  return static_cast<T*>(regions::memory(static_cast<size_t>(elements) * sizeof(T)));
 }
 
 template <typename T>
