@@ -250,9 +250,9 @@ test-sanitize: setup ## The tests of the core, sessions and artifacts under sani
 # Python itself is not built with the sanitizers, so their libraries are loaded before it, and with them that of C++,
 # whose exceptions they follow. Work is divided among threads from a few elements on, and of the memory for intermediate
 # values only what is in use can be accessed (program/guarded_arena.h).
-# Left out are the slowest tests, and those that measure time or memory.
-UNSANITIZED = $(foreach name,gradients_in_and_out half_training mixed_precision profile waiting_threads,tests/session/test_$(name).py)
-SANITIZED_SESSIONS = $(filter-out $(UNSANITIZED),$(wildcard tests/session/test_*.py))
+# Left out are tests that measure time or memory.
+SANITIZED_SESSIONS = $(filter-out $(addprefix tests/session/test_,gradients_in_and_out.py waiting_threads.py), \
+  $(wildcard tests/session/test_*.py))
 SANITIZED_OTHERS = tests/artifacts/test_artifacts.py tests/models/test_malformed_*.py tests/models/test_model_limits.py \
   tests/ops/signal tests/ops/vision
 SANITIZED_SITE = $(abspath $(BUILD))/sanitize/site
