@@ -109,13 +109,16 @@ class NumberedRun : public KernelContext {
     }
   }
 
-  // Whether all inputs are known, small, and of types that kernels take as they are.
+  // Whether all inputs are known, small, and of types that kernels take as they are. A malformed body may
+  // give an input of its own the name of a constant outside, whose type and shape are then not those stated
+  // here.
   bool is_small() const {
     const auto small = [](DType dtype, const Shape& shape) {
       return element_count(shape) <= kMost && dtype != DType::kString && wide_of(dtype) == dtype;
     };
     for (size_t i = 0; i < inputs_.size(); ++i)
-      if (has_input(i) && !(inputs_[i].defined() && small(inputs_[i].dtype(), inputs_[i].shape())))
+      if (has_input(i) && !(inputs_[i].defined() && small(inputs_[i].dtype(), inputs_[i].shape()) &&
+                            inputs_[i].dtype() == dtype(i) && inputs_[i].shape() == shape(i)))
         return false;
     for (size_t o = 0; o < results.size(); ++o)
       if (has_output(o) && !(shapes_.shapes_out[o] && small(shapes_.types_out[o], *shapes_.shapes_out[o])))
