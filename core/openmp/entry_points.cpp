@@ -1,6 +1,6 @@
 // What code compiled with GCC's -fopenmp calls, on our own threads instead of those of GCC's library. Those
-// spin while they wait, whether or not another program wants the processor; ours do not (runtime/
-// thread_pool.h). Only what the core uses is here: anything else would still be linked to GCC's library.
+// spin while they wait, even if another program wants the processor; ours then sleep (runtime/thread_pool.h).
+// Only what the core uses is here: anything else would still be linked to GCC's library.
 //
 // These functions are hidden: the regions of a program that links or loads this library stay its own.
 #include <omp.h>

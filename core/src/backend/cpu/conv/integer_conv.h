@@ -21,9 +21,8 @@ class IntegerConvolution {
   }
   int64_t work_words() const { return workers_ * panel_words_; }
 
-  // W as words, or for depthwise convolutions W - w_zero; the sum of each filter, and its zero point, of
-  // which there is one or one for each filter
-  // (`w_zeros` null: zero).
+  // W as words, or for depthwise convolutions W - w_zero; the sum of each filter, and its zero point. There
+  // is one zero point, or one for each filter if `each`; `w_zeros` null: zero.
   void pack(const uint8_t* w, const uint8_t* w_zeros, bool each, uint32_t* words, int32_t* sums,
             int32_t* zeros) const;
   // With weights that pack() has packed; `bias` may be null.
