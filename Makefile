@@ -305,7 +305,7 @@ run-fuzz:
 	[ -d $(BUILD)/fuzz/seeds ] || $(PYTHON) -m tests.fuzz.seeds $(BUILD)/fuzz/seeds
 	@for target in $(TARGET); do mkdir -p $(CORPUS)/$$target $(BUILD)/fuzz/findings/$$target; \
 	  echo "fuzzing $$target for $(SECONDS) seconds"; \
-	  OMP_NUM_THREADS=1 $(BUILD)/fuzz/tests/fuzz/fuzz_$$target $(FUZZ_LIMITS) -max_total_time=$(SECONDS) -max_len=16384 \
+	  OMP_NUM_THREADS=1 $(BUILD)/fuzz/tests/fuzz/fuzz_$$target $(FUZZ_LIMITS) -max_total_time=$(SECONDS) -max_len=65536 \
 	    -artifact_prefix=$(abspath $(BUILD))/fuzz/findings/$$target/ -print_final_stats=1 -verbosity=0 \
 	    $(CORPUS)/$$target $(BUILD)/fuzz/seeds/$$target $$(find tests/fuzz/regressions -name $$target -type d) || exit 1; done
 

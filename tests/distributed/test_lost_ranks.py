@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -67,6 +70,20 @@ def test_a_rank_that_is_killed_is_named_by_the_process_that_waits_for_it(tmp_pat
             assert time.monotonic() < deadline, f"rank {rank} is left behind"
             time.sleep(0.05)
     assert_saved(tmp_path)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_waiting_process_ends_by_the_signal_that_ended_its_program(
+    tmp_path: pathlib.Path, how: signal.Signals
+) -> None:
+    """Else MPICH's launcher may leave the other ranks to wait: a status that it reads first ends nobody."""
+    program = tmp_path / "program.py"
+    program.write_text(f"import os\nos.kill(os.getpid(), {int(how)})\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "ortrain.distributed", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -how
+    assert f"was killed by signal {int(how)} ({how.name})" in done.stderr
 
 
 def test_a_program_under_a_waiting_process_ends_with_its_own_status(tmp_path: pathlib.Path) -> None:

@@ -6,6 +6,7 @@
 //                           file was put in place, when nothing may fail any more
 //   test_faults --every 7   every seventh allocation
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,6 +31,7 @@ namespace {
 
 constexpr int64_t kQuickAllocations = 250;
 constexpr int64_t kAfterRename = 10;  // allocations that are tried
+constexpr std::chrono::seconds kReportInterval(20);
 
 struct Fault {
   faults::Kind kind = faults::kKinds;
@@ -50,6 +52,24 @@ std::string last_error;      // the last one that was caught
 void expect(bool holds, const std::string& what) {
   if (!holds) wrong(what);
 }
+
+// Says on stderr how far a long test is.
+class Progress {
+ public:
+  Progress(const char* kind, size_t calls) : kind_(kind), calls_(calls) {}
+  void failed_once() {
+    ++done_;
+    if (const auto now = std::chrono::steady_clock::now(); now - reported_ >= kReportInterval) {
+      reported_ = now;
+      std::fprintf(stderr, "%s: %zu of %zu calls failed once each\n", kind_, done_, calls_);
+    }
+  }
+
+ private:
+  const char* kind_;
+  size_t calls_, done_ = 0;
+  std::chrono::steady_clock::time_point reported_ = std::chrono::steady_clock::now();
+};
 
 std::string gradients_of(const CheckpointState& state) {
   std::string bytes;
@@ -195,6 +215,7 @@ int main(int count, char** arguments) {
     for (int64_t call = 0; call < counts[kind]; call += stride) calls.insert(call);
     if (kind == faults::kAllocation) calls.insert(after_renames.begin(), after_renames.end());
     int64_t injected = 0, errors = 0;
+    Progress progress(faults::kNames[kind], calls.size());
     for (const int64_t call : calls) {
       fault = {static_cast<faults::Kind>(kind), call};
       last_error.clear();
@@ -203,6 +224,7 @@ int main(int count, char** arguments) {
       expect(end == expected, "the loop ends with another state");
       injected += faults::fired();
       errors += failed;
+      progress.failed_once();
     }
     std::printf("%-10s %8lld calls, %8lld failed once each, %8lld errors\n", faults::kNames[kind],
                 static_cast<long long>(counts[kind]), static_cast<long long>(injected),

@@ -29,6 +29,21 @@ def _name_of(number: int) -> str:
         return str(number)
 
 
+def _end_by(number: int) -> None:
+    """End by the signal that ended the child.
+
+    MPICH's launcher always kills the other ranks after a signal. After a mere exit status it may leave them to wait for
+    this one: it does if it notices the end of the process before the end of its connection.
+    """
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has dumped its own
+    if number != signal.SIGKILL:  # whose handler cannot be set
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
 def main() -> int:
     """Run the program that the command line names, and return its exit status."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
@@ -53,6 +68,7 @@ def main() -> int:
         return status
     said = f"ortrain: rank {_rank()} (process {child.pid}) was killed by signal {_name_of(-status)}\n"
     os.write(2, said.encode())  # in one piece: all ranks write to it
+    _end_by(-status)
     return 128 - status
 
 
