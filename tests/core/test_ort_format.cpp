@@ -163,6 +163,16 @@ TEST_CASE("What ORT format lacks is named") {
               [&] { write_ort_model(model); });
 }
 
+TEST_CASE("A model with nodes that no input suits is not written in ORT format") {
+  Model model;
+  model.opsets = {{"", 17}};
+  model.graph.inputs = {value("x", DType::kFloat, {Dim{3, ""}})};
+  model.graph.outputs = {{"y", DType::kUndefined, std::nullopt}};
+  model.graph.nodes = {node("SplitToSequence", {"x"}, {"parts"}), node("Neg", {"parts"}, {"y"})};
+  check_error(ErrorCode::kInvalidGraph, {"ORT format", "invalid inputs", "\"y_node\"", "sequence"},
+              [&] { write_ort_model(model); });
+}
+
 TEST_CASE("The format that a model is read in can be stated") {
   const std::string in_ort = write_ort_model(model_with_branches()),
                     in_onnx = write_model(model_with_branches());

@@ -50,6 +50,7 @@ class OrtWriter {
   std::string write() {
     const ValueTypes types(model_);
     const Offset<ort::Graph> graph = write_graph(model_.graph, types);
+    reject_invalid_nodes(types);
     std::vector<Offset<ort::OperatorSetId>> opsets;
     std::map<std::string, int64_t> imported = model_.opsets;
     imported.emplace(kMicrosoft, 1);  // onnxruntime rewrites what it reads with operators of this domain
@@ -68,6 +69,13 @@ class OrtWriter {
   }
 
  private:
+  // The file states the types of all values, and a node that no input suits has none for its outputs.
+  static void reject_invalid_nodes(const ValueTypes& types) {
+    std::string message;
+    for (const std::string& problem : types.problems()) message += "\n  " + problem;
+    require(message.empty(), ErrorCode::kInvalidGraph, "it has nodes with invalid inputs:", message);
+  }
+
   Offset<String> text(std::string_view value) {
     return builder_.CreateSharedString(value.data(), value.size());
   }

@@ -109,16 +109,13 @@ class NumberedRun : public KernelContext {
     }
   }
 
-  // Whether all inputs are known, small, and of types that kernels take as they are. A malformed body may
-  // give an input of its own the name of a constant outside, whose type and shape are then not those stated
-  // here.
+  // Whether all inputs are known, small, and of types that kernels take as they are.
   bool is_small() const {
     const auto small = [](DType dtype, const Shape& shape) {
       return element_count(shape) <= kMost && dtype != DType::kString && wide_of(dtype) == dtype;
     };
     for (size_t i = 0; i < inputs_.size(); ++i)
-      if (has_input(i) && !(inputs_[i].defined() && small(inputs_[i].dtype(), inputs_[i].shape()) &&
-                            inputs_[i].dtype() == dtype(i) && inputs_[i].shape() == shape(i)))
+      if (has_input(i) && !(inputs_[i].defined() && small(inputs_[i].dtype(), inputs_[i].shape())))
         return false;
     for (size_t o = 0; o < results.size(); ++o)
       if (has_output(o) && !(shapes_.shapes_out[o] && small(shapes_.types_out[o], *shapes_.shapes_out[o])))
@@ -291,6 +288,7 @@ ValueTypes::ValueTypes(const Graph& subgraph, const std::vector<ValueInfo>& inpu
     : model_(outer.model_), outer_(&outer), extents_(outer.extents_) {
   for (size_t i = 0; i < subgraph.inputs.size(); ++i) {
     ValueInfo known = subgraph.inputs[i];
+    own_.insert(known.name);
     if (i < inputs.size() && inputs[i].dtype != DType::kUndefined) known.dtype = inputs[i].dtype;
     if (i < inputs.size()) {
       known.is_sequence |= inputs[i].is_sequence;
@@ -333,12 +331,16 @@ const ValueInfo& ValueTypes::info(const std::string& value) const {
 
 const Tensor* ValueTypes::constant(const std::string& value) const {
   const auto it = constants_.find(value);
-  return it != constants_.end() ? &it->second : outer_ ? outer_->constant(value) : nullptr;
+  if (it != constants_.end()) return &it->second;
+  const ValueTypes* outer = outside(value);
+  return outer ? outer->constant(value) : nullptr;
 }
 
 const std::pair<Tensor, Tensor>* ValueTypes::run_values(const std::string& value) const {
   const auto it = run_values_.find(value);
-  return it != run_values_.end() ? &it->second : outer_ ? outer_->run_values(value) : nullptr;
+  if (it != run_values_.end()) return &it->second;
+  const ValueTypes* outer = outside(value);
+  return outer ? outer->run_values(value) : nullptr;
 }
 
 const Tensor* ValueTypes::run_value(const std::string& value, int run) const {
@@ -535,6 +537,7 @@ void ValueTypes::infer(const Node& node) {
       }
     }
     record(node.outputs[o], o, first, second);
+    if (outer_) own_.insert(node.outputs[o]);
   }
 }
 

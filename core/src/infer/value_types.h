@@ -85,12 +85,18 @@ class ValueTypes {
   void apply_shape_rule(const Operator& op, const Node& node, NumberedShapes& first, NumberedShapes& second);
   void run_on_known(const Operator& op, NumberedShapes& first, NumberedShapes& second);
   void record(const std::string& name, size_t o, const NumberedShapes& first, const NumberedShapes& second);
+  // The graph around this, if a value of that name there is the one that nodes of this graph see.
+  const ValueTypes* outside(const std::string& value) const {
+    return own_.contains(value) ? nullptr : outer_;
+  }
   const std::pair<Tensor, Tensor>* run_values(const std::string& value) const;
   // The value of an input in one of the runs, null if it is not known.
   const Tensor* run_value(const std::string& value, int run) const;
 
   const Model& model_;
   const ValueTypes* outer_ = nullptr;  // of the graph around this
+  // The names of a subgraph's inputs and of its nodes' outputs, which hide values outside.
+  std::unordered_set<std::string> own_;
   std::unordered_map<std::string, ValueInfo> info_;
   std::unordered_map<std::string, Tensor> constants_;
   std::unordered_map<std::string, std::pair<Tensor, Tensor>>
