@@ -183,11 +183,11 @@ extern "C" __attribute__((visibility("default"))) const char* __lsan_default_sup
   return "leak:google::protobuf\n";
 }
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_options() {
-  return "fast_unwind_on_malloc=0:malloc_context_size=8:print_suppressions=0";
+  return "malloc_context_size=8:print_suppressions=0";
 }
 // The same where the leak checker is part of AddressSanitizer, which takes the options of its own.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
-  return "fast_unwind_on_malloc=0:malloc_context_size=8:allocator_may_return_null=1";
+  return "malloc_context_size=8:allocator_may_return_null=1";
 }
 
 int main(int count, char** arguments) {
