@@ -11,6 +11,7 @@
 #include "graph/onnx_io.h"
 #include "ort_model_generated.h"
 #include "runtime/error.h"
+#include "runtime/flatbuffer_list.h"
 #include "runtime/text.h"
 
 namespace ortrain {
@@ -24,12 +25,6 @@ using Strings = Tables<flatbuffers::String>;
 // A graph in an attribute of a node adds three tables.
 constexpr size_t kDepth = 3 * ModelLimits{}.nesting + 64;
 constexpr size_t kSmallest = 12;  // root offset, identifier, one table
-
-// Calls f with each item of a list that may be missing.
-template <typename T, typename F>
-void for_each(const flatbuffers::Vector<T>* items, F&& f) {
-  for (flatbuffers::uoffset_t i = 0; items != nullptr && i < items->size(); ++i) f(items->Get(i));
-}
 
 class OrtReader {
  public:

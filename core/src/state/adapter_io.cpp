@@ -7,6 +7,7 @@
 #include "adapter_generated.h"
 #include "runtime/error.h"
 #include "runtime/file.h"
+#include "runtime/flatbuffer_list.h"
 #include "runtime/text.h"
 
 namespace ortrain {
@@ -23,7 +24,7 @@ Tensor read_parameter(const adapter::Parameter& from, size_t& bytes_left) {
   require(bits_of(dtype) > 0 && dtype != DType::kString, ErrorCode::kNotImplemented, "tensors of type ",
           to_string(dtype), " are not supported");
   Shape shape;
-  if (from.dims() != nullptr) shape.assign(from.dims()->begin(), from.dims()->end());
+  for_each(from.dims(), [&](int64_t extent) { shape.push_back(extent); });
   size_t count = 1;
   bool fits = true;
   for (const int64_t extent : shape)

@@ -11,6 +11,7 @@
 
 #include "checkpoint_generated.h"
 #include "runtime/file.h"
+#include "runtime/flatbuffer_list.h"
 #include "runtime/memory.h"
 #include "runtime/text.h"
 
@@ -266,13 +267,10 @@ class StateReader {
     Shape shape;
     size_t elements = 1;
     bool fits = true;
-    for (size_t i = 0; i < count(tensor.dims()); ++i) {
-      // The verifier checks only the alignment of a vector's length, not that of wider elements.
-      int64_t extent;
-      std::memcpy(&extent, tensor.dims()->Data() + i * sizeof extent, sizeof extent);
+    for_each(tensor.dims(), [&](int64_t extent) {
       shape.push_back(extent);
       fits = fits && extent >= 0 && !__builtin_mul_overflow(elements, static_cast<size_t>(extent), &elements);
-    }
+    });
     constexpr size_t kWidest = 16;
     require(fits && elements <= (size_t{1} << 62) / kWidest, ErrorCode::kFail, what, ": ", to_string(shape),
             " is not a valid shape");
