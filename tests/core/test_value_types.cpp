@@ -1,6 +1,7 @@
 // What is known about values before any input is given: names inside and outside of subgraphs.
 #include "infer/value_types.h"
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,5 +68,13 @@ TEST_CASE("The input of a body hides a constant outside that has its name") {
                  node("Reshape", {"x", "s"}, {"r"})};
   body->outputs = {untyped("goes_on"), untyped("next"), untyped("r")};
   const Model model = model_with(node("Loop", {"count", "c", "s0"}, {"", "y"}, {{"body", body}}));
+  CHECK(!dims_of_y(model));
+}
+
+TEST_CASE("Dimensions that a model states may be too large to be added") {
+  Model model = model_with(node("Concat", {"x", "x2"}, {"y"}, {{"axis", int64_t{0}}}));
+  const std::vector<Dim> most{Dim{INT64_MAX, ""}};
+  model.graph.inputs[0].dims = most;
+  model.graph.inputs.push_back({"x2", DType::kFloat, most});
   CHECK(!dims_of_y(model));
 }

@@ -412,6 +412,11 @@ std::optional<Shape> ValueTypes::shape(const std::string& value, int run) const 
     if (!dim.known() && it == extents_->numbers.end()) return std::nullopt;
     shape.push_back(dim.known() ? dim.value : run == 0 ? it->second.first : it->second.second);
   }
+  try {
+    element_count(shape);
+  } catch (const Error&) {
+    return std::nullopt;  // the model states what no value can have
+  }
   return shape;
 }
 

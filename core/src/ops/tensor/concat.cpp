@@ -30,7 +30,8 @@ void shape(ShapeContext& c) {
     for (size_t d = 0; fits && d < out.size(); ++d) fits = d == axis || other[d] == out[d];
     c.expect(fits, "input ", i, " of shape ", to_string(other), " does not match input 0 of shape ",
              to_string(c.shape(0)), " outside axis ", axis);
-    out[axis] += other[axis];
+    c.expect(!__builtin_add_overflow(out[axis], other[axis], &out[axis]), "its inputs are too long on axis ",
+             axis, " for one output");
   }
   c.output(0, c.dtype(0), out);
   c.value(1, Tensor::of(lengths_of(c, axis)));
