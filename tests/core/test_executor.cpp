@@ -4,21 +4,14 @@
 #include <thread>
 
 #include "catch.h"
+#include "nodes.h"
 #include "program/executor.h"
 
 namespace ortrain {
 
-namespace {
+using test::node;
 
-Node node(std::string type, std::vector<std::string> inputs, std::vector<std::string> outputs,
-          Attributes attributes = {}) {
-  Node n;
-  n.op_type = std::move(type);
-  n.inputs = std::move(inputs);
-  n.outputs = std::move(outputs);
-  n.attributes = std::move(attributes);
-  return n;
-}
+namespace {
 
 ValueInfo value(const std::string& name) { return {name, DType::kUndefined, std::nullopt}; }
 

@@ -1,5 +1,6 @@
 #include <functional>
 
+#include "nodes.h"
 #include "passes/pass.h"
 #include "session/inference_session.h"
 #include "support.h"
@@ -8,13 +9,6 @@ using namespace ortrain;
 using namespace ortrain::test;
 
 namespace {
-
-using Strings = std::vector<std::string>;
-
-Node node(const std::string& type, Strings inputs, Strings outputs, Attributes attributes = {},
-          const std::string& name = "") {
-  return Node{"", type, name, std::move(inputs), std::move(outputs), std::move(attributes)};
-}
 
 Model model_of(std::vector<Node> nodes, int64_t opset) {
   Model model;

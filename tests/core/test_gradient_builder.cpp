@@ -5,6 +5,7 @@
 
 #include "graph/onnx_io.h"
 #include "infer/value_types.h"
+#include "nodes.h"
 #include "op/operator.h"
 #include "session/inference_session.h"
 #include "support.h"
@@ -13,13 +14,6 @@ using namespace ortrain;
 using namespace ortrain::test;
 
 namespace {
-
-using Strings = std::vector<std::string>;
-
-Node node(const std::string& type, Strings inputs, Strings outputs, Attributes attributes = {},
-          const std::string& name = "") {
-  return Node{"", type, name, std::move(inputs), std::move(outputs), std::move(attributes)};
-}
 
 std::vector<Dim> numbers(const Shape& shape) {
   std::vector<Dim> dims;

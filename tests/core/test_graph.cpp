@@ -1,5 +1,6 @@
 #include "graph/graph.h"
 
+#include "nodes.h"
 #include "support.h"
 
 using namespace ortrain;
@@ -9,12 +10,7 @@ namespace {
 
 Node node(const std::string& type, const std::string& name, std::vector<std::string> inputs,
           std::vector<std::string> outputs) {
-  Node n;
-  n.op_type = type;
-  n.name = name;
-  n.inputs = std::move(inputs);
-  n.outputs = std::move(outputs);
-  return n;
+  return test::node(type, std::move(inputs), std::move(outputs), {}, name);
 }
 
 ValueInfo value(const std::string& name) { return {name, DType::kFloat, std::nullopt, false}; }

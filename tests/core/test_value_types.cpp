@@ -8,22 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "nodes.h"
 #include "support.h"
 
 using namespace ortrain;
 using namespace ortrain::test;
 
 namespace {
-
-Node node(std::string type, std::vector<std::string> inputs, std::vector<std::string> outputs,
-          Attributes attributes = {}) {
-  Node made;
-  made.op_type = std::move(type);
-  made.inputs = std::move(inputs);
-  made.outputs = std::move(outputs);
-  made.attributes = std::move(attributes);
-  return made;
-}
 
 ValueInfo untyped(std::string name) { return {std::move(name), DType::kUndefined, std::nullopt}; }
 
