@@ -4,6 +4,7 @@
 #include "graph/onnx_reader.h"
 #include "graph/ort_reader.h"
 #include "infer/ort_writer.h"
+#include "op/operator.h"
 #include "op/signature.h"
 #include "state/adapter_io.h"
 
@@ -11,6 +12,37 @@ using namespace ortrain;
 using namespace ortrain::fuzz;
 
 namespace {
+
+template <typename F>
+void for_each_subgraph(Graph& graph, F&& f) {
+  for (Node& node : graph.nodes)
+    for (auto& [name, attribute] : node.attributes)
+      if (auto* sub = std::get_if<std::shared_ptr<Graph>>(&attribute)) f(**sub);
+}
+
+bool knows_all_operators(Graph& graph) {
+  bool known = true;
+  for (const Node& node : graph.nodes) known &= find_operator(node.domain, node.op_type) != nullptr;
+  for_each_subgraph(graph, [&](Graph& sub) { known &= knows_all_operators(sub); });
+  return known;
+}
+
+void forget_types(Graph& graph) {
+  graph.value_info.clear();
+  for (std::vector<ValueInfo>* side : {&graph.inputs, &graph.outputs})
+    for (ValueInfo& value : *side) value = {value.name, DType::kUndefined, std::nullopt};
+  for_each_subgraph(graph, forget_types);
+}
+
+// Whether two files that were written hold the same model. What operators that nobody knows make of their
+// inputs is what a model states, and it may contradict itself. Only then may the types differ.
+bool hold_the_same(const std::string& one, const std::string& other) {
+  if (one == other) return true;
+  Model a = load_model(one.data(), one.size()), b = load_model(other.data(), other.size());
+  if (knows_all_operators(a.graph)) return false;
+  forget_types(a.graph), forget_types(b.graph);
+  return write_model(a) == write_model(b);
+}
 
 void run_model(const uint8_t* data, size_t size) {
   std::string written;
@@ -25,7 +57,8 @@ void run_model(const uint8_t* data, size_t size) {
   } catch (const Error& error) {
     wrong("a model that was read and written in ORT format cannot be read again: " + error.message());
   }
-  if (again != written) wrong("a model that was written in ORT format and read again is another");
+  if (!hold_the_same(again, written))
+    wrong("a model that was written in ORT format and read again is another");
 }
 
 void run_adapter(const uint8_t* data, size_t size) {
