@@ -62,6 +62,19 @@ TEST_CASE("The input of a body hides a constant outside that has its name") {
   CHECK(!dims_of_y(model));
 }
 
+TEST_CASE("The number of a type that does not exist is a problem of its node") {
+  for (const std::string type : {"Cast", "SequenceEmpty"}) {
+    const bool casts = type == "Cast";
+    const Model model = model_with(
+        node(type, casts ? Strings{"x"} : Strings{}, {"y"}, {{casts ? "to" : "dtype", int64_t{65536}}}));
+    const ValueTypes types(model);
+    REQUIRE(!types.problems().empty());
+    INFO(types.problems().back());
+    CHECK(types.problems().back().find("output 0 is stated to have data type 65536") != std::string::npos);
+    CHECK(types.info("y").dtype == DType::kUndefined);
+  }
+}
+
 TEST_CASE("Dimensions that a model states may be too large to be added") {
   Model model = model_with(node("Concat", {"x", "x2"}, {"y"}, {{"axis", int64_t{0}}}));
   const std::vector<Dim> most{Dim{INT64_MAX, ""}};

@@ -50,7 +50,7 @@ class OrtWriter {
   std::string write() {
     const ValueTypes types(model_);
     const Offset<ort::Graph> graph = write_graph(model_.graph, types);
-    reject_invalid_nodes(types);
+    reject_invalid_nodes();
     std::vector<Offset<ort::OperatorSetId>> opsets;
     std::map<std::string, int64_t> imported = model_.opsets;
     imported.emplace(kMicrosoft, 1);  // onnxruntime rewrites what it reads with operators of this domain
@@ -70,9 +70,9 @@ class OrtWriter {
 
  private:
   // The file states the types of all values, and a node that no input suits has none for its outputs.
-  static void reject_invalid_nodes(const ValueTypes& types) {
+  void reject_invalid_nodes() const {
     std::string message;
-    for (const std::string& problem : types.problems()) message += "\n  " + problem;
+    for (const std::string& problem : problems_) message += "\n  " + problem;
     require(message.empty(), ErrorCode::kInvalidGraph, "it has nodes with invalid inputs:", message);
   }
 
@@ -233,6 +233,7 @@ class OrtWriter {
   }
 
   Offset<ort::Graph> write_graph(const Graph& graph, const ValueTypes& types) {
+    problems_.insert(types.problems().begin(), types.problems().end());
     std::vector<Offset<ort::Tensor>> initializers;
     for (const std::string& name : graph.initializer_order)
       initializers.push_back(write_tensor(graph.initializers.at(name), name));
@@ -279,6 +280,7 @@ class OrtWriter {
   }
 
   const Model& model_;
+  std::set<std::string> problems_;  // of all graphs; those of a body are also problems of its node
   flatbuffers::FlatBufferBuilder builder_;
   std::map<std::string, std::string_view> parameters_;  // by operator; readers search them by that
   bool all_known_ = true;

@@ -30,6 +30,11 @@ Tensor value_of_constant_node(const Node& node) {
   return Tensor();
 }
 
+// Whether this is a type of tensors, or unknown. Rules read types from attributes, which may have any number.
+bool is_type(DType dtype) {
+  return dtype == DType::kUndefined || dtype == DType::kString || bits_of(dtype) > 0;
+}
+
 // Thrown if a rule requests something about an input that is not known.
 struct Unknown : Error {
   using Error::Error;
@@ -540,6 +545,11 @@ void ValueTypes::infer(const Node& node) {
       } catch (const Error& error) {  // an attribute of the wrong kind
         problem(error.message());
       }
+    }
+    if (!is_type(known.dtype)) {
+      problem(concat(node.label(), ": output ", o, " is stated to have ", to_string(known.dtype),
+                     ", which no tensor has"));
+      known.dtype = DType::kUndefined;
     }
     record(node.outputs[o], o, first, second);
     if (outer_) own_.insert(node.outputs[o]);
