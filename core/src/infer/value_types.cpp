@@ -31,9 +31,7 @@ Tensor value_of_constant_node(const Node& node) {
 }
 
 // Whether this is a type of tensors, or unknown. Rules read types from attributes, which may have any number.
-bool is_type(DType dtype) {
-  return dtype == DType::kUndefined || dtype == DType::kString || bits_of(dtype) > 0;
-}
+bool is_type(DType dtype) { return dtype == DType::kUndefined || bits_of(dtype) > 0; }
 
 // Thrown if a rule requests something about an input that is not known.
 struct Unknown : Error {
