@@ -252,7 +252,7 @@ test-sanitize: setup ## The tests of the core, sessions and artifacts under sani
 # values only what is in use can be accessed (program/guarded_arena.h).
 # Left out are tests that measure time or memory.
 SANITIZED_SESSIONS = $(filter-out $(addprefix tests/session/test_,gradients_in_and_out.py waiting_threads.py), \
-  $(wildcard tests/session/test_*.py))
+  $(wildcard tests/session/test_*.py)) tests/ops/quantized tests/ops/recurrent
 SANITIZED_OTHERS = tests/artifacts/test_artifacts.py tests/models/test_malformed_*.py tests/models/test_model_limits.py \
   tests/ops/signal tests/ops/vision
 SANITIZED_SITE = $(abspath $(BUILD))/sanitize/site
