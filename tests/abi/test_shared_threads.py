@@ -14,7 +14,9 @@ from onnx import TensorProto, helper, save
 def compiled(name: str, folder: Path, link: Sequence[str] | None = None) -> Program:
     (folder / "layout.h").write_text(layout.header())
     try:
-        return compile_c_against([folder], [Path(__file__).parent / f"{name}.c"], folder / name, link)
+        return compile_c_against(
+            [folder, Path(__file__).parent], [Path(__file__).parent / f"{name}.c"], folder / name, link
+        )
     except Missing as why:
         skip_or_fail("c", why)
 

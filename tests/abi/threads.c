@@ -1,40 +1,26 @@
 // Runs a model in an environment with settings for shared threads, and prints how many threads the process
 // then has. Arguments: the model, the threads of the environment, those of the session, and whether the
 // session shares.
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "layout.h"
+#include "product.h"
 
-static const OrtApi* api;
-
-static void ok(OrtStatus* status) {
-  if (!status) return;
-  printf("%s\n", api->GetErrorMessage(status));
-  exit(1);
-}
-
-static int threads_of_process(void) {
+static void print_threads_of_process(float element) {
   char line[256];
   int count = 0;
   FILE* file = fopen("/proc/self/status", "r");
   while (file && fgets(line, sizeof line, file)) sscanf(line, "Threads: %d", &count);
   if (file) fclose(file);
-  return count;
+  (void)element;
+  printf("%d\n", count);
 }
 
 int main(int argc, char** argv) {
-  enum { kSide = 512 };
-  static float x[kSide * kSide];
   if (argc != 5) return 2;
   api = OrtGetApiBase()->GetApi(32);
   OrtThreadingOptions* shared = NULL;
   OrtEnv* env = NULL;
   OrtSessionOptions* options = NULL;
-  OrtSession* session = NULL;
-  OrtMemoryInfo* memory = NULL;
-  OrtValue *input = NULL, *output = NULL;
   ok(api->CreateThreadingOptions(&shared));
   ok(api->SetGlobalIntraOpNumThreads(shared, atoi(argv[2])));
   ok(api->CreateEnvWithGlobalThreadPools(3, "threads", shared, &env));
@@ -42,16 +28,7 @@ int main(int argc, char** argv) {
   ok(api->CreateSessionOptions(&options));
   ok(api->SetIntraOpNumThreads(options, atoi(argv[3])));
   if (strcmp(argv[4], "shares") == 0) ok(api->DisablePerSessionThreads(options));
-  ok(api->CreateSession(env, argv[1], options, &session));
-  ok(api->CreateCpuMemoryInfo(1, 0, &memory));
-  ok(api->CreateTensorWithDataAsOrtValue(memory, x, sizeof x, (const int64_t[]){kSide, kSide}, 2, 1, &input));
-  const char *input_names[] = {"x"}, *output_names[] = {"y"};
-  ok(api->Run(session, NULL, input_names, (const OrtValue* const*)&input, 1, output_names, 1, &output));
-  printf("%d\n", threads_of_process());
-  api->ReleaseValue(input);
-  api->ReleaseValue(output);
-  api->ReleaseMemoryInfo(memory);
-  api->ReleaseSession(session);
+  run_product(env, options, argv[1], print_threads_of_process);
   api->ReleaseSessionOptions(options);
   api->ReleaseEnv(env);
   return 0;

@@ -152,7 +152,7 @@ TEST_CASE("What ORT format lacks is named") {
               [&] { write_ort_model(model); });
 }
 
-TEST_CASE("A model with nodes that no input suits is not written in ORT format") {
+TEST_CASE("A model with invalid nodes is not written in ORT format") {
   Model model;
   model.opsets = {{"", 17}};
   model.graph.inputs = {value("x", DType::kFloat, {Dim{3, ""}})};

@@ -69,7 +69,7 @@ class OrtWriter {
   }
 
  private:
-  // The file states the types of all values, and a node that no input suits has none for its outputs.
+  // The file states the types of all values, and the outputs of an invalid node have none.
   void reject_invalid_nodes() const {
     std::string message;
     for (const std::string& problem : problems_) message += "\n  " + problem;
