@@ -2,6 +2,10 @@
 VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 BUILD ?= build
+# Release, or Development, which compiles in less time and runs slower (CMakeLists.txt). These goals build for development if
+# no other goal is given.
+IN_DEVELOPMENT = demo test test-cpp test-csharp test-objc test-swift test-python test-browser cpp csharp objc swift docs
+export BUILD_TYPE ?= $(if $(filter-out $(IN_DEVELOPMENT),$(MAKECMDGOALS)),Release,Development)
 JOBS ?= $(shell nproc)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -22,8 +26,8 @@ setup: ## Install what building and testing needs
 
 .PHONY: install
 install: setup ## Build the package and install it into the virtual environment
-	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --disable-pip-version-check \
-	  --config-settings=build-dir=$(BUILD)/python .
+	$(if $(INSTALLED),@true,$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --disable-pip-version-check \
+	  --config-settings=build-dir=$(BUILD)/python --config-settings=cmake.build-type=$(BUILD_TYPE) .)
 
 .PHONY: demo
 demo: install ## Train on real data and show the result
@@ -34,7 +38,22 @@ demo: install ## Train on real data and show the result
 INTEGRATIONS = .venv-integrations
 .PHONY: integrations
 integrations: install
-	@scripts/make_integrations.sh $(INTEGRATIONS) $(VENV)
+	@scripts/make_environment.sh $(INTEGRATIONS) $(VENV) requirements-integrations.txt
+
+# The environment of PyTorch and the networks that ortrain.torch is tested with, see requirements-torch.txt.
+TORCH = .venv-torch
+.PHONY: torch
+torch: install
+	@scripts/make_environment.sh $(TORCH) $(VENV) requirements-torch.txt
+
+# The environments of Keras and JAX, see requirements-keras.txt and requirements-jax.txt.
+KERAS = .venv-keras
+JAX = .venv-jax
+.PHONY: keras jax
+keras: install
+	@scripts/make_environment.sh $(KERAS) $(VENV) requirements-keras.txt
+jax: install
+	@scripts/make_environment.sh $(JAX) $(VENV) requirements-jax.txt
 
 .PHONY: federated
 federated: integrations ## Train the digits on Flower: a simulation, and a deployment of five processes on loopback
@@ -49,13 +68,34 @@ nvflare: integrations ## Train the digits on NVFlare's simulator
 generate: setup ## Render everything that follows from spec/
 	$(PYTHON) -m codegen
 
-.PHONY: test
-test: check test-cpp test-csharp test-objc test-swift test-python test-portable ## Pass every test of every language that this machine can build
-	@$(call without,mcs mono nunit-console,C#: the library and its tests were neither built nor run)
-	@$(call without,clang gnustep-config,Objective-C: the library and its tests were neither built nor run)
-	@$(call without,swift,Swift: the package and its tests were neither built nor run)
-	@$(BROWSER) || echo "make test: SKIPPED Dashboard: the page was not tested in a browser; make test-browser does that"
-	@echo "make test: SKIPPED the tests with Flower, MLflow, Weights & Biases and datasets; make test-integrations runs them"
+# QUICK: the tests of `make test`. INSTALLED: what was just built is installed.
+.PHONY: test every-language
+test: check install ## Test every language that this machine can build, and every operator, in minutes; make test-all does the rest
+	@$(SIDE_BY_SIDE) QUICK=1 INSTALLED=1 every-language
+	@$(name-skipped)
+	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
+	@echo "make test: the table of gradients, the fuzz targets, the kernels without oneDNN, and the optimized code of a release"
+every-language: test-cpp pytest-core pytest-others
+ifneq ($(filter every-language,$(MAKECMDGOALS)),)
+pytest-others: test-csharp test-objc test-swift  # it uses the libraries that these build
+endif
+
+.PHONY: test-all
+test-all: check install ## Pass every test of every language, with the code of a release
+	@$(SIDE_BY_SIDE) INSTALLED=1 every-language
+	@$(MAKE) --no-print-directory test-portable
+	@$(name-skipped)
+
+define name-skipped
+$(call without,mcs mono nunit-console,C#: the library and its tests were neither built nor run)
+$(call without,clang gnustep-config,Objective-C: the library and its tests were neither built nor run)
+$(call without,swift,Swift: the package and its tests were neither built nor run)
+$(BROWSER) || echo "make test: SKIPPED Dashboard: the page was not tested in a browser; make test-browser does that"
+echo "make test: SKIPPED the tests with Flower, MLflow, Weights & Biases and datasets; make test-integrations runs them"
+echo "make test: SKIPPED the tests with PyTorch; make test-torch runs them"
+echo "make test: SKIPPED the tests with Keras; make test-keras runs them"
+echo "make test: SKIPPED the tests with JAX; make test-jax runs them"
+endef
 
 # Prints, for a list of tools, what is skipped because one of them is missing.
 without = for tool in $(1); do command -v $$tool >/dev/null || { echo "make test: SKIPPED $(2); there is no $$tool"; break; }; done
@@ -70,11 +110,12 @@ CLANG_FORMAT = git ls-files -z '*.c' '*.cpp' '*.h' '*.m' | grep -zv core/include
 SWIFT_FORMAT = if $(call have,swift); then git ls-files -z '*.swift' | grep -zv generated/ | xargs -0 swift format
 
 .PHONY: check
-check: setup ## Generated files, formatting, types
+check: setup ## Generated files, formatting, types, functions without a caller
 	$(PYTHON) -m codegen --check
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(PYTHON) scripts/check_unused.py
 	$(CLANG_FORMAT) --dry-run --Werror
 	@$(SWIFT_FORMAT) lint --strict; fi
 
@@ -92,9 +133,9 @@ SIDE_BY_SIDE = $(MAKE) --no-print-directory -j2 --output-sync=target
 test-python: install ## The Python tests
 	$(SIDE_BY_SIDE) pytest-core pytest-others
 pytest-core:
-	$(PYTHON) -m pytest -q tests/ops $(CORE_TESTS)
+	$(PYTHON) -m pytest -q $(QUICK:%=--quick) tests/ops $(CORE_TESTS)
 pytest-others:
-	$(PYTHON) -m pytest -q tests $(addprefix --ignore=,tests/ops $(CORE_TESTS))
+	$(PYTHON) -m pytest -q $(QUICK:%=--quick) tests $(addprefix --ignore=,tests/ops $(CORE_TESTS))
 
 # Not part of `make setup`: 124 MB of Debian packages, which take 414 MB, and 51 MB from PyPI. The browser tests are part of
 # test-python where both are there, as in .ci/run.
@@ -113,9 +154,25 @@ screenshots: install browser ## Train on the digits and take the pictures of doc
 
 # Tests of tests/flower that do without Flower are in test-python too, which skips the others.
 .PHONY: test-integrations
-test-integrations: integrations ## The tests with Flower, MLflow, Weights & Biases and datasets, in an environment of their own
+test-integrations: integrations ## The tests with Flower, MLflow, Weights & Biases and datasets, in a separate environment
 	@if $(call have,mcs mono); then $(MAKE) --no-print-directory csharp; else $(call without,mcs mono,C#: its client was not built); fi
 	$(INTEGRATIONS)/bin/python -m pytest -q tests/flower tests/trainer/test_real_inputs.py
+
+.PHONY: test-torch
+test-torch: torch ## The tests of ortrain.torch with PyTorch and transformers, in a separate environment
+	ORTRAIN_REQUIRE=pytorch $(TORCH)/bin/python -m pytest -q tests/pytorch
+
+.PHONY: torch-table
+torch-table: torch ## Test the networks of PyTorch, and write docs/reference/pytorch-networks.md
+	ORTRAIN_REQUIRE=pytorch $(TORCH)/bin/python -m pytest -q tests/pytorch/test_networks.py --write-network-table
+
+.PHONY: test-keras
+test-keras: keras ## The tests of ortrain.keras with Keras and TensorFlow, in a separate environment
+	ORTRAIN_REQUIRE=keras $(KERAS)/bin/python -m pytest -q tests/keras3
+
+.PHONY: test-jax
+test-jax: jax ## The tests of ortrain.jax with JAX and Flax, in a separate environment
+	ORTRAIN_REQUIRE=jax $(JAX)/bin/python -m pytest -q tests/jax_flax
 
 .PHONY: conformance
 conformance: install ## Run the cases of the onnx package here and in onnxruntime, and record what passes
@@ -130,7 +187,7 @@ csharp: setup ## Build the C# library (Mono's compiler)
 
 .PHONY: test-csharp
 test-csharp: install ## The C# tests
-	@if $(call have,mcs mono nunit-console); then $(MAKE) --no-print-directory csharp && \
+	@if $(call have,mcs mono nunit-console); then $(MAKE) --no-print-directory INSTALLED=1 csharp && \
 	  tests/csharp/run.sh $(PYTHON) $$($(LIBRARY_FOLDER)); else $(call without,mcs mono nunit-console,C#); fi
 
 .PHONY: objc
@@ -141,7 +198,7 @@ objc: install ## Build the Objective-C library (clang; GNUstep if Apple's Founda
 
 .PHONY: test-objc
 test-objc: install ## The Objective-C tests
-	@if $(call have,clang gnustep-config); then $(MAKE) --no-print-directory objc && \
+	@if $(call have,clang gnustep-config); then $(MAKE) --no-print-directory INSTALLED=1 objc && \
 	  ctest --test-dir $(BUILD)/objc --output-on-failure; else $(call without,clang gnustep-config,Objective-C); fi
 
 # A file that tells the package manager where to find the library under test and its headers.
@@ -155,20 +212,28 @@ swift: install ## Build the Swift package
 
 .PHONY: test-swift
 test-swift: install ## The Swift tests
-	@if $(call have,swift); then $(MAKE) --no-print-directory swift && tests/swift/run.sh $(PYTHON) $(BUILD)/swift \
+	@if $(call have,swift); then $(MAKE) --no-print-directory INSTALLED=1 swift && tests/swift/run.sh $(PYTHON) $(BUILD)/swift \
 	  $$($(LIBRARY_FOLDER)); else $(call without,swift,Swift); fi
 
 # Prints the folder of the installed libortrain.
 LIBRARY_FOLDER = $(PYTHON) -c "import ortrain, pathlib; print(pathlib.Path(ortrain.__file__).parent / 'lib')"
 
+.PHONY: native
+native: setup ## Build the C and C++ library; PREFIX=DIR also installs it there
+	cmake -S . -B $(BUILD)/native -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
+	  -DCMAKE_BUILD_TYPE=$(BUILD_TYPE)
+	cmake --build $(BUILD)/native
+	$(if $(PREFIX),cmake --install $(BUILD)/native --prefix $(PREFIX))
+
 .PHONY: cpp
 cpp: setup
-	cmake -S . -B $(BUILD)/cpp -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
-	cmake --build $(BUILD)/cpp
+	cmake -S . -B $(BUILD)/cpp -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON \
+	  -DCMAKE_BUILD_TYPE=$(BUILD_TYPE)
+	cmake --build $(BUILD)/cpp $(if $(QUICK),--target test_programs)
 
 .PHONY: test-cpp
 test-cpp: cpp ## The C and C++ tests
-	ctest --test-dir $(BUILD)/cpp --output-on-failure -LE fuzzing
+	ctest --test-dir $(BUILD)/cpp --output-on-failure -LE fuzzing $(if $(QUICK),-E '^fuzz_')
 
 # The regressions of the fuzz targets are part of test-cpp; this takes a minute for each target.
 .PHONY: test-fuzz
@@ -177,10 +242,10 @@ test-fuzz: cpp ## Give each fuzz target new inputs, the same ones in every run (
 
 # MODELS: ONNX files and names of operators, separated by spaces.
 .PHONY: small
-small: setup ## Build the library with the operators of MODELS alone, into build/small
+small: setup ## Build the library with the operators of MODELS alone and without the older training API, into build/small
 	@test -n "$(MODELS)" || { echo 'make small: name models and operators, as in make small MODELS="a.onnx b.onnx Relu"'; exit 2; }
 	cmake -S . -B $(BUILD)/small -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
-	  "-DORTRAIN_OPERATORS=$$(echo $(MODELS) | tr ' ' ';')"
+	  -DORTRAIN_LEGACY=OFF "-DORTRAIN_OPERATORS=$$(echo $(MODELS) | tr ' ' ';')"
 	cmake --build $(BUILD)/small --target ortrain
 
 # Not part of `make test`: it compiles the core once more.
@@ -197,14 +262,19 @@ test-small: install ## Train a recorded run with a library of its operators alon
 .PHONY: portable
 portable: setup
 	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --disable-pip-version-check --upgrade \
-	  --target $(BUILD)/portable-site --config-settings=build-dir=$(BUILD)/portable --config-settings=cmake.define.ORTRAIN_ONEDNN=OFF .
+	  --target $(BUILD)/portable-site --config-settings=build-dir=$(BUILD)/portable \
+	  --config-settings=cmake.build-type=$(BUILD_TYPE) --config-settings=cmake.define.ORTRAIN_ONEDNN=OFF .
 
+# The two builds differ in the implementations that backend/cpu/implementations.cpp lists and in matrix products. No operator of
+# these families is computed with one: their objects are the same in both builds, so their tests run once, in test-python.
+SAME_IN_BOTH = $(addprefix tests/ops/,control math optimizer signal tensor text vision)
 .PHONY: test-portable pytest-portable-ops pytest-portable-others
 test-portable: portable ## The tests of the core on the portable kernels, without oneDNN
 	$(SIDE_BY_SIDE) pytest-portable-ops pytest-portable-others
+	@echo "make test-portable: LEFT OUT $(SAME_IN_BOTH): they run the same code in both builds"
 pytest-portable-ops pytest-portable-others: export PYTHONPATH := $(BUILD)/portable-site
 pytest-portable-ops:
-	$(PYTHON) -m pytest -q tests/ops --passes on
+	$(PYTHON) -m pytest -q tests/ops --passes on $(addprefix --ignore=,$(SAME_IN_BOTH))
 pytest-portable-others:
 	$(PYTHON) -m pytest -q $(CORE_TESTS)
 
@@ -324,7 +394,8 @@ docs: install ## Build the documentation site
 
 .PHONY: wheel
 wheel: setup ## Build a wheel and show what it needs from the system
-	$(PYTHON) -m pip wheel --quiet --no-build-isolation --no-deps -w dist --config-settings=build-dir=$(BUILD)/python .
+	$(PYTHON) -m pip wheel --quiet --no-build-isolation --no-deps -w dist --config-settings=build-dir=$(BUILD)/python \
+	  --config-settings=cmake.build-type=$(BUILD_TYPE) .
 	$(VENV)/bin/auditwheel show dist/ortrain-*.whl
 
 .PHONY: clean

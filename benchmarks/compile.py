@@ -75,7 +75,7 @@ def main() -> None:
         "--layers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N", help="sizes (default: 1 2 4 8)"
     )
     parser.add_argument(
-        "--batches", type=int, default=4, metavar="N", help="with masks of their own (default: 4)"
+        "--batches", type=int, default=4, metavar="N", help="with a new mask in each (default: 4)"
     )
     options = parser.parse_args()
     head = True

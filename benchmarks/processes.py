@@ -1,4 +1,4 @@
-"""What training over several processes costs: `python -m benchmarks.processes --help`.
+"""The cost of training over several processes: `python -m benchmarks.processes --help`.
 
 Two processes on this machine train networks of several sizes. Measured are the bytes that each sends in a step, the time
 for which a step waits for the other rank, both if gradients are sent while others are computed and if they are sent

@@ -179,6 +179,18 @@ def largest_difference(losses: dict[str, list[float]]) -> float:
     return worst
 
 
+def _summary(values: dict[str, Any]) -> dict[str, float]:
+    """Return what the times of all rounds, and the memory, amount to."""
+    times = [ms for turn in values["rounds_ms"] for ms in turn]
+    deciles = statistics.quantiles(times, n=10, method="inclusive") if len(times) > 1 else times * 9
+    return {
+        "median_ms": statistics.median(times),
+        "p10_ms": deciles[0],
+        "p90_ms": deciles[8],
+        "above_baseline_mb": values["peak_mb"] - values["baseline_mb"],
+    }
+
+
 def run_case(
     case: Case,
     contestants: Sequence[Contestant],
@@ -249,10 +261,7 @@ def run_case(
         shutil.rmtree(scratch, ignore_errors=True)
 
     for values in measured.values():
-        times = [ms for turn in values["rounds_ms"] for ms in turn]
-        deciles = statistics.quantiles(times, n=10, method="inclusive") if len(times) > 1 else times * 9
-        values |= {"median_ms": statistics.median(times), "p10_ms": deciles[0], "p90_ms": deciles[8]}
-        values["above_baseline_mb"] = values["peak_mb"] - values["baseline_mb"]
+        values |= _summary(values)
     differing = dict(case.differing)
     own = {c.name: c.tolerance for c in contestants if c.tolerance is not None and c.name in measured}
     losses = {name: values["first_losses"] for name, values in measured.items()}

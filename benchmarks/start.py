@@ -1,6 +1,6 @@
 """The time from the start of a program to the end of its first step: `python -m benchmarks.start --help`.
 
-Each of several fresh processes imports the package, loads the artifacts and takes a step. What counts is the time from
+Each of several fresh processes imports the package, loads the artifacts and takes a step. Measured is the time from
 `import ortrain` to the end of the first step; Python itself and numpy are shown separately.
 """
 

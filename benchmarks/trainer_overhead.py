@@ -1,4 +1,4 @@
-"""What `Trainer.fit` adds to a step of the loop it stands for: ``python -m benchmarks.trainer_overhead``.
+"""The time that `Trainer.fit` adds to a step of the equivalent loop: ``python -m benchmarks.trainer_overhead``.
 
 The two take turns on a model whose step is short, so that the difference is not lost in it. The result is the median over the
 rounds of the difference of processor time per step, which other programs on the machine do not add to; the status is 1 if it is

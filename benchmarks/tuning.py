@@ -2,7 +2,7 @@
 
 For each value, the sources that use the constant are compiled with a changed header and linked with the objects of an
 existing build. The two libraries then take turns in training the small models below, each of which spends its time in
-what the constant decides.
+the code that the constant controls.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from codegen.render import render
+from codegen.render import render, render_pages
 from codegen.spec.check import load
 from codegen.spec.source import SpecError
-from codegen.write import difference, write
+from codegen.write import difference, write, write_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -24,12 +24,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, default=ROOT, help="root that the rendered files are written under"
     )
+    parser.add_argument(
+        "--pages",
+        type=Path,
+        metavar="FOLDER",
+        help="only render the page of each language's API, into FOLDER (the site is built with these)",
+    )
     options = parser.parse_args(arguments)
     try:
-        rendered = render(load(options.spec))
+        spec = load(options.spec)
+        rendered = render_pages(spec) if options.pages else render(spec)
     except SpecError as error:
         print(error, file=sys.stderr)
         return 2
+    if options.pages:
+        write_pages(rendered, options.pages)
+        return 0
     if options.check:
         diff = difference(rendered, options.out)
         if diff:

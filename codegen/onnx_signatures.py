@@ -67,7 +67,7 @@ def _schemas() -> list[OpSchema]:
 def _type_parameters(schema: OpSchema) -> str:
     """Return which inputs and outputs share a type, such as ``T i0 i1 o0, V i2``.
 
-    An input or output without a type parameter stands for itself, under its own name.
+    An input or output without a type parameter is its own parameter, under its name.
     """
     constraints = {constraint.type_param_str for constraint in schema.type_constraints}
     places: dict[str, list[str]] = {}

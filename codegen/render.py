@@ -17,7 +17,7 @@ from codegen.spec.source import Problem, SpecError
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 """Templates of files that belong to no language."""
 
-PAGES = (
+COMMON = (
     File("languages.md.j2", "docs/reference/languages.md"),
     File("session-config.md.j2", "docs/reference/session-config.md"),
     File("onnx_signatures.h.j2", "core/src/op/generated/onnx_signatures.h"),
@@ -51,19 +51,8 @@ def _check_languages(spec: Spec) -> None:
         raise SpecError(problems)
 
 
-def render(spec: Spec) -> dict[str, str]:
-    """Every generated file.
-
-    Returns
-    -------
-    dict of str to str
-        The text of each file by its path from the root of the checkout.
-
-    Raises
-    ------
-    SpecError
-        If a language lacks its package or its file, or cannot print a method.
-    """
+def _prepared(spec: Spec) -> tuple[jinja2.Environment, list[languages.Base]]:
+    """Return the templates, with what they see, and the languages."""
     _check_languages(spec)
     folders = {
         name: jinja2.FileSystemLoader(languages.FOLDER / name / "templates") for name in languages.names()
@@ -79,8 +68,44 @@ def render(spec: Spec) -> dict[str, str]:
     environment.globals.update(instances, spec=spec, bindings=[*instances.values()], c_string=json.dumps)
     environment.globals.update(onnx_signatures=onnx_signatures, onnx_versions=onnx_versions)
     environment.filters["snake"] = snake
-    files = [file for language in instances.values() for file in language.files()]
-    return {
-        file.path: tidy(environment.get_template(file.template).render(**file.context))
-        for file in (*files, *PAGES)
-    }
+    return environment, [*instances.values()]
+
+
+def _text(environment: jinja2.Environment, file: File) -> str:
+    return tidy(environment.get_template(file.template).render(**file.context))
+
+
+def render(spec: Spec) -> dict[str, str]:
+    """Every generated file that is committed.
+
+    Returns
+    -------
+    dict of str to str
+        The text of each file by its path from the root of the checkout.
+
+    Raises
+    ------
+    SpecError
+        If a language lacks its package or its file, or cannot print a method.
+    """
+    environment, instances = _prepared(spec)
+    files = [file for language in instances for file in language.files()]
+    return {file.path: _text(environment, file) for file in (*files, *COMMON)}
+
+
+def render_pages(spec: Spec) -> dict[str, str]:
+    """Every language's page of the API; they are long, and part of the site alone.
+
+    Returns
+    -------
+    dict of str to str
+        The text of each page by the name of its file.
+
+    Raises
+    ------
+    SpecError
+        As :func:`render`.
+    """
+    environment, instances = _prepared(spec)
+    pages = [page for language in instances if (page := language.page)]
+    return {page.path: _text(environment, page) for page in pages}

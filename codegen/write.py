@@ -1,4 +1,4 @@
-"""Writing: rendered files to the checkout, or their difference from what is there."""
+"""Writing: rendered files to the checkout, or their difference from the files there."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ def stale_files(rendered: dict[str, str], root: Path) -> list[str]:
 
 def write(rendered: dict[str, str], root: Path) -> list[str]:
     """Write what changed and delete what is stale; return the names of the files touched."""
+    return _write(rendered, root, stale_files(rendered, root))
+
+
+def write_pages(rendered: dict[str, str], folder: Path) -> list[str]:
+    """Do the same with the pages of the languages, in a folder that has no other pages."""
+    there = sorted(path.name for path in folder.glob("*.md"))
+    return _write(rendered, folder, [name for name in there if name not in rendered])
+
+
+def _write(rendered: dict[str, str], root: Path, stale: list[str]) -> list[str]:
     touched = []
     for name, text in rendered.items():
         path = root / name
@@ -29,7 +39,7 @@ def write(rendered: dict[str, str], root: Path) -> list[str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         touched.append(name)
-    for name in stale_files(rendered, root):
+    for name in stale:
         (root / name).unlink()
         touched.append(name)
     return touched

@@ -1,6 +1,17 @@
 """Sphinx settings of the site; ``make docs`` builds it."""
 
+import sys
 from importlib.metadata import version as installed_version
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from codegen.__main__ import main as codegen  # noqa: E402
+
+# The API of each language, from spec/. These pages are not committed.
+if codegen(["--pages", str(HERE / "reference/api")]) != 0:
+    raise SystemExit("the reference pages cannot be rendered from spec/")
 
 project = "ortrain"
 author = "The ortrain authors"

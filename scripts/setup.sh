@@ -17,19 +17,20 @@ command -v "$python" >/dev/null || packages+=(python3)
 "$python" -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
 "$python" -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("include"), "Python.h").stat()' 2>/dev/null ||
   packages+=(python3-dev)
-missing=()
-if command -v dpkg-query >/dev/null; then
-  if apt-cache show "${fuzzing[@]}" >/dev/null 2>&1; then packages+=("${fuzzing[@]}"); fi
-  for package in "${packages[@]}"; do
+install_missing() {
+  local missing=()
+  for package in "$@"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
   if [ ${#missing[@]} -gt 0 ]; then
-    sudo=
-    [ "$(id -u)" -eq 0 ] || sudo=sudo
     echo "setup: installing ${missing[*]}"
-    $sudo apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    scripts/apt_install.sh "${missing[@]}"
   fi
+}
+if command -v dpkg-query >/dev/null; then
+  install_missing "${packages[@]}"
+  # Only now are there lists of packages on a new machine.
+  if apt-cache show "${fuzzing[@]}" >/dev/null 2>&1; then install_missing "${fuzzing[@]}"; fi
 else
   echo "setup: this is not a Debian system; please install: ${packages[*]}" >&2
 fi

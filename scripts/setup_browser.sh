@@ -10,10 +10,7 @@ if ! command -v chromium >/dev/null; then
     echo "setup: this is not a Debian system; please install chromium" >&2
     exit 1
   fi
-  sudo=
-  [ "$(id -u)" -eq 0 ] || sudo=sudo
   echo "setup: installing chromium"
-  $sudo apt-get update -qq -o Acquire::Retries=3
-  DEBIAN_FRONTEND=noninteractive $sudo apt-get install -o Acquire::Retries=3 -y -qq --no-install-recommends chromium >/dev/null
+  scripts/apt_install.sh chromium
 fi
 "$venv/bin/pip" install --quiet --disable-pip-version-check 'playwright>=1.40'

@@ -13,6 +13,8 @@ from exported import check_exported
 from ortrain.api import Module
 from recorded import CASES, Fixture
 
+pytest_plugins = ["quick"]
+
 _EXPORT = Module.export_model_for_inferencing
 _checked = 0
 

@@ -103,6 +103,13 @@ class Base(ABC):
         made: C = language_class("c")(self.spec)  # type: ignore[assignment]
         return made
 
+    @property
+    def page(self) -> File | None:
+        """The page of the API in this language; none if there is no template ``reference.md.j2``."""
+        if not (FOLDER / self.key / "templates/reference.md.j2").exists():
+            return None
+        return File(f"{self.key}/reference.md.j2", f"{self.key}.md")
+
     @abstractmethod
     def files(self) -> Iterable[File]:
         """Return everything that the language renders."""
@@ -303,7 +310,7 @@ class Base(ABC):
         if names and m.returns is None:
             written = self.read(command, command.tokens.index("tensors"), "written")
         ordered = ""
-        if m.pattern in ("run", "run_into", "run_values"):
+        if m.pattern in ("run", "run_into", "run_named"):
             i, kind = len(command.tokens) - 1, command.tokens[-1]
             ordered = self.read(command, i, f"names_of_{kind}")
             written = self.read(command, i, f"values_of_{kind}") if m.pattern == "run_into" else ""
@@ -335,7 +342,7 @@ class Base(ABC):
     # ---- texts ----
 
     def said(self, text: str) -> str:
-        """Return a text of the spec with the language's names for what it mentions."""
+        """Return a text of the spec in which names are those of the language."""
         said = resolved(text, self.mention)
         return said[:1].upper() + said[1:] if text.startswith("@") else said
 

@@ -1,4 +1,4 @@
-"""What Objective-C and Swift share: classes over the C tables whose methods have labels for their arguments."""
+"""The code that Objective-C and Swift share: classes over the C tables whose methods have labels for their arguments."""
 
 from __future__ import annotations
 
@@ -95,6 +95,17 @@ class Labelled(Base):
                     return self.spelled(cls, m)
         return super().mention(name)
 
+    # ---- commands of the scenarios ----
+
+    tokens: ClassVar[dict[str, str]] = {
+        "counted_tensors": "counted(arguments, {i})",
+        "outputs": "rest(arguments, {i})",
+        "written": "rest(arguments, {i})",
+        "path": "{t}",
+        "path_or_none": "optional({t})",
+        "text": "{t}",
+    }
+
     # ---- operands ----
 
     operands: ClassVar[dict[str, str]] = {
@@ -146,7 +157,7 @@ class Labelled(Base):
 
     # ---- documentation ----
 
-    def told(self, m: Method) -> list[str]:
+    def doc_lines(self, m: Method) -> list[str]:
         """Return the lines of documentation that say what a method does, and an empty one."""
         lines = self.c.wrap(self.said(m.summary))
         if m.details:

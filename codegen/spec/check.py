@@ -1,4 +1,4 @@
-"""Checking: the schema, then what a schema cannot express. All problems are reported at once, each with its place."""
+"""Checking: the schema, then the rules that a schema cannot express. All problems are reported at once, each with its place."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 
 from codegen.lower import PATTERNS
+from codegen.spec import absent
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, Returned, Spec
 from codegen.spec.names import MENTION
 from codegen.spec.source import Document, Problem, SpecError, Trail, read_folder
@@ -18,7 +19,7 @@ from codegen.spec.source import Document, Problem, SpecError, Trail, read_folder
 LISTS = ("tables", "groups", "types", "handles", "opaque", "enums", "callbacks", "structs", "calls")
 
 CORE_CLASSES = {"training_session": "TrainingSession", "checkpoint_state": "CheckpointState"}
-"""The class of the core behind a handle; a direct call on it needs no body of its own."""
+"""The class of the core behind a handle; a direct call on it needs no body."""
 
 
 def load(folder: Path) -> Spec:
@@ -30,7 +31,7 @@ def load(folder: Path) -> Spec:
         With every reason why the spec is rejected.
     """
     documents = read_folder(folder)
-    problems = list(_schema_problems(documents, folder / "schema.json"))
+    problems = list(_schema_problems(documents, folder / "schema.json")) or list(absent.expand(documents))
     if problems:
         raise SpecError(problems)
     problems = list(_Meaning(documents).problems())
@@ -243,7 +244,7 @@ class _Meaning:
                 yield document.problem((*trail, "errors", i), message + nearest(error["code"], self.codes))
         core = call["core"]
         owner = core.split("::")[0]
-        if owner not in ("body", "release", "ortrain", *CORE_CLASSES.values()):
+        if owner not in ("body", "release", "ortrain", absent.OWNER, *CORE_CLASSES.values()):
             expected = ", ".join(f"{name}::<method>" for name in CORE_CLASSES.values())
             message = f"expected body, release, ortrain::<function> or {expected}, found '{core}'"
             yield document.problem((*trail, "core"), message)
@@ -287,7 +288,7 @@ class _Meaning:
                 (*trail, "view_of"), message + nearest(entry["view_of"], self.names["classes"])
             )
         keys = entry.get("keys", {})
-        for key in ("count", "name"):
+        for key in ("count", "name", "find"):
             if keys and keys[key] not in self.calls:
                 message = f"expected a call of the spec, found '{keys[key]}'{nearest(keys[key], self.calls)}"
                 yield document.problem((*trail, "keys", key), message)
@@ -305,7 +306,7 @@ class _Meaning:
         pattern = PATTERNS.get(method["pattern"])
         if pattern is None:
             known = nearest(method["pattern"], PATTERNS)
-            message = f"expected a pattern of codegen/lower.py, found '{method['pattern']}'{known}"
+            message = f"expected a pattern of codegen/lower, found '{method['pattern']}'{known}"
             yield document.problem((*here, "pattern"), message)
             return
         given = {"call": method["call"]} if "call" in method else method.get("calls", {})

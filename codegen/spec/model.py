@@ -48,6 +48,8 @@ class Call:
     summary: str = ""
     core: str = ""
     """What does the work; empty for a call without an implementation."""
+    part: str = ""
+    """The part of the library that it needs, if builds can leave it out."""
     since: int = 1
     details: str = ""
     parameters: list[Parameter] = field(default_factory=list)
@@ -80,7 +82,7 @@ class Call:
 
     @property
     def arguments(self) -> list[Parameter]:
-        """What a caller in a language with arrays passes: no lengths of inputs, no allocator, no results.
+        """The arguments of a caller in a language with arrays: no lengths of inputs, no allocator, no results.
 
         The length of an array of results stays, for nothing else says how many are wanted.
         """
@@ -98,7 +100,7 @@ class Call:
 
     @property
     def results(self) -> list[Parameter]:
-        """What a caller in such a language gets back: no lengths, no type of an untyped value."""
+        """The results for a caller in such a language: no lengths, no type of an untyped value."""
         return [
             p
             for p in self.parameters
@@ -251,7 +253,7 @@ class Command:
 
 
 def argument_kind(p: Parameter) -> str:
-    """Return the type of a method's parameter that is passed to a call; arrays have types of their own."""
+    """Return the type of a method's parameter that is passed to a call; arrays have other types."""
     if p.length and p.type != "bytes" and not p.room:
         return {"string": "strings", "value": "values"}.get(p.type, f"{p.type}[]")
     return p.type

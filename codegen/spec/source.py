@@ -132,7 +132,7 @@ def read_document(path: Path, root: Path) -> Document:
     Raises
     ------
     SpecError
-        When the file is no YAML mapping, or a key stands in it twice.
+        When the file is not a YAML mapping, or has a duplicate key.
     """
     name = str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
     try:

@@ -54,13 +54,13 @@ typedef struct OrtApiBase OrtApiBase;
 /** Custom operators of one domain. */
 typedef struct OrtCustomOpDomain OrtCustomOpDomain;
 
-/** What is known about a node of a custom operator. */
+/** Information about a node of a custom operator. */
 typedef struct OrtKernelInfo OrtKernelInfo;
 
 /** One run of a node of a custom operator. */
 typedef struct OrtKernelContext OrtKernelContext;
 
-/** What is known about a node before its shapes are. */
+/** Information about a node before its shapes are known. */
 typedef struct OrtShapeInferContext OrtShapeInferContext;
 
 /** An operator of the library, run by a custom operator. */
@@ -99,7 +99,7 @@ typedef struct OrtSession OrtSession;
 /** The values that are bound to the inputs and outputs of a session. */
 typedef struct OrtIoBinding OrtIoBinding;
 
-/** What a model states about itself. */
+/** The metadata of a model. */
 typedef struct OrtModelMetadata OrtModelMetadata;
 
 /** Room for packed weights; sessions do not use it. */
@@ -111,7 +111,7 @@ typedef struct OrtLoraAdapter OrtLoraAdapter;
 /** What model to compile, and where to write it. */
 typedef struct OrtModelCompilationOptions OrtModelCompilationOptions;
 
-/** The place of the data of an initializer in a file beside the model. */
+/** Where the data of an initializer are in a file beside the model. */
 typedef struct OrtExternalInitializerInfo OrtExternalInitializerInfo;
 
 /** Why an execution provider cannot use a device. */
@@ -353,7 +353,7 @@ typedef enum OrtCompileApiFlags ORT_OF_INT {
 /** Which weights compiled nodes leave to the model that they were compiled from. */
 typedef enum OrtWeightlessSupport ORT_OF_INT {
   OrtWeightlessSupport_NONE = 0,  /**< None. */
-  OrtWeightlessSupport_EXTERNAL_ONLY = 1,  /**< Those that are stored in files beside the model. */
+  OrtWeightlessSupport_EXTERNAL_ONLY = 1,  /**< The initializers that are stored in files beside the model. */
   OrtWeightlessSupport_ALL = 2  /**< All. */
 } OrtWeightlessSupport;
 
@@ -400,7 +400,7 @@ typedef void(ORT_API_CALL* RunAsyncCallbackFn)(void* user_data, OrtValue** outpu
 struct OrtCustomOp {
   /** The API version that the program was compiled with. It determines which fields exist. */
   uint32_t version;
-  /** Prepares a node, and returns what the later calls get. */
+  /** Prepares a node, and returns a pointer that the later calls receive. */
   void*(ORT_API_CALL* CreateKernel)(const struct OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info);
   /** Name of the operator. */
   const char*(ORT_API_CALL* GetName)(const struct OrtCustomOp* op);
@@ -482,7 +482,7 @@ struct OrtEnvCreationOptions {
   const char* log_id;
   /** Receives the messages; null for standard error. */
   OrtLoggingFunction custom_logging_function;
-  /** What it gets as its first argument. */
+  /** Its first argument. */
   void* custom_logging_param;
   /** Settings for the threads that sessions share; may be null. */
   const OrtThreadingOptions* threading_options;
@@ -503,7 +503,7 @@ struct OrtApiBase {
 };
 
 /** The general calls: status, environment, options, memory, tensors and forward sessions.
- * OrtGetApiBase()->GetApi(version) returns this table. Its slots are those of the released onnxruntime
+ * OrtGetApiBase()->GetApi(version) returns this table. It has the slots of the released onnxruntime
  * 1.32, so a program compiled against the headers of onnxruntime 1.19 to 1.32 finds every call where
  * it expects it. A slot without an implementation returns a status ORT_NOT_IMPLEMENTED that names the
  * call; no slot is null. GetEpApi, GetInteropApi and GetModelPackageApi return null, which clients
@@ -622,8 +622,8 @@ struct OrtApi {
   /** Has sessions write the graph that they run, after their passes, to a file.
    *
    * A session writes the file when it is created: the model of an inference session, the training model
-   * of a training session. The file is meant for inspection and for this version: fused operators are
-   * those of ortrain.
+   * of a training session. The file is meant for inspection and for this version: its fused operators
+   * are known only to ortrain.
    *
    * \param[in] options The options.
    * \param[in] optimized_model_filepath The ONNX file to write; an existing file is replaced.
@@ -1083,16 +1083,16 @@ struct OrtApi {
    * \param[in] name Name of the device; Cpu is the only one.
    * \param[in] type How memory is allocated.
    * \param[in] id Index of the device.
-   * \param[in] mem_type What the memory is for.
+   * \param[in] mem_type The purpose of the memory.
    * \param[out] out The description. Freed with ReleaseMemoryInfo.
-   * \retval ORT_INVALID_ARGUMENT when there is no such device; the message lists those that exist.
+   * \retval ORT_INVALID_ARGUMENT when there is no such device; the message lists the available ones.
    */
   OrtStatus*(ORT_API_CALL* CreateMemoryInfo)(const char* name, OrtAllocatorType type, int id, OrtMemType mem_type, OrtMemoryInfo** out) NO_EXCEPTION;
 
   /** Creates a description of CPU memory.
    *
    * \param[in] type How memory is allocated.
-   * \param[in] mem_type What the memory is for.
+   * \param[in] mem_type The purpose of the memory.
    * \param[out] out The description. Freed with ReleaseMemoryInfo.
    */
   OrtStatus*(ORT_API_CALL* CreateCpuMemoryInfo)(OrtAllocatorType type, OrtMemType mem_type, OrtMemoryInfo** out) NO_EXCEPTION;
@@ -1119,7 +1119,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* MemoryInfoGetId)(const OrtMemoryInfo* ptr, int* out) NO_EXCEPTION;
 
-  /** What the memory is for.
+  /** The purpose of the memory.
    *
    * \param[in] ptr The description.
    * \param[out] out The purpose.
@@ -1211,7 +1211,7 @@ struct OrtApi {
 
   /** A number among the attributes of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
    * \param[out] out The number.
    * \retval ORT_FAIL when there is no such attribute, or it has another type.
@@ -1220,7 +1220,7 @@ struct OrtApi {
 
   /** An integer among the attributes of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
    * \param[out] out The integer.
    * \retval ORT_FAIL when there is no such attribute, or it has another type.
@@ -1229,7 +1229,7 @@ struct OrtApi {
 
   /** A text among the attributes of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
    * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
    * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
@@ -1334,7 +1334,7 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseCustomOpDomain)(OrtCustomOpDomain* input) NO_EXCEPTION;
 
-  /** What a model says a value means. Not kept.
+  /** The meaning of a value according to the model. Not kept.
    *
    * \param[in] type_info The type.
    * \param[out] denotation Empty text.
@@ -1345,7 +1345,7 @@ struct OrtApi {
   /** The type of a map.
    *
    * \param[in] type_info The type.
-   * \param[out] out Null if it is no map; valid as long as type_info.
+   * \param[out] out Null if it is not a map; valid as long as type_info.
    */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToMapTypeInfo)(const OrtTypeInfo* type_info, const OrtMapTypeInfo** out) NO_EXCEPTION;
 
@@ -1385,13 +1385,14 @@ struct OrtApi {
 
   /** Frees the type of a sequence.
    *
-   * No call returns one that the caller must free; the slot exists for programs that make this call.
+   * No call returns type info that the caller must free; the slot exists for programs that make this
+   * call.
    *
    * \param[in] input The type, or null.
    */
   void(ORT_API_CALL* ReleaseSequenceTypeInfo)(OrtSequenceTypeInfo* input) NO_EXCEPTION;
 
-  /** Stops recording and writes what was recorded to a file.
+  /** Stops recording and writes the record to a file.
    *
    * \param[in] session The session.
    * \param[in] allocator Allocates the memory for the path.
@@ -1400,7 +1401,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionEndProfiling)(OrtSession* session, OrtAllocator* allocator, char** out) NO_EXCEPTION;
 
-  /** What a model states about itself.
+  /** The metadata of a model.
    *
    * \param[in] session The session.
    * \param[out] out The metadata, a copy. Freed with ReleaseModelMetadata.
@@ -1611,9 +1612,9 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseIoBinding)(OrtIoBinding* input) NO_EXCEPTION;
 
-  /** Binds a value to an input; it replaces the one that was bound.
+  /** Binds a value to an input, instead of the value that was bound before.
    *
-   * Nothing is copied: a run reads what the memory of the value holds then. The value itself may be
+   * Nothing is copied: a run reads the memory of the value when it starts. The value itself may be
    * released.
    *
    * \param[in] binding_ptr The binding.
@@ -1713,7 +1714,7 @@ struct OrtApi {
   /** Time at which the recording of a profile began.
    *
    * \param[in] session The session.
-   * \param[out] out The time on a monotonic clock; 0 if nothing was recorded. In nanoseconds.
+   * \param[out] out The time since 1970; 0 if nothing was recorded. In nanoseconds.
    */
   OrtStatus*(ORT_API_CALL* SessionGetProfilingStartTimeNs)(const OrtSession* session, uint64_t* out) NO_EXCEPTION;
 
@@ -1775,7 +1776,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_CUDA)(OrtSessionOptions* options, const OrtCUDAProviderOptions* cuda_options) NO_EXCEPTION;
 
-  /** Fails: there is no ROCm provider.
+  /** Fails: there is no ROCM provider.
    *
    * \param[in] options The options.
    * \param[in] rocm_options Settings of the provider.
@@ -1850,7 +1851,7 @@ struct OrtApi {
 
   /** A list of numbers among the attributes of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
    * \param[out] out Receives the elements; null to ask for their number.
    * \param[in,out] size In: the room at out. Out: the number of elements. In elements.
@@ -1861,7 +1862,7 @@ struct OrtApi {
 
   /** A list of integers among the attributes of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
    * \param[out] out Receives the elements; null to ask for their number.
    * \param[in,out] size In: the room at out. Out: the number of elements. In elements.
@@ -1968,7 +1969,7 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseTensorRTProviderOptions)(OrtTensorRTProviderOptionsV2* input) NO_EXCEPTION;
 
-  /** Fails: onnxruntime-extensions is a library of its own, which RegisterCustomOpsLibrary_V2 loads.
+  /** Fails: onnxruntime-extensions is a separate library, which RegisterCustomOpsLibrary_V2 loads.
    *
    * \param[in] options The options.
    * \retval ORT_FAIL when always.
@@ -2023,7 +2024,7 @@ struct OrtApi {
    * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
    * \retval ORT_INVALID_ARGUMENT when the number of indices does not fit the values, or one is out of
    *     range.
-   * \retval ORT_FAIL when the tensor has indices already, or stands over memory of the caller.
+   * \retval ORT_FAIL when the tensor has indices already, or uses memory of the caller.
    */
   OrtStatus*(ORT_API_CALL* FillSparseTensorCoo)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_data, size_t indices_num) NO_EXCEPTION;
 
@@ -2044,8 +2045,8 @@ struct OrtApi {
    * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
    * \retval ORT_INVALID_ARGUMENT when the number of columns is not that of the values, or an index is
    *     out of range.
-   * \retval ORT_FAIL when it is no matrix, the number of rows does not fit, the tensor has indices
-   *     already, or stands over memory of the caller.
+   * \retval ORT_FAIL when it is not a matrix, the number of rows does not fit, the tensor has indices
+   *     already, or uses memory of the caller.
    */
   OrtStatus*(ORT_API_CALL* FillSparseTensorCsr)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* inner_indices_data, size_t inner_indices_num, const int64_t* outer_indices_data, size_t outer_indices_num) NO_EXCEPTION;
 
@@ -2053,8 +2054,8 @@ struct OrtApi {
    *
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
    * \param[in] data_mem_info Location of the values and indices.
-   * \param[in] values_shape The dimensions of the values: the number of blocks, then those of a block.
-   *     As many as values_shape_len says.
+   * \param[in] values_shape The dimensions of the values: the number of blocks, then the dimensions of a
+   *     block. As many as values_shape_len says.
    * \param[in] values_shape_len Their rank, 3 or more. In dimensions.
    * \param[in] values The values; of a tensor of strings, pointers to these. Null if there are none.
    * \param[in] indices_shape_data The dimensions of the indices: 2, and the number of blocks. As many as
@@ -2062,8 +2063,8 @@ struct OrtApi {
    * \param[in] indices_shape_len Their rank, 2. In dimensions.
    * \param[in] indices_data The places of the blocks. Null if there are none.
    * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
-   * \retval ORT_FAIL when the shapes do not fit, the tensor has indices already, or stands over memory
-   *     of the caller.
+   * \retval ORT_FAIL when the shapes do not fit, the tensor has indices already, or uses memory of the
+   *     caller.
    */
   OrtStatus*(ORT_API_CALL* FillSparseTensorBlockSparse)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_shape_data, size_t indices_shape_len, const int32_t* indices_data) NO_EXCEPTION;
 
@@ -2109,7 +2110,7 @@ struct OrtApi {
    * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
    * \retval ORT_INVALID_ARGUMENT when the number of columns is not that of the values, or an index is
    *     out of range.
-   * \retval ORT_FAIL when it is no matrix, the number of rows does not fit, or the tensor has indices
+   * \retval ORT_FAIL when it is not a matrix, the number of rows does not fit, or the tensor has indices
    *     already.
    */
   OrtStatus*(ORT_API_CALL* UseCsrIndices)(OrtValue* ort_value, int64_t* inner_data, size_t inner_num, int64_t* outer_data, size_t outer_num) NO_EXCEPTION;
@@ -2144,8 +2145,8 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetSparseTensorValuesTypeAndShape)(const OrtValue* ort_value, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
 
-  /** The values of a sparse tensor. Strings are read as those of a tensor, with GetStringTensorContent()
-   * for instance.
+  /** The values of a sparse tensor. Strings are read as from a dense tensor, for instance with
+   * GetStringTensorContent().
    *
    * \param[in] ort_value The sparse tensor.
    * \param[out] out The values. Valid as long as ort_value.
@@ -2207,42 +2208,56 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetExecutionProviderApi)(const char* provider_name, uint32_t version, const void** provider_api) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the library creates its threads itself.
+  /** Sets the function that creates the threads of a session.
+   *
+   * A session calls it once for each of its threads except the caller's when it is created, and its runs
+   * use these threads. SessionOptionsSetCustomJoinThreadFn is required as well: without it, or if the
+   * function returns null, creating a session fails.
    *
    * \param[in] options The options.
    * \param[in] ort_custom_create_thread_fn The function.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetCustomCreateThreadFn)(OrtSessionOptions* options, OrtCustomCreateThreadFn ort_custom_create_thread_fn) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the library creates its threads itself.
+  /** Sets the first argument of the function that creates threads.
    *
    * \param[in] options The options.
    * \param[in] ort_custom_thread_creation_options Passed to the function.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetCustomThreadCreationOptions)(OrtSessionOptions* options, void* ort_custom_thread_creation_options) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the library creates its threads itself.
+  /** Sets the function that waits for the end of a thread that the program created.
+   *
+   * Releasing a session calls it once for each such thread.
    *
    * \param[in] options The options.
    * \param[in] ort_custom_join_thread_fn The function.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetCustomJoinThreadFn)(OrtSessionOptions* options, OrtCustomJoinThreadFn ort_custom_join_thread_fn) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the library creates its threads itself.
+  /** Sets the function that creates the threads that the sessions of an environment share.
+   *
+   * Creating the environment calls it once for each thread except the caller's.
+   * SetGlobalCustomJoinThreadFn is required as well: without it, or if the function returns null,
+   * creating the environment fails. Sessions use these threads if DisablePerSessionThreads was called
+   * for their options. A run that needs them while another one has them does the work on the caller's
+   * thread.
    *
    * \param[in] tp_options The settings.
    * \param[in] ort_custom_create_thread_fn The function.
    */
   OrtStatus*(ORT_API_CALL* SetGlobalCustomCreateThreadFn)(OrtThreadingOptions* tp_options, OrtCustomCreateThreadFn ort_custom_create_thread_fn) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the library creates its threads itself.
+  /** Sets what the function that creates shared threads gets as its first argument.
    *
    * \param[in] tp_options The settings.
    * \param[in] ort_custom_thread_creation_options Passed to the function.
    */
   OrtStatus*(ORT_API_CALL* SetGlobalCustomThreadCreationOptions)(OrtThreadingOptions* tp_options, void* ort_custom_thread_creation_options) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the library creates its threads itself.
+  /** Sets the function that waits for the end of a shared thread that the program created.
+   *
+   * It is called once for each such thread, when the environment and all its sessions are released.
    *
    * \param[in] tp_options The settings.
    * \param[in] ort_custom_join_thread_fn The function.
@@ -2343,7 +2358,7 @@ struct OrtApi {
 
   /** Prepares an operator of the library, for a custom operator to run.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] op_name Name of the operator.
    * \param[in] domain Its domain.
    * \param[in] version Version of its domain.
@@ -2385,13 +2400,13 @@ struct OrtApi {
    * \param[in] provider_options_keys Keys of the provider's settings; ignored. As many as num_keys says.
    * \param[in] provider_options_values Values of the settings; ignored. As many as num_keys says.
    * \param[in] num_keys Number of settings. In settings.
-   * \retval ORT_INVALID_ARGUMENT when there is no such provider; the message lists those that exist.
+   * \retval ORT_INVALID_ARGUMENT when there is no such provider; the message lists the available ones.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider)(OrtSessionOptions* options, const char* provider_name, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Copies what is known about a node.
+  /** Copies the information about a node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[out] info_copy The copy. Freed with ReleaseKernelInfo.
    */
   OrtStatus*(ORT_API_CALL* CopyKernelInfo)(const OrtKernelInfo* info, OrtKernelInfo** info_copy) NO_EXCEPTION;
@@ -2465,7 +2480,11 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* UpdateEnvWithCustomLogLevel)(OrtEnv* ort_env, OrtLoggingLevel log_severity_level) NO_EXCEPTION;
 
-  /** Accepted but has no effect: the threads run where the process may run.
+  /** Sets on which processors the threads run that the sessions of an environment share.
+   *
+   * One group per thread except the caller's, separated by semicolons. A group is a list such as 1,2 or
+   * a range such as 3-4; the first processor is 1. On other systems than Linux, the text is checked and
+   * the threads run where the process may run.
    *
    * \param[in] tp_options The settings.
    * \param[in] affinity_string The processors of each thread.
@@ -2492,21 +2511,21 @@ struct OrtApi {
 
   /** Number of inputs of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[out] out The number. In elements.
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetInputCount)(const OrtKernelInfo* info, size_t* out) NO_EXCEPTION;
 
   /** Number of outputs of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[out] out The number. In elements.
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOutputCount)(const OrtKernelInfo* info, size_t* out) NO_EXCEPTION;
 
   /** Name of an input of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] index Index, from 0. In elements.
    * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
    * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
@@ -2517,7 +2536,7 @@ struct OrtApi {
 
   /** Name of an output of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] index Index, from 0. In elements.
    * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
    * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
@@ -2526,18 +2545,18 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOutputName)(const OrtKernelInfo* info, size_t index, char* out, size_t* size) NO_EXCEPTION;
 
-  /** What is known about an input before the run.
+  /** Information about an input before the run.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] index Index, from 0. In elements.
    * \param[out] type_info Its type. Freed with ReleaseTypeInfo.
    * \retval ORT_INVALID_ARGUMENT when there is no such index.
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetInputTypeInfo)(const OrtKernelInfo* info, size_t index, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** What is known about an output before the run.
+  /** Information about an output before the run.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] index Index, from 0. In elements.
    * \param[out] type_info Its type. Freed with ReleaseTypeInfo.
    * \retval ORT_INVALID_ARGUMENT when there is no such index.
@@ -2546,7 +2565,7 @@ struct OrtApi {
 
   /** A copy of a tensor among the attributes of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
    * \param[in] allocator Allocates the result.
    * \param[out] out The copy. Freed with ReleaseValue.
@@ -2618,7 +2637,7 @@ struct OrtApi {
 
   /** Name of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
    * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the text does not fit.
@@ -2627,7 +2646,7 @@ struct OrtApi {
 
   /** The logger of the session.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[out] logger The logger.
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetLogger)(const OrtKernelInfo* info, const OrtLogger** logger) NO_EXCEPTION;
@@ -2660,7 +2679,7 @@ struct OrtApi {
 
   /** The value of an input that is an initializer.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] index Index, from 0. In elements.
    * \param[out] is_constant 1 if it is one, else 0.
    * \param[out] out The value; null if it is none.
@@ -2671,14 +2690,15 @@ struct OrtApi {
   /** The optional part of a type.
    *
    * \param[in] type_info The type.
-   * \param[out] out Type of what it may hold; null if it is not optional. Valid as long as type_info.
+   * \param[out] out Type of the value that it may hold; null if it is not optional. Valid as long as
+   *     type_info.
    */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToOptionalTypeInfo)(const OrtTypeInfo* type_info, const OrtOptionalTypeInfo** out) NO_EXCEPTION;
 
   /** Type of what an optional value may hold.
    *
    * \param[in] optional_type_info The optional type.
-   * \param[out] out The type of what it holds. Freed with ReleaseTypeInfo.
+   * \param[out] out The type of its value. Freed with ReleaseTypeInfo.
    */
   OrtStatus*(ORT_API_CALL* GetOptionalContainedTypeInfo)(const OrtOptionalTypeInfo* optional_type_info, OrtTypeInfo** out) NO_EXCEPTION;
 
@@ -2706,14 +2726,14 @@ struct OrtApi {
    */
   const char*(ORT_API_CALL* GetBuildInfoString)(void) NO_EXCEPTION;
 
-  /** Fails: there is no ROCm provider.
+  /** Fails: there is no ROCM provider.
    *
    * \param[out] out Nothing.
    * \retval ORT_FAIL when always; the message names the providers that there are.
    */
   OrtStatus*(ORT_API_CALL* CreateROCMProviderOptions)(OrtROCMProviderOptions** out) NO_EXCEPTION;
 
-  /** Fails: there is no ROCm provider.
+  /** Fails: there is no ROCM provider.
    *
    * \param[in] rocm_options Settings of the provider.
    * \param[in] provider_options_keys Names of settings. As many as num_keys says.
@@ -2723,7 +2743,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* UpdateROCMProviderOptions)(OrtROCMProviderOptions* rocm_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Fails: there is no ROCm provider.
+  /** Fails: there is no ROCM provider.
    *
    * \param[in] rocm_options Settings of the provider.
    * \param[in] allocator Allocates the text.
@@ -2753,10 +2773,11 @@ struct OrtApi {
 
   /** Starts a run of a model and returns; a function of the caller gets the outputs.
    *
-   * Runs of one session follow one another on a thread of the session. The names are copied, and the
-   * inputs may be released when the call returns, but memory of the caller behind them, the array of
-   * outputs and the run options must stay until the function is called. Releasing the session waits for
-   * its runs, unless the function itself does so.
+   * Runs of one session follow one another on a thread of the session. A run that fails calls the
+   * function with no outputs and its status. The names are copied, and the inputs may be released when
+   * the call returns, but memory of the caller behind them, the array of outputs and the run options
+   * must stay until the function is called. Releasing the session waits for its runs, unless the
+   * function itself does so.
    *
    * \param[in] session The session.
    * \param[in] run_options Settings for this run, or null.
@@ -2769,7 +2790,8 @@ struct OrtApi {
    *     right type and shape is overwritten. As many as output_names_len says. Freed with ReleaseValue.
    * \param[in] run_async_callback Called when the run has ended, on the thread of the session.
    * \param[in] user_data Passed to the function; may be null.
-   * \retval ORT_INVALID_ARGUMENT when no output is requested.
+   * \retval ORT_INVALID_ARGUMENT when no output is requested, or the session has only one thread, which
+   *     is the caller's.
    */
   OrtStatus*(ORT_API_CALL* RunAsync)(OrtSession* session, const OrtRunOptions* run_options, const char* const* input_names, const OrtValue* const* input, size_t input_len, const char* const* output_names, size_t output_names_len, OrtValue** output, RunAsyncCallbackFn run_async_callback, void* user_data) NO_EXCEPTION;
 
@@ -2829,14 +2851,14 @@ struct OrtApi {
 
   /** Number of inputs.
    *
-   * \param[in] context What is known about the node.
+   * \param[in] context Information about the node.
    * \param[out] out The number. In elements.
    */
   OrtStatus*(ORT_API_CALL* ShapeInferContext_GetInputCount)(const OrtShapeInferContext* context, size_t* out) NO_EXCEPTION;
 
-  /** What is known about an input.
+  /** Information about an input.
    *
-   * \param[in] context What is known about the node.
+   * \param[in] context Information about the node.
    * \param[in] index Index, from 0. In elements.
    * \param[out] info Its type and shape, which belong to the context. Freed with
    *     ReleaseTensorTypeAndShapeInfo.
@@ -2846,7 +2868,7 @@ struct OrtApi {
 
   /** An attribute of the node.
    *
-   * \param[in] context What is known about the node.
+   * \param[in] context Information about the node.
    * \param[in] attr_name Its name.
    * \param[out] attr The attribute.
    * \retval ORT_INVALID_ARGUMENT when there is no such attribute.
@@ -2855,7 +2877,7 @@ struct OrtApi {
 
   /** States type and shape of an output.
    *
-   * \param[in] context What is known about the node.
+   * \param[in] context Information about the node.
    * \param[in] index Index, from 0. In elements.
    * \param[in] info Type and shape; -1 where an extent is not known.
    * \retval ORT_INVALID_ARGUMENT when there is no such index.
@@ -2932,7 +2954,7 @@ struct OrtApi {
 
   /** The allocator of the CPU.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] mem_type The kind of memory; there is one.
    * \param[out] out The allocator.
    */
@@ -2961,7 +2983,7 @@ struct OrtApi {
    * \param[in] allocator Not used: adapters stay in the memory of the CPU.
    * \param[out] out The adapter. Freed with ReleaseLoraAdapter.
    * \retval ORT_NO_SUCHFILE when there is no such file.
-   * \retval ORT_FAIL when the file is no adapter, truncated or damaged.
+   * \retval ORT_FAIL when the file is not an adapter, or is truncated or damaged.
    * \retval ORT_NOT_IMPLEMENTED when the file is in a newer version of the format.
    * \since version 20
    */
@@ -2973,7 +2995,7 @@ struct OrtApi {
    * \param[in] num_bytes Their size. In bytes.
    * \param[in] allocator Not used: adapters stay in the memory of the CPU.
    * \param[out] out The adapter. Freed with ReleaseLoraAdapter.
-   * \retval ORT_FAIL when the bytes are no adapter, truncated or damaged.
+   * \retval ORT_FAIL when the bytes are not an adapter, or are truncated or damaged.
    * \retval ORT_NOT_IMPLEMENTED when they are in a newer version of the format.
    * \since version 20
    */
@@ -3009,21 +3031,21 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetEpDynamicOptions)(OrtSession* sess, const char* const* keys, const char* const* values, size_t kv_len) NO_EXCEPTION;
 
-  /** Frees a value. Does nothing for one that a graph owns.
+  /** Frees a value. Does nothing if a graph owns it.
    *
    * \param[in] input What to free, or null.
    * \since version 22
    */
   void(ORT_API_CALL* ReleaseValueInfo)(OrtValueInfo* input) NO_EXCEPTION;
 
-  /** Frees a node. Does nothing for one that a graph owns.
+  /** Frees a node. Does nothing if a graph owns it.
    *
    * \param[in] input What to free, or null.
    * \since version 22
    */
   void(ORT_API_CALL* ReleaseNode)(OrtNode* input) NO_EXCEPTION;
 
-  /** Frees a graph. Does nothing for one that a model or a node owns.
+  /** Frees a graph. Does nothing if a model or a node owns it.
    *
    * \param[in] input What to free, or null.
    * \since version 22
@@ -3164,7 +3186,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* UnregisterExecutionProviderLibrary)(OrtEnv* env, const char* registration_name) NO_EXCEPTION;
 
-  /** The providers, each with its device: the one of the CPU.
+  /** The providers, each with its device; there is only the CPU.
    *
    * \param[in] env The environment.
    * \param[in] ep_devices The list, which belongs to the library.
@@ -3231,7 +3253,7 @@ struct OrtApi {
    */
   uint32_t(ORT_API_CALL* HardwareDevice_DeviceId)(const OrtHardwareDevice* device) NO_EXCEPTION;
 
-  /** What is known of a device.
+  /** The metadata of a device.
    *
    * \param[in] device The device.
    * \return Nothing is.
@@ -3255,7 +3277,7 @@ struct OrtApi {
    */
   const char*(ORT_API_CALL* EpDevice_EpVendor)(const OrtEpDevice* ep_device) NO_EXCEPTION;
 
-  /** What a provider states about itself.
+  /** The metadata of a provider.
    *
    * \param[in] ep_device The provider on the device.
    * \return Nothing is stated.
@@ -3292,7 +3314,8 @@ struct OrtApi {
 
   /** How much an allocator has given out.
    *
-   * That of the CPU tells NumAllocs, InUse, MaxInUse and MaxAllocSize, the last three in bytes.
+   * The allocator of the CPU reports NumAllocs, InUse, MaxInUse and MaxAllocSize, the last three in
+   * bytes.
    *
    * \param[in] ort_allocator The allocator.
    * \param[out] out Numbers by name. Freed with ReleaseKeyValuePairs.
@@ -3480,7 +3503,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* Graph_GetNumInputs)(const OrtGraph* graph, size_t* num_inputs) NO_EXCEPTION;
 
-  /** Inputs of a graph, with those that have default values.
+  /** Inputs of a graph, including inputs with default values.
    *
    * \param[in] graph The graph.
    * \param[out] inputs Receives them. They belong to the graph. As many as num_inputs says.
@@ -3529,15 +3552,15 @@ struct OrtApi {
   /** Number of nodes of a graph.
    *
    * \param[in] graph The graph.
-   * \param[out] num_nodes The number, without those of subgraphs. In nodes.
+   * \param[out] num_nodes The number of nodes, not counting those of subgraphs. In nodes.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* Graph_GetNumNodes)(const OrtGraph* graph, size_t* num_nodes) NO_EXCEPTION;
 
   /** Nodes of a graph.
    *
-   * Those of a model that was read are in an order in which every value is computed before it is read,
-   * others in the order in which they were added.
+   * The nodes of a model that was read are sorted, so that every value is computed before it is read;
+   * the nodes of other graphs are in the order in which they were added.
    *
    * \param[in] graph The graph.
    * \param[out] nodes Receives them. They belong to the graph. As many as num_nodes says.
@@ -3657,7 +3680,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* Node_GetNumImplicitInputs)(const OrtNode* node, size_t* num_implicit_inputs) NO_EXCEPTION;
 
-  /** What the subgraphs of a node read from the graph around them.
+  /** The values that the subgraphs of a node read from the enclosing graph.
    *
    * \param[in] node The node.
    * \param[out] implicit_inputs Receives them. They belong to the graph. As many as num_implicit_inputs
@@ -3702,7 +3725,7 @@ struct OrtApi {
    *
    * \param[in] attribute The attribute.
    * \param[out] attr_tensor The copy. Freed with ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when it is no tensor.
+   * \retval ORT_INVALID_ARGUMENT when it is not a tensor.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* OpAttr_GetTensorAttributeAsOrtValue)(const OrtOpAttr* attribute, OrtValue** attr_tensor) NO_EXCEPTION;
@@ -3825,8 +3848,8 @@ struct OrtApi {
    *
    * \param[in] env The environment.
    * \param[in] mem_info Where the memory is located.
-   * \param[out] allocator The one that was registered, or that of the CPU; null if there is none for
-   *     that memory.
+   * \param[out] allocator The registered allocator, or the allocator of the CPU; null if there is none
+   *     for that memory.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* GetSharedAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info, OrtAllocator** allocator) NO_EXCEPTION;
@@ -3918,7 +3941,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CopyTensors)(const OrtEnv* env, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors, OrtSyncStream* stream, size_t num_tensors) NO_EXCEPTION;
 
-  /** What the model of a graph states about itself.
+  /** The metadata of the model of a graph.
    *
    * \param[in] graph The graph.
    * \param[out] out The metadata. Freed with ReleaseModelMetadata.
@@ -3930,7 +3953,7 @@ struct OrtApi {
    *
    * \param[in] ep_devices The devices. As many as num_ep_devices says.
    * \param[in] num_ep_devices How many. In devices.
-   * \param[in] compatibility_info What the model says about itself.
+   * \param[in] compatibility_info The metadata of the model.
    * \param[out] out_status OrtCompiledModelCompatibility_EP_NOT_APPLICABLE.
    * \retval ORT_INVALID_ARGUMENT when there are no devices.
    * \since version 23
@@ -3957,7 +3980,7 @@ struct OrtApi {
 
   /** The configuration entries of the session.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[out] out The entries. Freed with ReleaseKeyValuePairs.
    * \since version 24
    */
@@ -3965,7 +3988,7 @@ struct OrtApi {
 
   /** Domain of the operator.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
    * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the text does not fit.
@@ -3975,7 +3998,7 @@ struct OrtApi {
 
   /** Name of the operator.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
    * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the text does not fit.
@@ -3983,9 +4006,9 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOperatorType)(const OrtKernelInfo* info, char* out, size_t* size) NO_EXCEPTION;
 
-  /** The version of the domain from which on the operator is the one that runs.
+  /** The first version of the domain in which this operator runs.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[out] since_version The version.
    * \since version 24
    */
@@ -4042,10 +4065,10 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* DeviceEpIncompatibilityDetails_GetReasonsBitmask)(const OrtDeviceEpIncompatibilityDetails* details, uint32_t* reasons_bitmask) NO_EXCEPTION;
 
-  /** What the provider says about the reasons.
+  /** The reasons, as text.
    *
    * \param[in] details The reasons.
-   * \param[out] notes Null, because it says nothing.
+   * \param[out] notes Always null.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* DeviceEpIncompatibilityDetails_GetNotes)(const OrtDeviceEpIncompatibilityDetails* details, const char** notes) NO_EXCEPTION;
@@ -4083,7 +4106,7 @@ struct OrtApi {
    * \param[in] ep_type The provider.
    * \param[in] allocator Where the text is allocated.
    * \param[out] compatibility_info The text; null if the model has none. Freed with the allocator.
-   * \retval ORT_INVALID_GRAPH when it is no model.
+   * \retval ORT_INVALID_GRAPH when it is not a model.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* GetCompatibilityInfoFromModelBytes)(const void* model_data, size_t model_data_length, const char* ep_type, OrtAllocator* allocator, char** compatibility_info) NO_EXCEPTION;
@@ -4165,12 +4188,12 @@ struct OrtApi {
    * \param[out] elem_type Type of its elements.
    * \param[in] shape_data Its shape, valid as long as the value.
    * \param[out] shape_data_count Number of dimensions. In dimensions.
-   * \retval ORT_INVALID_ARGUMENT when it is no tensor.
+   * \retval ORT_INVALID_ARGUMENT when it is not a tensor.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* GetTensorElementTypeAndShapeDataReference)(const OrtValue* value, ONNXTensorElementDataType* elem_type, const int64_t** shape_data, size_t* shape_data_count) NO_EXCEPTION;
 
-  /** Records a profile of runs with these options, each in a file of its own.
+  /** Records a profile of runs with these options, each in a separate file.
    *
    * A run of a session that records a profile itself is in that one.
    *
@@ -4189,7 +4212,7 @@ struct OrtApi {
 
   /** A list of texts among the attributes of the node.
    *
-   * \param[in] info What is known about the node.
+   * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
    * \param[in] allocator Allocates the result.
    * \param[out] out The texts, each of which and the list itself the caller frees. As many as size says.
@@ -4277,8 +4300,8 @@ struct OrtCompileApi {
   /** Creates options for compiling models.
    *
    * \param[in] env The environment.
-   * \param[in] session_options Settings of a session, of which a copy is kept: what is registered,
-   *     limits, and values of initializers.
+   * \param[in] session_options Settings of a session, which are copied: registrations, limits, and
+   *     values of initializers.
    * \param[out] out The options. Freed with ReleaseModelCompilationOptions.
    * \since version 22
    */
@@ -4327,7 +4350,7 @@ struct OrtCompileApi {
   /** Has the compiled model written to memory.
    *
    * \param[in] model_compile_options The options.
-   * \param[in] allocator Where the memory comes from.
+   * \param[in] allocator Allocates the memory.
    * \param[out] output_model_buffer_ptr Receives the model when it is compiled. Freed with the
    *     allocator.
    * \param[out] output_model_buffer_size_ptr Receives its size. In bytes.
@@ -4391,7 +4414,7 @@ struct OrtCompileApi {
    * \param[in] model_compile_options The options.
    * \param[in] write_func Gets the model, in one or several parts; a status that it returns ends the
    *     compilation.
-   * \param[in] state What the function gets as its first argument.
+   * \param[in] state The first argument of the function.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelWriteFunc)(OrtModelCompilationOptions* model_compile_options, OrtWriteBufferFunc write_func, void* state) NO_EXCEPTION;
@@ -4401,7 +4424,7 @@ struct OrtCompileApi {
    * \param[in] model_compile_options The options.
    * \param[in] get_initializer_location_func Returns where it stored the data, or null for data that
    *     belong into the model.
-   * \param[in] state What the function gets as its first argument.
+   * \param[in] state The first argument of the function.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc)(OrtModelCompilationOptions* model_compile_options, OrtGetInitializerLocationFunc get_initializer_location_func, void* state) NO_EXCEPTION;
@@ -4434,9 +4457,9 @@ struct OrtCompileApi {
    * \param[in] model_compile_options The options.
    * \param[in] logical_file_name The name of the file that the model states, a relative path.
    * \param[in] initializer_size_threshold The size above which initializers are stored there. In bytes.
-   * \param[in] allocator Where the memory comes from.
+   * \param[in] allocator Allocates the memory.
    * \param[out] output_buffer Receives the initializers when the model is compiled; null if there are
-   *     none of that size. A compilation that fails leaves it as it is. Freed with the allocator.
+   *     none of that size. A compilation that fails does not change it. Freed with the allocator.
    * \param[out] output_buffer_size Receives their size. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the name is empty or absolute.
    * \since version 31
@@ -4467,7 +4490,7 @@ struct OrtCompileApi {
 
 };
 
-/** Building models in memory, and extending those that are read. OrtApi::GetModelEditorApi() returns
+/** Building models in memory, and extending models that were read. OrtApi::GetModelEditorApi() returns
  * this table.
  */
 struct OrtModelEditorApi {
@@ -4517,7 +4540,7 @@ struct OrtModelEditorApi {
   /** Creates an input or output of a graph.
    *
    * \param[in] name Its name; not empty.
-   * \param[in] type_info Its type, which has to be that of a tensor; copied.
+   * \param[in] type_info Its type, which must be a tensor type; copied.
    * \param[out] value_info The value. Freed with ReleaseValueInfo.
    * \retval ORT_INVALID_ARGUMENT when the name is empty.
    * \retval ORT_FAIL when it is not the type of a tensor.
@@ -4551,7 +4574,7 @@ struct OrtModelEditorApi {
    */
   OrtStatus*(ORT_API_CALL* CreateGraph)(OrtGraph** graph) NO_EXCEPTION;
 
-  /** States the inputs of a graph, instead of those stated before.
+  /** Sets the inputs of a graph, instead of the inputs that were set before.
    *
    * \param[in] graph The graph.
    * \param[in] inputs The inputs. On success they belong to the graph, and the array holds null
@@ -4562,7 +4585,7 @@ struct OrtModelEditorApi {
    */
   OrtStatus*(ORT_API_CALL* SetGraphInputs)(OrtGraph* graph, OrtValueInfo** inputs, size_t inputs_len) NO_EXCEPTION;
 
-  /** States the outputs of a graph, instead of those stated before.
+  /** Sets the outputs of a graph, instead of the outputs that were set before.
    *
    * \param[in] graph The graph.
    * \param[in] outputs The outputs. On success they belong to the graph, and the array holds null
@@ -4598,7 +4621,7 @@ struct OrtModelEditorApi {
   /** Creates a model without a graph.
    *
    * Domains that the library or the options of a session know are imported where a node needs them. The
-   * ONNX domain has to be stated, except in a model that extends the one of a session.
+   * ONNX domain has to be stated, except in a model that extends the model of a session.
    *
    * \param[in] domain_names The domains of its operators; empty or ai.onnx for the ONNX domain. As many
    *     as opset_entries_len says.
@@ -4668,13 +4691,13 @@ struct OrtModelEditorApi {
    */
   OrtStatus*(ORT_API_CALL* SessionGetOpsetForDomain)(const OrtSession* session, const char* domain, int* opset) NO_EXCEPTION;
 
-  /** Adds the nodes and initializers of a model to that of a session.
+  /** Adds the nodes and initializers of a model to the model of a session.
    *
    * If the call fails, the session is as before.
    *
    * \param[in] session The session, which is not finalized yet.
-   * \param[in] model The model. Inputs or outputs that its graph states replace all those of the
-   *     session; it may import further operator sets.
+   * \param[in] model The model. If its graph states inputs or outputs, these replace all inputs or
+   *     outputs of the session; it may import further operator sets.
    * \retval ORT_MODEL_LOADED when the session is finalized.
    * \retval ORT_INVALID_ARGUMENT when the model has no graph, or another version of an operator set.
    * \retval ORT_INVALID_GRAPH when an operator does not exist, or a node has not the form that its
@@ -4684,7 +4707,7 @@ struct OrtModelEditorApi {
    */
   OrtStatus*(ORT_API_CALL* ApplyModelToModelEditorSession)(OrtSession* session, OrtModel* model) NO_EXCEPTION;
 
-  /** Makes a session ready to run. Does nothing for one that is.
+  /** Makes a session ready to run. Does nothing if it is ready already.
    *
    * \param[in] session The session.
    * \param[in] options The options that the session was created with; null for the defaults.

@@ -4,7 +4,7 @@
  * \file
  * The general calls of ortrain for C++: objects that release what they own, and exceptions instead of statuses.
  *
- * Names and meaning are those of onnxruntime's C++ interface,limited to what training programs use.
+ * Names and meaning are those of onnxruntime's C++ interface, limited to what training programs use.
  */
 #pragma once
 
@@ -84,6 +84,9 @@ inline const OrtApi& GetApi() noexcept {
 
 /** The table of calls that compile models. */
 inline const OrtCompileApi& GetCompileApi() noexcept { return *GetApi().GetCompileApi(); }
+
+/** The table of calls that build models. */
+inline const OrtModelEditorApi& GetModelEditorApi() { return *GetApi().GetModelEditorApi(); }
 
 /** The version of the library. */
 inline std::string GetVersionString() { return OrtGetApiBase()->GetVersionString(); }
@@ -498,9 +501,9 @@ struct RunOptions : detail::Base<OrtRunOptions> {
   explicit RunOptions(std::nullptr_t) {}
   /** The name that was set. */
   const char* GetRunTag() const {
-    const char* tag = nullptr;
-    ThrowOnError(GetApi().RunOptionsGetRunTag(p_, &tag));
-    return tag;
+    const char* result{};
+    ThrowOnError(GetApi().RunOptionsGetRunTag(p_, &result));
+    return result;
   }
   /** The value of a configuration entry; null if there is none. */
   const char* GetConfigEntry(const char* config_key) const { return GetApi().GetRunConfigEntry(p_, config_key); }
@@ -608,7 +611,7 @@ struct MemoryInfoCalls : Holder {
     return out;
   }
 
-  /** What the memory is for. */
+  /** The purpose of the memory. */
   OrtMemType GetMemoryType() const {
     OrtMemType out{};
     ThrowOnError(GetApi().MemoryInfoGetMemType(this->p_, &out));
@@ -654,9 +657,13 @@ namespace detail {
 template <typename Holder>
 struct TensorTypeAndShapeInfoCalls : Holder {
   using Holder::Holder;
-  void GetDimensions(int64_t* values, size_t count) const { ThrowOnError(GetApi().GetDimensions(this->p_, values, count)); }
-  void GetSymbolicDimensions(const char** values, size_t count) const {
-    ThrowOnError(GetApi().GetSymbolicDimensions(this->p_, values, count));
+  /** The dimensions. */
+  void GetDimensions(int64_t* dim_values, size_t dim_values_length) const {
+    ThrowOnError(GetApi().GetDimensions(this->p_, dim_values, dim_values_length));
+  }
+  /** Names of symbolic dimensions, such as batch. */
+  void GetSymbolicDimensions(const char* dim_params[], size_t dim_params_length) const {
+    ThrowOnError(GetApi().GetSymbolicDimensions(this->p_, dim_params, dim_params_length));
   }
 
   /** Type of the elements. */
@@ -731,7 +738,7 @@ struct ConstSequenceTypeInfo : detail::Unowned<OrtSequenceTypeInfo> {
 struct ConstOptionalTypeInfo : detail::Unowned<OrtOptionalTypeInfo> {
   using Unowned::Unowned;
 
-  /** Type of what it may hold. */
+  /** Type of the value that it may hold. */
   TypeInfo GetOptionalElementType() const;
 
 };
@@ -786,33 +793,33 @@ struct TypeInfo : detail::TypeInfoCalls<detail::Base<OrtTypeInfo>> {
 
   /** Creates the type of a tensor. */
   static TypeInfo CreateTensorInfo(ConstTensorTypeAndShapeInfo tensor_info) {
-    OrtTypeInfo* type = nullptr;
-    ThrowOnError(GetApi().GetModelEditorApi()->CreateTensorTypeInfo(tensor_info, &type));
-    return TypeInfo{type};
+    OrtTypeInfo* result{};
+    ThrowOnError(GetModelEditorApi().CreateTensorTypeInfo(tensor_info, &result));
+    return TypeInfo{result};
   }
   /** Creates the type of a sparse tensor. */
-  static TypeInfo CreateSparseTensorInfo(ConstTensorTypeAndShapeInfo sparse_tensor_info) {
-    OrtTypeInfo* type = nullptr;
-    ThrowOnError(GetApi().GetModelEditorApi()->CreateSparseTensorTypeInfo(sparse_tensor_info, &type));
-    return TypeInfo{type};
+  static TypeInfo CreateSparseTensorInfo(ConstTensorTypeAndShapeInfo tensor_info) {
+    OrtTypeInfo* result{};
+    ThrowOnError(GetModelEditorApi().CreateSparseTensorTypeInfo(tensor_info, &result));
+    return TypeInfo{result};
   }
   /** Creates the type of a sequence. */
   static TypeInfo CreateSequenceTypeInfo(ConstTypeInfo sequence_type) {
-    OrtTypeInfo* type = nullptr;
-    ThrowOnError(GetApi().GetModelEditorApi()->CreateSequenceTypeInfo(sequence_type, &type));
-    return TypeInfo{type};
+    OrtTypeInfo* result{};
+    ThrowOnError(GetModelEditorApi().CreateSequenceTypeInfo(sequence_type, &result));
+    return TypeInfo{result};
   }
   /** Creates the type of an optional value. */
   static TypeInfo CreateOptionalTypeInfo(ConstTypeInfo contained_type) {
-    OrtTypeInfo* type = nullptr;
-    ThrowOnError(GetApi().GetModelEditorApi()->CreateOptionalTypeInfo(contained_type, &type));
-    return TypeInfo{type};
+    OrtTypeInfo* result{};
+    ThrowOnError(GetModelEditorApi().CreateOptionalTypeInfo(contained_type, &result));
+    return TypeInfo{result};
   }
   /** Creates the type of a map. */
-  static TypeInfo CreateMapTypeInfo(ONNXTensorElementDataType key_type, ConstTypeInfo value_type) {
-    OrtTypeInfo* type = nullptr;
-    ThrowOnError(GetApi().GetModelEditorApi()->CreateMapTypeInfo(key_type, value_type, &type));
-    return TypeInfo{type};
+  static TypeInfo CreateMapTypeInfo(ONNXTensorElementDataType map_key_type, ConstTypeInfo map_value_type) {
+    OrtTypeInfo* result{};
+    ThrowOnError(GetModelEditorApi().CreateMapTypeInfo(map_key_type, map_value_type, &result));
+    return TypeInfo{result};
   }
 };
 
@@ -887,31 +894,47 @@ struct ConstValueCalls : Holder {
     return TypeInfo{out};
   }
 
-  /** The number of elements of a sequence, or 2 for a map: keys and values. */
-  size_t GetCount() const { return Get<size_t>(GetApi().GetValueCount); }
+
+  /** Number of tensors in a sequence. */
+  size_t GetCount() const {
+    size_t result{};
+    ThrowOnError(GetApi().GetValueCount(this->p_, &result));
+    return result;
+  }
   /** A copy of an element of a sequence, or of the keys (0) or values (1) of a map. */
   Value GetValue(int index, OrtAllocator* allocator) const;
 
-  /** Where the elements of a tensor are. */
-  ConstMemoryInfo GetTensorMemoryInfo() const { return ConstMemoryInfo{Get<const OrtMemoryInfo*>(GetApi().GetTensorMemoryInfo)}; }
-  /** The size of the elements of a tensor, in bytes. */
-  size_t GetTensorSizeInBytes() const { return Get<size_t>(GetApi().GetTensorSizeInBytes); }
-
-  /** The length of all strings of a tensor together, in bytes. */
-  size_t GetStringTensorDataLength() const { return Get<size_t>(GetApi().GetStringTensorDataLength); }
-  /** Copies all strings of a tensor, one after another without ends, and where each begins. */
-  void GetStringTensorContent(void* buffer, size_t buffer_length, size_t* offsets, size_t offsets_count) const {
-    ThrowOnError(GetApi().GetStringTensorContent(this->p_, buffer, buffer_length, offsets, offsets_count));
+  /** Location of a tensor's elements. */
+  ConstMemoryInfo GetTensorMemoryInfo() const {
+    const OrtMemoryInfo* result{};
+    ThrowOnError(GetApi().GetTensorMemoryInfo(this->p_, &result));
+    return ConstMemoryInfo{result};
   }
-  /** The length of an element of a tensor of strings, in bytes. */
-  size_t GetStringTensorElementLength(size_t element_index) const {
-    size_t length = 0;
-    ThrowOnError(GetApi().GetStringTensorElementLength(this->p_, element_index, &length));
-    return length;
+  /** Size of a tensor's elements. */
+  size_t GetTensorSizeInBytes() const {
+    size_t result{};
+    ThrowOnError(GetApi().GetTensorSizeInBytes(this->p_, &result));
+    return result;
   }
-  /** Copies an element of a tensor of strings, without an end. */
-  void GetStringTensorElement(size_t buffer_length, size_t element_index, void* buffer) const {
-    ThrowOnError(GetApi().GetStringTensorElement(this->p_, buffer_length, element_index, buffer));
+  /** Length of all elements of a tensor of strings together. */
+  size_t GetStringTensorDataLength() const {
+    size_t result{};
+    ThrowOnError(GetApi().GetStringTensorDataLength(this->p_, &result));
+    return result;
+  }
+  /** Copies all elements of a tensor of strings into memory of the caller, end to end. */
+  void GetStringTensorContent(void* s, size_t s_len, size_t* offsets, size_t offsets_len) const {
+    ThrowOnError(GetApi().GetStringTensorContent(this->p_, s, s_len, offsets, offsets_len));
+  }
+  /** Length of an element of a tensor of strings. */
+  size_t GetStringTensorElementLength(size_t index) const {
+    size_t result{};
+    ThrowOnError(GetApi().GetStringTensorElementLength(this->p_, index, &result));
+    return result;
+  }
+  /** Copies an element of a tensor of strings into memory of the caller. */
+  void GetStringTensorElement(size_t s_len, size_t index, void* s) const {
+    ThrowOnError(GetApi().GetStringTensorElement(this->p_, s_len, index, s));
   }
   /** An element of a tensor of strings. */
   std::string GetStringTensorElement(size_t element_index) const {
@@ -921,18 +944,24 @@ struct ConstValueCalls : Holder {
   }
 
   /** How a sparse tensor states the places of its values. */
-  OrtSparseFormat GetSparseFormat() const { return Get<OrtSparseFormat>(GetApi().GetSparseTensorFormat); }
+  OrtSparseFormat GetSparseFormat() const {
+    OrtSparseFormat result{};
+    ThrowOnError(GetApi().GetSparseTensorFormat(this->p_, &result));
+    return result;
+  }
   /** The type and shape of the values of a sparse tensor. */
   TensorTypeAndShapeInfo GetSparseTensorValuesTypeAndShapeInfo() const {
-    return TensorTypeAndShapeInfo{Get<OrtTensorTypeAndShapeInfo*>(GetApi().GetSparseTensorValuesTypeAndShape)};
+    OrtTensorTypeAndShapeInfo* result{};
+    ThrowOnError(GetApi().GetSparseTensorValuesTypeAndShape(this->p_, &result));
+    return TensorTypeAndShapeInfo{result};
   }
   /** The type and shape of indices of a sparse tensor. */
-  TensorTypeAndShapeInfo GetSparseTensorIndicesTypeShapeInfo(OrtSparseIndicesFormat format) const {
-    OrtTensorTypeAndShapeInfo* info = nullptr;
-    ThrowOnError(GetApi().GetSparseTensorIndicesTypeShape(this->p_, format, &info));
-    return TensorTypeAndShapeInfo{info};
+  TensorTypeAndShapeInfo GetSparseTensorIndicesTypeShapeInfo(OrtSparseIndicesFormat indices_format) const {
+    OrtTensorTypeAndShapeInfo* result{};
+    ThrowOnError(GetApi().GetSparseTensorIndicesTypeShape(this->p_, indices_format, &result));
+    return TensorTypeAndShapeInfo{result};
   }
-  /** The values of a sparse tensor. Strings are read as those of a tensor, with GetStringTensorContent() for instance. */
+  /** The values of a sparse tensor. Strings are read as from a dense tensor, for instance with GetStringTensorContent(). */
   template <typename R>
   const R* GetSparseTensorValues() const {
     return static_cast<const R*>(Get<const void*>(GetApi().GetSparseTensorValues));
@@ -978,20 +1007,28 @@ struct ValueCalls : ConstValueCalls<Holder> {
   using ConstValueCalls<Holder>::ConstValueCalls;
 
   /** Sets all elements of a tensor of strings. */
-  void FillStringTensor(const char* const* s, size_t s_len) { ThrowOnError(GetApi().FillStringTensor(this->p_, s, s_len)); }
-  /** Sets an element of a tensor of strings. */
-  void FillStringTensorElement(const char* s, size_t index) { ThrowOnError(GetApi().FillStringTensorElement(this->p_, s, index)); }
-  /** Memory for an element of a tensor of strings, to be written. */
-  char* GetResizedStringTensorElementBuffer(size_t index, size_t buffer_length) {
-    char* buffer = nullptr;
-    ThrowOnError(GetApi().GetResizedStringTensorElementBuffer(this->p_, index, buffer_length, &buffer));
-    return buffer;
+  void FillStringTensor(const char* const* s, size_t s_len) {
+    ThrowOnError(GetApi().FillStringTensor(this->p_, s, s_len));
   }
-  /** Gives coordinates to the values of a sparse tensor. They stay in the caller's memory, which must outlive it. */
+  /** Sets one element of a tensor of strings. */
+  void FillStringTensorElement(const char* s, size_t index) {
+    ThrowOnError(GetApi().FillStringTensorElement(this->p_, s, index));
+  }
+  /** Gives an element of a tensor of strings another length, and returns its memory. */
+  char* GetResizedStringTensorElementBuffer(size_t index, size_t length_in_bytes) {
+    char* result{};
+    ThrowOnError(GetApi().GetResizedStringTensorElementBuffer(this->p_, index, length_in_bytes, &result));
+    return result;
+  }
+  /** Gives coordinates to the values of a sparse tensor. They stay in the caller's memory, which must
+   * outlive it.
+   */
   void UseCooIndices(int64_t* indices_data, size_t indices_num) {
     ThrowOnError(GetApi().UseCooIndices(this->p_, indices_data, indices_num));
   }
-  /** Gives places by rows to the values of a sparse matrix. They stay in the caller's memory, which must outlive it. */
+  /** Gives places by rows to the values of a sparse matrix. They stay in the caller's memory, which must
+   * outlive it.
+   */
   void UseCsrIndices(int64_t* inner_data, size_t inner_num, int64_t* outer_data, size_t outer_num) {
     ThrowOnError(GetApi().UseCsrIndices(this->p_, inner_data, inner_num, outer_data, outer_num));
   }
@@ -1137,11 +1174,11 @@ inline const OrtValue* const* Handles(const std::vector<Value>& values) {
 struct SessionOptions : detail::Base<OrtSessionOptions> {
   explicit SessionOptions(std::nullptr_t) {}
   explicit SessionOptions(OrtSessionOptions* p) : Base(p) {}
-  /** A copy of the options. */
+  /** Copies options. */
   SessionOptions Clone() const {
-    OrtSessionOptions* copy = nullptr;
-    ThrowOnError(GetApi().CloneSessionOptions(p_, &copy));
-    return SessionOptions{copy};
+    OrtSessionOptions* result{};
+    ThrowOnError(GetApi().CloneSessionOptions(p_, &result));
+    return SessionOptions{result};
   }
   /** Adds custom operators, whose domain has to exist as long as the sessions. */
   SessionOptions& Add(OrtCustomOpDomain* custom_op_domain) {
@@ -1293,7 +1330,7 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
-  /** Fails: onnxruntime-extensions is a library of its own, which has to be registered. */
+  /** Fails: onnxruntime-extensions is a separate library, which has to be registered. */
   SessionOptions& EnableOrtCustomOps() {
     ThrowOnError(GetApi().EnableOrtCustomOps(p_));
     return *this;
@@ -1313,7 +1350,7 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
 
 };
 
-/** What a model states about itself. */
+/** The metadata of a model. */
 struct ModelMetadata : detail::Base<OrtModelMetadata> {
   explicit ModelMetadata(std::nullptr_t) {}
   explicit ModelMetadata(OrtModelMetadata* p) : Base(p) {}
@@ -1378,9 +1415,6 @@ struct ModelMetadata : detail::Base<OrtModelMetadata> {
   }
 
 };
-
-/** The table of calls that build models. */
-inline const OrtModelEditorApi& GetModelEditorApi() { return *GetApi().GetModelEditorApi(); }
 
 namespace detail {
 
@@ -1799,18 +1833,17 @@ struct Session : detail::Base<OrtSession> {
   Session(const Env& env, const Model& model, const SessionOptions& options) {
     ThrowOnError(GetModelEditorApi().CreateSessionFromModel(env, model, options, &p_));
   }
-  /** A session for a model that is extended before it runs; FinalizeModelEditorSession() completes it. */
+  /** Reads a model for a session that is completed later. */
   static Session CreateModelEditorSession(const Env& env, const ORTCHAR_T* model_path, const SessionOptions& options) {
-    OrtSession* session = nullptr;
-    ThrowOnError(GetModelEditorApi().CreateModelEditorSession(env, model_path, options, &session));
-    return Session{session};
+    OrtSession* result{};
+    ThrowOnError(GetModelEditorApi().CreateModelEditorSession(env, model_path, options, &result));
+    return Session{result};
   }
-  /** The same for a model in memory. */
-  static Session CreateModelEditorSession(const Env& env, const void* model_data, size_t model_data_length,
-                                          const SessionOptions& options) {
-    OrtSession* session = nullptr;
-    ThrowOnError(GetModelEditorApi().CreateModelEditorSessionFromArray(env, model_data, model_data_length, options, &session));
-    return Session{session};
+  /** Like CreateModelEditorSession, for a model in memory. */
+  static Session CreateModelEditorSession(const Env& env, const void* model_data, size_t model_data_length, const SessionOptions& options) {
+    OrtSession* result{};
+    ThrowOnError(GetModelEditorApi().CreateModelEditorSessionFromArray(env, model_data, model_data_length, options, &result));
+    return Session{result};
   }
   /** Adds the parts of a model to that of the session, and makes the session ready to run. */
   void FinalizeModelEditorSession(const Model& model, const SessionOptions& options,
@@ -1849,14 +1882,14 @@ struct Session : detail::Base<OrtSession> {
                                    callback, user_data));
   }
 
-  /** Stops recording and writes what was recorded to a file. */
+  /** Stops recording and writes the record to a file. */
   AllocatedStringPtr EndProfilingAllocated(OrtAllocator* allocator) {
     char* name = nullptr;
     ThrowOnError(GetApi().SessionEndProfiling(p_, allocator, &name));
     return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
   }
 
-  /** What the model states about itself. */
+  /** The metadata of the model. */
   ModelMetadata GetModelMetadata() const {
     OrtModelMetadata* out{};
     ThrowOnError(GetApi().SessionGetModelMetadata(p_, &out));
@@ -2065,14 +2098,16 @@ struct Allocator : detail::Base<OrtAllocator> {
 
   /** Allocates memory. */
   void* Alloc(size_t size) {
-    void* out = nullptr;
-    ThrowOnError(GetApi().AllocatorAlloc(p_, size, &out));
-    return out;
+    void* result{};
+    ThrowOnError(GetApi().AllocatorAlloc(p_, size, &result));
+    return result;
   }
   /** Allocates memory that is freed with the result. */
   MemoryAllocation GetAllocation(size_t size) { return MemoryAllocation(p_, Alloc(size), size); }
-  /** Frees memory of this allocator. */
-  void Free(void* p) { ThrowOnError(GetApi().AllocatorFree(p_, p)); }
+  /** Returns memory to its allocator, including names and values that other calls allocated from it. */
+  void Free(void* p) {
+    ThrowOnError(GetApi().AllocatorFree(p_, p));
+  }
 };
 
 /** What model to compile, and where to write it. */
@@ -2326,7 +2361,7 @@ struct KernelInfoCalls : Holder {
 
 }  // namespace detail
 
-/** What is known about a node of a custom operator. It is valid while the node is prepared. */
+/** Information about a node of a custom operator. It is valid while the node is prepared. */
 using ConstKernelInfo = detail::KernelInfoCalls<detail::Unowned<OrtKernelInfo>>;
 
 /** The same, as an owned copy. */
@@ -2380,7 +2415,7 @@ struct KernelContext {
   OrtKernelContext* context_;
 };
 
-/** What is known about a node before its shapes are. */
+/** Information about a node before its shapes are known. */
 struct ShapeInferContext {
   /** A dimension: a number, or a name. */
   struct SymbolicInteger {

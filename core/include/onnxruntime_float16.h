@@ -2,7 +2,7 @@
 // clang-format off
 /**
  * \file
- * Numbers of 16 bits for C++, which has none: their bits, and the ways from and to float.
+ * 16-bit floating-point numbers for C++, which has none: their bits, and conversions from and to float.
  *
  * Ort::Float16_t and Ort::BFloat16_t of onnxruntime_cxx_api.h derive from these.
  */
@@ -39,7 +39,7 @@ inline uint32_t RoundedShift(uint32_t bits, uint32_t shift) noexcept {
 
 }  // namespace detail
 
-/** A number of 16 bits: IEEE 754 with 5 bits of exponent and 10 of fraction. Derived is the type that the world sees; it has FromBits. */
+/** A number of 16 bits: IEEE 754 with 5 bits of exponent and 10 of fraction. Derived is the public type; it has FromBits. */
 template <class Derived>
 struct Float16Impl {
  protected:
@@ -68,7 +68,7 @@ struct Float16Impl {
   /** The bits without the sign. */
   uint16_t AbsImpl() const noexcept { return static_cast<uint16_t>(val & ~kSignMask); }
 
-  /** The bits with the other sign; those of a NaN stay. */
+  /** The bits with the other sign; the bits of a NaN do not change. */
   uint16_t NegateImpl() const noexcept { return IsNaN() ? val : static_cast<uint16_t>(val ^ kSignMask); }
 
  public:
@@ -142,7 +142,7 @@ template <class Derived>
 constexpr uint16_t Float16Impl<Derived>::kMinusOneBits;
 #endif
 
-/** A number of 16 bits: the upper half of a float, 8 bits of exponent and 7 of fraction. Derived is the type that the world sees; it has FromBits. */
+/** A number of 16 bits: the upper half of a float, 8 bits of exponent and 7 of fraction. Derived is the public type; it has FromBits. */
 template <class Derived>
 struct BFloat16Impl {
  protected:
@@ -161,7 +161,7 @@ struct BFloat16Impl {
   /** The bits without the sign. */
   uint16_t AbsImpl() const noexcept { return static_cast<uint16_t>(val & ~kSignMask); }
 
-  /** The bits with the other sign; those of a NaN stay. */
+  /** The bits with the other sign; the bits of a NaN do not change. */
   uint16_t NegateImpl() const noexcept { return IsNaN() ? val : static_cast<uint16_t>(val ^ kSignMask); }
 
  public:

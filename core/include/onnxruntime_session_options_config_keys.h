@@ -4,12 +4,12 @@
  * \file
  * Keys of the configuration entries of session options that onnxruntime has, under its names.
  *
- * AddSessionConfigEntry takes any of them. ortrain has entries of its own, which begin with ortrain.
+ * AddSessionConfigEntry takes any of them. ortrain has further entries, which begin with ortrain.
  * An entry that is not honoured is kept and changes nothing.
  */
 #pragma once
 
-/** Whether weights stay as they are stored instead of being packed for kernels. Not honoured. */
+/** Whether weights are used as stored instead of being packed for kernels. Not honoured. */
 static const char* const kOrtSessionOptionsConfigDisablePrepacking = "session.disable_prepacking";
 
 /** Whether allocators registered with the environment are used. Not honoured. */
@@ -108,7 +108,9 @@ static const char* const kOrtSessionOptionsConfigStrictAllowReleasedOpsetsOnly =
 /** A file that distributes nodes over streams. Not honoured. */
 static const char* const kNodePartitionConfigFile = "session.node_partition_config_file";
 
-/** Which processors the threads run on. Set the affinity of the process instead. Not honoured. */
+/** Which processors the threads except the caller's run on, such as 1,2;3-4: a group per thread, and
+ * the first processor is 1. Applied on Linux; elsewhere the text is only checked. Not honoured.
+ */
 static const char* const kOrtSessionOptionsConfigIntraOpThreadAffinities = "session.intra_op_thread_affinities";
 
 /** Whether models are written after changes of layout. Not honoured. */
@@ -147,13 +149,13 @@ static const char* const kOrtSessionOptionEpContextEnable = "ep.context_enable";
 /** File of the compiled model. Not honoured. */
 static const char* const kOrtSessionOptionEpContextFilePath = "ep.context_file_path";
 
-/** Whether the compiled model holds what was compiled itself. Not honoured. */
+/** Whether the compiled model contains the compiled nodes itself. Not honoured. */
 static const char* const kOrtSessionOptionEpContextEmbedMode = "ep.context_embed_mode";
 
 /** Prefix of the names of compiled nodes. Not honoured. */
 static const char* const kOrtSessionOptionEpContextNodeNamePrefix = "ep.context_node_name_prefix";
 
-/** Whether sessions share what was compiled. Not honoured. */
+/** Whether sessions share compiled nodes. Not honoured. */
 static const char* const kOrtSessionOptionShareEpContexts = "ep.share_ep_contexts";
 
 /** Whether this session is the last one to share it. Not honoured. */

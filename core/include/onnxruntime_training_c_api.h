@@ -153,8 +153,8 @@ struct OrtTrainingApi {
   /** Runs the forward and backward pass of the training model.
    *
    * Returns the user's outputs, the loss first, and stores the gradient of every trainable parameter in
-   * the state, adding to what is there unless LazyResetGrad was called. The first step with new input
-   * shapes compiles the model for them and takes longer.
+   * the state, adding to the gradients there unless LazyResetGrad was called. The first step with new
+   * input shapes compiles the model for them and takes longer.
    *
    * \param[in] sess The session.
    * \param[in] run_options Settings for this step, or null.
@@ -290,7 +290,7 @@ struct OrtTrainingApi {
 
   /** Writes a plain ONNX model that contains the current parameters.
    *
-   * The eval model is cut down to what the named outputs need. Opset and IR version stay as they are, so
+   * The eval model is cut down to what the named outputs need. Opset and IR version do not change, so
    * any ONNX runtime that runs the eval model runs the result.
    *
    * \param[in] sess The session.
@@ -376,8 +376,8 @@ struct OrtTrainingApi {
 
   /** Reads a checkpoint from memory.
    *
-   * The bytes are those of a checkpoint file and are not needed after the call. A checkpoint with a
-   * .data file cannot be read from memory.
+   * The bytes have the format of a checkpoint file and are not needed after the call. A checkpoint with
+   * a .data file cannot be read from memory.
    *
    * \param[in] checkpoint_buffer The bytes. As many as num_bytes says.
    * \param[in] num_bytes Their number. In bytes.

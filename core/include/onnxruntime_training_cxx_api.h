@@ -32,7 +32,7 @@ inline const OrtTrainingApi& GetTrainingApi() {
 
 /** The table of calls that the two older tables lack. */
 inline const OrtrainApi& GetOrtrainApi() {
-  static const OrtrainApi& api = *OrtrainGetApi(1);
+  static const OrtrainApi& api = *OrtrainGetApi(ORTRAIN_API_VERSION);
   return api;
 }
 

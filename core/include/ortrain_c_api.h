@@ -8,8 +8,10 @@
 
 #include "onnxruntime_training_c_api.h"
 
-/** The newest version of OrtrainApi that this header describes. */
-#define ORTRAIN_API_VERSION 1
+/** The version of OrtrainApi that this header describes. */
+#define ORTRAIN_API_VERSION 2
+/** The oldest version of OrtrainApi that the library serves. */
+#define ORTRAIN_FIRST_API_VERSION 2
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,8 +31,9 @@ typedef void(ORT_API_CALL* OrtGradientReadyFn)(void* user_data, size_t first, si
 typedef void(ORT_API_CALL* OrtRankSumFn)(void* user_data, void* data, size_t count, ONNXTensorElementDataType data_type, const char* name);
 
 /** Calls that the two older tables lack: listing a checkpoint, reading gradients, creating artifacts.
- * The exported function OrtrainGetApi(version) returns this table. It starts at version 1 and only
- * grows at its end.
+ * The exported function OrtrainGetApi(version) returns this table. From version 2 on it only grows at
+ * its end, and each addition has a new version. Version 1 is not served: its calls changed before the
+ * first release.
  */
 struct OrtrainApi {
   /** Number of parameters in a state.
@@ -63,12 +66,15 @@ struct OrtrainApi {
 
   /** A copy of the accumulated gradient of a parameter.
    *
+   * Zeros from the creation of a session with this state to its first train step.
+   *
    * \param[in] checkpoint_state The state.
    * \param[in] parameter_name Name of the parameter.
    * \param[in] allocator Allocates the memory for the copy.
    * \param[out] gradient The copy, with the parameter's type and shape. Freed with ReleaseValue.
    * \retval ORT_INVALID_ARGUMENT when there is no parameter with this name, or it is frozen.
-   * \retval ORT_RUNTIME_EXCEPTION when no train step has run on this state.
+   * \retval ORT_RUNTIME_EXCEPTION when no session was created with this state, or its last train step
+   *     failed.
    */
   OrtStatus*(ORT_API_CALL* CheckpointGetParameterGradient)(const OrtCheckpointState* checkpoint_state, const char* parameter_name, OrtAllocator* allocator, OrtValue** gradient) NO_EXCEPTION;
 
@@ -134,8 +140,8 @@ struct OrtrainApi {
    * \param[in] loss_name The output that is the loss; a scalar.
    * \param[in] output_names Other outputs to keep, in this order. As many as output_len says.
    * \param[in] output_len Their number. In names.
-   * \param[in] disabled_passes Passes to skip before differentiation, such as fuse_gelu; the
-   *     architecture page lists them. As many as disabled_len says.
+   * \param[in] disabled_passes Passes to skip before differentiation, such as fuse_gelu; the page of
+   *     passes lists them. As many as disabled_len says.
    * \param[in] disabled_len Their number. In names.
    * \param[in] allocator Allocates the memory for the result.
    * \param[out] out The training model. As many as out_length says. Freed with the allocator.
@@ -275,7 +281,7 @@ struct OrtrainApi {
    *     gradient. As many as y_len says.
    * \param[in] y_len Their number. In names.
    * \param[in] x_node_names The values with respect to which gradients are computed; without any, the
-   *     model stays as it is. As many as x_len says.
+   *     model is not changed. As many as x_len says.
    * \param[in] x_len Their number. In names.
    * \param[in] loss_name The scalar loss, whose gradient is one. It has no effect if it is empty or not
    *     among the values to differentiate.
@@ -487,7 +493,7 @@ struct OrtrainApi {
    *
    * The model gets gradients and an optimizer. A run of the session runs the whole graph, update
    * included, whatever is fetched, unless its options say otherwise
-   * (RunOptionsSetOnlyExecutePathToFetches). What a run updates is state of the session.
+   * (RunOptionsSetOnlyExecutePathToFetches). The values that a run updates are state of the session.
    *
    * \param[in] env The environment.
    * \param[in] model_path The forward model.
@@ -534,7 +540,7 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* SessionGetStateName)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
 
-  /** What a session's state is, by index.
+  /** The role of a state of a session, by index.
    *
    * \param[in] session The session.
    * \param[in] index Zero-based index.
@@ -665,8 +671,8 @@ struct OrtrainApi {
 
   /** Changes a setting of a parameter group from the next step on.
    *
-   * The settings are those of GetOptimizerGroupAttribute. Setting learning_rate sets the factor, so that
-   * the rate of the group follows SetLearningRate and a schedule. What is set is saved with the
+   * GetOptimizerGroupAttribute lists the settings. Setting learning_rate sets the factor, so that the
+   * rate of the group follows SetLearningRate and a schedule. The settings are saved with the
    * optimizer's state and takes effect again when a session is created with it.
    *
    * \param[in] sess The session.
@@ -748,11 +754,11 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* RunOptionsSetRankSum)(OrtRunOptions* options, OrtRankSumFn rank_sum, void* user_data) NO_EXCEPTION;
 
-  /** Shape of what a session's state is a part of where layers are divided among processes, by index.
+  /** Shape of the whole value of a state that is divided among processes, by index.
    *
    * \param[in] session The session.
    * \param[in] index Zero-based index.
-   * \param[out] out A vector of int64: the shape of the whole, which is that of the state if it is not
+   * \param[out] out A vector of int64: the shape of the whole value, or of the state if it is not
    *     divided. Freed with ReleaseValue.
    * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
@@ -842,7 +848,7 @@ struct OrtrainApi {
    *     than 2 GB.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
    * \retval ORT_INVALID_ARGUMENT when there is no such format.
-   * \retval ORT_NOT_IMPLEMENTED when the model has what the format lacks.
+   * \retval ORT_NOT_IMPLEMENTED when the model contains something that the format does not support.
    */
   OrtStatus*(ORT_API_CALL* ConvertModel)(const void* model_data, size_t model_length, const char* format, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
@@ -904,7 +910,8 @@ struct OrtrainApi {
 };
 
 /**
- * The table for a version up to ORTRAIN_API_VERSION. For a newer version null, and a line on the standard error says so.
+ * The table for a version from ORTRAIN_FIRST_API_VERSION to ORTRAIN_API_VERSION. For any other version null, and a line on
+ * the standard error says so. Pass ORTRAIN_API_VERSION.
  */
 ORT_EXPORT const OrtrainApi* ORT_API_CALL OrtrainGetApi(uint32_t version) NO_EXCEPTION;
 

@@ -1,4 +1,4 @@
-"""Processes that belong together: each writes a log, all are watched, and all end with whatever they have started."""
+"""Processes that belong together: each writes a log, all are watched, and each ends with its children."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Failure(Exception):
-    """What went wrong, with the end of the log that says why."""
+    """A failure, with the end of the log that shows the reason."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -82,7 +82,7 @@ class Processes:
         self.end()
 
     def start(self, name: str, *command: str) -> None:
-        """Start a process in a session of its own, so that Ctrl-C of the terminal does not reach it."""
+        """Start a process in a new session, so that Ctrl-C of the terminal does not reach it."""
         with (self.logs / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
                 command,

@@ -102,7 +102,7 @@ class Processes:
 
 @dataclass
 class Trainer:
-    """A session with what an ORTTrainer kept beside it."""
+    """A session with the additional state of an ORTTrainer."""
 
     precision: str
     processes: Processes = field(default_factory=Processes)

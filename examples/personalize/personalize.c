@@ -540,7 +540,7 @@ int main(int argc, char** argv) {
   const struct options options = read_command_line(argc, argv);
   ort = OrtGetApiBase()->GetApi(ORT_API_VERSION);
   training = ort->GetTrainingApi(ORT_API_VERSION);
-  ortrain = OrtrainGetApi(1);
+  ortrain = OrtrainGetApi(ORTRAIN_API_VERSION);
 
   OrtEnv* env = NULL;
   check(ort->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "personalize", &env));

@@ -75,6 +75,7 @@ static void failed(int line, OrtStatus* status, int code, const char* part) {
 enum {
   kFail = 1,
   kInvalidArgument = 2,
+  kInvalidProtobuf = 7,
   kNotImplemented = 9,
   kFloat = 1,
   kInt64 = 7,
@@ -600,7 +601,7 @@ struct Ended {
 static void pause_a_little(void) { nanosleep(&(struct timespec){0, 1000000}, NULL); }
 static void run_ended(void* user_data, OrtValue** outputs, size_t count, OrtStatus* status) {
   struct Ended* ended = user_data;
-  CHECK(count == 1 && (status != NULL) == (outputs[0] == NULL));
+  CHECK(count == (status == NULL) && (status != NULL) == (outputs[0] == NULL));
   while (ended->to_release && !__atomic_load_n(&ended->may_release, __ATOMIC_SEQ_CST)) pause_a_little();
   if (ended->to_release) ort_api->ReleaseSession(ended->to_release);
   const int code = status ? (int)ort_api->GetErrorCode(status) : 0;
@@ -751,6 +752,9 @@ static void training_calls(const char* scratch) {
                                   "optimizer_model.onnx", &session));
   CHECK(logged > 0);
   bytes = whole("training_model.onnx");
+  FAILS(kInvalidProtobuf, "Training Session Creation failed. Train model data cannot be NULL.",
+        training_api->CreateTrainingSessionFromBuffer(env, options, bare_state, bytes, 0, NULL, 0, NULL, 0,
+                                                      &bare));
   OK(TRAIN(CreateTrainingSessionFromBuffer)(env, options, bare_state, bytes, text_size, NULL, 0, NULL, 0,
                                             &bare));
   free(bytes);

@@ -340,18 +340,20 @@ def test_every_choice_is_logged_and_what_is_left_out_is_warned_of(
     texts = [(entry.levelname, entry.getMessage()) for entry in caplog.records]
     assert ("INFO", "c [], left out: exponent") in texts
     assert ("INFO", "w [3], trained: used as a weight by Mul") in texts
-    (warning,) = [text for level, text in texts if level == "WARNING"]
+    fixed_batch, warning = [text for level, text in texts if level == "WARNING"]
+    assert "every step takes exactly 2 rows" in fixed_batch
     assert "1 of 2 floating-point initializers" in warning
     assert ": c;" in warning
     caplog.clear()
     report_of(model, tmp_path, requires_grad=["w"])
-    assert not [entry for entry in caplog.records if entry.levelname == "WARNING"]
+    warnings = [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
+    assert warnings == [fixed_batch]
 
 
-def test_a_model_with_nothing_but_constants_is_rejected_with_the_reasons(tmp_path: Path) -> None:
+def test_a_model_with_nothing_but_constants_gets_a_warning_with_the_reasons(tmp_path: Path) -> None:
     model = model_of([node("Pow", "x c", "y")], {"c": number(2)})
-    with pytest.raises(ValueError, match=r"requires_grad.*c \(exponent\)"):
-        report_of(model, tmp_path)
+    with pytest.warns(artifacts.NothingToTrainWarning, match=r"requires_grad.*c \(exponent\)"):
+        assert report_of(model, tmp_path).trained == []
 
 
 def test_the_report_prints_as_a_table_and_names_the_files(tmp_path: Path) -> None:

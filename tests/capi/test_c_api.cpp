@@ -135,7 +135,8 @@ TEST_CASE("gradients add up until they are reset") {
   Run run;
   const auto gradient = [&] {
     OrtValue* value = nullptr;
-    ok(OrtrainGetApi(1)->CheckpointGetParameterGradient(run.state, "fc2.bias", run.allocator, &value));
+    ok(OrtrainGetApi(ORTRAIN_API_VERSION)
+           ->CheckpointGetParameterGradient(run.state, "fc2.bias", run.allocator, &value));
     float* at = nullptr;
     ok(ort().GetTensorMutableData(value, reinterpret_cast<void**>(&at)));
     std::vector<float> out(at, at + 10);
@@ -423,7 +424,7 @@ TEST_CASE("parameters travel by buffer and by name") {
   ok(training().CopyParametersToBuffer(run.session, buffer, true));
   const std::vector<float> before = weights;
   OrtValue* made = nullptr;
-  ok(OrtrainGetApi(1)->GetContiguousParameters(run.session, true, run.allocator, &made));
+  ok(OrtrainGetApi(ORTRAIN_API_VERSION)->GetContiguousParameters(run.session, true, run.allocator, &made));
   const float* copied = nullptr;
   ok(ort().GetTensorData(made, reinterpret_cast<const void**>(&copied)));
   CHECK(std::vector<float>(copied, copied + size) == before);

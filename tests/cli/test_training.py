@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import signal
 import subprocess
@@ -37,6 +38,46 @@ def test_the_artifacts_are_explained(artifacts, run, tmp_path):
     }
     assert all(entry["reason"] for entry in found["initializers"])
     assert (tmp_path / "b/checkpoint").exists()
+
+
+def test_artifacts_with_nothing_to_train_are_not_written(artifacts, run, tmp_path):
+    ran = run(
+        "artifacts",
+        tmp_path / "model.onnx",
+        "--loss",
+        "cross_entropy",
+        "--out",
+        tmp_path / "b",
+        "--freeze",
+        "w",
+        "--freeze",
+        "b",
+        status=1,
+    )
+    assert "no parameter to train" in ran.err
+    assert not (tmp_path / "b").exists()
+
+
+def test_merged_and_shared_weights_are_explained(run, tmp_path):
+    data = Path(__file__).parents[1] / "data" / "fresh"
+    for name in ("twice_ts", "tied_ts"):
+        (tmp_path / f"{name}.onnx").write_bytes(lzma.decompress((data / name / "model.onnx.xz").read_bytes()))
+
+    def made(name, *options):
+        return run("artifacts", tmp_path / f"{name}.onnx", "--loss", "mse", "--out", tmp_path / "b", *options)
+
+    shown = made("twice_ts").out
+    assert "separated   fc.bias: equal values, merged by the exporter; now fc.bias, " in shown
+    assert "shared      fc.weight: 3 nodes read it, /fc/Gemm, /fc_1/Gemm, /fc_2/Gemm" in shown
+    found = made("tied_ts", "--json").json
+    assert {change["kind"] for change in found["changes"]} == {"separated", "tied"}
+    assert set(found["shared"]) == {"a.bias", "n.weight", "e.weight", "onnx::MatMul_18"}
+    assert made("tied_ts", "--untie", "none", "--tie", "none", "--json").json["changes"] == []
+    (change,) = made("tied_ts", "--untie", "none", "--json").json["changes"]
+    assert (change["initializer"], change["parameters"]) == ("onnx::MatMul_20", ["e.weight"])
+    options = ("--loss", "mse", "--out", tmp_path / "b", "--untie", "f*")
+    error = run("artifacts", tmp_path / "tied_ts.onnx", *options, status=1).err
+    assert "untie: the model has no floating-point initializer 'f*'" in error
 
 
 def test_weights_decay_and_biases_do_not(artifacts, run, tmp_path):

@@ -12,9 +12,11 @@ import pytest
 from languages import Missing, objc_options, skip_or_fail, tool
 from spec_copy import ROOT, SpecCopy
 
-from codegen.render import render
+from codegen.render import render, render_pages
 from codegen.spec.check import load
-from codegen.write import write
+from codegen.write import write, write_pages
+
+pytestmark = pytest.mark.thorough
 
 CALL = """
   - name: checkpoint_rename_parameter
@@ -74,7 +76,9 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     copy.replace(
         "languages/python.yaml", "        properties:\n", "        properties:\n        rename_all:\n"
     )
-    write(render(load(copy.folder)), root)
+    spec = load(copy.folder)
+    write(render(spec), root)
+    write_pages(render_pages(spec), root / "docs/reference/api")
     return root
 
 
@@ -227,11 +231,11 @@ def test_a_swift_program_calls_it(rendered: pathlib.Path) -> None:
     compiled(compiler, "-typecheck", *options, *sources, rendered / "caller.swift")
 
 
-@pytest.mark.parametrize("page", ["c", "cpp", "csharp", "objc", "swift", "languages"])
+@pytest.mark.parametrize("page", ["api/c", "api/cpp", "api/csharp", "api/objc", "api/swift", "languages"])
 def test_the_reference_pages_have_it(rendered: pathlib.Path, page: str) -> None:
     text = (rendered / f"docs/reference/{page}.md").read_text()
     assert "RenameParameter" in text or "renameParameter" in text
-    if page == "c":
+    if page == "api/c":
         assert "#### CheckpointRenameParameter" in text
         assert "Since version 2." in text
 

@@ -15,6 +15,8 @@ from spec_copy import ROOT
 
 from codegen.spec.check import load
 
+pytestmark = pytest.mark.thorough
+
 ortrain = pytest.importorskip("ortrain", reason="the package is not installed; make install")
 
 GUIDE = ROOT / "docs/adding-a-language.md"

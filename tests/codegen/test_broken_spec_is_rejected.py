@@ -11,6 +11,8 @@ from codegen.render import render
 from codegen.spec.check import load
 from codegen.spec.source import SpecError
 
+pytestmark = pytest.mark.thorough
+
 Refusal = Callable[[], str]
 
 
@@ -101,6 +103,26 @@ def test_duplicate_key(spec_copy: SpecCopy, refusal: Refusal) -> None:
             "name: CreateOpaqueValue",
             "found 'CreateOpaqueValue'",
         ),
+        (
+            "absent_providers.yaml",
+            "form: set_device",
+            "form: set_devices",
+            "expected one of the absent_forms",
+        ),
+        (
+            "absent_providers.yaml",
+            "form: create, options: cuda_provider_options_v2",
+            "form: create",
+            "the key 'options'",
+        ),
+        ("absent_providers.yaml", "form: get_device", "form: get_device, options: int", "no key 'options'"),
+        (
+            "absent_providers.yaml",
+            "options: cann_provider_options",
+            "options: cann_options",
+            "found 'cann_options'",
+        ),
+        ("absent_providers.yaml", "slot: 275", "slot: 276", "slot 276 of general is taken by"),
         ("unimplemented.yaml", "type: size}]", "type: sizes}]", "found 'sizes'; did you mean 'size'?"),
         ("unimplemented.yaml", "returns: ep_api", "returns: ep_apis", "did you mean 'ep_api'?"),
         ("unimplemented_types.yaml", "name: interop_api", "name: OrtInteropApi", "found 'OrtInteropApi'"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +13,8 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
+
+from tests.node_cases import node_cases
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light", "sequence")
 """The kinds of cases in the package. Models of kind light have constant weights instead of downloaded ones; those of
@@ -155,9 +156,11 @@ def has_other_types(model: ModelProto) -> bool:
 
 def load(kind: str) -> tuple[list[Case], int]:
     """Return the cases of a kind, by name, and the number of omitted cases, which have types other than tensors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the cases are computed with NumPy and may overflow
-        found = load_model_tests(kind={"light": "real", "sequence": "node"}.get(kind, kind))
+    found = (
+        node_cases()
+        if kind in ("node", "sequence")
+        else load_model_tests(kind={"light": "real"}.get(kind, kind))
+    )
     cases = []
     for c in found:
         path = Path(c.model_dir) / "model.onnx" if c.model_dir else None

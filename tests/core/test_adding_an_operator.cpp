@@ -85,9 +85,9 @@ using namespace ortrain::test;
 
 namespace {
 
-ValueInfo value(const std::string& name, DType dtype, std::vector<int64_t> extents) {
+ValueInfo value(const std::string& name, DType dtype, std::vector<int64_t> shape) {
   std::vector<Dim> dims;
-  for (const int64_t e : extents) dims.push_back(Dim{e, ""});
+  for (const int64_t e : shape) dims.push_back(Dim{e, ""});
   return {name, dtype, dims};
 }
 

@@ -17,7 +17,7 @@ constexpr int64_t kBatch = 2, kHeads = 3, kQueries = 4, kKeys = 5, kSize = 6;
 
 ValueInfo input(const std::string& name, const Shape& shape, DType type = DType::kFloat) {
   std::vector<Dim> dims;
-  for (const int64_t extent : shape) dims.push_back(Dim{extent, ""});
+  for (const int64_t dim : shape) dims.push_back(Dim{dim, ""});
   return {name, type, dims};
 }
 
@@ -123,7 +123,7 @@ TEST_CASE("Attention is one node wherever its scale stands") {
   Steps of_both;  // and computed from the size of a head
   of_both.constant("last", Tensor::scalar(int64_t{3}));
   of_both.constant("half", Tensor::scalar(0.25f));
-  of_both.add("Gather", {of_both.add("Shape", {"q"}, "extents"), "last"}, "size", {{"axis", int64_t{0}}});
+  of_both.add("Gather", {of_both.add("Shape", {"q"}, "dims"), "last"}, "size", {{"axis", int64_t{0}}});
   of_both.add("Cast", {"size"}, "size_float", {{"to", static_cast<int64_t>(DType::kFloat)}});
   of_both.add("Pow", {"size_float", "half"}, "fourth_root");
   of_both.add("Div", {"q", "fourth_root"}, "q_scaled");
@@ -174,7 +174,7 @@ TEST_CASE("Who asks for the shape of scores that are no longer made gets it") {
   steps.constant("low", Tensor::scalar(-1e9f));
   const std::string scores = steps.scores();
   steps.add("Expand",
-            {steps.add("Greater", {"limits", "zero"}, "seen"), steps.add("Shape", {scores}, "extents")},
+            {steps.add("Greater", {"limits", "zero"}, "seen"), steps.add("Shape", {scores}, "dims")},
             "expanded");
   steps.finish(steps.add("Where", {"expanded", scores, "low"}, "masked"));
   steps.add("Shape", {"product"}, "inner", {{"start", int64_t{-2}}});

@@ -143,7 +143,7 @@ TEST_CASE("A normalization that is not constant stays") {
       const Tensor value = g.initializers.at(name);
       g.remove_initializer(name);
       std::vector<Dim> dims;
-      for (const int64_t extent : value.shape()) dims.push_back(Dim{extent, ""});
+      for (const int64_t dim : value.shape()) dims.push_back(Dim{dim, ""});
       g.inputs.push_back(ValueInfo{name, DType::kFloat, dims});
     });
   stays([](Graph& g) {

@@ -17,7 +17,7 @@ namespace {
 
 std::vector<Dim> numbers(const Shape& shape) {
   std::vector<Dim> dims;
-  for (const int64_t extent : shape) dims.push_back(Dim{extent, ""});
+  for (const int64_t dim : shape) dims.push_back(Dim{dim, ""});
   return dims;
 }
 
@@ -355,7 +355,7 @@ TEST_CASE("Gradients of half precision have the type of the parameter") {
   CHECK(trained.graph.info("w_grad.accumulation.buffer")->dtype == DType::kFloat16);
 }
 
-TEST_CASE("Extents of inner values are known by name") {
+TEST_CASE("Dimensions of inner values are known by name") {
   Model model = small_model();
   model.graph.inputs = {
       ValueInfo{"x", DType::kFloat, std::vector<Dim>{Dim{-1, "batch"}, Dim{6, ""}, Dim{4, ""}}}};
@@ -377,7 +377,7 @@ TEST_CASE("Extents of inner values are known by name") {
   CHECK(types.info("s").dtype == DType::kInt64);
 }
 
-TEST_CASE("Rounding does not make extents equal") {
+TEST_CASE("Rounding does not make dims equal") {
   Model model = small_model();
   model.graph.inputs = {
       ValueInfo{"x", DType::kFloat, std::vector<Dim>{Dim{1, ""}, Dim{1, ""}, Dim{-1, "h"}, Dim{-1, "w"}}}};

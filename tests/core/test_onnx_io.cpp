@@ -182,7 +182,7 @@ TEST_CASE("Every fixture model is the same after writing and reading") {
     }
 }
 
-TEST_CASE("Sequences, symbolic extents and metadata are kept") {
+TEST_CASE("Sequences, symbolic dimensions and metadata are kept") {
   const Model optimizer = read_model(kFixtures / "mlp_adamw" / "optimizer_model.onnx");
   CHECK(optimizer.graph.inputs[2].name == "params");
   CHECK(optimizer.graph.inputs[2].is_sequence);
@@ -317,13 +317,13 @@ TEST_CASE("Sparse initializers are read as dense ones") {
                        std::vector<int64_t> indices, std::vector<float> values) {
     auto proto = small_model();
     auto& sparse = *proto.mutable_graph()->add_sparse_initializer();
-    for (const int64_t extent : dims) sparse.add_dims(extent);
+    for (const int64_t dim : dims) sparse.add_dims(dim);
     sparse.mutable_values()->set_name("holes");
     sparse.mutable_values()->set_data_type(1);
     sparse.mutable_values()->add_dims(static_cast<int64_t>(values.size()));
     for (const float item : values) sparse.mutable_values()->add_float_data(item);
     sparse.mutable_indices()->set_data_type(7);
-    for (const int64_t extent : index_dims) sparse.mutable_indices()->add_dims(extent);
+    for (const int64_t dim : index_dims) sparse.mutable_indices()->add_dims(dim);
     for (const int64_t index : indices) sparse.mutable_indices()->add_int64_data(index);
     return proto;
   };
@@ -473,11 +473,9 @@ TEST_CASE("Functions are put in the place of their calls") {
   }
   SECTION("functions are told apart by their overload") {
     proto.mutable_functions(1)->set_overload("other");
-    refuse(ErrorCode::kInvalidGraph, {"local.scale", "not", "import"}, [&] {
-      auto copy = proto;
-      copy.mutable_opset_import()->RemoveLast();
-      return copy;
-    }());
+    const Model other = read(proto);  // a call without the overload is one of a custom operator
+    CHECK(std::any_of(other.graph.nodes.begin(), other.graph.nodes.end(),
+                      [](const Node& node) { return node.domain == "local" && node.op_type == "scale"; }));
   }
 }
 
@@ -586,8 +584,8 @@ TEST_CASE("Graphs that do not make sense are refused") {
     proto.mutable_graph()->mutable_node(0)->clear_op_type();
     refuse(ErrorCode::kInvalidGraph, {"\"relu\"", "does not name its operator"}, proto);
     proto = small_model();
-    proto.mutable_graph()->mutable_node(0)->set_domain("com.example");
-    refuse(ErrorCode::kInvalidGraph, {"\"relu\"", "com.example", "not import"}, proto);
+    proto.mutable_opset_import(0)->set_domain("com.example");
+    refuse(ErrorCode::kInvalidGraph, {"\"relu\"", "ai.onnx", "not import"}, proto);
     proto = small_model();
     proto.mutable_graph()->mutable_node(0)->set_name("\xFF\xFE");
     refuse(ErrorCode::kInvalidGraph, {"UTF-8"}, proto);

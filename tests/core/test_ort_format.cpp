@@ -4,7 +4,7 @@
 
 #include "adapter_generated.h"
 #include "graph/onnx_io.h"
-#include "infer/ort_writer.h"
+#include "infer/typed_model.h"
 #include "nodes.h"
 #include "op/signature.h"
 #include "ort_model_generated.h"

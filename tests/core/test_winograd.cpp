@@ -112,7 +112,8 @@ void check(const WinogradSizes& s) {
     CHECK(error_of(found, expected) < 2e-6);
   }
   {
-    std::vector<float> found(c.x.size(), nan), scratch = scratch_of(winograd_scratch(s.turned(), kThreads));
+    std::vector<float> found(c.x.size(), nan),
+        scratch = scratch_of(winograd_scratch(s.transposed(), kThreads));
     winograd_backward_data(s, kThreads, {c.dy.data()}, c.w.data(), {found.data()}, aligned(scratch));
     CHECK(error_of(found, dx) < 2e-6);
   }
@@ -161,8 +162,8 @@ TEST_CASE("Winograd's convolution cuts large weights in slices") {
 }
 
 TEST_CASE("Winograd's convolution is taken where it is worth it") {
-  const auto suits = [](int64_t batch, int64_t channels, int64_t extent, int threads) {
-    return suits_winograd({batch, channels, channels, extent, extent, extent, extent, 1, 1, 16}, threads);
+  const auto suits = [](int64_t batch, int64_t channels, int64_t dim, int threads) {
+    return suits_winograd({batch, channels, channels, dim, dim, dim, dim, 1, 1, 16}, threads);
   };
   if (!suits(16, 64, 32, 1)) {
     WARN("not tested: the vectors of this machine do not fit blocks of 16");

@@ -95,7 +95,9 @@ public class DeviceTests
         {
             new float[] { 1, 2, 3 }.CopyTo(inside.GetTensorMutableDataAsSpan<float>());
             Assert.That(x.Size, Is.EqualTo(12));
-            Assert.That(x.Info, Is.EqualTo(OrtMemoryInfo.DefaultInstance));
+            Assert.That(x.Info.Name, Is.EqualTo(OrtMemoryInfo.DefaultInstance.Name));
+            Assert.That(x.Info.GetAllocatorType(), Is.EqualTo(OrtAllocatorType.ArenaAllocator));
+            Assert.That(y.Info, Is.EqualTo(OrtMemoryInfo.DefaultInstance));
             Assert.That(allocator.Info, Is.EqualTo(x.Info));
             binding.BindInput("x", TensorElementType.Float, new long[] { 1, 3 }, x);
             binding.BindOutput("y", TensorElementType.Float, new long[] { 1, 2 }, y);
@@ -128,7 +130,7 @@ public class DeviceTests
         memory.Dispose();
         Assert.That(memory.IsClosed && allocator.IsClosed);
         Assert.Throws<ObjectDisposedException>(() => allocator.Allocate(1));
-        Assert.That(memory.Info, Is.EqualTo(OrtMemoryInfo.DefaultInstance));
+        Assert.That(memory.Info.Name, Is.EqualTo(OrtMemoryInfo.DefaultInstance.Name));
         OrtAllocator.DefaultInstance.Dispose();
         OrtAllocator.DefaultInstance.Allocate(1).Dispose();
     }

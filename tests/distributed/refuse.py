@@ -15,13 +15,17 @@ comm = MPI.COMM_WORLD
 for members, message in json.loads(sys.argv[1]):
     bound = members.pop("bound", None)
     own = members.pop("of rank 1", {})
+    wire = members.pop("wire of rank 1", None)
     if comm.rank == 1:
         members.update(
             {name: set(value) if isinstance(value, list) else value for name, value in own.items()}
         )
     settings = parameters("AdamOptimizer", **{"world_size": comm.size, **members}, world_rank=comm.rank)
     try:
-        session = ortrain.TrainingSession(mlp(), settings)
+        options = ortrain.SessionOptions()
+        if wire is not None and comm.rank == 1:
+            options.add_session_config_entry("ortrain.gradient_type", wire)
+        session = ortrain.TrainingSession(mlp(), settings, options)
         feed = {**batch(0, 16), "Learning_Rate": np.ones(1, np.float32)}
         if bound is not None:
             binding = session.io_binding()

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launch import run
+from launch import mpiexec, run
 from modules import Alone, write_artifacts
+
+pytestmark = pytest.mark.thorough
 
 pytest.importorskip("mpi4py")
 PROGRAM = pathlib.Path(__file__).parent / "train_module.py"
@@ -67,6 +69,23 @@ def test_the_steps_are_those_of_one_process(
 ) -> None:
     expected = Alone(plain).train(20, options.get("accumulated", 1), unequal=bool(options.get("unequal")))
     assert_close(train(ranks, plain, tmp_path, **options), expected)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("wire=bfloat16", "wire differs: float32 on rank 0, bfloat16 on rank 1"),
+        ("chunk=4096", "chunk_bytes differs: 1048576 on rank 0, 4096 on rank 1"),
+        ("accumulated=2", "accumulated differs: 1 on rank 0, 2 on rank 1"),
+    ],
+)
+def test_what_has_to_be_equal_is_compared_at_the_start(
+    plain: pathlib.Path, tmp_path: pathlib.Path, option: str, message: str
+) -> None:
+    """Ranks would wait for each other, or add up other elements."""
+    done = mpiexec(2, PROGRAM, plain, tmp_path, f"other_{option}", "steps=2")
+    assert done.returncode != 0
+    assert (done.stdout + done.stderr).count(message) == 2, done.stdout + done.stderr
 
 
 def test_the_norm_that_is_clipped_is_that_of_the_averaged_gradient(tmp_path: pathlib.Path) -> None:

@@ -16,6 +16,8 @@ from layers import Layers, described, session_of, train
 from legacy_models import WEIGHTS, mlp, parameters, weights
 from ortrain import SessionOptions, _ortrain
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("mpi4py")
 PROGRAM = pathlib.Path(__file__).parent / "train_layers.py"
 Array = np.ndarray[Any, Any]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from modules import Alone, batches, write_artifacts
 from ortrain import OrtValue, RunOptions, _ortrain
-from ortrain._support import StepSignature, to_writable
+from ortrain._support.signatures import StepSignature
+from ortrain._support.values import to_writable
 from ortrain.distributed.wire import Chunks, narrow, widen
 
 

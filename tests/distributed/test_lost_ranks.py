@@ -13,6 +13,8 @@ import pytest
 from launch import mpiexec
 from modules import Alone, write_artifacts
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("mpi4py")
 PROGRAM = pathlib.Path(__file__).parent / "lose_a_rank.py"
 TIMEOUT = 4.0

@@ -8,6 +8,8 @@ import pathlib
 import pytest
 from launch import mpiexec, run
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("mpi4py")
 PROGRAM = pathlib.Path(__file__).parent / "refuse.py"
 PIPELINE = {"pipeline_parallel_size": 2}
@@ -43,6 +45,10 @@ CASES = [
     (
         {**DATA, "of rank 1": {"gradient_accumulation_steps": 2}},
         "gradient_accumulation_steps differs: 1 on rank 0, 2 on rank 1",
+    ),
+    (
+        {**DATA, "wire of rank 1": "bfloat16"},
+        "ortrain.gradient_type differs: float32 on rank 0, bfloat16 on rank 1",
     ),
     ({**DATA, "bound": {"inputs": ["x", "y"], "outputs": ["loss"]}}, "Missing Input: Learning_Rate"),
     ({**DATA, "bound": {"inputs": ["x"], "outputs": []}}, "no output is bound"),

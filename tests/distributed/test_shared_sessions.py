@@ -14,6 +14,8 @@ from launch import run
 from legacy_models import WEIGHTS, Reference, adam, batch, gradients, sgd, weights
 from sessions import Settings, session_of, train
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("mpi4py")
 PROGRAM = pathlib.Path(__file__).parent / "train_session.py"
 DATA = {"allreduce_post_accumulation": True}

@@ -12,13 +12,14 @@ import sys
 
 from layers import Layers, session_of, train
 from mpi4py import MPI
-from ortrain.distributed import LostRankError, gather_state, horizontal
+from ortrain.distributed import LostRankError, gather_state
+from ortrain.legacy import training_session
 
 out, settings = pathlib.Path(sys.argv[1]), Layers(**json.loads(sys.argv[2]))
 comm = MPI.COMM_WORLD
 settings.members.update(world_rank=comm.rank, world_size=comm.size)
 if settings.unlike:  # what comparing the models would miss
-    horizontal.expect_same_model = lambda *_: None
+    training_session.expect_same_model = lambda *_: None
 session = session_of(settings)
 if settings.load:
     session.load_state(pickle.loads(pathlib.Path(settings.load).read_bytes()))

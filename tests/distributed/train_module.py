@@ -34,6 +34,10 @@ module = Module(
 optimizer = Optimizer(artifacts / "optimizer_model.onnx", module)
 steps, accumulated = int(options.get("steps", 20)), int(options.get("accumulated", 1))
 first = dict(state.properties).get("step", 0)
+for option in ("wire", "chunk", "accumulated"):  # of the last rank alone
+    if comm.rank == comm.size - 1 and f"other_{option}" in options:
+        options[option] = options[f"other_{option}"]
+        accumulated = int(options.get("accumulated", 1))
 parallel = DataParallel(
     module, optimizer, comm,
     accumulated=accumulated if options.get("overlap", "1") == "1" else None,

@@ -26,14 +26,14 @@ STEPS = [
         "ortrain demo --out demo --epochs 6",
     ),
     (
-        "Now her own pictures. She has scanned digits that she wrote, one folder per digit, but her scanner turns every page "
-        "by a quarter turn: `pictures/0/000.png` to `pictures/9/...`. The digits in the demo stand upright. How well does "
+        "Now her own pictures. She has scanned digits that she wrote, one folder per digit, but her scanner rotates every "
+        "page by 90 degrees: `pictures/0/000.png` to `pictures/9/...`. The digits of the demo are upright. How well does "
         "the model of the demo read hers? She makes artifacts from it and evaluates them.",
         "ortrain artifacts demo/digits.onnx --loss cross_entropy --out mine",
     ),
     ("", "ortrain evaluate mine --data pictures --metric accuracy --threads 1"),
     (
-        "Hardly at all. She trains it on her pictures, of which a quarter is held out.",
+        "Hardly at all. She trains it on her pictures and holds out a quarter of them.",
         "ortrain train mine --data pictures --validation 0.25 --epochs 12 --metric accuracy --lr 3e-3 --threads 1",
     ),
     ("She writes the model that her app will run, and looks at it.", "ortrain export mine mine.onnx"),
@@ -78,10 +78,11 @@ def run(command: str, folder: Path) -> str:
 
 def record() -> str:
     """Run the session and return the page."""
-    parts = [
-        "# A first session\n\nWhat a newcomer types and sees, from the demo to a model trained on their own folder of images. "
-        "`tests/docs/newcomer.py` has\nwritten this page by running the commands.\n"
-    ]
+    intro = (
+        "The commands of a newcomer and their output, from the demo to a model trained on a folder of images. "
+        "`tests/docs/newcomer.py` runs the commands and writes this page."
+    )
+    parts = [f"# A first session\n\n{_wrapped(intro)}\n"]
     with tempfile.TemporaryDirectory() as name:
         make_pictures(Path(name) / "pictures")
         for prose, command in STEPS:

@@ -26,8 +26,18 @@ import pytest
 from languages import COMPILERS, ROOT, Missing, skip_or_fail
 from ortrain import artifacts
 
+from codegen.render import render_pages
+from codegen.spec.check import load
+from codegen.write import write_pages
+
 HERE = Path(__file__).resolve().parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/reference").glob("*.md")),
+    *sorted((ROOT / "bindings").glob("*/README.md")),
+]
 BLOCK = re.compile(r"^```python test\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"^```(c|cpp|csharp|objc|swift) test\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -186,8 +196,23 @@ def test_programs_of_the_pages_train(page, line, language, source, workplace):
     assert "artifacts/checkpoint" in wrong.stderr
 
 
+@pytest.fixture(scope="module")
+def api_pages(tmp_path_factory):
+    """The pages of docs/reference/api, which are rendered with the site."""
+    folder = tmp_path_factory.mktemp("api")
+    write_pages(render_pages(load(ROOT / "spec")), folder)
+    return folder
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page):
+def test_links_lead_somewhere(page, api_pages):
     prose = FENCED.sub("", page.read_text(encoding="utf-8"))  # code can look like a link: f[x](y)
-    missing = [link for link in LINK.findall(prose) if not (page.parent / link).exists()]
+    missing = []
+    for link in LINK.findall(prose):
+        target = (page.parent / link).resolve()
+        if target.parent == ROOT / "docs/reference/api":
+            assert page.is_relative_to(ROOT / "docs"), f"{link} exists on the site alone"
+            target = api_pages / target.name
+        if not target.exists():
+            missing.append(link)
     assert not missing

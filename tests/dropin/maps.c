@@ -1,54 +1,8 @@
 // Maps: made of tensors, given to models, and returned by them. Arguments: the library, a folder of models.
-#include "program.h"
+#include "print_value.h"
 
 static OrtEnv* env;
 static OrtAllocator* allocator;
-
-static void print_tensor(const OrtValue* value) {
-  OrtTensorTypeAndShapeInfo* info = NULL;
-  int type = 0;
-  size_t count = 0, rank = 0;
-  OK(ort->GetTensorTypeAndShape(value, &info));
-  OK(ort->GetTensorElementType(info, &type));
-  OK(ort->GetTensorShapeElementCount(info, &count));
-  OK(ort->GetDimensionsCount(info, &rank));
-  ort->ReleaseTensorTypeAndShapeInfo(info);
-  printf("  type %d, rank %zu:", type, rank);
-  void* data = NULL;
-  if (type != 8) OK(ort->GetTensorMutableData((OrtValue*)value, &data));
-  for (size_t i = 0; i < count; ++i) {
-    if (type == 1) printf(" %g", ((float*)data)[i]);
-    if (type == 7) printf(" %d", (int)((int64_t*)data)[i]);
-    if (type == 8) {
-      char text[64] = {0};
-      size_t length = 0;
-      OK(ort->GetStringTensorElementLength(value, i, &length));
-      OK(ort->GetStringTensorElement(value, length, i, text));
-      printf(" %s", text);
-    }
-  }
-  printf("\n");
-}
-
-static void print_value(const OrtValue* value) {
-  int kind = 0;
-  OK(ort->GetValueType(value, &kind));
-  if (kind == 1) {
-    print_tensor(value);
-    return;
-  }
-  size_t count = 0;
-  OK(ort->GetValueCount(value, &count));
-  printf(" kind %d of %zu\n", kind, count);
-  for (size_t i = 0; i < count; ++i) {
-    OrtValue* part = NULL;
-    OK(ort->GetValue(value, (int)i, allocator, &part));
-    print_value(part);
-    ort->ReleaseValue(part);
-  }
-  OrtValue* part = NULL;
-  if (kind == 3) CODE(ort->GetValue(value, 99, allocator, &part));
-}
 
 static void print_type(OrtTypeInfo* info) {
   int kind = 0;
@@ -112,7 +66,7 @@ static void run(const char* folder, const char* name, OrtValue* x) {
   printf("run: code %d\n", code_of(ort->Run(session, NULL, (const char*[]){"x"}, (const OrtValue*[]){x}, 1,
                                             (const char*[]){"y"}, 1, &y)));
   ort->ReleaseSession(session);
-  if (y) print_value(y);
+  if (y) print_value(y, allocator);
   ort->ReleaseValue(y);
 }
 
@@ -126,7 +80,7 @@ int main(int count, char** arguments) {
   const int64_t three = 3, indices[] = {2, 0, 1}, rows[] = {2, 3};
   OrtValue *keys = strings(names, 3), *values = numbers(weights, sizeof weights, &three, 1, 1), *map = NULL;
   OK(ort->CreateValue((const OrtValue*[]){keys, values}, 2, 3, &map));
-  print_value(map);
+  print_value(map, allocator);
   OrtTypeInfo* info = NULL;
   OK(ort->GetTypeInfo(map, &info));
   print_type(info);

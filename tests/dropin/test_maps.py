@@ -37,5 +37,5 @@ def test_maps_are_made_taken_and_returned_as_in_onnxruntime(tmp_path: Path) -> N
     numbered = helper.make_sequence_type_proto(map_of(integer, real))
     save(tmp_path, "zip_integers", make("ZipMap", classlabels_int64s=[5, 3, 4]), rows, numbered)
     printed = both.run_on_both(both.compile_program(tmp_path, "maps.c", "maps"), tmp_path)
-    assert "  type 8, rank 1: apple fig pear" in printed
-    assert "  type 1, rank 1: 0.7 0.2 0.1" in printed
+    assert "  type 8, shape 3: apple fig pear" in printed
+    assert "  type 1, shape 3: 0.7 0.2 0.1" in printed

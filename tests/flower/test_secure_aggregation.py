@@ -145,8 +145,18 @@ def test_a_strategy_that_sends_more_than_parameters_is_refused(folder, tmp_path)
         run(folder, tmp_path, Scaffold(**QUIET), True)
 
 
-def test_more_rows_than_the_protocol_can_weigh_are_refused(folder, tmp_path):
-    rows = max(len(task.shard(number)[1]) for number in range(task.CLIENTS))
-    run(folder, tmp_path, FedAvg(**QUIET), True, rounds=1, max_weight=float(rows))
-    with pytest.raises(ValueError, match=f"a client has used {rows} rows, .* max_weight={rows - 1}, "):
-        run(folder, tmp_path, FedAvg(**QUIET), True, rounds=1, max_weight=float(rows - 1))
+def test_a_client_with_more_rows_than_the_protocol_can_weigh_is_left_out(folder, tmp_path):
+    """The sum of the masked parameters would be wrong."""
+    counts = [len(task.shard(number)[1]) for number in range(task.CLIENTS)]
+    rows = max(counts)
+    whole, _ = run(folder, tmp_path / "whole", FedAvg(**QUIET), True, rounds=1, max_weight=float(rows))
+    assert whole[1]["left_out"] == {}
+    rounds, _ = run(folder, tmp_path / "one", FedAvg(**QUIET), True, rounds=1, max_weight=float(rows - 1))
+    assert set(rounds[1]["left_out"]) == {
+        str(node) for node, count in enumerate(counts, start=1) if count == rows
+    }
+    [reason, *_] = rounds[1]["left_out"].values()
+    assert (
+        f"expected a whole number from 1 to {rows - 1}, found {rows}; the highest number is the max_weight"
+        in reason
+    )

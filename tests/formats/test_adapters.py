@@ -85,6 +85,35 @@ def test_a_run_takes_the_tensors_of_an_adapter() -> None:
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], x)
 
 
+@pytest.mark.parametrize("has_defaults", [False, True])
+def test_a_dimension_of_0_takes_an_adapter_of_any_rank(has_defaults: bool, tmp_path: Path) -> None:
+    """Models of low-rank adapters are exported without elements, which they then have by default."""
+    info = helper.make_tensor_value_info
+    shapes = {"a": [4, 0], "b": [0, 4]}
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "a"], ["h"]), helper.make_node("MatMul", ["h", "b"], ["y"])],
+        "graph",
+        [info("x", TensorProto.FLOAT, [1, 4]), *(info(n, TensorProto.FLOAT, s) for n, s in shapes.items())],
+        [info("y", TensorProto.FLOAT, [1, 4])],
+        [numpy_helper.from_array(np.zeros(s, np.float32), n) for n, s in shapes.items() if has_defaults],
+        value_info=[info("h", TensorProto.FLOAT, [1, 0])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = InferenceSession(model.SerializeToString())
+    x = np.arange(4, dtype=np.float32).reshape(1, 4)
+    for rank in (2, 3, 2):
+        a = np.arange(4 * rank, dtype=np.float32).reshape(4, rank)
+        adapter_of({"a": a, "b": a.T.copy()}).export_adapter(tmp_path / "adapter")
+        [y] = session.run(None, {"x": x}, with_adapter(tmp_path / "adapter"))
+        np.testing.assert_allclose(y, x @ a @ a.T)
+    if has_defaults:
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.zeros((1, 4)))
+    wrong = {"a": np.zeros((3, 2), np.float32), "b": np.zeros((2, 4), np.float32)}
+    adapter_of(wrong).export_adapter(tmp_path / "wrong")
+    with pytest.raises(ValueError, match=r"'a'.*dimension 0 differs"):
+        session.run(None, {"x": x}, with_adapter(tmp_path / "wrong"))
+
+
 def test_onnxruntime_reads_an_adapter_written_here(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="it is the oracle")
     values = {"w": np.float32([0.5, -3]), "ids": np.array([[7, 8]]),

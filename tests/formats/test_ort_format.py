@@ -21,7 +21,7 @@ from ortrain import (
     SessionOptions,
     artifacts,
 )
-from ortrain._model_files import in_ort_format, is_ort_format, load_model
+from ortrain._files.models import in_ort_format, is_ort_format, load_model
 from ortrain.api import CheckpointState, Module, Optimizer
 from recorded import Fixture
 
@@ -133,6 +133,7 @@ def small_cases() -> list[cases.Case]:
     return [case for case in found if case.model.ByteSize() < 20_000 and not case.draws]
 
 
+@pytest.mark.thorough
 def test_onnxruntime_runs_the_cases_of_onnx_in_our_format() -> None:
     """Wherever it runs the ONNX file, it runs the same model in ORT format, with the same results."""
     onnxruntime = pytest.importorskip("onnxruntime", reason="it is the oracle")
@@ -290,7 +291,7 @@ def test_nothing_is_written_if_a_model_cannot_be_in_ort_format(
     def refuse(model: bytes) -> bytes:
         raise NotImplementedError("no such format")
 
-    monkeypatch.setattr("ortrain._model_files.in_ort_format", refuse)
+    monkeypatch.setattr("ortrain.artifacts.generation.in_ort_format", refuse)
     with pytest.raises(NotImplementedError, match="no such format"):
         generate(mlp, tmp_path / "made", ort_format=True)
     assert not (tmp_path / "made").exists()

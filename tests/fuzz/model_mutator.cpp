@@ -236,6 +236,29 @@ std::string mutated_text(const std::string& text, const Parts& parts, Random& ra
   }
 }
 
+// Changes that matter to lists of axes, such as a permutation: the order, duplicates, and axes that are
+// counted from the end or just outside. The length stays.
+void mutate_axes(google::protobuf::RepeatedField<int64_t>& axes, Random& random) {
+  const auto n = static_cast<size_t>(axes.size());
+  const auto first = static_cast<int>(below(random, n)), second = static_cast<int>(below(random, n));
+  switch (below(random, 5)) {
+    case 0:
+      axes.SwapElements(first, second);
+      break;
+    case 1:
+      axes.Set(first, axes.Get(second));
+      break;
+    case 2:
+      axes.Set(first, static_cast<int64_t>(below(random, n)));
+      break;
+    case 3:
+      axes.Set(first, static_cast<int64_t>(below(random, n)) - static_cast<int64_t>(n));
+      break;
+    default:
+      axes.Set(first, one_in(random, 2) ? interesting_integer(random) : static_cast<int64_t>(n));
+  }
+}
+
 void mutate_attribute(onnx::AttributeProto& attribute, const Parts& parts, Random& random) {
   using Type = onnx::AttributeProto;
   if (one_in(random, 8)) {  // says another kind than it holds, or holds another
@@ -258,7 +281,10 @@ void mutate_attribute(onnx::AttributeProto& attribute, const Parts& parts, Rando
       attribute.set_s(mutated_text(attribute.s(), parts, random));
       break;
     case Type::INTS:
-      mutate_list(*attribute.mutable_ints(), random, [&] { return interesting_integer(random); });
+      if (attribute.ints_size() > 0 && one_in(random, 2))
+        mutate_axes(*attribute.mutable_ints(), random);
+      else
+        mutate_list(*attribute.mutable_ints(), random, [&] { return interesting_integer(random); });
       break;
     case Type::FLOATS:
       mutate_list(*attribute.mutable_floats(), random,

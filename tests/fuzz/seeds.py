@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from tests.conformance import cases
 
@@ -59,6 +59,65 @@ def stored_models() -> Iterator[tuple[str, bytes]]:
     for path in sorted(TESTS.rglob("*.onnx")):
         if path.stat().st_size <= 4 * LARGEST:
             yield "-".join(path.relative_to(TESTS).with_suffix("").parts), path.read_bytes()
+
+
+def neighbours(graph: GraphProto, start: int, before: int, after: int) -> list[NodeProto]:
+    """Return node ``start`` with the nearest nodes that it needs, and the nearest that need it, in order."""
+    maker = {name: n for n, node in enumerate(graph.node) for name in node.output if name}
+    found = {start}
+    reached = [start]
+    for n in reached:  # grows
+        for name in graph.node[n].input:
+            if name in maker and maker[name] not in found and len(found) <= before:
+                found.add(maker[name])
+                reached.append(maker[name])
+    made = set(graph.node[start].output)
+    for n in range(start + 1, len(graph.node)):
+        if after > 0 and made.intersection(graph.node[n].input):
+            found.add(n)
+            made.update(graph.node[n].output)
+            after -= 1
+    return [graph.node[n] for n in sorted(found)]
+
+
+def part(model: ModelProto, nodes: list[NodeProto]) -> ModelProto | None:
+    """Return a model of these nodes, whose inputs are what they need; None if a type is not known."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    known: dict[str, ValueInfoProto] = {v.name: v for v in (*graph.input, *graph.value_info, *graph.output)}
+    small = {}
+    for tensor in graph.initializer:
+        known[tensor.name] = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        if tensor.ByteSize() <= LARGEST // 16 and tensor.data_location != TensorProto.EXTERNAL:
+            small[tensor.name] = tensor
+    made = {name for node in nodes for name in node.output}
+    read = list(dict.fromkeys(name for node in nodes for name in node.input if name))
+    given = [name for name in read if name not in made and name not in small]
+    results = [name for node in nodes for name in node.output if name and name not in read]
+    if any(name not in known for name in (*given, *results)):
+        return None
+    body = helper.make_graph(
+        nodes,
+        "part",
+        [known[name] for name in given],
+        [known[name] for name in results],
+        [small[name] for name in read if name in small],
+    )
+    return helper.make_model(body, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+def attention() -> Iterator[tuple[str, ModelProto]]:
+    """Yield the first attention of each exported model that has one, with its name."""
+    for path in sorted(
+        [*(TESTS / "models" / "data").rglob("*.onnx"), *(TESTS / "data" / "exports").rglob("*.onnx")]
+    ):
+        model = onnx.load(path, load_external_data=False)
+        if any(node.domain for node in model.graph.node) or model.functions:
+            continue
+        softmax = [n for n, node in enumerate(model.graph.node) if node.op_type == "Softmax"]
+        if softmax:
+            made = part(model, neighbours(model.graph, softmax[0], 24, 8))
+            if made is not None and made.ByteSize() <= 4 * LARGEST:
+                yield "-".join(path.relative_to(TESTS).with_suffix("").parts), made
 
 
 def inference(case: cases.Case) -> bytes:
@@ -115,6 +174,11 @@ def seeds() -> Iterator[tuple[str, str, bytes]]:
         if made is not None:
             yield "gradient", name, made
         yield "inference", name, message((1, data), (3, 1))
+    for name, model in attention():
+        yield "inference", name, message((1, model.SerializeToString()), (3, 1))
+        made = gradient(model)
+        if made is not None:
+            yield "gradient", name, made
     for case in conformance():
         yield "reader", case.name, case.model.SerializeToString()
         yield "inference", case.name, inference(case)

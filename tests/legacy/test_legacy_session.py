@@ -609,6 +609,15 @@ def test_the_inner_class(tmp_path: pathlib.Path) -> None:
     assert inner.get_partition_info_map() == {}
     inner.load_state({"W1": np.zeros((4, 16), np.float32)}, True)
     assert not inner.get_state()["W1"].any()
-    inner.run(["loss"], feed(batch()))
+    assert [entry.name for entry in inner.inputs_meta] == [*feed(batch())]
+    assert inner.outputs_meta[0].name == "loss"
+    assert inner.overridable_initializers == []
+    assert inner.model_meta.graph_name == ortrain.InferenceSession(mlp()).get_modelmeta().graph_name
+    assert inner.get_profiling_start_time_ns == 0
+    assert inner.end_profiling() == ""
+    [before] = inner.run(["loss"], feed(batch()))
+    values = {n: ortrain.OrtValue.ortvalue_from_numpy(np.asarray(v)) for n, v in feed(batch()).items()}
+    [after] = inner.run_with_ort_values(["loss"], values)
+    assert after.numpy() < before
     assert inner.finalize() is None  # type: ignore[func-returns-value]
     assert rate().shape == (1,)

@@ -112,6 +112,7 @@ class Export:
     def session(self) -> tuple[CheckpointState, Module, Optimizer]:
         state = CheckpointState.load_checkpoint(self.folder / "checkpoint")
         module = Module(self.folder / "training_model.onnx", state, self.folder / "eval_model.onnx")
+        self.initializers |= {key: parameter.data for key, parameter in state.parameters}
         return state, module, Optimizer(self.folder / "optimizer_model.onnx", module)
 
     def gradients(self, found: dict[str, Array]) -> dict[str, Array]:

@@ -243,7 +243,9 @@ def test_the_parameters_of_pytorch_are_trained_by_default(
 ) -> None:
     case = Export(architecture, export, tmp_path)
     report = case.make_artifacts(by_default=True)
-    assert set(report.trained) == {*case.parameters, *FROZEN_IN_PYTORCH.get(architecture, ())}
+    tied = {change.initializer for change in report.changes if change.kind is artifacts.ChangeKind.TIED}
+    assert tied == ({"val_137"} if (architecture, export) == ("gpt2", "dynamo_20") else set())  # the head
+    assert set(report.trained) == {*case.parameters, *FROZEN_IN_PYTORCH.get(architecture, ())} - tied
     assert not set(report.trained) & {*case.about["statistics"]}
     module, optimizer, _ = case.session()
     losses = []

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from codegen.languages.objc import Language
 from codegen.languages.swift import Language as Swift
-from codegen.render import render
+from codegen.render import render, render_pages
 from codegen.spec.check import load
 from codegen.write import write
 
@@ -392,7 +392,7 @@ def test_new_calls_become_methods(extended):
     found = {declaration for methods in classes for own in methods.values() for declaration in own}
     for declaration in re.findall(r"^- .*?;", EXPECTED, re.DOTALL | re.MULTILINE):
         assert plain(declaration) in found
-    page = (extended / "docs/reference/objc.md").read_text()
+    page = render_pages(load(extended / "spec"))["objc.md"]
     assert "-[ORTCheckpoint getBytesWithError:]" in page
     assert "func getBytes() throws -> Data" in page
 

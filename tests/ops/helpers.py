@@ -22,12 +22,11 @@ import gradient_coverage as coverage
 import numpy as np
 import onnx
 import pytest
-from differences import central_differences
-from models import check_model, check_model_gradient, model_of  # noqa: F401
+from models import check_model, check_model_gradient, differences_of, model_of  # noqa: F401
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from runner import gradient_model, run_in_turn, run_model  # noqa: F401
+from runner import gradient_model, repeatable, run_in_turn, run_model  # noqa: F401
 
 Array = NDArray[Any]
 
@@ -204,7 +203,7 @@ def check_gradient(
     rtol: float = 1e-5,
     step: float = 1e-5,
     constants: Collection[int] = (),
-    always_second: bool = False,
+    second_order: bool | None = None,
 ) -> dict[int, Array]:
     """Compares the gradient of a weighted sum of the outputs with central finite differences, all in double.
 
@@ -221,8 +220,8 @@ def check_gradient(
     step
         Half the distance of the two points of a difference, in units of the input. Operators that return float for any
         input type need a larger step and tolerance.
-    always_second
-        Whether the second derivative is compared even where that of enough other cases of the operator has been.
+    second_order
+        Whether the second derivative is compared; by default where that of few other cases of the operator has been.
 
     Returns
     -------
@@ -255,12 +254,10 @@ def check_gradient(
     feeds = _feeds(model, arrays)
     computed = run_model(backward, feeds)
 
+    numerics = differences_of(forward, feeds, [f"x{i}" for i in wrt], step=step)
     gradients = {}
-    for i in wrt:
+    for i, numeric in zip(wrt, numerics, strict=True):
         x = feeds[f"x{i}"]
-        numeric = central_differences(
-            lambda moved, name=f"x{i}": float(run_model(forward, {**feeds, name: moved})["loss"]), x, step
-        )
         found = np.asarray(computed[f"x{i}_grad"])
         assert found.shape == x.shape, (
             f"{op}: the gradient of input {i} has shape {found.shape}, expected {x.shape}"
@@ -274,7 +271,7 @@ def check_gradient(
         )
         gradients[i] = found
     second = None
-    if always_second or coverage.of(op).second[op.opset] < _MOST_SECOND:
+    if second_order or (second_order is None and coverage.of(op).second[op.opset] < _MOST_SECOND):
         curved = _with_loss(op, arrays, constants, shapes, floats, curved=True).SerializeToString()
         second = _check_second_order(op, curved, [f"x{i}" for i in wrt], feeds, 10 * rtol, step)
     arguments = {"wrt": wrt, "outputs": outputs, "rtol": rtol, "step": step, "constants": constants}
@@ -380,19 +377,20 @@ def _check_second_order(
         (node.domain, node.op_type) for node in model.graph.node if node.name.startswith("under_test_Grad")
     }
     computed = run_model(second, feeds)
-    for seed in range(3):
-        directions = {name: uniform(*feeds[name].shape, low=-1, high=1, seed=20 + seed) for name in names}
-        losses = []
-        for sign in (1, -1):
-            moved = {name: feeds[name] + sign * step * directions[name] for name in names}
-            losses.append(float(run_model(first, {**feeds, **moved})["second_loss"]))
-        numeric = (losses[0] - losses[1]) / (2 * step)
-        parts = [computed[f"{name}_grad"] * directions[name] for name in names]
-        scale = max(sum(float(np.abs(part).sum()) for part in parts), 1e-3)
-        total = sum(float(part.sum()) for part in parts)
-        assert abs(total - numeric) <= rtol * scale, (
-            f"{op}: the second derivative along direction {seed} is {total}, finite differences give {numeric}"
-        )
+    with repeatable(first) as run_first:
+        for seed in range(3):
+            directions = {name: uniform(*feeds[name].shape, low=-1, high=1, seed=20 + seed) for name in names}
+            losses = []
+            for sign in (1, -1):
+                moved = {name: feeds[name] + sign * step * directions[name] for name in names}
+                losses.append(float(run_first({**feeds, **moved})["second_loss"]))
+            numeric = (losses[0] - losses[1]) / (2 * step)
+            parts = [computed[f"{name}_grad"] * directions[name] for name in names]
+            scale = max(sum(float(np.abs(part).sum()) for part in parts), 1e-3)
+            total = sum(float(part.sum()) for part in parts)
+            assert abs(total - numeric) <= rtol * scale, (
+                f"{op}: the second derivative along direction {seed} is {total}, finite differences give {numeric}"
+            )
     coverage.note_in_gradient(own)
     return set()
 

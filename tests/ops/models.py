@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import gradient_coverage as coverage
 import numpy as np
@@ -10,7 +10,7 @@ import onnx
 import onnx.parser
 from differences import central_differences
 from onnx.reference import ReferenceEvaluator
-from runner import Array, gradient_model, run_in_turn, run_model
+from runner import Array, gradient_model, repeatable, run_in_turn, run_model
 
 
 def model_of(text: str) -> bytes:
@@ -44,6 +44,35 @@ def check_model(
     return found
 
 
+def differences_of(
+    model: bytes,
+    feeds: Mapping[str, Array],
+    names: Sequence[str],
+    loss: str = "loss",
+    step: float = 1e-5,
+    places: Callable[[Array], Iterable[tuple[int, ...]]] | None = None,
+) -> list[Array]:
+    """The gradients of a model's loss by central differences.
+
+    Parameters
+    ----------
+    names
+        The inputs whose gradients are wanted.
+    places
+        The elements of an input that are moved; all by default.
+    """
+    with repeatable(model) as run:
+        return [
+            central_differences(
+                lambda moved, name=name: float(run({**feeds, name: moved})[loss]),
+                np.asarray(feeds[name]),
+                step,
+                places and places(feeds[name]),
+            )
+            for name in names
+        ]
+
+
 def check_model_gradient(
     text: str,
     feeds: Mapping[str, Array],
@@ -66,13 +95,10 @@ def check_model_gradient(
     """
     forward = model_of(text)
     computed = run_model(gradient_model(forward, list(wrt), loss), feeds)
+    numerics = differences_of(forward, feeds, wrt, loss, step)
     gradients = {}
-    for name in wrt:
+    for name, numeric in zip(wrt, numerics, strict=True):
         x = np.asarray(feeds[name])
-        assert x.dtype == np.float64, name
-        numeric = central_differences(
-            lambda moved, name=name: float(run_model(forward, {**feeds, name: moved})[loss]), x, step
-        )
         found = np.asarray(computed[f"{name}_grad"])
         assert found.shape == x.shape, f"gradient of {name}: shape {found.shape}, expected {x.shape}"
         largest = float(np.abs(numeric).max(initial=0.0))

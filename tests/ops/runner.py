@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import csv
 import ctypes
+import functools
+import os
 import pathlib
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import ortrain
+import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 Array = NDArray[Any]
 
@@ -45,13 +50,18 @@ class _ApiBase(ctypes.Structure):
 _LIBRARY.OrtGetApiBase.restype = ctypes.POINTER(_ApiBase)
 _LIBRARY.OrtrainGetApi.restype = ctypes.c_void_p
 _ORT = _LIBRARY.OrtGetApiBase().contents.GetApi(_API_VERSION)
-_ORTRAIN = _LIBRARY.OrtrainGetApi(1)
+_ORTRAIN = _LIBRARY.OrtrainGetApi(2)
+
+
+@functools.cache
+def _function(table: int, slot: int, result: Any, kinds: tuple[Any, ...]) -> Any:
+    address = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))[slot]
+    return ctypes.CFUNCTYPE(result, *kinds)(address)
 
 
 def _slot(table: int, slot: int, result: Any, *arguments: Any) -> Any:
-    address = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))[slot]
-    kinds = [type(a) if isinstance(a, ctypes._SimpleCData) else ctypes.c_void_p for a in arguments]
-    return ctypes.CFUNCTYPE(result, *kinds)(address)(*arguments)
+    kinds = tuple([type(a) if isinstance(a, ctypes._SimpleCData) else ctypes.c_void_p for a in arguments])
+    return _function(table, slot, result, kinds)(*arguments)
 
 
 def _plain(name: str, result: Any, *arguments: Any) -> Any:
@@ -91,10 +101,50 @@ for _kind, _handle in (("MemoryInfo", _MEMORY), ("SessionOptions", _OPTIONS), ("
     atexit.register(_plain, f"Release{_kind}", None, ctypes.c_void_p(_handle))
 
 
-def switch_passes(on: bool) -> None:
-    """Make later sessions run their passes, as they do by default, or none."""
-    level = _ENABLE_ALL if on else _DISABLE_ALL
-    _call("SetSessionGraphOptimizationLevel", _OPTIONS, ctypes.c_int(level))
+class _Passes:
+    """Whether sessions run their passes, and whether that made a difference."""
+
+    def __init__(self) -> None:
+        self.watched = False
+        self.changed = False
+        memory = (
+            "/dev/shm" if os.path.isdir("/dev/shm") else None
+        )  # files are written to the disk before they have a name
+        folder = tempfile.TemporaryDirectory(prefix="ortrain-ops-", dir=memory)
+        atexit.register(folder.cleanup)
+        self._rewritten = pathlib.Path(folder.name, "rewritten.onnx")
+        self._writing = _made("CreateSessionOptions")
+        atexit.register(_plain, "ReleaseSessionOptions", None, ctypes.c_void_p(self._writing))
+        _call("SetOptimizedModelFilePath", self._writing, str(self._rewritten).encode())
+
+    def switch(self, on: bool) -> None:
+        """Make later sessions run their passes, as they do by default, or none."""
+        _set_level(_OPTIONS, on)
+
+    def watch(self, on: bool) -> None:
+        """Set `changed` once a pass changes the graph of a session, if on."""
+        self.watched, self.changed = on, False
+
+    def note(self, model: bytes) -> None:
+        if self.watched and not self.changed:
+            self.changed = self._differ(model)
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - there is one of this class
+    def _differ(self, model: bytes) -> bool:
+        """Whether the graph that a session runs is another one with passes; true if that cannot be known."""
+        return self._graph(model, True) != self._graph(model, False)
+
+    def _graph(self, model: bytes, on: bool) -> bytes | object:
+        _set_level(self._writing, on)
+        try:
+            _plain("ReleaseSession", None, _load(model, self._writing))
+            return self._rewritten.read_bytes()
+        except RuntimeError:  # an invalid model, or one that cannot be written
+            return object()
+
+
+def _set_level(options: int, on: bool) -> None:
+    _call("SetSessionGraphOptimizationLevel", options, ctypes.c_int(_ENABLE_ALL if on else _DISABLE_ALL))
 
 
 def _taken(address: int) -> str:
@@ -103,10 +153,17 @@ def _taken(address: int) -> str:
     return text
 
 
-def _names(session: int, kind: str) -> list[str]:
+def _load(model: bytes, options: int) -> int:
+    return _made("CreateSessionFromArray", _ENV, model, _size(len(model)), options)
+
+
+passes = _Passes()
+
+
+def _output_names(session: int) -> list[str]:
     count = ctypes.c_size_t()
-    _call(f"SessionGet{kind}Count", session, ctypes.byref(count))
-    return [_taken(_made(f"SessionGet{kind}Name", session, _size(i), _ALLOCATOR)) for i in range(count.value)]
+    _call("SessionGetOutputCount", session, ctypes.byref(count))
+    return [_taken(_made("SessionGetOutputName", session, _size(i), _ALLOCATOR)) for i in range(count.value)]
 
 
 def _packed(array: Array) -> tuple[int, Array]:
@@ -165,43 +222,89 @@ def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dic
 
 def run_in_turn(model: bytes, feeds: Sequence[Mapping[str, Array]]) -> list[dict[str, Array]]:
     """Run a model once for each set of inputs, all in one session. See `run_model`."""
-    session = _made(
-        "CreateSessionFromArray",
-        _ENV,
-        ctypes.create_string_buffer(model, len(model)),
-        _size(len(model)),
-        _OPTIONS,
-    )
-    try:
-        return [_run(session, inputs) for inputs in feeds]
-    finally:
-        _plain("ReleaseSession", None, session)
+    with Session(model) as session:
+        return [session.run(inputs) for inputs in feeds]
 
 
-def _run(session: int, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    arrays = {name: np.require(array, requirements=["C", "ALIGNED"]) for name, array in inputs.items()}
-    memories = [_packed(array) for array in arrays.values()]
-    values = [
-        _value_of(kind, memory, array.shape)
-        for (kind, memory), array in zip(memories, arrays.values(), strict=True)
-    ]
-    try:
-        wanted = _names(session, "Output")
-        texts = [ctypes.create_string_buffer(n.encode()) for n in [*arrays, *wanted]]
-        pointers = [ctypes.cast(t, ctypes.c_void_p).value for t in texts]
-        outputs = (ctypes.c_void_p * len(wanted))()
-        _call(
-            "Run", session, None, (ctypes.c_void_p * max(len(values), 1))(*pointers[: len(values)]),
-            (ctypes.c_void_p * max(len(values), 1))(*values), _size(len(values)),
-            (ctypes.c_void_p * len(wanted))(*pointers[len(values) :]), _size(len(wanted)), outputs,
-        )  # fmt: skip
-        results = {name: _array_of(value) for name, value in zip(wanted, outputs, strict=True)}
-        for value in outputs:
-            _plain("ReleaseValue", None, value)
-        return results
-    finally:
-        for value in values:
-            _plain("ReleaseValue", None, value)
+#: Whether a run includes all files of tests/ops.
+WHOLE = pytest.StashKey[bool]()
+#: The operators, by domain and type, of the models that were loaded.
+LOADED: set[tuple[str, str]] = set()
+
+
+def _note_operators(graph: GraphProto) -> None:
+    for node in graph.node:
+        LOADED.add((node.domain, node.op_type))
+        for attribute in node.attribute:
+            _note_operators(attribute.g)
+
+
+class Session:
+    """A model that is loaded once and runs any number of times; used in a with statement.
+
+    Parameters
+    ----------
+    model
+        A serialized ONNX model.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        passes.note(model)
+        self._handle = _load(model, _OPTIONS)
+        _note_operators(ModelProto.FromString(model).graph)
+        self._outputs: list[str] | None = None
+        self._texts: dict[str, ctypes.Array[ctypes.c_char]] = {}
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _plain("ReleaseSession", None, self._handle)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return all outputs by name."""
+        if self._outputs is None:
+            self._outputs = _output_names(self._handle)
+        arrays = {name: np.require(array, requirements=["C", "ALIGNED"]) for name, array in inputs.items()}
+        memories = [_packed(array) for array in arrays.values()]
+        values = [
+            _value_of(kind, memory, array.shape)
+            for (kind, memory), array in zip(memories, arrays.values(), strict=True)
+        ]
+        try:
+            outputs = (ctypes.c_void_p * len(self._outputs))()
+            _call(
+                "Run", self._handle, None, self._pointers(arrays), (ctypes.c_void_p * max(len(values), 1))(*values),
+                _size(len(values)), self._pointers(self._outputs), _size(len(outputs)), outputs,
+            )  # fmt: skip
+            results = {name: _array_of(value) for name, value in zip(self._outputs, outputs, strict=True)}
+            for value in outputs:
+                _plain("ReleaseValue", None, value)
+            return results
+        finally:
+            for value in values:
+                _plain("ReleaseValue", None, value)
+
+    def _pointers(self, names: Iterable[str]) -> ctypes.Array[ctypes.c_void_p]:
+        texts = [self._texts.setdefault(n, ctypes.create_string_buffer(n.encode())) for n in names]
+        return (ctypes.c_void_p * max(len(texts), 1))(*map(ctypes.addressof, texts))
+
+
+_DRAWING = (b"Dropout", b"Random", b"Bernoulli", b"Multinomial")
+
+
+@contextlib.contextmanager
+def repeatable(model: bytes) -> Iterator[Callable[[Mapping[str, Array]], dict[str, Array]]]:
+    """A function that runs the model, and returns the same for the same inputs.
+
+    The runs of a session draw different random numbers; sessions draw the same ones. So a model that draws some is loaded
+    for each run.
+    """
+    if any(name in model for name in _DRAWING):
+        yield functools.partial(run_model, model)
+        return
+    with Session(model) as session:
+        yield session.run
 
 
 def gradient_model(model: bytes, values: Sequence[str], loss: str) -> bytes:

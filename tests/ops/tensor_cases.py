@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import cache
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import onnx
 from helpers import Array, Op, gradient_model, make_model, run_model, uniform
 from hypothesis import strategies as st
+from node_cases import node_cases
 from onnx import helper, numpy_helper
 
 TENSOR_TYPES = {
@@ -42,7 +42,6 @@ def pair(op_type: str, x: Array, *constants: Array | None, opset: int = 17, **at
 @cache
 def cases_of_one_node() -> list[Any]:
     """The node cases of the onnx package with one node, over tensors that NumPy can hold."""
-    from onnx.backend.test.case.node import collect_testcases
 
     def fits(case: Any) -> bool:
         nodes = case.model.graph.node
@@ -53,9 +52,7 @@ def cases_of_one_node() -> list[Any]:
             v.type.HasField("tensor_type") and v.type.tensor_type.elem_type in TENSOR_TYPES for v in values
         )
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return [case for case in collect_testcases(None) if fits(case)]
+    return [case for case in node_cases() if fits(case)]
 
 
 def onnx_cases(*types: str) -> list[Any]:

@@ -18,9 +18,9 @@ import numpy as np
 import onnx
 import pytest
 from helpers import Op, check_forward, run_model
+from node_cases import node_cases
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from onnx.backend.test.loader import load_model_tests
 from onnx.reference import ReferenceEvaluator
 from tensor_cases import ints
 
@@ -165,10 +165,8 @@ def _variants(case: Any) -> Iterator[Typed]:
                     yield Typed(case, tuple(positions), variable, name, opset)
 
 
-def _load() -> list[Typed]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the cases are computed with NumPy and may overflow
-        cases = [case for case in load_model_tests(kind="node") if _usable(case)]
+def _load() -> list[Any]:
+    cases = [case for case in node_cases() if _usable(case)]
     seen: dict[str, int] = {}
     chosen = []
     for case in cases:
@@ -176,7 +174,16 @@ def _load() -> list[Typed]:
         seen[operator] = seen.get(operator, 0) + 1
         if seen[operator] <= CASES_OF_AN_OPERATOR:
             chosen.extend(_variants(case))
-    return chosen
+    typed_before: set[tuple[str, ...]] = set()
+    return [pytest.param(typed, marks=_marks(typed, typed_before)) for typed in chosen]
+
+
+def _marks(typed: Typed, before: set[tuple[str, ...]]) -> list[pytest.MarkDecorator]:
+    """The first case of an operator with a type is run each time, those in other opsets or shapes with the thorough tests."""
+    kind = (typed.case.model.graph.node[0].op_type, typed.variable, typed.type)
+    known = kind in before
+    before.add(kind)
+    return [pytest.mark.thorough] if known else []
 
 
 def _converted(x: Array, name: str, operator: str, divisor: bool) -> Array:

@@ -625,7 +625,7 @@ int main(int argc, char** argv) {
   out_folder = argv[3];
   ort = OrtGetApiBase()->GetApi(ORT_API_VERSION);
   training = ort->GetTrainingApi(ORT_API_VERSION);
-  extension = OrtrainGetApi(1);
+  extension = OrtrainGetApi(ORTRAIN_API_VERSION);
   must(ort->CreateEnv(ORT_LOGGING_LEVEL_ERROR, "runner", &env));
   must(ort->GetAllocatorWithDefaultOptions(&allocator));
 

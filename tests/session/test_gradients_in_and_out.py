@@ -119,6 +119,24 @@ def test_the_optimizer_uses_what_was_written(session: Training) -> None:
     np.testing.assert_allclose(session.module.get_gradient_norm(), np.linalg.norm(flat(written)), rtol=1e-6)
 
 
+def test_gradients_are_zeros_from_the_session_to_its_first_step(tmp_path: pathlib.Path) -> None:
+    linear(tmp_path)
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    with pytest.raises(ortrain.OrtrainError, match="no session was created"):
+        _ = state.parameters["w"].grad
+    module = Module(tmp_path / "training_model.onnx", state)
+    for name in ("w", "b"):
+        parameter = state.parameters[name]
+        assert parameter.grad is not None
+        assert parameter.grad.dtype == parameter.data.dtype
+        np.testing.assert_array_equal(parameter.grad, np.zeros_like(parameter.data))
+    x, target = batch(1)
+    with pytest.raises(ValueError, match="dimension"):
+        module(x[:, :2], target)
+    module(x, target)
+    assert np.any(state.parameters["w"].grad)
+
+
 def test_a_gradient_is_assigned_by_name(session: Training) -> None:
     x, target = batch(2)
     session.loss(x, target)

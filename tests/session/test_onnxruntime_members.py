@@ -638,13 +638,11 @@ def test_runs_in_the_background(library: ModuleType) -> None:
 
 @BOTH
 def test_a_profile(library: ModuleType, tmp_path: pathlib.Path) -> None:
-    before = time.monotonic_ns()
+    before = time.time_ns()
     session = made(
         library, constant_bias(), enable_profiling=True, profile_file_prefix=str(tmp_path / "profile")
     )
-    assert session.get_profiling_start_time_ns() > 0
-    if library is ortrain:
-        assert before <= session.get_profiling_start_time_ns() <= time.monotonic_ns()
+    assert before <= session.get_profiling_start_time_ns() <= time.time_ns()
     for _ in range(3):
         session.run(None, {"x": np.ones((2, 3), np.float32)})
     path = pathlib.Path(session.end_profiling())

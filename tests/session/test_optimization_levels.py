@@ -63,7 +63,7 @@ def kernels(folder: pathlib.Path, level: Level | None) -> tuple[list[str], float
 
 
 def fused(types: list[str]) -> list[str]:
-    return [name for name in types if "Fused" in name or "AndSlope" in name]
+    return [name for name in types if "Fused" in name or "AndDerivative" in name]
 
 
 def test_nothing_is_rewritten_at_level_0(folder: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ import pathlib
 import re
 
 import pytest
+import yaml
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = ROOT / "core" / "src"
@@ -32,6 +33,11 @@ def includes(source: pathlib.Path) -> list[str]:
 
 def sources() -> list[pathlib.Path]:
     return sorted(path for path in SOURCES.rglob("*") if path.suffix in {".cpp", ".h"})
+
+
+def operators() -> list[pathlib.Path]:
+    """Return the sources of operators."""
+    return [path for path in sources() if "/ops/" in path.as_posix()]
 
 
 def arrows(depth: int) -> set[tuple[str, str]]:
@@ -98,6 +104,25 @@ def test_a_circle_is_found() -> None:
     assert circle({("a", "b"), ("b", "c"), ("a", "c")}) == []
 
 
+def test_only_one_source_needs_the_older_training_api() -> None:
+    # Builds with ORTRAIN_LEGACY=OFF leave out the folder and this source.
+    needing = {
+        path.relative_to(SOURCES).as_posix()
+        for path in sources()
+        if not path.is_relative_to(SOURCES / "legacy")
+        and any(i.startswith("legacy/") for i in includes(path))
+    }
+    assert needing == {"capi/legacy.cpp"}
+
+
+def test_the_spec_marks_the_calls_of_the_older_training_api() -> None:
+    calls = yaml.safe_load((ROOT / "spec" / "training_graph.yaml").read_text())["calls"]
+    marked = {call["name"] for call in calls if call.get("part") == "legacy" and call["core"] == "body"}
+    text = (SOURCES / "capi" / "legacy.cpp").read_text()
+    defined = re.findall(r"^void ([A-Z]\w+)\(", text, re.MULTILINE)
+    assert marked == {re.sub(r"(?<=.)([A-Z])", r"_\1", name).lower() for name in defined}
+
+
 def test_families_of_operators_share_what_is_common() -> None:
     across = set()
     for source in sorted((SOURCES / "ops").rglob("*")):
@@ -127,8 +152,8 @@ def test_headers_of_libraries_stay_in_the_folder_of_the_library() -> None:
 def test_operators_are_rules_without_vector_code() -> None:
     vectorized = [
         path.relative_to(SOURCES).as_posix()
-        for path in sorted((SOURCES / "ops").rglob("*"))
-        if path.suffix in {".cpp", ".h"} and re.search(r"hwy|HWY|-inl\.h|immintrin", path.read_text())
+        for path in operators()
+        if re.search(r"hwy|HWY|-inl\.h|immintrin", path.read_text())
     ]
     assert not vectorized, f"vector code belongs in backend/cpu: {vectorized}"
 
@@ -139,8 +164,7 @@ def test_rules_do_not_read_variants_out_of_an_operators_name() -> None:
     )
     found = [
         f"{path.relative_to(SOURCES)}: {line.strip()}"
-        for path in sorted((SOURCES / "ops").rglob("*"))
-        if path.suffix in {".cpp", ".h"}
+        for path in operators()
         for line in path.read_text().splitlines()
         if reads.search(line)
     ]

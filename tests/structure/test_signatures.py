@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime
 
-SOURCES = pathlib.Path(__file__).parents[2] / "core" / "src" / "ops"
+SOURCES = pathlib.Path(__file__).parents[2] / "core" / "src"
+FOLDERS = ("ops", "legacy/ops")
 BY_ONNX = {"kMl", '"ai.onnx.preview"', "kPreviewTraining"}  # domains whose operators ONNX describes
 UNLIMITED = 2147483647
 
@@ -29,7 +30,7 @@ def registrations(text: str) -> Iterator[str]:
 
 def test_operators_of_other_domains_state_their_signature() -> None:
     missing, seen = [], 0
-    for path in sorted(SOURCES.rglob("*.cpp")):
+    for path in sorted(path for folder in FOLDERS for path in (SOURCES / folder).rglob("*.cpp")):
         for entry in registrations(path.read_text()):
             domain = re.search(r"\.domain = ([^,]+),", entry)
             if domain is None or domain[1] in BY_ONNX:

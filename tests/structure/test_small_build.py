@@ -57,3 +57,8 @@ def test_operators_that_are_left_out_are_named_with_the_option_that_adds_them() 
     assert "Selu" in message
     assert "Mish" in message
     assert "Relu" not in message
+
+
+def test_calls_of_the_older_training_api_name_the_option_that_adds_it() -> None:
+    with pytest.raises(ortrain.NotImplementedInOrtrainError, match="ORTRAIN_LEGACY=ON"):
+        ortrain.TrainingSession(model("Relu"), ortrain.TrainingParameters())

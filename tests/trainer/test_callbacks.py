@@ -90,7 +90,7 @@ def test_early_stopping_counts_epochs_and_restores_the_best(folder):
 
 def test_a_value_that_is_not_there_is_named(folder):
     with pytest.raises(
-        ValueError, match="expected a value 'val_loss', found loss, learning_rate; give fit a valid"
+        ValueError, match="values loss, learning_rate as monitor, found 'val_loss'; give fit a valid"
     ):
         fit(folder, EarlyStopping())
 

@@ -46,6 +46,20 @@ def test_rows_become_batches(data):
     assert values(data, steps=1) == [[0, 1, 2, 3]]
 
 
+@pytest.mark.parametrize("data", [((X, X + 1), Y), ({"a": X, "b": X + 1}, Y), {"a": X, "b": X + 1, "y": Y}])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_pair_may_hold_several_inputs_and_the_target(data, batched):
+    inputs = Inputs(["a", "b", "y"], [np.dtype(np.float32), np.dtype(np.float32), np.dtype(np.int64)])
+    (found,) = source_of([data] if batched else data, inputs, 10, False, 0).batches(0, 0)
+    for array, expected in zip(found, (X, X + 1, Y), strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+def test_a_pair_of_a_dictionary_with_its_target_and_more_is_rejected():
+    with pytest.raises(TypeError, match=r"expected a NumPy array.* found dict"):
+        values(({"x": X, "y": Y}, Y))
+
+
 @pytest.mark.parametrize("data", [(X, Y), Table()])
 def test_the_order_depends_on_seed_and_epoch_only(data):
     first, second = (values(data, epoch, shuffle=True) for epoch in (0, 1))
@@ -114,7 +128,7 @@ def test_numbers_are_converted_if_none_is_lost():
         ((X,), r"expected 2 values \(x, y\), found 1"),
         ({"x": X}, "found no y among x"),
         ((X, Y[:3]), r"same number of rows, found x \(10, 2\), y \(3,\)"),
-        ((X, Y.astype(np.float32)), "input 'y': expected int64, found float32"),
+        ((X, Y + 0.5), "input 'y': expected int64, the numbers of classes, found float64 with 0.5 in row 0"),
         ((X[:0], Y[:0]), "at least one row"),
     ],
 )

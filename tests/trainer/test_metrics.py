@@ -91,5 +91,7 @@ def test_without_rows_there_is_no_value():
 
 def test_metrics_by_name():
     assert metric_of("top3").k == 3
-    with pytest.raises(ValueError, match="no metric 'acuracy'; known are accuracy, top5"):
+    with pytest.raises(
+        ValueError, match=r"no metric 'acuracy' \(did you mean 'accuracy'\?\); known are accuracy, top5"
+    ):
         metric_of("acuracy")

@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 import small
-from ortrain.sklearn import ONNXClassifier, ONNXRegressor
+from ortrain.sklearn import ONNXClassifier, ONNXRegressor, _network
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -125,3 +125,17 @@ def test_several_targets():
     regressor = ONNXRegressor(epochs=40, random_state=0).fit(rows, values)
     assert regressor.predict(rows).shape == (200, 2)
     assert regressor.score(rows, values) > 0.95
+
+
+def test_a_model_with_a_fixed_batch_takes_any_number_of_rows():
+    rows = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    classes = np.arange(50) % 3
+    free = _network(4, (5,), 3, seed=0)
+    fixed = onnx.ModelProto.FromString(free.SerializeToString())
+    for value in (fixed.graph.input[0], fixed.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_value = 2
+    found = [
+        ONNXClassifier(model, epochs=2, random_state=0).fit(rows, classes).predict_proba(rows[:7])
+        for model in (free, fixed)
+    ]
+    np.testing.assert_array_equal(found[0], found[1])

@@ -116,8 +116,11 @@ def test_a_picture_of_the_history(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"loss": "crossentropy"}, "no loss 'crossentropy'; known are cross_entropy"),
-        ({"optimizer": "adam"}, "no optimizer 'adam'; known are adamw, sgd"),
+        (
+            {"loss": "crossentropy"},
+            r"no loss 'crossentropy' \(did you mean 'cross_entropy'\?\); known are cross_entropy",
+        ),
+        ({"optimizer": "adam"}, r"no optimizer 'adam' \(did you mean 'adamw'\?\); known are adamw, sgd"),
         ({"metrics": ["f2"]}, "no metric 'f2'"),
         ({"schedule": "step"}, "expected constant, linear, cosine or a function"),
         ({"accumulate": 0}, "accumulate: expected 1 or more"),

@@ -127,7 +127,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>The value with its sign changed.</summary>
         /// <param name="value">The value.</param>
-        /// <returns>The result; NaN stays as it is.</returns>
+        /// <returns>The result; NaN remains NaN.</returns>
         public static BFloat16 Negate(BFloat16 value)
         {
             return IsNaN(value) ? value : new BFloat16((ushort)(value.value ^ SignBit));

@@ -27,7 +27,7 @@ namespace Microsoft.ML.OnnxRuntime
             GC.SuppressFinalize(this);
         }
 
-        /// <summary>Frees what the object owns.</summary>
+        /// <summary>Frees the values that the object owns.</summary>
         /// <param name="disposing">True when called by Dispose(), false when called by a finalizer.</param>
         protected virtual void Dispose(bool disposing)
         {

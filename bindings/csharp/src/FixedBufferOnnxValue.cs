@@ -11,7 +11,7 @@ namespace Microsoft.ML.OnnxRuntime
     /// Nothing is copied. As an input it gives a step what the memory holds at that moment, as an output it
     /// receives the result there. The memory is pinned until the value is disposed of.
     /// </remarks>
-    public class FixedBufferOnnxValue : IDisposable
+    public class FixedBufferOnnxValue : IDisposable, IRunValue
     {
         private readonly OrtValue value;
 
@@ -19,6 +19,8 @@ namespace Microsoft.ML.OnnxRuntime
         {
             this.value = value;
         }
+
+        OrtValueHandle IRunValue.Live => Live;
 
         /// <summary>The native value; throws if it was disposed of.</summary>
         internal OrtValueHandle Live
@@ -40,7 +42,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="value">A row-major DenseTensor.</param>
         /// <returns>The value.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="value"/> is null.</exception>
-        /// <exception cref="System.ArgumentException">When the tensor has no buffer of its own, or has its
+        /// <exception cref="System.ArgumentException">When the tensor does not own its buffer, or has its
         /// columns one after another.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when no tensor has elements of the
         /// type.</exception>
@@ -120,7 +122,7 @@ namespace Microsoft.ML.OnnxRuntime
             GC.SuppressFinalize(this);
         }
 
-        /// <summary>Frees what the object owns.</summary>
+        /// <summary>Frees the value that the object owns.</summary>
         /// <param name="disposing">True when called by Dispose(), false when called by a finalizer.</param>
         protected virtual void Dispose(bool disposing)
         {

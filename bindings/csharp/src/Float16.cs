@@ -140,7 +140,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>The value with its sign changed.</summary>
         /// <param name="value">The value.</param>
-        /// <returns>The result; NaN stays as it is.</returns>
+        /// <returns>The result; NaN remains NaN.</returns>
         public static Float16 Negate(Float16 value)
         {
             return IsNaN(value) ? value : new Float16((ushort)(value.value ^ SignBit));

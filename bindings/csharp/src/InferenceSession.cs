@@ -198,7 +198,7 @@ namespace Microsoft.ML.OnnxRuntime
             return new OrtIoBinding(Live);
         }
 
-        /// <summary>Runs the model on what is bound.</summary>
+        /// <summary>Runs the model on the bound values.</summary>
         /// <param name="runOptions">Settings for this run.</param>
         /// <param name="ioBinding">The inputs and outputs.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="ioBinding"/> is null.</exception>
@@ -211,7 +211,7 @@ namespace Microsoft.ML.OnnxRuntime
                 Arguments.NotNull(ioBinding, nameof(ioBinding)).Live));
         }
 
-        /// <summary>Runs the model on what is bound, and returns the bound outputs.</summary>
+        /// <summary>Runs the model on the bound values, and returns the bound outputs.</summary>
         /// <param name="runOptions">Settings for this run.</param>
         /// <param name="ioBinding">The inputs and outputs.</param>
         /// <returns>The outputs, in the order in which they were bound. The caller disposes of them.</returns>
@@ -224,7 +224,7 @@ namespace Microsoft.ML.OnnxRuntime
             return ioBinding.GetOutputValues();
         }
 
-        /// <summary>Runs the model on what is bound, and returns the bound outputs with names.</summary>
+        /// <summary>Runs the model on the bound values, and returns the bound outputs with names.</summary>
         /// <param name="runOptions">Settings for this run.</param>
         /// <param name="ioBinding">The inputs and outputs.</param>
         /// <param name="names">Names for the outputs, in the order in which they were bound; by default their

@@ -5,7 +5,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A C# tensor, sequence or map with the name of the input or output that it stands for.</summary>
+    /// <summary>A C# tensor, sequence or map with the name of its input or output.</summary>
     public class NamedOnnxValue
     {
         // Makes a value of a map, whose types are known where the pair is created.

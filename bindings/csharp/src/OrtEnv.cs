@@ -160,7 +160,7 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, Arguments.NotNull(memInfo, nameof(memInfo)).Live, arenaCfg == null ? IntPtr.Zero : arenaCfg.Live));
         }
 
-        /// <summary>The execution providers, each with its device: the one of the CPU.</summary>
+        /// <summary>The execution providers, each with its device; there is only the CPU.</summary>
         /// <returns>The providers.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public unsafe IReadOnlyList<OrtEpDevice> GetEpDevices()

@@ -28,7 +28,7 @@ namespace Microsoft.ML.OnnxRuntime
         public OrtKeyValuePairs Metadata => new OrtKeyValuePairs(OrtApi.HardwareDevice_Metadata(device));
     }
 
-    /// <summary>An execution provider on a device. There is one, that of the CPU.</summary>
+    /// <summary>An execution provider on a device. There is only the CPU.</summary>
     public class OrtEpDevice
     {
         internal OrtEpDevice(IntPtr device)

@@ -10,7 +10,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="memInfo">Location of the memory.</param>
         /// <param name="shape">The dimensions of the tensor.</param>
         /// <param name="elementType">Type of its elements.</param>
-        /// <param name="pointer">The memory. It has to outlive what it is bound to.</param>
+        /// <param name="pointer">The memory. It must outlive the binding.</param>
         /// <param name="sizeInBytes">Size of the memory.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="memInfo"/> or <paramref
         /// name="shape"/> is null.</exception>

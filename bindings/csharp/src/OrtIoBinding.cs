@@ -27,7 +27,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The binding as calls take it.</summary>
         internal IntPtr Live => Arguments.NotDisposed(this).handle;
 
-        /// <summary>Binds a value to an input; a run reads what its memory holds then.</summary>
+        /// <summary>Binds a value to an input; a run reads its memory when the run starts.</summary>
         /// <param name="name">Name of the input.</param>
         /// <param name="ortValue">The value. It must not be disposed of before the binding.</param>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
@@ -39,7 +39,7 @@ namespace Microsoft.ML.OnnxRuntime
             BindInput(name, Arguments.NotNull(ortValue, nameof(ortValue)).Live, ortValue);
         }
 
-        /// <summary>Binds a buffer to an input; a run reads what it holds then.</summary>
+        /// <summary>Binds a buffer to an input; a run reads the buffer when the run starts.</summary>
         /// <param name="name">Name of the input.</param>
         /// <param name="fixedValue">The buffer. It must not be disposed of before the binding.</param>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
@@ -51,7 +51,7 @@ namespace Microsoft.ML.OnnxRuntime
             BindInput(name, Arguments.NotNull(fixedValue, nameof(fixedValue)).Live, fixedValue);
         }
 
-        /// <summary>Binds memory at an address to an input; a run reads what it holds then.</summary>
+        /// <summary>Binds memory at an address to an input; a run reads it when the run starts.</summary>
         /// <param name="name">Name of the input.</param>
         /// <param name="allocation">The memory. It has to outlive the binding.</param>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
@@ -66,7 +66,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Binds memory of an allocator to an input; a run reads what it holds then.</summary>
+        /// <summary>Binds memory of an allocator to an input; a run reads it when the run starts.</summary>
         /// <param name="name">Name of the input.</param>
         /// <param name="type">Type of the elements.</param>
         /// <param name="shape">The dimensions of the tensor.</param>

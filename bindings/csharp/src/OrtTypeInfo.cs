@@ -3,8 +3,8 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>The kind of a value, and what it is made of.</summary>
-    /// <remarks>The part that belongs to the kind is there; reading another throws.</remarks>
+    /// <summary>The kind of a value, and the types of its parts.</summary>
+    /// <remarks>Only the part for this kind exists; reading another part throws.</remarks>
     public class OrtTypeInfo
     {
         private readonly OrtTensorTypeAndShapeInfo tensor;
@@ -47,7 +47,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Type of what an optional value may hold.</summary>
+        /// <summary>Type of the value that an optional value may hold.</summary>
         /// <exception cref="OnnxRuntimeException">InvalidArgument for another kind.</exception>
         public OrtSequenceOrOptionalTypeInfo OptionalTypeInfo
         {

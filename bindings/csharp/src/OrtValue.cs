@@ -6,7 +6,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    public partial class OrtValue : IDisposable
+    public partial class OrtValue : IDisposable, IRunValue
     {
         private readonly OrtValueHandle handle;
         private readonly ManagedMemory managed;
@@ -25,6 +25,8 @@ namespace Microsoft.ML.OnnxRuntime
             this.handle = handle;
             this.managed = managed;
         }
+
+        OrtValueHandle IRunValue.Live => Live;
 
         /// <summary>The native value; throws if it was disposed of.</summary>
         internal OrtValueHandle Live
@@ -202,7 +204,7 @@ namespace Microsoft.ML.OnnxRuntime
             GC.SuppressFinalize(this);
         }
 
-        /// <summary>Frees what the value owns.</summary>
+        /// <summary>Frees the memory that the value owns.</summary>
         /// <param name="disposing">True when called by Dispose(); the handle has its own finalizer.</param>
         protected virtual void Dispose(bool disposing)
         {

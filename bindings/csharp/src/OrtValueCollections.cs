@@ -135,7 +135,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="visitor">The function.</param>
         /// <param name="allocator">Allocates copies of the elements.</param>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when this is no sequence.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when this is not a sequence.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void ProcessSequence(SequenceElementVisitor visitor, OrtAllocator allocator)
         {
@@ -155,7 +155,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="visitor">The function.</param>
         /// <param name="allocator">Allocates copies of both.</param>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when this is no map.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when this is not a map.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void ProcessMap(MapVisitor visitor, OrtAllocator allocator)
         {

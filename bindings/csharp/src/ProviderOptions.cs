@@ -62,7 +62,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="s">Pairs such as <c>device_id=0;name=x</c>.</param>
         /// <param name="dict">Receives the pairs.</param>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
-        /// <exception cref="System.ArgumentException">When a part is no pair.</exception>
+        /// <exception cref="System.ArgumentException">When a part is not a pair.</exception>
         public static void StringToDict(string s, Dictionary<string, string> dict)
         {
             Arguments.NotNull(dict, nameof(dict));

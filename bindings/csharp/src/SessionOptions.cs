@@ -305,7 +305,7 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, NativeText.Utf8(libraryPath, nameof(libraryPath)), out libraryHandle));
         }
 
-        /// <summary>Adds the operators of onnxruntime-extensions, a library of its own.</summary>
+        /// <summary>Adds the operators of onnxruntime-extensions, a separate library.</summary>
         /// <exception cref="OnnxRuntimeException">NoSuchFile when the library is not found: the program needs the
         /// package Microsoft.ML.OnnxRuntime.Extensions.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>

@@ -39,12 +39,12 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Creates options with a configuration.</summary>
-        /// <param name="configuration">Its name; null for the one without a name.</param>
-        /// <param name="useDefaultAsFallback">Whether the one without a name, or none, stands in for a name that is
-        /// not registered.</param>
+        /// <param name="configuration">Its name; null for the default configuration.</param>
+        /// <param name="useDefaultAsFallback">Whether the default configuration, or none if there is no default,
+        /// is used when the name is not registered.</param>
         /// <returns>New options.</returns>
         /// <exception cref="System.Collections.Generic.KeyNotFoundException">When the name is not registered and
-        /// nothing stands in.</exception>
+        /// the default is not used.</exception>
         public static SessionOptions Create(string configuration = null, bool useDefaultAsFallback = true)
         {
             var options = new SessionOptions();
@@ -61,13 +61,13 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Applies a configuration to options.</summary>
         /// <param name="options">The options.</param>
-        /// <param name="configuration">Its name; null for the one without a name.</param>
-        /// <param name="useDefaultAsFallback">Whether the one without a name, or none, stands in for a name that is
-        /// not registered.</param>
+        /// <param name="configuration">Its name; null for the default configuration.</param>
+        /// <param name="useDefaultAsFallback">Whether the default configuration, or none if there is no default,
+        /// is used when the name is not registered.</param>
         /// <returns>The options themselves.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="options"/> is null.</exception>
         /// <exception cref="System.Collections.Generic.KeyNotFoundException">When the name is not registered and
-        /// nothing stands in.</exception>
+        /// the default is not used.</exception>
         public static SessionOptions ApplyConfiguration(
             this SessionOptions options, string configuration = null, bool useDefaultAsFallback = true)
         {

@@ -7,7 +7,7 @@ namespace Microsoft.ML.OnnxRuntime
     /// <summary>Settings of a provider that does not exist here: creating them fails, so that there are none.</summary>
     public abstract class UnavailableProviderOptions : SafeHandle
     {
-        /// <summary>Throws what the library says to their creation.</summary>
+        /// <summary>Throws the error with which the library rejects their creation.</summary>
         private protected UnavailableProviderOptions(CreateCall create)
             : base(IntPtr.Zero, true)
         {

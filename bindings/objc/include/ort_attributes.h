@@ -11,9 +11,8 @@
 #endif
 
 /**
- * Stands behind a method of which the error alone says that it failed: one that returns a number or a truth
- * value, or that gets a property. Swift imports it as a throwing method with the same result; that of a text
- * is optional there.
+ * Marks a method whose failure only the error shows: it returns a number or a truth value, or reads a
+ * property. Swift imports it as a throwing method with the same result; a text is optional in Swift.
  */
 #if defined(__has_attribute)
 #if __has_attribute(swift_error)

@@ -1,6 +1,6 @@
 /** \file
- * Custom operators, and execution providers. There is none but that of the CPU: methods that ask for another
- * one fail and name those that are available.
+ * Custom operators, and execution providers. There is only the provider of the CPU: methods that ask for
+ * another one fail and name those that are available.
  */
 #import <Foundation/Foundation.h>
 

@@ -1,4 +1,4 @@
-// The sources compile with automatic reference counting and without; what differs is here.
+// The sources compile with automatic reference counting and without; the differences are here.
 #pragma once
 
 #import <Foundation/Foundation.h>

@@ -50,17 +50,17 @@ static void *ORTBytesOf(NSMutableData *data) {
     return ORTRefuse(call, @"argument tensorData: expected NSMutableData, found %@",
                      NSStringFromClass([tensorData class]));
   }
-  int64_t *extents ORT_FREED = NULL;
-  if (!ORTTakeNumbers(call, @"shape", shape, NO, @encode(int64_t), &extents)) return NO;
+  int64_t *dims ORT_FREED = NULL;
+  if (!ORTTakeNumbers(call, @"shape", shape, NO, @encode(int64_t), &dims)) return NO;
 
   const OrtApi *general = ORTGeneralTable();
   OrtMemoryInfo *memory = NULL;
   if (!ORTSucceeded(call, general->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory)))
     return NO;
   _tensorBytes = ORTBytesOf(tensorData);
-  OrtStatus *status = general->CreateTensorWithDataAsOrtValue(
-      memory, _tensorBytes, [tensorData length], extents, [shape count],
-      (ONNXTensorElementDataType)elementType, &_handle);
+  OrtStatus *status =
+      general->CreateTensorWithDataAsOrtValue(memory, _tensorBytes, [tensorData length], dims, [shape count],
+                                              (ONNXTensorElementDataType)elementType, &_handle);
   general->ReleaseMemoryInfo(memory);
   if (!ORTSucceeded(call, status)) return NO;
   size_t size = 0;
@@ -88,11 +88,11 @@ static void *ORTBytesOf(NSMutableData *data) {
                call:(const ORTCall *)call {
   const char **texts ORT_FREED = NULL;
   if (!ORTTakeTexts(call, @"tensorStringData", strings, NO, &texts)) return NO;
-  int64_t *extents ORT_FREED = NULL;
-  if (!ORTTakeNumbers(call, @"shape", shape, NO, @encode(int64_t), &extents)) return NO;
+  int64_t *dims ORT_FREED = NULL;
+  if (!ORTTakeNumbers(call, @"shape", shape, NO, @encode(int64_t), &dims)) return NO;
   const OrtApi *general = ORTGeneralTable();
   return ORTSucceeded(call,
-                      general->CreateTensorAsOrtValue(ORTAllocator(), extents, [shape count],
+                      general->CreateTensorAsOrtValue(ORTAllocator(), dims, [shape count],
                                                       ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING, &_handle)) &&
          ORTSucceeded(call, general->FillStringTensor(_handle, texts, [strings count]));
 }
@@ -231,9 +231,9 @@ static void *ORTBytesOf(NSMutableData *data) {
     _elementType = (ORTTensorElementDataType)type;
     size_t rank = 0;
     general->ReleaseStatus(general->GetDimensionsCount(handle, &rank));
-    int64_t *extents ORT_FREED = calloc(rank + 1, sizeof *extents);
-    general->ReleaseStatus(general->GetDimensions(handle, extents, rank));
-    _shape = ORT_RETAIN(ORTNumbersCopying(extents, rank, @encode(int64_t)));
+    int64_t *dims ORT_FREED = calloc(rank + 1, sizeof *dims);
+    general->ReleaseStatus(general->GetDimensions(handle, dims, rank));
+    _shape = ORT_RETAIN(ORTNumbersCopying(dims, rank, @encode(int64_t)));
   }
   return self;
 }

@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
-from ortrain import _interrupt, _main_interpreter, _ortrain  # in this order
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ortrain import _start  # before the extension
 from ortrain._ortrain import OrtValue, __version__
-from ortrain.adapters import AdapterFormat, LoraAdapter
-from ortrain.api.generated.enums import (
+from ortrain._support.generated.enums import (
     ExecutionMode,
     GraphOptimizationLevel,
     OrtAllocatorType,
@@ -21,9 +23,9 @@ from ortrain.api.generated.enums import (
     OrtMemType,
     OrtSparseFormat,
 )
+from ortrain.adapters import AdapterFormat, LoraAdapter
 from ortrain.api.generated.gradient_graph_builder import GradientGraphBuilder
 from ortrain.api.generated.node_arg import NodeArg
-from ortrain.api.generated.training_parameters import TrainingParameters
 from ortrain.compilation import ModelCompiler, OrtExternalInitializerInfo
 from ortrain.devices import (
     OrtDevice,
@@ -36,6 +38,7 @@ from ortrain.devices import (
     get_ep_devices,
 )
 from ortrain.errors import (
+    FileError,
     InvalidArgumentError,
     InvalidModelError,
     NoSuchFileError,
@@ -60,17 +63,22 @@ from ortrain.library import (
     set_default_logger_callback,
     set_default_logger_severity,
     set_default_logger_verbosity,
+    set_seed,
     unregister_execution_provider_library,
 )
 from ortrain.options import ExecutionOrder, RunOptions, SessionOptions
 from ortrain.sparse import SparseTensor
 from ortrain.trainer import Trainer
-from ortrain.training_session import TrainingSession
+
+if TYPE_CHECKING:
+    from ortrain.legacy.generated.training_parameters import TrainingParameters
+    from ortrain.training_session import TrainingSession
 
 __all__ = [
     "AdapterFormat",
     "ExecutionMode",
     "ExecutionOrder",
+    "FileError",
     "GradientGraphBuilder",
     "GraphOptimizationLevel",
     "IOBinding",
@@ -130,15 +138,22 @@ __all__ = [
     "unregister_execution_provider_library",
 ]
 
-del _interrupt, _main_interpreter
+del _start
 
+_OLDER = {
+    "TrainingParameters": "ortrain.legacy.generated.training_parameters",
+    "TrainingSession": "ortrain.training_session",
+    "training_session": "ortrain.training_session",
+}
+"""Names of the older API, and their modules, which are loaded when a program asks for one: most do without."""
 
-def set_seed(seed: int) -> None:
-    """Set the process-wide random seed.
+if not TYPE_CHECKING:  # to a type checker, a module with this function has every name
 
-    Parameters
-    ----------
-    seed : int
-        Any 64-bit integer. Modules created afterwards draw the same random numbers in every run with this seed.
-    """
-    _ortrain.set_seed(seed)
+    def __getattr__(name: str) -> Any:
+        if name not in _OLDER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = importlib.import_module(_OLDER[name])
+        return getattr(module, name, module)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_OLDER})

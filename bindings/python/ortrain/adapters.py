@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-
-if TYPE_CHECKING:  # it imports what imports this module
-    from ortrain._support import StrPath
+from ortrain._support.values import StrPath
 
 
 class LoraAdapter:

@@ -4,7 +4,7 @@
 same from within: where they are not installed, ``import onnxruntime`` and ``import onnxruntime.training`` find
 ortrain.
 
-What is installed is not hidden. With stock ``onnxruntime``, ``import onnxruntime`` finds it, and only
+An installed package is not hidden. With stock ``onnxruntime``, ``import onnxruntime`` finds it, and only
 ``onnxruntime.training``, which it does not have, is ortrain: the program runs its models forward with one library and
 trains with the other. A warning says so. Values of either can be given to a training step; options and sessions cannot
 be mixed. ``python -m ortrain.compat --replace script.py`` and ``ortrain.compat.install(replace=True)`` let ortrain
@@ -73,8 +73,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         if fullname == f"{_NAME}.training" and sys.modules.get(_NAME) is not sys.modules["ortrain"]:
             warnings.warn(
-                "onnxruntime is installed and answers for itself; only onnxruntime.training is ortrain. "
-                "'python -m ortrain.compat --replace' or ortrain.compat.install(replace=True) makes ortrain of both",
+                "onnxruntime is installed and is used; only onnxruntime.training is ortrain. "
+                "'python -m ortrain.compat --replace' or ortrain.compat.install(replace=True) replaces both by ortrain",
                 UserWarning,
                 stacklevel=2,
             )
@@ -140,12 +140,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a program that imports onnxruntime."""
     parser = argparse.ArgumentParser(
         prog="python -m ortrain.compat",
-        description="Run a Python program written for onnxruntime with ortrain in its place.",
+        description="Run a Python program written for onnxruntime with ortrain instead.",
     )
     parser.add_argument(
         "--replace",
         action="store_true",
-        help="hide an installed onnxruntime; without this, only onnxruntime.training is ortrain then",
+        help="hide an installed onnxruntime; without this option only onnxruntime.training is ortrain",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module instead of a file")
     parser.add_argument("program", help="the file, or with -m the name of the module")

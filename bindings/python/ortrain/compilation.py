@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import StrPath
-from ortrain.api.generated.enums import GraphOptimizationLevel, OrtCompileApiFlags
+from ortrain._support.generated.enums import GraphOptimizationLevel, OrtCompileApiFlags
+from ortrain._support.values import StrPath
 from ortrain.errors import InvalidArgumentError, OrtErrorCode
 from ortrain.options import SessionOptions
 

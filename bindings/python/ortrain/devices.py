@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain.api.generated.enums import (
+from ortrain._support.generated.enums import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
     OrtHardwareDeviceType,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ortrain.api.generated.enums import OrtErrorCode
+from ortrain._support.generated.enums import OrtErrorCode
 
 __all__ = [
+    "FileError",
     "InvalidArgumentError",
     "InvalidModelError",
     "NoSuchFileError",
@@ -26,9 +27,12 @@ class OrtrainError(RuntimeError):
         What was being done, what was expected and what was found.
     """
 
-    def __init__(self, message: str, code: OrtErrorCode = OrtErrorCode.ORT_FAIL) -> None:
+    _code = OrtErrorCode.ORT_FAIL
+    """The code where none is given."""
+
+    def __init__(self, message: str, code: OrtErrorCode | None = None) -> None:
         super().__init__(message)
-        self.code = code
+        self.code = self._code if code is None else code
         self.message = message
 
     def __str__(self) -> str:
@@ -38,6 +42,8 @@ class OrtrainError(RuntimeError):
 class InvalidArgumentError(OrtrainError, ValueError):
     """An argument is invalid."""
 
+    _code = OrtErrorCode.ORT_INVALID_ARGUMENT
+
 
 class InvalidModelError(OrtrainError, ValueError):
     """A file or buffer is not a valid ONNX model."""
@@ -45,6 +51,16 @@ class InvalidModelError(OrtrainError, ValueError):
 
 class NoSuchFileError(OrtrainError, FileNotFoundError):
     """A file does not exist."""
+
+    _code = OrtErrorCode.ORT_NO_SUCHFILE
+
+
+class FileError(OrtrainError, OSError):
+    """A file cannot be read or written; ``errno`` is the number of the system's reason, None without one."""
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = number
 
 
 class NotImplementedInOrtrainError(OrtrainError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""InferenceSession: the generated class, and what onnxruntime's has besides the calls of the library."""
+"""InferenceSession: the generated class, and the members of onnxruntime's class that are no calls of the library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import StrPath, check_providers
+from ortrain._support.checks import check_providers
+from ortrain._support.values import StrPath
 from ortrain.api.generated import inference_session
 from ortrain.devices import (
     CPU_DEVICE,
@@ -31,7 +32,7 @@ from ortrain.options import RunOptions, SessionOptions
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a model states about itself."""
+    """The metadata of a model."""
 
     producer_name: str
     """Name of the program that wrote the model."""
@@ -115,7 +116,7 @@ class InferenceSession(inference_session.InferenceSession):
         return self._sess_options
 
     def get_modelmeta(self) -> ModelMetadata:
-        """Return what the model states about itself."""
+        """Return the metadata of the model."""
         return ModelMetadata(**_ortrain.model_metadata(self._handle))
 
     # ---- providers ----

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import to_array
+from ortrain._support.values import to_array
 from ortrain.devices import OrtDevice, check_cpu
-
-if TYPE_CHECKING:
-    from ortrain.inference_session import InferenceSession
 
 
 class OrtValueVector(list[OrtValue]):
@@ -52,7 +49,7 @@ class OrtValueVector(list[OrtValue]):
 
 
 class Bound(Protocol):
-    """What holds the values that are bound, and runs a session on them."""
+    """An object that holds bound values and runs a session on them."""
 
     def bind_input(self, name: str, value: OrtValue) -> None:
         """Bind a value to an input."""
@@ -70,6 +67,12 @@ class Bound(Protocol):
         """Return names and values of the outputs."""
 
 
+class Bindable(Protocol):
+    """A session that can be bound to values, which :class:`ortrain.InferenceSession` is."""
+
+    def _new_binding(self) -> Bound: ...
+
+
 def _at_address(device: Any, element_type: Any, shape: Sequence[int], address: int) -> OrtValue:
     """Return a tensor over memory of the caller."""
     check_cpu(device)
@@ -83,9 +86,9 @@ def _at_address(device: Any, element_type: Any, shape: Sequence[int], address: i
 
 
 class SessionIOBinding:
-    """What an :class:`IOBinding` stands on: the same with fewer conveniences."""
+    """The bindings that an :class:`IOBinding` uses, with fewer conveniences."""
 
-    def __init__(self, session: InferenceSession) -> None:
+    def __init__(self, session: Bindable) -> None:
         self._bound = session._new_binding()
 
     def bind_input(self, name: str, *value: Any) -> None:
@@ -145,7 +148,7 @@ class IOBinding:
     same memory if the shape is the same.
     """
 
-    def __init__(self, session: InferenceSession) -> None:
+    def __init__(self, session: Bindable) -> None:
         self._iobinding = SessionIOBinding(session)
 
     def bind_cpu_input(self, name: str, arr_on_cpu: npt.ArrayLike) -> None:

@@ -1,4 +1,4 @@
-"""What the module says of the library, under onnxruntime's names, and its logging."""
+"""Information about the library under onnxruntime's names, and logging."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def preload_dlls(
 
 
 def register_execution_provider_library(registration_name: str, library_path: str) -> None:
-    """Load a library of execution providers. There are none besides that of the CPU.
+    """Load a library of execution providers. There is only the provider of the CPU.
 
     Parameters
     ----------
@@ -186,3 +186,14 @@ def set_default_logger_verbosity(verbosity: int) -> None:
     if not isinstance(verbosity, int):
         message = f"expected a verbosity that is an int, found {type(verbosity).__name__}"
         raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
+
+
+def set_seed(seed: int) -> None:
+    """Set the process-wide random seed.
+
+    Parameters
+    ----------
+    seed : int
+        Any 64-bit integer. Modules created afterwards draw the same random numbers in every run with this seed.
+    """
+    _ortrain.set_seed(seed)

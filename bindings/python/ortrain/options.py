@@ -1,4 +1,4 @@
-"""Options of sessions and runs: what the generated classes have, and what onnxruntime's have besides."""
+"""Options of sessions and runs: the generated classes, and the other members of onnxruntime's classes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from enum import IntEnum
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import StrPath
+from ortrain._support.generated.enums import OrtExecutionProviderDevicePolicy
+from ortrain._support.values import StrPath
 from ortrain.adapters import LoraAdapter
 from ortrain.api.generated import run_options, session_options
-from ortrain.api.generated.enums import OrtExecutionProviderDevicePolicy
 from ortrain.devices import OrtEpDevice
 from ortrain.errors import InvalidArgumentError, OrtErrorCode
 

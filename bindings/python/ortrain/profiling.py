@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortrain import _ortrain
+from ortrain._files.reading import read_npz
+from ortrain._files.writing import write_file
 from ortrain.api import CheckpointState, Module, Optimizer
 from ortrain.api.generated.session_options import SessionOptions
 from ortrain.errors import OrtrainError
@@ -74,24 +75,6 @@ def make_inputs(module: Module, batch: int, given: Mapping[str, NDArray[Any]]) -
         values = rng.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)
         inputs.append(values.astype(dtype))
     return inputs
-
-
-def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an NPZ file by name.
-
-    Raises
-    ------
-    FileNotFoundError
-        When there is no such file.
-    ValueError
-        When it is not an NPZ file of plain arrays.
-    """
-    if not path.exists():
-        raise FileNotFoundError(f"--inputs: there is no file {path}")
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"--inputs: expected an NPZ file as written by numpy.savez, found {path}")
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
 
 
 def record(
@@ -227,10 +210,10 @@ def profile(
 ) -> int:
     """Run the command; returns the exit status. The arguments are those of ``ortrain profile``."""
     try:
-        given = read_arrays(inputs) if inputs is not None else {}
+        given = read_npz(inputs, "--inputs") if inputs is not None else {}
         trace = record(folder, steps, batch, given, threads, config)
         if trace_file is not None:
-            trace_file.write_text(json.dumps(trace), encoding="utf-8")
+            write_file(trace_file, "trace", json.dumps(trace))
     except (OrtrainError, OSError, ValueError) as error:
         print(f"ortrain profile: {error}", file=sys.stderr)
         return 1

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._files.writing import write_file
 from ortrain.trainer import Trainer
-from ortrain.trainer.core import make_artifacts
+from ortrain.trainer.creation import make_artifacts
 
 try:
     import onnx
@@ -62,7 +63,7 @@ def _network(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> onn
 
 
 class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """What both estimators share."""
+    """The base of both estimators."""
 
     _loss = ""
 
@@ -94,7 +95,7 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
     # ---- the trainer ----
 
     def _start(self, outputs: int) -> None:
-        """Create artifacts and the trainer for a model with so many outputs."""
+        """Create artifacts and the trainer for a model with the given number of outputs."""
         self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self._calls = 0
         model = self.model
@@ -104,14 +105,12 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
             model = onnx.load_from_string(model)
         with tempfile.TemporaryDirectory(prefix="ortrain-") as name:
             folder = Path(name)
-            make_artifacts(model, self._loss, self.optimizer, folder, None, None)
+            make_artifacts(model, self._loss, self.optimizer, folder, None, None, batch="dynamic")
             self._artifacts = {file.name: file.read_bytes() for file in folder.iterdir()}
             self._open(folder)
 
     def _open(self, folder: Path) -> None:
-        threads = (
-            1 if self.n_jobs is None else max(0, self.n_jobs)
-        )  # 0 stands for all processors, as -1 does here
+        threads = 1 if self.n_jobs is None else max(0, self.n_jobs)  # 0 means all processors, as -1 does here
         self.trainer_ = Trainer(
             folder, learning_rate=self.learning_rate, schedule=self.schedule, seed=self._seed, threads=threads
         )
@@ -135,7 +134,7 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         return X.reshape(-1, *sizes)
 
     def _train(self, X: Array, target: Array, epochs: int) -> None:
-        """Train on rows in an order of their own in each call."""
+        """Train on the rows, in another order in each call."""
         order = np.random.default_rng([self._seed, self._calls]).permutation(len(X))
         self._calls += 1
         history = self.trainer_.fit(
@@ -177,7 +176,7 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         if checkpoint is not None:
             with tempfile.TemporaryDirectory() as folder:
                 for name, content in {**self._artifacts, "checkpoint": checkpoint}.items():
-                    (Path(folder) / name).write_bytes(content)
+                    write_file(Path(folder) / name, "stored model", content)
                 self._open(Path(folder))
 
     def _forget(self) -> None:

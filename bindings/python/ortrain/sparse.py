@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain.api.generated.enums import OrtSparseFormat
+from ortrain._support.generated.enums import OrtSparseFormat
 from ortrain.devices import OrtDevice, check_cpu
 
 _COO, _INNER, _OUTER, _BLOCKS = range(4)  # of OrtSparseIndicesFormat
@@ -129,7 +129,7 @@ class SparseTensor:
         InvalidArgumentError
             When the number of columns is not that of the values, or an index is out of range.
         OrtrainError
-            When it is no matrix, or the number of rows does not fit.
+            When it is not a matrix, or the number of rows does not fit.
         """
         check_cpu(ort_device)
         return cls(_ortrain.make_sparse_tensor(list(dense_shape), values, inner_indices, outer_indices))

@@ -29,14 +29,14 @@ struct Locator {
   void place(const char* name, const OrtValue* value, const OrtExternalInitializerInfo* known,
              OrtExternalInitializerInfo** moved) const {
     ONNXTensorElementDataType type;
-    const int64_t* extents = nullptr;
+    const int64_t* dims = nullptr;
     size_t rank = 0, bytes = 0;
-    check(api().GetTensorElementTypeAndShapeDataReference(value, &type, &extents, &rank));
+    check(api().GetTensorElementTypeAndShapeDataReference(value, &type, &dims, &rank));
     if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) return;  // files have no strings
     check(api().GetTensorSizeInBytes(value, &bytes));
     // A copy, which the function may keep.
     OrtValue* copy = nullptr;
-    check(api().CreateTensorAsOrtValue(allocator(), extents, rank, type, &copy));
+    check(api().CreateTensorAsOrtValue(allocator(), dims, rank, type, &copy));
     Value owned(copy);
     void* data = nullptr;
     check(api().GetTensorMutableData(const_cast<OrtValue*>(value), &data));

@@ -231,9 +231,8 @@ std::vector<std::string> available_providers() {
   return out;
 }
 
-}  // namespace
-
-void bind_forward(py::module_& module) {
+// What runs use.
+void bind_runs(py::module_& module) {
   py::class_<Binding>(module, "Binding", "The values that are bound to the inputs and outputs of a session.")
       .def(py::init<const py::object&>(), py::arg("session"))
       .def("bind_input", &Binding::bind_input, py::arg("name"), py::arg("value"),
@@ -257,6 +256,10 @@ void bind_forward(py::module_& module) {
       "names.")
       .def(py::init<const py::object&, const py::function&>(), py::arg("options"), py::arg("function"))
       .def("check", &RankSum::check_function, "Raises what the function has raised during a run.");
+}
+
+// What the library and a session say about themselves.
+void bind_information(py::module_& module) {
   module.def("model_metadata", &model_metadata, py::arg("session"),
              "What a model states about itself, by the names of ModelMetadata's fields.");
   module.def("available_providers", &available_providers, "Names of the available execution providers.");
@@ -266,6 +269,11 @@ void bind_forward(py::module_& module) {
   module.def(
       "version_string", [] { return std::string(OrtGetApiBase()->GetVersionString()); },
       "The onnxruntime version whose interface is provided, and that of the library.");
+  module.def("graph_assignment", &graph_assignment, py::arg("session"),
+             "The parts of the graph: the provider of each, and name, domain and operator of its nodes.");
+}
+
+void bind_options(py::module_& module) {
   module.def(
       "set_profiling",
       [](const Handle<OrtSessionOptions>& options, const std::optional<std::filesystem::path>& prefix) {
@@ -306,8 +314,6 @@ void bind_forward(py::module_& module) {
         check(api().SessionOptionsSetLoadCancellationFlag(options.raw, cancel));
       },
       py::arg("options"), py::arg("cancel"), "Cancels the creation of sessions with these options.");
-  module.def("graph_assignment", &graph_assignment, py::arg("session"),
-             "The parts of the graph: the provider of each, and name, domain and operator of its nodes.");
   module.def(
       "run_config_entry",
       [](const Handle<OrtRunOptions>& options, const std::string& key) -> std::optional<std::string> {
@@ -330,6 +336,14 @@ void bind_forward(py::module_& module) {
         check(api().RunOptionsAddActiveLoraAdapter(options.raw, adapter.raw));
       },
       py::arg("options"), py::arg("adapter"), "Has runs take the tensors of an adapter as inputs.");
+}
+
+}  // namespace
+
+void bind_forward(py::module_& module) {
+  bind_runs(module);
+  bind_information(module);
+  bind_options(module);
 }
 
 }  // namespace ortrain::python

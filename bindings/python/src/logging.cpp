@@ -30,7 +30,8 @@ PyGILState_STATE take_gil() {
   }
 }
 
-// Whether the callback took the message. What it raises is reported as Python does where nobody can catch it.
+// Whether the callback took the message. Its exceptions are reported as Python reports exceptions that cannot
+// be caught.
 bool deliver(OrtLoggingLevel severity, const char* category, const char* id, const char* place,
              const char* message) {
   if (callback == nullptr) return false;

@@ -67,7 +67,7 @@ bool is_packed(const TypeRow& type) { return type.bits < 8; }
 
 size_t count_of(const std::vector<int64_t>& shape) {
   size_t count = 1;
-  for (const int64_t extent : shape) count *= static_cast<size_t>(extent);
+  for (const int64_t dim : shape) count *= static_cast<size_t>(dim);
   return count;
 }
 
@@ -214,7 +214,7 @@ std::string describe(const Value& value) {
   const bool sparse = value.kind() == ONNX_TYPE_SPARSETENSOR;
   if (value.kind() != ONNX_TYPE_TENSOR && !sparse) return "OrtValue(nothing)";
   std::string shape;
-  for (int64_t extent : value.shape()) shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
+  for (int64_t dim : value.shape()) shape += (shape.empty() ? "" : ", ") + std::to_string(dim);
   return std::string(sparse ? "OrtValue(sparse " : "OrtValue(") + row(value.element_type()).numpy +
          ", shape=[" + shape + "])";
 }
@@ -300,9 +300,9 @@ std::vector<int64_t> Value::shape() const {
       info, api().ReleaseTensorTypeAndShapeInfo);
   size_t rank = 0;
   check(api().GetDimensionsCount(info, &rank));
-  std::vector<int64_t> extents(rank);
-  check(api().GetDimensions(info, extents.data(), rank));
-  return extents;
+  std::vector<int64_t> dims(rank);
+  check(api().GetDimensions(info, dims.data(), rank));
+  return dims;
 }
 
 ONNXTensorElementDataType Value::element_type() const {
@@ -397,8 +397,9 @@ py::array Value::to_array(const py::object& self) const {
   return unpacked;
 }
 
-void bind_support(py::module_& module) {
-  GilReleased::wait_at_exit();
+namespace {
+
+void translate_errors() {
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
@@ -408,8 +409,9 @@ void bind_support(py::module_& module) {
       PyErr_SetObject(py::type::of(made).ptr(), made.ptr());
     }
   });
+}
 
-  module.attr("__version__") = ORTRAIN_VERSION;
+void bind_types(py::module_& module) {
   module.def(
       "numpy_type", [](int type) { return numpy_type(element_type(type)); }, py::arg("element_type"),
       "The NumPy dtype of an element type, a number of ONNX's TensorProto.DataType.");
@@ -417,11 +419,11 @@ void bind_support(py::module_& module) {
   module.def(
       "onnx_type", [](int type) { return row(element_type(type)).onnx; }, py::arg("element_type"),
       "The ONNX name of an element type, a number of ONNX's TensorProto.DataType.");
+}
 
-  py::class_<Value>(
-      module, "OrtValue",
-      "A tensor, or a sequence of tensors, on the CPU. A tensor shares memory with the NumPy arrays "
-      "created from it.")
+// What makes a value.
+void bind_making(py::class_<Value>& value) {
+  value
       .def_static(
           "ortvalue_from_numpy",
           [](const py::array& array, const std::string& device_type, int device_id, int) {
@@ -460,9 +462,24 @@ void bind_support(py::module_& module) {
             return Value::from_array(py::module_::import("numpy").attr("from_dlpack")(data));
           },
           py::arg("data"), "A tensor over the memory of an object that has __dlpack__.")
-      .def("update_inplace", &update_in_place, py::arg("data"),
-           "Copies the elements of an array or an OrtValue into the tensor, in row-major order.\n\n"
-           "It must have the tensor's type and number of elements; its shape may differ.")
+      .def_static(
+          "ort_value_from_sparse_tensor",
+          [](const py::object& sparse) { return sparse.attr("_get_c_tensor")(); }, py::arg("sparse_tensor"),
+          "The value of a SparseTensor.")
+      .def_static(
+          "ortvalue_from_map",
+          [](const Value& keys, const Value& values) {
+            const OrtValue* parts[] = {keys.raw(), values.raw()};
+            OrtValue* made = nullptr;
+            check(api().CreateValue(parts, 2, ONNX_TYPE_MAP, &made));
+            return Value(made);
+          },
+          py::arg("keys"), py::arg("values"), "A map, of two tensors with as many keys as values.");
+}
+
+// What a value is.
+void bind_description(py::class_<Value>& value) {
+  value
       .def(
           "tensor_size_in_bytes",
           [](const Value& value) {
@@ -474,36 +491,9 @@ void bind_support(py::module_& module) {
       .def(
           "is_sparse_tensor", [](const Value& value) { return value.kind() == ONNX_TYPE_SPARSETENSOR; },
           "Whether this is a sparse tensor.")
-      .def_static(
-          "ort_value_from_sparse_tensor",
-          [](const py::object& sparse) { return sparse.attr("_get_c_tensor")(); }, py::arg("sparse_tensor"),
-          "The value that a SparseTensor stands on.")
-      .def(
-          "as_sparse_tensor",
-          [](const py::object& self) {
-            return py::module_::import("ortrain.sparse").attr("SparseTensor")(self);
-          },
-          "The SparseTensor over this value. Raises ValueError if it is not sparse.")
-      .def("elements", &Value::elements,
-           "Copies of the tensors or maps of a sequence; the keys and values of a map.")
-      .def_static(
-          "ortvalue_from_map",
-          [](const Value& keys, const Value& values) {
-            const OrtValue* parts[] = {keys.raw(), values.raw()};
-            OrtValue* made = nullptr;
-            check(api().CreateValue(parts, 2, ONNX_TYPE_MAP, &made));
-            return Value(made);
-          },
-          py::arg("keys"), py::arg("values"), "A map, of two tensors with as many keys as values.")
       .def(
           "is_map", [](const Value& value) { return value.kind() == ONNX_TYPE_MAP; },
           "Whether this is a map.")
-      .def(
-          "numpy", [](const py::object& self) { return self.cast<const Value&>().to_array(self); },
-          "An array over the tensor's memory, which keeps the tensor alive. Writing to it changes the "
-          "tensor.\n\n"
-          "Types that NumPy does not have are those of ml_dtypes, or their bits if that is not installed. "
-          "Elements smaller than a byte are copied into a byte each.")
       .def("shape", &Value::shape, "The dimensions.")
       .def(
           "element_type", [](const Value& value) { return onnx_number(value.element_type()); },
@@ -518,9 +508,6 @@ void bind_support(py::module_& module) {
       .def_property_readonly(
           "dtype", [](const Value& value) { return numpy_type(value.element_type()); },
           "Element type as a NumPy dtype.")
-      .def(
-          "data_ptr", [](const Value& value) { return reinterpret_cast<uintptr_t>(value.data()); },
-          "Address of the first element.")
       .def(
           "device_name", [](const Value&) { return "cpu"; }, "Name of the device that holds the elements.")
       .def(
@@ -537,14 +524,55 @@ void bind_support(py::module_& module) {
             return has != 0;
           },
           "Whether this holds anything; an optional output of a model may not.")
+      .def("__repr__", &describe);
+}
+
+// What a value contains.
+void bind_contents(py::class_<Value>& value) {
+  value
+      .def("update_inplace", &update_in_place, py::arg("data"),
+           "Copies the elements of an array or an OrtValue into the tensor, in row-major order.\n\n"
+           "It must have the tensor's type and number of elements; its shape may differ.")
+      .def(
+          "as_sparse_tensor",
+          [](const py::object& self) {
+            return py::module_::import("ortrain.sparse").attr("SparseTensor")(self);
+          },
+          "The SparseTensor over this value. Raises ValueError if it is not sparse.")
+      .def("elements", &Value::elements,
+           "Copies of the tensors or maps of a sequence; the keys and values of a map.")
+      .def(
+          "numpy", [](const py::object& self) { return self.cast<const Value&>().to_array(self); },
+          "An array over the tensor's memory, which keeps the tensor alive. Writing to it changes the "
+          "tensor.\n\n"
+          "Types that NumPy does not have are those of ml_dtypes, or their bits if that is not installed. "
+          "Elements smaller than a byte are copied into a byte each.")
+      .def(
+          "data_ptr", [](const Value& value) { return reinterpret_cast<uintptr_t>(value.data()); },
+          "Address of the first element.")
       .def(
           "__dlpack__",
           [](const py::object& self, const py::args&, const py::kwargs&) { return to_dlpack(self); },
           "The tensor as a DLPack capsule that shares its memory.")
       .def(
           "__dlpack_device__", [](const Value&) { return py::make_tuple(kDlCpu, 0); },
-          "The device in DLPack's notation, (1, 0) for the CPU.")
-      .def("__repr__", &describe);
+          "The device in DLPack's notation, (1, 0) for the CPU.");
+}
+
+}  // namespace
+
+void bind_support(py::module_& module) {
+  GilReleased::wait_at_exit();
+  translate_errors();
+  module.attr("__version__") = ORTRAIN_VERSION;
+  bind_types(module);
+  py::class_<Value> value(
+      module, "OrtValue",
+      "A tensor, or a sequence of tensors, on the CPU. A tensor shares memory with the NumPy arrays "
+      "created from it.");
+  bind_making(value);
+  bind_description(value);
+  bind_contents(value);
   bind_sparse(module);
   bind_compile(module);
   bind_logging(module);

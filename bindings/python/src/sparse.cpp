@@ -10,9 +10,9 @@ using Info = std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAn
 std::vector<int64_t> shape_of(const OrtTensorTypeAndShapeInfo* info) {
   size_t rank = 0;
   check(api().GetDimensionsCount(info, &rank));
-  std::vector<int64_t> extents(rank);
-  check(api().GetDimensions(info, extents.data(), rank));
-  return extents;
+  std::vector<int64_t> dims(rank);
+  check(api().GetDimensions(info, dims.data(), rank));
+  return dims;
 }
 
 using Indices = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;

@@ -112,11 +112,11 @@ py::tuple type_and_shape(const OrtTensorTypeAndShapeInfo* info) {
   size_t rank = 0;
   check(api().GetTensorElementType(info, &type));
   check(api().GetDimensionsCount(info, &rank));
-  std::vector<int64_t> extents(rank);
+  std::vector<int64_t> dims(rank);
   std::vector<const char*> names(rank);
-  check(api().GetDimensions(info, extents.data(), rank));
+  check(api().GetDimensions(info, dims.data(), rank));
   check(api().GetSymbolicDimensions(info, names.data(), rank));
-  return py::make_tuple(onnx_number(type), extents, std::vector<std::string>(names.begin(), names.end()));
+  return py::make_tuple(onnx_number(type), dims, std::vector<std::string>(names.begin(), names.end()));
 }
 
 }  // namespace

@@ -121,7 +121,6 @@ class Value {
   std::vector<int64_t> shape() const;
   ONNXTensorElementDataType element_type() const;
   void* data() const;
-  bool over_foreign_memory() const { return !keep_.is_none(); }
   // False over an array that cannot be written to.
   bool is_writable() const {
     return !py::isinstance<py::array>(keep_) || keep_.cast<py::array>().writeable();

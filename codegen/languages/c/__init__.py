@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from codegen import lower
 from codegen.languages import Action, Base, File
 from codegen.lower import Operand
+from codegen.spec import absent
 from codegen.spec.check import CORE_CLASSES
 from codegen.spec.model import Call, Class, Command, Given, Parameter
 from codegen.spec.names import pascal, snake
@@ -23,6 +24,7 @@ class Language(Base):
     folders = (
         "core/alias/generated",
         "core/src/capi/generated",
+        "core/src/legacy/generated",
         "core/src/session/generated",
         "tests/scenarios/generated/c",
     )
@@ -37,8 +39,9 @@ class Language(Base):
             name = snake(self.table(table["name"]))
             yield File("c/table.cpp.j2", f"core/src/capi/generated/{name}.cpp", {"table": table})
         yield File("c/bodies.h.j2", "core/src/capi/generated/bodies.h")
+        yield File("c/without_legacy.cpp.j2", "core/src/capi/generated/without_legacy.cpp")
         yield File("c/session_config.h.j2", "core/src/session/generated/session_config.h")
-        yield File("c/training_parameters.h.j2", "core/src/artifacts/generated/training_parameters.h")
+        yield File("c/training_parameters.h.j2", "core/src/legacy/generated/training_parameters.h")
         for of in ("session", "run"):
             yield File(
                 "c/config_keys.h.j2", f"core/include/onnxruntime_{of}_options_config_keys.h", {"of": of}
@@ -48,7 +51,6 @@ class Language(Base):
         for name in ("versions.cpp", "versions.map"):
             releases = {"minors": minors, "patches": range(PATCHES)}
             yield File(f"c/{name}.j2", f"core/alias/generated/{name}", releases)
-        yield File("c/reference.md.j2", "docs/reference/c.md")
         yield File("c/coverage.md.j2", "docs/reference/onnxruntime-api.md")
         yield File("c/commands.h.j2", "tests/scenarios/generated/c/commands.h")
 
@@ -215,6 +217,13 @@ class Language(Base):
         exact = self.own["declarations"].get(call.name, {})
         return ", ".join(exact.get(p.name) or self.declaration(p) for p in call.parameters) or "void"
 
+    def entry_declarations(self, call: Call) -> str:
+        """Return the parameter list of a call's entry in a table, which may be empty."""
+        if not call.parameters:
+            return ""
+        unused = "[[maybe_unused]] " if call.core.startswith(f"{absent.OWNER}::") else ""
+        return unused + self.declarations_of(call).replace(", ", f", {unused}")
+
     def declarations(self, parameters: list[Parameter]) -> str:
         """Return a parameter list."""
         return ", ".join(self.declaration(p) for p in parameters) or "void"
@@ -324,6 +333,8 @@ class Language(Base):
         if call.core == "body":
             return f"capi::{self.function(call)}({self.names(call)});"
         owner, method = call.core.split("::")
+        if owner == absent.OWNER:
+            return f'reject_provider("{method}");'
         inputs = [p for p in call.parameters if p.direction == "in"]
         outputs = [p for p in call.parameters if p.direction != "in"]
         first = inputs[0] if inputs else None

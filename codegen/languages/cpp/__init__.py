@@ -13,6 +13,7 @@ from codegen.spec.model import Call, Class, Command, Given, Method, Parameter
 TABLES = {
     "general": "GetApi()",
     "compile": "GetCompileApi()",
+    "model_editor": "GetModelEditorApi()",
     "training": "GetTrainingApi()",
     "extension": "GetOrtrainApi()",
 }
@@ -32,10 +33,9 @@ class Language(Base):
     settings = lower.SETTINGS
 
     def files(self) -> Iterable[File]:
-        """Return the two headers and the page."""
+        """Return the headers."""
         for header in ("onnxruntime_cxx_api.h", "onnxruntime_float16.h", "onnxruntime_training_cxx_api.h"):
             yield File(f"cpp/{header}.j2", f"core/include/{header}")
-        yield File("cpp/reference.md.j2", "docs/reference/cpp.md")
         yield File("cpp/commands.h.j2", "tests/scenarios/generated/cpp/commands.h")
 
     # ---- names and types ----
@@ -69,6 +69,53 @@ class Language(Base):
             "float",
         )
         return kind if by_value else f"const {kind}&"
+
+    def one_call(
+        self, name: str, own: str, *, handle: str = "this->p_", const: bool = True, returns: str = ""
+    ) -> str:
+        """Return the definition of a method that is one call and takes what the call takes, as C does.
+
+        Parameters
+        ----------
+        name, own : str
+            The names of the call and of the method.
+        handle : str
+            The object that the call gets first; empty for a static method.
+        const : bool
+            Whether the method leaves the object as it is.
+        returns : str
+            The class of the result, if it is an object.
+        """
+        call = self.spec.calls[name]
+        kept = [
+            p
+            for p in (call.parameters[1:] if handle else call.parameters)
+            if not p.is_result or p.length or p.room
+        ]
+        result = next((p for p in call.parameters if p not in kept and p.is_result), None)
+        passed = [*([handle] if handle else []), *(p.name for p in kept), *(["&result"] if result else [])]
+        made = f"{self.call(call)}({', '.join(passed)})"
+        kind = self.c.declaration(result).rpartition(" ")[0].removesuffix("*") if result else "void"
+        exact = self.c.own["declarations"].get(name, {})
+        taken = ", ".join(exact.get(p.name) or self._declaration_of(p) for p in kept)
+        head = f"{'' if handle else 'static '}{returns or kind} {own}({taken})"
+        lines = [f"ThrowOnError({made});"]
+        if result:
+            lines = [
+                f"{kind} result{{}};",
+                *lines,
+                f"return {returns}{{result}};" if returns else "return result;",
+            ]
+        tail = " const" if const and handle else ""
+        body = "\n    ".join(lines)
+        return f"{self.doc(call.summary, 2)}\n  {head}{tail} {{\n    {body}\n  }}"
+
+    def _declaration_of(self, p: Parameter) -> str:
+        """Return the declaration of a parameter: as in C, but an object instead of the pointer to one."""
+        cls = self.class_of(p.type) if p.type in self.spec.handles and not p.is_result else None
+        if cls is None:
+            return self.c.declaration(p)
+        return f"Const{cls.own} {p.name}" if cls.name in MIXINS else f"const {cls.own}& {p.name}"
 
     def setting(self, m: Method) -> Given:
         """Return the parameter of a setting; C++ takes it as C does."""
@@ -109,7 +156,7 @@ class Language(Base):
         return f"{'Const' if view else ''}{self.type_of(m.returns.type)}"
 
     def _is_view(self, p: Parameter) -> bool:
-        """Whether a result is a handle that another object owns, which has a class of its own."""
+        """Whether a result is a handle that another object owns, which has a class."""
         return p.owner == "callee" and p.type in self.spec.handles
 
     def returns_itself(self, cls: Class, m: Method) -> bool:

@@ -1,4 +1,8 @@
-"""C#: delegates of the tables, enumerations, and the public classes."""
+"""C#: delegates of the tables, enumerations, and the public classes.
+
+Tensors, values over the caller's memory, the process-wide environment and exceptions are written by hand, where needed as
+partial classes. Steps and runs have overloads, and runs over pointers, because users of onnxruntime know these signatures.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,7 @@ class Language(Base):
     overloads = True
 
     def files(self) -> Iterable[File]:
-        """Return the tables, the enumerations, the classes, the versions and the page."""
+        """Return the tables, the enumerations, the classes and the versions."""
         used = {call.table for cls in self.classes for m in cls.methods for call in m.calls.values()}
         for table in filter(lambda table: table["name"] in used, self.spec.tables):
             yield File("csharp/table.cs.j2", f"{SOURCES}/{self.c.table(table['name'])}.cs", {"table": table})
@@ -78,7 +82,6 @@ class Language(Base):
             yield File("csharp/enum.cs.j2", f"{SOURCES}/{self.enum_name(enum['name'])}.cs", {"enum": enum})
         for cls in self.classes:
             yield File("csharp/class.cs.j2", f"{SOURCES}/{cls.own}.cs", {"cls": cls})
-        yield File("csharp/reference.md.j2", "docs/reference/csharp.md")
         yield File("csharp/commands.cs.j2", "tests/scenarios/generated/csharp/Commands.cs")
 
     # ---- names ----

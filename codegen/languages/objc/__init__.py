@@ -2,6 +2,9 @@
 
 In ``spec/languages/objc.yaml`` a selector is written in parts: the base name, the label of the first argument, then the other
 labels, as in ``saveCheckpoint ToPath: withOptimizerState:``. Without the blanks it is the selector.
+
+The generated classes are plain Objective-C over the C tables; one private header lets the same sources compile with and
+without automatic reference counting.
 """
 
 from __future__ import annotations
@@ -107,13 +110,12 @@ class Language(Labelled):
     truth = {"true": "YES", "false": "NO", "none": "nil"}  # noqa: RUF012
 
     def files(self) -> Iterable[File]:
-        """Return the enumerations, a header and a source for each group of classes, and the page."""
+        """Return the enumerations, and a header and a source for each group of classes."""
         yield File("objc/ort_enums.h.j2", f"{BINDING}/include/generated/ort_enums.h")
         for group in GROUPS:
             context = {"file": group, "classes": [self.class_named(name) for name in group.classes]}
             yield File("objc/class.h.j2", f"{BINDING}/include/generated/{group.name}.h", context)
             yield File("objc/class.m.j2", f"{BINDING}/src/generated/{group.name}.m", context)
-        yield File("objc/reference.md.j2", "docs/reference/objc.md")
         yield File("objc/commands.h.j2", "tests/scenarios/generated/objc/commands.h")
 
     # ---- names ----
@@ -190,7 +192,7 @@ class Language(Labelled):
         return ("nullable " if self.is_nullable(p) else "") + self.object_type(p.type)
 
     def object_type(self, kind: str) -> str:
-        """Return the type of the object or number that stands for a kind of value.
+        """Return the type of the object or number for a kind of value.
 
         Raises
         ------
@@ -225,7 +227,7 @@ class Language(Labelled):
         return f"nullable {kind}" if self.is_object(m.returns.type) else kind
 
     def is_object(self, kind: str) -> bool:
-        """Whether an object stands for a kind of value, instead of a number."""
+        """Whether a kind of value is an object, not a number."""
         return kind in COLLECTIONS or kind.endswith("[]") or bool(self._handle_of(kind))
 
     def returns_object(self, m: Method) -> bool:
@@ -310,7 +312,7 @@ class Language(Labelled):
 
     def comment(self, m: Method) -> str:
         """Return the documentation of a method."""
-        lines = self.told(m)
+        lines = self.doc_lines(m)
         for p in self.arguments(m):
             lines += self.c.wrap(f"@param {p.own} {self.said(p.doc)}", hanging=4)
         for r in self.stored(m):
@@ -337,13 +339,11 @@ class Language(Labelled):
 
     token = "[arguments objectAtIndex:{i}]"
     tokens = {  # noqa: RUF012
+        **Labelled.tokens,
         "state": "state_of({t})",
         "session": "session_of({t})",
         "tensor": "tensor_of({t})",
         "tensors": "tensors_of(from(arguments, {i}))",
-        "counted_tensors": "counted(arguments, {i})",
-        "outputs": "rest(arguments, {i})",
-        "written": "rest(arguments, {i})",
         "model": "model_of({t})",
         "counted_pairs": "values_of(pairs_counted(arguments, {i}))",
         "rest_pairs": "values_of(behind_pairs(arguments, {i}))",
@@ -353,9 +353,6 @@ class Language(Labelled):
         "names_of_rest_texts": "behind_pairs(arguments, {i})",
         "integer": "read_integer({t})",
         "number": "read_number({t})",
-        "path": "{t}",
-        "path_or_none": "optional({t})",
-        "text": "{t}",
         "texts": "from(arguments, {i})",
         "content": "read_file({t})",
         "choice": 'flag({t}, @"{yes}", @"{no}")',

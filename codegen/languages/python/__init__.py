@@ -15,7 +15,29 @@ from codegen.spec.model import Call, Class, Command, Given, Method, Parameter
 from codegen.spec.names import pascal, snake
 from codegen.spec.source import Problem, SpecError
 
-CLASSES = "bindings/python/ortrain/api/generated"
+PACKAGE = "bindings/python/ortrain"
+CLASSES = f"{PACKAGE}/api/generated"
+ENUMS = f"{PACKAGE}/_support/generated"
+LEGACY = f"{PACKAGE}/legacy/generated"
+SUPPORT = {
+    "Entries": "entries",
+    "ModelSignature": "signatures",
+    "StepSignature": "signatures",
+    "StrPath": "values",
+    "as_arrays": "values",
+    "check_device": "checks",
+    "check_providers": "checks",
+    "check_values": "checks",
+    "declared": "signatures",
+    "declared_tensor": "signatures",
+    "describe_entry": "descriptions",
+    "describe_settings": "descriptions",
+    "give_back": "values",
+    "read_only": "values",
+    "to_value": "values",
+    "to_writable": "values",
+}
+"""The modules of ortrain._support that have what generated classes use."""
 
 TABLES = {"general": "api()", "training": "training_api()", "extension": "extension_api()"}
 
@@ -82,21 +104,21 @@ class Language(Base):
     key = "python"
     released = "automatic"
     tables = TABLES
-    folders = (CLASSES, "bindings/python/src/generated", "tests/scenarios/generated/python")
+    folders = (CLASSES, ENUMS, LEGACY, "bindings/python/src/generated", "tests/scenarios/generated/python")
     truth = {"true": "True", "false": "False", "none": "None"}  # noqa: RUF012
 
     def files(self) -> Iterable[File]:
-        """Return the extension with its stubs, the classes, the enumerations and the page."""
+        """Return the extension with its stubs, the classes and the enumerations."""
         yield File("python/module.cpp.j2", "bindings/python/src/generated/module.cpp")
-        yield File("python/module.pyi.j2", "bindings/python/ortrain/_ortrain.pyi")
-        yield File("python/init.py.j2", f"{CLASSES}/__init__.py")
-        yield File("python/enums.py.j2", f"{CLASSES}/enums.py")
-        yield File("python/training_parameters.py.j2", f"{CLASSES}/training_parameters.py")
+        yield File("python/module.pyi.j2", f"{PACKAGE}/_ortrain.pyi")
+        for folder in (CLASSES, ENUMS, LEGACY):
+            yield File("python/init.py.j2", f"{folder}/__init__.py")
+        yield File("python/enums.py.j2", f"{ENUMS}/enums.py")
+        yield File("python/training_parameters.py.j2", f"{LEGACY}/training_parameters.py")
         for cls in self.classes:
             if cls.has("by_hand"):
                 continue
             yield File("python/class.py.j2", f"{CLASSES}/{snake(cls.own)}.py", {"cls": cls})
-        yield File("python/reference.md.j2", "docs/reference/python.md")
         yield File("python/commands.py.j2", "tests/scenarios/generated/python/commands.py")
 
     parameter_types = {  # noqa: RUF012
@@ -373,7 +395,7 @@ class Language(Base):
 
     def _action(self, command: Command, cls: Class, m: Method) -> Action:
         action = super()._action(command, cls, m)
-        if m.pattern == "run_values":
+        if m.pattern == "run_named":
             outputs = [f"output_values={self.read(command, 2, 'rest_pairs')}"] * (
                 command.tokens[2] == "rest_pairs"
             )
@@ -490,6 +512,12 @@ class Language(Base):
     settings = lower.SETTINGS
 
     @staticmethod
+    def is_computed(cls: Class, m: Method) -> bool:
+        """Whether a method is a property that is read from the library each time."""
+        of_entry = m.pattern in ("key", "keyed_value", "keyed_attribute", "view")
+        return of_entry or (cls.keyed and m.pattern == "names")
+
+    @staticmethod
     def is_static(m: Method) -> bool:
         """Whether a method is a class method."""
         return m.pattern == "static" or (m.pattern == "create" and m.own != "__init__")
@@ -562,7 +590,12 @@ class Language(Base):
         """Return the function that describes objects of a class."""
         if cls.has("keyed_attribute"):
             return "describe_settings"
-        return "describe_entry" if cls.keyed else "describe_mapping"
+        return "describe_entry"
+
+    def entry(self, cls: Class) -> str:
+        """Return the annotation of the entries of a mapping."""
+        getter = next(m for m in cls.methods if m.pattern == "map_get")
+        return self.annotation(getter.returns.type) if getter.returns else "object"
 
     def handle_of(self, cls: Class) -> str:
         """Return the handle that a class works on, its own or its owner's."""
@@ -593,17 +626,17 @@ class Language(Base):
         steps = {s.kind for m in methods for s in self.lower(cls, m)}
         assigned = any(isinstance(s, lower.ReadEntry) and s.set for m in methods for s in self.lower(cls, m))
         values = {
+            "Entries": cls.keys is not None,
             "ModelSignature": "make_from_path_or_bytes" in steps,
             "as_arrays": "arrays" in kinds,
             "check_device": "check_device" in steps,
-            "check_key": "get_entry" in steps,
             "check_providers": "check_providers" in steps,
             "check_values": cls.keys is not None
             and cls.keys["entry"] == "parameter"
             and "get_entry" in steps,
             "declared": "read_infos" in steps,
             "declared_tensor": "read_infos_of_mode" in steps,
-            self.describes(cls): "describe" in steps,
+            self.describes(cls): "describe" in steps and not cls.keys,
             "give_back": "run_step" in steps,
             "StepSignature": "run_step" in steps,
             "read_only": assigned,
@@ -627,12 +660,13 @@ class Language(Base):
         if "OrtValue" in mentioned:
             lines.append("from ortrain._ortrain import OrtValue")
         used = [name for name, wanted in values.items() if wanted]
-        if used:
-            lines.append(
-                f"from ortrain._support import {', '.join(sorted(used, key=lambda n: (n[0].islower(), n)))}"
+        for module in sorted({SUPPORT[name] for name in used}):
+            names = sorted(
+                (name for name in used if SUPPORT[name] == module), key=lambda n: (n[0].islower(), n)
             )
+            lines.append(f"from ortrain._support.{module} import {', '.join(names)}")
         if enums:
-            lines.append(f"from ortrain.api.generated.enums import {', '.join(enums)}")
+            lines.append(f"from ortrain._support.generated.enums import {', '.join(enums)}")
         lines += [f"from ortrain.api.generated.{snake(name)} import {name}" for name in sorted(run_time)]
         if typing_only:
             lines += ["", "if TYPE_CHECKING:"]

@@ -2,6 +2,8 @@
 
 A method's name is written as Swift does, with the labels of its arguments: ``saveCheckpoint(toPath:withOptimizerState:)``. By
 default it is the name under which Swift imports the method of Objective-C.
+
+Swift calls the C tables and not the Objective-C classes, so that it runs where there is no Objective-C.
 """
 
 from __future__ import annotations
@@ -45,11 +47,10 @@ class Language(Labelled):
     truth = {"true": "true", "false": "false", "none": "nil"}  # noqa: RUF012
 
     def files(self) -> Iterable[File]:
-        """Return the enumerations, a file for each class, and the page."""
+        """Return the enumerations, and a file for each class."""
         yield File("swift/enums.swift.j2", f"{SOURCES}/Enumerations.swift")
         for cls in self.classes:
             yield File("swift/class.swift.j2", f"{SOURCES}/{cls.own}.swift", {"cls": cls})
-        yield File("swift/reference.md.j2", "docs/reference/swift.md")
         yield File("swift/commands.swift.j2", "tests/scenarios/generated/swift/Commands.swift")
 
     # ---- names ----
@@ -95,7 +96,7 @@ class Language(Labelled):
     # ---- types ----
 
     def type_name(self, kind: str) -> str:
-        """Return the type that stands for a kind of value.
+        """Return the type of a kind of value.
 
         Raises
         ------
@@ -157,7 +158,7 @@ class Language(Labelled):
 
     def comment(self, m: Method) -> str:
         """Return the documentation of a method."""
-        lines = self.told(m)
+        lines = self.doc_lines(m)
         taken = self.arguments(m)
         if taken:
             lines.append("- Parameters:")
@@ -175,13 +176,11 @@ class Language(Labelled):
 
     token = "arguments[{i}]"
     tokens = {  # noqa: RUF012
+        **Labelled.tokens,
         "state": "state({t})",
         "session": "session({t})",
         "tensor": "tensor({t})",
         "tensors": "tensors(arguments[{i}...])",
-        "counted_tensors": "counted(arguments, {i})",
-        "outputs": "rest(arguments, {i})",
-        "written": "rest(arguments, {i})",
         "model": "model({t})",
         "counted_pairs": "values(pairs(arguments, {i}))",
         "rest_pairs": "values(behindPairs(arguments, {i}))",
@@ -191,9 +190,6 @@ class Language(Labelled):
         "names_of_rest_texts": "behindPairs(arguments, {i})",
         "integer": "integer({t})",
         "number": "number({t})",
-        "path": "{t}",
-        "path_or_none": "optional({t})",
-        "text": "{t}",
         "texts": "Array(arguments[{i}...])",
         "content": "Self.file({t})",
         "choice": 'flag({t}, "{yes}", "{no}")',

@@ -1,4 +1,9 @@
 // Gradient of ai.onnx.preview.training: a node that represents the derivative of a part of its own graph.
+//
+// The nodes between the independent values and y become a separate model, which the gradient builder
+// differentiates. The result replaces the node. Forward values keep their names if the gradient is taken
+// at the values that the graph computes. A node whose y depends on another gradient is replaced after that
+// one.
 #pragma once
 
 #include "graph/graph.h"

@@ -1,4 +1,16 @@
 // The models built from a forward model: the training model, and the forward model with gradients.
+//
+// How a training model is built:
+// 1. Operators without a gradient rule are decomposed (op/decomposition.h); that includes gradient
+//    operators, which gives second derivatives. The eval model keeps fused operators, so that the exported
+//    model looks like the original.
+// 2. The passes of the artifact phase run. BatchNormalization in training mode becomes BatchNormInternal,
+//    which keeps the batch statistics for the backward pass.
+// 3. The gradient builder walks back from the loss to the trainable parameters
+//    (autodiff/gradient_builder.h).
+// 4. The gradient of each parameter goes through InPlaceAccumulatorV2 into its accumulation buffer.
+// 5. The weights become inputs of the model.
+// All reasons that prevent training are collected, and the model is rejected with the complete list.
 #pragma once
 
 #include <string>

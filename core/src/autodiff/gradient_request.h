@@ -1,4 +1,4 @@
-// What gradients are requested.
+// A request for gradients.
 #pragma once
 
 #include <map>

@@ -9,11 +9,8 @@
 namespace ortrain::capi {
 namespace {
 
-bool same_place(const OrtMemoryInfo& a, const OrtMemoryInfo& b) {
-  int different = 0;
-  CompareMemoryInfo(&a, &b, &different);
-  return different == 0;
-}
+// One allocator serves a device, however it allocates there.
+bool same_place(const OrtMemoryInfo& a, const OrtMemoryInfo& b) { return a.name == b.name && a.id == b.id; }
 
 OrtAllocator* shared_allocator(const OrtEnv& env, const OrtMemoryInfo& info) {
   for (OrtAllocator* allocator : env.allocators) {
@@ -44,6 +41,16 @@ void check_strategy(int64_t strategy) {
 }
 
 }  // namespace
+
+OrtAllocator* registered_allocator(const OrtEnv& env) { return shared_allocator(env, cpu_memory()); }
+
+OrtAllocator* allocator_of(const OrtEnv& env, const SessionOptions& settings) {
+  const auto shares = settings.config.find("session.use_env_allocators");
+  OrtAllocator* given = nullptr;
+  if (shares != settings.config.end() && shares->second == "1") given = registered_allocator(env);
+  if (given != nullptr) return given;
+  return settings.cpu_memory_arena ? arena_allocator() : default_allocator();
+}
 
 void CreateArenaCfg(size_t, int arena_extend_strategy, int initial_chunk_size_bytes,
                     int max_dead_bytes_per_chunk, OrtArenaCfg** out) {
@@ -96,19 +103,6 @@ void UnregisterAllocator(OrtEnv* env, const OrtMemoryInfo* mem_info) {
 void GetSharedAllocator(OrtEnv* env, const OrtMemoryInfo* mem_info, OrtAllocator** allocator) {
   *allocator = shared_allocator(*env, *mem_info);
   if (*allocator == nullptr && mem_info->name == cpu_memory().name) *allocator = default_allocator();
-}
-
-// ---- threads: those of the library are OpenMP's, which no program can create ----
-
-void SessionOptionsSetCustomCreateThreadFn(OrtSessionOptions*, OrtCustomCreateThreadFn) {}
-void SessionOptionsSetCustomThreadCreationOptions(OrtSessionOptions*, void*) {}
-void SessionOptionsSetCustomJoinThreadFn(OrtSessionOptions*, OrtCustomJoinThreadFn) {}
-void SetGlobalCustomCreateThreadFn(OrtThreadingOptions*, OrtCustomCreateThreadFn) {}
-void SetGlobalCustomThreadCreationOptions(OrtThreadingOptions*, void*) {}
-void SetGlobalCustomJoinThreadFn(OrtThreadingOptions*, OrtCustomJoinThreadFn) {}
-void SetGlobalIntraOpThreadAffinity(OrtThreadingOptions*, const char* affinity_string) {
-  require(*affinity_string != '\0' && std::char_traits<char>::length(affinity_string) <= 2048,
-          ErrorCode::kInvalidArgument, "affinity_string is empty or too long");
 }
 
 }  // namespace ortrain::capi

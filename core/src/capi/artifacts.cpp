@@ -6,7 +6,7 @@
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
-#include "infer/ort_writer.h"
+#include "infer/typed_model.h"
 #include "op/signature.h"
 #include "passes/pass.h"
 

@@ -28,6 +28,7 @@ void* copy_number(OrtAllocator* allocator, T value) {
 
 void AddProperty(OrtCheckpointState* checkpoint_state, const char* property_name,
                  OrtPropertyType property_type, void* property_value) {
+  const TurnLock::Turn turn = core_of(*checkpoint_state).hold();
   auto& properties = checkpoint_state->state->properties();
   switch (property_type) {
     case OrtIntProperty:
@@ -46,6 +47,7 @@ void AddProperty(OrtCheckpointState* checkpoint_state, const char* property_name
 
 void GetProperty(const OrtCheckpointState* checkpoint_state, const char* property_name,
                  OrtAllocator* allocator, OrtPropertyType* property_type, void** property_value) {
+  const TurnLock::Turn turn = core_of(*checkpoint_state).hold();
   const Property& property = checkpoint_state->state->property(property_name);
   if (const auto* number = std::get_if<int64_t>(&property)) *property_value = copy_number(allocator, *number);
   if (const auto* number = std::get_if<float>(&property)) *property_value = copy_number(allocator, *number);
@@ -65,6 +67,7 @@ void UpdateParameter(OrtCheckpointState* checkpoint_state, const char* parameter
 
 void GetParameter(const OrtCheckpointState* checkpoint_state, const char* parameter_name,
                   OrtAllocator* allocator, OrtValue** parameter) {
+  const TurnLock::Turn turn = core_of(*checkpoint_state).hold();
   const CheckpointState& state = core_of(*checkpoint_state);
   const Parameter& found = state.parameter(parameter_name);
   state.require_values(concat("getting the parameter \"", parameter_name, "\""), "the parameter states");
@@ -87,12 +90,21 @@ void CheckpointIsParameterTrainable(const OrtCheckpointState* checkpoint_state, 
 
 void CheckpointGetParameterGradient(const OrtCheckpointState* checkpoint_state, const char* parameter_name,
                                     OrtAllocator* allocator, OrtValue** gradient) {
+  const TurnLock::Turn turn = core_of(*checkpoint_state).hold();
   const CheckpointState& state = core_of(*checkpoint_state);
   const Parameter& parameter = state.parameter(parameter_name);
   require(parameter.trainable, ErrorCode::kInvalidArgument, "the parameter '", parameter_name,
           "' is frozen and has no gradient, expected a trainable one");
+  if (state.has_zero_gradients()) {
+    Tensor zeros = allocate_tensor(allocator, parameter.data.dtype(), parameter.data.shape());
+    std::memset(zeros.raw(), 0, zeros.bytes());
+    *gradient = new OrtValue{std::move(zeros)};
+    return;
+  }
   require(state.has_gradients() && parameter.gradient.defined(), ErrorCode::kRuntimeException,
-          "the parameter '", parameter_name, "' has no gradient yet; run a train step first");
+          "the parameter '", parameter_name,
+          "' has no gradient: no session was created with the state, or its last train step failed; run a "
+          "train step first");
   *gradient = copy_value(allocator, parameter.row_major(parameter.gradient));
 }
 
@@ -102,11 +114,13 @@ void CheckpointSetParameterGradient(OrtCheckpointState* checkpoint_state, const 
 }
 
 void CheckpointGetPropertyCount(const OrtCheckpointState* checkpoint_state, size_t* out) {
+  const TurnLock::Turn turn = core_of(*checkpoint_state).hold();
   *out = core_of(*checkpoint_state).properties().size();
 }
 
 void CheckpointGetPropertyName(const OrtCheckpointState* checkpoint_state, size_t index,
                                OrtAllocator* allocator, char** out) {
+  const TurnLock::Turn turn = core_of(*checkpoint_state).hold();
   const auto& properties = core_of(*checkpoint_state).properties();
   require(index < properties.size(), ErrorCode::kInvalidArgument, "there is no property with index ", index,
           ", expected an index below ", properties.size());
@@ -115,6 +129,7 @@ void CheckpointGetPropertyName(const OrtCheckpointState* checkpoint_state, size_
 
 void CheckpointGetPropertyType(const OrtCheckpointState* checkpoint_state, const char* property_name,
                                OrtPropertyType* out) {
+  const TurnLock::Turn turn = core_of(*checkpoint_state).hold();
   *out = type_of(checkpoint_state->state->property(property_name));
 }
 
@@ -123,6 +138,7 @@ void CheckpointIsNominal(const OrtCheckpointState* checkpoint_state, int* out) {
 }
 
 void CheckpointGetOptimizerStepCount(const OrtCheckpointState* checkpoint_state, int64_t* out) {
+  const TurnLock::Turn turn = core_of(*checkpoint_state).hold();
   const CheckpointState& state = core_of(*checkpoint_state);
   *out = state.has_optimizer_state() ? state.optimizer().step : 0;
 }

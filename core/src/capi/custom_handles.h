@@ -30,7 +30,7 @@ struct OrtOpAttr {
   ortrain::Attribute value;
 };
 
-// What a custom operator may ask about its node.
+// The information that a custom operator gets about its node.
 struct OrtKernelInfo {
   ortrain::Node node;
   int64_t since = 1;
@@ -72,6 +72,8 @@ class ProgramOperators : public CustomOperators {
   std::map<std::string, std::string> config;  // of the session
 
   std::shared_ptr<CustomNode> find(const Node& node, int64_t opset) const override;
+  // Throws kFail for operators that no session can take, whether a model has nodes of them or not.
+  void check() const;
 };
 
 void log(const OrtLogger& logger, OrtLoggingLevel severity, const char* place, const std::string& message);

@@ -16,49 +16,120 @@ namespace {
 // The API versions from which on OrtCustomOp has these members.
 constexpr uint32_t kOptionalSince = 8, kVariadicSince = 14, kStatusSince = 16, kShapesSince = 17;
 
-using Characteristic = OrtCustomOpInputOutputCharacteristic;
+// One side of an operator's signature, its inputs or its outputs.
+struct Side {
+  const char* what;
+  size_t (*count)(const OrtCustomOp*);
+  ONNXTensorElementDataType (*type)(const OrtCustomOp*, size_t);
+  OrtCustomOpInputOutputCharacteristic (*kind)(const OrtCustomOp*, size_t);
+  int (*least)(const OrtCustomOp*);  // number of values of a variadic parameter
+  int (*same)(const OrtCustomOp*);   // whether these have one type
+};
 
-Characteristic input_kind(const OrtCustomOp& op, size_t i) {
-  return op.version >= kOptionalSince && op.GetInputCharacteristic ? op.GetInputCharacteristic(&op, i)
-                                                                   : INPUT_OUTPUT_REQUIRED;
+Side inputs_of(const OrtCustomOp& op) {
+  const bool has_kinds = op.version >= kOptionalSince, has_variadic = op.version >= kVariadicSince;
+  return {"input",
+          op.GetInputTypeCount,
+          op.GetInputType,
+          has_kinds ? op.GetInputCharacteristic : nullptr,
+          has_variadic ? op.GetVariadicInputMinArity : nullptr,
+          has_variadic ? op.GetVariadicInputHomogeneity : nullptr};
 }
-Characteristic output_kind(const OrtCustomOp& op, size_t o) {
-  return op.version >= kOptionalSince && op.GetOutputCharacteristic ? op.GetOutputCharacteristic(&op, o)
-                                                                    : INPUT_OUTPUT_REQUIRED;
-}
-
-// The parameter that value i of a node belongs to: a variadic one, which is the last, takes all that follow.
-template <typename Kind>
-std::optional<size_t> parameter_of(const OrtCustomOp& op, size_t i, size_t count, Kind kind) {
-  if (i < count) return i;
-  if (count > 0 && kind(op, count - 1) == INPUT_OUTPUT_VARIADIC) return count - 1;
-  return std::nullopt;
-}
-
-DType input_type(const OrtCustomOp& op, size_t i) {
-  const auto at = parameter_of(op, i, op.GetInputTypeCount(&op), input_kind);
-  return at ? any_dtype_of(op.GetInputType(&op, *at)) : DType::kUndefined;
-}
-DType output_type(const OrtCustomOp& op, size_t o) {
-  const auto at = parameter_of(op, o, op.GetOutputTypeCount(&op), output_kind);
-  return at ? any_dtype_of(op.GetOutputType(&op, *at)) : DType::kUndefined;
+Side outputs_of(const OrtCustomOp& op) {
+  const bool has_kinds = op.version >= kOptionalSince, has_variadic = op.version >= kVariadicSince;
+  return {"output",
+          op.GetOutputTypeCount,
+          op.GetOutputType,
+          has_kinds ? op.GetOutputCharacteristic : nullptr,
+          has_variadic ? op.GetVariadicOutputMinArity : nullptr,
+          has_variadic ? op.GetVariadicOutputHomogeneity : nullptr};
 }
 
-// What is wrong with the number of inputs or outputs of a node; empty if nothing is.
-template <typename Kind>
-std::string count_fault(const OrtCustomOp& op, const std::vector<std::string>& names, size_t count,
-                        const char* what, Kind kind, int (*arity)(const OrtCustomOp*)) {
-  for (size_t i = 0; i < count; ++i) {
-    const bool is_there = i < names.size() && !names[i].empty();
-    if (kind(op, i) == INPUT_OUTPUT_REQUIRED && !is_there) return concat(what, " ", i, " is missing");
+// A parameter of an operator; a variadic one stands for several values of a node.
+struct Parameter {
+  DType type = DType::kUndefined;  // undefined: any
+  OrtCustomOpInputOutputCharacteristic kind = INPUT_OUTPUT_REQUIRED;
+  size_t least = 1;                                // of a variadic parameter
+  bool same = true;                                // of a variadic parameter
+  bool operator==(const Parameter& other) const {  // apart from types, in which kernels may differ
+    return kind == other.kind && least == other.least && same == other.same;
   }
-  const bool is_variadic = count > 0 && kind(op, count - 1) == INPUT_OUTPUT_VARIADIC;
-  if (!is_variadic)
-    return names.size() > count ? concat("it has ", names.size(), " ", what, "s, expected at most ", count)
-                                : "";
-  const size_t given = names.size() >= count ? names.size() - count + 1 : 0;
-  const auto least = static_cast<size_t>(std::max(0, op.version >= kVariadicSince && arity ? arity(&op) : 1));
-  return given < least ? concat("it has ", given, " variadic ", what, "s, expected at least ", least) : "";
+};
+
+std::vector<Parameter> parameters_of(const OrtCustomOp& op, const Side& side) {
+  std::vector<Parameter> all(side.count(&op));
+  for (size_t i = 0; i < all.size(); ++i) {
+    Parameter& one = all[i];
+    one.type = any_dtype_of(side.type(&op, i));
+    if (side.kind) one.kind = side.kind(&op, i);
+    if (one.kind != INPUT_OUTPUT_VARIADIC) continue;
+    if (side.least) one.least = static_cast<size_t>(std::max(0, side.least(&op)));
+    if (side.same) one.same = side.same(&op) != 0;
+  }
+  return all;
+}
+
+// The parameter that value i of a node belongs to; null if there is none.
+const Parameter* parameter_at(const std::vector<Parameter>& all, size_t i) {
+  if (i < all.size()) return &all[i];
+  return !all.empty() && all.back().kind == INPUT_OUTPUT_VARIADIC ? &all.back() : nullptr;
+}
+DType type_at(const std::vector<Parameter>& all, size_t i) {
+  const Parameter* parameter = parameter_at(all, i);
+  return parameter ? parameter->type : DType::kUndefined;
+}
+
+DType input_type(const OrtCustomOp& op, size_t i) { return type_at(parameters_of(op, inputs_of(op)), i); }
+
+// Throws unless a node has as many inputs, or outputs, as its operator takes.
+void check_count(const std::string& label, const std::vector<Parameter>& all,
+                 const std::vector<std::string>& names, const char* what) {
+  const bool is_variadic = !all.empty() && all.back().kind == INPUT_OUTPUT_VARIADIC;
+  const size_t alone = all.size() - is_variadic;
+  for (size_t i = 0; i < alone; ++i)
+    require(all[i].kind != INPUT_OUTPUT_REQUIRED || (i < names.size() && !names[i].empty()),
+            ErrorCode::kInvalidGraph, label, ": ", what, " ", i, " is missing, which its operator requires");
+  if (!is_variadic) {
+    require(names.size() <= all.size(), ErrorCode::kInvalidGraph, label, ": it has ", names.size(), " ", what,
+            "s, expected at most ", all.size());
+    return;
+  }
+  const size_t given = names.size() - std::min(names.size(), alone);
+  require(given >= all.back().least, ErrorCode::kInvalidGraph, label, ": it has ", given, " variadic ", what,
+          "s, expected at least ", all.back().least);
+  for (size_t i = alone; i < names.size(); ++i)
+    require(!names[i].empty(), ErrorCode::kFail, label, ": variadic ", what, " ", i,
+            " is missing, but only optional ones can be left out");
+}
+
+// Throws if values of a homogeneous variadic parameter have different types.
+void check_homogeneous(const std::string& label, const std::vector<Parameter>& all,
+                       const std::vector<ValueInfo>& values, const char* what) {
+  if (all.empty() || all.back().kind != INPUT_OUTPUT_VARIADIC || !all.back().same) return;
+  const ValueInfo* first = nullptr;
+  for (size_t i = all.size() - 1; i < values.size(); ++i) {
+    if (values[i].dtype == DType::kUndefined) continue;
+    if (first == nullptr) first = &values[i];
+    require(values[i].dtype == first->dtype, ErrorCode::kFail, label, ": its variadic ", what, "s '",
+            first->name, "' and '", values[i].name, "' have the types ", to_string(first->dtype), " and ",
+            to_string(values[i].dtype), ", expected one type for all");
+  }
+}
+
+// Throws unless two kernels of one operator have the same signature apart from types.
+void check_same_signature(const std::string& name, const OrtCustomOp& one, const OrtCustomOp& other) {
+  for (const auto side : {inputs_of, outputs_of}) {
+    const auto a = parameters_of(one, side(one)), b = parameters_of(other, side(other));
+    const char* what = side(one).what;
+    require(a.size() == b.size(), ErrorCode::kFail, "the custom operator ", name,
+            " was added with kernels of ", a.size(), " and of ", b.size(), " ", what,
+            "s; kernels of one operator may differ only in their types");
+    for (size_t i = 0; i < a.size(); ++i)
+      require(a[i] == b[i], ErrorCode::kFail, "the custom operator ", name,
+              ": its kernels differ in whether ", what, " ", i,
+              " is optional or variadic, in the least number of values or in whether these ",
+              "have one type; kernels of one operator may differ only in their types");
+  }
 }
 
 class ProgramNode : public CustomNode {
@@ -76,6 +147,8 @@ class ProgramNode : public CustomNode {
   void run(DynamicContext& c) override;
 
  private:
+  // The types of outputs that depend on those of inputs which only a run shows.
+  void find_types(DynamicContext& c);
   bool fits(const OrtCustomOp& op, const std::vector<DType>& inputs) const {
     for (size_t i = 0; i < inputs.size(); ++i) {
       const DType wanted = input_type(op, i);
@@ -83,51 +156,80 @@ class ProgramNode : public CustomNode {
     }
     return true;
   }
+  // Why no kernel takes inputs of these types.
+  std::string mismatch(const std::vector<DType>& inputs) const {
+    const auto list = [&](auto&& type_of) {
+      std::string text;
+      for (size_t i = 0; i < inputs.size(); ++i) text += concat(i ? ", " : "", to_string(type_of(i)));
+      return text;
+    };
+    std::string wanted;
+    for (const OrtCustomOp* op : candidates_)
+      wanted += (wanted.empty() ? "" : "; or ") + list([&](size_t i) { return input_type(*op, i); });
+    return concat("its inputs have the types ", list([&](size_t i) { return inputs[i]; }), ", expected ",
+                  wanted);
+  }
   const OrtCustomOp* choose(const std::vector<DType>& inputs) const {
     const auto found = std::find_if(candidates_.begin(), candidates_.end(),
                                     [&](const OrtCustomOp* op) { return fits(*op, inputs); });
     return found == candidates_.end() ? nullptr : *found;
   }
-  // The type of output o where the operator takes any: that of its first input of any type.
-  static DType free_type(const OrtCustomOp& op, const std::vector<DType>& inputs) {
-    for (size_t i = 0; i < inputs.size(); ++i)
-      if (input_type(op, i) == DType::kUndefined) return inputs[i];
+  // The type of output o, as far as the operator states it: an output of any type has that of the first
+  // input of any type. Undefined where values of a variadic parameter may differ in their types.
+  static DType stated_type(const OrtCustomOp& op, size_t o, const std::vector<DType>& inputs) {
+    const std::vector<Parameter> results = parameters_of(op, outputs_of(op));
+    const Parameter* result = parameter_at(results, o);
+    if (result == nullptr || result->type != DType::kUndefined) return type_at(results, o);
+    if (result->kind == INPUT_OUTPUT_VARIADIC && !result->same) return DType::kUndefined;
+    const std::vector<Parameter> all = parameters_of(op, inputs_of(op));
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const Parameter* from = parameter_at(all, i);
+      if (from == nullptr || from->type != DType::kUndefined) continue;
+      if (from->kind != INPUT_OUTPUT_VARIADIC || from->same) return inputs[i];
+    }
     return DType::kUndefined;
   }
 
   std::vector<const OrtCustomOp*> candidates_;  // of that name, in different types
   OrtKernelInfo info_;
   const OrtCustomOp* op_ = nullptr;
+  std::vector<Parameter> taken_;  // its inputs
+  bool all_types_known_ = false;  // before a run
   void* kernel_ = nullptr;
 };
 
 void ProgramNode::prepare(const CustomUse& use) {
   const std::string label = info_.node.label();
+  const OrtCustomOp& first = *candidates_.front();
+  check_count(label, parameters_of(first, inputs_of(first)), info_.node.inputs, "input");
+  check_count(label, parameters_of(first, outputs_of(first)), info_.node.outputs, "output");
   std::vector<DType> inputs;
   for (const ValueInfo& input : use.inputs) inputs.push_back(input.dtype);
   op_ = choose(inputs);
-  if (op_ == nullptr) {
-    const OrtCustomOp& first = *candidates_.front();
-    std::string wanted, found;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      wanted += concat(i ? ", " : "", to_string(input_type(first, i)));
-      found += concat(i ? ", " : "", to_string(inputs[i]));
-    }
-    fail(ErrorCode::kInvalidGraph, label, ": its inputs have the types ", found, ", expected ", wanted);
-  }
+  if (op_ == nullptr) fail(ErrorCode::kInvalidGraph, label, ": ", mismatch(inputs));
   const OrtCustomOp& op = *op_;
-  for (const std::string& fault :
-       {count_fault(op, info_.node.inputs, op.GetInputTypeCount(&op), "input", input_kind,
-                    op.version >= kVariadicSince ? op.GetVariadicInputMinArity : nullptr),
-        count_fault(op, info_.node.outputs, op.GetOutputTypeCount(&op), "output", output_kind,
-                    op.version >= kVariadicSince ? op.GetVariadicOutputMinArity : nullptr)})
-    require(fault.empty(), ErrorCode::kInvalidGraph, label, ": ", fault);
+  const std::vector<Parameter> results = parameters_of(op, outputs_of(op));
+  taken_ = parameters_of(op, inputs_of(op));
+  check_homogeneous(label, taken_, use.inputs, "input");
+  check_homogeneous(label, results, use.outputs, "output");
   info_.inputs = use.inputs;
   info_.outputs = use.outputs;
+  all_types_known_ = std::all_of(use.inputs.begin(), use.inputs.end(), [](const ValueInfo& input) {
+    return input.name.empty() || input.dtype != DType::kUndefined;
+  });
   for (size_t o = 0; o < info_.outputs.size(); ++o) {
-    DType& type = info_.outputs[o].dtype;
-    if (const DType stated = output_type(op, o); stated != DType::kUndefined) type = stated;
-    if (type == DType::kUndefined) type = free_type(op, inputs);
+    ValueInfo& output = info_.outputs[o];
+    if (output.name.empty()) continue;
+    const DType stated = type_at(results, o);
+    require(stated == DType::kUndefined || output.dtype == DType::kUndefined || output.dtype == stated,
+            ErrorCode::kFail, label, ": the model declares its output '", output.name, "' as ",
+            to_string(output.dtype), ", but its operator produces ", to_string(stated));
+    if (output.dtype == DType::kUndefined) output.dtype = stated_type(op, o, inputs);
+    // Inside of subgraphs, types of inputs may be known only in a run.
+    require(output.dtype != DType::kUndefined || !all_types_known_, ErrorCode::kFail, label,
+            ": the type of its output '", output.name,
+            "' is not known; expected an operator that states it (OrtCustomOp::GetOutputType or "
+            "InferOutputShapeFn), or a model that declares it");
   }
   info_.constants.clear();
   for (const Tensor* constant : use.constants)
@@ -159,9 +261,7 @@ void ProgramNode::types(TypeContext& c) {
   if (op->version >= kShapesSince && op->InferOutputShapeFn) release(op->InferOutputShapeFn(op, &context));
   for (size_t o = 0; o < info_.node.outputs.size(); ++o) {
     if (!info_.node.has_output(o) || context.stated[o]) continue;
-    DType type = output_type(*op, o);
-    if (type == DType::kUndefined) type = free_type(*op, inputs);
-    c.output(o, type, std::nullopt);
+    c.output(o, stated_type(*op, o, inputs), std::nullopt);
   }
 }
 
@@ -170,11 +270,12 @@ void ProgramNode::run(DynamicContext& c) {
   for (size_t i = 0; i < info_.node.inputs.size(); ++i) {
     if (!c.has_input(i)) continue;
     const Tensor* tensor = c.value(i).tensor();
-    const DType wanted = input_type(*op_, i);
+    const DType wanted = type_at(taken_, i);
     require(!tensor || wanted == DType::kUndefined || wanted == tensor->dtype(), ErrorCode::kInvalidArgument,
             label, ": input ", i, " has type ", to_string(tensor ? tensor->dtype() : DType::kUndefined),
             ", expected ", to_string(wanted));
   }
+  if (!all_types_known_) find_types(c);
   OrtKernelContext context{c, info_, {}, {}, {}};
   context.inputs.resize(info_.node.inputs.size());
   context.outputs.resize(info_.node.outputs.size());
@@ -186,6 +287,14 @@ void ProgramNode::run(DynamicContext& c) {
     require(context.outputs[o] || !c.has_output(o), ErrorCode::kRuntimeException, label,
             ": the operator did not produce output ", o, " ('", info_.node.outputs[o], "')");
   finish_outputs(context);
+}
+
+void ProgramNode::find_types(DynamicContext& c) {
+  std::vector<DType> types(info_.node.inputs.size(), DType::kUndefined);
+  for (size_t i = 0; i < types.size(); ++i)
+    if (c.has_input(i) && c.value(i).tensor()) types[i] = c.value(i).tensor()->dtype();
+  for (size_t o = 0; o < info_.outputs.size(); ++o)
+    if (info_.outputs[o].dtype == DType::kUndefined) info_.outputs[o].dtype = stated_type(*op_, o, types);
 }
 
 // The version range of an operator, which older ones do not have.
@@ -229,6 +338,23 @@ void expect_ok(OrtStatus* status, const std::string& what) {
   const std::string message = GetErrorMessage(status);
   release(status);
   fail(code, what, ": ", message);
+}
+
+void ProgramOperators::check() const {
+  for (const OrtCustomOpDomain* domain : domains) {
+    std::map<std::string, const OrtCustomOp*> first;
+    for (const OrtCustomOp* op : domain->operators) {
+      const std::string name = concat(domain->name, domain->name.empty() ? "" : ".", op->GetName(op));
+      const auto [known, fresh] = first.emplace(name, op);
+      if (!fresh) check_same_signature(name, *known->second, *op);
+      for (const auto side : {inputs_of, outputs_of}) {
+        const std::vector<Parameter> all = parameters_of(*op, side(*op));
+        for (size_t i = 0; i + 1 < all.size(); ++i)
+          require(all[i].kind != INPUT_OUTPUT_VARIADIC, ErrorCode::kFail, "the custom operator ", name, ": ",
+                  side(*op).what, " ", i, " is variadic, but only the last one may be");
+      }
+    }
+  }
 }
 
 std::shared_ptr<CustomNode> ProgramOperators::find(const Node& node, int64_t opset) const {

@@ -67,8 +67,10 @@ void CreateEnv(OrtLoggingLevel log_severity_level, const char* logid, OrtEnv** o
 void CreateEnvWithCustomLoggerAndGlobalThreadPools(OrtLoggingFunction logging_function, void* logger_param,
                                                    OrtLoggingLevel log_severity_level, const char* logid,
                                                    const OrtThreadingOptions* tp_options, OrtEnv** out) {
+  std::shared_ptr<GivenThreads> threads = threads_of(*tp_options);
   CreateEnvWithCustomLogger(logging_function, logger_param, log_severity_level, logid, out);
   (*out)->shared_threads = *tp_options;
+  (*out)->given_threads = std::move(threads);
 }
 
 void CreateEnvWithGlobalThreadPools(OrtLoggingLevel log_severity_level, const char* logid,
@@ -82,9 +84,13 @@ void CreateEnvWithOptions(const OrtEnvCreationOptions* options, OrtEnv** out) {
           options->version, ", expected the ORT_API_VERSION of a header, ", kFirstVersion, " or later");
   require(options->log_id != nullptr, ErrorCode::kInvalidArgument, "log_id is null, expected a name");
   const auto severity = static_cast<OrtLoggingLevel>(options->logging_severity_level);
-  CreateEnvWithCustomLogger(options->custom_logging_function, options->custom_logging_param, severity,
-                            options->log_id, out);
-  if (options->threading_options) (*out)->shared_threads = *options->threading_options;
+  if (options->threading_options)
+    CreateEnvWithCustomLoggerAndGlobalThreadPools(options->custom_logging_function,
+                                                  options->custom_logging_param, severity, options->log_id,
+                                                  options->threading_options, out);
+  else
+    CreateEnvWithCustomLogger(options->custom_logging_function, options->custom_logging_param, severity,
+                              options->log_id, out);
 }
 
 void CreateThreadingOptions(OrtThreadingOptions** out) { *out = new OrtThreadingOptions; }

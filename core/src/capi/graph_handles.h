@@ -1,5 +1,9 @@
 // The objects behind the handles of models, graphs and their parts. A program builds them, or reads them from
 // a file; both can be inspected, made a session, and extended.
+//
+// Derived facts, such as the readers of a value or its inferred type, are computed when they are first asked
+// for. A session of such a model gets it through the checks that a file goes through, without the elements of
+// its initializers (graph/checked_model.h).
 #pragma once
 
 #include <filesystem>
@@ -112,7 +116,7 @@ namespace ortrain::capi {
 // What the subgraphs of a node read from the graph around them.
 std::vector<std::string> implicit_inputs(const OrtNode& node);
 
-// A model of the core, and what it states besides.
+// A model of the core, and its metadata.
 struct BuiltModel {
   Model model;
   ModelNotes notes;

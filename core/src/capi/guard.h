@@ -1,5 +1,9 @@
 // The layer between a slot of a table and its implementation: it checks arguments and turns exceptions into a
 // status.
+//
+// Every slot of every table is a generated function that uses it. A slot without an implementation is an
+// instance of one template, which returns ORT_NOT_IMPLEMENTED, names the call and clears its results. No
+// slot is null, and no exception leaves the library.
 #pragma once
 
 #include <algorithm>

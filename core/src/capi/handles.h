@@ -1,4 +1,7 @@
 // The objects behind the handles of the C interface, and conversions between C types and those of the core.
+//
+// A session shares its checkpoint state with the handle of the state, so the two may be released in any
+// order.
 #pragma once
 
 #include <atomic>
@@ -11,7 +14,6 @@
 #include <string_view>
 #include <vector>
 
-#include "artifacts/training_graph.h"
 #include "artifacts/training_model.h"
 #include "capi/compile.h"
 #include "capi/maps.h"
@@ -22,6 +24,7 @@
 #include "ortrain_c_api.h"
 #include "program/profile.h"
 #include "runtime/error.h"
+#include "runtime/given_threads.h"
 #include "runtime/random.h"
 #include "runtime/tensor.h"
 #include "runtime/value.h"
@@ -38,10 +41,19 @@ struct OrtStatus {
   std::string message;
 };
 
+// Functions of the program that make threads.
+struct OrtThreadFunctions {
+  OrtCustomCreateThreadFn create = nullptr;  // null: the library makes its threads
+  OrtCustomJoinThreadFn join = nullptr;
+  void* options = nullptr;
+};
+
 struct OrtThreadingOptions {
   int intra_op_threads = 0;  // 0: one per processor
   bool denormal_as_zero = false;
   bool allow_spinning = true;
+  OrtThreadFunctions functions;
+  std::string affinities;  // of the threads except the caller's; empty: where the system puts them
 };
 
 struct OrtMemoryInfo {
@@ -57,8 +69,9 @@ struct OrtEnv {
   OrtLoggingFunction function;  // null: stderr
   void* parameter;
   std::optional<OrtThreadingOptions> shared_threads = std::nullopt;
-  std::vector<OrtAllocator*> allocators = {};     // that the program registered
-  std::vector<OrtMemoryInfo> shared_memory = {};  // for which it asked for an allocator
+  std::shared_ptr<ortrain::GivenThreads> given_threads = nullptr;  // of those; null: the library's
+  std::vector<OrtAllocator*> allocators = {};                      // that the program registered
+  std::vector<OrtMemoryInfo> shared_memory = {};                   // for which it asked for an allocator
 };
 
 struct OrtArenaCfg {};
@@ -68,6 +81,7 @@ struct OrtSessionOptions {
   std::shared_ptr<std::atomic<bool>> canceled = std::make_shared<std::atomic<bool>>(false);
   OrtLoggingFunction logging_function = nullptr;  // of the session; null: the environment's
   void* logging_parameter = nullptr;
+  OrtThreadFunctions threads;
 };
 
 struct OrtRunOptions {
@@ -119,7 +133,7 @@ struct OrtTypeInfo {
 
 #include "capi/custom_handles.h"
 
-// What a program asks about the nodes of a session, each a part of the graph of its own.
+// What a program asks about the nodes of a session. Each node counts as a subgraph.
 struct OrtEpAssignedNode {
   std::string name, domain, type;
 };
@@ -129,7 +143,7 @@ struct OrtEpAssignedSubgraph {
 };
 
 struct OrtSession {
-  // What a session of the model editor is made of until it is finalized.
+  // The parts of a session of the model editor until it is finalized.
   struct Draft {
     ortrain::SessionOptions settings;
     ortrain::Model model;
@@ -139,6 +153,8 @@ struct OrtSession {
   std::unique_ptr<ortrain::InferenceSession> running;  // null: there is a draft
   std::unique_ptr<Draft> draft;
   std::shared_ptr<const OrtLogger> logger;
+  OrtAllocator* allocator = nullptr;  // which programs get for it
+  int threads = 1;                    // the caller's included
   ortrain::capi::MapPorts maps;
   ortrain::capi::SparsePorts sparse;
   std::deque<OrtEpAssignedSubgraph> parts;              // if the options ask for them
@@ -190,10 +206,6 @@ struct OrtGradientGraphBuilder {
   std::optional<ortrain::Model> built;
 };
 
-struct OrtTrainingParameters {
-  ortrain::TrainingGraphRequest request;
-};
-
 namespace ortrain::capi {
 
 // The implementation of the exported functions, whatever name or version they are called by.
@@ -205,6 +217,7 @@ void release(H* handle) noexcept {
   delete handle;
 }
 void release(OrtStatus* status) noexcept;  // does nothing for the preallocated one
+void release(OrtTrainingParameters* parameters) noexcept;
 // These do nothing for what a graph or model owns.
 void release(OrtValueInfo* value) noexcept;
 void release(OrtNode* node) noexcept;
@@ -220,10 +233,18 @@ inline TrainingSession& core_of(const OrtTrainingSession& handle) { return handl
 // The memory of the CPU, the only device.
 const OrtMemoryInfo& cpu_memory();
 OrtAllocator* default_allocator();
+// The same memory, described as that of an arena.
+OrtAllocator* arena_allocator();
+// The allocator for the CPU that the program registered; null if there is none.
+OrtAllocator* registered_allocator(const OrtEnv& env);
+// The allocator of a session with these settings.
+OrtAllocator* allocator_of(const OrtEnv& env, const SessionOptions& settings);
 
 // Names of the devices that a session can run on, and of their execution providers.
 const std::vector<std::string>& device_names();
 const std::vector<std::string>& provider_names();
+// Throws kFail: the library does not have that provider.
+[[noreturn]] void reject_provider(const char* provider);
 
 // A copy of a string in memory from the allocator.
 char* copy_text(OrtAllocator* allocator, std::string_view text);
@@ -268,6 +289,16 @@ SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options);
 
 // Throws if `count` is not a valid number of threads.
 void check_threads(int count);
+// How many threads a run uses, the caller's included, if so many are wanted; 0: the default.
+int thread_count(int wanted);
+// Threads that functions of the program make, or that are bound to processors; null if neither is wanted.
+// Throws kFail if a function is missing, or if the processors are not described as onnxruntime describes
+// them.
+std::shared_ptr<GivenThreads> make_threads(const OrtThreadFunctions& functions,
+                                           const std::optional<std::string>& affinities, int threads);
+// The threads of a session of its own, and those that an environment's sessions share.
+std::shared_ptr<GivenThreads> threads_of(const OrtSessionOptions& options, const SessionOptions& settings);
+std::shared_ptr<GivenThreads> threads_of(const OrtThreadingOptions& options);
 
 // The session of a model. `session` is what it becomes: a new one, or one that was a draft.
 void start_session(OrtSession& session, SessionOptions settings, Model model, ModelNotes notes);
@@ -279,6 +310,10 @@ struct GivenValues {
 };
 // Adds what the graph takes for an input of the model. Throws kInvalidArgument for values of another kind.
 void add_input(const OrtSession& session, const std::string& name, const OrtValue& value, GivenValues& to);
+
+// What a program gets for a value that a run computed for an output: the model may declare it as maps, or as
+// a sparse tensor.
+OrtValue output_of(const OrtSession& session, const std::string& name, const Value& value);
 
 // Writes a message to the environment's log.
 void log(const OrtEnv& env, OrtLoggingLevel severity, const char* call, const std::string& message);

@@ -76,7 +76,8 @@ void run(OrtSession& session, const Request& request, const RunOptions* options,
     if (session.sparse.inputs.count(request.outputs[i]) > 0) continue;
     wanted.push_back(request.outputs[i]);
     places.push_back(outputs + i);
-    results.push_back(outputs[i] ? outputs[i]->value : Value());
+    const bool fits = outputs[i] && !outputs[i]->maps && !outputs[i]->sparse;
+    results.push_back(fits ? outputs[i]->value : Value());
   }
   ortrain::InferenceSession& running = session.session();
   if (!wanted.empty() || session.sparse.inputs.empty())
@@ -85,12 +86,11 @@ void run(OrtSession& session, const Request& request, const RunOptions* options,
     if (session.sparse.inputs.count(request.outputs[i]) > 0)
       outputs[i] = passed_through(request, request.outputs[i], outputs[i]);
   for (size_t i = 0; i < wanted.size(); ++i) {
-    if (*places[i] != nullptr) continue;
-    const auto map = session.maps.outputs.find(wanted[i]);
-    *places[i] = map == session.maps.outputs.end()
-                     ? new OrtValue{std::move(results[i])}
-                     : new OrtValue{Nothing{}, std::make_shared<OrtMaps>(maps_of_tensor(
-                                                   map->second, std::get<Tensor>(results[i])))};
+    OrtValue made = output_of(session, wanted[i], results[i]);
+    if (*places[i] == nullptr)
+      *places[i] = new OrtValue(std::move(made));
+    else if (made.maps || made.sparse)
+      **places[i] = std::move(made);
   }
 }
 
@@ -130,6 +130,7 @@ void make_session(const OrtEnv& env, const OrtSessionOptions* options, SessionOp
                   ModelNotes notes, OrtSession** out) {
   auto session = std::make_unique<OrtSession>();
   session->logger = logger_of(env, options);
+  session->allocator = allocator_of(env, settings);
   start_session(*session, std::move(settings), std::move(model), std::move(notes));
   *out = session.release();
 }
@@ -150,7 +151,7 @@ void add_input(const OrtSession& session, const std::string& name, const OrtValu
           ErrorCode::kInvalidArgument, "input '", name, "': expected ",
           is_map      ? "a map"
           : is_sparse ? "a sparse tensor"
-                      : "a value that is no map and not sparse",
+                      : "a value that is neither a map nor sparse",
           ", found ",
           value.maps     ? "a map"
           : value.sparse ? "a sparse tensor"
@@ -166,7 +167,18 @@ void add_input(const OrtSession& session, const std::string& name, const OrtValu
   to.values.push_back(is_map ? tensor_of_map(map->second, *value.maps) : value.value);
 }
 
+OrtValue output_of(const OrtSession& session, const std::string& name, const Value& value) {
+  const auto* tensor = std::get_if<Tensor>(&value);
+  if (tensor == nullptr || !tensor->defined()) return {value};
+  if (const auto map = session.maps.outputs.find(name); map != session.maps.outputs.end())
+    return {Nothing{}, std::make_shared<OrtMaps>(maps_of_tensor(map->second, *tensor))};
+  if (session.notes().sparse.count(name) > 0)
+    return {Nothing{}, nullptr, std::make_shared<OrtSparseTensor>(sparse_of_tensor(*tensor))};
+  return {value};
+}
+
 void start_session(OrtSession& session, SessionOptions settings, Model model, ModelNotes notes) {
+  session.threads = thread_count(settings.intra_op_threads);
   if (settings.may_continue) settings.may_continue();
   const auto recorded = settings.config.find(kRecordsParts);
   const bool records_parts = recorded != settings.config.end() && recorded->second == "1";
@@ -241,6 +253,9 @@ void RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char*
               const OrtValue* const* input, size_t input_len, const char* const* output_names,
               size_t output_names_len, OrtValue** output, RunAsyncCallbackFn run_async_callback,
               void* user_data) {
+  require(session->threads > 1, ErrorCode::kInvalidArgument,
+          "intra op thread pool must have at least one thread for RunAsync: the session was created with one "
+          "thread, which is the caller's; expected two or more (SetIntraOpNumThreads)");
   Request request = request_of(*session, input_names, input, input_len, output_names, output_names_len);
   session->background.add([session, options = core_of(run_options), request = std::move(request), output,
                            run_async_callback, user_data](bool abandoned) {
@@ -248,7 +263,7 @@ void RunAsync(OrtSession* session, const OrtRunOptions* run_options, const char*
       require(!abandoned, ErrorCode::kFail, "the session was released before the run began");
       run(*session, request, options, output);
     });
-    run_async_callback(user_data, output, request.outputs.size(), status);
+    run_async_callback(user_data, output, status == nullptr ? request.outputs.size() : 0, status);
   });
 }
 
@@ -332,5 +347,9 @@ void SetEpDynamicOptions(OrtSession*, const char* const*, const char* const*, si
   require(kv_len > 0, ErrorCode::kInvalidArgument, "kv_len is 0, expected at least one option");
 }
 void SessionReleaseCapturedGraph(OrtSession*, int) {}
+
+void SessionGetNodeOutputType(const OrtSession* session, const char* name, ONNXTensorElementDataType* out) {
+  *out = element_type_of(session->session().node_output_type(name));
+}
 
 }  // namespace ortrain::capi

@@ -58,10 +58,12 @@ void GetBoundOutputValues(const OrtIoBinding* binding_ptr, OrtAllocator* allocat
   *output_count = values.size();
   if (values.empty()) return;
   std::vector<std::unique_ptr<OrtValue>> made;
-  for (const Value& value : values) {
-    const auto* tensor = std::get_if<Tensor>(&value);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto* tensor = std::get_if<Tensor>(&values[i]);
     const bool computed = tensor == nullptr || tensor->defined();
-    made.push_back(std::make_unique<OrtValue>(OrtValue{computed ? value : Value(Nothing{})}));
+    const std::string& name = binding_ptr->binding.output_names()[i];
+    made.push_back(std::make_unique<OrtValue>(computed ? output_of(*binding_ptr->session, name, values[i])
+                                                       : OrtValue{Nothing{}}));
   }
   *output = static_cast<OrtValue**>(allocate(allocator, made.size() * sizeof(OrtValue*)));
   for (size_t i = 0; i < made.size(); ++i) (*output)[i] = made[i].release();

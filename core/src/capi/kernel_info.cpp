@@ -54,6 +54,14 @@ const ValueInfo& at(const std::vector<ValueInfo>& values, size_t index, const ch
   return item(values, index, what);
 }
 
+// An input or output that is there, unlike an optional one that the node leaves out.
+const ValueInfo& given(const std::vector<ValueInfo>& values, size_t index, const char* what) {
+  const ValueInfo& value = at(values, index, what);
+  require(!value.name.empty(), ErrorCode::kInvalidGraph, "the node has no ", what, " ", index,
+          ", which is optional, so it has no type");
+  return value;
+}
+
 }  // namespace
 
 void KernelInfoGetAttribute_float(const OrtKernelInfo* info, const char* name, float* out) {
@@ -97,10 +105,10 @@ void KernelInfo_GetOutputName(const OrtKernelInfo* info, size_t index, char* out
   give_text(at(info->outputs, index, "output").name, out, size);
 }
 void KernelInfo_GetInputTypeInfo(const OrtKernelInfo* info, size_t index, OrtTypeInfo** type_info) {
-  *type_info = new OrtTypeInfo(type_of(at(info->inputs, index, "input")));
+  *type_info = new OrtTypeInfo(type_of(given(info->inputs, index, "input")));
 }
 void KernelInfo_GetOutputTypeInfo(const OrtKernelInfo* info, size_t index, OrtTypeInfo** type_info) {
-  *type_info = new OrtTypeInfo(type_of(at(info->outputs, index, "output")));
+  *type_info = new OrtTypeInfo(type_of(given(info->outputs, index, "output")));
 }
 void KernelInfo_GetNodeName(const OrtKernelInfo* info, char* out, size_t* size) {
   give_text(info->node.name, out, size);

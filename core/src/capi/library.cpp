@@ -13,10 +13,10 @@ namespace {
 
 // A program requests the version that it was compiled with; tables only grow at their end, so one table
 // serves all versions up to ours.
-bool served(uint32_t version, uint32_t newest, const char* what) {
-  if (version >= 1 && version <= newest) return true;
-  std::fprintf(stderr, "ortrain %s: version %u of %s was requested, expected 1 to %u\n", ORTRAIN_VERSION,
-               version, what, newest);
+bool served(uint32_t version, uint32_t newest, const char* what, uint32_t first = 1) {
+  if (version >= first && version <= newest) return true;
+  std::fprintf(stderr, "ortrain %s: version %u of %s was requested, expected %u to %u\n", ORTRAIN_VERSION,
+               version, what, first, newest);
   return false;
 }
 
@@ -87,8 +87,13 @@ OrtStatus* ORT_API_CALL OrtSessionOptionsAppendExecutionProvider_CPU(OrtSessionO
   return ortrain::capi::append_cpu(options, use_arena);
 }
 
+// A version of OrtrainApi means one layout forever (tests/abi/test_own_table.py), so calls are only appended.
+// Version 1 had several layouts before the first release. The library cannot know with which of them a
+// program was compiled, and calls with the wrong arguments would read arbitrary memory, so version 1 is
+// refused.
 const OrtrainApi* ORT_API_CALL OrtrainGetApi(uint32_t version) noexcept {
-  return ortrain::capi::served(version, ORTRAIN_API_VERSION, "OrtrainApi") ? &ortrain::capi::ortrain_api
-                                                                           : nullptr;
+  using namespace ortrain::capi;
+  return served(version, ORTRAIN_API_VERSION, "OrtrainApi", ORTRAIN_FIRST_API_VERSION) ? &ortrain_api
+                                                                                       : nullptr;
 }
 }

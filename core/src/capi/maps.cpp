@@ -35,7 +35,7 @@ std::vector<int64_t> ascending(const Tensor& keys) {
   return order;
 }
 
-// The elements at those positions, in a tensor of its own.
+// The elements at those positions, in a new tensor.
 Tensor picked(const Tensor& from, const std::vector<int64_t>& order) {
   const Shape shape{static_cast<int64_t>(order.size())};
   if (from.dtype() == DType::kString) {

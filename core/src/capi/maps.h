@@ -1,6 +1,6 @@
-// Maps. Graphs have none: nodes that make maps of tensors, or tensors of maps, stand at the edge of a model,
-// and a session does their work. So an input that is a map becomes a tensor before the run, and an output
-// becomes maps after it.
+// Maps. Programs have none: only the first nodes of a model may read maps, only its last nodes may produce
+// them, and the session does the work of these nodes. It converts an input that is a map to a tensor before
+// the run, and an output to maps after the run.
 #pragma once
 
 #include <map>
@@ -25,7 +25,7 @@ struct OrtMaps {
 
 namespace ortrain::capi {
 
-// What a session does at an input or output that is a map.
+// The conversion of an input or output that is a map.
 struct MapPort {
   MapType type;
   Node node;                   // ZipMap, DictVectorizer or CastMap

@@ -54,6 +54,11 @@ void* ORT_API_CALL default_alloc_on_stream(OrtAllocator* allocator, size_t size,
   return default_alloc(allocator, size);
 }
 
+const OrtMemoryInfo* ORT_API_CALL arena_info(const OrtAllocator*) {
+  static const OrtMemoryInfo info{cpu_memory().name, OrtArenaAllocator, 0, OrtMemTypeDefault};
+  return &info;
+}
+
 }  // namespace
 
 const OrtMemoryInfo& cpu_memory() {
@@ -63,6 +68,12 @@ const OrtMemoryInfo& cpu_memory() {
 
 OrtAllocator* default_allocator() {
   static OrtAllocator allocator{ORT_API_VERSION, default_alloc, default_free,           default_info,
+                                default_alloc,   default_stats, default_alloc_on_stream};
+  return &allocator;
+}
+
+OrtAllocator* arena_allocator() {
+  static OrtAllocator allocator{ORT_API_VERSION, default_alloc, default_free,           arena_info,
                                 default_alloc,   default_stats, default_alloc_on_stream};
   return &allocator;
 }
@@ -116,9 +127,9 @@ Tensor allocate_tensor(OrtAllocator* allocator, DType dtype, const Shape& shape)
 
 void CreateMemoryInfo(const char* name, OrtAllocatorType type, int id, OrtMemType mem_type,
                       OrtMemoryInfo** out) {
-  require(std::string_view(name) == cpu_memory().name && id == 0, ErrorCode::kInvalidArgument,
-          "there is no device '", name, "' with id ", id, ", available: Cpu with id 0");
-  *out = new OrtMemoryInfo{name, type, id, mem_type};
+  require(std::string_view(name) == cpu_memory().name, ErrorCode::kInvalidArgument, "there is no device '",
+          name, "' with id ", id, ", available: Cpu");
+  *out = new OrtMemoryInfo{name, type, 0, mem_type};  // the CPU has one id, whatever a program asks for
 }
 
 void CreateMemoryInfo_V2(const char* name, OrtMemoryInfoDeviceType device_type, uint32_t, int32_t device_id,
@@ -172,9 +183,9 @@ void AllocatorGetStats(const OrtAllocator* ort_allocator, OrtKeyValuePairs** out
 }
 void GetAllocatorWithDefaultOptions(OrtAllocator** out) { *out = default_allocator(); }
 
-// There is one kind of memory, so every session's allocator is the default one, which is never freed.
-void CreateAllocator(const OrtSession*, const OrtMemoryInfo*, OrtAllocator** out) {
-  *out = default_allocator();
+// Allocators of sessions are never freed: they are the library's, or the program's.
+void CreateAllocator(const OrtSession* session, const OrtMemoryInfo*, OrtAllocator** out) {
+  *out = session->allocator ? session->allocator : default_allocator();
 }
 void ReleaseAllocator(OrtAllocator*) {}
 

@@ -107,15 +107,19 @@ int64_t known_version(const Node& node, const CustomOperators* custom) {
 
 void import_domains(const Graph& graph, const CustomOperators* custom, Model& model) {
   for (const Node& node : graph.nodes) {
-    if (!node.domain.empty() && model.opsets.count(node.domain) == 0)
-      if (const int64_t version = known_version(node, custom)) model.opsets.emplace(node.domain, version);
+    if (!node.domain.empty() && model.opsets.count(node.domain) == 0) {
+      const int64_t version = known_version(node, custom);
+      require(version > 0, ErrorCode::kInvalidGraph, node.label(), " is of operator set ", node.domain,
+              ", which the model does not import; neither the library nor the program has this operator");
+      model.opsets.emplace(node.domain, version);
+    }
     for (const auto& [name, attribute] : node.attributes)
       if (const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute); inner && *inner)
         import_domains(**inner, custom, model);
   }
 }
 
-// Each value is there once, and all that nodes read is there.
+// Checks that each value is defined once, and that every value that a node reads is defined.
 void check_values(const Graph& graph) {
   std::set<std::string_view> known;
   const auto add = [&](const std::string& name, const std::string& place) {
@@ -335,6 +339,7 @@ void CreateSessionFromModel(const OrtEnv* env, const OrtModel* model, const OrtS
   Model checked = check_built(std::move(from.model), reading(settings), settings.custom_operators.get());
   auto session = std::make_unique<OrtSession>();
   session->logger = logger_of(*env, options);
+  session->allocator = allocator_of(*env, settings);
   start_session(*session, std::move(settings), std::move(checked), std::move(from.notes));
   *out = session.release();
 }

@@ -15,13 +15,12 @@ void add_entry(std::map<std::string, std::string>& config, const char* key, cons
   config[key] = value;
 }
 
-// The first extent of a name counts, as in onnxruntime.
-void add_extent(std::map<std::string, int64_t>& extents, const char* argument, const char* name,
-                int64_t extent) {
+// The first value of a name counts, as in onnxruntime.
+void add_dim(std::map<std::string, int64_t>& dims, const char* argument, const char* name, int64_t dim) {
   require(*name != '\0', ErrorCode::kInvalidArgument, argument, " is empty, expected a name");
-  require(extent >= 0, ErrorCode::kInvalidArgument, "the dimension '", name,
-          "': expected a dimension of 0 or more, found ", extent);
-  extents.try_emplace(name, extent);
+  require(dim >= 0, ErrorCode::kInvalidArgument, "the dimension '", name,
+          "': expected a dimension of 0 or more, found ", dim);
+  dims.try_emplace(name, dim);
 }
 
 void add_initializer(std::map<std::string, Tensor>& all, const char* name, const OrtValue& value) {
@@ -32,14 +31,11 @@ void add_initializer(std::map<std::string, Tensor>& all, const char* name, const
 
 }  // namespace
 
-void check_threads(int count) {
-  require(count >= 0, ErrorCode::kInvalidArgument, "expected a number of threads, 0 for the default, found ",
-          count);
-}
-
 SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options) {
   SessionOptions out = options != nullptr ? options->value : SessionOptions();
-  if (env.shared_threads && !out.per_session_threads) {
+  const bool shares_threads = env.shared_threads && !out.per_session_threads;
+  if (shares_threads) {
+    out.given_threads = env.given_threads;
     out.intra_op_threads = env.shared_threads->intra_op_threads;
     if (env.shared_threads->denormal_as_zero) out.config.try_emplace(kDenormalsKey, "1");
     out.config.insert_or_assign(kSpinningKey, env.shared_threads->allow_spinning ? "1" : "0");
@@ -47,10 +43,12 @@ SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options) {
   if (options != nullptr)
     out.may_continue = [canceled = options->canceled] {
       constexpr auto kCanceled = static_cast<ErrorCode>(ORT_MODEL_LOAD_CANCELED);
-      require(!*canceled, kCanceled, "the program canceled the loading of the model");
+      require(!*canceled, kCanceled, "loading the model was canceled due to user request");
     };
+  if (options != nullptr && !shares_threads) out.given_threads = threads_of(*options, out);
   if (out.custom_operators) {
     ProgramOperators operators(static_cast<const ProgramOperators&>(*out.custom_operators));
+    operators.check();
     operators.logger = logger_of(env, options);
     operators.config = out.config;
     out.custom_operators = std::make_shared<const ProgramOperators>(std::move(operators));
@@ -95,10 +93,10 @@ void EnableProfiling(OrtSessionOptions* options, const ORTCHAR_T* profile_file_p
 void DisableProfiling(OrtSessionOptions* options) { options->value.profile_prefix.reset(); }
 
 void AddFreeDimensionOverride(OrtSessionOptions* options, const char* dim_denotation, int64_t dim_value) {
-  add_extent(options->value.denoted_dimensions, "dim_denotation", dim_denotation, dim_value);
+  add_dim(options->value.denoted_dimensions, "dim_denotation", dim_denotation, dim_value);
 }
 void AddFreeDimensionOverrideByName(OrtSessionOptions* options, const char* dim_name, int64_t dim_value) {
-  add_extent(options->value.dimensions, "dim_name", dim_name, dim_value);
+  add_dim(options->value.dimensions, "dim_name", dim_name, dim_value);
 }
 
 void AddInitializer(OrtSessionOptions* options, const char* name, const OrtValue* val) {
@@ -245,14 +243,6 @@ void RunOptionsSetGradientBuffer(OrtRunOptions* options, OrtValue* buffer, OrtGr
   options->value.gradient_buffer = tensor_of(*buffer);
   options->value.gradient_ready = [=](size_t first, size_t count) {
     gradient_ready(user_data, first, count);
-  };
-}
-
-void RunOptionsSetRankSum(OrtRunOptions* options, OrtRankSumFn rank_sum, void* user_data) {
-  options->value.rank_sum = nullptr;
-  if (rank_sum == nullptr) return;
-  options->value.rank_sum = [=](std::byte* data, size_t count, DType dtype, const char* name) {
-    rank_sum(user_data, data, count, element_type_of(dtype), name);
   };
 }
 

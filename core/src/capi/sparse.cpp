@@ -34,20 +34,20 @@ OrtSparseTensor& unfilled(const OrtValue& value) {
   return const_cast<OrtSparseTensor&>(tensor);
 }
 
-Shape shape_of(const char* what, const int64_t* extents, size_t rank, ErrorCode code) {
-  Shape shape(extents, extents + rank);
-  require(std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent >= 0; }), code, what,
-          " is ", to_string(shape), ", expected no negative dimension");
+Shape shape_of(const char* what, const int64_t* dims, size_t rank, ErrorCode code) {
+  Shape shape(dims, dims + rank);
+  require(std::all_of(shape.begin(), shape.end(), [](int64_t size) { return size >= 0; }), code, what, " is ",
+          to_string(shape), ", expected no negative dimension");
   return shape;
 }
 
-OrtValue* make_sparse(OrtAllocator* allocator, const int64_t* extents, size_t rank,
+OrtValue* make_sparse(OrtAllocator* allocator, const int64_t* dims, size_t rank,
                       ONNXTensorElementDataType type) {
   const DType dtype = dtype_of(type);
   const bool complex = dtype == DType::kComplex64 || dtype == DType::kComplex128;
   require(type <= ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ && !complex, ErrorCode::kNotImplemented,
           "sparse tensors of type ", to_string(dtype), " are not supported");
-  Shape shape = shape_of("dense_shape", extents, rank, ErrorCode::kInvalidArgument);
+  Shape shape = shape_of("dense_shape", dims, rank, ErrorCode::kInvalidArgument);
   return new OrtValue{
       Nothing{}, nullptr,
       std::make_shared<OrtSparseTensor>(OrtSparseTensor{allocator, dtype, std::move(shape), {}, {}, {}, {}})};
@@ -89,7 +89,7 @@ void check_csr(const Shape& dense, int64_t count, const int64_t* columns, size_t
     const int64_t most = i == 0 ? 0 : count;
     const bool fits = starts[i] >= least && starts[i] <= most && (i + 1 < rows || starts[i] == count);
     require(fits, ErrorCode::kInvalidArgument, "start ", i, " of ", rows, " is ", starts[i],
-            "; they begin with 0, end with ", count, ", and none is below the one before");
+            "; starts begin with 0, end with ", count, ", and never decrease");
   }
 }
 
@@ -120,9 +120,8 @@ Tensor copied(OrtAllocator* allocator, DType dtype, const Shape& shape, const vo
 // A tensor that takes copies, and one that uses what it is given.
 OrtSparseTensor& to_fill(const OrtValue& value) {
   OrtSparseTensor& tensor = unfilled(value);
-  require(
-      tensor.allocator != nullptr, ErrorCode::kFail,
-      "the sparse tensor stands over values of the caller, expected a call that uses indices of the caller");
+  require(tensor.allocator != nullptr, ErrorCode::kFail,
+          "the sparse tensor uses values of the caller, expected a call that uses indices of the caller");
   return tensor;
 }
 OrtSparseTensor& to_use(const OrtValue& value) {
@@ -345,6 +344,34 @@ SparsePorts take_sparse(Model& model, const ModelNotes& notes) {
     std::erase_if(graph.outputs, passed);
   }
   return ports;
+}
+
+OrtSparseTensor sparse_of_tensor(const Tensor& tensor) {
+  const bool is_text = tensor.dtype() == DType::kString;
+  require(is_text || !is_packed(tensor.dtype()), ErrorCode::kNotImplemented, "sparse tensors of type ",
+          to_string(tensor.dtype()), " are not supported");
+  const size_t width = is_text ? sizeof(Text) : size_of(tensor.dtype());
+  const std::vector<std::byte> zero(width);
+  std::vector<int64_t> places;
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    const bool is_zero =
+        is_text ? text(text_places(tensor)[i]).empty()
+                : std::memcmp(tensor.raw() + static_cast<size_t>(i) * width, zero.data(), width) == 0;
+    if (!is_zero) places.push_back(i);
+  }
+  const auto count = static_cast<int64_t>(places.size());
+  OrtSparseTensor made{
+      default_allocator(), tensor.dtype(), tensor.shape(), ORT_SPARSE_COO, {}, Tensor::of(places), {}};
+  if (is_text) {
+    std::vector<std::string> texts;
+    for (const int64_t place : places) texts.push_back(text(text_places(tensor)[place]));
+    made.values = text_tensor(std::move(texts), Shape{count});
+    return made;
+  }
+  made.values = Tensor(tensor.dtype(), Shape{count});
+  for (size_t i = 0; i < places.size(); ++i)
+    std::memcpy(made.values.raw() + i * width, tensor.raw() + static_cast<size_t>(places[i]) * width, width);
+  return made;
 }
 
 std::vector<std::pair<std::string, Value>> tensors_of_sparse(const std::string& name, const SparsePort& port,

@@ -26,7 +26,7 @@ struct OrtSparseTensor {
 
 namespace ortrain::capi {
 
-// What a session does at an input that is sparse.
+// The conversion of an input that is sparse.
 struct SparsePort {
   ValueInfo info;              // of the input
   std::string indices, shape;  // the inputs of the graph beside the one for the values
@@ -40,6 +40,9 @@ struct SparsePorts {
 
 // Rewrites the nodes that read sparse inputs. Throws kInvalidGraph for operators that take none.
 SparsePorts take_sparse(Model& model, const ModelNotes& notes);
+
+// A sparse tensor of the elements of another one that are not zero, by their places among all elements.
+OrtSparseTensor sparse_of_tensor(const Tensor& tensor);
 
 // The tensors that a graph reads for a sparse one, by the names of its inputs. Throws if it does not fit.
 std::vector<std::pair<std::string, Value>> tensors_of_sparse(const std::string& name, const SparsePort& port,

@@ -99,6 +99,10 @@ void CreateTrainingSessionFromBuffer(const OrtEnv* env, const OrtSessionOptions*
                                      size_t train_data_length, const void* eval_model_data,
                                      size_t eval_data_length, const void* optim_model_data,
                                      size_t optim_data_length, OrtTrainingSession** out) {
+  require(
+      train_data_length > 0, ErrorCode::kInvalidProtobuf,
+      "Training Session Creation failed. Train model data cannot be NULL. Expected the bytes of a training "
+      "model, found none");
   const SessionOptions settings = options_of(*env, options);
   const ReadOptions how = model_reading(settings);
   make_session(*env, settings, *checkpoint_state,

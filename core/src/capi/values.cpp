@@ -5,28 +5,42 @@
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "runtime/convert.h"
+#include "runtime/text_tensor.h"
 
 namespace ortrain::capi {
 namespace {
 
-Shape shape_of(const int64_t* extents, size_t rank) {
-  Shape shape(extents, extents + rank);
+Shape shape_of(const int64_t* dims, size_t rank) {
+  Shape shape(dims, dims + rank);
   for (size_t i = 0; i < rank; ++i)
     require(shape[i] >= 0, ErrorCode::kInvalidArgument, "the shape ", to_string(shape), " has the size ",
             shape[i], " along dimension ", i, ", expected 0 or more");
   return shape;
 }
 
+// A tensor of the strings in an array of the caller, which are std::string.
+Tensor view_of_strings(Shape shape, void* data, std::shared_ptr<void> owner) {
+  struct Places {
+    std::vector<Text> texts;
+    std::shared_ptr<void> owner;
+  };
+  auto places = std::make_shared<Places>(Places{{}, std::move(owner)});
+  const auto* strings = static_cast<const std::string*>(data);
+  for (int64_t i = 0; i < element_count(shape); ++i) places->texts.push_back(strings + i);
+  void* first = places->texts.data();
+  return Tensor(DType::kString, std::move(shape), first, std::move(places));
+}
+
 // A tensor over `data`, which `owner` frees; without an owner, the caller does.
 OrtValue* view(DType dtype, Shape shape, void* data, size_t bytes, std::shared_ptr<void> owner) {
-  require(
-      dtype != DType::kString, ErrorCode::kInvalidArgument,
-      "strings cannot be stored in memory of the caller; create the tensor with an allocator and fill it");
-  Tensor tensor(dtype, std::move(shape), data, std::move(owner));
-  require(bytes >= tensor.bytes(), ErrorCode::kInvalidArgument, "a tensor of type ", to_string(dtype),
-          " and shape ", to_string(tensor.shape()), " needs ", tensor.bytes(), " bytes, found p_data_len ",
-          bytes);
-  return new OrtValue{std::move(tensor)};
+  const auto count = static_cast<size_t>(element_count(shape));
+  size_t needed = bytes_of(dtype, static_cast<int64_t>(count));
+  if (dtype == DType::kString && __builtin_mul_overflow(count, sizeof(std::string), &needed))
+    needed = SIZE_MAX;
+  require(bytes >= needed, ErrorCode::kInvalidArgument, "a tensor of type ", to_string(dtype), " and shape ",
+          to_string(shape), " needs ", needed, " bytes, found p_data_len ", bytes);
+  if (dtype == DType::kString) return new OrtValue{view_of_strings(std::move(shape), data, std::move(owner))};
+  return new OrtValue{Tensor(dtype, std::move(shape), data, std::move(owner))};
 }
 
 }  // namespace
@@ -160,8 +174,8 @@ Tensor& tensor_of(OrtValue& value) { return const_cast<Tensor&>(tensor_of(std::a
 
 void CreateTensorAsOrtValue(OrtAllocator* allocator, const int64_t* shape, size_t shape_len,
                             ONNXTensorElementDataType type, OrtValue** out) {
-  Shape extents = shape_of(shape, shape_len);
-  *out = new OrtValue{allocate_tensor(allocator, dtype_of(type), extents)};
+  Shape dims = shape_of(shape, shape_len);
+  *out = new OrtValue{allocate_tensor(allocator, dtype_of(type), dims)};
 }
 
 void CreateTensorWithDataAsOrtValue(const OrtMemoryInfo*, void* p_data, size_t p_data_len,
@@ -174,13 +188,13 @@ void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_dat
                                               const int64_t* shape, size_t shape_len,
                                               ONNXTensorElementDataType type, OrtValue** out) {
   const DType dtype = dtype_of(type);
-  Shape extents = shape_of(shape, shape_len);
+  Shape dims = shape_of(shape, shape_len);
   // Ownership of the memory passes to the value only when the call succeeds: until then the caller frees it.
   auto armed = std::make_shared<bool>(false);
   std::shared_ptr<void> owner(p_data, [deleter, armed](void* p) {
     if (*armed) deleter->Free(deleter, p);
   });
-  *out = view(dtype, std::move(extents), p_data, p_data_len, std::move(owner));
+  *out = view(dtype, std::move(dims), p_data, p_data_len, std::move(owner));
   *armed = true;
 }
 
@@ -281,7 +295,7 @@ void TensorAt(OrtValue* value, const int64_t* location_values, size_t location_v
   }
   const DType dtype = tensor.dtype();
   require(!is_packed(dtype), ErrorCode::kInvalidArgument, "an element of type ", to_string(dtype), " takes ",
-          bits_of(dtype), " bits and has no address of its own; read the tensor's data as a whole");
+          bits_of(dtype), " bits and has no separate address; read the tensor's data as a whole");
   *out = tensor.raw() + static_cast<size_t>(offset) * size_of(dtype);
 }
 

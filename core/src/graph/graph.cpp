@@ -244,7 +244,7 @@ std::optional<ValueInfo> Graph::info(const std::string& name) const {
     if (input.name == name) return input;
   if (const auto found = initializers.find(name); found != initializers.end()) {
     ValueInfo stated{name, found->second.dtype(), std::vector<Dim>{}, false};
-    for (const int64_t extent : found->second.shape()) stated.dims->push_back(Dim{extent, ""});
+    for (const int64_t dim : found->second.shape()) stated.dims->push_back(Dim{dim, ""});
     return stated;
   }
   for (const ValueInfo& output : outputs)

@@ -28,7 +28,7 @@ struct Dim {
   bool operator==(const Dim&) const = default;
 };
 
-// What a model declares about a value.
+// The declaration of a value in a model.
 struct ValueInfo {
   std::string name;
   DType dtype = DType::kUndefined;

@@ -59,12 +59,12 @@ void write_type(const ValueInfo& value, onnx::TypeProto& type) {
   of->mutable_tensor_type()->set_elem_type(static_cast<int32_t>(value.dtype));
   if (!value.dims) return;
   auto* shape = of->mutable_tensor_type()->mutable_shape();
-  for (const Dim& extent : *value.dims) {
+  for (const Dim& from : *value.dims) {
     auto* dim = shape->add_dim();
-    if (extent.known())
-      dim->set_dim_value(extent.value);
-    else if (!extent.symbol.empty())
-      dim->set_dim_param(extent.symbol);
+    if (from.known())
+      dim->set_dim_value(from.value);
+    else if (!from.symbol.empty())
+      dim->set_dim_param(from.symbol);
   }
 }
 

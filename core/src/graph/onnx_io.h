@@ -1,4 +1,10 @@
 // Reading model files, and writing ONNX files.
+//
+// A file is converted to the types of graph/: functions are inlined, external data is read only from the
+// model's folder, nodes are sorted, and cycles and missing or duplicate values are rejected. Every node is
+// then compared with the signature of its operator (op/signature.h), and attributes are checked by shape
+// rules, which check them before they ask for a shape; so an invalid attribute is found before any pass
+// uses it.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +49,7 @@ struct MapType {
   bool in_sequence = false;
 };
 
-// What a model file states that no graph needs, for sessions that run a model forward.
+// The metadata of a model file, which no graph needs, for sessions that run a model forward.
 struct ModelNotes {
   std::map<std::string, ExternalPlace> external;  // initializers that were read from other files
   std::set<std::string> sparse;         // inputs and outputs that are sparse, which a session makes dense

@@ -19,6 +19,8 @@ constexpr int kMaxFunctionDepth = 100;
 // Functions that call each other can expand to more nodes than fit in memory.
 constexpr size_t kMaxInlined = 200'000;
 constexpr int64_t kAddedOpset = 17;  // of a model that imports none of the ONNX operators
+// Of other domains that a model uses without importing them, as models with custom operators often do.
+constexpr int64_t kUnstatedOpset = 1;
 
 // "ai.onnx" and "" are one domain.
 std::string domain_name(const std::string& domain) { return domain == "ai.onnx" ? "" : domain; }
@@ -188,8 +190,8 @@ class Reader {
                                   shown_domain(domain), ", the model version ", found->second));
   }
 
-  // Gradients and passes add ONNX operators to any model, so it imports them even if it has none of its own.
-  // Domains that contain only functions have no operators after these are inlined.
+  // Gradients and passes add ONNX operators to any model, so it imports their domain even if none of its
+  // nodes needs it. Domains that contain only functions have no operators after these are inlined.
   void settle_domains() {
     model_.opsets.emplace("", kAddedOpset);
     for (const auto& function : proto_.functions())
@@ -293,10 +295,10 @@ class Reader {
     if (!type.has_shape()) return;
     value.dims.emplace();
     for (const auto& dim : type.shape().dim()) {
-      Dim extent;
-      if (dim.has_dim_value() && dim.dim_value() >= 0) extent.value = dim.dim_value();
-      if (dim.has_dim_param()) extent.symbol = checked_name(dim.dim_param(), "dimension name");
-      value.dims->push_back(std::move(extent));
+      Dim declared;
+      if (dim.has_dim_value() && dim.dim_value() >= 0) declared.value = dim.dim_value();
+      if (dim.has_dim_param()) declared.symbol = checked_name(dim.dim_param(), "dimension name");
+      value.dims->push_back(std::move(declared));
     }
   }
 
@@ -403,6 +405,7 @@ class Reader {
       inline_function(*function->second, std::move(node), call, nodes);
       return;
     }
+    if (!node.domain.empty()) model_.opsets.emplace(node.domain, kUnstatedOpset);
     require(model_.opsets.count(node.domain) > 0, ErrorCode::kInvalidGraph, label, " is of operator set ",
             shown_domain(node.domain), ", which the model does not import");
     used_domains_.insert(node.domain);

@@ -227,8 +227,8 @@ Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
   constexpr size_t kWidest = 16;
   size_t count = 1;
   bool fits = true;
-  for (const int64_t extent : shape)
-    fits = fits && extent >= 0 && !__builtin_mul_overflow(count, static_cast<size_t>(extent), &count);
+  for (const int64_t dim : shape)
+    fits = fits && dim >= 0 && !__builtin_mul_overflow(count, static_cast<size_t>(dim), &count);
   fits = fits && count <= static_cast<size_t>(std::numeric_limits<int64_t>::max()) / kWidest;
   require(fits, ErrorCode::kInvalidGraph, to_string(shape), " is not a valid shape of stored data");
   const size_t bytes = bytes_of(dtype, static_cast<int64_t>(count));
@@ -264,8 +264,7 @@ Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& f
   const int64_t rank = static_cast<int64_t>(shape.size()), stored = values.size();
   int64_t count = 1;
   bool fits = rank > 0;
-  for (const int64_t extent : shape)
-    fits = fits && extent > 0 && !__builtin_mul_overflow(count, extent, &count);
+  for (const int64_t dim : shape) fits = fits && dim > 0 && !__builtin_mul_overflow(count, dim, &count);
   require(fits, ErrorCode::kInvalidGraph, to_string(shape), " is not a valid shape of a sparse tensor");
   // A small file must not become a large model.
   constexpr int64_t kSmall = int64_t{1} << 16, kMost = 4096;
@@ -291,7 +290,7 @@ Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& f
       if (inside) at = at * shape[static_cast<size_t>(d)] + one;
     }
     require(inside && at > before, ErrorCode::kInvalidGraph, "index ", i, " of the sparse tensor ",
-            inside ? "is not above the one before" : "is out of range");
+            inside ? "is not above the previous index" : "is out of range");
     before = at;
     if (values.dtype() == DType::kString)
       own_text(dense, static_cast<size_t>(at)) = text(text_places(values)[i]);
@@ -305,7 +304,7 @@ Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& f
 void write_tensor(const Tensor& tensor, const std::string& name, onnx::TensorProto& proto) {
   if (!name.empty()) proto.set_name(name);
   proto.set_data_type(static_cast<int32_t>(tensor.dtype()));
-  for (const int64_t extent : tensor.shape()) proto.add_dims(extent);
+  for (const int64_t dim : tensor.shape()) proto.add_dims(dim);
   if (tensor.dtype() == DType::kString) {
     for (int64_t i = 0; i < tensor.size(); ++i) proto.add_string_data(text(text_places(tensor)[i]));
     return;

@@ -114,7 +114,7 @@ class OrtReader {
   void read_tensor(const ort::Tensor& from, onnx::TensorProto& tensor) {
     tensor.set_name(text(from.name()));
     tensor.set_data_type(from.data_type());
-    for_each(from.dims(), [&](int64_t extent) { tensor.add_dims(extent); });
+    for_each(from.dims(), [&](int64_t size) { tensor.add_dims(size); });
     require(from.external_data_offset() < 0, ErrorCode::kNotImplemented, "the tensor \"", tensor.name(),
             "\" is stored outside the file, which models in ORT format cannot have");
     if (from.data_type() == onnx::TensorProto::STRING) {
@@ -180,7 +180,7 @@ class OrtReader {
       auto* sparse = graph.add_sparse_initializer();
       read_tensor(part(item->values()), *sparse->mutable_values());
       read_tensor(part(item->indices()), *sparse->mutable_indices());
-      for_each(item->dims(), [&](int64_t extent) { sparse->add_dims(extent); });
+      for_each(item->dims(), [&](int64_t size) { sparse->add_dims(size); });
     });
     std::unordered_map<std::string, const ort::TypeInfo*> types;
     for_each(from.node_args(), [&](const ort::ValueInfo* item) {

@@ -7,7 +7,7 @@
 
 namespace ortrain {
 
-// The format versions that are read. The one that is written depends on the model (infer/ort_writer.h).
+// The format versions that are read. The one that is written depends on the model (graph/ort_writer.h).
 inline constexpr int kOldestOrtVersion = 1, kNewestOrtVersion = 6;
 
 // True if the bytes begin like a file in ORT format.

@@ -8,13 +8,15 @@
 
 #include "op/dynamic.h"
 #include "op/implementation.h"
+#include "runtime/elements_to_visit.h"
+#include "runtime/stop.h"
 
 namespace ortrain {
 namespace {
 
 std::vector<Dim> dims_of(const Shape& shape) {
   std::vector<Dim> dims;
-  for (const int64_t extent : shape) dims.push_back(Dim{extent, ""});
+  for (const int64_t size : shape) dims.push_back(Dim{size, ""});
   return dims;
 }
 
@@ -115,7 +117,7 @@ class NumberedRun : public KernelContext {
   // Whether all inputs are known, small, and of types that kernels take as they are.
   bool is_small() const {
     const auto small = [](DType dtype, const Shape& shape) {
-      return element_count(shape) <= kMost && dtype != DType::kString && wide_of(dtype) == dtype;
+      return elements_to_visit(shape) <= kMost && dtype != DType::kString && wide_of(dtype) == dtype;
     };
     for (size_t i = 0; i < inputs_.size(); ++i)
       if (has_input(i) && !(inputs_[i].defined() && small(inputs_[i].dtype(), inputs_[i].shape())))
@@ -288,7 +290,7 @@ ValueTypes::ValueTypes(const Model& model) : model_(model) {
 }
 
 ValueTypes::ValueTypes(const Graph& subgraph, const std::vector<ValueInfo>& inputs, const ValueTypes& outer)
-    : model_(outer.model_), outer_(&outer), extents_(outer.extents_) {
+    : model_(outer.model_), outer_(&outer), dims_(outer.dims_) {
   for (size_t i = 0; i < subgraph.inputs.size(); ++i) {
     ValueInfo known = subgraph.inputs[i];
     own_.insert(known.name);
@@ -375,9 +377,9 @@ void ValueTypes::set_constant(const std::string& value, const Tensor& tensor) {
   info_[value] = ValueInfo{value, tensor.dtype(), dims_of(tensor.shape())};
 }
 
-void ValueTypes::state(const ValueInfo& stated) { number_extents(info_[stated.name] = stated); }
+void ValueTypes::state(const ValueInfo& stated) { number_dims(info_[stated.name] = stated); }
 
-void ValueTypes::number_extents(ValueInfo& info) {
+void ValueTypes::number_dims(ValueInfo& info) {
   if (!info.dims) return;
   for (Dim& dim : *info.dims)
     if (info.is_sequence)
@@ -389,15 +391,15 @@ void ValueTypes::number_extents(ValueInfo& info) {
 // Gives a size that is not a number its two numbers, and a name if it has none. They are odd in one run, even
 // in the other, and large, so that rounding does not make different sizes equal.
 void ValueTypes::number(Dim& dim) {
-  if (dim.known() || extents_->numbers.count(dim.symbol)) return;
-  const int64_t k = static_cast<int64_t>(extents_->numbers.size());
+  if (dim.known() || dims_->numbers.count(dim.symbol)) return;
+  const int64_t k = static_cast<int64_t>(dims_->numbers.size());
   // Not linear in k, so that two sums of different dimensions are not equal.
   const int64_t bend = 2 * (31 * k * k % 1021);
   dim.symbol = name_of({1009 + 6 * k + bend, 2038 + 10 * k}, &dim);
 }
 
 std::string ValueTypes::name_of(const Numbers& numbers, const Dim* stated) {
-  Extents& all = *extents_;
+  NumberedDims& all = *dims_;
   if (const auto it = all.names.find(numbers); it != all.names.end()) return it->second;
   const bool usable = stated && !stated->symbol.empty() && !all.numbers.count(stated->symbol);
   const std::string name = usable ? stated->symbol : concat("?", all.numbers.size());
@@ -411,8 +413,8 @@ std::optional<Shape> ValueTypes::shape(const std::string& value, int run) const 
   if (!dims) return std::nullopt;
   Shape shape;
   for (const Dim& dim : *dims) {
-    const auto it = extents_->numbers.find(dim.symbol);
-    if (!dim.known() && it == extents_->numbers.end()) return std::nullopt;
+    const auto it = dims_->numbers.find(dim.symbol);
+    if (!dim.known() && it == dims_->numbers.end()) return std::nullopt;
     shape.push_back(dim.known() ? dim.value : run == 0 ? it->second.first : it->second.second);
   }
   try {
@@ -501,7 +503,7 @@ void ValueTypes::record(const std::string& name, size_t o, const NumberedShapes&
     known.dims = dims;
     claims_.erase(name);
   } else {
-    if (known.dims) number_extents(known);
+    if (known.dims) number_dims(known);
     claims_.insert(name);
   }
   if (first.values_out[o].defined() && second.values_out[o].defined())
@@ -509,6 +511,7 @@ void ValueTypes::record(const std::string& name, size_t o, const NumberedShapes&
 }
 
 void ValueTypes::infer(const Node& node) {
+  check_stop();
   if (node.domain.empty() && node.op_type == "Constant") {
     const Tensor tensor = value_of_constant_node(node);
     if (tensor.defined() && node.has_output(0)) return set_constant(node.outputs[0], tensor);

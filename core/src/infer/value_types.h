@@ -61,7 +61,7 @@ class ValueTypes {
   friend class NodeView;
   friend class NodeTypes;
   using Numbers = std::pair<int64_t, int64_t>;  // of a dimension, in the two runs
-  struct Extents {
+  struct NumberedDims {
     std::unordered_map<std::string, Numbers> numbers;
     std::map<Numbers, std::string> names;
   };
@@ -70,7 +70,7 @@ class ValueTypes {
   void state(const ValueInfo& stated);
   // Gives the dimensions of a tensor their numbers. The elements of a sequence have different dimensions, so
   // these get no names.
-  void number_extents(ValueInfo& info);
+  void number_dims(ValueInfo& info);
   void number(Dim& dim);
   std::string name_of(const Numbers& numbers, const Dim* stated);
   std::optional<Shape> shape(const std::string& value, int run) const;
@@ -103,7 +103,7 @@ class ValueTypes {
       run_values_;                          // depend on shapes, so there is one per run
   std::unordered_set<std::string> claims_;  // see is_claim
   std::vector<std::string> problems_;
-  std::shared_ptr<Extents> extents_ = std::make_shared<Extents>();  // those of all graphs of a model
+  std::shared_ptr<NumberedDims> dims_ = std::make_shared<NumberedDims>();  // those of all graphs of a model
 };
 
 // All that is known about the outputs of a model's graph, which need not state it. With `name_all`, a

@@ -1,8 +1,8 @@
 // Custom operators: those that a program brings along, for the sessions whose options name them.
 //
 // A session replaces each of their nodes by one of the domain kCustomDomain, which keeps its type and has an
-// attribute with the number of a CustomNode. What such a node computes is only known by running it, so it is
-// run between two Programs.
+// attribute with the number of a CustomNode. The result of such a node is known only after it has run, so it
+// runs between two Programs.
 //
 // Gradients are registered for the whole process, as the gradient builder knows no session.
 #pragma once
@@ -22,7 +22,7 @@ struct Operator;
 
 inline constexpr const char* kCustomDomain = "ortrain.custom";
 
-// What is known about a node when it is prepared.
+// The information about a node when it is prepared.
 struct CustomUse {
   std::vector<ValueInfo> inputs, outputs;  // undefined where nothing is known
   std::vector<const Tensor*> constants;    // of the inputs that are initializers; else null

@@ -23,7 +23,7 @@ ValueInfo info_of(const ValueRef& value) {
   if (const Tensor* tensor = value.tensor()) {
     info.dtype = tensor->dtype();
     info.dims.emplace();
-    for (const int64_t extent : tensor->shape()) info.dims->push_back(Dim{extent, ""});
+    for (const int64_t dim : tensor->shape()) info.dims->push_back(Dim{dim, ""});
   } else if (const Sequence* sequence = value.sequence()) {
     info.dtype = sequence->dtype();
     info.is_sequence = true;

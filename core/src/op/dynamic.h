@@ -59,6 +59,16 @@ class DynamicContext : public NodeContext {
   virtual ValueRef value(size_t i) const = 0;
   const Tensor& in(size_t i) const;
   const Sequence& sequence(size_t i) const;
+  // The single element of input i; `otherwise` if the node does not have the input.
+  template <typename T>
+  T single_value_or(size_t i, T otherwise) const {
+    if (!has_input(i)) return otherwise;
+    const Tensor& value = in(i);
+    expect(value.size() == 1 && value.dtype() == dtype_of<T>(), "input ", i,
+           " must be a single value of type ", to_string(dtype_of<T>()), ", found ", to_string(value.dtype()),
+           to_string(value.shape()));
+    return *value.data<T>();
+  }
   DType dtype(size_t i) const override { return in(i).dtype(); }
   const Shape& shape(size_t i) const override { return in(i).shape(); }
   const Tensor* constant(size_t i) const override { return &in(i); }

@@ -1,4 +1,5 @@
-// What a build without some operators (the CMake option ORTRAIN_OPERATORS) says and does about it.
+// Builds without some operators (the CMake option ORTRAIN_OPERATORS): which operators are missing, and the
+// hint for errors.
 #pragma once
 
 #include <string_view>

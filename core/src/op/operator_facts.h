@@ -1,7 +1,8 @@
-// What one part of the core must know about a few operators: a fact of a type of its own. An operator's file
-// declares it beside the operator, and nobody else has to know about it.
+// Facts about a few operators that only one part of the core needs. Each kind of fact is a type. A fact is
+// declared beside the operator, or in the part of the core that needs it; no other source has to know about
+// it.
 //
-//     ORTRAIN_OPERATOR_FACT(TransformerRole, "", "Softmax", TransformerRole::kSoftmax);
+//     ORTRAIN_OPERATOR_FACT(ProductTermsRule, kMicrosoft, "FusedMatMul", matmul_terms);
 #pragma once
 
 #include <source_location>

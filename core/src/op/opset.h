@@ -1,4 +1,4 @@
-// The opsets of the ONNX domain in which operators changed, named by what changed.
+// The opsets of the ONNX domain in which operators changed, named by the change.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// A node may have the form of a newer version of its operator: rules read what a node has, and gradients of
+// models with old opsets contain such nodes.
 #include "op/signature.h"
 
 #include <algorithm>
@@ -13,6 +15,7 @@
 #include "op/generated/onnx_versions.h"
 #include "op/operator.h"
 #include "runtime/error.h"
+#include "runtime/shape.h"
 
 namespace ortrain {
 
@@ -171,6 +174,37 @@ void add_attribute_faults(const std::vector<AttributeRule>& rules, const Node& n
   }
 }
 
+// A node of whose inputs nothing is known: what its shape rule asks about them ends the rule.
+class AttributesOnly : public ShapeContext {
+ public:
+  struct Asked {};
+
+  using ShapeContext::ShapeContext;
+  DType dtype(size_t) const override { throw Asked(); }
+  const Shape& shape(size_t) const override { throw Asked(); }
+  const Tensor* constant(size_t) const override { throw Asked(); }
+  std::vector<int64_t> stated_shape(size_t) const override { throw Asked(); }
+  void output(size_t, DType, Shape shape) override { element_count(shape); }  // rejects what cannot be
+  void value(size_t, Tensor) override {}
+};
+
+// What the operator's shape rule finds wrong with the values of the attributes; empty if nothing is.
+std::string value_fault(const Operator& op, const Node& node, int64_t opset) {
+  if (op.rules.shape == nullptr || node.attributes.empty()) return "";
+  AttributesOnly context(node, opset);
+  try {
+    op.rules.shape(context);
+  } catch (const AttributesOnly::Asked&) {
+    return "";
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kNotImplemented) return "";  // others say what is not supported
+    const std::string& text = error.message();
+    const std::string start = node.label() + ": ";
+    return text.starts_with(start) ? text.substr(start.size()) : text;
+  }
+  return "";
+}
+
 // Finds the faults of the nodes of a model.
 class Checker {
  public:
@@ -196,8 +230,8 @@ class Checker {
   static constexpr size_t kNamed = 1000;  // in one message
 
   // What is known of an operator: its form in the model's version, and after it those of newer versions,
-  // which rules accept as well. Nothing if nobody knows it, or if the model's version is too old, which
-  // others say.
+  // which rules accept as well. Nothing if the operator is unknown, or if the model's version is too old,
+  // which another check reports.
   struct Known {
     std::vector<Signature> forms;
     const Operator* op = nullptr;
@@ -212,6 +246,8 @@ class Checker {
       text.clear();
     if (text.empty() && known.op && known.op->subgraph_fault)
       text = known.op->subgraph_fault(node, model_.opset(node.domain));
+    if (text.empty() && known.op)
+      text = value_fault(*known.op, node, std::max<int64_t>(model_.opset(node.domain), 1));
     if (!text.empty() && ++count_ <= kNamed) faults_ += concat("\n  ", node.label(), ": ", text);
   }
 

@@ -7,22 +7,22 @@
 //
 //     B?       may be left out: empty, or missing at the end; so may every output but the first
 //     x...     one or more to the end of the list
-//     x...?    none or more; what stands before it has its place in the list, even if it is left out
+//     x...?    none or more; a parameter before it has its position in the list even if it is left out
 //     x?...    one or more, of which some may be empty
 //     to: int  an attribute that has to be there; with a ? after its kind, one that need not
 //
 // Those of ONNX's operators are generated (op/generated/onnx_signatures.h). Other operators declare theirs
-// where they are registered; attributes that a declaration does not list are checked by the operator itself.
+// where they are registered; the operator itself checks attributes that its declaration does not list.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "graph/graph.h"
 #include "graph/onnx_io.h"
+#include "graph/ort_writer.h"
 
 namespace ortrain {
 
@@ -41,19 +41,19 @@ struct OnnxVersion {
 // it.
 std::optional<OnnxVersion> onnx_version(std::string_view domain, std::string_view type, int64_t opset);
 
-// The inputs and outputs of an operator that have one type, under the name of that type.
-struct OnnxTypeParameter {
-  std::string_view name;
-  std::vector<std::pair<bool, uint32_t>> places;  // whether it is an output, and its index
-};
 std::vector<OnnxTypeParameter> type_parameters(std::string_view text);
 
 // How many of a node's inputs belong to each input of its operator's signature: one, and all that are left to
-// the last. Of an operator that nobody knows, one.
+// the last. Of an unknown operator, one.
 std::vector<int32_t> inputs_by_parameter(const Node& node, int64_t opset);
 
 // Throws kInvalidGraph, naming every node, also of subgraphs, that does not have the form that its operator
-// states, with what was expected and what was found. Operators that nobody knows are left out.
+// states, with what was expected and what was found. Unknown operators are ignored.
+//
+// The shape rule of an operator also checks the values of attributes, and those that are invalid whatever the
+// inputs are show here: the rule is run with inputs of which nothing is known, up to the first thing that it
+// asks about them. So passes, decompositions and gradient rules only see attributes that passed. A rule
+// therefore checks attributes before it asks for a type, a shape or a value.
 void check_signatures(const Model& model);
 
 // read_model() for models whose operators are about to be used: with check_signatures().

@@ -19,14 +19,14 @@ namespace ortrain {
 
 class NodeContext;  // op/operator.h
 
-// What an operator's kernel sees of types that few kernels support: the 16-bit floats, and packed elements.
-// It is either the value itself or its wide form (wide_of), in which case the Program converts before and
-// after such operators. Shape rules see the types as they are.
+// How an operator's kernel sees types that few kernels support: the 16-bit floats, and packed elements. It is
+// either the value itself or its wide form (wide_of), in which case the Program converts before and after
+// such operators. Shape rules see the types as they are.
 enum class NarrowTypes {
-  kWidened,  // float instead of the 16-bit floats
-  kMoved,    // moves elements about whatever they mean: 16-bit floats as they are, or as float where an input
-             // is stored so already; packed elements as bytes
-  kTaken,    // the types as they are
+  kWidened,      // float instead of the 16-bit floats
+  kPassthrough,  // copies elements without interpreting them: 16-bit floats unconverted, or as float if an
+                 // input is stored as float already; packed elements as bytes
+  kNative,       // the types as they are
 };
 
 // The name of output o of the first run; the output is added if the node does not have it yet.

@@ -328,9 +328,9 @@ std::pair<Node, std::vector<Node>> Matcher::shape_of(const Node& shape, size_t r
     const std::string value = axis_of(i).value;
     Order axes;
     for (; i < end && axis_of(i).value == value; ++i) axes.push_back(axis_of(i).axis);
-    const std::string extents = add("Shape", {value}, {}),
+    const std::string all_dims = add("Shape", {value}, {}),
                       which = add("Constant", {}, {{"value", Tensor::of(axes)}});
-    parts.push_back(add("Gather", {extents, which}, {{"axis", int64_t{0}}}));
+    parts.push_back(add("Gather", {all_dims, which}, {{"axis", int64_t{0}}}));
   }
   if (parts.empty()) parts.push_back(add("Constant", {}, {{"value", Tensor::of(Order{})}}));
   return {{"", "Concat", shape.name, std::move(parts), {name}, {{"axis", int64_t{0}}}}, std::move(nodes)};
@@ -560,15 +560,15 @@ void Matcher::take_transposition(Found& f) const {
 // Nothing else may need a value that is no longer produced. Other readers of the gradient of the softmax's
 // input get it as the gradient of the mask.
 bool Matcher::nothing_else_wanted(Found& f) const {
-  const auto extent_of_scores = [&](size_t i) {
+  const auto dim_of_scores = [&](size_t i) {
     return i + 1 < f.axes ? Axis{f.q.value, f.q.order[i]} : Axis{f.k.value, f.k.order[f.axes - 2]};
   };
   const auto has_shape_of_scores = [&](const std::string& value) {
     if (rank(value) != std::optional<size_t>(f.axes)) return false;
     for (size_t i = 0; i < f.axes; ++i) {
-      const Axis from = extent_of_scores(i);
-      const auto& extents = dims(from.value);
-      if (!extents || !(*dims(value))[i].same(extents->at(static_cast<size_t>(from.axis)))) return false;
+      const Axis from = dim_of_scores(i);
+      const auto& of_scores = dims(from.value);
+      if (!of_scores || !(*dims(value))[i].same(of_scores->at(static_cast<size_t>(from.axis)))) return false;
     }
     return true;
   };
@@ -586,7 +586,7 @@ bool Matcher::nothing_else_wanted(Found& f) const {
       const bool shapes_only = std::all_of(
           all.begin(), all.end(), [&](const Node* n) { return is(*n, "Shape") || contains(f.inside, n); });
       if (graph_.is_output(value) || !shapes_only || !has_shape_of_scores(value)) return false;
-      replace_shapes(f, value, extent_of_scores);
+      replace_shapes(f, value, dim_of_scores);
     }
   return true;
 }

@@ -48,6 +48,11 @@ std::optional<Found> match(const Pattern& p, const Graph& graph, size_t n, int64
     return std::nullopt;
   for (size_t i = 1; i < 5; ++i)
     if (!add(node.inputs.at(i))) return std::nullopt;
+  // The shape rules reject other sizes, but only when shapes are known.
+  const Shape& weights = found.known[0].shape();
+  for (size_t i = 1; i < found.known.size(); ++i)
+    if (found.known[i].defined() && (weights.empty() || found.known[i].shape() != Shape{weights[0]}))
+      return std::nullopt;
   return found;
 }
 
@@ -81,7 +86,6 @@ bool fuse_conv_batch_normalization(Model& model) {
                               mean = f.known[4].to_double(), variance = f.known[5].to_double();
     std::vector<double> bias =
         f.known[1].defined() ? f.known[1].to_double() : std::vector<double>(scale.size(), 0.0);
-    if (weights.shape().empty() || static_cast<size_t>(weights.shape()[0]) != scale.size()) continue;
     const size_t filter = w.size() / std::max<size_t>(scale.size(), 1);
     for (size_t channel = 0; channel < scale.size(); ++channel) {
       const double k = scale[channel] / std::sqrt(variance[channel] + f.epsilon);

@@ -37,7 +37,13 @@ std::optional<Found> match(const Pattern& p, const Graph& graph, size_t n) {
     if (!is_floating(bias->dtype()) || is_half(bias->dtype())) continue;
     if (!is_by_channel(bias->shape(), weights->shape()[0], weights->shape().size())) continue;
     Found found{n, static_cast<size_t>(conv - graph.nodes.data()), *bias, std::nullopt};
-    if (conv->has_input(2) && !(found.given = p.constant(conv->inputs[2]))) continue;
+    if (conv->has_input(2)) {
+      found.given = p.constant(conv->inputs[2]);
+      // The shape rule rejects other biases, but only when shapes are known.
+      if (!found.given || found.given->dtype() != bias->dtype() ||
+          found.given->shape() != Shape{weights->shape()[0]})
+        continue;
+    }
     return found;
   }
   return std::nullopt;

@@ -1,6 +1,6 @@
-// A value that the body of a Loop passes on as it came is no longer carried from one iteration to the next,
-// which would copy it: the body reads it where it is defined, outside. Exporters carry all that a body reads,
-// weights too.
+// A value that the body of a Loop returns unchanged is no longer carried from one iteration to the next,
+// which would copy it: the body reads it where it is defined, outside. Exporters carry all values that a body
+// reads, including weights.
 
 #include <algorithm>
 #include <unordered_map>

@@ -89,8 +89,8 @@ class Selector {
     const std::optional<Selection> slice = one ? selected(axes->front(), begin->front()) : std::nullopt;
     if (!slice) return std::nullopt;
     // A Slice beyond the end is empty, but a Gather there would fail.
-    const int64_t extent = (*dims(slice->value))[static_cast<size_t>(slice->axis)].value;
-    return slice->index < extent && slice->index >= -extent ? slice : std::nullopt;
+    const int64_t dim = (*dims(slice->value))[static_cast<size_t>(slice->axis)].value;
+    return slice->index < dim && slice->index >= -dim ? slice : std::nullopt;
   }
 
   // All selections, those of the same position of a value together.
@@ -115,7 +115,8 @@ class Selector {
     const auto& [value, axis] = wanted;
     const Operator* op = find_operator(node.domain, node.op_type);
     const std::optional<Dims>& made = dims(value);
-    if (!op || !op->traits.positions || !made || node.outputs.empty() || node.outputs[0] != value)
+    if (!op || !op->traits.positions || !made || node.outputs.empty() || node.outputs[0] != value ||
+        std::cmp_greater_equal(axis, made->size()))  // shapes that a model states may contradict each other
       return std::nullopt;
     for (size_t o = 1; o < node.outputs.size(); ++o)
       if (node.has_output(o) && pattern_.uses(node.outputs[o]) > 0) return std::nullopt;
@@ -133,8 +134,8 @@ class Selector {
   // that position. The output of such a node is read only by other such nodes and by the selection. False if
   // no product is saved.
   bool find_rows(const Selection& s) {
-    const Dim& extent = (*dims(s.value))[static_cast<size_t>(s.axis)];
-    if (extent.value >= 0 && extent.value <= 1) return false;
+    const Dim& dim = (*dims(s.value))[static_cast<size_t>(s.axis)];
+    if (dim.value >= 0 && dim.value <= 1) return false;
     std::set<std::string> whole;  // values that some node needs as a whole
     for (bool settled = false; !settled;) {
       rows_.clear();

@@ -6,9 +6,10 @@
 #include <system_error>
 
 #include "graph/onnx_io.h"
-#include "infer/ort_writer.h"
+#include "infer/typed_model.h"
 #include "op/left_out.h"
 #include "runtime/error.h"
+#include "runtime/stop.h"
 
 namespace ortrain {
 
@@ -24,8 +25,8 @@ bool is_on(const Pass& pass, const std::map<std::string, std::string>& config) {
   return true;
 }
 
-// Writes graphs to the folder of "ortrain.dump_graph": <label>_00.onnx as it came, <label>_01_<pass>.onnx
-// after the first pass, and so on.
+// Writes graphs to the folder of "ortrain.dump_graph": <label>_00.onnx before the first pass,
+// <label>_01_<pass>.onnx after the first pass, and so on.
 class Dump {
  public:
   Dump(const std::map<std::string, std::string>& config, std::string_view label) : label_(label) {
@@ -85,6 +86,7 @@ void run_passes(Model& model, PassPhase phase, const std::map<std::string, std::
   Dump dump(config, label);
   dump.write(model);
   for (const Pass& pass : passes_of(phase)) {
+    check_stop();
     if (static_cast<int>(pass.level) > level || !is_on(pass, config)) continue;
     // What a pass makes of a model may need an operator that a build leaves out: then it is undone.
     const std::optional<Model> before =

@@ -1,4 +1,7 @@
 // The passes in the order in which they run, and why in this order.
+//
+// No pass fuses chains of elementwise operators: such operators work in place where they can, and matrix
+// products and convolutions absorb those that follow them.
 #include "passes/pass.h"
 #include "passes/passes.h"
 

@@ -24,7 +24,8 @@ bool remove_identity(Model& model) {
         input = at->second;
         changed = true;
       }
-    if (!graph.is_output(node.outputs[0]) && renames(node)) original[node.outputs[0]] = node.inputs[0];
+    if (node.has_output(0) && !graph.is_output(node.outputs[0]) && renames(node))
+      original[node.outputs[0]] = node.inputs[0];
   }
   return changed;
 }

@@ -1,7 +1,7 @@
 // An activation whose derivative is expensive computes it together with its value, and stores it in place of
 // its input, which only the gradient would have read:
 //
-//   Gelu(X) → Y, GeluGrad(dY, X)  →  GeluAndSlope(X) → Y, S and Mul(dY, S)        the same for FastGelu,
+//   Gelu(X) → Y, GeluGrad(dY, X)  →  GeluAndDerivative(X) → Y, S and Mul(dY, S)        the same for FastGelu,
 //   QuickGelu
 #include <unordered_map>
 
@@ -51,15 +51,15 @@ bool save_activation_derivatives(Model& model) {
     Node& forward = *at->second;
     const float alpha = alpha_of(forward);
     if (name == "QuickGelu" && alpha_of(node) != alpha) continue;
-    const std::string slope = graph.unique_name(x + "_slope");
+    const std::string derivative = graph.unique_name(x + "_derivative");
     forward.attributes.clear();
     if (name == "QuickGelu") forward.attributes["alpha"] = alpha;
     forward.domain = kSessionDomain;
-    forward.op_type = std::string(name) + "AndSlope";
-    forward.outputs = {forward.outputs[0], slope};
+    forward.op_type = std::string(name) + "AndDerivative";
+    forward.outputs = {forward.outputs[0], derivative};
     node.domain = "";
     node.op_type = "Mul";
-    node.inputs = {node.inputs[0], slope};
+    node.inputs = {node.inputs[0], derivative};
     node.attributes.clear();
     changed = true;
   }

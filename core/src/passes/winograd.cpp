@@ -1,7 +1,7 @@
 // Allows convolutions with 3 x 3 windows to be computed by Winograd's minimal filtering if that pays off for
 // the input sizes of a Program (backend/cpu/onednn/winograd.h). This is a pass so that it can be switched
 // off: the sums are rounded differently.
-#include "op/convolution.h"
+#include "geometry/convolution.h"
 #include "op/operator.h"
 #include "passes/passes.h"
 

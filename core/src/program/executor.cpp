@@ -9,7 +9,7 @@
 
 #include "infer/value_types.h"
 #include "program/segment_plan.h"
-#include "program/terminate.h"
+#include "runtime/stop.h"
 
 namespace ortrain {
 
@@ -506,7 +506,7 @@ std::shared_ptr<Segment> Executor::Impl::compile(Segment* before, const RunScope
   segment->plan.dynamic.clear();
   if (segment->last) segment->plan = {};
   // An existing tail was compiled for values known at the end of another segment. They may
-  // differ: variants have references of their own, and a kernel of one segment may have needed the contents
+  // differ: each variant has its own references, and a kernel of one segment may have needed the contents
   // of a value.
   if (segment->tail)
     for (const auto& [variant, known] : segment->tail->compiled)
@@ -655,6 +655,9 @@ void Executor::Impl::run(std::span<const ValueRef> given, OutputPlaces& places, 
   whole = whole && (segment || std::all_of(given.begin(), given.end(),
                                            [](const ValueRef& value) { return value.tensor() != nullptr; }));
   if (!segment) check_given(given, scope);
+  // Compilation can be terminated like the run, unless states that belong together may be half updated.
+  const std::function<void()> check = [terminate = scope.terminate] { check_terminate(terminate); };
+  const StopScope stop(settings.updated_together.empty() ? &check : nullptr);
   if (!segment && whole) {
     try {
       segment = &add(first, capacity, keys, compile_whole(scope));

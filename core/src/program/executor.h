@@ -1,6 +1,21 @@
 // Executor: runs a graph for any inputs. A graph whose shapes depend only on those of its inputs is one
 // Program. Other graphs are cut into segments where a shape depends on values; each segment is compiled when
 // those values are known.
+//
+// The nodes of a segment are a Program. Values that later segments read are in memory of the executor,
+// which is kept between runs. Between two segments run the nodes whose output shapes depend on data
+// (op/dynamic.h).
+//
+// Segments form a tree. A segment keeps its successors, keyed by the types and shapes that its dynamic
+// nodes produced and by the contents that determined shapes. A run that meets values seen before walks
+// down the tree and compiles nothing. Each list of segments is bounded; the least recently used segment is
+// dropped. When a dynamic node produces a second shape, the last nodes that have the same shapes in both
+// plans, such as the backward pass of the layers before a mask, become a separate segment that serves all
+// shapes. So a mask whose size changes in every step recompiles only what depends on its size.
+//
+// Subgraphs of If, Loop and Scan have executors too, which read values of the enclosing graphs as
+// additional inputs. Random numbers differ between iterations because the iteration is part of the run
+// number. A memory budget applies to each Program; values passed between Programs come on top of it.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// In builds with AddressSanitizer: an arena in which only what is in use can be accessed. To the sanitizer an
+// In builds with AddressSanitizer: an arena in which only memory in use can be accessed. To the sanitizer an
 // arena is one block, so it would not notice a kernel that writes past its output into the next value, or
 // reads one whose memory is free. In other builds all of this is empty.
 #pragma once

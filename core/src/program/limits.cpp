@@ -2,12 +2,12 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <string>
 
 #include "op/operator.h"
+#include "runtime/elements_to_visit.h"
 #include "runtime/value.h"
 
 namespace ortrain {
@@ -31,19 +31,11 @@ size_t find_memory() {
   return static_cast<size_t>(pages) * static_cast<size_t>(size) + swap_space();
 }
 
-// A dimension of 0 counts as 1: kernels may go through the others all the same. For shapes whose elements can
-// be counted.
-size_t elements_to_visit(const Shape& shape) {
-  size_t product = 1;
-  for (const int64_t extent : shape) product *= static_cast<size_t>(std::max<int64_t>(extent, 1));
-  return product;
-}
-
 }  // namespace
 
 void check_given_value(const std::string& name, const Shape& shape, const ProgramLimits& limits) {
   if (element_count(shape) > 0) return;
-  const size_t product = elements_to_visit(shape);
+  const auto product = static_cast<size_t>(elements_to_visit(shape));
   require(product <= limits.elements, ErrorCode::kInvalidArgument, "the value \"", name, "\" has shape ",
           to_string(shape), " and so ", product,
           " elements (a dimension of 0 counts as 1), the most that session.max_elements allows are ",
@@ -55,7 +47,7 @@ void check_value(const NodeContext& c, size_t o, DType dtype, const Shape& shape
   c.expect(shape.size() <= kMaxRank, "output ", o, " has ", shape.size(),
            " dimensions, the most that are supported are ", kMaxRank);
   const int64_t count = element_count(shape);  // rejects negative dimensions and overflow
-  const size_t product = elements_to_visit(shape);
+  const auto product = static_cast<size_t>(elements_to_visit(shape));
   c.expect(product <= limits.elements, "output ", o, " has shape ", to_string(shape), " and so ", product,
            " elements", count == 0 ? " (a dimension of 0 counts as 1)" : "",
            ", the most that session.max_elements allows are ", limits.elements);

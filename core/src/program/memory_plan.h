@@ -1,4 +1,8 @@
 // Memory plan: offsets in one block for pieces that are in use during intervals of steps.
+//
+// If the block is larger than the largest sum of pieces in use at one time, which no placement can beat,
+// the piece at the top is placed first and the others again, up to 64 times. A test requires that the
+// block exceeds this bound by at most a tenth.
 #pragma once
 
 #include <cstddef>

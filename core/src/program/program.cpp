@@ -13,9 +13,10 @@
 #include "program/memory_plan.h"
 #include "program/recompute.h"
 #include "program/stated_shape.h"
-#include "program/terminate.h"
 #include "runtime/convert.h"
 #include "runtime/memory.h"
+#include "runtime/memory_in_use.h"
+#include "runtime/stop.h"
 
 namespace ortrain {
 
@@ -26,7 +27,11 @@ void Arena::reserve(size_t bytes) {
   ++generation_;
   bytes_ = 0;
   block_.reset();
-  block_ = allocate(bytes);
+  try {
+    block_ = allocate(bytes);
+  } catch (const Error& error) {
+    fail(error.code(), error.message(), " for the values between the nodes of a run", memory_in_use());
+  }
   bytes_ = bytes;
 }
 
@@ -264,12 +269,12 @@ class NodeShapes : public ShapeContext {
   void widen(NarrowTypes narrow_types) {
     stated.clear();
     for (const auto& [dtype, shape] : results) stated.push_back(dtype);
-    if (narrow_types == NarrowTypes::kTaken) return;
-    const bool moved = narrow_types == NarrowTypes::kMoved;
-    const bool wide_half = !moved || std::any_of(inputs.begin(), inputs.end(), [&](int v) {
+    if (narrow_types == NarrowTypes::kNative) return;
+    const bool passthrough = narrow_types == NarrowTypes::kPassthrough;
+    const bool wide_half = !passthrough || std::any_of(inputs.begin(), inputs.end(), [&](int v) {
       return v >= 0 && is_half(compiler_.value(v).dtype) && compiler_.value(v).converted;
     });
-    const auto widened = [&](DType t) { return is_half(t) ? wide_half : moved && is_packed(t); };
+    const auto widened = [&](DType t) { return is_half(t) ? wide_half : passthrough && is_packed(t); };
     for (int& v : inputs)
       if (v >= 0 && widened(compiler_.value(v).dtype)) v = compiler_.wide_form(v);
     for (size_t o = 0; o < results.size(); ++o)
@@ -310,6 +315,16 @@ class NodeKernel : public KernelContext {
     for (size_t o = 0; o < made_.size(); ++o)
       if (made_[o] < 0 && has_output(o) && (o == 0 || wanted(o))) return false;
     return true;
+  }
+
+  // Whether the outputs have no elements, and running the node has no other effect: then it needs no kernel,
+  // whose loops could go through other dimensions. The outputs get their memory here.
+  bool makes_nothing(const Operator& op) {
+    if (op.traits.impure || op.traits.updates != 0) return false;
+    for (size_t o = 0; o < made_.size(); ++o)
+      if (has_output(o) && (made_[o] >= 0 || out_size(o) > 0)) return false;
+    for (size_t o = 0; o < made_.size(); ++o) out(o);
+    return !made_.empty();
   }
 
   DType dtype(size_t i) const override { return shapes_.dtype(i); }
@@ -619,6 +634,23 @@ void Compiler::find_placements() {
   }
 }
 
+// Passes an exception on with the node in its message.
+[[noreturn]] void rethrow_for(const Node* node, const char* otherwise) {
+  const std::string label = node ? node->label() : otherwise;
+  try {
+    throw;
+  } catch (const DataDependent&) {
+    throw;
+  } catch (const Error& error) {
+    if (!node || error.message().find(label) != std::string::npos) throw;
+    fail(error.code(), label, ": ", error.message());
+  } catch (const std::bad_alloc&) {
+    fail(ErrorCode::kFail, label, ": out of memory", memory_in_use());
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kRuntimeException, label, ": ", error.what());
+  }
+}
+
 void Compiler::compile_node(const Node& node) {
   const Operator* op = find_operator(node.domain, node.op_type);
   require(op != nullptr, ErrorCode::kNotImplemented, node.label(), ": this operator is not supported",
@@ -645,7 +677,8 @@ void Compiler::compile_node(const Node& node) {
   const size_t before = program_.steps.size();
   shapes.widen(op->traits.narrow_types);
   NodeKernel context(*this, node, shapes, folding);
-  context.finish(context.all_known() ? nullptr : make_kernel(*op, context));
+  const bool nothing_to_do = context.all_known() || context.makes_nothing(*op);
+  context.finish(nothing_to_do ? nullptr : make_kernel(*op, context));
   if (folding) run_now(before);
   for (size_t i = 0; i < node.inputs.size() && i < 32; ++i)
     if ((op->traits.updates >> i & 1) && request_.states.count(node.inputs[i]))
@@ -760,7 +793,15 @@ void Compiler::compile(const std::vector<Node>& nodes) {
   count_uses();
   add_inputs_and_constants();
   find_placements();
-  for (const Node& node : program_.graph.nodes) compile_node(*(node_ = &node));
+  for (const Node& node : program_.graph.nodes) {
+    check_stop();
+    node_ = &node;
+    try {
+      compile_node(node);
+    } catch (...) {
+      rethrow_for(&node, "");
+    }
+  }
   node_ = nullptr;
   set_outputs();
   place_storages();
@@ -991,15 +1032,16 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
   if (profile) profile->memory(p.memory.arena, p.memory.live);
   const Frame frame(p.addresses.data(), run);
   const GuardScope guarded(p.arena->base(), p.arena->bytes());
-  size_t i = 0, told = watch ? 0 : p.updates.size();
-  const auto tell = [&] {
-    for (; told < p.updates.size() && p.updates[told].first <= i; ++told) (*watch)(p.updates[told].second);
+  size_t i = 0, notified = watch ? 0 : p.updates.size();
+  const auto notify = [&] {
+    for (; notified < p.updates.size() && p.updates[notified].first <= i; ++notified)
+      (*watch)(p.updates[notified].second);
   };
   try {
     for (; i < p.steps.size(); ++i) {
       if (i <= p.interruptible) check_terminate(terminate);
-      if (told < p.updates.size()) [[unlikely]]
-        tell();
+      if (notified < p.updates.size()) [[unlikely]]
+        notify();
       if constexpr (kGuardsArenas) p.guard(i);
       if (profile || !p.checks.empty()) [[unlikely]]
         run_watched(p.steps[i], frame, profile,
@@ -1007,16 +1049,11 @@ void Program::run(std::span<const Tensor* const> inputs, std::span<const Tensor*
       else
         p.steps[i].kernel(frame);
     }
-  } catch (const Error& e) {
-    const Node* node = p.steps[i].node;
-    if (!node || e.message().find(node->label()) != std::string::npos) throw;
-    fail(e.code(), node->label(), ": ", e.message());
-  } catch (const std::exception& e) {
-    const Node* node = p.steps[i].node;
-    fail(ErrorCode::kRuntimeException, node ? node->label() : "the outputs", ": ", e.what());
+  } catch (...) {
+    rethrow_for(p.steps[i].node, "the outputs");
   }
   if constexpr (kGuardsArenas) p.guard(p.steps.size());
-  tell();
+  notify();
   for (size_t o = 0; o < outputs.size(); ++o) {
     const std::byte* made = p.addresses[static_cast<size_t>(p.outputs[o].slot.index)];
     if (const size_t bytes = outputs[o]->bytes(); bytes > 0 && made != outputs[o]->raw())

@@ -1,4 +1,41 @@
 // Program: a graph compiled for given input shapes, as a flat list of kernels over planned memory.
+//
+// Compilation visits the nodes once, in order. For each node:
+//
+// Shapes. All input shapes are known, so the shape rules determine the shapes of all values.
+//
+// Folding. If every input is a constant, the kernel is created and run at once, and its outputs are
+// constants. There is no separate evaluator: shape arithmetic, transposed weights and converted constants
+// are computed by the kernels that a step would run. A shape rule may also give the value of an output
+// (Shape). Nodes without elements in their outputs have no kernel unless they update state: a loop over
+// the other dimensions could take hours. Operators with side effects or random numbers are marked `impure`
+// and never folded.
+//
+// Layouts. A kernel requests each input in the layout that suits it. If the value is stored in another
+// one, a conversion is inserted once and cached as a copy. Elementwise kernels accept any layout and keep
+// it, so no conversion remains between two convolutions. This is no pass over the graph, because layouts
+// depend on input shapes.
+//
+// bfloat16. With mixed precision, a float value may be stored in bfloat16. That is one more layout: the
+// type stays float, so shape rules, models and checkpoints do not change. A kernel writes bfloat16 if a
+// reader accepts it (Traits::takes_bf16, KernelContext::wants_bf16). Conversion nodes would instead give
+// every shape rule a second type to handle.
+//
+// Narrow types. Kernels compute in float, double and integers of whole bytes. A float16 or bfloat16 value
+// also has a wide form in float, which operators see unless they declare otherwise (Traits::narrow_types).
+// Only a form that something reads gets memory, and it is converted once. So a half-precision model runs
+// in float and is rounded where an output, a Cast or the model's state requires it. Packed elements (int4,
+// float4e2m1) are read as one byte each in the same way.
+//
+// Memory. An output gets new memory, or the memory of an input that nothing reads afterwards if the kernel
+// allows it, or for views such as Reshape the memory of the input. A gradient that overwrites an
+// accumulation buffer is computed in that buffer (Traits::writes_through). Memory of all intermediate
+// values is one block (program/memory_plan.h), shared by all Programs of a session because they never run
+// at once.
+//
+// Kernel. The operator returns a function in which everything is decided: primitives are built, loops
+// chosen, scratch memory requested. A run sets the addresses of the inputs, walks the list of these
+// functions, and copies outputs to the caller. It allocates nothing; a test counts.
 #pragma once
 
 #include <atomic>
@@ -38,7 +75,7 @@ class Arena {
 // Called during a run as soon as nodes have brought a state up to date; the run does not change it any more.
 using StateWatch = std::function<void(const std::string& state)>;
 
-// What a Program is compiled from.
+// The input of a compilation.
 struct ProgramRequest {
   const Graph* graph = nullptr;
   const std::vector<Node>* nodes = nullptr;  // those to be run, if not all of the graph's
@@ -66,7 +103,7 @@ struct ProgramRequest {
   ProgramLimits limits = {};
 };
 
-// What a Program needs for intermediate values.
+// The memory that a Program needs for intermediate values.
 struct ProgramMemory {
   size_t arena = 0;  // bytes of the block that holds them
   size_t live = 0;   // the largest sum of those in use at once: no placement can need less

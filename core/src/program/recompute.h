@@ -5,9 +5,16 @@
 //
 // The forward pass consists of the nodes that the requested outputs need; the other nodes are the backward
 // pass. A recomputed node produces the same bits as the first time: the same kernel runs on the same values.
-// Nodes with side effects or random numbers do not run twice, except that - a batch normalization in training
-// reuses the statistics that it computed the first time; - a dropout reuses the mask that it drew the first
-// time.
+// Nodes with side effects or random numbers do not run twice. There are two exceptions: a batch normalization
+// in training reuses the statistics of its first run, and a dropout reuses the mask of its first run.
+//
+// The first compilation of a Program shows how much memory each value takes, which nodes work in place,
+// and roughly what they cost. With these numbers the memory of a choice of values to keep is estimated in
+// microseconds, so thousands of choices are tried: segments of the forward pass of which only the
+// boundaries are kept, and a greedy choice that repeatedly drops the value that saves most memory for its
+// time. Finally, values that still fit are kept after all. The nodes of the best choice are compiled like
+// any graph; a node that runs twice is cloned right before the backward node that needs it. If the result
+// is too large, the search is repeated with a lower target.
 #pragma once
 
 #include <cstddef>

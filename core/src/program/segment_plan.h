@@ -1,5 +1,15 @@
 // Planning a segment: which nodes of a graph can be compiled into one Program with what is known now, and
 // which must wait until that Program has run.
+//
+// Nodes are visited with all that is known: shapes, constants, and the contents of values given or
+// computed before. Nodes whose shape rule succeeds form the segment. A rule that needs the contents of an
+// available value gets them, and they become part of the segment's key. A node whose rule needs a value
+// that the segment itself computes waits, with all nodes that depend on it. A node never overtakes another
+// node that reads or updates the same state of the model. An If whose condition is known is replaced by
+// the branch that it takes.
+//
+// A segment that reads no constant of a variant of its model serves all variants: the forward pass of a
+// training model is compiled once for the steps that overwrite gradients and for those that add to them.
 #pragma once
 
 #include <deque>
@@ -14,7 +24,7 @@
 
 namespace ortrain {
 
-// What is known about a value.
+// The known facts about a value.
 struct KnownValue {
   enum class Kind {
     kConstant,  // its value, the same in every run that reaches this segment

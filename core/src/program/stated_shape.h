@@ -1,4 +1,4 @@
-// What a model declares about the dimensions of a value, as numbers for the current inputs.
+// The declared dimensions of a value, as numbers for the current inputs.
 #pragma once
 
 #include <functional>

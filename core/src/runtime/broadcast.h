@@ -21,16 +21,16 @@ class Broadcast {
     std::array<std::vector<int64_t>, N> strides;
     for (size_t k = 0; k < N; ++k) strides[k] = broadcast_strides(operands[k], target);
     for (size_t axis = target.size(); axis-- > 0;) {
-      const int64_t extent = target[axis];
-      if (extent == 1) continue;
+      const int64_t dim = target[axis];
+      if (dim == 1) continue;
       std::array<int64_t, N> steps;
       for (size_t k = 0; k < N; ++k) steps[k] = strides[k][axis];
       if (rank_ && continues(axes_[rank_ - 1], steps)) {
-        axes_[rank_ - 1].extent *= extent;
+        axes_[rank_ - 1].dim *= dim;
       } else {
         require(rank_ < kMaxAxes, ErrorCode::kNotImplemented, "broadcasting to shape ", to_string(target),
                 " takes more than ", kMaxAxes, " axes that cannot be merged");
-        axes_[rank_++] = {extent, steps};
+        axes_[rank_++] = {dim, steps};
       }
     }
     // A single element: one row of one.
@@ -38,7 +38,7 @@ class Broadcast {
   }
 
   int64_t size() const { return size_; }
-  int64_t row() const { return axes_[0].extent; }
+  int64_t row() const { return axes_[0].dim; }
   // 1 if operand k advances along a row, 0 if it stays.
   int64_t step(size_t k) const { return axes_[0].steps[k]; }
 
@@ -52,8 +52,8 @@ class Broadcast {
     std::array<int64_t, kMaxAxes> index;
     std::array<int64_t, N> offsets{};
     for (size_t i = 0; i < outer; ++i) {
-      index[i] = rest % axes_[i + 1].extent;
-      rest /= axes_[i + 1].extent;
+      index[i] = rest % axes_[i + 1].dim;
+      rest /= axes_[i + 1].dim;
       for (size_t k = 0; k < N; ++k) offsets[k] += index[i] * axes_[i + 1].steps[k];
     }
     while (begin < end) {
@@ -65,8 +65,8 @@ class Broadcast {
       inside = 0;
       for (size_t i = 0; i < outer; ++i) {
         for (size_t k = 0; k < N; ++k) offsets[k] += axes_[i + 1].steps[k];
-        if (++index[i] < axes_[i + 1].extent) break;
-        for (size_t k = 0; k < N; ++k) offsets[k] -= axes_[i + 1].extent * axes_[i + 1].steps[k];
+        if (++index[i] < axes_[i + 1].dim) break;
+        for (size_t k = 0; k < N; ++k) offsets[k] -= axes_[i + 1].dim * axes_[i + 1].steps[k];
         index[i] = 0;
       }
     }
@@ -76,13 +76,13 @@ class Broadcast {
   // Fixed, so that nothing is allocated.
   static constexpr size_t kMaxAxes = 16;
   struct Axis {
-    int64_t extent = 0;
+    int64_t dim = 0;
     std::array<int64_t, N> steps{};
   };
   // Whether an axis with these steps continues where the inner one ends, for every operand.
   static bool continues(const Axis& inner, const std::array<int64_t, N>& steps) {
     for (size_t k = 0; k < N; ++k)
-      if (steps[k] != inner.steps[k] * inner.extent) return false;
+      if (steps[k] != inner.steps[k] * inner.dim) return false;
     return true;
   }
 

@@ -1,4 +1,5 @@
-// Arithmetic on sizes and indices that come from a file or from data: it says when a result does not fit.
+// Arithmetic on sizes and indices that come from a file or from data: each function reports a result that
+// does not fit.
 #pragma once
 
 #include <cstdint>

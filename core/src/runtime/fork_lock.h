@@ -1,12 +1,12 @@
-// What no fork may interrupt.
+// Code that no fork may interrupt.
 #pragma once
 
 namespace ortrain {
 
-// While a thread has one, `fork` in other threads waits. Libraries that have no fork handlers hold locks and
-// leave promises while they generate code; in a child, which has only the thread that forked, nobody would
-// ever release or keep them. Short, and nothing in it may wait for another thread of the caller, which may be
-// the one that forks. Scopes may be nested.
+// While a thread has a NoFork, `fork` in other threads waits. Libraries without fork handlers hold locks
+// while they generate code; a child has only the thread that forked, so it would never release these locks. A
+// scope must be short, and must not wait for another thread of the caller, which may be the one that forks.
+// Scopes may be nested.
 class NoFork {
  public:
   NoFork();

@@ -12,7 +12,7 @@ namespace ortrain {
 // Four random 32-bit words for a 128-bit counter and a 64-bit key.
 std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint64_t counter_low);
 
-// The seed of the process (SetSeed); sessions and operators without a seed of their own draw from it.
+// The seed of the process (SetSeed); sessions and operators without their own seed draw from it.
 void set_seed(int64_t seed);
 int64_t seed();
 

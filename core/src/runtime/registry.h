@@ -18,12 +18,12 @@ class Registry {
   // `name` identifies the item in messages: "pass 'fuse_gelu'".
   void add(Key key, Item item, std::string name, const std::source_location& where) {
     const auto [at, fresh] = entries_.try_emplace(key, Entry{std::move(item), place(where)});
-    if (!fresh) doubles_ += concat("\n  ", name, " in ", at->second.place, " and in ", place(where));
+    if (!fresh) duplicates_ += concat("\n  ", name, " in ", at->second.place, " and in ", place(where));
   }
 
   // The item, or null. Throws kFail, naming every duplicate key and both places.
   const Item* find(const Key& key) const {
-    refuse_doubles();
+    reject_duplicates();
     const auto found = entries_.find(key);
     return found == entries_.end() ? nullptr : &found->second.item;
   }
@@ -31,7 +31,7 @@ class Registry {
   // Calls f for every item, sorted by key. Throws as `find` does.
   template <typename F>
   void each(F&& f) const {
-    refuse_doubles();
+    reject_duplicates();
     for (const auto& [key, entry] : entries_) f(entry.item);
   }
 
@@ -50,13 +50,13 @@ class Registry {
     return concat(file, ":", where.line());
   }
 
-  void refuse_doubles() const {
-    if (!doubles_.empty()) [[unlikely]]
-      fail(ErrorCode::kFail, "this build of the library has duplicate definitions:", doubles_);
+  void reject_duplicates() const {
+    if (!duplicates_.empty()) [[unlikely]]
+      fail(ErrorCode::kFail, "this build of the library has duplicate definitions:", duplicates_);
   }
 
   std::map<Key, Entry> entries_;
-  std::string doubles_;
+  std::string duplicates_;
 };
 
 }  // namespace ortrain

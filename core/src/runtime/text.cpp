@@ -65,7 +65,7 @@ std::string describe_content(const void* data, size_t bytes) {
   // An ONNX file starts with its IR version, usually followed by the producer's name.
   if (start.size() > 3 && start[0] == 8 && start[1] > 0 && start[1] < 32 &&
       (start[2] == 0x12 || start[2] == 0x3A))
-    return concat("what looks like an ONNX model, ", bytes, " bytes");
+    return concat("probably an ONNX model, ", bytes, " bytes");
   constexpr const char* digits = "0123456789abcdef";
   std::string shown;
   bool text = true;

@@ -1,8 +1,8 @@
 // Tensors of strings. Their elements are pointers to texts, so that kernels move strings as they move numbers
 // of that size; a null pointer is an empty text.
 //
-// Texts that a kernel makes live until the next run of the same graph (TextScope). What leaves a run gets
-// texts of its own.
+// Texts that a kernel makes live until the next run of the same graph (TextScope). Values that leave a run
+// get copies of their texts.
 #pragma once
 
 #include <deque>

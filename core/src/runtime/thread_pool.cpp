@@ -15,10 +15,13 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "runtime/denormals.h"
+#include "runtime/error.h"
+#include "runtime/given_threads.h"
 #include "runtime/memory.h"
 
 namespace ortrain {
@@ -58,10 +61,10 @@ int64_t now() { return nanoseconds(Clock::now().time_since_epoch()); }
 // many of them. So threads spin for a while before they sleep.
 constexpr int64_t kSpin = nanoseconds(300us);
 
-// How often another program takes the processor of a thread. A thread that spins, and offers its processor
-// now and then, notices when it gets it back late. If that takes more than a fifth of the time, the thread
-// does not spin for a while: it would keep others from work, perhaps the very thread it waits for. The while
-// doubles as long as the same is found when it is over.
+// How often another program takes the processor of a thread. A spinning thread offers its processor to others
+// now and then, and notices when it gets the processor back late. If these interruptions take more than a
+// fifth of the time, the thread stops spinning for a pause: it would keep other threads from work, perhaps
+// the very thread that it waits for. Each further check with the same result doubles the pause.
 class Interruptions {
  public:
   static constexpr int64_t kLate = nanoseconds(200us);
@@ -173,8 +176,13 @@ constexpr size_t kLine = 128;  // two cache lines, which processors fetch togeth
 
 class Pool {
  public:
+  // Without functions, its threads are those of the C++ library.
+  explicit Pool(ThreadFunctions functions = {}) : functions_(std::move(functions)) {}
   ~Pool();
-  void start(regions::Work work, void* data, int parts, bool together, Waiting waiting);
+  // Makes threads for regions of `parts` parts, or as many of them as the system allows.
+  void grow(int parts);
+  // Returns in how many parts the work is done.
+  int start(regions::Work work, void* data, int parts, bool together, Waiting waiting);
   void finish();
   void barrier();
   void rest() { resting_.store(true, std::memory_order_relaxed); }
@@ -186,7 +194,12 @@ class Pool {
     bool offered = false;  // in this region
     KeptMemory memory;     // of its part, whoever does it
     Interruptions interruptions;
+    Pool* pool = nullptr;
+    int part = 0;
     std::thread thread;
+    const void* handle = nullptr;  // of a thread that the program's function made
+
+    bool has_thread() const { return handle != nullptr || thread.joinable(); }
   };
 
   void run(Worker& me, int part);
@@ -194,6 +207,8 @@ class Pool {
   void offer(Worker& to, bool together);
   void await(Worker& of);
 
+  const ThreadFunctions functions_;
+  std::atomic<bool> in_region_{false};            // of some thread, if functions made the workers
   std::vector<std::unique_ptr<Worker>> workers_;  // of part i + 1
   // The region. Written by the caller while no worker has a part.
   regions::Work work_ = nullptr;
@@ -215,7 +230,8 @@ struct Place {
   bool inside = false;
   int wanted = 0;  // threads; 0: as in the settings
   Waiting waiting = Waiting::kAdaptive;
-  Pool* pool = nullptr;  // of the region
+  Pool* pool = nullptr;   // of the region
+  Pool* given = nullptr;  // for its regions, instead of its own
   Interruptions own;
   Interruptions* of_worker = nullptr;  // instead of its own, if the thread is one
 
@@ -236,7 +252,37 @@ thread_local Owner own;
 Pool::~Pool() {
   for (const auto& worker : workers_) {
     if (worker->state.exchange(kStop) == kAsleep) wake(worker->state);
-    worker->thread.join();
+    if (worker->handle != nullptr)
+      functions_.join(worker->handle);
+    else if (worker->thread.joinable())
+      worker->thread.join();
+  }
+}
+
+void Pool::grow(int parts) {
+  while (workers_.size() + 1 < static_cast<size_t>(parts)) {
+    Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
+    worker.pool = this;
+    worker.part = static_cast<int>(workers_.size());
+    const auto begin = [](void* data) {
+      auto* me = static_cast<Worker*>(data);
+      me->pool->run(*me, me->part);
+    };
+    try {
+      if (functions_.create) {
+        worker.handle = functions_.create(begin, &worker);
+        require(worker.handle != nullptr, ErrorCode::kFail,
+                "the program's function created no thread for part ", worker.part, " of ", parts,
+                ", expected a handle that is not null");
+      } else {
+        worker.thread = std::thread(begin, &worker);
+      }
+    } catch (const std::system_error&) {
+      // No memory for a stack, or a limit: the caller does its parts. A region cannot pass errors on.
+    } catch (...) {
+      workers_.pop_back();
+      throw;
+    }
   }
 }
 
@@ -270,30 +316,31 @@ void Pool::run(Worker& me, int part) {
 }
 
 void Pool::offer(Worker& to, bool together) {
-  to.offered = together || to.state.load(std::memory_order_relaxed) != kAsleep ||
-               waiting_.load(std::memory_order_relaxed) != Waiting::kAdaptive ||
-               !to.interruptions.frequent(now());
+  to.offered = to.has_thread() && (together || to.state.load(std::memory_order_relaxed) != kAsleep ||
+                                   waiting_.load(std::memory_order_relaxed) != Waiting::kAdaptive ||
+                                   !to.interruptions.frequent(now()));
   if (to.offered && to.state.exchange(kOffered) == kAsleep) wake(to.state);
 }
 
-void Pool::start(regions::Work work, void* data, int parts, bool together, Waiting waiting) {
+int Pool::start(regions::Work work, void* data, int parts, bool together, Waiting waiting) {
+  if (functions_.create) {
+    // They have been made. Runs of several threads may share them; one that comes second works alone.
+    parts = std::min(parts, static_cast<int>(workers_.size()) + 1);
+    if (parts == 1 || in_region_.exchange(true, std::memory_order_acquire)) return 1;
+  } else {
+    grow(parts);
+    // Parts that wait for each other need a thread each.
+    for (int part = 1; together && part < parts; ++part)
+      if (!workers_[static_cast<size_t>(part - 1)]->has_thread()) parts = part;
+  }
   work_ = work;
   data_ = data;
   parts_ = parts;
   mode_ = FloatMode::current();
   waiting_.store(waiting, std::memory_order_relaxed);
   resting_.store(false, std::memory_order_relaxed);
-  while (workers_.size() + 1 < static_cast<size_t>(parts)) {
-    Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
-    const int part = static_cast<int>(workers_.size());
-    try {
-      worker.thread = std::thread([this, &worker, part] { run(worker, part); });
-    } catch (...) {
-      workers_.pop_back();
-      throw;
-    }
-  }
   for (int part = 1; part < parts; ++part) offer(*workers_[static_cast<size_t>(part - 1)], together);
+  return parts;
 }
 
 void Pool::await(Worker& of) {
@@ -314,6 +361,7 @@ void Pool::finish() {
   }
   for (int part = 1; part < parts_; ++part)
     if (Worker& worker = *workers_[static_cast<size_t>(part - 1)]; worker.offered) await(worker);
+  in_region_.store(false, std::memory_order_release);
 }
 
 void Pool::barrier() {
@@ -341,10 +389,11 @@ void start(Work work, void* data, int parts, bool together) {
     return;
   }
   if (parts > 1) {
-    if (!own.pool) own.pool = new Pool;
-    own.pool->start(work, data, parts, together,
-                    settings().fixed_waiting ? settings().waiting : here.waiting);
-    here.pool = own.pool;
+    if (!here.given && !own.pool) own.pool = new Pool;
+    Pool* const pool = here.given ? here.given : own.pool;
+    parts = pool->start(work, data, parts, together,
+                        settings().fixed_waiting ? settings().waiting : here.waiting);
+    here.pool = pool;
   }
   here.part = 0;
   here.parts = parts;
@@ -388,13 +437,60 @@ bool end_threads() {
 
 }  // namespace regions
 
+namespace {
+
+// Restricts the thread that calls it.
+void bind_to([[maybe_unused]] const std::vector<int>& processors) {
+#if defined(__linux__)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int processor : processors)
+    if (processor < CPU_SETSIZE) CPU_SET(processor, &set);
+  sched_setaffinity(0, sizeof set, &set);  // processors that the machine lacks leave it where it was
+#endif
+}
+
+}  // namespace
+
+ThreadFunctions bound_threads(std::vector<std::vector<int>> processors) {
+  ThreadFunctions functions;
+  functions.create = [all = std::move(processors), next = size_t{0}](void (*work)(void*),
+                                                                     void* parameter) mutable {
+    return static_cast<const void*>(new std::thread([mine = all.at(next++), work, parameter] {
+      bind_to(mine);
+      work(parameter);
+    }));
+  };
+  functions.join = [](const void* handle) {
+    const std::unique_ptr<std::thread> thread(static_cast<std::thread*>(const_cast<void*>(handle)));
+    thread->join();
+  };
+  return functions;
+}
+
+struct GivenThreads::State {
+  Pool pool;
+};
+
+GivenThreads::GivenThreads(ThreadFunctions functions, int parts)
+    : state_(new State{Pool(std::move(functions))}) {
+  state_->pool.grow(parts);
+}
+GivenThreads::~GivenThreads() = default;
+
+GivenThreads::Scope::Scope(GivenThreads* threads) : before_(here.given) {
+  if (threads != nullptr) here.given = &threads->state_->pool;
+}
+GivenThreads::Scope::~Scope() { here.given = static_cast<Pool*>(before_); }
+
 WaitingScope::WaitingScope(Waiting waiting, bool rest) : before_(here.waiting), rest_(rest) {
   here.waiting = waiting;
 }
 
 WaitingScope::~WaitingScope() {
   here.waiting = before_;
-  if (rest_ && own.pool) own.pool->rest();
+  Pool* const used = here.given ? here.given : own.pool;
+  if (rest_ && used) used->rest();
 }
 
 }  // namespace ortrain

@@ -1,16 +1,16 @@
 // The threads that share the work of one thread with it, and how they wait for each other.
 //
-// Each thread that starts regions has threads of its own. A region is a piece of work in parts: part 0 is the
-// calling thread's, every other part belongs to one of its threads. What a thread has not begun when the
-// caller has done its own part, the caller does too, so that no region waits for a thread that gets no
-// processor. Which thread computes a part makes no difference to the result.
+// Each thread that starts regions has its own threads. A region is a piece of work in parts: part 0 is the
+// calling thread's, every other part belongs to one of its threads. When the caller has finished its own
+// part, it also does the parts that no other thread has begun, so that no region waits for a thread that gets
+// no processor. Which thread computes a part makes no difference to the result.
 #pragma once
 
 #include <cstddef>
 
 namespace ortrain {
 
-// What threads do while they wait.
+// How threads wait.
 enum class Waiting {
   kAdaptive,  // spin for a while, unless other programs want the processor
   kSleep,

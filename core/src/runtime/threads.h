@@ -9,8 +9,8 @@
 namespace ortrain {
 
 // While it exists, parallel work started by this thread uses `threads` threads (0: the machine's default).
-// Never more than OpenMP may start (OMP_THREAD_LIMIT): oneDNN divides its work among as many as are asked
-// for, and leaves undone what falls to threads that are not there.
+// Never more than OpenMP may start (OMP_THREAD_LIMIT): oneDNN divides its work among the requested number of
+// threads, and leaves undone the parts of threads that do not exist.
 class ThreadScope {
  public:
   explicit ThreadScope(int threads) : before_(omp_get_max_threads()) {

@@ -1,4 +1,8 @@
 // Value: a value of a model during a run: a tensor, a sequence of tensors, or empty.
+//
+// Programs see only tensors; sequences and empty values exist between Programs. A sequence is immutable:
+// adding an element returns a new sequence that shares all elements with the old one, so a loop that
+// collects its results takes linear time.
 #pragma once
 
 #include <cstddef>
@@ -31,14 +35,14 @@ class Sequence {
   Sequence inserted(size_t position, Tensor element) const;
   // A sequence without element `position`.
   Sequence erased(size_t position) const;
-  // A sequence with copies of the elements, or with the same elements in a list of its own.
+  // A sequence with copies of the elements, or with the same elements in a separate list.
   Sequence clone() const;
   Sequence detached() const;
 
  private:
   DType dtype_ = DType::kUndefined;
-  // The sequence is the first `size_` of these. One that includes all of them may append an element, which
-  // the others do not see.
+  // The sequence is the first `size_` of these. A sequence that includes all of them may append an element,
+  // which other sequences over the list do not see.
   std::shared_ptr<std::deque<Tensor>> elements_;
   size_t size_ = 0;
   size_t bytes_ = 0;

@@ -1,4 +1,4 @@
-// Background: work that is done one piece after another on a thread of its own.
+// Background: a thread that does pieces of work one after another.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ class Background {
 
   Background();
   // Waits until everything is done. If a piece of work destroys its own Background, those after it are
-  // abandoned, because nobody could wait for them.
+  // abandoned, because no thread could wait for them.
   ~Background();
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;

@@ -13,14 +13,13 @@
 
 #include "artifacts/gradient_nodes.h"
 #include "infer/value_types.h"
-#include "op/division.h"
 #include "op/operator.h"
 #include "program/profile.h"
 #include "runtime/file.h"
-#include "runtime/random.h"
-#include "session/graph_states.h"
+#include "runtime/stop.h"
 #include "session/mixed_precision.h"
 #include "session/output_types.h"
+#include "session/session_state.h"
 #include "session/stage.h"
 
 namespace ortrain {
@@ -44,21 +43,6 @@ std::vector<ValueInfo> outputs_of(const Model& model) {
   return std::all_of(stated.begin(), stated.end(), is_stated) ? stated : output_types(model);
 }
 
-constexpr const char* kRandomState = "Random_State";
-
-// Whether a node's results differ from run to run without any state or another process: random numbers.
-bool draws_numbers(const Graph& graph) {
-  const auto draws = [](const Node& node) {
-    const Operator* op = find_operator(node.domain, node.op_type);
-    if (op && op->traits.impure && op->traits.updates == 0 && !adds_up_ranks(node)) return true;
-    return std::any_of(node.attributes.begin(), node.attributes.end(), [](const auto& attribute) {
-      const auto* inner = std::get_if<std::shared_ptr<Graph>>(&attribute.second);
-      return inner && *inner && draws_numbers(**inner);
-    });
-  };
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), draws);
-}
-
 }  // namespace
 
 struct InferenceSession::Impl {
@@ -69,28 +53,24 @@ struct InferenceSession::Impl {
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
   Precision precision = Precision::kFloat;
   size_t memory_budget = 0;
-  GraphStates states;
-  std::string training_mode, loss_scale_input;
-  bool trains = false;
-  uint64_t next_run = 0;  // the number by which the random operators of all stages draw
-  bool draws = false;     // whether there are any in the training graph
-  std::vector<GraphState> shown_states;
-  // One for each combination of requested outputs, omitted inputs and replaced initializers, and of whether
-  // other nodes run too.
+  std::shared_ptr<SessionState> state;  // null: none
+  // One for each combination of requested outputs, omitted inputs, replaced initializers and inputs of any
+  // size, and of whether other nodes run too.
   using Names = std::vector<std::string>;
-  std::map<std::tuple<Names, Names, Names, bool>, std::unique_ptr<Stage>> stages;
+  std::map<std::tuple<Names, Names, Names, Names, bool>, std::unique_ptr<Stage>> stages;
   std::mutex busy;  // the stages share memory: runs follow one another
   std::optional<Profile> profile;
-  Profile::Clock::time_point profile_start;
+  std::chrono::system_clock::time_point profile_start;  // the epoch if nothing is recorded
 
   // The outputs of nodes that update states, one for each node.
   Names updates(const Graph& graph) const {
     Names names;
+    if (!state) return names;
     for (const Node& node : graph.nodes) {
       const Operator* op = find_operator(node.domain, node.op_type);
       bool updates = false;
       for (size_t i = 0; op && i < node.inputs.size() && i < 32; ++i)
-        updates |= (op->traits.updates >> i & 1) && states.has(node.inputs[i]);
+        updates |= (op->traits.updates >> i & 1) && state->tensors().contains(node.inputs[i]);
       const auto named = std::find_if(node.outputs.begin(), node.outputs.end(),
                                       [](const std::string& name) { return !name.empty(); });
       if (updates && named != node.outputs.end()) names.push_back(*named);
@@ -98,44 +78,24 @@ struct InferenceSession::Impl {
     return names;
   }
 
-  // The visible states, and that of random operators if there are any.
-  void show_states() {
-    shown_states = states.visible();
-    draws = draws_numbers(model.graph);
-    if (!draws) return;
-    const auto at = std::find_if(shown_states.begin(), shown_states.end(),
-                                 [](const GraphState& state) { return state.name > kRandomState; });
-    shown_states.insert(at, {kRandomState, StateRole::kRandom, ""});
-  }
-
-  // A run of a training graph. If it fails, the states are as before.
-  void train(Stage& stage, const std::vector<ValueRef>& given, const std::vector<Value*>& places,
-             const RunOptions* run_options, Profile* recording, const std::vector<bool>& replaceable) {
-    StateWatch watch;
-    if (run_options && run_options->gradient_ready)
-      watch = [this, run_options, all = states.places(StateRole::kGradient, run_options->gradient_buffer)](
-                  const std::string& name) {
-        const auto place = all.find(name);
-        if (place == all.end()) return;
-        const auto& [first, count] = place->second;
-        states.copy_one(name, run_options->gradient_buffer, first);
-        run_options->gradient_ready(first, count);
-      };
-    states.keep();
-    stage.number_next_run(next_run);
+  // A run that updates state.
+  void update(Stage& stage, const std::vector<ValueRef>& given, const std::vector<Value*>& places,
+              const RunOptions* run_options, Profile* recording, const std::vector<bool>& replaceable) {
+    const StateWatch watch = state->prepare(stage, run_options);
     try {
-      stage.run(given, places, 0, states.tensors(), {}, run_options, recording, replaceable,
+      stage.run(given, places, 0, state->tensors(), {}, run_options, recording, replaceable,
                 watch ? &watch : nullptr);
     } catch (...) {
-      if (stage.broke_off()) states.take_back();
+      state->failed(stage.broke_off());
       throw;
     }
-    ++next_run;
+    state->completed();
   }
 
   // Throws if the requested outputs need an input that was omitted.
-  Stage& stage(const Names& wanted, const Names& left_out, const Names& replaced, bool only_path) {
-    std::unique_ptr<Stage>& stage = stages[{wanted, left_out, replaced, only_path}];
+  Stage& stage(const Names& wanted, const Names& left_out, const Names& replaced, const Names& resized,
+               bool only_path) {
+    std::unique_ptr<Stage>& stage = stages[{wanted, left_out, replaced, resized, only_path}];
     if (!stage) {
       Model pruned = model;
       pruned.graph.outputs.clear();
@@ -165,25 +125,52 @@ struct InferenceSession::Impl {
         pruned.graph.inputs.push_back(info);
         given.push_back(info);
       }
-      stage = std::make_unique<Stage>(trains ? "training graph" : "model", std::move(pruned),
+      resize(pruned.graph.inputs, resized);
+      resize(given, resized);
+      using Layouts = std::unordered_map<std::string, LayoutPtr>;
+      stage = std::make_unique<Stage>(state ? state->model_name() : "model", std::move(pruned),
                                       std::move(given), wanted, arena, options, precision, memory_budget,
-                                      states.layouts(), states.updated_together());
+                                      state ? state->layouts() : Layouts(),
+                                      state ? state->updated_together() : std::set<std::string>());
       options.optimized_model_path.clear();  // the file is of the first one, with all outputs
     }
     return *stage;
   }
 
-  void start(SessionOptions settings, Profile::Clock::time_point now) {
+  // Gives any size to the dimensions of these inputs that are declared as 0.
+  static void resize(std::vector<ValueInfo>& infos, const Names& names) {
+    for (ValueInfo& info : infos)
+      if (info.dims && std::find(names.begin(), names.end(), info.name) != names.end())
+        for (Dim& dim : *info.dims)
+          if (dim.known() && dim.value == 0) dim = Dim();
+  }
+
+  // The inputs and initializers with a dimension of 0 for which an adapter has elements. A model declares
+  // them so if it is to run without an adapter as well, whose rank is then 0.
+  Names resized(const RunOptions* options) const {
+    Names names;
+    if (options == nullptr) return names;
+    for (const auto& [name, tensor] : options->adapter_inputs)
+      for (const auto* all : {&inputs, &notes.overridable})
+        for (const ValueInfo& info : *all)
+          if (info.name == name && info.dims && tensor.size() > 0 &&
+              std::any_of(info.dims->begin(), info.dims->end(),
+                          [](const Dim& dim) { return dim.known() && dim.value == 0; }))
+            names.push_back(name);
+    return names;
+  }
+
+  void start(SessionOptions settings) {
     options = std::move(settings);
     if (!options.profile_prefix) return;
     profile.emplace();
-    profile_start = now;
+    profile_start = std::chrono::system_clock::now();
   }
   // Creates the stage of all outputs, so that unsupported nodes are reported now and not in the first run.
   void check(Profile::Clock::time_point start) {
     Names all;
     for (const ValueInfo& info : outputs) all.push_back(info.name);
-    stage(all, {}, {}, !trains);
+    stage(all, {}, {}, {}, !state);
     if (profile) profile->session_event("session_initialization", start, Profile::Clock::now());
   }
 };
@@ -191,10 +178,11 @@ struct InferenceSession::Impl {
 InferenceSession::InferenceSession(SessionOptions options, Model model, ModelNotes notes)
     : impl_(std::make_unique<Impl>()) {
   const Profile::Clock::time_point start = Profile::Clock::now();
-  impl_->start(std::move(options), start);
+  impl_->start(std::move(options));
   impl_->model = std::move(model);
   impl_->notes = std::move(notes);
   const auto& may_continue = impl_->options.may_continue;
+  const StopScope stop(&may_continue);
   fix_dimensions(impl_->model, impl_->notes, impl_->options);
   if (may_continue) may_continue();
   expand_gradient_nodes(impl_->model);
@@ -206,37 +194,28 @@ InferenceSession::InferenceSession(SessionOptions options, Model model, ModelNot
   if (may_continue) may_continue();
 }
 
-InferenceSession::InferenceSession(SessionOptions options, TrainingGraph graph, ModelNotes notes)
+InferenceSession::InferenceSession(SessionOptions options, Model model, ModelNotes notes,
+                                   std::shared_ptr<SessionState> state)
     : impl_(std::make_unique<Impl>()) {
   const Profile::Clock::time_point start = Profile::Clock::now();
   Impl& s = *impl_;
-  s.start(std::move(options), start);
-  // Vanishing gradients pass through denormal numbers, which would make a run several times slower.
-  s.options.config.try_emplace(kDenormalsKey, "1");
-  if (graph.recomputes)
-    s.options.config.insert_or_assign("ortrain.disable_pass.common_subexpression_elimination",
-                                      std::string("1"));
+  s.start(std::move(options));
+  const StopScope stop(&s.options.may_continue);
   s.precision = read_precision(s.options);
   s.memory_budget = ortrain::memory_budget(s.options);
-  s.trains = true;
-  s.training_mode = graph.training_mode;
-  s.loss_scale_input = graph.loss_scale_input;
   s.notes = std::move(notes);
-  s.notes.overridable.clear();  // all other initializers are constants or state
-  if (!s.training_mode.empty()) s.notes.overridable.push_back(*graph.model.graph.info(s.training_mode));
-  s.inputs = graph.model.graph.inputs;
-  s.outputs = outputs_of(graph.model);
-  s.next_run = first_run(s.options);
-  s.states = GraphStates(graph, s.options);
-  s.model = std::move(graph.model);
-  s.show_states();
+  s.inputs = model.graph.inputs;
+  s.outputs = outputs_of(model);
+  state->take_from(model, s.options);
+  s.state = std::move(state);
+  s.model = std::move(model);
   s.check(start);
 }
 
 InferenceSession::~InferenceSession() {
   try {
     end_profiling();
-  } catch (...) {  // the recording is lost, and there is nobody to tell
+  } catch (...) {  // the recording is lost; an error could not be reported
   }
 }
 
@@ -245,48 +224,7 @@ const std::vector<ValueInfo>& InferenceSession::outputs() const { return impl_->
 const std::vector<ValueInfo>& InferenceSession::overridable_initializers() const {
   return impl_->notes.overridable;
 }
-const std::string& InferenceSession::loss_scale_input() const { return impl_->loss_scale_input; }
-const std::vector<GraphState>& InferenceSession::states() const { return impl_->shown_states; }
-
-Tensor InferenceSession::state(const std::string& name) const {
-  const std::lock_guard lock(impl_->busy);
-  if (!impl_->draws || name != kRandomState) return impl_->states.get(name);
-  Tensor value(DType::kInt64, {2});
-  value.data<int64_t>()[0] = seed();
-  value.data<int64_t>()[1] = static_cast<int64_t>(impl_->next_run);
-  return value;
-}
-
-void InferenceSession::set_state(const std::string& name, const Tensor& value) {
-  const std::lock_guard lock(impl_->busy);
-  if (!impl_->draws || name != kRandomState) return impl_->states.set(name, value);
-  require(value.dtype() == DType::kInt64 && value.size() == 2, ErrorCode::kInvalidArgument, "the state \"",
-          name, "\" is two int64, the seed and the number of the next run; found ",
-          describe(ValueRef(value)));
-  set_seed(value.data<int64_t>()[0]);
-  impl_->next_run = static_cast<uint64_t>(value.data<int64_t>()[1]);
-}
-
-namespace {
-
-StateRole buffered_role(const std::string& role) {
-  for (const StateRole known : {StateRole::kWeight, StateRole::kGradient})
-    if (role == to_string(known)) return known;
-  fail(ErrorCode::kInvalidArgument, "a buffer of states: expected the role weight or gradient, found \"",
-       role, "\"");
-}
-
-}  // namespace
-
-void InferenceSession::copy_states_to_buffer(const std::string& role, const Tensor& buffer) const {
-  const std::lock_guard lock(impl_->busy);
-  impl_->states.copy_to_buffer(buffered_role(role), buffer);
-}
-
-void InferenceSession::copy_buffer_to_states(const std::string& role, const Tensor& buffer) {
-  const std::lock_guard lock(impl_->busy);
-  impl_->states.copy_from_buffer(buffered_role(role), buffer);
-}
+std::unique_lock<std::mutex> InferenceSession::lock() const { return std::unique_lock(impl_->busy); }
 
 DType InferenceSession::node_output_type(const std::string& name) const {
   for (const Node& node : impl_->model.graph.nodes)
@@ -335,19 +273,14 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
   for (const std::string& name : output_names)
     require(impl_->model.graph.is_output(name), ErrorCode::kInvalidArgument, "the model has no output '",
             name, "'; its outputs: ", listed(impl_->outputs));
-  bool training_mode = !options || options->training_mode;
+  SessionState* state = impl_->state.get();
+  if (state) state->begin(options);
   std::deque<Value> own;
   // The inputs, followed by the initializers that a run may replace.
   const std::vector<ValueInfo>& overridable = impl_->notes.overridable;
   std::vector<const Value*> ordered(expected.size() + overridable.size());
   const auto take = [&](const std::string& name, const Value& value) {
-    if (!impl_->training_mode.empty() && name == impl_->training_mode) {
-      const auto* tensor = std::get_if<Tensor>(&value);
-      require(tensor && tensor->dtype() == DType::kBool && tensor->size() == 1, ErrorCode::kInvalidArgument,
-              "input '", name, "': expected one bool, found ", describe(ValueRef(value)));
-      training_mode = *tensor->data<bool>();
-      return;
-    }
+    if (state && state->set(name, value)) return;
     const auto named = [&](const ValueInfo& info) { return info.name == name; };
     auto at = std::find_if(expected.begin(), expected.end(), named);
     auto number = static_cast<size_t>(at - expected.begin());
@@ -386,16 +319,14 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
   }
   std::vector<Value*> places;
   for (Value& value : outputs) places.push_back(&value);
-  if (!impl_->training_mode.empty())
-    *impl_->states.tensors().at(impl_->training_mode).data<bool>() = training_mode;
-  const bool only_path = !impl_->trains || (options && options->only_execute_path_to_fetches);
-  Stage& stage = impl_->stage(output_names, left_out, replaced, only_path);
+  const bool only_path = !state || (options && options->only_execute_path_to_fetches);
+  Stage& stage = impl_->stage(output_names, left_out, replaced, impl_->resized(options), only_path);
   std::optional<Profile> of_run;
   if (!impl_->profile && options && options->profile_prefix) of_run.emplace();
   Profile* profile = impl_->profile ? &*impl_->profile : of_run ? &*of_run : nullptr;
   if (profile) profile->begin("model_run");
-  if (impl_->trains)
-    impl_->train(stage, given, places, options, profile, replaceable);
+  if (state)
+    impl_->update(stage, given, places, options, profile, replaceable);
   else
     stage.run(given, places, 0, {}, {}, options, profile, replaceable);
   if (!of_run) return;

@@ -1,25 +1,34 @@
-// InferenceSession: runs a model forward, or a training graph, whose runs update the session's state.
+// InferenceSession: runs a model forward. The model may have state, which its runs update.
+//
+// A session has one stage per set of requested outputs, with the nodes that these need. Its runs take turns,
+// because the stages share one block of memory. If the model has state, a run without restriction has all
+// nodes that update the state; a run that is restricted to the path to its fetches has only the nodes on that
+// path.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
-#include "artifacts/training_graph.h"
 #include "graph/graph.h"
 #include "runtime/value.h"
 #include "session/options.h"
 
 namespace ortrain {
 
+class SessionState;  // session/session_state.h
+
 class InferenceSession {
  public:
   // Throws kNotImplemented naming every operator that has no kernel.
   InferenceSession(SessionOptions options, Model model, ModelNotes notes = {});
-  // A run executes the whole graph, whatever is fetched, unless its options restrict it.
-  InferenceSession(SessionOptions options, TrainingGraph graph, ModelNotes notes = {});
-  ~InferenceSession();
+  // A model with state. A run executes all nodes that update state, whatever is fetched, unless its options
+  // restrict it.
+  InferenceSession(SessionOptions options, Model model, ModelNotes notes,
+                   std::shared_ptr<SessionState> state);
+  virtual ~InferenceSession();
 
   const std::vector<ValueInfo>& inputs() const;
   const std::vector<ValueInfo>& outputs() const;
@@ -40,26 +49,18 @@ class InferenceSession {
            const std::vector<std::string>& output_names, std::vector<Value>& outputs,
            const RunOptions* options = nullptr, const std::vector<bool>& replaceable = {});
 
-  // Options with a profile prefix start a recording when the session is created. Its start on a monotonic
-  // clock in nanoseconds, 0 if nothing was recorded.
+  // Options with a profile prefix start a recording when the session is created. Its start in nanoseconds
+  // since 1970, 0 if nothing was recorded.
   uint64_t profiling_start() const;
   // Writes the recording to a file and returns its path; "" if nothing is being recorded.
   std::string end_profiling();
 
-  // The state of a training graph, sorted by name, without accumulated gradients.
-  const std::vector<GraphState>& states() const;
-  // A copy, in row-major order. Throws kInvalidArgument if there is no state of that name.
-  Tensor state(const std::string& name) const;
-  // Type and number of elements must be those of the state.
-  void set_state(const std::string& name, const Tensor& value);
-  // All weights, or all gradients that were accumulated (roles "weight" and "gradient"), in one buffer, each
-  // row-major, sorted by the names of the weights.
-  void copy_states_to_buffer(const std::string& role, const Tensor& buffer) const;
-  void copy_buffer_to_states(const std::string& role, const Tensor& buffer);
-  // Empty if there is none.
-  const std::string& loss_scale_input() const;
   // The element type of a value that a node produces. Throws kInvalidArgument if none does.
   DType node_output_type(const std::string& name) const;
+
+ protected:
+  // No run begins while this lock is held.
+  std::unique_lock<std::mutex> lock() const;
 
  private:
   struct Impl;

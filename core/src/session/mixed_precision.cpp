@@ -18,6 +18,7 @@ Precision read_precision(const SessionOptions& options) {
   const KernelLibrary* library = kernel_library();
   if (mixed == "none" || !library) return Precision::kFloat;
   const Bf16Products speed = library->bf16_products();
+  if (speed == Bf16Products::kNotStored) return Precision::kFloat;
   const bool narrow = speed == Bf16Products::kFast || (products == "bf16" && speed == Bf16Products::kSlow);
   return narrow && products != "fp32" ? Precision::kBf16 : Precision::kBf16Storage;
 }
@@ -41,6 +42,8 @@ std::string precision_warning(const SessionOptions& options) {
                             "float32 (it has AVX512_BF16, but AMX is missing or hidden): "
                             "activations are kept in bfloat16, products are computed in "
                             "float32, and training takes less memory but no less time");
+    case Bf16Products::kNotStored:
+      return concat(kMixedPrecision, " = bf16: this processor has no AVX-512, and computes in float32");
     case Bf16Products::kNone:
       break;
   }

@@ -1,5 +1,11 @@
 // Optimizer: applies the optimizer that an optimizer model describes to the parameters, in one pass over the
 // state's arenas.
+//
+// The optimizer model is read, not run: it describes one of two optimizers, and one pass over the
+// contiguous state has the same effect. A model with an optimizer node per group of parameters gives each
+// group its settings; parameters of a group that are neighbours in memory are updated in one pass.
+// Settings that a program changes are part of the state, and override those of the model when a session is
+// created with that state.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +29,7 @@ struct ParameterGroup {
 };
 
 // Reads the model (nodes com.microsoft AdamWOptimizer or SGDOptimizerV2, one for each group of parameters,
-// with or without InplaceClipGradNorm before) and applies it. The norm of the gradients is that of all
-// groups.
+// with or without InplaceClipGradNorm before) and applies it. The norm of the gradients covers all groups.
 class Optimizer {
  public:
   // Throws kNotImplemented naming every node that is not one of those, kInvalidGraph when there is no

@@ -124,26 +124,26 @@ std::vector<std::string> own_keys() {
 }  // namespace
 
 void fix_dimensions(Model& model, const ModelNotes& notes, const SessionOptions& options) {
-  std::map<std::string, int64_t> extents = options.dimensions;
+  std::map<std::string, int64_t> dims = options.dimensions;
   for (ValueInfo& input : model.graph.inputs) {
     const auto denotations = notes.denotations.find(input.name);
     if (!input.dims || denotations == notes.denotations.end()) continue;
     for (size_t i = 0; i < input.dims->size(); ++i) {
-      const auto extent = options.denoted_dimensions.find(denotations->second[i]);
+      const auto fixed = options.denoted_dimensions.find(denotations->second[i]);
       Dim& dim = (*input.dims)[i];
-      if (extent == options.denoted_dimensions.end() || dim.known()) continue;
+      if (fixed == options.denoted_dimensions.end() || dim.known()) continue;
       if (dim.symbol.empty())
-        dim.value = extent->second;
+        dim.value = fixed->second;
       else
-        extents.insert_or_assign(dim.symbol, extent->second);
+        dims.insert_or_assign(dim.symbol, fixed->second);
     }
   }
-  if (extents.empty()) return;
+  if (dims.empty()) return;
   const auto fix = [&](ValueInfo& info) {
     if (!info.dims) return;
     for (Dim& dim : *info.dims) {
-      const auto extent = extents.find(dim.symbol);
-      if (extent != extents.end() && !dim.known()) dim = Dim{extent->second, ""};
+      const auto fixed = dims.find(dim.symbol);
+      if (fixed != dims.end() && !dim.known()) dim = Dim{fixed->second, ""};
     }
   };
   for (ValueInfo& input : model.graph.inputs) fix(input);

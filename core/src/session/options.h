@@ -15,12 +15,12 @@
 
 #include "graph/onnx_io.h"
 #include "program/limits.h"
-#include "runtime/rank_sum.h"
 #include "runtime/tensor.h"
 
 namespace ortrain {
 
 class CustomOperators;  // op/custom.h
+class GivenThreads;     // runtime/given_threads.h
 
 struct SessionOptions {
   int intra_op_threads = 0;         // 0: one per processor
@@ -36,15 +36,16 @@ struct SessionOptions {
   std::string log_id;
   std::string optimized_model_path;
   std::optional<std::string> profile_prefix;          // start of the path of a profile, if one is recorded
-  std::map<std::string, int64_t> dimensions;          // extents of named dimensions of inputs
-  std::map<std::string, int64_t> denoted_dimensions;  // extents of dimensions of inputs, by denotation
+  std::map<std::string, int64_t> dimensions;          // sizes of inputs' dimensions, by name
+  std::map<std::string, int64_t> denoted_dimensions;  // sizes of inputs' dimensions, by denotation
   GivenInitializers initializers;                     // values that replace those of the model
   std::map<std::string, std::string> config;
   std::shared_ptr<const CustomOperators> custom_operators;  // of the program
+  std::shared_ptr<GivenThreads> given_threads;              // made by the program; null: the library's
   std::function<void()> may_continue;  // called while a session is created; throws if that is canceled
 };
 
-// Fixes the dimensions of a model's inputs for which the options have an extent, and whatever the model
+// Fixes the dimensions of a model's inputs for which the options have a size, and whatever the model
 // declares to have the same name.
 void fix_dimensions(Model& model, const ModelNotes& notes, const SessionOptions& options);
 
@@ -57,8 +58,8 @@ void check_config_entry(const std::string& key, const std::string& value);
 // spec. Throws as check_config_entry does.
 std::string config_choice(const SessionOptions& options, const std::string& key);
 
-// What a training session itself does to a model, besides the passes. Like a pass, it can be switched off,
-// and it applies from a graph optimization level on.
+// The changes that a training session makes to a model besides the passes. Like a pass, it can be switched
+// off, and it applies from a graph optimization level on.
 struct SessionRewrite {
   std::string_view name;
   int level;
@@ -80,8 +81,8 @@ ProgramLimits program_limits(const SessionOptions& options);
 // "session.load_model_format". Throws for entries with other values.
 ReadOptions read_options(const SessionOptions& options);
 
-// Writes the model that a session made of its own to the path of the options, if there is one: in the format
-// of the entry "session.save_model_format", or else that of its extension.
+// Writes the model after optimization to the path of the options, if there is one: in the format of the entry
+// "session.save_model_format", or else in the format of the extension.
 void write_optimized(const Model& model, const SessionOptions& options);
 
 // The entry "session.set_denormal_as_zero", "1" or "0": whether denormal numbers are treated as zero. False
@@ -109,16 +110,17 @@ struct RunOptions {
   std::optional<std::string> profile_prefix = {};  // start of the path of a profile of each run
   std::atomic<bool> terminate{false};  // checked between nodes; if set, the run ends with an error
   std::map<std::string, std::string> config;
-  // How the training session of the older Python API runs a model that trains itself; a forward session
-  // always computes no more than the requested outputs need.
+  // How a session runs a model with state: whether nodes that differ while training do so, and whether nodes
+  // that update state run if no requested output needs them. Other sessions always compute no more than the
+  // requested outputs need.
   bool training_mode = true;
   bool only_execute_path_to_fetches = false;
   // Where a run that computes gradients puts each of them, row-major, once it is complete, and the function
   // that it then calls with the place: the index of the first element, and their number.
   Tensor gradient_buffer = {};
   std::function<void(size_t first, size_t count)> gradient_ready = {};
-  // Adds up values of several processes, for models that have nodes of which each computes a part.
-  RankSum rank_sum = {};
+  // Called instead of the run's kernels, which it has to start by calling `kernels` once, on the same thread.
+  std::function<void(const std::function<void()>& kernels)> around = {};
   // Inputs of a forward session besides those of the call: the parameters of adapters.
   std::vector<std::pair<std::string, Tensor>> adapter_inputs = {};
 };

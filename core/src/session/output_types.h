@@ -1,4 +1,4 @@
-// What is known about a model's outputs.
+// The types and shapes of a model's outputs, as far as they are known.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,15 @@
 // The element order in which a training session stores its parameters.
+//
+// Weights that only convolutions read are stored in the element order that convolutions prefer, and so are
+// their gradients and moments: no step packs weights or unpacks gradients. An order is chosen only if it
+// needs no padding, so that sizes, offsets and everything that treats all elements alike (optimizer,
+// clipping, accumulation) stay the same. Whoever reads or writes a parameter (by name, buffer, checkpoint,
+// export) converts it at that point, so callers never see the order and files are bitwise identical.
+//
+// The order is chosen when the session is created. It is a preference and needs no input shapes: a Program
+// whose convolution wants another order reorders the weights. The first step could choose exactly, but
+// that would invalidate every Program compiled before. If a later session cannot use the order of a
+// parameter, the parameter becomes row-major for good.
 #pragma once
 
 #include <string>

@@ -9,8 +9,8 @@
 #include "op/operator.h"
 #include "passes/decompose.h"
 #include "passes/pass.h"
-#include "program/terminate.h"
 #include "runtime/denormals.h"
+#include "runtime/stop.h"
 #include "runtime/text_tensor.h"
 #include "runtime/threads.h"
 #include "session/custom_nodes.h"
@@ -111,7 +111,7 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
                        ? -1
                        : symbols.try_emplace(d.symbol, static_cast<int>(symbols.size())).first->second);
   }
-  extents_.resize(symbols.size());
+  symbol_sizes_.resize(symbols.size());
   if (options.custom_operators) custom_nodes_ = bind_custom_nodes(model_, *options.custom_operators);
   check_operators(model_, what_);
   if (const std::vector<std::string> problems = decompose_operators(model_, DecomposeFor::kRun);
@@ -132,37 +132,39 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
 void Stage::check_inputs(std::span<const ValueRef> inputs) {
   require(inputs.size() == inputs_.size(), ErrorCode::kInvalidArgument, "the ", what_, " takes ",
           inputs_.size(), " inputs, found ", inputs.size());
-  std::fill(extents_.begin(), extents_.end(), Extent{-1, 0});
+  std::fill(symbol_sizes_.begin(), symbol_sizes_.end(), SizeOfSymbol{-1, 0});
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ValueInfo& info = inputs_[i];
-    const auto complain = [&](const std::string& more) {
-      fail(ErrorCode::kInvalidArgument, "input ", i, " ('", info.name, "') of the ", what_, ": expected ",
-           describe(info), ", found ", describe(inputs[i]), more);
+    const auto complain = [&](const std::string& more, const char* what = "") {
+      fail(ErrorCode::kInvalidArgument, what, "input ", i, " ('", info.name, "') of the ", what_,
+           ": expected ", describe(info), ", found ", describe(inputs[i]), more);
+    };
+    // Programs look for onnxruntime's words.
+    const auto complain_of_type = [&] {
+      complain("; the element types differ", "Unexpected input data type: ");
     };
     if (inputs[i].is_nothing() && info.is_optional) continue;
     if (const Sequence* sequence = inputs[i].sequence()) {
       if (!info.is_sequence) complain("");
-      if (info.dtype != DType::kUndefined && info.dtype != sequence->dtype())
-        complain("; the element types differ");
+      if (info.dtype != DType::kUndefined && info.dtype != sequence->dtype()) complain_of_type();
       continue;
     }
     require(inputs[i].tensor() && inputs[i].tensor()->defined(), ErrorCode::kInvalidArgument, "input ", i,
             " ('", info.name, "') of the ", what_, " is not a tensor");
     if (info.is_sequence) complain("");
     const Tensor& t = *inputs[i].tensor();
-    if (info.dtype != DType::kUndefined && info.dtype != t.dtype()) complain("; the element types differ");
+    if (info.dtype != DType::kUndefined && info.dtype != t.dtype()) complain_of_type();
     if (!info.dims) continue;
     if (info.dims->size() != t.shape().size()) complain("; the ranks differ");
     for (size_t k = 0; k < t.shape().size(); ++k) {
       const Dim& d = (*info.dims)[k];
       if (d.known() && d.value != t.shape()[k]) complain(concat("; dimension ", k, " differs"));
       if (symbol_of_[i][k] < 0) continue;
-      Extent& extent = extents_[static_cast<size_t>(symbol_of_[i][k])];
-      if (extent.value < 0)
-        extent = {t.shape()[k], i};
-      else if (extent.value != t.shape()[k])
-        complain(
-            concat("; '", d.symbol, "' is ", extent.value, " in input '", inputs_[extent.input].name, "'"));
+      SizeOfSymbol& size = symbol_sizes_[static_cast<size_t>(symbol_of_[i][k])];
+      if (size.value < 0)
+        size = {t.shape()[k], i};
+      else if (size.value != t.shape()[k])
+        complain(concat("; '", d.symbol, "' is ", size.value, " in input '", inputs_[size.input].name, "'"));
     }
   }
 }
@@ -246,7 +248,7 @@ void Stage::run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t p
   require(places_count == output_names_.size(), ErrorCode::kInvalidArgument, "the ", what_, " gives ",
           output_names_.size(), " outputs, but the caller provided room for ", places_count);
   const ThreadScope threads(threads_);
-  const WaitingScope waiting = waiting_.scope();
+  const SessionWaiting::Scope waiting = waiting_.scope();
   const DenormalsAsZero denormals(flush_denormals_);
   scope.number = runs_++;
   scope.terminate = options ? &options->terminate : nullptr;
@@ -254,8 +256,11 @@ void Stage::run(std::span<const ValueRef> inputs, OutputPlaces& places, size_t p
   made_texts_.clear();
   given_texts_.clear();
   const TextScope kept(texts_);
-  const RankSumScope ranks(options ? &options->rank_sum : nullptr);
-  executor_->run(inputs, places, scope);
+  const auto kernels = [&] { executor_->run(inputs, places, scope); };
+  if (options && options->around)
+    options->around(std::ref(kernels));  // allocates nothing
+  else
+    kernels();
   own_texts();
   broke_off_ = false;
 }

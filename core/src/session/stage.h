@@ -1,4 +1,9 @@
 // Stage: one model of a session (training, eval, inference), ready to run for any input shapes.
+//
+// A stage checks inputs against its model, looks up what was compiled for their types and shapes in a
+// cache of eight entries, or compiles it, and runs it (program/executor.h). The stage of a training model
+// has two variants: one overwrites gradients, for steps after a lazy reset, and one adds to them. Whether
+// gradients are reset is a constant of the variant, not a value that kernels check.
 #pragma once
 
 #include <deque>
@@ -71,11 +76,11 @@ class Stage {
   SessionWaiting waiting_;
   bool flush_denormals_;
   std::vector<std::vector<int>> symbol_of_;  // for each input and axis, the number of its symbol; -1: none
-  struct Extent {
+  struct SizeOfSymbol {
     int64_t value;
     size_t input;
   };
-  std::vector<Extent> extents_;  // of each symbol, in the current run
+  std::vector<SizeOfSymbol> symbol_sizes_;  // of each symbol, in the current run
   CustomNodes custom_nodes_;
   std::vector<ValueRef> given_;  // kept, so that a run allocates nothing
   std::unique_ptr<Executor> executor_;

@@ -6,9 +6,9 @@
 
 #include "graph/onnx_io.h"
 #include "op/operator.h"
-#include "program/terminate.h"
 #include "runtime/convert.h"
 #include "runtime/denormals.h"
+#include "runtime/stop.h"
 #include "runtime/threads.h"
 #include "session/gradient_bounds.h"
 #include "session/mixed_precision.h"
@@ -123,7 +123,7 @@ std::vector<std::string> take_order(CheckpointState& state, const Model& train) 
     if (!state.is_nominal() || !info.dims) continue;
     Shape shape;
     for (const Dim& d : *info.dims) shape.push_back(d.value);
-    if (std::all_of(shape.begin(), shape.end(), [](int64_t extent) { return extent >= 0; }))
+    if (std::all_of(shape.begin(), shape.end(), [](int64_t dim) { return dim >= 0; }))
       state.set_nominal_shape(info.name, shape);
   }
   for (const Parameter& p : state.parameters())  // those that the model does not read come last
@@ -255,19 +255,30 @@ struct TrainingSession::Impl {
     };
   }
 
-  // A session is used by one thread at a time.
+  // A call of a session, which one thread at a time may use. It waits for other threads that save the state
+  // or copy its values, and these wait for it.
   class Use {
    public:
-    Use(Impl& impl, const char* call) : impl_(impl) {
-      require(!impl_.busy.test_and_set(std::memory_order_acquire), ErrorCode::kRuntimeException, call,
-              ": the training session is in use by another thread; one thread at a time may call it");
-    }
-    ~Use() { impl_.busy.clear(std::memory_order_release); }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
+    Use(Impl& impl, const CheckpointState& state, const char* call)
+        : entry_(impl.busy, call), turn_(state.hold()) {}
 
    private:
-    Impl& impl_;
+    class Entry {
+     public:
+      Entry(std::atomic_flag& busy, const char* call) : busy_(busy) {
+        require(!busy_.test_and_set(std::memory_order_acquire), ErrorCode::kRuntimeException, call,
+                ": the training session is in use by another thread; one thread at a time may call it");
+      }
+      ~Entry() { busy_.clear(std::memory_order_release); }
+      Entry(const Entry&) = delete;
+      Entry& operator=(const Entry&) = delete;
+
+     private:
+      std::atomic_flag& busy_;
+    };
+
+    Entry entry_;
+    TurnLock::Turn turn_;
   };
 
   // Whether train steps compute bounds of the gradients. The norm, where it is needed, tells more.
@@ -323,7 +334,9 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
                                  std::optional<Model> eval, std::optional<Model> optimizer)
     : state_(std::move(state)), impl_(std::make_unique<Impl>(state_)) {
   Impl& s = *impl_;
+  const TurnLock::Turn turn = state_->hold();
   s.options = std::move(options);
+  const StopScope stop(&s.options.may_continue);
   // Vanishing gradients pass through denormal numbers, which would make a step several times slower.
   s.options.config.try_emplace(kDenormalsKey, "1");
   s.precision = read_precision(s.options);
@@ -382,7 +395,7 @@ TrainingSession::~TrainingSession() = default;
 
 void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
                                  const RunOptions* options) {
-  const Impl::Use use(*impl_, "train step");
+  const Impl::Use use(*impl_, *state_, "train step");
   Impl& s = *impl_;
   require_values(*state_, "train step");
   s.refresh_stages(*state_);
@@ -413,7 +426,7 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
 
 void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
                                 const RunOptions* options) {
-  const Impl::Use use(*impl_, "eval step");
+  const Impl::Use use(*impl_, *state_, "eval step");
   Impl& s = *impl_;
   require(s.eval != nullptr, ErrorCode::kNoModel,
           "eval step: the training session was created without an eval model");
@@ -423,37 +436,37 @@ void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span
 }
 
 void TrainingSession::lazy_reset_grad() {
-  const Impl::Use use(*impl_, "lazy reset of the gradients");
+  const Impl::Use use(*impl_, *state_, "lazy reset of the gradients");
   impl_->overwrite_gradients = true;
   impl_->gradients_version = state_->gradients_version();
   state_->set_gradients_stale(true);
 }
 
 void TrainingSession::copy_gradients_to_buffer(const Tensor& buffer) const {
-  const Impl::Use use(*impl_, "copying the gradients to a buffer");
+  const Impl::Use use(*impl_, *state_, "copying the gradients to a buffer");
   const ThreadScope threads(impl_->options.intra_op_threads);
-  const WaitingScope waiting = impl_->waiting->scope();
+  const SessionWaiting::Scope waiting = impl_->waiting->scope();
   state_->copy_gradients_to_buffer(buffer);
 }
 
 void TrainingSession::copy_buffer_to_gradients(const Tensor& buffer) {
-  const Impl::Use use(*impl_, "copying a buffer to the gradients");
+  const Impl::Use use(*impl_, *state_, "copying a buffer to the gradients");
   const ThreadScope threads(impl_->options.intra_op_threads);
-  const WaitingScope waiting = impl_->waiting->scope();
+  const SessionWaiting::Scope waiting = impl_->waiting->scope();
   state_->copy_buffer_to_gradients(buffer);
 }
 
 double TrainingSession::gradient_norm() const {
-  const Impl::Use use(*impl_, "getting the norm of the gradients");
+  const Impl::Use use(*impl_, *state_, "getting the norm of the gradients");
   require(state_->has_gradients(), ErrorCode::kRuntimeException,
           "getting the norm of the gradients: there are no gradients; run a train step first");
   const ThreadScope threads(impl_->options.intra_op_threads);
-  const WaitingScope waiting = impl_->waiting->scope();
+  const SessionWaiting::Scope waiting = impl_->waiting->scope();
   return ortrain::gradient_norm(*state_);
 }
 
 void TrainingSession::optimizer_step(const RunOptions* options) {
-  const Impl::Use use(*impl_, "optimizer step");
+  const Impl::Use use(*impl_, *state_, "optimizer step");
   Impl& s = *impl_;
   s.require_optimizer("optimizer step");
   require_values(*state_, "optimizer step");
@@ -461,7 +474,7 @@ void TrainingSession::optimizer_step(const RunOptions* options) {
   require(state_->has_gradients(), ErrorCode::kRuntimeException,
           "optimizer step: there are no gradients; run a train step first");
   const ThreadScope threads(s.options.intra_op_threads);
-  const WaitingScope waiting = s.waiting->scope();
+  const SessionWaiting::Scope waiting = s.waiting->scope();
   const DenormalsAsZero denormals(s.flush_denormals);
   OptimizerState& o = state_->optimizer();
   const auto start = Profile::Clock::now();
@@ -483,7 +496,7 @@ bool TrainingSession::has_optimizer() const { return impl_->optimizer.has_value(
 const SessionOptions& TrainingSession::options() const { return impl_->options; }
 
 void TrainingSession::attach_optimizer(const Model& optimizer) {
-  const Impl::Use use(*impl_, "attach an optimizer model");
+  const Impl::Use use(*impl_, *state_, "attach an optimizer model");
   require(!has_optimizer(), ErrorCode::kModelLoaded,
           "attach an optimizer model: the training session already has one");
   Optimizer attached(optimizer);
@@ -494,7 +507,7 @@ void TrainingSession::attach_optimizer(const Model& optimizer) {
 }
 
 void TrainingSession::set_learning_rate(float learning_rate) {
-  const Impl::Use use(*impl_, "set learning rate");
+  const Impl::Use use(*impl_, *state_, "set learning rate");
   impl_->require_optimizer("set learning rate");
   require(std::isfinite(learning_rate), ErrorCode::kInvalidArgument,
           "set learning rate: expected a finite number, found ", learning_rate);
@@ -552,14 +565,14 @@ float TrainingSession::group_attribute(const std::string& group, const std::stri
 
 void TrainingSession::set_group_attribute(const std::string& group, const std::string& attribute,
                                           float value) {
-  const Impl::Use use(*impl_, "set an attribute of a parameter group");
+  const Impl::Use use(*impl_, *state_, "set an attribute of a parameter group");
   impl_->require_optimizer("set an attribute of a parameter group");
   std::string stored = attribute;
   if (attribute == kLearningRate) {
     stored = "learning_rate_factor";
     require(impl_->learning_rate != 0, ErrorCode::kInvalidArgument,
             "set the learning rate of parameter group \"", group,
-            "\": the learning rate is 0 now, of which the rate of a group is a multiple; set "
+            "\": the rate of a group is a multiple of the session's learning rate, which is 0 now; set "
             "learning_rate_factor");
     value /= impl_->learning_rate;
   }
@@ -569,7 +582,7 @@ void TrainingSession::set_group_attribute(const std::string& group, const std::s
 
 void TrainingSession::register_linear_lr_scheduler(int64_t warmup_steps, int64_t total_steps,
                                                    float initial_learning_rate) {
-  const Impl::Use use(*impl_, "register the linear learning-rate scheduler");
+  const Impl::Use use(*impl_, *state_, "register the linear learning-rate scheduler");
   impl_->require_optimizer("register the linear learning-rate scheduler");
   require(warmup_steps >= 0 && total_steps >= 0, ErrorCode::kInvalidArgument,
           "register the linear learning-rate scheduler: expected step counts of 0 or more, found warmup ",
@@ -586,7 +599,7 @@ void TrainingSession::register_linear_lr_scheduler(int64_t warmup_steps, int64_t
 }
 
 void TrainingSession::scheduler_step() {
-  const Impl::Use use(*impl_, "scheduler step");
+  const Impl::Use use(*impl_, *state_, "scheduler step");
   Impl& s = *impl_;
   s.require_optimizer("scheduler step");
   require(s.schedule.has_value(), ErrorCode::kRuntimeException,
@@ -609,12 +622,12 @@ const std::vector<std::string>& TrainingSession::output_names(bool training) con
 }
 
 void TrainingSession::start_profiling() {
-  const Impl::Use use(*impl_, "start profiling");
+  const Impl::Use use(*impl_, *state_, "start profiling");
   impl_->profile.emplace();
 }
 
 std::string TrainingSession::end_profiling() {
-  const Impl::Use use(*impl_, "end profiling");
+  const Impl::Use use(*impl_, *state_, "end profiling");
   require(impl_->profile.has_value(), ErrorCode::kRuntimeException,
           "end profiling: no recording is in progress; start profiling first");
   const std::string trace = impl_->profile->chrome_trace();
@@ -624,7 +637,7 @@ std::string TrainingSession::end_profiling() {
 
 void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
                                              const std::vector<std::string>& outputs) const {
-  const Impl::Use use(*impl_, "export for inferencing");
+  const Impl::Use use(*impl_, *state_, "export for inferencing");
   require(impl_->eval_model.has_value(), ErrorCode::kNoModel,
           "export for inferencing: the training session was created without an eval model");
   require(!state_->is_nominal(), ErrorCode::kRuntimeException,

@@ -1,4 +1,15 @@
 // TrainingSession: the calls of the training loop on one checkpoint state.
+//
+// A session has one stage for the training model, one for the eval model, and an optimizer. Every call
+// holds the checkpoint state (CheckpointState::hold), so one thread may save while another one trains.
+//
+// A train step that fails halfway, because a label is out of range or the run is terminated, leaves
+// incomplete gradients. They are never applied: the optimizer step fails, and the next train step starts
+// over.
+//
+// Frozen parameters that no kernel updates are constants of the stages. So whatever depends on them alone
+// is computed once: convolutions are fused with their normalizations, and weights are stored in the layout
+// that kernels prefer. When a frozen parameter gets a new value, the stages are rebuilt.
 #pragma once
 
 #include <atomic>
@@ -81,7 +92,6 @@ class TrainingSession {
 
   const SessionOptions& options() const;
   CheckpointState& state() { return *state_; }
-  const std::shared_ptr<CheckpointState>& shared_state() const { return state_; }
 
  private:
   struct Impl;

@@ -24,11 +24,11 @@ Tensor read_parameter(const adapter::Parameter& from, size_t& bytes_left) {
   require(bits_of(dtype) > 0 && dtype != DType::kString, ErrorCode::kNotImplemented, "tensors of type ",
           to_string(dtype), " are not supported");
   Shape shape;
-  for_each(from.dims(), [&](int64_t extent) { shape.push_back(extent); });
+  for_each(from.dims(), [&](int64_t dim) { shape.push_back(dim); });
   size_t count = 1;
   bool fits = true;
-  for (const int64_t extent : shape)
-    fits = fits && extent >= 0 && !__builtin_mul_overflow(count, static_cast<size_t>(extent), &count);
+  for (const int64_t dim : shape)
+    fits = fits && dim >= 0 && !__builtin_mul_overflow(count, static_cast<size_t>(dim), &count);
   const size_t found = from.raw_data() == nullptr ? 0 : from.raw_data()->size();
   require(fits && count <= 8 * kLargest && bytes_of(dtype, static_cast<int64_t>(count)) == found,
           ErrorCode::kFail, "its ", found, " bytes do not fit its type and shape, ", to_string(dtype),

@@ -267,9 +267,9 @@ class StateReader {
     Shape shape;
     size_t elements = 1;
     bool fits = true;
-    for_each(tensor.dims(), [&](int64_t extent) {
-      shape.push_back(extent);
-      fits = fits && extent >= 0 && !__builtin_mul_overflow(elements, static_cast<size_t>(extent), &elements);
+    for_each(tensor.dims(), [&](int64_t dim) {
+      shape.push_back(dim);
+      fits = fits && dim >= 0 && !__builtin_mul_overflow(elements, static_cast<size_t>(dim), &elements);
     });
     constexpr size_t kWidest = 16;
     require(fits && elements <= (size_t{1} << 62) / kWidest, ErrorCode::kFail, what, ": ", to_string(shape),
@@ -572,6 +572,9 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const void* data, size_t byt
 
 void CheckpointIo::write(const CheckpointState& state, const fs::path& path, bool include_optimizer_state,
                          size_t largest_file) {
+  // Writes the state between two calls of a session. Steps continue once the system has the data, and do not
+  // wait for the disk.
+  TurnLock::Turn turn = state.hold();
   const bool with_optimizer = include_optimizer_state && state.has_optimizer_state() && !state.is_nominal();
   TableWriter tables(state, with_optimizer, "", {});
   std::vector<Blob> blobs = place_blobs(state, with_optimizer, tables.size(), sizeof(flatbuffers::uoffset_t));
@@ -591,6 +594,7 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
       checkpoint.write(&length, sizeof length);
       checkpoint.write(blob.data().raw(), blob.bytes);
     }
+    turn.release();
     checkpoint.commit();
     // The data file of the previous checkpoint is no longer needed.
     if (present) {
@@ -611,10 +615,11 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
     digest.add(tensor.raw(), blob.bytes);
   }
   data.write(digest.identity().data(), kIdentityBytes);
-  data.sync();
   const TableWriter outside(state, with_optimizer, digest.identity(), blobs);
   require(outside.size() <= kLargestFile, ErrorCode::kFail, "cannot write the checkpoint '", path.string(),
           "': it has too many ", "parameters for a checkpoint file");
+  turn.release();
+  data.sync();
   checkpoint.write(outside.data(), outside.size());
   checkpoint.sync();
   if (present) keep_old_data(path, *present);

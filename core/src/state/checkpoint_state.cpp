@@ -116,6 +116,7 @@ const Parameter& CheckpointState::parameter(const std::string& name) const {
 }
 
 void CheckpointState::update_parameter(const std::string& name, const Tensor& value) {
+  const TurnLock::Turn turn = hold();
   const Parameter& target = parameter(name);
   require_values("updating the parameter \"" + name + "\"", "all the parameter states");
   require(value.dtype() == target.data.dtype() && value.shape() == target.data.shape(),
@@ -180,6 +181,7 @@ void CheckpointState::walk_buffer(const Tensor& buffer, bool trainable_only, con
 }
 
 void CheckpointState::copy_to_buffer(const Tensor& buffer, bool trainable_only) const {
+  const TurnLock::Turn turn = hold();
   require_values("copying the parameters to a buffer", "the model parameters");
   walk_buffer(
       buffer, trainable_only, "copying the parameters to a buffer",
@@ -192,6 +194,7 @@ void CheckpointState::copy_to_buffer(const Tensor& buffer, bool trainable_only) 
 }
 
 void CheckpointState::copy_from_buffer(const Tensor& buffer, bool trainable_only) {
+  const TurnLock::Turn turn = hold();
   constexpr const char* doing = "copying a buffer to the parameters";
   if (!trainable_only) ++frozen_version_;
   if (nominal_) {
@@ -270,6 +273,7 @@ void CheckpointState::wrote_gradients() {
 }
 
 void CheckpointState::set_gradient(const std::string& name, const Tensor& value) {
+  const TurnLock::Turn turn = hold();
   const Parameter& target = parameter(name);
   const std::string doing = concat("setting the gradient of the parameter \"", name, "\"");
   require(target.trainable, ErrorCode::kInvalidArgument, doing,

@@ -1,5 +1,14 @@
 // CheckpointState: everything that training changes: parameters, gradients, optimizer moments, step count,
 // and the user's properties. A training session works on it; it can be saved at any time.
+//
+// A thread may read or save it while another one trains: calls that change it and calls that read its values
+// take turns (hold()). Calls of sessions hold the state from their beginning to their end, and so do the
+// functions here that copy values in or out, or save.
+//
+// Trainable parameters are stored in one contiguous block, and so are gradients and each of the
+// optimizer's moments, all with the same offsets; a named parameter is a view. An optimizer step is
+// therefore one vectorized pass, however many parameters there are. Values are read from a file straight
+// into these blocks: only the file's tables are mapped, so values are in memory once.
 #pragma once
 
 #include <atomic>
@@ -17,6 +26,7 @@
 
 #include "op/kernel.h"
 #include "runtime/tensor.h"
+#include "runtime/turn_lock.h"
 
 namespace ortrain {
 
@@ -44,7 +54,7 @@ struct Parameter {
   void assign(const Tensor& stored, const Tensor& value) const;
 };
 
-// What an optimizer keeps between steps, besides the moments, which are stored with the parameters.
+// The state of an optimizer between steps, except the moments, which are stored with the parameters.
 struct OptimizerState {
   int64_t step = 0;  // number of optimizer steps taken
   float initial_learning_rate = 1e-3f;
@@ -57,11 +67,15 @@ class CheckpointState {
  public:
   CheckpointState() = default;
 
+  // Keeps other threads from the values, the optimizer's state and the properties: waits until they are done.
+  // For whatever reads or changes these through references.
+  TurnLock::Turn hold() const { return TurnLock::Turn(*turns_); }
+
   // Reads a checkpoint file (format: docs/checkpoint-format). Throws kNoSuchFile, kFail.
   static std::shared_ptr<CheckpointState> load(const std::filesystem::path& path);
   // The same from memory; the bytes are not needed afterwards.
   static std::shared_ptr<CheckpointState> load(const void* data, size_t bytes);
-  // Writes the state; the file at `path` is replaced in one step.
+  // Writes the state; the file at `path` is replaced in one step. Waits for a step that runs.
   void save(const std::filesystem::path& path, bool include_optimizer_state) const;
 
   // Adds a parameter before a session exists (artifact generation, tests). Throws if the name is taken.
@@ -126,7 +140,12 @@ class CheckpointState {
   const Tensor& gradient_arena() const { return gradient_arena_; }
   const std::vector<Tensor>& moment_arenas() const { return moment_arenas_; }
   bool has_gradients() const { return gradients_ready_; }
-  void set_gradients_ready(bool ready) { gradients_ready_ = ready; }
+  void set_gradients_ready(bool ready) {
+    gradients_ready_ = ready;
+    stepped_ = true;
+  }
+  // Whether a session has memory for gradients, and has not begun a train step: all of them are zero.
+  bool has_zero_gradients() const { return gradient_arena_.defined() && !gradients_ready_ && !stepped_; }
 
   // A state belongs to one training session at a time. False if it belongs to another one.
   bool enter_session() { return !std::atomic_ref(in_session_).exchange(true); }
@@ -178,6 +197,7 @@ class CheckpointState {
   bool has_optimizer_ = false;
   bool nominal_ = false;
   bool gradients_ready_ = false;
+  bool stepped_ = false;  // a train step has begun, and may have failed
   bool in_session_ = false;
   bool gradients_stale_ = true;
   uint64_t gradients_version_ = 0;
@@ -186,6 +206,7 @@ class CheckpointState {
   std::unordered_set<std::string> row_major_;  // parameters that have to be
   Tensor data_arena_, gradient_arena_;
   std::vector<Tensor> moment_arenas_;
+  std::unique_ptr<TurnLock> turns_ = std::make_unique<TurnLock>();
 };
 
 }  // namespace ortrain

@@ -150,40 +150,116 @@ static uint64_t next(uint64_t* state) {
   return z ^ (z >> 31);
 }
 
+/* What the server asks for: a heading, and the parameters behind it, to be freed with the whole. */
+static unsigned char* read_request(const char* path, struct heading* heading) {
+  size_t size;
+  unsigned char* request = read_file(path, &size);
+  if (size < sizeof *heading)
+    fail("%s: expected a heading of %zu bytes, found %zu", path, sizeof *heading, size);
+  memcpy(heading, request, sizeof *heading);
+  if (memcmp(heading->magic, magic, sizeof magic) != 0 ||
+      (heading->kind != TRAIN && heading->kind != EVALUATE) || heading->type != FLOAT || heading->batch < 1)
+    fail("%s: expected a request to train or to evaluate float32", path);
+  if (heading->elements > size / 4 || size != sizeof *heading + 4 * heading->elements)
+    fail("%s: expected %" PRIu64 " elements, found %zu bytes", path, heading->elements,
+         size - sizeof *heading);
+  return request;
+}
+
+static OrtTrainingSession* make_session(const OrtEnv* env, const OrtSessionOptions* options,
+                                        const char* folder, OrtCheckpointState** state) {
+  char *checkpoint = join(folder, "checkpoint"), *train_model = join(folder, "training_model.onnx");
+  char *eval_model = join(folder, "eval_model.onnx"), *optimizer = join(folder, "optimizer_model.onnx");
+  OrtTrainingSession* session;
+  check(training->LoadCheckpoint(checkpoint, state));
+  check(training->CreateTrainingSession(env, options, *state, train_model, eval_model, optimizer, &session));
+  free(checkpoint), free(train_model), free(eval_model), free(optimizer);
+  return session;
+}
+
+/* A train step with its update, or an eval step. The loss. */
+static float step(OrtTrainingSession* session, bool train, const OrtValue* const* inputs, size_t count) {
+  OrtValue* outputs[8] = {NULL};
+  size_t results = 1;
+  if (train)
+    check(training->TrainingSessionGetTrainingModelOutputCount(session, &results));
+  else
+    check(training->TrainingSessionGetEvalModelOutputCount(session, &results));
+  if (results > 8) fail("the model has %zu outputs; this program takes up to 8", results);
+  if (train) {
+    check(training->TrainStep(session, NULL, count, inputs, results, outputs));
+    check(training->OptimizerStep(session, NULL));
+    check(training->LazyResetGrad(session));
+  } else {
+    check(training->EvalStep(session, NULL, count, inputs, results, outputs));
+  }
+  void* found;
+  check(ort->GetTensorMutableData(outputs[0], &found)); /* the loss comes first */
+  const float loss = *(const float*)found;
+  for (size_t i = 0; i < results; ++i) ort->ReleaseValue(outputs[i]);
+  return loss;
+}
+
+/* Takes all rows in batches, as often as the server asks for. The mean loss of the last pass. */
+static double take_rows(OrtTrainingSession* session, const struct heading* heading, const struct rows* rows) {
+  int64_t shape[8];
+  const size_t rank = shape_of_rows(session, shape, 8);
+  uint64_t row = 1;
+  for (size_t i = 1; i < rank; ++i) row *= (uint64_t)shape[i];
+  if (row != rows->size) fail("expected rows of %" PRIu64 " elements, found %" PRIu64, row, rows->size);
+
+  const bool train = heading->kind == TRAIN;
+  uint64_t* order = allocate(rows->count * sizeof *order);
+  for (uint64_t i = 0; i < rows->count; ++i) order[i] = i;
+  float* values = allocate(heading->batch * row * sizeof *values);
+  int64_t* labels = allocate(heading->batch * sizeof *labels);
+  uint64_t random = heading->seed_or_rows << 32 | (heading->round & UINT32_MAX);
+  double loss = 0;
+  for (uint64_t pass = 0; pass < (train ? heading->epochs : 1); ++pass) {
+    for (uint64_t i = rows->count; train && i-- > 1;) {
+      const uint64_t j = next(&random) % (i + 1), kept = order[i];
+      order[i] = order[j];
+      order[j] = kept;
+    }
+    loss = 0;
+    for (uint64_t first = 0; first < rows->count; first += heading->batch) {
+      const uint64_t here = rows->count - first < heading->batch ? rows->count - first : heading->batch;
+      for (uint64_t i = 0; i < here; ++i) {
+        memcpy(values + i * row, rows->values + order[first + i] * row, row * sizeof *values);
+        labels[i] = rows->labels[order[first + i]];
+      }
+      shape[0] = (int64_t)here;
+      OrtValue* inputs[] = {
+          tensor(values, here * row * sizeof *values, shape, rank, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT),
+          tensor(labels, here * sizeof *labels, shape, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64),
+      };
+      const float found = step(session, train, (const OrtValue* const*)inputs, 2);
+      loss += (double)found * (double)here / (double)rows->count;
+      for (size_t i = 0; i < 2; ++i) ort->ReleaseValue(inputs[i]);
+    }
+  }
+  free(order), free(values), free(labels);
+  return loss;
+}
+
 int main(int count, char** arguments) {
   if (count != 6) fail("usage: client ARTIFACTS TRAIN TEST REQUEST REPLY");
   ort = OrtGetApiBase()->GetApi(ORT_API_VERSION);
   training = ort->GetTrainingApi(ORT_API_VERSION);
-  ortrain = OrtrainGetApi(1);
+  ortrain = OrtrainGetApi(ORTRAIN_API_VERSION);
 
-  size_t size;
-  unsigned char* request = read_file(arguments[4], &size);
   struct heading heading;
-  if (size < sizeof heading)
-    fail("%s: expected a heading of %zu bytes, found %zu", arguments[4], sizeof heading, size);
-  memcpy(&heading, request, sizeof heading);
-  if (memcmp(heading.magic, magic, sizeof magic) != 0 ||
-      (heading.kind != TRAIN && heading.kind != EVALUATE) || heading.type != FLOAT || heading.batch < 1)
-    fail("%s: expected a request to train or to evaluate float32", arguments[4]);
-  if (heading.elements > size / 4 || size != sizeof heading + 4 * heading.elements)
-    fail("%s: expected %" PRIu64 " elements, found %zu bytes", arguments[4], heading.elements,
-         size - sizeof heading);
+  unsigned char* request = read_request(arguments[4], &heading);
   const struct rows rows = read_rows(arguments[heading.kind == TRAIN ? 2 : 3]);
 
   OrtEnv* env;
   OrtSessionOptions* options;
   OrtCheckpointState* state;
-  OrtTrainingSession* session;
-  char *checkpoint = join(arguments[1], "checkpoint"),
-       *train_model = join(arguments[1], "training_model.onnx");
-  char *eval_model = join(arguments[1], "eval_model.onnx"),
-       *optimizer = join(arguments[1], "optimizer_model.onnx");
   check(ort->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "client", &env));
   check(ort->CreateSessionOptions(&options));
   check(ort->SetIntraOpNumThreads(options, 1));
   check(ort->CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
-  check(training->LoadCheckpoint(checkpoint, &state));
-  check(training->CreateTrainingSession(env, options, state, train_model, eval_model, optimizer, &session));
+  OrtTrainingSession* session = make_session(env, options, arguments[1], &state);
 
   /* The parameters of the server take the place of those of the checkpoint. */
   size_t elements;
@@ -200,58 +276,7 @@ int main(int count, char** arguments) {
   if (heading.kind == TRAIN && heading.rate_or_loss != 0)
     check(training->SetLearningRate(session, (float)heading.rate_or_loss));
 
-  int64_t shape[8];
-  const size_t rank = shape_of_rows(session, shape, 8);
-  uint64_t row = 1;
-  for (size_t i = 1; i < rank; ++i) row *= (uint64_t)shape[i];
-  if (row != rows.size) fail("expected rows of %" PRIu64 " elements, found %" PRIu64, row, rows.size);
-
-  uint64_t* order = allocate(rows.count * sizeof *order);
-  for (uint64_t i = 0; i < rows.count; ++i) order[i] = i;
-  float* values = allocate(heading.batch * row * sizeof *values);
-  int64_t* labels = allocate(heading.batch * sizeof *labels);
-  uint64_t random = heading.seed_or_rows << 32 | (heading.round & UINT32_MAX);
-  double loss = 0;
-  const uint64_t passes = heading.kind == TRAIN ? heading.epochs : 1;
-  for (uint64_t pass = 0; pass < passes; ++pass) {
-    for (uint64_t i = rows.count; heading.kind == TRAIN && i-- > 1;) {
-      const uint64_t j = next(&random) % (i + 1), kept = order[i];
-      order[i] = order[j];
-      order[j] = kept;
-    }
-    loss = 0; /* that of the last pass is reported */
-    for (uint64_t first = 0; first < rows.count; first += heading.batch) {
-      const uint64_t here = rows.count - first < heading.batch ? rows.count - first : heading.batch;
-      for (uint64_t i = 0; i < here; ++i) {
-        memcpy(values + i * row, rows.values + order[first + i] * row, row * sizeof *values);
-        labels[i] = rows.labels[order[first + i]];
-      }
-      shape[0] = (int64_t)here;
-      OrtValue* inputs[] = {
-          tensor(values, here * row * sizeof *values, shape, rank, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT),
-          tensor(labels, here * sizeof *labels, shape, 1, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64),
-      };
-      OrtValue* outputs[8] = {NULL};
-      size_t results = 1;
-      if (heading.kind == TRAIN)
-        check(training->TrainingSessionGetTrainingModelOutputCount(session, &results));
-      else
-        check(training->TrainingSessionGetEvalModelOutputCount(session, &results));
-      if (results > 8) fail("the model has %zu outputs; this program takes up to 8", results);
-      if (heading.kind == TRAIN) {
-        check(training->TrainStep(session, NULL, 2, (const OrtValue* const*)inputs, results, outputs));
-        check(training->OptimizerStep(session, NULL));
-        check(training->LazyResetGrad(session));
-      } else {
-        check(training->EvalStep(session, NULL, 2, (const OrtValue* const*)inputs, results, outputs));
-      }
-      void* found;
-      check(ort->GetTensorMutableData(outputs[0], &found)); /* the loss comes first */
-      loss += (double)*(const float*)found * (double)here / (double)rows.count;
-      for (size_t i = 0; i < results; ++i) ort->ReleaseValue(outputs[i]);
-      for (size_t i = 0; i < 2; ++i) ort->ReleaseValue(inputs[i]);
-    }
-  }
+  const double loss = take_rows(session, &heading, &rows);
   check(training->CopyParametersToBuffer(session, buffer, true));
 
   struct heading reply = {
@@ -267,7 +292,6 @@ int main(int count, char** arguments) {
   training->ReleaseCheckpointState(state);
   ort->ReleaseSessionOptions(options);
   ort->ReleaseEnv(env);
-  free(order), free(values), free(labels), free(parameters), free(request);
+  free(parameters), free(request);
   free((void*)rows.values), free((void*)rows.labels);
-  free(checkpoint), free(train_model), free(eval_model), free(optimizer);
 }

@@ -3,7 +3,7 @@
 #include "graph/onnx_io.h"
 #include "graph/onnx_reader.h"
 #include "graph/ort_reader.h"
-#include "infer/ort_writer.h"
+#include "infer/typed_model.h"
 #include "op/operator.h"
 #include "op/signature.h"
 #include "state/adapter_io.h"

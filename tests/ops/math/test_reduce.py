@@ -124,6 +124,8 @@ def test_of_nothing(shape: tuple[int, ...]) -> None:
     if len(shape) == 2:
         op, rest = _op("ReduceSum", (1 - axis,), False, 13)
         check_forward(op, [x, *rest], [np.zeros(0)], constants=[1])
+        mean, rest = _op("ReduceMean", (1 - axis,), False, 18)
+        check_gradient(mean, [x, *rest], constants=[1], second_order=True)
 
 
 def test_no_axes() -> None:
@@ -214,7 +216,7 @@ def test_the_gradient_of_a_product_with_zeros(
     inputs = [x] if opset < 18 or axes is None else [x, np.array(axes)]
     constants = range(1, len(inputs))
     op = Op("ReduceProd", attributes, opset=opset)
-    check_gradient(op, inputs, constants=constants, always_second=True)
+    check_gradient(op, inputs, constants=constants, second_order=True)
 
 
 @pytest.mark.parametrize("axes", [[0, 2], [-1], [1]], ids=str)

@@ -131,6 +131,21 @@ def test_float_backward_agrees_with_double(shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(found, expected, 0, 2e-5 * np.abs(expected).max() + 1e-6)
 
 
+@pytest.mark.parametrize("shape", [(3, 8, 40, 41), (2, 20, 64, 64), (5000, 16)], ids=str)
+def test_gradients_are_accurate_where_one_number_is_repeated(shape: tuple[int, ...]) -> None:
+    """As behind an average over a plane. Added one by one in float, every addition rounds in the same direction."""
+    x, scale, *_ = inputs(shape)
+    mean, variance = statistics(x)
+    op = Op("BatchNormalizationGrad", {"epsilon": EPSILON}, domain=MICROSOFT, outputs=3)
+    dy = np.broadcast_to(channels(uniform(shape[1], low=0.1, high=1, seed=9), x), shape)
+    values = as_type([np.ascontiguousarray(dy), x, scale, mean, 1 / np.sqrt(variance + EPSILON)], np.float32)
+    dx, dscale, dbias = run(op, values)
+    expected = run(op, as_type(values, np.float64))
+    np.testing.assert_allclose(dbias, expected[2], rtol=3e-7)
+    np.testing.assert_allclose(dscale, expected[1], 0, 1e-7 * np.abs(expected[2]).max())
+    np.testing.assert_allclose(dx, expected[0], 0, 1e-6)
+
+
 def test_statistics_of_values_far_from_zero() -> None:
     values = inputs((8, 4, 16, 16), np.float32)
     values[0] = (values[0] * 0.1 + 50).astype(np.float32)

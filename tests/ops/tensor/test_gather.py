@@ -333,7 +333,7 @@ def test_gradient_of_a_scattered_product_where_factors_are_zero(zeros: list[int]
     factors[zeros] = 0
     data, updates, at = factors[:3], factors[3:], np.array([0, 0, 0])
     op = Op("ScatterND" if nd else "ScatterElements", {"reduction": "mul"}, opset=18)
-    check_gradient(op, [data, at[:, None] if nd else at, updates], always_second=True)
+    check_gradient(op, [data, at[:, None] if nd else at, updates], second_order=True)
 
 
 def test_scatter_is_the_older_name_of_scatter_elements() -> None:

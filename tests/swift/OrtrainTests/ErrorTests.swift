@@ -63,10 +63,10 @@ import onnxruntime_training_objc
 
   @Test func callsInTheWrongOrder() throws {
     let state = try Run.mlp.state()
-    let session = try Run.mlp.session(state)
     expectFailure(.runtimeException, "CheckpointGetParameterGradient") {
       _ = try state.getParameterGradient(withParameterName: try state.getParameterNames()[0])
     }
+    let session = try Run.mlp.session(state)
     expectFailure(.runtimeException, "SchedulerStep") { try session.schedulerStep() }
     let bare = try ORTTrainingSession(
       env: try ORTEnv(loggingLevel: .error), sessionOptions: nil, checkpoint: try Run.mlp.state(),

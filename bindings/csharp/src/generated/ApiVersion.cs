@@ -7,6 +7,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The version of OrtApi and OrtTrainingApi.</summary>
         internal const uint Ort = 32;
 
+        /// <summary>The version of OrtrainApi.</summary>
+        internal const uint Ortrain = 2;
+
         /// <summary>The version of the library.</summary>
         internal const string Library = "0.1.0";
     }

@@ -228,12 +228,14 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>A copy of the accumulated gradient of a parameter.</summary>
+        /// <remarks>Zeros from the creation of a session with this state to its first train step.</remarks>
         /// <param name="parameterName">Name of the parameter.</param>
         /// <returns>The copy, with the parameter's type and shape.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="parameterName"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no parameter with this name, or
-        /// it is frozen; RuntimeException when no train step has run on this state.</exception>
+        /// it is frozen; RuntimeException when no session was created with this state, or its last train step
+        /// failed.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtValue GetParameterGradient(string parameterName)
         {

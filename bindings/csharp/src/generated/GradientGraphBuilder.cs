@@ -68,7 +68,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>The model with the gradients.</summary>
-        /// <returns>A serialized ONNX model. Its outputs are those of the forward model, followed by
+        /// <returns>A serialized ONNX model. It has the outputs of the forward model, followed by
         /// &lt;name&gt;_grad for each requested value.</returns>
         /// <exception cref="OnnxRuntimeException">Fail when the gradients have not been built yet.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>

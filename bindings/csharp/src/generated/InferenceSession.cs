@@ -52,14 +52,14 @@ namespace Microsoft.ML.OnnxRuntime
         private IReadOnlyDictionary<string, NodeMetadata> overridableInitializerMetadata;
 
         /// <summary>The initializers that a run may replace.</summary>
-        /// <returns>Those that are inputs of the model as well; all others are constants.</returns>
+        /// <returns>The initializers that are also inputs of the model; all others are constants.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public IReadOnlyDictionary<string, NodeMetadata> OverridableInitializerMetadata => overridableInitializerMetadata ?? (overridableInitializerMetadata = NodeMetadata.ReadAll(
             (out UIntPtr count) => OrtApi.SessionGetOverridableInitializerCount(Live, out count),
             (UIntPtr index, out IntPtr name) => OrtApi.SessionGetOverridableInitializerName(Live, index, OrtAllocator.Default, out name),
             (UIntPtr index, out IntPtr type) => OrtApi.SessionGetOverridableInitializerTypeInfo(Live, index, out type)));
 
-        /// <summary>Stops recording and writes what was recorded to a file.</summary>
+        /// <summary>Stops recording and writes the record to a file.</summary>
         /// <returns>Path of the file; empty if the session was not recording. The file is JSON in Chrome's trace
         /// event format.</returns>
         /// <exception cref="OnnxRuntimeException">Fail when the file cannot be written.</exception>
@@ -72,7 +72,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Time at which the recording began, in nanoseconds.</summary>
-        /// <value>The time on a monotonic clock, like time.monotonic_ns; 0 if nothing was recorded.</value>
+        /// <value>The time since 1970, like time.time_ns; 0 if nothing was recorded.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public ulong ProfilingStartTimeNs
         {

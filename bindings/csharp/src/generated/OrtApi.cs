@@ -524,7 +524,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr MemoryInfoGetMemTypeCall(OrtMemoryInfo ptr, out OrtMemType @out);
         private static MemoryInfoGetMemTypeCall memoryInfoGetMemType;
-        /// <summary>What the memory is for.</summary>
+        /// <summary>The purpose of the memory.</summary>
         internal static MemoryInfoGetMemTypeCall MemoryInfoGetMemType => memoryInfoGetMemType ??
             (memoryInfoGetMemType = NativeTables.Bind<MemoryInfoGetMemTypeCall>(NativeTables.OrtApi, 73));
 
@@ -714,7 +714,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetDenotationFromTypeInfoCall(IntPtr typeInfo, out IntPtr denotation, out UIntPtr len);
         private static GetDenotationFromTypeInfoCall getDenotationFromTypeInfo;
-        /// <summary>What a model says a value means. Not kept.</summary>
+        /// <summary>The meaning of a value according to the model. Not kept.</summary>
         internal static GetDenotationFromTypeInfoCall GetDenotationFromTypeInfo => getDenotationFromTypeInfo ??
             (getDenotationFromTypeInfo = NativeTables.Bind<GetDenotationFromTypeInfoCall>(NativeTables.OrtApi, 102));
 
@@ -770,14 +770,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionEndProfilingCall(OrtSessionHandle session, IntPtr allocator, out IntPtr @out);
         private static SessionEndProfilingCall sessionEndProfiling;
-        /// <summary>Stops recording and writes what was recorded to a file.</summary>
+        /// <summary>Stops recording and writes the record to a file.</summary>
         internal static SessionEndProfilingCall SessionEndProfiling => sessionEndProfiling ??
             (sessionEndProfiling = NativeTables.Bind<SessionEndProfilingCall>(NativeTables.OrtApi, 110));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionGetModelMetadataCall(OrtSessionHandle session, out IntPtr @out);
         private static SessionGetModelMetadataCall sessionGetModelMetadata;
-        /// <summary>What a model states about itself.</summary>
+        /// <summary>The metadata of a model.</summary>
         internal static SessionGetModelMetadataCall SessionGetModelMetadata => sessionGetModelMetadata ??
             (sessionGetModelMetadata = NativeTables.Bind<SessionGetModelMetadataCall>(NativeTables.OrtApi, 111));
 
@@ -954,7 +954,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr BindInputCall(IntPtr bindingPtr, byte[] name, OrtValueHandle valPtr);
         private static BindInputCall bindInput;
-        /// <summary>Binds a value to an input; it replaces the one that was bound.</summary>
+        /// <summary>Binds a value to an input, instead of the value that was bound before.</summary>
         internal static BindInputCall BindInput => bindInput ??
             (bindInput = NativeTables.Bind<BindInputCall>(NativeTables.OrtApi, 136));
 
@@ -1075,7 +1075,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionOptionsAppendExecutionProvider_ROCMCall(SessionOptions options, IntPtr rocmOptions);
         private static SessionOptionsAppendExecutionProvider_ROCMCall sessionOptionsAppendExecutionProvider_ROCM;
-        /// <summary>Fails: there is no ROCm provider.</summary>
+        /// <summary>Fails: there is no ROCM provider.</summary>
         internal static SessionOptionsAppendExecutionProvider_ROCMCall SessionOptionsAppendExecutionProvider_ROCM => sessionOptionsAppendExecutionProvider_ROCM ??
             (sessionOptionsAppendExecutionProvider_ROCM = NativeTables.Bind<SessionOptionsAppendExecutionProvider_ROCMCall>(NativeTables.OrtApi, 153));
 
@@ -1229,7 +1229,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr EnableOrtCustomOpsCall(SessionOptions options);
         private static EnableOrtCustomOpsCall enableOrtCustomOps;
-        /// <summary>Fails: onnxruntime-extensions is a library of its own, which RegisterCustomOpsLibrary_V2
+        /// <summary>Fails: onnxruntime-extensions is a separate library, which RegisterCustomOpsLibrary_V2
         /// loads.</summary>
         internal static EnableOrtCustomOpsCall EnableOrtCustomOps => enableOrtCustomOps ??
             (enableOrtCustomOps = NativeTables.Bind<EnableOrtCustomOpsCall>(NativeTables.OrtApi, 175));
@@ -1333,8 +1333,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetSparseTensorValuesCall(OrtValueHandle ortValue, out IntPtr @out);
         private static GetSparseTensorValuesCall getSparseTensorValues;
-        /// <summary>The values of a sparse tensor. Strings are read as those of a tensor, with
-        /// GetStringTensorContent() for instance.</summary>
+        /// <summary>The values of a sparse tensor. Strings are read as from a dense tensor, for instance with
+        /// GetStringTensorContent().</summary>
         internal static GetSparseTensorValuesCall GetSparseTensorValues => getSparseTensorValues ??
             (getSparseTensorValues = NativeTables.Bind<GetSparseTensorValuesCall>(NativeTables.OrtApi, 189));
 
@@ -1383,42 +1383,44 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionOptionsSetCustomCreateThreadFnCall(SessionOptions options, IntPtr ortCustomCreateThreadFn);
         private static SessionOptionsSetCustomCreateThreadFnCall sessionOptionsSetCustomCreateThreadFn;
-        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
+        /// <summary>Sets the function that creates the threads of a session.</summary>
         internal static SessionOptionsSetCustomCreateThreadFnCall SessionOptionsSetCustomCreateThreadFn => sessionOptionsSetCustomCreateThreadFn ??
             (sessionOptionsSetCustomCreateThreadFn = NativeTables.Bind<SessionOptionsSetCustomCreateThreadFnCall>(NativeTables.OrtApi, 196));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionOptionsSetCustomThreadCreationOptionsCall(SessionOptions options, IntPtr ortCustomThreadCreationOptions);
         private static SessionOptionsSetCustomThreadCreationOptionsCall sessionOptionsSetCustomThreadCreationOptions;
-        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
+        /// <summary>Sets the first argument of the function that creates threads.</summary>
         internal static SessionOptionsSetCustomThreadCreationOptionsCall SessionOptionsSetCustomThreadCreationOptions => sessionOptionsSetCustomThreadCreationOptions ??
             (sessionOptionsSetCustomThreadCreationOptions = NativeTables.Bind<SessionOptionsSetCustomThreadCreationOptionsCall>(NativeTables.OrtApi, 197));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionOptionsSetCustomJoinThreadFnCall(SessionOptions options, IntPtr ortCustomJoinThreadFn);
         private static SessionOptionsSetCustomJoinThreadFnCall sessionOptionsSetCustomJoinThreadFn;
-        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
+        /// <summary>Sets the function that waits for the end of a thread that the program created.</summary>
         internal static SessionOptionsSetCustomJoinThreadFnCall SessionOptionsSetCustomJoinThreadFn => sessionOptionsSetCustomJoinThreadFn ??
             (sessionOptionsSetCustomJoinThreadFn = NativeTables.Bind<SessionOptionsSetCustomJoinThreadFnCall>(NativeTables.OrtApi, 198));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalCustomCreateThreadFnCall(IntPtr tpOptions, IntPtr ortCustomCreateThreadFn);
         private static SetGlobalCustomCreateThreadFnCall setGlobalCustomCreateThreadFn;
-        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
+        /// <summary>Sets the function that creates the threads that the sessions of an environment
+        /// share.</summary>
         internal static SetGlobalCustomCreateThreadFnCall SetGlobalCustomCreateThreadFn => setGlobalCustomCreateThreadFn ??
             (setGlobalCustomCreateThreadFn = NativeTables.Bind<SetGlobalCustomCreateThreadFnCall>(NativeTables.OrtApi, 199));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalCustomThreadCreationOptionsCall(IntPtr tpOptions, IntPtr ortCustomThreadCreationOptions);
         private static SetGlobalCustomThreadCreationOptionsCall setGlobalCustomThreadCreationOptions;
-        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
+        /// <summary>Sets what the function that creates shared threads gets as its first argument.</summary>
         internal static SetGlobalCustomThreadCreationOptionsCall SetGlobalCustomThreadCreationOptions => setGlobalCustomThreadCreationOptions ??
             (setGlobalCustomThreadCreationOptions = NativeTables.Bind<SetGlobalCustomThreadCreationOptionsCall>(NativeTables.OrtApi, 200));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalCustomJoinThreadFnCall(IntPtr tpOptions, IntPtr ortCustomJoinThreadFn);
         private static SetGlobalCustomJoinThreadFnCall setGlobalCustomJoinThreadFn;
-        /// <summary>Accepted but has no effect: the library creates its threads itself.</summary>
+        /// <summary>Sets the function that waits for the end of a shared thread that the program
+        /// created.</summary>
         internal static SetGlobalCustomJoinThreadFnCall SetGlobalCustomJoinThreadFn => setGlobalCustomJoinThreadFn ??
             (setGlobalCustomJoinThreadFn = NativeTables.Bind<SetGlobalCustomJoinThreadFnCall>(NativeTables.OrtApi, 201));
 
@@ -1530,7 +1532,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CopyKernelInfoCall(IntPtr info, out IntPtr infoCopy);
         private static CopyKernelInfoCall copyKernelInfo;
-        /// <summary>Copies what is known about a node.</summary>
+        /// <summary>Copies the information about a node.</summary>
         internal static CopyKernelInfoCall CopyKernelInfo => copyKernelInfo ??
             (copyKernelInfo = NativeTables.Bind<CopyKernelInfoCall>(NativeTables.OrtApi, 217));
 
@@ -1600,7 +1602,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalIntraOpThreadAffinityCall(IntPtr tpOptions, byte[] affinityString);
         private static SetGlobalIntraOpThreadAffinityCall setGlobalIntraOpThreadAffinity;
-        /// <summary>Accepted but has no effect: the threads run where the process may run.</summary>
+        /// <summary>Sets on which processors the threads run that the sessions of an environment share.</summary>
         internal static SetGlobalIntraOpThreadAffinityCall SetGlobalIntraOpThreadAffinity => setGlobalIntraOpThreadAffinity ??
             (setGlobalIntraOpThreadAffinity = NativeTables.Bind<SetGlobalIntraOpThreadAffinityCall>(NativeTables.OrtApi, 227));
 
@@ -1650,14 +1652,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelInfo_GetInputTypeInfoCall(IntPtr info, UIntPtr index, out IntPtr typeInfo);
         private static KernelInfo_GetInputTypeInfoCall kernelInfo_GetInputTypeInfo;
-        /// <summary>What is known about an input before the run.</summary>
+        /// <summary>Information about an input before the run.</summary>
         internal static KernelInfo_GetInputTypeInfoCall KernelInfo_GetInputTypeInfo => kernelInfo_GetInputTypeInfo ??
             (kernelInfo_GetInputTypeInfo = NativeTables.Bind<KernelInfo_GetInputTypeInfoCall>(NativeTables.OrtApi, 234));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelInfo_GetOutputTypeInfoCall(IntPtr info, UIntPtr index, out IntPtr typeInfo);
         private static KernelInfo_GetOutputTypeInfoCall kernelInfo_GetOutputTypeInfo;
-        /// <summary>What is known about an output before the run.</summary>
+        /// <summary>Information about an output before the run.</summary>
         internal static KernelInfo_GetOutputTypeInfoCall KernelInfo_GetOutputTypeInfo => kernelInfo_GetOutputTypeInfo ??
             (kernelInfo_GetOutputTypeInfo = NativeTables.Bind<KernelInfo_GetOutputTypeInfoCall>(NativeTables.OrtApi, 235));
 
@@ -1797,21 +1799,21 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateROCMProviderOptionsCall(out IntPtr @out);
         private static CreateROCMProviderOptionsCall createROCMProviderOptions;
-        /// <summary>Fails: there is no ROCm provider.</summary>
+        /// <summary>Fails: there is no ROCM provider.</summary>
         internal static CreateROCMProviderOptionsCall CreateROCMProviderOptions => createROCMProviderOptions ??
             (createROCMProviderOptions = NativeTables.Bind<CreateROCMProviderOptionsCall>(NativeTables.OrtApi, 255));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr UpdateROCMProviderOptionsCall(IntPtr rocmOptions, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
         private static UpdateROCMProviderOptionsCall updateROCMProviderOptions;
-        /// <summary>Fails: there is no ROCm provider.</summary>
+        /// <summary>Fails: there is no ROCM provider.</summary>
         internal static UpdateROCMProviderOptionsCall UpdateROCMProviderOptions => updateROCMProviderOptions ??
             (updateROCMProviderOptions = NativeTables.Bind<UpdateROCMProviderOptionsCall>(NativeTables.OrtApi, 256));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetROCMProviderOptionsAsStringCall(IntPtr rocmOptions, IntPtr allocator, out IntPtr ptr);
         private static GetROCMProviderOptionsAsStringCall getROCMProviderOptionsAsString;
-        /// <summary>Fails: there is no ROCm provider.</summary>
+        /// <summary>Fails: there is no ROCM provider.</summary>
         internal static GetROCMProviderOptionsAsStringCall GetROCMProviderOptionsAsString => getROCMProviderOptionsAsString ??
             (getROCMProviderOptionsAsString = NativeTables.Bind<GetROCMProviderOptionsAsStringCall>(NativeTables.OrtApi, 257));
 
@@ -1888,7 +1890,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ShapeInferContext_GetInputTypeShapeCall(IntPtr context, UIntPtr index, out IntPtr info);
         private static ShapeInferContext_GetInputTypeShapeCall shapeInferContext_GetInputTypeShape;
-        /// <summary>What is known about an input.</summary>
+        /// <summary>Information about an input.</summary>
         internal static ShapeInferContext_GetInputTypeShapeCall ShapeInferContext_GetInputTypeShape => shapeInferContext_GetInputTypeShape ??
             (shapeInferContext_GetInputTypeShape = NativeTables.Bind<ShapeInferContext_GetInputTypeShapeCall>(NativeTables.OrtApi, 268));
 
@@ -2008,21 +2010,21 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseValueInfoCall(IntPtr input);
         private static ReleaseValueInfoCall releaseValueInfo;
-        /// <summary>Frees a value. Does nothing for one that a graph owns.</summary>
+        /// <summary>Frees a value. Does nothing if a graph owns it.</summary>
         internal static ReleaseValueInfoCall ReleaseValueInfo => releaseValueInfo ??
             (releaseValueInfo = NativeTables.Bind<ReleaseValueInfoCall>(NativeTables.OrtApi, 285));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseNodeCall(IntPtr input);
         private static ReleaseNodeCall releaseNode;
-        /// <summary>Frees a node. Does nothing for one that a graph owns.</summary>
+        /// <summary>Frees a node. Does nothing if a graph owns it.</summary>
         internal static ReleaseNodeCall ReleaseNode => releaseNode ??
             (releaseNode = NativeTables.Bind<ReleaseNodeCall>(NativeTables.OrtApi, 286));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseGraphCall(IntPtr input);
         private static ReleaseGraphCall releaseGraph;
-        /// <summary>Frees a graph. Does nothing for one that a model or a node owns.</summary>
+        /// <summary>Frees a graph. Does nothing if a model or a node owns it.</summary>
         internal static ReleaseGraphCall ReleaseGraph => releaseGraph ??
             (releaseGraph = NativeTables.Bind<ReleaseGraphCall>(NativeTables.OrtApi, 287));
 
@@ -2135,7 +2137,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetEpDevicesCall(OrtEnv env, IntPtr epDevices, out UIntPtr numEpDevices);
         private static GetEpDevicesCall getEpDevices;
-        /// <summary>The providers, each with its device: the one of the CPU.</summary>
+        /// <summary>The providers, each with its device; there is only the CPU.</summary>
         internal static GetEpDevicesCall GetEpDevices => getEpDevices ??
             (getEpDevices = NativeTables.Bind<GetEpDevicesCall>(NativeTables.OrtApi, 303));
 
@@ -2184,7 +2186,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr HardwareDevice_MetadataCall(IntPtr device);
         private static HardwareDevice_MetadataCall hardwareDevice_Metadata;
-        /// <summary>What is known of a device.</summary>
+        /// <summary>The metadata of a device.</summary>
         internal static HardwareDevice_MetadataCall HardwareDevice_Metadata => hardwareDevice_Metadata ??
             (hardwareDevice_Metadata = NativeTables.Bind<HardwareDevice_MetadataCall>(NativeTables.OrtApi, 311));
 
@@ -2205,7 +2207,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr EpDevice_EpMetadataCall(IntPtr epDevice);
         private static EpDevice_EpMetadataCall epDevice_EpMetadata;
-        /// <summary>What a provider states about itself.</summary>
+        /// <summary>The metadata of a provider.</summary>
         internal static EpDevice_EpMetadataCall EpDevice_EpMetadata => epDevice_EpMetadata ??
             (epDevice_EpMetadata = NativeTables.Bind<EpDevice_EpMetadataCall>(NativeTables.OrtApi, 314));
 
@@ -2373,7 +2375,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr Graph_GetInputsCall(IntPtr graph, IntPtr* inputs, UIntPtr numInputs);
         private static Graph_GetInputsCall graph_GetInputs;
-        /// <summary>Inputs of a graph, with those that have default values.</summary>
+        /// <summary>Inputs of a graph, including inputs with default values.</summary>
         internal static Graph_GetInputsCall Graph_GetInputs => graph_GetInputs ??
             (graph_GetInputs = NativeTables.Bind<Graph_GetInputsCall>(NativeTables.OrtApi, 339));
 
@@ -2506,7 +2508,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr Node_GetImplicitInputsCall(IntPtr node, IntPtr* implicitInputs, UIntPtr numImplicitInputs);
         private static Node_GetImplicitInputsCall node_GetImplicitInputs;
-        /// <summary>What the subgraphs of a node read from the graph around them.</summary>
+        /// <summary>The values that the subgraphs of a node read from the enclosing graph.</summary>
         internal static Node_GetImplicitInputsCall Node_GetImplicitInputs => node_GetImplicitInputs ??
             (node_GetImplicitInputs = NativeTables.Bind<Node_GetImplicitInputsCall>(NativeTables.OrtApi, 358));
 
@@ -2696,7 +2698,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr Graph_GetModelMetadataCall(IntPtr graph, out IntPtr @out);
         private static Graph_GetModelMetadataCall graph_GetModelMetadata;
-        /// <summary>What the model of a graph states about itself.</summary>
+        /// <summary>The metadata of the model of a graph.</summary>
         internal static Graph_GetModelMetadataCall Graph_GetModelMetadata => graph_GetModelMetadata ??
             (graph_GetModelMetadata = NativeTables.Bind<Graph_GetModelMetadataCall>(NativeTables.OrtApi, 387));
 
@@ -2746,7 +2748,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelInfo_GetOperatorSinceVersionCall(IntPtr info, out int sinceVersion);
         private static KernelInfo_GetOperatorSinceVersionCall kernelInfo_GetOperatorSinceVersion;
-        /// <summary>The version of the domain from which on the operator is the one that runs.</summary>
+        /// <summary>The first version of the domain in which this operator runs.</summary>
         internal static KernelInfo_GetOperatorSinceVersionCall KernelInfo_GetOperatorSinceVersion => kernelInfo_GetOperatorSinceVersion ??
             (kernelInfo_GetOperatorSinceVersion = NativeTables.Bind<KernelInfo_GetOperatorSinceVersionCall>(NativeTables.OrtApi, 394));
 
@@ -2788,7 +2790,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr DeviceEpIncompatibilityDetails_GetNotesCall(IntPtr details, out IntPtr notes);
         private static DeviceEpIncompatibilityDetails_GetNotesCall deviceEpIncompatibilityDetails_GetNotes;
-        /// <summary>What the provider says about the reasons.</summary>
+        /// <summary>The reasons, as text.</summary>
         internal static DeviceEpIncompatibilityDetails_GetNotesCall DeviceEpIncompatibilityDetails_GetNotes => deviceEpIncompatibilityDetails_GetNotes ??
             (deviceEpIncompatibilityDetails_GetNotes = NativeTables.Bind<DeviceEpIncompatibilityDetails_GetNotesCall>(NativeTables.OrtApi, 401));
 
@@ -2886,7 +2888,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunOptionsEnableProfilingCall(RunOptions options, byte[] profileFilePrefix);
         private static RunOptionsEnableProfilingCall runOptionsEnableProfiling;
-        /// <summary>Records a profile of runs with these options, each in a file of its own.</summary>
+        /// <summary>Records a profile of runs with these options, each in a separate file.</summary>
         internal static RunOptionsEnableProfilingCall RunOptionsEnableProfiling => runOptionsEnableProfiling ??
             (runOptionsEnableProfiling = NativeTables.Bind<RunOptionsEnableProfilingCall>(NativeTables.OrtApi, 415));
 

@@ -32,11 +32,11 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="allocatorName">Name of the device; Cpu is the only one.</param>
         /// <param name="allocatorType">How memory is allocated.</param>
         /// <param name="deviceId">Index of the device.</param>
-        /// <param name="memoryType">What the memory is for.</param>
+        /// <param name="memoryType">The purpose of the memory.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="allocatorName"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such device; the message lists
-        /// those that exist.</exception>
+        /// the available ones.</exception>
         public OrtMemoryInfo(string allocatorName, OrtAllocatorType allocatorType, int deviceId, OrtMemType memoryType)
             : base(IntPtr.Zero, true)
         {
@@ -81,7 +81,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>What the memory is for.</summary>
+        /// <summary>The purpose of the memory.</summary>
         /// <returns>The purpose.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtMemType GetMemoryType()

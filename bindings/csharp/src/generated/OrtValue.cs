@@ -6,10 +6,10 @@ using System.Runtime.InteropServices;
 namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>A value: a tensor, a sequence of tensors, or an optional value that holds nothing.</summary>
-    /// <remarks>A value over an array or a Memory keeps that pinned until it is disposed of, and copies
-    /// nothing: what is written into the array is what the next step reads. Spans of a value with memory of
-    /// its own point into that memory and end with the value: keep the value referenced, and do not dispose
-    /// of it, while a span is in use. Spans of a value over managed memory stay valid.</remarks>
+    /// <remarks>A value over an array or a Memory pins it until the value is disposed of, and copies nothing:
+    /// the next step reads the current elements of the array. Spans of a value that owns its memory point
+    /// into that memory and become invalid with the value: keep the value referenced, and do not dispose of
+    /// it, while a span is in use. Spans of a value over managed memory stay valid.</remarks>
     public unsafe partial class OrtValue
     {
         /// <summary>Whether it is a tensor.</summary>

@@ -310,7 +310,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionGetStateRoleCall(OrtSessionHandle session, UIntPtr index, IntPtr allocator, out IntPtr value);
         private static SessionGetStateRoleCall sessionGetStateRole;
-        /// <summary>What a session's state is, by index.</summary>
+        /// <summary>The role of a state of a session, by index.</summary>
         internal static SessionGetStateRoleCall SessionGetStateRole => sessionGetStateRole ??
             (sessionGetStateRole = NativeTables.Bind<SessionGetStateRoleCall>(NativeTables.OrtrainApi, 42));
 
@@ -438,8 +438,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionGetStateWholeShapeCall(OrtSessionHandle session, UIntPtr index, out IntPtr @out);
         private static SessionGetStateWholeShapeCall sessionGetStateWholeShape;
-        /// <summary>Shape of what a session's state is a part of where layers are divided among processes, by
-        /// index.</summary>
+        /// <summary>Shape of the whole value of a state that is divided among processes, by index.</summary>
         internal static SessionGetStateWholeShapeCall SessionGetStateWholeShape => sessionGetStateWholeShape ??
             (sessionGetStateWholeShape = NativeTables.Bind<SessionGetStateWholeShapeCall>(NativeTables.OrtrainApi, 60));
 

@@ -160,8 +160,8 @@ namespace Microsoft.ML.OnnxRuntime
                 OrtTrainingApi.TrainingSessionGetTrainingModelOutputName(session, index, allocator, out output));
 
         /// <summary>Runs the forward and backward pass of the training model.</summary>
-        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
-        /// reset was requested.</remarks>
+        /// <remarks>The gradients are stored in the state. They are added to the gradients of earlier steps
+        /// unless a lazy reset was requested.</remarks>
         /// <param name="options">Settings for this step, or null.</param>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <returns>The outputs, in the order of the output names; the loss comes first. The caller disposes of
@@ -179,8 +179,8 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Runs the forward and backward pass of the training model.</summary>
-        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
-        /// reset was requested.</remarks>
+        /// <remarks>The gradients are stored in the state. They are added to the gradients of earlier steps
+        /// unless a lazy reset was requested.</remarks>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <returns>The outputs, in the order of the output names; the loss comes first. The caller disposes of
         /// them.</returns>
@@ -197,8 +197,8 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Runs the forward and backward pass of the training model.</summary>
-        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
-        /// reset was requested.</remarks>
+        /// <remarks>The gradients are stored in the state. They are added to the gradients of earlier steps
+        /// unless a lazy reset was requested.</remarks>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <returns>The outputs, in the order of the output names; the loss comes first. The caller disposes of
         /// them.</returns>
@@ -216,8 +216,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Runs the forward and backward pass of the training model, and writes the outputs into tensors
         /// of the caller.</summary>
-        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
-        /// reset was requested.</remarks>
+        /// <remarks>The gradients are stored in the state. They are added to the gradients of earlier steps
+        /// unless a lazy reset was requested.</remarks>
         /// <param name="options">Settings for this step, or null.</param>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
@@ -235,8 +235,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Runs the forward and backward pass of the training model, and writes the outputs into tensors
         /// of the caller.</summary>
-        /// <remarks>The gradients are stored in the state. They are added to those of earlier steps unless a lazy
-        /// reset was requested.</remarks>
+        /// <remarks>The gradients are stored in the state. They are added to the gradients of earlier steps
+        /// unless a lazy reset was requested.</remarks>
         /// <param name="inputValues">The inputs, in the order of the input names.</param>
         /// <param name="outputValues">Tensors that receive the outputs, in the order of the output names.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="inputValues"/> or <paramref
@@ -410,7 +410,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Changes a setting of a parameter group from the next step on.</summary>
-        /// <remarks>What is set is saved with the optimizer's state. Setting learning_rate sets the factor, so
+        /// <remarks>The settings are saved with the optimizer's state. Setting learning_rate sets the factor, so
         /// that the rate of the group follows that of the session.</remarks>
         /// <param name="group">Name of the group.</param>
         /// <param name="attribute">Name of the setting.</param>

@@ -6,16 +6,25 @@ namespace Microsoft.ML.OnnxRuntime
     /// <summary>A run of a forward session: names and values in, values out.</summary>
     internal static unsafe class ForwardRun
     {
-        /// <summary>Runs on values, and returns the outputs.</summary>
-        internal static DisposableList<OrtValue> Run(
+        /// <summary>Runs on values or buffers, and returns the outputs.</summary>
+        internal static DisposableList<OrtValue> Run<T>(
             OrtSessionHandle session, RunOptions options, IReadOnlyCollection<string> inputNames,
-            IReadOnlyCollection<OrtValue> inputValues, IReadOnlyCollection<string> outputNames)
+            IReadOnlyCollection<T> inputValues, IReadOnlyCollection<string> outputNames)
+            where T : class, IRunValue
         {
             var values = new ValueHandles();
             try
             {
                 values.Add(inputValues, nameof(inputValues));
-                return RunForOutputs(session, options, inputNames, values, outputNames);
+                int inputCount = values.Count;
+                values.AddEmpty(Arguments.NotNull(outputNames, nameof(outputNames)).Count);
+                var outputs = new DisposableList<OrtValue>(outputNames.Count);
+                Call(session, options, inputNames, values, inputCount, outputNames, nameof(outputNames));
+                for (int i = inputCount; i < values.Count; ++i)
+                {
+                    outputs.Add(new OrtValue(values.Array[i]));
+                }
+                return outputs;
             }
             finally
             {
@@ -60,23 +69,16 @@ namespace Microsoft.ML.OnnxRuntime
             OrtSessionHandle session, RunOptions options, IReadOnlyCollection<string> inputNames,
             IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames)
         {
-            var values = new ValueHandles();
-            try
-            {
-                values.Add(inputValues, nameof(inputValues));
-                return Named(outputNames, RunForOutputs(session, options, inputNames, values, outputNames));
-            }
-            finally
-            {
-                values.Clear();
-            }
+            return Named(outputNames, Run(session, options, inputNames, inputValues, outputNames));
         }
 
-        /// <summary>Runs on values into the caller's values.</summary>
-        internal static void RunInto(
+        /// <summary>Runs on values or buffers into the caller's.</summary>
+        internal static void RunInto<TInput, TOutput>(
             OrtSessionHandle session, RunOptions options, IReadOnlyCollection<string> inputNames,
-            IReadOnlyCollection<OrtValue> inputValues, IReadOnlyCollection<string> outputNames,
-            IReadOnlyCollection<OrtValue> outputValues)
+            IReadOnlyCollection<TInput> inputValues, IReadOnlyCollection<string> outputNames,
+            IReadOnlyCollection<TOutput> outputValues)
+            where TInput : class, IRunValue
+            where TOutput : class, IRunValue
         {
             var values = new ValueHandles();
             try
@@ -90,41 +92,6 @@ namespace Microsoft.ML.OnnxRuntime
             {
                 values.Clear();
             }
-        }
-
-        /// <summary>Runs on buffers into the caller's buffers.</summary>
-        internal static void RunInto(
-            OrtSessionHandle session, RunOptions options, IReadOnlyCollection<string> inputNames,
-            IReadOnlyCollection<FixedBufferOnnxValue> inputValues, IReadOnlyCollection<string> outputNames,
-            IReadOnlyCollection<FixedBufferOnnxValue> outputValues)
-        {
-            var values = new ValueHandles();
-            try
-            {
-                values.Add(inputValues, nameof(inputValues));
-                int inputCount = values.Count;
-                values.Add(outputValues, nameof(outputValues));
-                Call(session, options, inputNames, values, inputCount, outputNames, nameof(outputValues));
-            }
-            finally
-            {
-                values.Clear();
-            }
-        }
-
-        private static DisposableList<OrtValue> RunForOutputs(
-            OrtSessionHandle session, RunOptions options, IReadOnlyCollection<string> inputNames,
-            ValueHandles values, IReadOnlyCollection<string> outputNames)
-        {
-            int inputCount = values.Count;
-            values.AddEmpty(Arguments.NotNull(outputNames, nameof(outputNames)).Count);
-            var outputs = new DisposableList<OrtValue>(outputNames.Count);
-            Call(session, options, inputNames, values, inputCount, outputNames, nameof(outputNames));
-            for (int i = inputCount; i < values.Count; ++i)
-            {
-                outputs.Add(new OrtValue(values.Array[i]));
-            }
-            return outputs;
         }
 
         private static void Call(

@@ -13,7 +13,6 @@ namespace Microsoft.ML.OnnxRuntime
     {
         private const string LibraryName = "ortrain";
         private const string ExtensionsName = "ortextensions";
-        private const uint OrtrainApiVersion = 1;
         private const int GetApiSlot = 0;
         private const int GetVersionStringSlot = 1;
 
@@ -85,7 +84,7 @@ namespace Microsoft.ML.OnnxRuntime
             {
                 if (ortrainApi == IntPtr.Zero)
                 {
-                    ortrainApi = Found(OrtrainGetApi(OrtrainApiVersion), "OrtrainApi", OrtrainApiVersion);
+                    ortrainApi = Found(OrtrainGetApi(ApiVersion.Ortrain), "OrtrainApi", ApiVersion.Ortrain);
                 }
                 return ortrainApi;
             }

@@ -28,7 +28,7 @@ namespace Microsoft.ML.OnnxRuntime
             return bytes;
         }
 
-        /// <summary>The string that bytes in UTF-8 with a zero at the end stand for.</summary>
+        /// <summary>The string of UTF-8 bytes that end with a zero.</summary>
         internal static string OfUtf8(byte[] bytes, string name)
         {
             int end = Array.IndexOf(Arguments.NotNull(bytes, name), (byte)0);

@@ -9,9 +9,6 @@ namespace Microsoft.ML.OnnxRuntime
     /// </summary>
     internal sealed class ValueHandles
     {
-        private static readonly Func<FixedBufferOnnxValue, OrtValueHandle> OfBuffer = buffer => buffer.Live;
-        private static readonly Func<OrtValue, OrtValueHandle> OfValue = value => value.Live;
-
         private OrtValueHandle[] owners = new OrtValueHandle[8];
 
         /// <summary>The native values; the first <see cref="Count"/> count.</summary>
@@ -19,14 +16,26 @@ namespace Microsoft.ML.OnnxRuntime
 
         internal int Count { get; private set; }
 
-        internal void Add(IReadOnlyCollection<FixedBufferOnnxValue> values, string name)
+        internal void Add<T>(IReadOnlyCollection<T> values, string name)
+            where T : class, IRunValue
         {
-            Add(values, name, OfBuffer);
-        }
-
-        internal void Add(IReadOnlyCollection<OrtValue> values, string name)
-        {
-            Add(values, name, OfValue);
+            Arguments.NotNull(values, name);
+            // Lists and arrays are walked without an enumerator, which would allocate in every step.
+            if (values is IReadOnlyList<T> list)
+            {
+                int count = list.Count;
+                for (int i = 0; i < count; ++i)
+                {
+                    AddOne((list[i] ?? throw Missing(name, i)).Live);
+                }
+                return;
+            }
+            int index = 0;
+            foreach (T value in values)
+            {
+                AddOne((value ?? throw Missing(name, index)).Live);
+                ++index;
+            }
         }
 
         /// <summary>Space for values that the call creates.</summary>
@@ -49,28 +58,6 @@ namespace Microsoft.ML.OnnxRuntime
                 Array[i] = IntPtr.Zero;
             }
             Count = 0;
-        }
-
-        private void Add<T>(IReadOnlyCollection<T> values, string name, Func<T, OrtValueHandle> handleOf)
-            where T : class
-        {
-            Arguments.NotNull(values, name);
-            // Lists and arrays are walked without an enumerator, which would allocate in every step.
-            if (values is IReadOnlyList<T> list)
-            {
-                int count = list.Count;
-                for (int i = 0; i < count; ++i)
-                {
-                    AddOne(handleOf(list[i] ?? throw Missing(name, i)));
-                }
-                return;
-            }
-            int index = 0;
-            foreach (T value in values)
-            {
-                AddOne(handleOf(value ?? throw Missing(name, index)));
-                ++index;
-            }
         }
 
         private void AddOne(OrtValueHandle handle)

@@ -1,6 +1,6 @@
 namespace Microsoft.ML.OnnxRuntime.Tensors
 {
-    /// <summary>A tensor that has a buffer, whatever the type of its elements.</summary>
+    /// <summary>A tensor that has a buffer, with elements of any type.</summary>
     internal interface IBufferedTensor
     {
         /// <summary>A value over the buffer.</summary>

@@ -137,7 +137,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
 
         /// <summary>A tensor of other dimensions over the same memory.</summary>
         /// <param name="dimensions">The dimensions, with the same number of elements.</param>
-        /// <returns>The tensor; what is written into the one is seen in the other.</returns>
+        /// <returns>The tensor, which shares its elements with this one.</returns>
         /// <exception cref="ArgumentException">When the number of elements is another.</exception>
         public abstract Tensor<T> Reshape(ReadOnlySpan<int> dimensions);
 
@@ -448,7 +448,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         }
 
         /// <summary>The elements as a string, with a pair of braces for each row.</summary>
-        /// <param name="includeWhitespace">Whether rows have lines of their own.</param>
+        /// <param name="includeWhitespace">Whether each row begins a new line.</param>
         /// <returns>The string, the same in every culture.</returns>
         public string GetArrayString(bool includeWhitespace = true)
         {

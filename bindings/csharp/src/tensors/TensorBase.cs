@@ -14,7 +14,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             elementType = primitiveType;
         }
 
-        /// <summary>The element type that a C# type stands for.</summary>
+        /// <summary>The element type of a C# type.</summary>
         /// <param name="type">The C# type.</param>
         /// <returns>The element type and its size; null if no tensor has such elements.</returns>
         public static TensorTypeInfo GetTypeInfo(Type type)

@@ -2,7 +2,7 @@ using System;
 
 namespace Microsoft.ML.OnnxRuntime.Tensors
 {
-    /// <summary>The element type that a C# type stands for.</summary>
+    /// <summary>The element type of a C# type.</summary>
     public class TensorTypeInfo
     {
         /// <summary>Creates a description.</summary>

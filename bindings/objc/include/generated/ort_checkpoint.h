@@ -192,12 +192,15 @@ NS_ASSUME_NONNULL_BEGIN
 
 /** A copy of the accumulated gradient of a parameter.
  *
+ * Zeros from the creation of a session with this state to its first train step.
+ *
  * @param parameterName Name of the parameter.
  * @param error Set when it fails. May be NULL.
  * @return The copy, with the parameter's type and shape. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when there is no parameter with this name, or it is frozen;
- * ORTErrorCodeRuntimeException when no train step has run on this state.
+ * ORTErrorCodeRuntimeException when no session was created with this state, or its last train step
+ * failed.
  */
 - (nullable ORTValue *)getParameterGradientWithParameterName:(NSString *)parameterName
                                                        error:(NSError *_Nullable *_Nullable)error;

@@ -55,7 +55,7 @@ NS_ASSUME_NONNULL_BEGIN
 /** The model with the gradients.
  *
  * @param error Set when it fails. May be NULL.
- * @return A serialized ONNX model. Its outputs are those of the forward model, followed by <name>_grad
+ * @return A serialized ONNX model. It has the outputs of the forward model, followed by <name>_grad
  *     for each requested value. On failure, nil.
  *
  * Errors: ORTErrorCodeFail when the gradients have not been built yet.

@@ -158,7 +158,7 @@ NS_ASSUME_NONNULL_BEGIN
 - (BOOL)registerCustomOpsUsingFunction:(NSString *)registrationFuncName
                                  error:(NSError *_Nullable *_Nullable)error;
 
-/** Fails: onnxruntime-extensions is a library of its own, which has to be registered.
+/** Fails: onnxruntime-extensions is a separate library, which has to be registered.
  *
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
@@ -299,7 +299,8 @@ NS_ASSUME_NONNULL_BEGIN
 /** Names of the initializers that a run may replace.
  *
  * @param error Set when it fails. May be NULL.
- * @return Those that are inputs of the model as well; all others are constants. On failure, nil.
+ * @return The initializers that are also inputs of the model; all others are constants. On failure,
+ *     nil.
  */
 - (nullable NSArray<NSString *> *)overridableInitializerNamesWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -307,7 +308,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param index Zero-based index.
  * @param error Set when it fails. May be NULL.
- * @return What the model declares; unknown dimensions are -1. On failure, nil.
+ * @return The declared type and shape; unknown dimensions are -1. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when the index is out of range.
  */
@@ -318,7 +319,7 @@ NS_ASSUME_NONNULL_BEGIN
  *
  * @param index Zero-based index.
  * @param error Set when it fails. May be NULL.
- * @return What the model declares; unknown dimensions are -1. On failure, nil.
+ * @return The declared type and shape; unknown dimensions are -1. On failure, nil.
  *
  * Errors: ORTErrorCodeInvalidArgument when the index is out of range.
  */

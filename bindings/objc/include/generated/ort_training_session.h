@@ -94,8 +94,8 @@ NS_ASSUME_NONNULL_BEGIN
 
 /** Runs the forward and backward pass of the training model.
  *
- * The gradients are stored in the state. They are added to those of earlier steps unless a lazy reset
- * was requested.
+ * The gradients are stored in the state. They are added to the gradients of earlier steps unless a
+ * lazy reset was requested.
  *
  * @param inputs The inputs, in the order of the input names.
  * @param error Set when it fails. May be NULL.
@@ -112,8 +112,8 @@ NS_ASSUME_NONNULL_BEGIN
 /** Runs the forward and backward pass of the training model, and writes the outputs into tensors of the
  * caller.
  *
- * The gradients are stored in the state. They are added to those of earlier steps unless a lazy reset
- * was requested.
+ * The gradients are stored in the state. They are added to the gradients of earlier steps unless a
+ * lazy reset was requested.
  *
  * @param inputs The inputs, in the order of the input names.
  * @param outputs Tensors that receive the outputs, in the order of the output names.
@@ -233,8 +233,8 @@ NS_ASSUME_NONNULL_BEGIN
 
 /** Changes a setting of a parameter group from the next step on.
  *
- * What is set is saved with the optimizer's state. Setting learning_rate sets the factor, so that the
- * rate of the group follows that of the session.
+ * The settings are saved with the optimizer's state. Setting learning_rate sets the factor, so that
+ * the rate of the group follows that of the session.
  *
  * @param group Name of the group.
  * @param attribute Name of the setting.

@@ -1,4 +1,4 @@
-"""What all subcommands share: how they are found, fail and print.
+"""The code that all subcommands share: how they are found, fail and print.
 
 Exit status: 0 for success, 1 for an error, 2 for wrong arguments, 3 if the answer is no (a model that cannot be trained,
 checkpoints that differ, a failed self-test), 130 after Ctrl-C.
@@ -17,14 +17,17 @@ from typing import Any, TypeVar
 
 import click
 
-from ortrain import OrtrainError, __version__, _interrupt
+from ortrain._ortrain import __version__
+from ortrain._start import interrupt
+from ortrain._support.suggestions import did_you_mean
+from ortrain.errors import OrtrainError
 
 OK, ERROR, USAGE, NO, INTERRUPTED = 0, 1, 2, 3, 130
 
 _COMMANDS = {
     "alias": "let programs built for onnxruntime find this library",
     "artifacts": "create training artifacts from a model",
-    "compat": "show what of a model runs and trains",
+    "compat": "show which operators of a model run and train",
     "completion": "print the completion script of a shell",
     "convert": "convert checkpoints and arrays, and models between ONNX and ORT format",
     "dashboard": "show runs in the browser while they train",
@@ -40,7 +43,16 @@ _COMMANDS = {
 }
 
 # What went wrong outside of the program. Everything else is a fault of ortrain and shows where.
-EXPECTED = (OrtrainError, OSError, ValueError, TypeError, LookupError, ImportError, NotImplementedError)
+EXPECTED = (
+    OrtrainError,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ImportError,
+    NotImplementedError,
+    MemoryError,
+)
 
 
 class _Commands(click.Group):
@@ -55,6 +67,14 @@ class _Commands(click.Group):
         module = importlib.import_module(f"ortrain.cli.{cmd_name}_command")
         found: click.Command = module.command
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            hint = did_you_mean(args[0], _COMMANDS) or f"; commands are {', '.join(sorted(_COMMANDS))}"
+            ctx.fail(f"there is no command {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -160,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     context_meta: dict[str, Any] = {}
     try:
-        _interrupt.is_over()
+        interrupt.is_over()
         with group.make_context("ortrain", list(given)) as context:
             context_meta = context.meta
             result = group.invoke(context)
@@ -182,6 +202,8 @@ def main(arguments: list[str] | None = None) -> int:
         message = str(error) or type(error).__name__
         if isinstance(error, KeyError):
             message = f"there is no {message}"
+        if isinstance(error, MemoryError):
+            message = "there is not enough memory" + (f": {error}" if str(error) else "")
         click.echo(f"ortrain: {message}", err=True)
         hint = _hint(error)
         if hint:

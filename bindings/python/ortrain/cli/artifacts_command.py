@@ -9,7 +9,6 @@ import click
 
 from ortrain.cli import app
 
-_VALUES_STAY = ("Identity", "Cast", "Reshape", "Flatten", "Squeeze")
 LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
 
 
@@ -19,6 +18,7 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     ortrain artifacts model.onnx --loss cross_entropy
     ortrain artifacts model.onnx --loss cross_entropy --weight-decay 0.01
     ortrain artifacts model.onnx --loss cross_entropy --output logits
+    ortrain artifacts model.onnx --loss cross_entropy --batch dynamic
     ortrain artifacts model.onnx --loss mse --optimizer sgd --train fc.weight --train fc.bias --out head
     """,
 )
@@ -34,7 +34,7 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     "--loss",
     type=click.Choice(LOSSES),
     required=True,
-    help="the loss; none if the first output of the model is it",
+    help="the loss; none if the first output of the model is the loss",
 )
 @click.option(
     "--output",
@@ -51,7 +51,30 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
 @click.option(
     "--train", "trained", multiple=True, metavar="NAME", help="train this initializer; may be repeated"
 )
-@click.option("--freeze", "frozen", multiple=True, metavar="NAME", help="do not train it; may be repeated")
+@click.option(
+    "--freeze", "frozen", multiple=True, metavar="NAME", help="do not train this initializer; may be repeated"
+)
+@click.option(
+    "--batch",
+    type=click.Choice(["fixed", "dynamic"]),
+    default="fixed",
+    show_default=True,
+    help="dynamic: let a model that was exported with a fixed batch size take batches of any size",
+)
+@click.option(
+    "--untie",
+    multiple=True,
+    metavar="NAME",
+    help="give each module that reads this initializer a separate parameter; a name or pattern, may be repeated; none "
+    "separates nothing (default: initializers that the exporter merged because they were equal)",
+)
+@click.option(
+    "--tie",
+    multiple=True,
+    metavar="NAME",
+    help="make one parameter of this matrix and all matrices with the same elements, also transposed; a name or pattern, may "
+    "be repeated; none ties nothing (default: initializers that the exporter made of one parameter)",
+)
 @app.as_json
 def command(
     model: Path,
@@ -62,13 +85,18 @@ def command(
     weight_decay: float | None,
     trained: tuple[str, ...],
     frozen: tuple[str, ...],
+    batch: str,
+    untie: tuple[str, ...],
+    tie: tuple[str, ...],
     json_output: bool,
 ) -> None:
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
-    from ortrain.trainer.core import make_artifacts
+    from ortrain.trainer.creation import make_artifacts
 
     if output is not None and loss == "none":
-        raise click.UsageError("--output is what a loss is computed from; with --loss none the model has one")
+        raise click.UsageError(
+            "--output names the value that a loss is computed from, but with --loss none the model computes its own loss"
+        )
     chosen: Any = optimizer
     if weight_decay is not None:
         from ortrain.onnxblock import optim
@@ -84,6 +112,9 @@ def command(
         list(trained) or None,
         list(frozen) or None,
         output,
+        batch="dynamic" if batch == "dynamic" else None,
+        untie=_named(untie),
+        tie=_named(tie),
     )
     if json_output:
         app.print_json(
@@ -98,27 +129,26 @@ def command(
                     }
                     for choice in report.initializers
                 ],
+                "changes": [
+                    {
+                        "kind": change.kind.value,
+                        "initializer": change.initializer,
+                        "parameters": list(change.parameters),
+                        "reason": change.reason,
+                    }
+                    for change in report.changes
+                ],
+                "shared": {weight.name: list(weight.nodes) for weight in report.shared},
+                "folded": {weight.name: weight.reason for weight in report.folded},
+                "absent": list(report.absent),
                 "files": [str(path) for path in report.files],
+                "fixed_batch": None if report.fixed_batch is None else report.fixed_batch[1],
             }
         )
     else:
         click.echo(str(report))
-    if loss == "cross_entropy":
-        _warn_of_softmax(model, output)
 
 
-def _warn_of_softmax(model: Path, output: str | None) -> None:
-    """Say so if cross entropy, which has a Softmax in it, is computed from the result of another."""
-    from ortrain._model_files import load_model
-
-    graph = load_model(model, load_external_data=False).graph
-    producers = {value: node for node in graph.node for value in node.output}
-    name = output or graph.output[0].name
-    while name in producers and producers[name].op_type in _VALUES_STAY:
-        name = producers[name].input[0]
-    if name in producers and producers[name].op_type == "Softmax":
-        click.echo(
-            "ortrain: the loss is computed from probabilities, the result of a Softmax, and takes another Softmax of them\n"
-            f"hint: --output {producers[name].input[0]} computes it from the scores before",
-            err=True,
-        )
+def _named(names: tuple[str, ...]) -> list[str] | None:
+    """Return the names that an option was given; none of them for ``none``, None if it was left out."""
+    return [name for name in names if name != "none"] if names else None

@@ -11,6 +11,7 @@ import numpy as np
 
 from ortrain import _ortrain
 from ortrain.api import CheckpointState
+from ortrain.errors import OrtrainError
 
 
 def open_checkpoint(path: Path) -> CheckpointState:
@@ -24,7 +25,7 @@ def parameters_of(state: CheckpointState) -> dict[str, Any]:
 
 
 def describe_checkpoint(path: Path) -> dict[str, Any]:
-    """Return what a checkpoint holds: parameters with their norms, properties, and the number of optimizer steps."""
+    """Return the contents of a checkpoint: parameters with their norms, properties, and the number of optimizer steps."""
     state = open_checkpoint(path)
     rows: list[dict[str, Any]] = []
     for name, parameter in state.parameters:
@@ -51,17 +52,19 @@ def describe_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def describe_model(path: Path) -> dict[str, Any]:
-    """Return what a model holds: inputs, outputs, operators and initializers. Needs onnx."""
+    """Return the contents of a model: inputs, outputs, operators and initializers. Needs onnx."""
     try:
         import onnx
 
-        from ortrain._model_files import load_model
+        from ortrain._files.models import load_model
     except ImportError as error:
         raise ImportError("describing a model needs onnx: pip install 'ortrain[artifacts]'") from error
     if not path.exists():
         raise FileNotFoundError(f"there is no model {path}")
     try:
         model = load_model(path, load_external_data=False)
+    except (OSError, OrtrainError):
+        raise
     except Exception as error:  # protobuf and onnx raise several kinds, with nothing in common
         raise ValueError(f"{path} is not an ONNX model: {error}") from error
 
@@ -98,10 +101,10 @@ def describe_memory(folder: Path, checkpoint: dict[str, Any]) -> dict[str, int]:
     The optimizer model takes the state of all parameters as sequences, beside those of parameters and gradients. What a step
     needs for activations depends on the batch and is not in it.
     """
-    import onnx
+    from ortrain._files import models  # which needs onnx
 
     trained = sum(row["bytes"] for row in checkpoint["parameters"] if row["trained"])
-    optimizer = onnx.load(folder / "optimizer_model.onnx")
+    optimizer = models.load_model(folder / "optimizer_model.onnx")
     sequences = sum(1 for value in optimizer.graph.input if value.type.HasField("sequence_type"))
     return {
         "parameters": checkpoint["bytes"],

@@ -33,20 +33,20 @@ _TRAINS = {
 def command(model: Path, json_output: bool) -> int:
     """Show which operators of the inference model MODEL run and train, and whether the whole model trains.
 
-    For operators that are decomposed, the table shows into what: the operators of the training model that the first of their
-    nodes became. --json has that for each node. Whether the model trains is tried with a mean squared error on its first
-    output of floating-point numbers. The exit status is 3 if it does not.
+    For an operator that is decomposed, the table shows the operators of the training model that replace its first node.
+    --json has them for each node. The command tries to train the model with a mean squared error on its first
+    floating-point output; the exit status is 3 if that fails.
     """
     try:
-        from ortrain import artifacts
-        from ortrain.trainer.core import floating_outputs, make_artifacts
+        from ortrain.artifacts.loading import load
+        from ortrain.trainer.creation import floating_outputs, make_artifacts
     except ImportError as error:
         raise ImportError("compat needs onnx: pip install 'ortrain[artifacts]'") from error
     known = {}
     for line in _ortrain.list_operators().splitlines():
         domain, name, trains = line.split(",")
         known[domain, name] = trains
-    given = artifacts._load(str(model))[0]
+    given = load(str(model))[0]
     taken = {node.name for node in given.graph.node}
     for number, node in enumerate(given.graph.node):
         if not node.name:  # names tell which nodes of the training model come from it
@@ -59,7 +59,7 @@ def command(model: Path, json_output: bool) -> int:
         with tempfile.TemporaryDirectory() as folder:
             output = next(iter(floating_outputs(given.graph)), None)
             trained = len(make_artifacts(given, "mse", "sgd", Path(folder), None, None, output).trained)
-            became = _became(artifacts._load(f"{folder}/training_model.onnx")[0])
+            became = _became(load(f"{folder}/training_model.onnx")[0])
     except (ValueError, LookupError) as error:
         reason = str(error)
     nodes = [

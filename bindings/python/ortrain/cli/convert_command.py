@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from ortrain import _model_files
+from ortrain._files import models as model_files
+from ortrain._files.reading import check_file, explained, read_npz
+from ortrain._files.writing import replaced_file, write_file
 from ortrain.api import CheckpointState
 from ortrain.cli import app, checkpoints, stored_state
+from ortrain.errors import OrtrainError
 
 _ARRAYS = (".npz", ".safetensors")
 _MODELS = {".onnx": "ONNX", ".ort": "ORT"}
@@ -34,7 +35,7 @@ _MODELS = {".onnx": "ONNX", ".ort": "ORT"}
 @click.option(
     "--like",
     type=click.Path(path_type=Path),
-    help="checkpoint whose parameters get the values; needed to write a checkpoint",
+    help="checkpoint that receives the values in a copy; needed to write a checkpoint",
 )
 @click.option(
     "--folder", "as_folder", is_flag=True, help="write the folder that onnxruntime 1.14 and 1.15 read"
@@ -43,12 +44,13 @@ _MODELS = {".onnx": "ONNX", ".ort": "ORT"}
 def command(source: Path, result: Path, like: Path | None, as_folder: bool, json_output: bool) -> None:
     """Convert parameters between checkpoints, NPZ and safetensors, and models between ONNX and ORT format.
 
-    The endings say what is what: .npz and .safetensors are arrays, .onnx and .ort are models. Weights that an ONNX model
-    stores in other files become part of the new file.
+    The endings of the names say what the files are: .npz and .safetensors are arrays, .onnx and .ort are models. Weights
+    that an ONNX model stores in other files become part of the new file.
 
     A file with any other ending is a checkpoint, and so is a folder of .pbseq files, as onnxruntime 1.14 and 1.15 wrote it.
-    From one kind of checkpoint to the other, optimizer state and properties are converted too. From arrays, a checkpoint is
-    written from the one given with --like, whose parameters that FROM has get its values; FROM may not have others.
+    From one kind of checkpoint to the other, optimizer state and properties are converted too. From arrays, the new
+    checkpoint is a copy of the one given with --like, in which the arrays of FROM replace the parameters with their names;
+    FROM may not have other names.
     """
     if source.suffix in _MODELS or result.suffix in _MODELS:
         _convert_model(source, result, like, as_folder)
@@ -80,17 +82,15 @@ def _convert_model(source: Path, result: Path, like: Path | None, as_folder: boo
         raise ValueError(f"--like and --folder are for checkpoints, but {source} is a model")
     if not source.exists():
         raise FileNotFoundError(f"there is no model {source}")
-    # What the model names beside it is read now; a file has to be complete before it takes the place of another.
+    # What the model names beside it is read now.
     try:
-        model = _model_files.load_model(source).SerializeToString()
-    except OSError:
+        model = model_files.load_model(source).SerializeToString()
+    except (OSError, OrtrainError):
         raise
     except Exception as error:  # protobuf and onnx raise several kinds, with nothing in common
         raise ValueError(f"{source} is not a model: {error}") from error
-    written = model if result.suffix == ".onnx" else _model_files.in_ort_format(model)
-    with tempfile.NamedTemporaryFile(dir=result.parent, delete=False) as file:
-        file.write(written)
-    Path(file.name).replace(result)
+    written = model if result.suffix == ".onnx" else model_files.in_ort_format(model)
+    write_file(result, "model", written)
 
 
 def _convert_checkpoint(source: Path, result: Path, as_folder: bool) -> list[str]:
@@ -104,19 +104,28 @@ def _convert_checkpoint(source: Path, result: Path, as_folder: bool) -> list[str
     if as_folder:
         stored_state.write_folder(state, result)
     else:
-        stored_state.write_file(state, result)
-        CheckpointState.load_checkpoint(result)
+        content = _as_file(state, source)
+        result.parent.mkdir(parents=True, exist_ok=True)
+        write_file(result, "checkpoint", content)
     return [*state.trained, *state.frozen]
+
+
+def _as_file(state: stored_state.StoredState, source: Path) -> bytes:
+    """Return what was read from a checkpoint as a file of today."""
+    try:
+        return stored_state.as_file(state)
+    except OrtrainError as error:
+        raise type(error)(f"{source}: {error}", error.code) from error
 
 
 def _convert_arrays(source: Path, result: Path, like: Path | None) -> list[str]:
     arrays = _read(source)
     if result.suffix == ".npz":
-        np.savez(result, **arrays)
+        with replaced_file(result, "arrays") as file:
+            np.savez(file, **arrays)
     elif result.suffix == ".safetensors":
-        _safetensors().save_file(
-            {name: np.ascontiguousarray(array) for name, array in arrays.items()}, str(result)
-        )
+        contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+        write_file(result, "arrays", _safetensors().save(contiguous))
     else:
         if like is None:
             raise ValueError(f"--like: expected a checkpoint whose parameters {result} gets, found none")
@@ -135,24 +144,16 @@ def _convert_arrays(source: Path, result: Path, like: Path | None) -> list[str]:
 
 def _read(path: Path) -> dict[str, Any]:
     if path.suffix == ".npz":
-        if not zipfile.is_zipfile(path):
-            raise ValueError(f"expected an NPZ file as written by numpy.savez, found {path}")
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        return read_npz(path, "FROM")
     if path.suffix == ".safetensors":
         package = _safetensors()
-        if not path.exists():
-            raise FileNotFoundError(f"there is no file {path}")
-        try:
+        check_file(path, "FROM")
+        with explained(path, "FROM", "a safetensors file"):
             arrays: dict[str, Any] = package.load_file(str(path))
-        except Exception as error:  # the package has exceptions of its own
-            raise ValueError(f"{path} is not a safetensors file: {error}") from error
         return arrays
     if stored_state.is_folder_of_tensors(path):
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "checkpoint"
-            stored_state.write_file(stored_state.read_folder(path), file)
-            return checkpoints.parameters_of(checkpoints.open_checkpoint(file))
+        content = _as_file(stored_state.read_folder(path), path)
+        return checkpoints.parameters_of(CheckpointState.load_checkpoint_from_buffer(content))
     return checkpoints.parameters_of(checkpoints.open_checkpoint(path))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from ortrain.cli import app
+from ortrain.dashboard import Server
 
 PORT = 6060
 
@@ -25,7 +26,7 @@ PORT = 6060
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help=f"port to listen on, 0 for any that is free (default {PORT}, or any if that is in use)",
+    help=f"port to listen on, 0 for any free port (default {PORT}, or any free port if it is in use)",
 )
 @click.option("--open/--no-browser", "browser", default=False, help="open the page in the browser")
 @app.as_json
@@ -35,8 +36,6 @@ def command(folder: Path, port: int | None, browser: bool, json_output: bool) ->
     Runs are the files that `ortrain train`, `ortrain demo` and the callback JSONLogger write, here or on another device. The
     page is served to this machine alone. Ctrl-C ends the command.
     """
-    from ortrain.dashboard import Server
-
     if not folder.is_dir():
         raise FileNotFoundError(f"dashboard: there is no folder {folder}")
     try:

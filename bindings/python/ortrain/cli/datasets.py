@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import importlib
-import json
-import zipfile
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ortrain._files.reading import check_file, explained, open_file, read_npy, read_npz
+from ortrain.cli.tables import check_values, package, read_table
 
 Array = npt.NDArray[Any]
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
@@ -113,36 +113,24 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
         if _is_hugging_face(path):
             return _hugging_face(path, wanted, target)
         return _folder_of_images(path, wanted)
+    check_file(path, "--data")
     kind = path.suffix.lower()
     if kind == ".npz":
-        if not zipfile.is_zipfile(path):
-            raise ValueError(f"--data: expected an NPZ file as written by numpy.savez, found {path}")
-        with np.load(path, allow_pickle=False) as file:
-            return _by_name({name: file[name] for name in file.files}, wanted, target, path)
+        return _by_name(read_npz(path, "--data"), wanted, target, path)
     if kind == ".npy":
-        array = np.load(path, allow_pickle=False)
+        array = read_npy(path, "--data")
         if array.ndim != 2:
             return {wanted.names[0]: array}
         columns = {f"column {number}": values for number, values in enumerate(array.T)}
         return _columns_of_numbers(columns, wanted, target, path)
-    if kind in (".csv", ".tsv"):
-        return _table(_read_csv(path, "\t" if kind == ".tsv" else ","), wanted, target, path)
-    if kind == ".parquet":
-        return _table(_read_parquet(path), wanted, target, path)
-    if kind in (".jsonl", ".ndjson"):
-        return _table(_read_json_lines(path), wanted, target, path)
+    columns_by_name = read_table(path)
+    if columns_by_name is not None:
+        return _table(columns_by_name, wanted, target, path)
     raise ValueError(f"--data: expected {KINDS}, found {path}")
 
 
 def _is_hugging_face(folder: Path) -> bool:
     return (folder / "dataset_info.json").exists() or (folder / "state.json").exists()
-
-
-def _package(name: str, message: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(message) from error
 
 
 def _by_name(columns: dict[str, Any], wanted: Wanted, target: str | None, path: Path) -> dict[str, Array]:
@@ -182,6 +170,7 @@ def _target_of(names: list[str], wanted: Wanted, target: str | None, path: Path)
 
 def _targets(values: Any, name: str, wanted: Wanted, path: Path) -> Array:
     """Return the values of a target: classes by their number, and each value in the shape that the model takes."""
+    check_values(values, name, path)
     array = np.asarray(values)
     if wanted.has_classes and array.dtype.kind in "US" and not _is_numeric(array):
         array = np.array(wanted.numbers_of([str(value) for value in array.ravel()], path)).reshape(
@@ -199,60 +188,24 @@ def _targets(values: Any, name: str, wanted: Wanted, path: Path) -> Array:
 def _is_numeric(array: Array) -> bool:
     try:
         array.astype(np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return True
 
 
-def _read_csv(path: Path, separator: str) -> dict[str, list[Any]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.reader(file, delimiter=separator)
-        heading = next(reader, [])
-        rows = [row for row in reader if row]
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(heading):
-            raise ValueError(
-                f"--data: {path} line {number}: expected {len(heading)} values, found {len(row)}"
-            )
-    return {name: [row[i] for row in rows] for i, name in enumerate(heading)}
-
-
-def _read_parquet(path: Path) -> dict[str, list[Any]]:
-    parquet = _package("pyarrow.parquet", "reading Parquet needs pyarrow: pip install pyarrow")
-    columns: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
-    return columns
-
-
-def _read_json_lines(path: Path) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {}
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"--data: {path} line {number}: expected a JSON object: {error}") from error
-            if not isinstance(row, dict) or (columns and row.keys() != columns.keys()):
-                raise ValueError(
-                    f"--data: {path} line {number}: expected an object with {', '.join(columns) or 'names'}, "
-                    f"found {line.strip()[:60]}"
-                )
-            for name, value in row.items():
-                columns.setdefault(name, []).append(value)
-    return columns
-
-
 def _numbers(values: list[Any], name: str, path: Path) -> Array:
+    check_values(values, name, path)
     try:
         array = np.array(values)
-    except ValueError as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise ValueError(f"--data: {path}, column {name}: expected rows of one shape: {error}") from error
     if array.dtype.kind in "US" and _is_numeric(array):
         array = array.astype(np.float64)
     if array.dtype.kind not in "biuf":
-        found = next((value for value in values if not _is_numeric(np.array(value))), values[0])
-        raise ValueError(f"--data: {path}, column {name}: expected numbers, found {found!r:.60}")
+        row = next((number for number, value in enumerate(values) if not _is_numeric(np.array(value))), 0)
+        raise ValueError(
+            f"--data: {path}, column {name}: expected numbers, found {values[row]!r:.60} in row {row} of the data"
+        )
     if array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.round(array)).all():
         return array.astype(np.int64)  # class indices; features are converted to the model's type
     return array
@@ -326,16 +279,20 @@ def _images_of(path: Path, wanted: Wanted) -> list[tuple[Path, str]]:
 
 
 def _folder_of_images(path: Path, wanted: Wanted) -> dict[str, Array]:
-    opener = _package("PIL.Image", "reading images needs Pillow: pip install pillow")
+    opener = package("PIL.Image", "reading images needs Pillow: pip install pillow")
     files = _images_of(path, wanted)
 
     def opened() -> Iterator[Any]:
         for file, _ in files:
-            try:
-                with opener.open(file) as image:
-                    yield image
-            except OSError as error:
-                raise ValueError(f"--data: {file} is not an image: {error}") from error
+            with (
+                open_file(file, "--data") as opened,
+                explained(file, "--data", "an image"),
+                warnings.catch_warnings(),
+            ):
+                warnings.simplefilter("error", opener.DecompressionBombWarning)  # of 90 million pixels
+                image = opener.open(opened)
+                image.load()
+            yield image
 
     found = {wanted.features[0]: _pixels(opened(), len(files), wanted)}
     if wanted.target is not None:
@@ -362,7 +319,7 @@ def _pixels(images: Iterable[Any], count: int, wanted: Wanted) -> Array:
 
 
 def _hugging_face(path: Path, wanted: Wanted, target: str | None) -> Any:
-    datasets = _package("datasets", "reading a Hugging Face dataset needs datasets: pip install datasets")
+    datasets = package("datasets", "reading a Hugging Face dataset needs datasets: pip install datasets")
     found = datasets.load_from_disk(str(path))
     if hasattr(found, "keys"):
         raise ValueError(
@@ -383,10 +340,21 @@ def _hugging_face(path: Path, wanted: Wanted, target: str | None) -> Any:
     if not images or named != wanted.features:
         return found
     feature = wanted.features[0]
-    arrays = {feature: _pixels(found[feature], len(found), wanted)}
+    arrays = {feature: _pixels(_decoded(found[feature], path), len(found), wanted)}
     if wanted.target is not None and wanted.target in found.column_names:
         arrays[wanted.target] = np.array(found[wanted.target])
     return arrays
+
+
+def _decoded(images: Iterable[Any], path: Path) -> Iterator[Any]:
+    """Yield images, which a dataset decodes one by one."""
+    waiting = iter(images)
+    while True:
+        with explained(path, "--data", "images"):
+            image = next(waiting, None)
+        if image is None:
+            return
+        yield image
 
 
 def _numbered(found: Any, column: str, wanted: Wanted, path: Path, datasets: Any) -> Any:

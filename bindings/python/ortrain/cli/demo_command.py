@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._files.writing import replaced_file, write_file
 from ortrain.cli import app
 from ortrain.trainer import JSONLogger, ProgbarLogger, Trainer, plot
 
@@ -47,9 +47,12 @@ def command(out: Path, epochs: int, seed: int, json_output: bool) -> None:
     (train, test) = _digits()
     out.mkdir(parents=True, exist_ok=True)
     for name, (images, labels) in (("train", train), ("test", test)):
-        np.savez_compressed(out / f"{name}.npz", image=images, labels=labels)
+        with replaced_file(out / f"{name}.npz", "digits") as file:
+            np.savez_compressed(file, image=images, labels=labels)
     folder = out / "artifacts"
-    shutil.copytree(_DATA / "artifacts", folder, dirs_exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    for artifact in (_DATA / "artifacts").iterdir():
+        write_file(folder / artifact.name, "artifact", artifact.read_bytes())
     if not json_output:
         click.echo(f"{len(train[0])} digits to train on, {len(test[0])} held out; images of 8x8 pixels")
     # One thread: the steps of so small a network are too short to share.

@@ -12,8 +12,10 @@ from typing import Any
 import click
 import numpy as np
 
-from ortrain import OrtValue, __version__, get_build_info
+from ortrain import _ortrain
+from ortrain._ortrain import OrtValue, __version__
 from ortrain.cli import app
+from ortrain.library import get_build_info
 
 _PACKAGES = [
     "numpy",
@@ -83,8 +85,6 @@ def _self_test() -> str:
         from onnx import TensorProto, helper
     except ImportError:
         return "not run: it needs onnx"
-    from ortrain import _ortrain
-
     rng = np.random.default_rng(0)
     x = rng.standard_normal((64, 48), dtype=np.float32)
     w = rng.standard_normal((48, 32), dtype=np.float32)

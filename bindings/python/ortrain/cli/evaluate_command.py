@@ -36,7 +36,10 @@ def command(
 ) -> None:
     """Compute loss and metrics of the artifacts in DIR on data."""
     trainer = Trainer(
-        folder, metrics=metrics, checkpoint=running.chosen_checkpoint(folder, checkpoint), threads=threads
+        running.artifacts_folder(folder),
+        metrics=metrics,
+        checkpoint=running.chosen_checkpoint(folder, checkpoint),
+        threads=threads,
     )
     found = trainer.evaluate(running.load_all(data, trainer, target), batch_size=batch)
     if json_output:

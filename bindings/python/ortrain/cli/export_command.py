@@ -34,7 +34,9 @@ def command(
 ) -> None:
     """Write the trained model of DIR for inference to MODEL."""
     read = running.chosen_checkpoint(folder, checkpoint)
-    trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read, threads=threads)
+    trainer = Trainer(
+        running.artifacts_folder(folder), outputs=list(outputs) or None, checkpoint=read, threads=threads
+    )
     trainer.export(model)
     if json_output:
         app.print_json({"model": model, "checkpoint": read, "outputs": trainer.outputs})

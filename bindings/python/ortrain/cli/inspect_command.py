@@ -24,7 +24,7 @@ from ortrain.cli import app, checkpoints
 def command(file: Path, json_output: bool) -> None:
     """Describe a model, a folder of artifacts or a checkpoint.
 
-    Of a checkpoint: each parameter with its norm, and whether it trains. Of a model: inputs, outputs and operators. Of
+    For a checkpoint: each parameter with its norm, and whether it is trained. For a model: inputs, outputs and operators. For
     artifacts: both, and the memory that training keeps from step to step.
     """
     found: dict[str, Any] = {}

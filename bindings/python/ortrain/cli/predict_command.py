@@ -8,6 +8,7 @@ from typing import Any
 import click
 import numpy as np
 
+from ortrain._files.writing import replaced_file
 from ortrain.cli import app, running
 from ortrain.cli.datasets import Wanted, files_of_rows, load
 from ortrain.trainer import Trainer
@@ -45,7 +46,7 @@ def command(
     For a folder of images, the name of the file comes first.
     """
     trainer = Trainer(
-        folder,
+        running.artifacts_folder(folder),
         outputs=list(outputs) or None,
         checkpoint=running.chosen_checkpoint(folder, checkpoint),
         threads=threads,
@@ -54,7 +55,11 @@ def command(
     every = running.wanted_of(trainer)
     shapes = [every.shapes[every.names.index(name)] for name in known]
     without_target = Wanted(known, shapes, has_target=False, classes=every.classes)
-    rows = load(data, without_target) if target is None else running.load_all(data, trainer, target)
+    rows = (
+        running.scaled(load(data, without_target), trainer)
+        if target is None
+        else running.load_all(data, trainer, target)
+    )
     found = trainer.predict(rows, batch_size=batch)
     several = found if isinstance(found, tuple) else (found,)
     read = _classes_of(several[0], trainer.classes)
@@ -72,13 +77,16 @@ def command(
     if out is None:
         return
     if out.suffix == ".npz":
-        np.savez(out, **dict(zip(trainer.outputs, several, strict=True)))
+        with replaced_file(out, "arrays") as file:
+            np.savez(file, **dict(zip(trainer.outputs, several, strict=True)))
     elif len(several) > 1:
         raise ValueError(f"--out: expected an NPZ file for {len(several)} outputs, found {out}")
     elif out.suffix == ".csv":
-        np.savetxt(out, found.reshape(len(found), -1), delimiter=",", fmt="%.9g")
+        with replaced_file(out, "table") as file:
+            np.savetxt(file, found.reshape(len(found), -1), delimiter=",", fmt="%.9g")
     elif out.suffix == ".npy":
-        np.save(out, found)
+        with replaced_file(out, "array") as file:
+            np.save(file, found)
     else:
         raise ValueError(f"--out: expected an NPY, NPZ or CSV file, found {out}")
     click.echo(f"wrote {out}", err=True)

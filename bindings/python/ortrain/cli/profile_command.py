@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from ortrain import profiling
+from ortrain._files.reading import read_npz
+from ortrain._files.writing import write_file
 from ortrain.cli import app
 
 COUNT = click.IntRange(min=1)
@@ -73,14 +75,14 @@ def command(
 ) -> int:
     """Show where the time of a training step goes.
 
-    Some steps of the artifacts in DIR are run, on random data unless --inputs is given. Nothing in DIR is changed.
+    The command runs some steps of the artifacts in DIR, on random data unless --inputs is given. It changes nothing in DIR.
     """
     if not json_output:
         return profiling.profile(folder, steps, batch, inputs, by_node, limit, trace, threads, config)
-    given = profiling.read_arrays(inputs) if inputs is not None else {}
+    given = read_npz(inputs, "--inputs") if inputs is not None else {}
     recorded = profiling.record(folder, steps, batch, given, threads, config)
     if trace is not None:
-        trace.write_text(json.dumps(recorded), encoding="utf-8")
+        write_file(trace, "trace", json.dumps(recorded))
     rows, total = profiling.summarize(recorded, by_node)
     app.print_json({"milliseconds": total, "rows": [vars(row) for row in (rows[:limit] if limit else rows)]})
     return app.OK

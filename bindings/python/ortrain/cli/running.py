@@ -1,4 +1,4 @@
-"""What the commands that run a model share: their options, the trainer and its data."""
+"""The code that commands which run a model share: their options, the trainer and its data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from ortrain.cli.datasets import KINDS, Wanted, load
 from ortrain.trainer import Trainer
@@ -61,9 +62,54 @@ def wanted_of(trainer: Trainer) -> Wanted:
     )
 
 
+def artifacts_folder(path: Path) -> Path:
+    """Return a folder of artifacts that a user named.
+
+    Raises
+    ------
+    ValueError
+        When it is a file, such as the model itself.
+    FileNotFoundError
+        When there is nothing.
+    """
+    if path.is_file():
+        raise ValueError(
+            f"DIR: expected a folder of training artifacts, found the file {path}; `ortrain artifacts {path} --loss LOSS` "
+            "creates artifacts from a model, in ./artifacts"
+        )
+    if not path.exists():
+        raise FileNotFoundError(f"DIR: there is no folder {path}")
+    return path
+
+
+def scaled(rows: Any, trainer: Trainer) -> Any:
+    """Return data whose pixels, bytes of images, are numbers from 0 to 1, as those of image files.
+
+    Bytes that are not of images are taken as they are. Both is said.
+    """
+    if not isinstance(rows, dict):
+        return rows
+    found = dict(rows)
+    for form in trainer.inputs.forms:
+        array = found.get(form.name)
+        if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
+            continue
+        if form.dtype is None or form.dtype.kind != "f" or not array.size or array.max() <= 1:
+            continue
+        is_image = array.ndim > 2
+        found[form.name] = array.astype(np.float32) / np.float32(255 if is_image else 1)
+        done = (
+            "divided by 255, as those of image files"
+            if is_image
+            else f"taken as they are, up to {array.max()}"
+        )
+        click.echo(f"ortrain: the bytes of {form.name} are {done}", err=True)
+    return found
+
+
 def load_all(path: Path, trainer: Trainer, target: str | None) -> Any:
     """Read data for train or eval steps. The trainer learns the names of the classes if it does not know them yet."""
     wanted = wanted_of(trainer)
     rows = load(path, wanted, target)
     trainer.classes = wanted.classes
-    return rows
+    return scaled(rows, trainer)

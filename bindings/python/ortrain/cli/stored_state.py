@@ -1,7 +1,7 @@
-"""Checkpoints as data: what the file of onnxruntime 1.17 and newer holds, and the folder of 1.14 and 1.15.
+"""Checkpoints as data: the contents of the file of onnxruntime 1.17 and newer, and of the folder of 1.14 and 1.15.
 
 The folder has files with the ending ``.pbseq``, each a number of ONNX tensors and then the tensors, every one with its
-length in front. Tensors go from one form into the other with their bytes as they are, whatever their type is.
+length in front. Tensors of any type are converted from one form to the other without a change of their bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ortrain._files.reading import explained, open_file
+from ortrain._files.writing import write_files
 from ortrain.api import CheckpointState
 
 _TENSORS, _PROPERTIES = "_tensors.pbseq", "_properties.pbseq"
@@ -38,7 +40,7 @@ class Group:
 
 @dataclass
 class StoredState:
-    """What a checkpoint holds."""
+    """The contents of a checkpoint."""
 
     trained: dict[str, Tensor] = field(default_factory=dict)
     frozen: dict[str, Tensor] = field(default_factory=dict)
@@ -87,7 +89,8 @@ def _as_varint(value: int) -> bytes:
 
 def _read_tensors(path: Path) -> Iterator[Any]:
     onnx = _onnx()
-    data = path.read_bytes()
+    with open_file(path, "checkpoint") as file:
+        data = file.read()
     count, at = _varint(data, 0, path)
     for number in range(1, count + 1):
         length, at = _varint(data, at, path)
@@ -98,9 +101,17 @@ def _read_tensors(path: Path) -> Iterator[Any]:
         tensor = onnx.TensorProto()
         try:
             tensor.ParseFromString(data[at : at + length])
+            if isinstance(tensor.name, bytes):  # as some versions of protobuf give it
+                raise ValueError("its name is not UTF-8")
+            if "\0" in tensor.name:
+                raise ValueError("its name has a zero")
         except Exception as error:  # an exception of protobuf, whose class depends on its version
             raise ValueError(f"{path}: tensor {number} of {count} is not an ONNX tensor: {error}") from error
         at += length
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise ValueError(
+                f"{path}: expected tensors in the file itself, found {tensor.name!r} in another file"
+            )
         yield tensor
     if at != len(data):
         raise ValueError(
@@ -108,19 +119,25 @@ def _read_tensors(path: Path) -> Iterator[Any]:
         )
 
 
-def _write_tensors(path: Path, tensors: list[Any]) -> None:
+def _as_sequence(tensors: list[Any]) -> bytes:
     parts = [_as_varint(len(tensors))]
     for tensor in tensors:
         data = tensor.SerializeToString()
         parts += [_as_varint(len(data)), data]
-    path.write_bytes(b"".join(parts))
+    return b"".join(parts)
 
 
 def _tensors_of(path: Path) -> dict[str, Tensor]:
     found = {}
     for tensor in _read_tensors(path):
-        if not tensor.HasField("raw_data"):
-            tensor = _onnx().numpy_helper.from_array(_onnx().numpy_helper.to_array(tensor), tensor.name)
+        with explained(
+            f"{tensor.name!r} in {path}", "checkpoint", "a tensor with the data that its shape needs"
+        ):
+            if any(extent < 0 for extent in tensor.dims):
+                raise ValueError(f"its shape is {list(tensor.dims)}")
+            array = _onnx().numpy_helper.to_array(tensor)
+            if not tensor.HasField("raw_data"):
+                tensor = _onnx().numpy_helper.from_array(array, tensor.name)
         found[tensor.name] = Tensor(tensor.data_type, list(tensor.dims), tensor.raw_data)
     return found
 
@@ -128,11 +145,21 @@ def _tensors_of(path: Path) -> dict[str, Tensor]:
 def _properties_of(path: Path) -> dict[str, int | float | str]:
     found: dict[str, int | float | str] = {}
     for tensor in _read_tensors(path):
-        if tensor.string_data:
-            found[tensor.name] = tensor.string_data[0].decode()
-        else:
-            found[tensor.name] = _onnx().numpy_helper.to_array(tensor).item()
+        with explained(f"{tensor.name!r} in {path}", "checkpoint", "a property, one number or text"):
+            if tensor.string_data:
+                found[tensor.name] = tensor.string_data[0].decode()
+            else:
+                found[tensor.name] = _number(_onnx().numpy_helper.to_array(tensor).item())
     return found
+
+
+def _number(value: Any) -> int | float:
+    """Return a number that a checkpoint can hold."""
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return int(value)  # 0 and 1 for a boolean
+    raise ValueError(f"expected a number of 64 bits, found {value!r:.40}")
 
 
 def read_folder(folder: Path) -> StoredState:
@@ -153,9 +180,10 @@ def read_folder(folder: Path) -> StoredState:
             missing = [key for key in (_STEP, _RATE) if key not in values]
             if missing:
                 raise ValueError(
-                    f"{folder / name}: expected {' and '.join(missing)}, found {', '.join(values)}"
+                    f"{folder / name}: expected {' and '.join(missing)}, found {', '.join(map(repr, values))}"
                 )
-            state.groups[group] = Group(int(values[_STEP]), float(values[_RATE]))
+            with explained(folder / name, "checkpoint", "a number of steps and a learning rate"):
+                state.groups[group] = Group(int(values[_STEP]), float(values[_RATE]))
             prefixes[f"optim_{group}_"] = group
     for name in names:
         path = folder / name
@@ -201,23 +229,24 @@ def write_folder(state: StoredState, folder: Path) -> None:
             made.append(tensor)
         return made
 
-    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, list[Any]] = {}
     for name, entries in (("paramtrain", state.trained), ("paramfrozen", state.frozen)):
         if entries:
-            _write_tensors(folder / f"{name}{_TENSORS}", tensors(entries))
+            files[f"{name}{_TENSORS}"] = tensors(entries)
     for group_name, group in state.groups.items():
         moments: dict[str, dict[str, Tensor]] = {}
         for parameter, found in group.states.items():
             for moment, tensor in found.items():
                 moments.setdefault(moment, {})[parameter] = tensor
         for moment, entries in moments.items():
-            _write_tensors(folder / f"optim_{group_name}_{moment}{_TENSORS}", tensors(entries))
-        _write_tensors(
-            folder / f"optim_{group_name}{_PROPERTIES}",
-            properties({_STEP: group.step, _RATE: group.learning_rate}),
+            files[f"optim_{group_name}_{moment}{_TENSORS}"] = tensors(entries)
+        files[f"optim_{group_name}{_PROPERTIES}"] = properties(
+            {_STEP: group.step, _RATE: group.learning_rate}
         )
     if state.properties:
-        _write_tensors(folder / f"custom{_PROPERTIES}", properties(state.properties))
+        files[f"custom{_PROPERTIES}"] = properties(state.properties)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_files({folder / name: _as_sequence(made) for name, made in files.items()}, "checkpoint")
 
 
 # ---- the file (docs/checkpoint-format.md) ----
@@ -293,7 +322,8 @@ def read_file(path: Path) -> StoredState:
     """
     CheckpointState.load_checkpoint(path)  # checks the file before anything here follows its offsets
     flatbuffers = _flatbuffers()
-    data = path.read_bytes()
+    with open_file(path, "checkpoint") as file:
+        data = file.read()
     root = _Table(flatbuffers.table.Table(data, int.from_bytes(data[:4], "little")))
     state = StoredState()
     module = root.table(1)
@@ -318,8 +348,14 @@ def read_file(path: Path) -> StoredState:
     return state
 
 
-def write_file(state: StoredState, path: Path) -> None:
-    """Write a checkpoint of 1.17 and newer."""
+def as_file(state: StoredState) -> bytes:
+    """Return a checkpoint as a file of 1.17 and newer has it, after the library has loaded it.
+
+    Raises
+    ------
+    OrtrainError
+        When it is not valid.
+    """
     builder = _flatbuffers().Builder(1024)
 
     def table(size: int, *fields: Callable[[], None]) -> int:
@@ -400,5 +436,6 @@ def write_file(state: StoredState, path: Path) -> None:
         offset(3, bag),
     )
     builder.Finish(root, b"ODTC")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(builder.Output())
+    content = bytes(builder.Output())
+    CheckpointState.load_checkpoint_from_buffer(content)
+    return content

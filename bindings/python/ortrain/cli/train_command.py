@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 import types
@@ -11,6 +10,7 @@ from typing import Any
 
 import click
 
+from ortrain._files.reading import open_file, parse_json
 from ortrain.cli import app, running
 from ortrain.trainer import (
     Callback,
@@ -41,25 +41,31 @@ from ortrain.trainer import (
 @click.option(
     "--lr",
     type=click.FloatRange(min=0, min_open=True),
-    help="learning rate (default that of the optimizer model)",
+    help="learning rate (default: the rate in the optimizer model)",
 )
 @click.option(
     "--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant", show_default=True
 )
 @click.option(
-    "--warmup", type=click.IntRange(min=0), default=0, help="optimizer steps in which the rate goes up from 0"
+    "--warmup", type=click.IntRange(min=0), default=0, help="optimizer steps in which the rate rises from 0"
 )
 @click.option("--accumulate", type=running.COUNT, default=1, help="batches per optimizer step (default 1)")
-@click.option("--shuffle/--no-shuffle", default=True, show_default=True, help="a new order of rows per epoch")
+@click.option(
+    "--shuffle/--no-shuffle", default=True, show_default=True, help="a new order of the rows in each epoch"
+)
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of order and dropout"
 )
 @click.option(
     "--metric", "metrics", multiple=True, help="accuracy, top<k>, f1, mae, perplexity; may be repeated"
 )
-@click.option("--patience", type=running.COUNT, help="end after so many epochs without an improvement")
+@click.option("--patience", type=running.COUNT, help="stop after this many epochs without an improvement")
 @click.option(
-    "--keep", type=running.COUNT, default=3, show_default=True, help="checkpoints of epochs to keep, the best"
+    "--keep",
+    type=running.COUNT,
+    default=3,
+    show_default=True,
+    help="number of checkpoints to keep, the best ones",
 )
 @click.option(
     "--out",
@@ -73,8 +79,13 @@ from ortrain.trainer import (
     show_default=True,
     help="misread rows of each validation to keep in the log, with their inputs",
 )
-@click.option("--tensorboard", is_flag=True, help="write event files into that folder too")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="CHECKPOINT", help="go on with a run")
+@click.option("--tensorboard", is_flag=True, help="also write event files of TensorBoard into that folder")
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="CHECKPOINT",
+    help="continue the run that saved this checkpoint",
+)
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
 @app.as_json
 def command(
@@ -109,7 +120,7 @@ def command(
     """
     out = out or folder / "runs"
     trainer = Trainer(
-        folder,
+        running.artifacts_folder(folder),
         learning_rate=lr,
         schedule=schedule,
         warmup=warmup,
@@ -126,16 +137,7 @@ def command(
         if held_out is None:
             held_out = running.load_all(Path(validation), trainer, target)
     monitor = "loss" if held_out is None else "val_loss"
-    callbacks: list[Callback] = [
-        CSVLogger(out / "log.csv"),
-        JSONLogger(out / "log.jsonl", samples=samples),
-        ModelCheckpoint(out / "epoch-{epoch}.ckpt", monitor=monitor, keep=keep),
-        ProgbarLogger(),
-    ]
-    if patience is not None:
-        callbacks.append(EarlyStopping(monitor, patience=patience))
-    if tensorboard:
-        callbacks.append(TensorBoard(out / "tensorboard"))
+    callbacks = _callbacks(out, monitor, keep, samples, patience, tensorboard)
     if resume is None:
         _keep_log(out / "log.jsonl")
     interrupted = False
@@ -164,7 +166,7 @@ def command(
         trainer.save(path)
         click.echo(
             f"ortrain: interrupted in epoch {trainer.epoch + 1}, saved {path}\n"
-            f"hint: go on with the same command and --resume {path}",
+            f"hint: continue with the same command and --resume {path}",
             err=True,
         )
         return app.INTERRUPTED
@@ -179,11 +181,28 @@ def command(
     return app.OK
 
 
+def _callbacks(
+    out: Path, monitor: str, keep: int, samples: int, patience: int | None, tensorboard: bool
+) -> list[Callback]:
+    """Return what logs the run, saves its checkpoints and may end it early."""
+    callbacks: list[Callback] = [
+        CSVLogger(out / "log.csv"),
+        JSONLogger(out / "log.jsonl", samples=samples),
+        ModelCheckpoint(out / "epoch-{epoch}.ckpt", monitor=monitor, keep=keep),
+        ProgbarLogger(),
+    ]
+    if patience is not None:
+        callbacks.append(EarlyStopping(monitor, patience=patience))
+    if tensorboard:
+        callbacks.append(TensorBoard(out / "tensorboard"))
+    return callbacks
+
+
 def _keep_log(path: Path) -> None:
     """Rename the log of an earlier run after the time at which it began, so that the dashboard shows both."""
     try:
-        with path.open(encoding="utf-8") as file:
-            began = time.localtime(json.loads(file.readline())["time"])
+        with open_file(path, "log") as file:
+            began = time.localtime(parse_json(file.readline())["time"])
     except (OSError, ValueError, TypeError, LookupError, OverflowError):
         return  # there is none, or it is no log
     name = f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S', began)}"

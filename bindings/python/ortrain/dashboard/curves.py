@@ -1,7 +1,8 @@
-"""Curves: what a chart shows of a series, smoothed and with no more points than it has pixels."""
+"""Curves: a series as a chart shows it, smoothed and with no more points than the chart has pixels."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,10 @@ def smooth(values: Floats, weight: float) -> Floats:
     weight : float
         What remains of the average at each point, from 0 up to 1.
     """
+    parts = _parts(weight)
     blocks = np.zeros((-(-len(values) // _BLOCK), _BLOCK))
     blocks.ravel()[: len(values)] = values
-    # What each value of a block adds to each later average of the block.
-    powers = np.arange(_BLOCK)[None] - np.arange(_BLOCK)[:, None]
-    sums = blocks @ np.where(powers >= 0, (1 - weight) * weight ** np.maximum(powers, 0.0), 0.0)
+    sums = blocks @ parts
     before = 0.0
     for row in sums:
         row += before * weight ** np.arange(1, _BLOCK + 1)
@@ -36,6 +36,13 @@ def smooth(values: Floats, weight: float) -> Floats:
     averages = sums.ravel()[: len(values)]
     corrected: Floats = averages / (1 - weight ** np.arange(1, len(averages) + 1))
     return corrected
+
+
+@lru_cache(maxsize=8)
+def _parts(weight: float) -> Floats:
+    """Return what each value of a block adds to each later average of the block."""
+    powers = np.arange(_BLOCK)[None] - np.arange(_BLOCK)[:, None]
+    return np.where(powers >= 0, (1 - weight) * weight ** np.maximum(powers, 0.0), 0.0)
 
 
 def thin(x: Floats, y: Floats, points: int) -> npt.NDArray[np.int64]:
@@ -62,7 +69,7 @@ def thin(x: Floats, y: Floats, points: int) -> npt.NDArray[np.int64]:
 def curve(
     series: Series, axis: str, low: float | None, high: float | None, points: int, weight: float
 ) -> dict[str, Any]:
-    """Return what a chart shows of a series.
+    """Return a series as a chart shows it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The parts of a log that are read when they are shown. What a line has of the wrong type is left out."""
+"""The parts of a log that are read when they are shown. Values of the wrong type are left out."""
 
 from __future__ import annotations
 

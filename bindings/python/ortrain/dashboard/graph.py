@@ -84,7 +84,7 @@ class Graph:
         return leaves
 
     def picture(self, opened: Iterable[str] | None = None) -> dict[str, Any]:
-        """Return what is drawn: boxes and lines with their places.
+        """Return the picture: boxes and lines with their places.
 
         Parameters
         ----------

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import stat
+import threading
 import time
 from array import array
 from dataclasses import dataclass, field
@@ -19,11 +20,15 @@ DETAILS = ("model", "layers", "profile", "samples", "confusion")
 
 _PLACE = ("event", "step", "epoch", "elapsed")
 _CHUNK = 1 << 20
-_LONGEST_LINE = 32 << 20
+_LONGEST_LINE = 16 << 20
+_MOST_OBJECTS = 500_000  # lists and objects of a line; ten million of them take half a minute to parse
 _SEARCHED = 1 << 20  # bytes of a file in which a run has to begin
 _REMEMBERED = 1024  # bytes before the end of what was read, by which a file is recognized
 _MOST_SERIES = 1000
+_MOST_VALUES = 1 << 23  # of all series together: 200 MB
+_MOST_PLACES = 5000  # of each kind of detail
 _MOST_PROBLEMS = 20
+_LINES_AT_ONCE = 500  # while nothing else can look at the log: 5 ms
 _SECONDS_WITHOUT_LINES = 60.0  # after which a run without an end has probably been killed
 
 
@@ -41,16 +46,25 @@ class Series:
     elapsed: array[float] = field(default_factory=lambda: array("d"))
     value: array[float] = field(default_factory=lambda: array("d"))
 
-    def add(self, step: float, elapsed: float, value: float) -> None:
-        """Add a point; one of the same step takes the place of the last."""
+    def add(self, step: float, elapsed: float, value: float) -> bool:
+        """Add a point; one of the same step replaces the last. Return whether there is one more."""
         if self.step and step <= self.step[-1]:
-            if step < self.step[-1]:
-                return  # lines that were copied twice
-            self.elapsed[-1], self.value[-1] = elapsed, value
-            return
+            if step == self.step[-1]:  # lower ones are in lines that were copied twice
+                self.elapsed[-1], self.value[-1] = elapsed, value
+            return False
         self.step.append(step)
         self.elapsed.append(elapsed)
         self.value.append(value)
+        return True
+
+    def thin(self) -> None:
+        """Remove every second point, but not the last."""
+        for values in (self.step, self.elapsed, self.value):
+            del values[-2::-2]
+
+    def copy(self) -> Series:
+        """Return the points of this moment."""
+        return Series(self.step[:], self.elapsed[:], self.value[:])
 
 
 @dataclass(frozen=True)
@@ -64,9 +78,12 @@ class Place:
 
 
 class Log:
-    """The log of a run, of which `refresh` reads what was appended.
+    """The log of a run; `refresh` reads the lines that were appended.
 
     A last line without its end is left until it is complete. Lines that make no sense are counted and named in ``problems``.
+    One thread reads; others that look at the log hold ``lock``, which reading holds for some milliseconds at a time.
+
+    Memory is bounded: beyond 8 million values, or 5,000 details of one kind, every second one is dropped.
 
     Parameters
     ----------
@@ -87,16 +104,20 @@ class Log:
         The first lines that could not be read, with what is wrong.
     bad_lines : int
         How many there are.
+    lock : threading.Lock
+        Held while any of these changes.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lock = threading.Lock()
         self._forget()
 
     def _forget(self) -> None:
         self.begin: dict[str, Any] = {}
         self.end: dict[str, Any] = {}
         self.series: dict[str, Series] = {}
+        self._values = 0  # of all series
         self.details: dict[str, list[Place]] = {kind: [] for kind in DETAILS}
         self.problems: list[tuple[int, str]] = []
         self.bad_lines = 0
@@ -106,6 +127,7 @@ class Log:
         self.step = self.epoch = 0
         self.elapsed = 0.0
         self._last_bytes = b""
+        self._validations: list[tuple[int, int]] | None = []
         self._skipping = False
         self._at_end = True
 
@@ -145,12 +167,14 @@ class Log:
         deadline = time.monotonic() + seconds
         with open_file(self.path) as file:
             status = os.fstat(file.fileno())
-            if self.read and not self._is_continued(file, status.st_size):
-                self._forget()
-            unchanged = (self.size, self.changed) == (status.st_size, status.st_mtime) and self.lines
-            self.size, self.changed = status.st_size, status.st_mtime
-            self._at_end = True
-            if (unchanged and self.read == self.size) or (not self.begin and self.read > _SEARCHED):
+            continued = not self.read or self._is_continued(file, status.st_size)
+            with self.lock:
+                if not continued:
+                    self._forget()
+                unchanged = self._at_end and (self.size, self.changed) == (status.st_size, status.st_mtime)
+                self.size, self.changed = status.st_size, status.st_mtime
+                self._at_end = True
+            if unchanged or (not self.begin and self.read > _SEARCHED):
                 return False
             file.seek(self.read)
             before = self.lines
@@ -165,20 +189,39 @@ class Log:
         return file.read(len(self._last_bytes)) == self._last_bytes
 
     def _read_lines(self, file: BinaryIO, deadline: float) -> None:
-        rest = b""
+        begun: list[bytes] = []  # parts of a line whose end has not been read
+        length = 0  # of them together
+        first = self.read
         while chunk := file.read(_CHUNK):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                self._take(line)
+            *lines, rest = chunk.split(b"\n")
             if lines:
-                self._last_bytes = (self._last_bytes + b"\n".join(lines) + b"\n")[-_REMEMBERED:]
-            if len(rest) > _LONGEST_LINE:  # no line of a log; what follows up to its end is not read either
-                self.read += len(rest)
-                self._last_bytes = rest[-_REMEMBERED:]
-                rest, self._skipping = b"", True
-            if time.monotonic() > deadline or (not self.begin and self.read > _SEARCHED):
+                lines[0] = b"".join([*begun, lines[0]])
+                begun, length = [], 0
+                self._take_all(lines)
+                self._remember(b"\n".join(lines) + b"\n")
+            begun.append(rest)
+            length += len(rest)
+            if (
+                self._skipping or length > _LONGEST_LINE
+            ):  # no line of a log; the rest of it is not read either
+                self._remember(b"".join(begun))
+                self.read += length
+                begun, length, self._skipping = [], 0, True
+            late = (
+                time.monotonic() > deadline and self.read > first
+            )  # a long line would never be complete otherwise
+            if late or (not self.begin and self.read > _SEARCHED):
                 self._at_end = len(chunk) < _CHUNK
                 return
+
+    def _remember(self, data: bytes) -> None:
+        self._last_bytes = (self._last_bytes + data)[-_REMEMBERED:]
+
+    def _take_all(self, lines: list[bytes]) -> None:
+        for start in range(0, len(lines), _LINES_AT_ONCE):
+            with self.lock:
+                for line in lines[start : start + _LINES_AT_ONCE]:
+                    self._take(line)
 
     def _take(self, line: bytes) -> None:
         offset = self.read
@@ -190,11 +233,20 @@ class Log:
             return
         if not line.strip():
             return
+        if line.count(b"[") + line.count(b"{") > _MOST_OBJECTS:
+            self._complain(f"it has more than {_MOST_OBJECTS} lists and objects")
+            return
         try:
             entry = json.loads(line)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, MemoryError):
             self._complain("it is not JSON")
             return
+        try:
+            self._take_entry(entry, offset, len(line))
+        except Exception as error:  # whatever a line has, the others are read
+            self._complain(f"it cannot be read: {type(error).__name__}: {error}"[:200])
+
+    def _take_entry(self, entry: Any, offset: int, length: int) -> None:
         if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
             self._complain("it is no object with an event")
             return
@@ -218,7 +270,7 @@ class Log:
         elif event in ("step", "epoch"):
             self._add(event, step, {key: value for key, value in entry.items() if key not in _PLACE})
         elif event in self.details:
-            self.details[event].append(Place(step, epoch, offset, len(line)))
+            self._keep(event, Place(step, epoch, offset, length))
             if event == "layers":
                 self._add(event, step, {key: value for key, value in entry.items() if key.endswith("_norm")})
         # Other events are those of a later version.
@@ -228,6 +280,13 @@ class Log:
         if version != FORMAT:
             self._complain(f"its format is {version!r:.40}; this version of ortrain knows {FORMAT}")
         self.begin, self.end = entry, {}
+
+    def _keep(self, kind: str, place: Place) -> None:
+        places = self.details[kind]
+        places.append(place)
+        if len(places) > _MOST_PLACES:
+            self.details[kind] = places[::-2][::-1]  # with the last one
+        self._validations = None
 
     def _add(self, event: str, step: int, values: dict[str, Any]) -> None:
         for name, given in values.items():
@@ -239,7 +298,11 @@ class Log:
                 if len(self.series) >= _MOST_SERIES:
                     continue
                 self.series[key] = Series()
-            self.series[key].add(step, self.elapsed, value)
+            self._values += self.series[key].add(step, self.elapsed, value)
+        if self._values > _MOST_VALUES:
+            for series in self.series.values():
+                series.thin()
+            self._values = sum(len(series.step) for series in self.series.values())
 
     def _complain(self, problem: str) -> None:
         self.bad_lines += 1
@@ -254,9 +317,10 @@ class Log:
     @property
     def validations(self) -> list[tuple[int, int]]:
         """Step and epoch of each validation that something is known of besides its numbers."""
-        return sorted(
-            {(place.step, place.epoch) for kind in ("samples", "confusion") for place in self.details[kind]}
-        )
+        if self._validations is None:
+            places = [*self.details["samples"], *self.details["confusion"]]
+            self._validations = sorted({(place.step, place.epoch) for place in places})
+        return self._validations
 
     def detail(self, place: Place) -> dict[str, Any]:
         """Read a detail again; an empty one if the file has changed since."""
@@ -264,7 +328,7 @@ class Log:
             with open_file(self.path) as file:
                 file.seek(place.offset)
                 entry = json.loads(file.read(place.length))
-        except (OSError, ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError, MemoryError):
             return {}
         return entry if isinstance(entry, dict) else {}
 
@@ -281,12 +345,12 @@ def open_file(path: Path) -> BinaryIO:
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(f"{path} is no file")
+        raise OSError("it is no regular file")
     return os.fdopen(handle, "rb")
 
 
 def number(value: Any) -> float | None:
-    """Return a value of a line as a number: NaN for null and what is not finite, None for what is no number."""
+    """Return a value of a line as a number: NaN for null and for numbers that are not finite, None for other values."""
     if value is None:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,17 @@ from ortrain.dashboard.logs import Log
 
 _MOST_FILES = 5000
 _SECONDS_BETWEEN_SEARCHES = 2.0
+_SECONDS_OF_READING = 2.0  # of a refresh
+_SECONDS_OF_ONE_LOG = 0.5
+_MOST_SETTINGS, _MOST_CHARACTERS = 200, 1000
+_DEEPEST = 4  # lists in lists of a setting that are shown
 
 
 class Runs:
-    """Finds the logs of runs below a folder and reads what is appended to them.
+    """Finds the logs of runs below a folder and reads lines as they are appended.
 
-    Folders whose name begins with a dot are left out, and so are links that lead out of the folder.
+    Folders whose name begins with a dot are left out, and so are links that lead out of the folder. Threads may ask at the same
+    time: one of them reads, the others get what has been read. Whatever is wrong with a file, the others are shown.
 
     Parameters
     ----------
@@ -30,56 +37,97 @@ class Runs:
     ----------
     folder : Path
         The folder, without links.
-    others : list of str
-        Files that could be logs by their name and are not shown, with the reason.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self.others: list[str] = []
         self._logs: dict[str, Log] = {}
+        self._reading = threading.Lock()
         self._next_search = 0.0
+        self._next_log = ""  # where reading goes on that ran out of time
         self._refused: list[str] = []
+        self._problems: dict[str, str] = {}
 
     def refresh(self) -> None:
-        """Look for new files, every few seconds at most, and read what was appended to the known ones."""
-        began = time.monotonic()
-        if began >= self._next_search:
-            self._search()
-            took = time.monotonic() - began
-            self._next_search = began + max(_SECONDS_BETWEEN_SEARCHES, 20 * took)
-        self.others = list(self._refused)
-        budget = time.monotonic() + 2.0
-        for name, log in sorted(self._logs.items()):
-            try:
-                self._inside(log.path)
-                log.refresh(max(0.05, min(0.5, budget - time.monotonic())))
-            except OSError as error:
-                self._logs.pop(name)
-                self.others.append(f"{name}: {error.strerror or error}")
-                continue
-            if log.is_other:
-                self.others.append(f"{name}: no run begins in it")
+        """Look for new files, every few seconds at most, and read what was appended to the known ones.
 
-    def _inside(self, path: Path) -> None:
-        real = path.resolve()
+        It returns after some seconds, also if there is more to read or another thread is reading.
+        """
+        if not self._reading.acquire(timeout=_SECONDS_OF_READING):
+            return
+        try:
+            began = time.monotonic()
+            if began >= self._next_search:
+                self._search()
+                took = time.monotonic() - began
+                self._next_search = began + max(_SECONDS_BETWEEN_SEARCHES, 20 * took)
+            self._read()
+        finally:
+            self._reading.release()
+
+    def _read(self) -> None:
+        """Read the logs in turn until the time is over, beginning with the one after the last one that was read."""
+        end = time.monotonic() + _SECONDS_OF_READING
+        names = sorted(self._logs)
+        later = [name for name in names if name >= self._next_log]
+        self._next_log = ""
+        for name in [*later, *names[: len(names) - len(later)]]:
+            left = end - time.monotonic()
+            if left <= 0:
+                self._next_log = name
+                return
+            self._read_one(name, min(_SECONDS_OF_ONE_LOG, left))
+
+    def _read_one(self, name: str, seconds: float) -> None:
+        log = self._logs[name]
+        self._problems.pop(name, None)
+        try:
+            self._real(log.path)
+            log.refresh(seconds)
+        except OSError as error:
+            self._leave_out(name, error.strerror or str(error))
+        except Exception as error:  # whatever is wrong with this file, the others are read
+            self._leave_out(name, f"{type(error).__name__}: {error}"[:200])
+        else:
+            if log.is_other:
+                self._problems[name] = "no run begins in it"
+
+    def _leave_out(self, name: str, why: str) -> None:
+        """Show a file as one that cannot be shown, until the next search finds it again."""
+        self._logs = {other: log for other, log in self._logs.items() if other != name}
+        self._problems[name] = why
+
+    def _real(self, path: Path) -> Path:
+        """Return a path without links.
+
+        Raises
+        ------
+        OSError
+            When it leads out of the folder or to itself.
+        """
+        try:
+            real = path.resolve()
+        except RuntimeError as error:  # before Python 3.13
+            raise OSError("a link that leads to itself") from error
         if not real.is_relative_to(self.folder):
             raise OSError("a link that leads out of the folder")
+        return real
 
     def _search(self) -> None:
         found: dict[str, Log] = {}
         self._refused = []
         for path in self._files():
             name = path.relative_to(self.folder).as_posix()
-            real = path.resolve()
-            if not real.is_relative_to(self.folder):
-                self._refused.append(f"{name}: a link that leads out of the folder")
+            try:
+                found[name] = self._logs.get(name) or Log(self._real(path))
+            except OSError as error:
+                self._refused.append(f"{name}: {error.strerror or error}")
                 continue
-            found[name] = self._logs.get(name) or Log(real)
             if len(found) == _MOST_FILES:
                 self._refused.append(f"more than {_MOST_FILES} files; the others are left out")
                 break
         self._logs = found
+        self._problems = {name: why for name, why in self._problems.items() if name in found}
 
     def _files(self) -> Iterator[Path]:
         for folder, folders, files in os.walk(self.folder):
@@ -92,12 +140,23 @@ class Runs:
         """Return the name and the log of each run, by its key."""
         return {key_of(name): (name, log) for name, log in sorted(self._logs.items()) if log.is_run}
 
+    @property
+    def others(self) -> list[str]:
+        """Files that could be logs by their name and are not shown, with the reason."""
+        return [*self._refused, *(f"{name}: {why}" for name, why in sorted(list(self._problems.items())))]
+
     def describe(self) -> list[dict[str, Any]]:
-        """Return what the list of runs shows of each."""
-        return [self._describe(key, name, log) for key, (name, log) in self.all().items()]
+        """Return the entries of the list of runs. Files that cannot be shown are in `others`."""
+        shown = []
+        for key, (name, log) in self.all().items():
+            try:
+                with log.lock:
+                    shown.append(self._describe(key, name, log))
+            except Exception as error:  # whatever a log says, the other runs are shown
+                self._problems[name] = f"{type(error).__name__}: {error}"[:200]
+        return shown
 
     def _describe(self, key: str, name: str, log: Log) -> dict[str, Any]:
-        settings = log.begin.get("settings")
         return {
             "key": key,
             "file": name,
@@ -114,7 +173,7 @@ class Runs:
             "parameters": log.begin.get("parameters")
             if isinstance(log.begin.get("parameters"), int)
             else None,
-            "settings": {str(k): _text(v) for k, v in settings.items()} if isinstance(settings, dict) else {},
+            "settings": _settings(log.begin.get("settings")),
             "series": sorted(log.series),
             "latest": {name: _finite(value) for name, value in log.latest.items()},
             "details": {kind: len(places) for kind, places in log.details.items()}
@@ -131,7 +190,7 @@ class Runs:
 
 
 def key_of(name: str) -> str:
-    """Return the key of a run: it stays the same, and says nothing of paths to whoever reads a link."""
+    """Return the key of a run: it never changes, and a link with it shows no path."""
     return hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
 
 
@@ -143,14 +202,24 @@ def _time(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e11 else None
 
 
-def _text(value: Any) -> str:
-    """Return a setting as it is shown."""
+def _settings(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {}
+    return {key[:_MOST_CHARACTERS]: _text(entry) for key, entry in islice(value.items(), _MOST_SETTINGS)}
+
+
+def _text(value: Any, depth: int = 0) -> str:
+    """Return a setting as it is shown: some entries of it, and some levels."""
+    if depth > _DEEPEST:
+        return "..."
     if isinstance(value, str):
-        return value[:1000]
+        return value[:_MOST_CHARACTERS]
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, (list, tuple)):
-        return ", ".join(_text(entry) for entry in value[:50]) or "none"
+        return ", ".join(_text(entry, depth + 1) for entry in value[:50]) or "none"
     if isinstance(value, dict):
-        return ", ".join(f"{key}={_text(entry)}" for key, entry in list(value.items())[:50]) or "none"
-    return repr(value)[:1000]
+        return (
+            ", ".join(f"{key}={_text(entry, depth + 1)}" for key, entry in list(value.items())[:50]) or "none"
+        )
+    return repr(value)[:_MOST_CHARACTERS]

@@ -1,10 +1,9 @@
-"""The server of the dashboard: static files of the package, and what is read from the logs, as JSON."""
+"""The server of the dashboard: static files of the package, and the contents of the logs as JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ortrain import __version__
+from ortrain._ortrain import __version__
 from ortrain.dashboard import curves, details
 from ortrain.dashboard.graph import Graph
 from ortrain.dashboard.logs import Log
@@ -56,7 +55,7 @@ class Server(ThreadingHTTPServer):
     folder : Path
         Where runs are looked for.
     port : int, default 0
-        The port; 0 for any that is free.
+        The port; 0 for any free port.
 
     Attributes
     ----------
@@ -77,7 +76,6 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: Path, port: int = 0) -> None:
         super().__init__((ADDRESS, port), _Handler)
         self.runs = Runs(folder)
-        self.lock = threading.Lock()  # of the runs
         self.url = f"http://{ADDRESS}:{self.server_port}/"
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
         self.files = _static_files()
@@ -88,36 +86,43 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def answer(self, path: str, query: Query) -> dict[str, Any]:
-        """Return what a path below ``/api`` says.
+        """Return the answer for a path below ``/api``.
 
         Raises
         ------
         Refusal
-            When there is no such path or run, or a value of the query is invalid.
+            When there is no such path or run, a value of the query is invalid, or the log has what cannot be shown.
         """
-        with self.lock:
-            if path == "/api/runs":
-                self.runs.refresh()
-                return {
-                    "version": __version__,
-                    "folder": str(self.runs.folder),
-                    "runs": self.runs.describe(),
-                    "others": self.runs.others,
-                }
-            views: dict[str, Callable[[Log, Query], dict[str, Any]]] = {
-                "/api/series": _series,
-                "/api/layers": lambda log, query: details.layers(log),
-                "/api/layer": lambda log, query: details.layer(log, _one(query, "name", "")),
-                "/api/profile": lambda log, query: details.profile(log),
-                "/api/samples": lambda log, query: details.samples(log, _whole(query, "index")),
-                "/api/graph": _graph,
+        if path == "/api/runs":
+            self.runs.refresh()
+            return {
+                "version": __version__,
+                "folder": str(self.runs.folder),
+                "runs": self.runs.describe(),  # before what it could not show
+                "others": self.runs.others,
             }
-            if path not in views:
-                raise Refusal(HTTPStatus.NOT_FOUND, f"there is no {path}")
-            found = self.runs.all().get(_one(query, "run", ""))
-            if found is None:
-                raise Refusal(HTTPStatus.NOT_FOUND, "there is no such run")
-            return views[path](found[1], query)
+        views: dict[str, Callable[[Log, Query], dict[str, Any]]] = {
+            "/api/series": _series,
+            "/api/layers": lambda log, query: details.layers(log),
+            "/api/layer": lambda log, query: details.layer(log, _one(query, "name", "")),
+            "/api/profile": lambda log, query: details.profile(log),
+            "/api/samples": lambda log, query: details.samples(log, _whole(query, "index")),
+            "/api/graph": _graph,
+        }
+        if path not in views:
+            raise Refusal(HTTPStatus.NOT_FOUND, f"there is no {path}")
+        found = self.runs.all().get(_one(query, "run", ""))
+        if found is None:
+            raise Refusal(HTTPStatus.NOT_FOUND, "there is no such run")
+        name, log = found
+        try:
+            return views[path](log, query)
+        except Refusal:
+            raise
+        except Exception as error:  # for any content of a log, the server continues and names the log
+            raise Refusal(
+                HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}: {type(error).__name__}: {error}"[:300]
+            ) from error
 
 
 def _static_files() -> dict[str, tuple[str, bytes]]:
@@ -165,12 +170,12 @@ def _series(log: Log, query: Query) -> dict[str, Any]:
     low, high = _real(query, "from"), _real(query, "to")
     points = _whole(query, "points")
     points = min(_MOST_POINTS, max(4, 1000 if points is None else points))
-    names = query.get("series") or sorted(log.series)
+    with log.lock:
+        names = query.get("series") or sorted(log.series)
+        chosen = {name: log.series[name].copy() for name in names if name in log.series}
     return {
         "series": {
-            name: curves.curve(log.series[name], axis, low, high, points, weight)
-            for name in names
-            if name in log.series
+            name: curves.curve(series, axis, low, high, points, weight) for name, series in chosen.items()
         }
     }
 
@@ -230,8 +235,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, "application/json", json.dumps({"error": message}).encode(), **more)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what the base class refuses, among it all methods but GET."""
-        self.close_connection = True  # a body may follow, which nobody reads
+        """Answer requests that the base class rejects, such as all methods but GET."""
+        self.close_connection = True  # a body may follow, which is not read
         if code == HTTPStatus.NOT_IMPLEMENTED:
             self._refuse(
                 HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed", Allow="GET", Connection="close"

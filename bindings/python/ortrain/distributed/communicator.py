@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable
@@ -135,11 +136,11 @@ class Communicator:
                     return
             except self.mpi.Exception as error:  # it does not say whose fault it is
                 broken = str(error)
-                self._tell(("alive",))
+                self._notify(("alive",))
             now = time.monotonic()
             if now >= beat:
                 beat = now + self._beat
-                self._tell(("alive",))
+                self._notify(("alive",))
             self._read(doing)
             # What a rank has sent before it ended still arrives.
             for rank, ended in self._ended.items():
@@ -171,12 +172,12 @@ class Communicator:
 
     def _fail(self, message: str, ranks: tuple[int, ...]) -> None:
         self._failure = LostRankError(f"rank {self.rank}: {message}", ranks)
-        self._tell(("lost", message, ranks))
+        self._notify(("lost", message, ranks))
         raise self._failure
 
     # ---- messages beside the data ----
 
-    def _tell(self, message: tuple[Any, ...]) -> None:
+    def _notify(self, message: tuple[Any, ...]) -> None:
         if self._talk is None:
             return
         self._sent = [request for request in self._sent if not self._complete(request)]
@@ -212,11 +213,11 @@ class Communicator:
         """Tell the other ranks that this one cannot go on. Later calls raise."""
         if self._failure is None:
             text = f"{type(error).__name__}: {error}"
-            self._tell(("failed", text))
+            self._notify(("failed", text))
             self._failure = LostRankError(f"rank {self.rank}: this rank has failed: {text}", (self.rank,))
 
     def guarded(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Do work of this rank alone. If it raises, the other ranks are told."""
+        """Do work of this rank alone. If the code raises, the other ranks are notified."""
         try:
             return work(*arguments)
         except LostRankError:
@@ -230,7 +231,7 @@ class Communicator:
         if self.mpi.Is_finalized():
             return
         if self._failure is None:
-            self._tell(("ended",))
+            self._notify(("ended",))
             return
         end = time.monotonic() + _LINGER
         while time.monotonic() < end:  # messages are sent while something tests for them
@@ -247,7 +248,7 @@ class Communicator:
         self.wait(self.data.Ibarrier(), doing)
 
     def broadcast(self, array: Array, doing: str, root: int = 0) -> None:
-        """Overwrite a contiguous array with that of a rank."""
+        """Overwrite a contiguous array with the array of a rank."""
         self.wait(self.data.Ibcast([_bytes(array), self.mpi.BYTE], root), doing)
 
     def start_sum(self, array: Array) -> Any:
@@ -261,16 +262,14 @@ class Communicator:
 
     def gather(self, value: Any, doing: str) -> list[Any]:
         """Return a small object of every rank, by rank."""
-        from pickle import dumps, loads
-
-        data = np.frombuffer(dumps(value), np.uint8)
+        data = np.frombuffer(pickle.dumps(value), np.uint8)
         sizes = np.zeros(self.size, np.int64)
         self.wait(self.data.Iallgather(np.array([data.size], np.int64), sizes), doing)
         out = np.empty(int(sizes.sum()), np.uint8)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         self.wait(self.data.Iallgatherv(data, [out, sizes, starts, self.mpi.BYTE]), doing)
         parts = zip(starts, sizes, strict=True)
-        return [loads(out[start : start + size].tobytes()) for start, size in parts]
+        return [pickle.loads(out[start : start + size].tobytes()) for start, size in parts]
 
     def start_send(self, array: Array, rank: int) -> list[Any]:
         """Start to send an array with its type and shape; return the requests."""

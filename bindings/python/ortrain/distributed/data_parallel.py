@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ortrain import _ortrain
-from ortrain._support import StepSignature, StrPath, give_back
+from ortrain._support.signatures import StepSignature
+from ortrain._support.values import StrPath, give_back
 from ortrain.api.generated.checkpoint_state import CheckpointState
 from ortrain.api.generated.module import Module
 from ortrain.api.generated.optimizer import Optimizer
@@ -60,7 +61,7 @@ class DataParallel:
         Raises
         ------
         OrtrainError
-            If the ranks have different models.
+            If the ranks have different models, or another ``wire``, ``chunk_bytes`` or ``accumulated``.
         LostRankError
             If a rank does not answer.
         """
@@ -73,6 +74,9 @@ class DataParallel:
             if parameter.requires_grad
         ]
         self.ranks.expect_equal(names, "the list of trainable parameters")
+        # With other values, a rank would wait for parts of gradients that the others do not send.
+        for what, value in (("wire", wire), ("chunk_bytes", chunk_bytes), ("accumulated", accumulated)):
+            self.ranks.expect_equal(value, what)
         values = module.get_contiguous_parameters(False).numpy()
         self.ranks.broadcast(values, "sending the parameters")
         module.copy_buffer_to_parameters(values, False)
@@ -91,7 +95,7 @@ class DataParallel:
 
     @property
     def traffic(self) -> Traffic:
-        """What the exchange of gradients has cost this process so far."""
+        """The cost of the exchange of gradients for this process so far."""
         return self._exchange.traffic
 
     def __call__(self, *user_inputs: Any, weight: float | None = None) -> Any:
@@ -173,7 +177,7 @@ class DataParallel:
         return float(pair[0] / pair[1])
 
     def save_checkpoint(self, checkpoint_uri: StrPath, include_optimizer_state: bool = False) -> None:
-        """Write a checkpoint on rank 0. Every rank calls this, and none goes on before the file is whole.
+        """Write a checkpoint on rank 0. Every rank calls this, and no rank continues before the file is complete.
 
         Parameters
         ----------

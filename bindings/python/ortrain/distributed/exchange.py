@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain import _ortrain
-from ortrain._support import to_writable
+from ortrain._support.values import to_writable
 from ortrain.api.generated.run_options import RunOptions
 from ortrain.distributed.communicator import Communicator
 from ortrain.distributed.wire import DOING, Chunks, Reduction
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class Traffic:
-    """What the exchange of gradients has cost a process."""
+    """The cost of the exchange of gradients for a process."""
 
     steps: int = 0
     """Optimizer steps."""
@@ -59,7 +59,7 @@ class GradientExchange:
         chunk_bytes: int,
         room: int = 0,
     ) -> None:
-        """Create an exchange for a buffer of gradients with so many elements each, and room for `room` in all."""
+        """Create an exchange for a buffer of gradients, given the elements of each, with room for `room` elements in all."""
         self.ranks = ranks
         self.traffic = Traffic()
         self.storage = np.zeros(max(room, sum(counts)), dtype)
@@ -166,7 +166,7 @@ class GradientExchange:
         return self.buffer
 
     def factor(self) -> float:
-        """Return by what sums over the ranks are multiplied, and start over."""
+        """Return the factor for sums over the ranks, and start over."""
         totals = self.ranks.sum(np.array([self._samples, self.runs], np.float64), DOING)
         samples, runs = totals[0], totals[1] / self.ranks.size
         self._forget()
@@ -181,7 +181,7 @@ class GradientExchange:
         return result
 
     def account(self, count: int, started: float) -> None:
-        """Take note of an exchange of so many bytes that began at a time."""
+        """Record an exchange: its bytes and the time at which it began."""
         self.traffic.steps += 1
         self.traffic.bytes += count
         self.traffic.seconds += time.perf_counter() - started

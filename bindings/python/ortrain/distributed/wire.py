@@ -68,7 +68,7 @@ class _Sum:
         self._request = ranks.start_sum(part)
 
     def poll(self) -> bool:
-        """Return whether the sum is there, and start what follows from what has arrived."""
+        """Return whether the sum is complete, and start the next steps for parts that have arrived."""
         return self._ranks.done(self._request, DOING)
 
     def progress(self) -> None:
@@ -174,7 +174,7 @@ class Chunks:
     """
 
     def __init__(self, counts: Sequence[int], least: int) -> None:
-        """Divide a buffer of gradients with so many elements each into parts of `least` elements or more."""
+        """Divide a buffer of gradients, given the elements of each, into parts of `least` elements or more."""
         self.parts: list[slice] = []
         self._part_of: dict[int, int] = {}
         end = start = sum(counts)

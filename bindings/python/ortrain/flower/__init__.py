@@ -1,4 +1,4 @@
-"""Federated learning on Flower: clients that train artifacts, and the server that combines what they have learned.
+"""Federated learning on Flower: clients that train artifacts, and the server that combines their results.
 
 Needs flwr 1.41: ``pip install 'ortrain[flower]'``.
 """

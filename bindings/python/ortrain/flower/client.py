@@ -10,7 +10,17 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from ortrain.flower.records import CONTROL, Array, array, flat, record_of, set_parameters
+from ortrain.flower.client_replies import arrays_problem
+from ortrain.flower.records import (
+    CONTROL,
+    Array,
+    array,
+    flat,
+    readers_of,
+    record_of,
+    set_parameters,
+    specs_of,
+)
 from ortrain.flower.secure import instructions, is_masked, to_be_masked
 from ortrain.trainer import Metric, Trainer
 
@@ -125,6 +135,9 @@ def client_app(
             renewed = (corrected.gradient_sum / corrected.steps).astype(control.dtype)
             context.state[CONTROL] = ArrayRecord({CONTROL: array(renewed)})
             arrays[CONTROL] = array(renewed)
+        problem = arrays_problem(readers_of(arrays), specs_of(received))
+        if problem:
+            raise ValueError(f"training: {problem}; nothing is sent, try a lower learning rate")
         values = {name: entries[-1] for name, entries in history.items() if name != "learning_rate"}
         return reply(message, values, trainer._row_count, arrays)
 

@@ -18,6 +18,8 @@ import numpy as np
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from ortrain._files.reading import open_file
+from ortrain._files.writing import write_file
 from ortrain.flower.records import CONTROL, Array, flat, record_of, set_parameters
 from ortrain.flower.secure import instructions, is_masked, to_be_masked
 from ortrain.trainer import Trainer
@@ -82,11 +84,13 @@ def external_client_app(
         filled = [_fill(os.fspath(part), context.node_config) for part in command]
         with tempfile.TemporaryDirectory(prefix="ortrain-") as folder:
             request, answer = Path(folder, "request"), Path(folder, "reply")
-            request.write_bytes(heading + before.astype("<f4").tobytes())
+            write_file(request, "request", heading + before.astype("<f4").tobytes())
             _call([*filled, str(request), str(answer)], timeout)
             if not answer.exists():
                 raise RuntimeError(f"{filled[0]} ended without a reply")
-            rows, loss, after = _read(answer.read_bytes(), filled[0], kind, number, before.size)
+            with open_file(answer, "reply") as file:
+                data = file.read(_HEADING.size + 4 * before.size + 1)
+            rows, loss, after = _read(data, filled[0], kind, number, before.size)
         metrics = MetricRecord({"loss": loss, "num-examples": rows})
         content = RecordDict({"metrics": metrics})
         if kind == _TRAIN:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord
 
+from ortrain.flower.client_replies import ArraySpec, spec_of
 from ortrain.trainer import Trainer
 
 Array = npt.NDArray[Any]
@@ -42,6 +43,16 @@ def record_of(trainer: Trainer, names: Sequence[str]) -> ArrayRecord:
 def array(values: Array) -> FlowerArray:
     """Return values as Flower sends them."""
     return FlowerArray(np.ascontiguousarray(values))
+
+
+def specs_of(record: ArrayRecord) -> dict[str, ArraySpec]:
+    """Return what arrays have to be that answer those of a record."""
+    return {name: spec_of(values.numpy()) for name, values in record.items()}
+
+
+def readers_of(record: ArrayRecord) -> dict[str, Callable[[], Array]]:
+    """Return what reads each array of a record, or raises."""
+    return {name: values.numpy for name, values in record.items()}
 
 
 def set_parameters(trainer: Trainer, record: ArrayRecord) -> list[str]:

@@ -1,18 +1,29 @@
-"""Secure aggregation with Flower's SecAgg+: the server learns the mean of the clients' parameters and none of them.
+"""Secure aggregation with Flower's SecAgg+: the server learns the mean of the clients' parameters, but not those of a client.
 
 Flower's modules for it, ``SecAggPlusWorkflow`` and ``secaggplus_mod``, exchange keys and masked vectors in messages, but wrap
-parameters in the records of Flower's older API and ask a strategy of that API. This file stands between the two.
+parameters in the records of Flower's older API and ask a strategy of that API. This file translates between the two APIs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.common import Code, FitIns, FitRes, Parameters, Status, parameters_to_ndarrays
+from flwr.common import (
+    Code,
+    FitIns,
+    FitRes,
+    Parameters,
+    Status,
+    bytes_to_ndarray,
+    parameters_to_ndarrays,
+)
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Stage
 from flwr.common.secure_aggregation.secaggplus_constants import Key as SecAggKey
 from flwr.compat.common import recorddict_compat as compat
@@ -20,9 +31,15 @@ from flwr.server.compat.legacy_context import LegacyContext
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 from flwr.serverapp import Grid
 
+from ortrain.flower.client_replies import COUNT, ArraySpec, arrays_problem, entries_problem, metrics_problem
 from ortrain.flower.records import BUFFER, array
 
 _NUMPY = "numpy.ndarray"
+_LISTS = {
+    Stage.SHARE_KEYS: (SecAggKey.DESTINATION_LIST, SecAggKey.CIPHERTEXT_LIST),
+    Stage.UNMASK: (SecAggKey.NODE_ID_LIST, SecAggKey.SHARE_LIST),
+}
+_log = logging.getLogger(__name__)
 
 
 # ---- on the client ----
@@ -59,11 +76,11 @@ class SecureGrid:
     """A grid that sends instructions to train through a workflow of secure aggregation.
 
     In the place of each client's parameters it returns their mean by rows, so that strategies which average by rows average
-    equal values. ``failed`` is told if there is no mean.
+    equal values. The grid lists failures and has ``leave_out``, for replies that the protocol cannot use.
     """
 
-    def __init__(self, grid: Grid, workflow: Any, context: Context, failed: Callable[[str], None]) -> None:
-        self._grid, self._workflow, self._context, self._failed = grid, workflow, context, failed
+    def __init__(self, grid: Any, workflow: Any, context: Context) -> None:
+        self._grid, self._workflow, self._context = grid, workflow, context
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -81,10 +98,16 @@ class SecureGrid:
             except _LeftEarly as left:
                 asked = [message for message in asked if message.metadata.dst_node_id not in left.nodes]
                 continue
+            except Exception as error:  # what clients send passes through Flower's code, which trusts them
+                _log.warning("secure aggregation ended without a mean", exc_info=True)
+                self._grid.failures.append(f"secure aggregation: {type(error).__name__}: {error}")
+                return []
             replies = strategy.replies()
             break
         if not replies:
-            self._failed("secure aggregation: too few clients went through the protocol for a mean")
+            self._grid.failures.append(
+                "secure aggregation: too few clients went through the protocol for a mean"
+            )
         return replies
 
     def _run(self, strategy: _OneRound, timeout: float | None) -> None:
@@ -123,10 +146,27 @@ class _Replies:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
+    def _problem(self, stage: str, reply: Message) -> str:
+        """Return what the protocol cannot use of a reply, an empty text if nothing is wrong."""
+        entries = reply.content.config_records.get(RECORD_KEY_CONFIGS, {})
+        if stage == Stage.COLLECT_MASKED_VECTORS:
+            return self._strategy.masked_problem(reply.content, entries)
+        if stage == Stage.SETUP:
+            return entries_problem(entries, {SecAggKey.PUBLIC_KEY_1: bytes, SecAggKey.PUBLIC_KEY_2: bytes})
+        numbers, shares = _LISTS[stage]
+        return entries_problem(entries, {numbers: int, shares: bytes}, paired=True)
+
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         sent = list(messages)
         stages = {message.content[RECORD_KEY_CONFIGS][SecAggKey.STAGE] for message in sent}
         found = list(self._grid.send_and_receive(sent, timeout=timeout))
+        asked = {message.metadata.dst_node_id: message for message in sent}
+        for place, reply in enumerate(found):
+            message = asked.get(reply.metadata.src_node_id)
+            if reply.has_content() and message is not None:
+                problem = self._problem(message.content[RECORD_KEY_CONFIGS][SecAggKey.STAGE], reply)
+                if problem:
+                    found[place] = self._grid.leave_out(message, problem)
         if stages <= {Stage.SETUP, Stage.SHARE_KEYS}:
             there = {reply.metadata.src_node_id for reply in found if reply.has_content()}
             left = {message.metadata.dst_node_id for message in sent} - there
@@ -156,6 +196,39 @@ class _OneRound:
                     f"alone; this strategy sends {', '.join(names)}"
                 )
 
+    def masked_problem(self, content: RecordDict, entries: Mapping[str, Any]) -> str:
+        """Return what is wrong with a masked vector and what a client reports beside it, an empty text if nothing is.
+
+        Whether the parameters are finite is not seen in it: a client checks its own.
+        """
+        [message, *_] = self._asked.values()
+        size = message.content["arrays"][BUFFER].numpy().size
+        parts = entries.get(SecAggKey.MASKED_PARAMETERS)
+        if not isinstance(parts, list) or not all(isinstance(part, bytes) for part in parts):
+            return "expected a masked vector, found none"
+        # Flower's module sends the weight, and then each array.
+        readers = {f"part {number}": partial(bytes_to_ndarray, part) for number, part in enumerate(parts)}
+        whole = np.dtype(np.int64)
+        expected = {"part 0": ArraySpec((1,), whole), "part 1": ArraySpec((size,), whole)}
+        problem = arrays_problem(readers, expected, "the masked vector")
+        if problem:
+            return problem
+        if "metrics" not in content.metric_records:
+            return "expected a record of metrics, found none"
+        report = content.metric_records["metrics"]
+        problem = metrics_problem(report, self._max_weight)
+        if problem:
+            return f"{problem}; the highest number is the max_weight of SecAggPlusWorkflow"
+        try:
+            result = compat.recorddict_to_fitres(content, True)
+        except Exception as error:  # whatever the records are, they are this client's
+            return f"expected what secaggplus_mod sends beside the vector: {type(error).__name__}: {error}"[
+                :300
+            ]
+        if result.num_examples != report[COUNT]:
+            return f"{COUNT}: found {result.num_examples} as the weight and {report[COUNT]} in the metrics"
+        return ""
+
     def num_available(self) -> int:
         """Return how many clients there are."""
         return len(self._asked)
@@ -176,13 +249,7 @@ class _OneRound:
     def aggregate_fit(
         self, server_round: int, results: list[tuple[Any, FitRes]], failures: Any
     ) -> tuple[None, Any]:
-        """Keep the mean, which the workflow has put in the place of each client's parameters."""
-        most = max(result.num_examples for _, result in results)
-        if most > self._max_weight:
-            raise ValueError(
-                f"secure aggregation: a client has used {most} rows, but SecAggPlusWorkflow was given max_weight="
-                f"{self._max_weight:g}, beyond which the sum of the masked parameters is wrong"
-            )
+        """Keep the mean, with which the workflow has replaced each client's parameters."""
         [values] = parameters_to_ndarrays(results[0][1].parameters)
         self._mean = array(values)
         self._nodes = [proxy.node_id for proxy, _ in results]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import onnx
 
-from ortrain.onnxblock import _graph
+from ortrain import _graph
 
 _numbers = itertools.count(1)
 

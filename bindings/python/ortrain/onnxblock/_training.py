@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -11,9 +10,11 @@ from typing import Any
 
 import onnx
 
-from ortrain import _core_tools
-from ortrain.onnxblock import _graph
-from ortrain.onnxblock._evaluation import set_evaluation_mode
+from ortrain import _graph
+from ortrain._graph.evaluation import set_evaluation_mode
+from ortrain._support.suggestions import did_you_mean
+from ortrain.onnxblock import _core_tools, _unknown_operators
+from ortrain.onnxblock._training_graph_utils import build_gradient_accumulation_graph
 from ortrain.onnxblock.blocks import Block
 from ortrain.onnxblock.model_accessor import ModelAccessor, current
 
@@ -45,6 +46,11 @@ def _build(
     _graph.register_outputs(accessor.model, names)
     _graph.infer_shapes(accessor.model)
     return output, names
+
+
+def _not_built(block: Block, what: str) -> RuntimeError:
+    """Return the error for a result that is asked for too early."""
+    return RuntimeError(f"Please build the {what}. {type(block).__name__} was not called on a base model yet")
 
 
 class ForwardBlock(Block):
@@ -85,10 +91,7 @@ class ForwardBlock(Block):
             Before the block was called.
         """
         if self._model is None:
-            raise RuntimeError(
-                "Please build the forward models first before trying to retrieve it. "
-                f"{type(self).__name__} was not called on a base model yet"
-            )
+            raise _not_built(self, "forward models first before trying to retrieve it")
         return self._model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -151,6 +154,10 @@ class TrainingBlock(Block):
         training_model, eval_model = block.to_model_proto()
     """
 
+    # Whether gradients of inputs are accumulated like those of parameters, as in onnxruntime-training, rather
+    # than returned.
+    _accumulates_input_gradients = True
+
     def __init__(self) -> None:
         super().__init__()
         self.disabled_passes: Sequence[str] = ()
@@ -178,9 +185,11 @@ class TrainingBlock(Block):
             Name of an initializer of the base model, or the output of one of its Constant nodes, which becomes
             an initializer. One of a subgraph (of If, Loop or Scan) moves to the main graph, where it keeps its
             name unless something else has it; of several with one name the others get a number. Or name of an
-            input of the base model: the training model returns its gradient as the output ``<name>_grad``,
-            after the outputs that the block returns. It is the gradient of a single step; only gradients of
-            parameters are accumulated.
+            input of the base model, whose gradient the training model adds to its input
+            ``<name>_grad.accumulation.buffer``, as it does for parameters; its output
+            ``<name>_grad.accumulation.out`` says that it did. Training sessions take such a model only if
+            the checkpoint has a parameter of that name. Models of :func:`ortrain.artifacts.generate_artifacts`
+            return the gradients of inputs instead.
         value : bool, default: True
             True to train it, False to make it a parameter that training does not change. In the second case,
             a name that is not an initializer of the model is ignored with a warning.
@@ -199,10 +208,7 @@ class TrainingBlock(Block):
         """
         if self._parameters is None:
             # The first sentence is what programs for onnxruntime look for.
-            raise RuntimeError(
-                "Please build the training model first before trying to retrieve the parameters. "
-                f"{type(self).__name__} was not called on a base model yet"
-            )
+            raise _not_built(self, "training model first before trying to retrieve the parameters")
         return self._parameters
 
     def to_model_proto(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
@@ -214,10 +220,7 @@ class TrainingBlock(Block):
             Before the block was called.
         """
         if self._training_model is None or self._eval_model is None:
-            raise RuntimeError(
-                "Please build the training and eval models first before trying to retrieve them. "
-                f"{type(self).__name__} was not called on a base model yet"
-            )
+            raise _not_built(self, "training and eval models first before trying to retrieve them")
         return self._training_model, self._eval_model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -260,7 +263,7 @@ class TrainingBlock(Block):
         except ValueError as error:
             report = "\n".join(filter(None, [report, str(error)]))
         if report:
-            raise ValueError(f"the model cannot be trained:\n{report}")
+            raise ValueError(f"the model cannot be trained:\n{_unknown_operators.explain(model, report)}")
         self._parameters = (
             [copy.deepcopy(tensor) for tensor in model.graph.initializer if tensor.name in trainable],
             [copy.deepcopy(tensor) for tensor in model.graph.initializer if tensor.name in frozen],
@@ -276,6 +279,8 @@ class TrainingBlock(Block):
                 self.disabled_passes,
             )
         )
+        if inputs and self._accumulates_input_gradients:
+            build_gradient_accumulation_graph(self._training_model, inputs)
         set_evaluation_mode(forward)
         self._eval_model = forward
         accessor.replace(self._training_model)
@@ -302,16 +307,12 @@ class TrainingBlock(Block):
         absent = [name for name in self._frozen if name not in initializers]
         if absent:
             _log.warning(
-                "ignored parameters to freeze that are not initializers of the model: %s", ", ".join(absent)
+                "ignored parameters to freeze that are not initializers of the model: %s",
+                ", ".join(f"{name}{did_you_mean(name, initializers)}" for name in absent),
             )
         missing = [name for name in self._requires_grad if name in trainable and name not in initializers]
         if missing:
-            hints = []
-            for name in missing:
-                near = difflib.get_close_matches(name, initializers, n=3)
-                hints.append(
-                    f"{name!r}" + (f" (did you mean {' or '.join(map(repr, near))}?)" if near else "")
-                )
+            hints = [f"{name!r}{did_you_mean(name, initializers)}" for name in missing]
             raise ValueError(
                 f"the model has no initializer named {', '.join(hints)}, nor an input; it has {len(initializers)}: "
                 f"{', '.join(initializers[:20])}{', ...' if len(initializers) > 20 else ''}"

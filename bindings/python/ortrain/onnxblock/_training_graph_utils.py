@@ -1,6 +1,7 @@
 """The steps of a training block, under the names by which programs for onnxruntime import them from its inner module.
 
-:class:`ortrain.onnxblock.TrainingBlock` does not use them: it builds the training model in one go, and checks more.
+:class:`ortrain.onnxblock.TrainingBlock` builds the training model in one go, and checks more; from here it takes the accumulation
+of gradients of inputs.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Collection
 
 import onnx
 
+from ortrain import _graph
+from ortrain._graph.evaluation import set_evaluation_mode
 from ortrain.api.generated.gradient_graph_builder import GradientGraphBuilder
-from ortrain.onnxblock import _graph
-from ortrain.onnxblock._evaluation import set_evaluation_mode
 from ortrain.onnxblock._graph_utils import get_output_from_output_name
 from ortrain.onnxblock.model_accessor import load_custom_op_library
 
@@ -116,6 +117,11 @@ def build_gradient_accumulation_graph(grad_model: onnx.ModelProto, requires_grad
         added.CopyFrom(output)
         added.name = buffer
         outputs.append(onnx.helper.make_tensor_value_info(updated, onnx.TensorProto.BOOL, [1]))
+    # It stays the last one where other gradients are accumulated already.
+    for i, value in enumerate(graph.input):
+        if value.name == "lazy_reset_grad":
+            del graph.input[i]
+            break
     graph.input.append(onnx.helper.make_tensor_value_info("lazy_reset_grad", onnx.TensorProto.BOOL, [1]))
     del graph.output[:]
     graph.output.extend(outputs)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
-from ortrain.onnxblock import _graph
+from ortrain import _graph
 from ortrain.onnxblock.model_accessor import current
 
 _log = logging.getLogger(__name__)

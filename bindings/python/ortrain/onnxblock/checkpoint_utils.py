@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from ortrain import _core_tools
+from ortrain.onnxblock import _core_tools
 
 
 def save_checkpoint(

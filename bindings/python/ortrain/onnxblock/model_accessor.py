@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 import onnx
 
-from ortrain.onnxblock import _graph
+from ortrain import _graph
 from ortrain.options import SessionOptions
 
 
@@ -176,7 +176,7 @@ def empty_base(opset_version: int | None = None, ir_version: int | None = None) 
 
 
 def load_custom_op_library(path: str | os.PathLike[str] | None) -> None:
-    """Load a library of custom operators, so that one that sessions could not load is refused now.
+    """Load a library of custom operators, so that a library that sessions cannot load is rejected now.
 
     Raises
     ------

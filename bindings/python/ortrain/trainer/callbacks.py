@@ -1,4 +1,4 @@
-"""Callbacks: what happens at the moments of a run. Names and moments are those of Keras."""
+"""Callbacks: functions that the trainer calls at certain moments of a run. Names and moments are those of Keras."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 import operator
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ortrain.trainer.core import Trainer
+from ortrain._support.suggestions import did_you_mean
+from ortrain.trainer.view import TrainerView
 
 Logs = dict[str, Any]
 
@@ -25,9 +25,9 @@ class Callback:
         The trainer, from the beginning of a run on. Setting its ``stop_training`` ends the run.
     """
 
-    trainer: Trainer
+    trainer: TrainerView
 
-    def set_trainer(self, trainer: Trainer) -> None:
+    def set_trainer(self, trainer: TrainerView) -> None:
         """Remember the trainer of the run."""
         self.trainer = trainer
 
@@ -59,11 +59,11 @@ class Callback:
         """After an eval step; ``logs`` has its loss."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs to continue, as values that JSON can represent."""
+        """Return the state that a resumed run needs to continue, as values that JSON can represent."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from the result of `state`."""
 
 
 class _Monitor(Callback):
@@ -87,6 +87,26 @@ class _Monitor(Callback):
         if self.mode == "max":
             return value > self.best + self.min_delta
         return value < self.best - self.min_delta
+
+    def check(self) -> None:
+        """Reject a name that no value of the run will have, before the first epoch.
+
+        A callback of the user's may add values, so with such a one any name is accepted until then.
+        """
+        if self.trainer.has_foreign_callbacks():
+            return
+        known = self.trainer.value_names
+        near = did_you_mean(self.monitor, known)
+        lacks_validation = self.monitor.startswith("val_") and not any(
+            name.startswith("val_") for name in known
+        )
+        if self.monitor in known:
+            return
+        hint = "; give fit a validation" if lacks_validation else ""
+        raise ValueError(
+            f"{type(self).__name__}: expected one of the values {', '.join(known)} as monitor, found {self.monitor!r}"
+            f"{hint or near}"
+        )
 
     def value(self, logs: Logs) -> float:
         """Return the monitored value of an epoch."""
@@ -133,6 +153,7 @@ class EarlyStopping(_Monitor):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Start counting, unless the run is resumed."""
+        self.check()
         self.stopped_epoch = None
         if not self.trainer.resumed:
             self.wait, self.best, self._best_weights = 0, self.worst, None
@@ -199,6 +220,7 @@ class ReduceLROnPlateau(_Monitor):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Start counting, unless the run is resumed."""
+        self.check()
         if not self.trainer.resumed:
             self.wait, self.best = 0, self.worst
 
@@ -272,6 +294,8 @@ class ModelCheckpoint(_Monitor):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check the pattern and start a new list, unless the run is resumed."""
+        if self.save_best_only and self.save_freq == "epoch":
+            self.check()
         self._last_step = self.trainer.step
         if not self.trainer.resumed:
             self.best, self.saved = self.worst, []

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ortrain._support import to_array
+from ortrain._support.suggestions import did_you_mean
+from ortrain.trainer.checks import Form, Shape, as_array, check_rows, fitted, is_frame
 
 Array = npt.NDArray[Any]
 Batch = tuple[Array, ...]
@@ -29,13 +30,16 @@ class Source(Protocol):
     prefetch: int
     """How many batches a thread prepares ahead unless the caller says otherwise."""
 
+    columns: Sequence[Array] | None
+    """All data, one array for each input, if they are in memory."""
+
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, from number ``first`` on."""
         ...
 
 
 class Inputs:
-    """The inputs of a model: their order and types.
+    """The inputs of a model: their order, types and shapes.
 
     Parameters
     ----------
@@ -43,11 +47,33 @@ class Inputs:
         In the order of a step.
     dtypes : sequence of numpy.dtype or None
         Their types; None if any type is accepted.
+    shapes : sequence, optional
+        Their declared shapes, an entry None if it is not known. By default none is.
+    has_target : bool, default True
+        Whether the last one of several is the target.
+
+    Attributes
+    ----------
+    classes : list of str or None
+        The names of the classes, by which targets may be given. Data in memory set them if they are not known.
     """
 
-    def __init__(self, names: Sequence[str], dtypes: Sequence[np.dtype[Any] | None]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        dtypes: Sequence[np.dtype[Any] | None],
+        shapes: Sequence[Shape | None] | None = None,
+        has_target: bool = True,
+    ) -> None:
         self.names = list(names)
         self.dtypes = list(dtypes)
+        self.forms = [
+            Form(name, dtype, shape, has_target and 0 < number == len(self.names) - 1)
+            for number, (name, dtype, shape) in enumerate(
+                zip(names, dtypes, shapes or [None] * len(self.names), strict=True)
+            )
+        ]
+        self.classes: list[str] | None = None
 
     def take(self, batch: Any) -> Batch:
         """Return one batch as arrays in the order of the model's inputs.
@@ -55,12 +81,15 @@ class Inputs:
         Raises
         ------
         ValueError
-            When an input is missing, there are too many, or a type cannot be converted.
+            When an input is missing, there are too many, or a type or shape cannot be converted.
         """
         return tuple(self.convert(i, value) for i, value in enumerate(self.in_order(batch)))
 
     def in_order(self, batch: Any) -> list[Any]:
-        """Return the values of a tuple or a dictionary in the order of the inputs."""
+        """Return the values of a tuple or a dictionary in the order of the inputs.
+
+        A pair may be the inputs, themselves a tuple or a dictionary, and the target, as data sets of PyTorch and Keras have them.
+        """
         if isinstance(batch, Mapping):
             missing = [name for name in self.names if name not in batch]
             if missing:
@@ -70,6 +99,10 @@ class Inputs:
                 )
             return [batch[name] for name in self.names]
         values = list(batch) if isinstance(batch, (tuple, list)) else [batch]
+        if len(values) == 2 and isinstance(values[0], Mapping) and self.names[-1] not in values[0]:
+            return self.in_order({**values[0], self.names[-1]: values[1]})
+        if len(values) == 2 and isinstance(values[0], tuple) and len(self.names) > 2:
+            values = [*values[0], values[1]]
         if len(values) != len(self.names):
             raise ValueError(
                 f"data: expected {len(self.names)} values ({', '.join(self.names)}), found {len(values)}"
@@ -77,20 +110,54 @@ class Inputs:
         return values
 
     def convert(self, i: int, value: Any) -> Array:
-        """Return the value of input number ``i`` as an array of its type, without a copy where possible."""
-        array = np.asarray(value) if isinstance(value, (list, tuple)) else to_array(value)
-        wanted = self.dtypes[i]
-        if wanted is None or array.dtype == wanted:
-            return np.ascontiguousarray(array) if array.ndim else array
-        if wanted.kind in "biuf" and not np.can_cast(array.dtype, wanted, "same_kind"):
-            raise ValueError(f"data: input {self.names[i]!r}: expected {wanted}, found {array.dtype}")
-        converted = array.astype(wanted, order="C")
-        if wanted.kind in "iu" and array.dtype.itemsize > wanted.itemsize and (converted != array).any():
+        """Return the value of input number ``i`` as an array of its type and shape, without a copy where possible."""
+        form = self.forms[i]
+        array = as_array(value, form.name)
+        if form.takes_classes and array.dtype.kind in "US":
+            array = self._numbers_of(array, form)
+        return fitted(array, form)
+
+    def learn_classes(self, value: Any) -> None:
+        """Take over the names of the classes, in alphabetical order, from a target in memory, unless they are known."""
+        if self.classes is None and self.forms[-1].takes_classes:
+            array = as_array(value, self.names[-1])
+            if array.dtype.kind in "US":
+                self.classes = [str(name) for name in np.unique(array)]
+
+    def _numbers_of(self, array: Array, form: Form) -> Array:
+        if self.classes is None:
             raise ValueError(
-                f"data: input {self.names[i]!r}: expected values that {wanted} can represent, found {array.dtype} "
-                f"from {array.min()} to {array.max()}"
+                f"data: input {form.name!r}: expected the numbers of classes, found names such as {str(array.ravel()[0])!r}; "
+                "with data in batches, set the names first: trainer.classes = [...]"
             )
-        return converted
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        names = array.ravel().tolist()
+        unknown = next((row for row, name in enumerate(names) if name not in numbers), None)
+        if unknown is not None:
+            raise ValueError(
+                f"data: input {form.name!r}: expected the classes {', '.join(self.classes[:20])}"
+                f"{', ...' if len(self.classes) > 20 else ''}, found {names[unknown]!r} in row {unknown}"
+                f"{did_you_mean(names[unknown], self.classes)}"
+            )
+        return np.array([numbers[name] for name in names], np.int64).reshape(array.shape)
+
+    def of_frame(self, frame: Any) -> tuple[Any, Any]:
+        """Return features and target of a data frame that has a column named like the target.
+
+        Raises
+        ------
+        ValueError
+            When it has no such column, or the model has several inputs.
+        """
+        columns = [str(name) for name in frame.columns]
+        target = self.names[-1]
+        if len(self.names) != 2 or target not in columns:
+            raise ValueError(
+                f"data: expected the inputs {', '.join(self.names)}, found a data frame with the columns "
+                f"{', '.join(columns[:12])}{', ...' if len(columns) > 12 else ''}; "
+                "pass features and target separately: fit(frame[features], frame[target])"
+            )
+        return frame[[name for name in frame.columns if str(name) != target]], frame[target]
 
 
 class Rows:
@@ -112,6 +179,7 @@ class Rows:
         Whether a last batch with fewer rows is left out.
     """
 
+    columns: Sequence[Array] | None = None
     prefetch = 0  # choosing rows takes less time than handing a batch from one thread to another
 
     def __init__(
@@ -151,6 +219,7 @@ class Stream:
     its argument.
     """
 
+    columns: Sequence[Array] | None = None
     prefetch = 2
 
     def __init__(self, data: Any, inputs: Inputs, steps: int | None) -> None:
@@ -172,6 +241,7 @@ class Stream:
 class Once:
     """An iterator that cannot start again, such as a generator: each epoch takes the next batches of it."""
 
+    columns: Sequence[Array] | None = None
     prefetch = 2
 
     def __init__(self, data: Iterator[Any], inputs: Inputs, steps: int | None) -> None:
@@ -202,7 +272,9 @@ def is_table(data: Any) -> bool:
 
 def columns_of(data: Any, inputs: Inputs) -> list[Array]:
     """Return arrays that were given as a tuple or by name, one for each input, with the same number of rows."""
-    columns = [inputs.convert(i, value) for i, value in enumerate(inputs.in_order(data))]
+    values = inputs.in_order(data)
+    inputs.learn_classes(values[-1])
+    columns = [inputs.convert(i, value) for i, value in enumerate(values)]
     counts = [len(column) if column.ndim else -1 for column in columns]
     if len(set(counts)) > 1 or -1 in counts:
         found = ", ".join(
@@ -227,8 +299,8 @@ def source_of(
     Parameters
     ----------
     data : object
-        A tuple of arrays or a dictionary of arrays by input name; a Hugging Face dataset; any other iterable of
-        batches; an iterator; or a function of the epoch that returns an iterable of batches.
+        A tuple of arrays or a dictionary of arrays by input name; a data frame; a Hugging Face dataset; any other iterable
+        of batches; an iterator; or a function of the epoch that returns an iterable of batches.
     inputs : Inputs
         The inputs of the model.
     batch_size, shuffle, seed, drop_last
@@ -245,6 +317,8 @@ def source_of(
     TypeError
         When the data are of no such kind.
     """
+    if is_frame(data):
+        data = inputs.of_frame(data)
     if isinstance(data, (tuple, Mapping)):
         columns = columns_of(data, inputs)
 
@@ -253,7 +327,10 @@ def source_of(
             return tuple(column[chosen] for column in columns)
 
         count = (len(columns[0]) if columns else 0) if rows is None else len(rows)
-        return _limited(Rows(count, take, batch_size, shuffle, seed, drop_last), steps)
+        check_rows(inputs.forms[0], count, batch_size, drop_last)
+        in_memory = Rows(count, take, batch_size, shuffle, seed, drop_last)
+        in_memory.columns = columns
+        return _limited(in_memory, steps)
     if is_table(data):
         table = data.with_format("numpy")
 
@@ -270,7 +347,7 @@ def source_of(
     if isinstance(data, np.ndarray) or not (isinstance(data, Iterable) or callable(data)):
         raise TypeError(
             "data: expected a tuple of arrays, a dictionary of arrays, an iterable of batches or a function that "
-            f"returns one, found {type(data).__name__}"
+            f"returns one, found {type(data).__name__}; fit(x, y) and evaluate(x, y) take inputs and targets separately"
         )
     return Stream(data, inputs, steps)
 
@@ -302,6 +379,8 @@ def split(data: Any, share: float, inputs: Inputs, seed: int) -> tuple[Array, Ar
     """
     if not 0 < share < 1:
         raise ValueError(f"validation: expected a share above 0 and below 1, found {share}")
+    if is_frame(data):
+        data = inputs.of_frame(data)
     if isinstance(data, (tuple, Mapping)):
         count = len(columns_of(data, inputs)[0])
     elif is_table(data):

@@ -10,7 +10,10 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from ortrain import __version__, profiling
+from ortrain import profiling
+from ortrain._files.reading import open_file, parse_json
+from ortrain._files.writing import write_file
+from ortrain._ortrain import __version__
 from ortrain.trainer.callbacks import Callback, Logs
 from ortrain.trainer.summaries import Misread, describe_layers, describe_model, memory_in_use
 
@@ -83,10 +86,8 @@ class JSONLogger(Callback):
         trainer = self.trainer
         kept, elapsed = self._lines_before() if trainer.resumed else ([], 0.0)
         # A new file takes the place of the old one, so that a reader never sees one of them with lines of the other.
-        temporary = self.filename.with_name(self.filename.name + ".new")
         self.filename.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        temporary.replace(self.filename)
+        write_file(self.filename, "log", "".join(f"{line}\n" for line in kept))
         self._file = self.filename.open("a", encoding="utf-8")
         self._handled = sys.exc_info()[1]
         self._step = self._first_step = trainer.step
@@ -221,18 +222,19 @@ class JSONLogger(Callback):
         elapsed = 0.0
         if not self.filename.exists():
             return kept, elapsed
-        for line in self.filename.read_text(encoding="utf-8", errors="replace").splitlines():
+        with open_file(self.filename, "log") as file:
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
+        for line in lines:
             try:
-                entry = json.loads(line)
+                entry = parse_json(line)
             except ValueError:
                 continue  # the process was killed while it wrote the line
-            if (
-                isinstance(entry, dict)
-                and entry.get("step", 0) <= self.trainer.step
-                and entry.get("event") != "end"
-            ):
+            if not isinstance(entry, dict) or entry.get("event") == "end":
+                continue
+            step, until = entry.get("step", 0), entry.get("elapsed", 0.0)
+            if isinstance(step, int) and isinstance(until, (int, float)) and step <= self.trainer.step:
                 kept.append(line)
-                elapsed = max(elapsed, entry.get("elapsed", 0.0))
+                elapsed = max(elapsed, until)
         return kept, elapsed
 
     def _write_layers(self) -> None:

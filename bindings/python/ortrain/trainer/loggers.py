@@ -1,13 +1,16 @@
-"""Callbacks that write down what happens in a run."""
+"""Callbacks that log a run."""
 
 from __future__ import annotations
 
 import csv
 import importlib
+import io
 import os
 from pathlib import Path
 from typing import Any
 
+from ortrain._files.reading import explained, open_file
+from ortrain._files.writing import write_file
 from ortrain.trainer.callbacks import Callback, Logs
 
 
@@ -43,20 +46,23 @@ class CSVLogger(Callback):
         """Begin the file, or drop the rows after the point at which the run resumes."""
         rows: list[dict[str, str]] = []
         if (self.append or self.trainer.resumed) and self.filename.exists():
-            with self.filename.open(newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file, delimiter=self.separator)
+            expected = "rows as CSVLogger writes them"
+            with open_file(self.filename, "log") as file, explained(self.filename, "log", expected):
+                text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+                reader = csv.DictReader(text, delimiter=self.separator)
                 self._keys = list(reader.fieldnames or [])
                 rows = list(reader)
+                if self.trainer.resumed:
+                    rows = [row for row in rows if int(row["epoch"]) < self.trainer.epoch]
         else:
             self._keys = []
-        if self.trainer.resumed:
-            rows = [row for row in rows if int(row["epoch"]) < self.trainer.epoch]
         self.filename.parent.mkdir(parents=True, exist_ok=True)
-        with self.filename.open("w", newline="", encoding="utf-8") as file:
-            if self._keys:
-                writer = csv.DictWriter(file, self._keys, delimiter=self.separator)
-                writer.writeheader()
-                writer.writerows(rows)
+        kept = io.StringIO(newline="")
+        if self._keys:
+            writer = csv.DictWriter(kept, self._keys, delimiter=self.separator)
+            writer.writeheader()
+            writer.writerows(rows)
+        write_file(self.filename, "log", kept.getvalue())
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Write the row of an epoch."""

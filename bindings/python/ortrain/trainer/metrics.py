@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._support.suggestions import did_you_mean
+
 Array = npt.NDArray[Any]
 
 
 class Metric(ABC):
-    """What a metric is. It sums over batches, so that the value does not depend on how rows are batched.
+    """The interface of a metric. It sums over batches, so that the value does not depend on how rows are batched.
 
     Parameters
     ----------
@@ -58,7 +60,7 @@ class Metric(ABC):
         """Return the value over all batches since the last reset: a float, or nested lists of numbers."""
 
     def state(self) -> dict[str, Any]:
-        """Return what is needed to continue later, as plain numbers and lists."""
+        """Return the state that is needed to continue later, as plain numbers and lists."""
         plain = {}
         for key, value in vars(self).items():
             if key.startswith("_"):
@@ -66,7 +68,7 @@ class Metric(ABC):
         return plain
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from the result of `state`."""
         for key, value in state.items():
             setattr(self, key, np.asarray(value) if isinstance(value, list) else value)
 
@@ -304,4 +306,6 @@ def metric_of(given: str | Metric) -> Metric:
         return _BY_NAME[given]()
     if given.startswith("top") and given[3:].isdigit():
         return TopK(int(given[3:]))
-    raise ValueError(f"metrics: there is no metric {given!r}; known are {', '.join(_BY_NAME)} and top<k>")
+    raise ValueError(
+        f"metrics: there is no metric {given!r}{did_you_mean(given, _BY_NAME)}; known are {', '.join(_BY_NAME)} and top<k>"
+    )

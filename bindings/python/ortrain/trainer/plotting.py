@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from ortrain._files.writing import replaced_file
 
 
 def plot(history: Mapping[str, Sequence[Any]], path: str | os.PathLike[str] | None = None) -> Any:
@@ -15,7 +18,7 @@ def plot(history: Mapping[str, Sequence[Any]], path: str | os.PathLike[str] | No
     history : mapping of str to list of float
         As ``Trainer.fit`` returns it.
     path : str or os.PathLike, optional
-        Where the picture is saved.
+        Where the picture is saved; the ending is its format, PNG without one.
 
     Returns
     -------
@@ -42,5 +45,7 @@ def plot(history: Mapping[str, Sequence[Any]], path: str | os.PathLike[str] | No
         axes.grid(alpha=0.3)
         axes.legend()
     if path is not None:
-        figure.savefig(path, dpi=150)
+        kind = Path(path).suffix[1:]
+        with replaced_file(path, "picture") as file:
+            figure.savefig(file, dpi=150, format=kind or None)
     return figure

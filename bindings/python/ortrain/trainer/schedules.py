@@ -21,7 +21,7 @@ def schedule_of(given: str | Schedule | None, warmup: int = 0) -> Schedule | Non
     ----------
     given : {"constant", "linear", "cosine"} or callable, optional
         A name; or a function of the number of optimizer steps taken and of the total number (None if that is not
-        known) that returns the factor. None without warmup stands for a rate that nothing changes.
+        known) that returns the factor. None without warmup means a constant rate.
     warmup : int, default 0
         Steps in which the factor of a named schedule goes up from 0.
 

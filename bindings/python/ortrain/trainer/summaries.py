@@ -8,15 +8,13 @@ import importlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ortrain.api import CheckpointState
-
-if TYPE_CHECKING:
-    from ortrain.trainer.core import Trainer
+from ortrain.trainer.view import TrainerView
 
 Array = npt.NDArray[Any]
 
@@ -174,7 +172,7 @@ def memory_in_use() -> int | None:
         return None
 
 
-def describe_model(trainer: Trainer) -> dict[str, Any]:
+def describe_model(trainer: TrainerView) -> dict[str, Any]:
     """Return the parameters of a model, and with the package onnx its nodes and the name of the optimizer."""
     parameters = {
         name: {"shape": list(parameter.data.shape), "trained": parameter.requires_grad}

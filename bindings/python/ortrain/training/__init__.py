@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from ortrain import api, set_seed
-from ortrain.api.generated.training_parameters import TrainingParameters
-from ortrain.capi._pybind_state import is_ortmodule_available
+from ortrain import api
+from ortrain.legacy.generated.training_parameters import TrainingParameters
+from ortrain.legacy.late_session import is_ortmodule_available
+from ortrain.library import set_seed
 from ortrain.training import experimental, optim, utils
 
 __all__ = [

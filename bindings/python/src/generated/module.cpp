@@ -164,7 +164,7 @@ PYBIND11_MODULE(_ortrain, m) {
     char* out = {};
     check(api().SessionEndProfiling(session.raw, allocator(), &out));
     return take_text(out);
-  }, py::arg("session"), "Stops recording and writes what was recorded to a file.");
+  }, py::arg("session"), "Stops recording and writes the record to a file.");
   m.def("add_free_dimension_override_by_name", [](const Handle<OrtSessionOptions>& options, const std::string& dim_name, int64_t dim_value) {
     check(api().AddFreeDimensionOverrideByName(options.raw, c_text(dim_name, "dim_name"), dim_value));
   }, py::arg("options"), py::arg("dim_name"), py::arg("dim_value"), "Fixes every dimension of an input that has a name.");
@@ -266,7 +266,10 @@ PYBIND11_MODULE(_ortrain, m) {
     return take_text(output);
   }, py::arg("sess"), py::arg("index"), "Name of an output of the eval step.");
   m.def("lazy_reset_grad", [](const Handle<OrtTrainingSession>& session) {
-    check(training_api().LazyResetGrad(session.raw));
+    {
+      const GilReleased released;
+      check(training_api().LazyResetGrad(session.raw));
+    }
   }, py::arg("session"), "Makes the next train step start from zero gradients.");
   m.def("train_step", [](const Handle<OrtTrainingSession>& sess, const Handle<OrtRunOptions>* run_options, const std::vector<const Value*>& inputs, size_t outputs_len) {
     const Values inputs_(inputs);
@@ -287,7 +290,10 @@ PYBIND11_MODULE(_ortrain, m) {
     return outputs_.take();
   }, py::arg("sess"), py::arg("run_options"), py::arg("inputs"), py::arg("outputs_len"), "Runs the eval model forward with the current parameters.");
   m.def("set_learning_rate", [](const Handle<OrtTrainingSession>& sess, float learning_rate) {
-    check(training_api().SetLearningRate(sess.raw, learning_rate));
+    {
+      const GilReleased released;
+      check(training_api().SetLearningRate(sess.raw, learning_rate));
+    }
   }, py::arg("sess"), py::arg("learning_rate"), "Sets the learning rate of the following optimizer steps.");
   m.def("get_learning_rate", [](const Handle<OrtTrainingSession>& sess) {
     float learning_rate = {};
@@ -301,10 +307,16 @@ PYBIND11_MODULE(_ortrain, m) {
     }
   }, py::arg("sess"), py::arg("run_options") = py::none(), "Updates the trainable parameters from their gradients.");
   m.def("register_linear_lr_scheduler", [](const Handle<OrtTrainingSession>& sess, int64_t warmup_step_count, int64_t total_step_count, float initial_lr) {
-    check(training_api().RegisterLinearLRScheduler(sess.raw, warmup_step_count, total_step_count, initial_lr));
+    {
+      const GilReleased released;
+      check(training_api().RegisterLinearLRScheduler(sess.raw, warmup_step_count, total_step_count, initial_lr));
+    }
   }, py::arg("sess"), py::arg("warmup_step_count"), py::arg("total_step_count"), py::arg("initial_lr"), "Registers a linear learning rate schedule with the session.");
   m.def("scheduler_step", [](const Handle<OrtTrainingSession>& sess) {
-    check(training_api().SchedulerStep(sess.raw));
+    {
+      const GilReleased released;
+      check(training_api().SchedulerStep(sess.raw));
+    }
   }, py::arg("sess"), "Sets the learning rate from the registered schedule.");
   m.def("get_parameters_size", [](const Handle<OrtTrainingSession>& sess, bool trainable_only) {
     size_t out = {};
@@ -312,10 +324,16 @@ PYBIND11_MODULE(_ortrain, m) {
     return out;
   }, py::arg("sess"), py::arg("trainable_only"), "Total number of elements of all parameters.");
   m.def("copy_parameters_to_buffer", [](const Handle<OrtTrainingSession>& sess, const Value& parameters_buffer, bool trainable_only) {
-    check(training_api().CopyParametersToBuffer(sess.raw, parameters_buffer.raw(), trainable_only));
+    {
+      const GilReleased released;
+      check(training_api().CopyParametersToBuffer(sess.raw, parameters_buffer.raw(), trainable_only));
+    }
   }, py::arg("sess"), py::arg("parameters_buffer"), py::arg("trainable_only"), "Copies all parameters, concatenated, into one tensor.");
   m.def("copy_buffer_to_parameters", [](const Handle<OrtTrainingSession>& sess, const Value& parameters_buffer, bool trainable_only) {
-    check(training_api().CopyBufferToParameters(sess.raw, parameters_buffer.raw(), trainable_only));
+    {
+      const GilReleased released;
+      check(training_api().CopyBufferToParameters(sess.raw, parameters_buffer.raw(), trainable_only));
+    }
   }, py::arg("sess"), py::arg("parameters_buffer"), py::arg("trainable_only"), "Overwrites all parameters with the values of one tensor.");
   m.def("export_model_for_inferencing", [](const Handle<OrtTrainingSession>& sess, const std::optional<std::filesystem::path>& inference_model_path, const std::vector<std::string>& graph_output_names) {
     const Path inference_model_path_(inference_model_path);
@@ -350,12 +368,18 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("sess"), py::arg("index"), "Name of an input of the eval step.");
   m.def("add_property", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& property_name, const py::object& property_value) {
     PropertyValue property_value_(property_value);
-    check(training_api().AddProperty(checkpoint_state.raw, c_text(property_name, "property_name"), property_value_.type(), property_value_.data()));
+    {
+      const GilReleased released;
+      check(training_api().AddProperty(checkpoint_state.raw, c_text(property_name, "property_name"), property_value_.type(), property_value_.data()));
+    }
   }, py::arg("checkpoint_state"), py::arg("property_name"), py::arg("property_value"), "Adds a property to a state, or replaces an existing one.");
   m.def("get_property", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& property_name) {
     OrtPropertyType property_type = {};
     void* property_value = {};
-    check(training_api().GetProperty(checkpoint_state.raw, c_text(property_name, "property_name"), allocator(), &property_type, &property_value));
+    {
+      const GilReleased released;
+      check(training_api().GetProperty(checkpoint_state.raw, c_text(property_name, "property_name"), allocator(), &property_type, &property_value));
+    }
     return take_property(property_type, property_value);
   }, py::arg("checkpoint_state"), py::arg("property_name"), "Value of a property of a state.");
   m.def("load_checkpoint_from_buffer", [](const std::optional<py::bytes>& checkpoint_buffer) {
@@ -373,11 +397,17 @@ PYBIND11_MODULE(_ortrain, m) {
     return take_type_and_shape(parameter_type_and_shape);
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), "Element type and shape of a parameter.");
   m.def("update_parameter", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name, const Value& parameter) {
-    check(training_api().UpdateParameter(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), parameter.raw()));
+    {
+      const GilReleased released;
+      check(training_api().UpdateParameter(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), parameter.raw()));
+    }
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), py::arg("parameter"), "Overwrites a parameter with the values of a tensor.");
   m.def("get_parameter", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name) {
     OrtValue* parameter = {};
-    check(training_api().GetParameter(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), allocator(), &parameter));
+    {
+      const GilReleased released;
+      check(training_api().GetParameter(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), allocator(), &parameter));
+    }
     return Value(parameter);
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), "A copy of a parameter.");
   m.def("checkpoint_get_parameter_count", [](const Handle<OrtCheckpointState>& checkpoint_state) {
@@ -397,22 +427,34 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), "Whether a parameter is trainable.");
   m.def("checkpoint_get_parameter_gradient", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name) {
     OrtValue* gradient = {};
-    check(extension_api().CheckpointGetParameterGradient(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), allocator(), &gradient));
+    {
+      const GilReleased released;
+      check(extension_api().CheckpointGetParameterGradient(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), allocator(), &gradient));
+    }
     return Value(gradient);
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), "A copy of the accumulated gradient of a parameter.");
   m.def("checkpoint_get_property_count", [](const Handle<OrtCheckpointState>& checkpoint_state) {
     size_t out = {};
-    check(extension_api().CheckpointGetPropertyCount(checkpoint_state.raw, &out));
+    {
+      const GilReleased released;
+      check(extension_api().CheckpointGetPropertyCount(checkpoint_state.raw, &out));
+    }
     return out;
   }, py::arg("checkpoint_state"), "Number of properties in a state.");
   m.def("checkpoint_get_property_name", [](const Handle<OrtCheckpointState>& checkpoint_state, size_t index) {
     char* out = {};
-    check(extension_api().CheckpointGetPropertyName(checkpoint_state.raw, index, allocator(), &out));
+    {
+      const GilReleased released;
+      check(extension_api().CheckpointGetPropertyName(checkpoint_state.raw, index, allocator(), &out));
+    }
     return take_text(out);
   }, py::arg("checkpoint_state"), py::arg("index"), "Name of a property, by index in alphabetical order.");
   m.def("checkpoint_get_property_type", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& property_name) {
     OrtPropertyType out = {};
-    check(extension_api().CheckpointGetPropertyType(checkpoint_state.raw, c_text(property_name, "property_name"), &out));
+    {
+      const GilReleased released;
+      check(extension_api().CheckpointGetPropertyType(checkpoint_state.raw, c_text(property_name, "property_name"), &out));
+    }
     return static_cast<int>(out);
   }, py::arg("checkpoint_state"), py::arg("property_name"), "Type of a property.");
   m.def("create_checkpoint", [](const std::vector<std::string>& names, const std::vector<const Value*>& values, const std::vector<bool>& trainable, bool nominal) {
@@ -481,7 +523,10 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("checkpoint_state"), "Whether a state knows only the name, type and shape of its parameters, not their values.");
   m.def("checkpoint_get_optimizer_step_count", [](const Handle<OrtCheckpointState>& checkpoint_state) {
     int64_t out = {};
-    check(extension_api().CheckpointGetOptimizerStepCount(checkpoint_state.raw, &out));
+    {
+      const GilReleased released;
+      check(extension_api().CheckpointGetOptimizerStepCount(checkpoint_state.raw, &out));
+    }
     return out;
   }, py::arg("checkpoint_state"), "Number of optimizer steps taken on a state.");
   m.def("build_gradient_model", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& value_names, const std::string& loss_name) {
@@ -496,11 +541,17 @@ PYBIND11_MODULE(_ortrain, m) {
     return take_bytes(out, out_length);
   }, py::arg("model_data"), py::arg("value_names"), py::arg("loss_name"), "Adds the gradients with respect to chosen values to a model that ends in a loss.");
   m.def("start_profiling", [](const Handle<OrtTrainingSession>& sess) {
-    check(extension_api().StartProfiling(sess.raw));
+    {
+      const GilReleased released;
+      check(extension_api().StartProfiling(sess.raw));
+    }
   }, py::arg("sess"), "Starts recording how long every kernel of every step takes.");
   m.def("end_profiling", [](const Handle<OrtTrainingSession>& sess) {
     char* out = {};
-    check(extension_api().EndProfiling(sess.raw, allocator(), &out));
+    {
+      const GilReleased released;
+      check(extension_api().EndProfiling(sess.raw, allocator(), &out));
+    }
     return take_text(out);
   }, py::arg("sess"), "Stops recording and returns the recording.");
   m.def("create_gradient_graph_builder", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& y_node_names, const std::vector<std::string>& x_node_names, const std::string& loss_name) {
@@ -537,7 +588,10 @@ PYBIND11_MODULE(_ortrain, m) {
   }, "Lists every operator that can be run and whether gradients flow through it.");
   m.def("get_contiguous_parameters", [](const Handle<OrtTrainingSession>& sess, bool trainable_only) {
     OrtValue* out = {};
-    check(extension_api().GetContiguousParameters(sess.raw, trainable_only, allocator(), &out));
+    {
+      const GilReleased released;
+      check(extension_api().GetContiguousParameters(sess.raw, trainable_only, allocator(), &out));
+    }
     return Value(out);
   }, py::arg("sess"), py::arg("trainable_only"), "A copy of all parameters, end to end, in a new tensor.");
   m.def("find_unreached", [](const std::optional<py::bytes>& model_data, const std::vector<std::string>& trainable_names, const std::string& loss_name, const std::vector<std::string>& output_names) {
@@ -557,18 +611,30 @@ PYBIND11_MODULE(_ortrain, m) {
     return out;
   }, py::arg("sess"), "Number of optimizer steps that a session has skipped because a gradient was NaN or infinite.");
   m.def("copy_gradients_to_buffer", [](const Handle<OrtTrainingSession>& sess, const Value& gradients_buffer) {
-    check(extension_api().CopyGradientsToBuffer(sess.raw, gradients_buffer.raw()));
+    {
+      const GilReleased released;
+      check(extension_api().CopyGradientsToBuffer(sess.raw, gradients_buffer.raw()));
+    }
   }, py::arg("sess"), py::arg("gradients_buffer"), "Copies the gradients of all trainable parameters into one tensor, end to end.");
   m.def("copy_buffer_to_gradients", [](const Handle<OrtTrainingSession>& sess, const Value& gradients_buffer) {
-    check(extension_api().CopyBufferToGradients(sess.raw, gradients_buffer.raw()));
+    {
+      const GilReleased released;
+      check(extension_api().CopyBufferToGradients(sess.raw, gradients_buffer.raw()));
+    }
   }, py::arg("sess"), py::arg("gradients_buffer"), "Overwrites the gradients of all trainable parameters with the values of one tensor.");
   m.def("get_gradient_norm", [](const Handle<OrtTrainingSession>& sess) {
     float out = {};
-    check(extension_api().GetGradientNorm(sess.raw, &out));
+    {
+      const GilReleased released;
+      check(extension_api().GetGradientNorm(sess.raw, &out));
+    }
     return out;
   }, py::arg("sess"), "The Euclidean norm of all gradients together.");
   m.def("checkpoint_set_parameter_gradient", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name, const Value& gradient) {
-    check(extension_api().CheckpointSetParameterGradient(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), gradient.raw()));
+    {
+      const GilReleased released;
+      check(extension_api().CheckpointSetParameterGradient(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), gradient.raw()));
+    }
   }, py::arg("checkpoint_state"), py::arg("parameter_name"), py::arg("gradient"), "Overwrites the gradient of a parameter with the values of a tensor.");
   m.def("run_options_set_training_mode", [](const Handle<OrtRunOptions>& options, bool training_mode) {
     check(extension_api().RunOptionsSetTrainingMode(options.raw, training_mode));
@@ -619,7 +685,7 @@ PYBIND11_MODULE(_ortrain, m) {
     char* value = {};
     check(extension_api().SessionGetStateRole(session.raw, index, allocator(), &value));
     return take_text(value);
-  }, py::arg("session"), py::arg("index"), "What a session's state is, by index.");
+  }, py::arg("session"), py::arg("index"), "The role of a state of a session, by index.");
   m.def("session_get_state_weight", [](const Handle<OrtSession>& session, size_t index) {
     char* value = {};
     check(extension_api().SessionGetStateWeight(session.raw, index, allocator(), &value));
@@ -674,7 +740,10 @@ PYBIND11_MODULE(_ortrain, m) {
     return out;
   }, py::arg("sess"), py::arg("group"), py::arg("attribute"), "A setting of a parameter group.");
   m.def("set_optimizer_group_attribute", [](const Handle<OrtTrainingSession>& sess, const std::string& group, const std::string& attribute, float value) {
-    check(extension_api().SetOptimizerGroupAttribute(sess.raw, c_text(group, "group"), c_text(attribute, "attribute"), value));
+    {
+      const GilReleased released;
+      check(extension_api().SetOptimizerGroupAttribute(sess.raw, c_text(group, "group"), c_text(attribute, "attribute"), value));
+    }
   }, py::arg("sess"), py::arg("group"), py::arg("attribute"), py::arg("value"), "Changes a setting of a parameter group from the next step on.");
   m.def("session_copy_states_to_buffer", [](const Handle<OrtSession>& session, const std::string& role, const Value& buffer) {
     check(extension_api().SessionCopyStatesToBuffer(session.raw, c_text(role, "role"), buffer.raw()));
@@ -690,7 +759,7 @@ PYBIND11_MODULE(_ortrain, m) {
     OrtValue* out = {};
     check(extension_api().SessionGetStateWholeShape(session.raw, index, &out));
     return Value(out);
-  }, py::arg("session"), py::arg("index"), "Shape of what a session's state is a part of where layers are divided among processes, by index.");
+  }, py::arg("session"), py::arg("index"), "Shape of the whole value of a state that is divided among processes, by index.");
   m.def("session_get_state_division", [](const Handle<OrtSession>& session, size_t index) {
     OrtValue* out = {};
     check(extension_api().SessionGetStateDivision(session.raw, index, &out));

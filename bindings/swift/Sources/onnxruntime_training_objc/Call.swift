@@ -25,7 +25,7 @@ struct Call {
     self.method = method
   }
 
-  /// Throws what a failed call returned.
+  /// Throws the error of a failed call.
   @inline(__always)
   func check(_ status: OpaquePointer?) throws {
     if let status { throw Self.failure(status) }
@@ -67,10 +67,10 @@ struct Call {
     return Texts(Array(texts))
   }
 
-  func extents(_ shape: [NSNumber]) throws -> [Int64] {
-    try shape.enumerated().map { i, extent in
-      guard let whole = Int64(exactly: extent) else {
-        throw refusal("argument shape, element \(i): expected a 64-bit integer, found \(extent)")
+  func dims(_ shape: [NSNumber]) throws -> [Int64] {
+    try shape.enumerated().map { i, dim in
+      guard let whole = Int64(exactly: dim) else {
+        throw refusal("argument shape, element \(i): expected a 64-bit integer, found \(dim)")
       }
       return whole
     }

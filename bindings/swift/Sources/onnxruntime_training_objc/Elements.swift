@@ -27,10 +27,10 @@ extension ORTValue {
   public convenience init<Element: ORTElement>(_ values: [Element], shape: [Int]) throws {
     let call = Call("ORTValue.init(_:shape:)")
     var count = 1
-    for (i, extent) in shape.enumerated() {
-      let (product, overflow) = count.multipliedReportingOverflow(by: extent)
-      if extent < 0 || overflow {
-        throw call.refusal("argument shape, element \(i): expected a dimension of 0 or more in the range of Int, found \(extent)")
+    for (i, dim) in shape.enumerated() {
+      let (product, overflow) = count.multipliedReportingOverflow(by: dim)
+      if dim < 0 || overflow {
+        throw call.refusal("argument shape, element \(i): expected a dimension of 0 or more in the range of Int, found \(dim)")
       }
       count = product
     }

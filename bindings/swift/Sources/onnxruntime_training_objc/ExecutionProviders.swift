@@ -23,7 +23,7 @@ public final class ORTXnnpackExecutionProviderOptions {
   public init() {}
 }
 
-// There is no provider but that of the CPU: methods that ask for another one fail and name those that are available.
+// There is only the provider of the CPU: methods that ask for another one fail and name those that are available.
 extension ORTSessionOptions {
   /// Asks for an execution provider by name.
   ///

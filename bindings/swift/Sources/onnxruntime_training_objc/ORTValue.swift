@@ -30,7 +30,7 @@ public final class ORTValue: HandleOwner {
   ///   or the data is smaller than the tensor; `ORTErrorCode.notImplemented` when tensors of the type are not supported.
   public convenience init(tensorData: NSMutableData, elementType: ORTTensorElementDataType, shape: [NSNumber]) throws {
     let call = Call("ORTValue.init(tensorData:elementType:shape:)")
-    try self.init(tensorData, elementType, call.extents(shape), call)
+    try self.init(tensorData, elementType, call.dims(shape), call)
   }
 
   init(_ data: NSMutableData, _ elementType: ORTTensorElementDataType, _ shape: [Int64], _ call: Call) throws {
@@ -147,7 +147,7 @@ final class TensorData: NSMutableData {
     }
   }
 
-  // Foundation on Linux writes these into memory of its own.
+  // Foundation on Linux writes these into separate memory.
 
   override func append(_ bytes: UnsafeRawPointer, length: Int) {
     replaceBytes(in: NSRange(location: self.length, length: 0), withBytes: bytes, length: length)
@@ -209,9 +209,9 @@ public final class ORTTensorTypeAndShapeInfo: @unchecked Sendable {
     elementType = ORTTensorElementDataType(rawValue: Int32(truncatingIfNeeded: type.rawValue)) ?? .undefined
     var rank = 0
     general.pointee.ReleaseStatus(general.pointee.GetDimensionsCount(handle, &rank))
-    var extents = [Int64](repeating: 0, count: rank)
-    general.pointee.ReleaseStatus(general.pointee.GetDimensions(handle, &extents, rank))
-    shape = extents.map { NSNumber(value: $0) }
+    var dims = [Int64](repeating: 0, count: rank)
+    general.pointee.ReleaseStatus(general.pointee.GetDimensions(handle, &dims, rank))
+    shape = dims.map { NSNumber(value: $0) }
   }
 
   convenience init(taking handle: OpaquePointer) {

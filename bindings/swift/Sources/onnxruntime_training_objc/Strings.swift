@@ -11,7 +11,7 @@ extension ORTValue {
   ///   or the number of elements is not that of the shape.
   public convenience init(tensorStringData: [String], shape: [NSNumber]) throws {
     let call = Call("ORTValue.init(tensorStringData:shape:)")
-    try self.init(tensorStringData, call.extents(shape), "tensorStringData", call)
+    try self.init(tensorStringData, call.dims(shape), "tensorStringData", call)
   }
 
   /// Creates a tensor with a copy of strings.

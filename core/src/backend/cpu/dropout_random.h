@@ -1,4 +1,4 @@
-// The random numbers by which kernels drop elements, and what they mean.
+// The random numbers by which kernels drop elements.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// What the CPU's kernels use of a library, if this build has one (backend/cpu/implementations.cpp).
+// The functions that the CPU's kernels take from a library, if this build has one
+// (backend/cpu/implementations.cpp).
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace ortrain {
 
-// How well the processor multiplies bfloat16 values.
-enum class Bf16Products { kNone, kSlow, kFast };
+// How well the processor multiplies bfloat16 values; kNotStored: the library does not even store them on it.
+enum class Bf16Products { kNotStored, kNone, kSlow, kFast };
 
 struct KernelLibrary {
   const char* name;

@@ -142,18 +142,17 @@ void transpose_strip(const std::byte* source, int64_t source_step, std::byte* ta
 
 }  // namespace
 
-StridedCopy::StridedCopy(size_t width, const Shape& extents, const View& source, const View& target)
+StridedCopy::StridedCopy(size_t width, const Shape& dims, const View& source, const View& target)
     : width_(static_cast<int64_t>(width)) {
-  const size_t rank = extents.size();
+  const size_t rank = dims.size();
   require(source.strides.size() == rank && target.strides.size() == rank, ErrorCode::kRuntimeException,
           "a strided copy of rank ", rank, " was given ", source.strides.size(), " and ",
           target.strides.size(), " strides");
-  if (element_count(extents) == 0) return;
+  if (element_count(dims) == 0) return;
   source_offset_ = source.offset * width_;
   target_offset_ = target.offset * width_;
   for (size_t i = 0; i < rank; ++i)
-    if (extents[i] != 1)
-      loops_.push_back({extents[i], source.strides[i] * width_, target.strides[i] * width_});
+    if (dims[i] != 1) loops_.push_back({dims[i], source.strides[i] * width_, target.strides[i] * width_});
   if (width_ == 16) {  // complex128 is copied as two halves
     width_ = 8;
     loops_.push_back({2, 8, 8});
@@ -162,15 +161,15 @@ StridedCopy::StridedCopy(size_t width, const Shape& extents, const View& source,
   plan();
   require(loops_.size() <= kMaxLoops, ErrorCode::kNotImplemented, "a copy over ", loops_.size(),
           " dimensions is not supported");
-  for (const Loop& loop : loops_) units_ *= loop.extent;
+  for (const Loop& loop : loops_) units_ *= loop.dim;
 }
 
 void StridedCopy::merge() {
   std::vector<Loop> merged;
   for (const Loop& loop : loops_) {
-    if (!merged.empty() && merged.back().source == loop.source * loop.extent &&
-        merged.back().target == loop.target * loop.extent)
-      merged.back() = {merged.back().extent * loop.extent, loop.source, loop.target};
+    if (!merged.empty() && merged.back().source == loop.source * loop.dim &&
+        merged.back().target == loop.target * loop.dim)
+      merged.back() = {merged.back().dim * loop.dim, loop.source, loop.target};
     else
       merged.push_back(loop);
   }
@@ -179,15 +178,15 @@ void StridedCopy::merge() {
 
 // Adds a loop over pieces of `piece` items of inner_, so that long inner loops can be shared between threads.
 void StridedCopy::cut(int64_t piece, size_t position) {
-  piece_ = std::clamp<int64_t>(piece, 1, inner_.extent);
+  piece_ = std::clamp<int64_t>(piece, 1, inner_.dim);
   cut_loop_ = position;
   loops_.insert(loops_.begin() + static_cast<int64_t>(position),
-                {(inner_.extent + piece_ - 1) / piece_, inner_.source * piece_, inner_.target * piece_});
+                {(inner_.dim + piece_ - 1) / piece_, inner_.source * piece_, inner_.target * piece_});
 }
 
 void StridedCopy::plan() {
   if (!loops_.empty() && loops_.back().source == width_ && loops_.back().target == width_) {
-    width_ *= loops_.back().extent;  // contiguous on both sides: one run
+    width_ *= loops_.back().dim;  // contiguous on both sides: one run
     loops_.pop_back();
   }
   if (loops_.empty()) {
@@ -229,20 +228,20 @@ void StridedCopy::operator()(const std::byte* source, std::byte* target) const {
     std::byte* t = target;
     int64_t rest = begin;
     for (size_t d = loops_.size(); d-- > 0;) {
-      at[d] = rest % loops_[d].extent;
-      rest /= loops_[d].extent;
+      at[d] = rest % loops_[d].dim;
+      rest /= loops_[d].dim;
       s += at[d] * loops_[d].source;
       t += at[d] * loops_[d].target;
     }
     for (int64_t unit = begin;;) {
-      work(s, t, std::min(piece_, inner_.extent - at[cut_loop_] * piece_));
+      work(s, t, std::min(piece_, inner_.dim - at[cut_loop_] * piece_));
       if (++unit == end) return;
       for (size_t d = last;; --d) {
         s += loops_[d].source;
         t += loops_[d].target;
-        if (++at[d] < loops_[d].extent) break;
-        s -= loops_[d].source * loops_[d].extent;
-        t -= loops_[d].target * loops_[d].extent;
+        if (++at[d] < loops_[d].dim) break;
+        s -= loops_[d].source * loops_[d].dim;
+        t -= loops_[d].target * loops_[d].dim;
         at[d] = 0;
       }
     }
@@ -259,9 +258,9 @@ void StridedCopy::operator()(const std::byte* source, std::byte* target) const {
   visit_width(static_cast<size_t>(width_), [&](auto zero) {
     using T = decltype(zero);
     if (way_ == Way::kTiles)
-      parallel_for(units_, piece_ * across_.extent, [&](int64_t begin, int64_t end) {
+      parallel_for(units_, piece_ * across_.dim, [&](int64_t begin, int64_t end) {
         walk(begin, end, [&](const std::byte* s, std::byte* t, int64_t items) {
-          transpose_strip<T>(s, across_.source, t, inner_.target, items, across_.extent);
+          transpose_strip<T>(s, across_.source, t, inner_.target, items, across_.dim);
         });
       });
     else

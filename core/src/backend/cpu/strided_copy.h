@@ -25,13 +25,13 @@ class StridedCopy {
   };
 
   // `width` is the number of bytes of an element: 1, 2, 4, 8 or 16.
-  StridedCopy(size_t width, const Shape& extents, const View& source, const View& target);
+  StridedCopy(size_t width, const Shape& dims, const View& source, const View& target);
 
   void operator()(const std::byte* source, std::byte* target) const;
 
  private:
   struct Loop {
-    int64_t extent, source, target;  // steps in bytes
+    int64_t dim, source, target;  // steps in bytes
   };
   enum class Way { kNothing, kOneRun, kRuns, kTiles, kElements };
 

@@ -1109,24 +1109,24 @@ OrtStatus* ORT_API_CALL CreateEnvWithCustomLoggerAndGlobalThreadPools(OrtLogging
   });
 }
 
-OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_CUDA(OrtSessionOptions* options, const OrtCUDAProviderOptions* cuda_options) noexcept {
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_CUDA([[maybe_unused]] OrtSessionOptions* options, [[maybe_unused]] const OrtCUDAProviderOptions* cuda_options) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider_CUDA", [&] {
     check_pointer(options, "options");
-    capi::SessionOptionsAppendExecutionProvider_CUDA(options, cuda_options);
+    reject_provider("CUDA");
   });
 }
 
-OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_ROCM(OrtSessionOptions* options, const OrtROCMProviderOptions* rocm_options) noexcept {
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_ROCM([[maybe_unused]] OrtSessionOptions* options, [[maybe_unused]] const OrtROCMProviderOptions* rocm_options) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider_ROCM", [&] {
     check_pointer(options, "options");
-    capi::SessionOptionsAppendExecutionProvider_ROCM(options, rocm_options);
+    reject_provider("ROCM");
   });
 }
 
-OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_OpenVINO(OrtSessionOptions* options, const OrtOpenVINOProviderOptions* provider_options) noexcept {
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_OpenVINO([[maybe_unused]] OrtSessionOptions* options, [[maybe_unused]] const OrtOpenVINOProviderOptions* provider_options) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider_OpenVINO", [&] {
     check_pointer(options, "options");
-    capi::SessionOptionsAppendExecutionProvider_OpenVINO(options, provider_options);
+    reject_provider("OpenVINO");
   });
 }
 
@@ -1155,23 +1155,23 @@ OrtStatus* ORT_API_CALL ModelMetadataGetGraphDescription(const OrtModelMetadata*
   });
 }
 
-OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_TensorRT(OrtSessionOptions* options, const OrtTensorRTProviderOptions* tensorrt_options) noexcept {
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_TensorRT([[maybe_unused]] OrtSessionOptions* options, [[maybe_unused]] const OrtTensorRTProviderOptions* tensorrt_options) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider_TensorRT", [&] {
     check_pointer(options, "options");
-    capi::SessionOptionsAppendExecutionProvider_TensorRT(options, tensorrt_options);
+    reject_provider("TensorRT");
   });
 }
 
-OrtStatus* ORT_API_CALL SetCurrentGpuDeviceId(int device_id) noexcept {
+OrtStatus* ORT_API_CALL SetCurrentGpuDeviceId([[maybe_unused]] int device_id) noexcept {
   return guarded("SetCurrentGpuDeviceId", [&] {
-    capi::SetCurrentGpuDeviceId(device_id);
+    reject_provider("CUDA");
   });
 }
 
-OrtStatus* ORT_API_CALL GetCurrentGpuDeviceId(int* device_id) noexcept {
+OrtStatus* ORT_API_CALL GetCurrentGpuDeviceId([[maybe_unused]] int* device_id) noexcept {
   return guarded("GetCurrentGpuDeviceId", [&] {
     check_pointer(device_id, "device_id");
-    capi::GetCurrentGpuDeviceId(device_id);
+    reject_provider("CUDA");
   });
 }
 
@@ -1240,39 +1240,37 @@ OrtStatus* ORT_API_CALL CreateSessionFromArrayWithPrepackedWeightsContainer(cons
   });
 }
 
-OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_TensorRT_V2(OrtSessionOptions* options, const OrtTensorRTProviderOptionsV2* tensorrt_options) noexcept {
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_TensorRT_V2([[maybe_unused]] OrtSessionOptions* options, [[maybe_unused]] const OrtTensorRTProviderOptionsV2* tensorrt_options) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider_TensorRT_V2", [&] {
     check_pointer(options, "options");
-    capi::SessionOptionsAppendExecutionProvider_TensorRT_V2(options, tensorrt_options);
+    reject_provider("TensorRT");
   });
 }
 
-OrtStatus* ORT_API_CALL CreateTensorRTProviderOptions(OrtTensorRTProviderOptionsV2** out) noexcept {
+OrtStatus* ORT_API_CALL CreateTensorRTProviderOptions([[maybe_unused]] OrtTensorRTProviderOptionsV2** out) noexcept {
   return guarded("CreateTensorRTProviderOptions", [&] {
     check_pointer(out, "out");
-    capi::CreateTensorRTProviderOptions(out);
+    reject_provider("TensorRT");
   });
 }
 
-OrtStatus* ORT_API_CALL UpdateTensorRTProviderOptions(OrtTensorRTProviderOptionsV2* tensorrt_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+OrtStatus* ORT_API_CALL UpdateTensorRTProviderOptions([[maybe_unused]] OrtTensorRTProviderOptionsV2* tensorrt_options, [[maybe_unused]] const char* const* provider_options_keys, [[maybe_unused]] const char* const* provider_options_values, [[maybe_unused]] size_t num_keys) noexcept {
   return guarded("UpdateTensorRTProviderOptions", [&] {
     check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
     check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
-    capi::UpdateTensorRTProviderOptions(tensorrt_options, provider_options_keys, provider_options_values, num_keys);
+    reject_provider("TensorRT");
   });
 }
 
-OrtStatus* ORT_API_CALL GetTensorRTProviderOptionsAsString(const OrtTensorRTProviderOptionsV2* tensorrt_options, OrtAllocator* allocator, char** ptr) noexcept {
+OrtStatus* ORT_API_CALL GetTensorRTProviderOptionsAsString([[maybe_unused]] const OrtTensorRTProviderOptionsV2* tensorrt_options, [[maybe_unused]] OrtAllocator* allocator, [[maybe_unused]] char** ptr) noexcept {
   return guarded("GetTensorRTProviderOptionsAsString", [&] {
     check_allocator(allocator, "allocator");
     check_pointer(ptr, "ptr");
-    capi::GetTensorRTProviderOptionsAsString(tensorrt_options, allocator, ptr);
+    reject_provider("TensorRT");
   });
 }
 
-void ORT_API_CALL ReleaseTensorRTProviderOptions(OrtTensorRTProviderOptionsV2* input) noexcept {
-  return quiet([&] { return capi::ReleaseTensorRTProviderOptions(input); });
-}
+void ORT_API_CALL ReleaseTensorRTProviderOptions([[maybe_unused]] OrtTensorRTProviderOptionsV2* input) noexcept {}  // none can exist
 
 OrtStatus* ORT_API_CALL EnableOrtCustomOps(OrtSessionOptions* options) noexcept {
   return guarded("EnableOrtCustomOps", [&] {
@@ -1509,44 +1507,42 @@ OrtStatus* ORT_API_CALL SynchronizeBoundOutputs(OrtIoBinding* binding_ptr) noexc
   });
 }
 
-OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_CUDA_V2(OrtSessionOptions* options, const OrtCUDAProviderOptionsV2* cuda_options) noexcept {
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_CUDA_V2([[maybe_unused]] OrtSessionOptions* options, [[maybe_unused]] const OrtCUDAProviderOptionsV2* cuda_options) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider_CUDA_V2", [&] {
     check_pointer(options, "options");
-    capi::SessionOptionsAppendExecutionProvider_CUDA_V2(options, cuda_options);
+    reject_provider("CUDA");
   });
 }
 
-OrtStatus* ORT_API_CALL CreateCUDAProviderOptions(OrtCUDAProviderOptionsV2** out) noexcept {
+OrtStatus* ORT_API_CALL CreateCUDAProviderOptions([[maybe_unused]] OrtCUDAProviderOptionsV2** out) noexcept {
   return guarded("CreateCUDAProviderOptions", [&] {
     check_pointer(out, "out");
-    capi::CreateCUDAProviderOptions(out);
+    reject_provider("CUDA");
   });
 }
 
-OrtStatus* ORT_API_CALL UpdateCUDAProviderOptions(OrtCUDAProviderOptionsV2* cuda_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+OrtStatus* ORT_API_CALL UpdateCUDAProviderOptions([[maybe_unused]] OrtCUDAProviderOptionsV2* cuda_options, [[maybe_unused]] const char* const* provider_options_keys, [[maybe_unused]] const char* const* provider_options_values, [[maybe_unused]] size_t num_keys) noexcept {
   return guarded("UpdateCUDAProviderOptions", [&] {
     check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
     check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
-    capi::UpdateCUDAProviderOptions(cuda_options, provider_options_keys, provider_options_values, num_keys);
+    reject_provider("CUDA");
   });
 }
 
-OrtStatus* ORT_API_CALL GetCUDAProviderOptionsAsString(const OrtCUDAProviderOptionsV2* cuda_options, OrtAllocator* allocator, char** ptr) noexcept {
+OrtStatus* ORT_API_CALL GetCUDAProviderOptionsAsString([[maybe_unused]] const OrtCUDAProviderOptionsV2* cuda_options, [[maybe_unused]] OrtAllocator* allocator, [[maybe_unused]] char** ptr) noexcept {
   return guarded("GetCUDAProviderOptionsAsString", [&] {
     check_allocator(allocator, "allocator");
     check_pointer(ptr, "ptr");
-    capi::GetCUDAProviderOptionsAsString(cuda_options, allocator, ptr);
+    reject_provider("CUDA");
   });
 }
 
-void ORT_API_CALL ReleaseCUDAProviderOptions(OrtCUDAProviderOptionsV2* input) noexcept {
-  return quiet([&] { return capi::ReleaseCUDAProviderOptions(input); });
-}
+void ORT_API_CALL ReleaseCUDAProviderOptions([[maybe_unused]] OrtCUDAProviderOptionsV2* input) noexcept {}  // none can exist
 
-OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_MIGraphX(OrtSessionOptions* options, const OrtMIGraphXProviderOptions* migraphx_options) noexcept {
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_MIGraphX([[maybe_unused]] OrtSessionOptions* options, [[maybe_unused]] const OrtMIGraphXProviderOptions* migraphx_options) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider_MIGraphX", [&] {
     check_pointer(options, "options");
-    capi::SessionOptionsAppendExecutionProvider_MIGraphX(options, migraphx_options);
+    reject_provider("MIGraphX");
   });
 }
 
@@ -1618,39 +1614,37 @@ const OrtTrainingApi* ORT_API_CALL GetTrainingApi(uint32_t version) noexcept {
   return quiet([&] { return capi::GetTrainingApi(version); });
 }
 
-OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_CANN(OrtSessionOptions* options, const OrtCANNProviderOptions* cann_options) noexcept {
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_CANN([[maybe_unused]] OrtSessionOptions* options, [[maybe_unused]] const OrtCANNProviderOptions* cann_options) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider_CANN", [&] {
     check_pointer(options, "options");
-    capi::SessionOptionsAppendExecutionProvider_CANN(options, cann_options);
+    reject_provider("CANN");
   });
 }
 
-OrtStatus* ORT_API_CALL CreateCANNProviderOptions(OrtCANNProviderOptions** out) noexcept {
+OrtStatus* ORT_API_CALL CreateCANNProviderOptions([[maybe_unused]] OrtCANNProviderOptions** out) noexcept {
   return guarded("CreateCANNProviderOptions", [&] {
     check_pointer(out, "out");
-    capi::CreateCANNProviderOptions(out);
+    reject_provider("CANN");
   });
 }
 
-OrtStatus* ORT_API_CALL UpdateCANNProviderOptions(OrtCANNProviderOptions* cann_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+OrtStatus* ORT_API_CALL UpdateCANNProviderOptions([[maybe_unused]] OrtCANNProviderOptions* cann_options, [[maybe_unused]] const char* const* provider_options_keys, [[maybe_unused]] const char* const* provider_options_values, [[maybe_unused]] size_t num_keys) noexcept {
   return guarded("UpdateCANNProviderOptions", [&] {
     check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
     check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
-    capi::UpdateCANNProviderOptions(cann_options, provider_options_keys, provider_options_values, num_keys);
+    reject_provider("CANN");
   });
 }
 
-OrtStatus* ORT_API_CALL GetCANNProviderOptionsAsString(const OrtCANNProviderOptions* cann_options, OrtAllocator* allocator, char** ptr) noexcept {
+OrtStatus* ORT_API_CALL GetCANNProviderOptionsAsString([[maybe_unused]] const OrtCANNProviderOptions* cann_options, [[maybe_unused]] OrtAllocator* allocator, [[maybe_unused]] char** ptr) noexcept {
   return guarded("GetCANNProviderOptionsAsString", [&] {
     check_allocator(allocator, "allocator");
     check_pointer(ptr, "ptr");
-    capi::GetCANNProviderOptionsAsString(cann_options, allocator, ptr);
+    reject_provider("CANN");
   });
 }
 
-void ORT_API_CALL ReleaseCANNProviderOptions(OrtCANNProviderOptions* input) noexcept {
-  return quiet([&] { return capi::ReleaseCANNProviderOptions(input); });
-}
+void ORT_API_CALL ReleaseCANNProviderOptions([[maybe_unused]] OrtCANNProviderOptions* input) noexcept {}  // none can exist
 
 void ORT_API_CALL MemoryInfoGetDeviceType(const OrtMemoryInfo* ptr, OrtMemoryInfoDeviceType* out) noexcept {
   return quiet([&] { return capi::MemoryInfoGetDeviceType(ptr, out); });
@@ -1763,39 +1757,37 @@ OrtStatus* ORT_API_CALL GetSessionConfigEntry(const OrtSessionOptions* options, 
   });
 }
 
-OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_Dnnl(OrtSessionOptions* options, const OrtDnnlProviderOptions* dnnl_options) noexcept {
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_Dnnl([[maybe_unused]] OrtSessionOptions* options, [[maybe_unused]] const OrtDnnlProviderOptions* dnnl_options) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider_Dnnl", [&] {
     check_pointer(options, "options");
-    capi::SessionOptionsAppendExecutionProvider_Dnnl(options, dnnl_options);
+    reject_provider("DNNL");
   });
 }
 
-OrtStatus* ORT_API_CALL CreateDnnlProviderOptions(OrtDnnlProviderOptions** out) noexcept {
+OrtStatus* ORT_API_CALL CreateDnnlProviderOptions([[maybe_unused]] OrtDnnlProviderOptions** out) noexcept {
   return guarded("CreateDnnlProviderOptions", [&] {
     check_pointer(out, "out");
-    capi::CreateDnnlProviderOptions(out);
+    reject_provider("DNNL");
   });
 }
 
-OrtStatus* ORT_API_CALL UpdateDnnlProviderOptions(OrtDnnlProviderOptions* dnnl_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+OrtStatus* ORT_API_CALL UpdateDnnlProviderOptions([[maybe_unused]] OrtDnnlProviderOptions* dnnl_options, [[maybe_unused]] const char* const* provider_options_keys, [[maybe_unused]] const char* const* provider_options_values, [[maybe_unused]] size_t num_keys) noexcept {
   return guarded("UpdateDnnlProviderOptions", [&] {
     check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
     check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
-    capi::UpdateDnnlProviderOptions(dnnl_options, provider_options_keys, provider_options_values, num_keys);
+    reject_provider("DNNL");
   });
 }
 
-OrtStatus* ORT_API_CALL GetDnnlProviderOptionsAsString(const OrtDnnlProviderOptions* dnnl_options, OrtAllocator* allocator, char** ptr) noexcept {
+OrtStatus* ORT_API_CALL GetDnnlProviderOptionsAsString([[maybe_unused]] const OrtDnnlProviderOptions* dnnl_options, [[maybe_unused]] OrtAllocator* allocator, [[maybe_unused]] char** ptr) noexcept {
   return guarded("GetDnnlProviderOptionsAsString", [&] {
     check_allocator(allocator, "allocator");
     check_pointer(ptr, "ptr");
-    capi::GetDnnlProviderOptionsAsString(dnnl_options, allocator, ptr);
+    reject_provider("DNNL");
   });
 }
 
-void ORT_API_CALL ReleaseDnnlProviderOptions(OrtDnnlProviderOptions* input) noexcept {
-  return quiet([&] { return capi::ReleaseDnnlProviderOptions(input); });
-}
+void ORT_API_CALL ReleaseDnnlProviderOptions([[maybe_unused]] OrtDnnlProviderOptions* input) noexcept {}  // none can exist
 
 OrtStatus* ORT_API_CALL KernelInfo_GetNodeName(const OrtKernelInfo* info, char* out, size_t* size) noexcept {
   return guarded("KernelInfo_GetNodeName", [&] {
@@ -1885,32 +1877,30 @@ const char* ORT_API_CALL GetBuildInfoString() noexcept {
   return quiet([&] { return capi::GetBuildInfoString(); });
 }
 
-OrtStatus* ORT_API_CALL CreateROCMProviderOptions(OrtROCMProviderOptions** out) noexcept {
+OrtStatus* ORT_API_CALL CreateROCMProviderOptions([[maybe_unused]] OrtROCMProviderOptions** out) noexcept {
   return guarded("CreateROCMProviderOptions", [&] {
     check_pointer(out, "out");
-    capi::CreateROCMProviderOptions(out);
+    reject_provider("ROCM");
   });
 }
 
-OrtStatus* ORT_API_CALL UpdateROCMProviderOptions(OrtROCMProviderOptions* rocm_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+OrtStatus* ORT_API_CALL UpdateROCMProviderOptions([[maybe_unused]] OrtROCMProviderOptions* rocm_options, [[maybe_unused]] const char* const* provider_options_keys, [[maybe_unused]] const char* const* provider_options_values, [[maybe_unused]] size_t num_keys) noexcept {
   return guarded("UpdateROCMProviderOptions", [&] {
     check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
     check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
-    capi::UpdateROCMProviderOptions(rocm_options, provider_options_keys, provider_options_values, num_keys);
+    reject_provider("ROCM");
   });
 }
 
-OrtStatus* ORT_API_CALL GetROCMProviderOptionsAsString(const OrtROCMProviderOptions* rocm_options, OrtAllocator* allocator, char** ptr) noexcept {
+OrtStatus* ORT_API_CALL GetROCMProviderOptionsAsString([[maybe_unused]] const OrtROCMProviderOptions* rocm_options, [[maybe_unused]] OrtAllocator* allocator, [[maybe_unused]] char** ptr) noexcept {
   return guarded("GetROCMProviderOptionsAsString", [&] {
     check_allocator(allocator, "allocator");
     check_pointer(ptr, "ptr");
-    capi::GetROCMProviderOptionsAsString(rocm_options, allocator, ptr);
+    reject_provider("ROCM");
   });
 }
 
-void ORT_API_CALL ReleaseROCMProviderOptions(OrtROCMProviderOptions* input) noexcept {
-  return quiet([&] { return capi::ReleaseROCMProviderOptions(input); });
-}
+void ORT_API_CALL ReleaseROCMProviderOptions([[maybe_unused]] OrtROCMProviderOptions* input) noexcept {}  // none can exist
 
 OrtStatus* ORT_API_CALL CreateAndRegisterAllocatorV2(OrtEnv* env, const char* provider_type, const OrtMemoryInfo* mem_info, const OrtArenaCfg* arena_cfg, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
   return guarded("CreateAndRegisterAllocatorV2", [&] {
@@ -1935,33 +1925,33 @@ OrtStatus* ORT_API_CALL RunAsync(OrtSession* session, const OrtRunOptions* run_o
   });
 }
 
-OrtStatus* ORT_API_CALL UpdateTensorRTProviderOptionsWithValue(OrtTensorRTProviderOptionsV2* tensorrt_options, const char* key, void* value) noexcept {
+OrtStatus* ORT_API_CALL UpdateTensorRTProviderOptionsWithValue([[maybe_unused]] OrtTensorRTProviderOptionsV2* tensorrt_options, [[maybe_unused]] const char* key, [[maybe_unused]] void* value) noexcept {
   return guarded("UpdateTensorRTProviderOptionsWithValue", [&] {
     check_pointer(key, "key");
-    capi::UpdateTensorRTProviderOptionsWithValue(tensorrt_options, key, value);
+    reject_provider("TensorRT");
   });
 }
 
-OrtStatus* ORT_API_CALL GetTensorRTProviderOptionsByName(const OrtTensorRTProviderOptionsV2* tensorrt_options, const char* key, void** ptr) noexcept {
+OrtStatus* ORT_API_CALL GetTensorRTProviderOptionsByName([[maybe_unused]] const OrtTensorRTProviderOptionsV2* tensorrt_options, [[maybe_unused]] const char* key, [[maybe_unused]] void** ptr) noexcept {
   return guarded("GetTensorRTProviderOptionsByName", [&] {
     check_pointer(key, "key");
     check_pointer(ptr, "ptr");
-    capi::GetTensorRTProviderOptionsByName(tensorrt_options, key, ptr);
+    reject_provider("TensorRT");
   });
 }
 
-OrtStatus* ORT_API_CALL UpdateCUDAProviderOptionsWithValue(OrtCUDAProviderOptionsV2* cuda_options, const char* key, void* value) noexcept {
+OrtStatus* ORT_API_CALL UpdateCUDAProviderOptionsWithValue([[maybe_unused]] OrtCUDAProviderOptionsV2* cuda_options, [[maybe_unused]] const char* key, [[maybe_unused]] void* value) noexcept {
   return guarded("UpdateCUDAProviderOptionsWithValue", [&] {
     check_pointer(key, "key");
-    capi::UpdateCUDAProviderOptionsWithValue(cuda_options, key, value);
+    reject_provider("CUDA");
   });
 }
 
-OrtStatus* ORT_API_CALL GetCUDAProviderOptionsByName(const OrtCUDAProviderOptionsV2* cuda_options, const char* key, void** ptr) noexcept {
+OrtStatus* ORT_API_CALL GetCUDAProviderOptionsByName([[maybe_unused]] const OrtCUDAProviderOptionsV2* cuda_options, [[maybe_unused]] const char* key, [[maybe_unused]] void** ptr) noexcept {
   return guarded("GetCUDAProviderOptionsByName", [&] {
     check_pointer(key, "key");
     check_pointer(ptr, "ptr");
-    capi::GetCUDAProviderOptionsByName(cuda_options, key, ptr);
+    reject_provider("CUDA");
   });
 }
 
@@ -2045,21 +2035,21 @@ OrtStatus* ORT_API_CALL KernelContext_ParallelFor(const OrtKernelContext* contex
   });
 }
 
-OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_OpenVINO_V2(OrtSessionOptions* options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_OpenVINO_V2([[maybe_unused]] OrtSessionOptions* options, [[maybe_unused]] const char* const* provider_options_keys, [[maybe_unused]] const char* const* provider_options_values, [[maybe_unused]] size_t num_keys) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider_OpenVINO_V2", [&] {
     check_pointer(options, "options");
     check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
     check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
-    capi::SessionOptionsAppendExecutionProvider_OpenVINO_V2(options, provider_options_keys, provider_options_values, num_keys);
+    reject_provider("OpenVINO");
   });
 }
 
-OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_VitisAI(OrtSessionOptions* options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
+OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_VitisAI([[maybe_unused]] OrtSessionOptions* options, [[maybe_unused]] const char* const* provider_options_keys, [[maybe_unused]] const char* const* provider_options_values, [[maybe_unused]] size_t num_keys) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider_VitisAI", [&] {
     check_pointer(options, "options");
     check_elements(provider_options_keys, num_keys, "provider_options_keys", "num_keys");
     check_elements(provider_options_values, num_keys, "provider_options_values", "num_keys");
-    capi::SessionOptionsAppendExecutionProvider_VitisAI(options, provider_options_keys, provider_options_values, num_keys);
+    reject_provider("VitisAI");
   });
 }
 

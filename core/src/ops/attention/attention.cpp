@@ -122,10 +122,10 @@ Kernel attention_kernel(KernelContext& c, const Attention& a,
 
 std::vector<std::string> split_past(GradientContext& g, const std::string& gradient,
                                     const std::string& past) {
-  const auto extent = [&](const std::string& value) {
+  const auto dim = [&](const std::string& value) {
     return g("Shape", {value}, {{"start", int64_t{2}}, {"end", int64_t{3}}});
   };
-  const std::string before = extent(past), added = g("Sub", {extent(gradient), before});
+  const std::string before = dim(past), added = g("Sub", {dim(gradient), before});
   return g.emit("Split", {gradient, g("Concat", {before, added}, {{"axis", int64_t{0}}})}, 2,
                 {{"axis", int64_t{2}}});
 }
@@ -343,11 +343,11 @@ HeadsView ordered(const NodeContext& c, const Shape& shape, const char* name) {
   c.expect((shape.size() == 3 || shape.size() == 4) && order.back() == static_cast<int64_t>(shape.size()) - 1,
            "an operand of shape ", to_string(shape), " cannot be permuted by attribute ", name);
   const std::vector<int64_t> strides = strides_of(shape);
-  const auto extent = [&](size_t i) { return shape[static_cast<size_t>(order[i])]; };
+  const auto dim = [&](size_t i) { return shape[static_cast<size_t>(order[i])]; };
   const auto step = [&](size_t i) { return strides[static_cast<size_t>(order[i])]; };
   // Without heads the batch takes their place, as it does in the mask.
-  if (shape.size() == 3) return {1, extent(0), extent(1), extent(2), {0, step(0), step(1)}};
-  return {extent(0), extent(1), extent(2), extent(3), {step(0), step(1), step(2)}};
+  if (shape.size() == 3) return {1, dim(0), dim(1), dim(2), {0, step(0), step(1)}};
+  return {dim(0), dim(1), dim(2), dim(3), {step(0), step(1), step(2)}};
 }
 
 // [batch, heads, queries, size] or [batch, queries, size] in the order of an attribute.

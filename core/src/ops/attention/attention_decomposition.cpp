@@ -51,7 +51,7 @@ std::string seen_keys(DecompositionContext& e, const std::string& scores) {
   std::string seen;
   const auto also = [&](const std::string& more) { seen = seen.empty() ? more : e("And", {seen, more}); };
   const auto place = [&](int64_t axis) {
-    const std::string count = as_scalar(e, extents(e, scores, axis, axis + 1));
+    const std::string count = as_scalar(e, dims_of(e, scores, axis, axis + 1));
     return e("Range",
              {e.constant(Tensor::scalar(int64_t{0})), count, e.constant(Tensor::scalar(int64_t{1}))});
   };
@@ -61,8 +61,8 @@ std::string seen_keys(DecompositionContext& e, const std::string& scores) {
   const std::string lengths = e.has_x(kLengths) ? e.unsqueeze(e.x(kLengths), {1, 2, 3}) : "";
   if (left >= 0 || right >= 0) {
     std::string queries = e.unsqueeze(place(2), {1});
-    if (!lengths.empty()) queries = e("Add", {queries, e("Sub", {lengths, extents(e, scores, 2, 3)})});
-    if (e.has_x(kPastKey)) queries = e("Add", {queries, extents(e, e.x(kPastKey), 2, 3)});
+    if (!lengths.empty()) queries = e("Add", {queries, e("Sub", {lengths, dims_of(e, scores, 2, 3)})});
+    if (e.has_x(kPastKey)) queries = e("Add", {queries, dims_of(e, e.x(kPastKey), 2, 3)});
     if (right >= 0) also(e("LessOrEqual", {keys, e("Add", {queries, e.int64s({right})})}));
     if (left >= 0) also(e("GreaterOrEqual", {keys, e("Sub", {queries, e.int64s({left})})}));
   }
@@ -119,11 +119,11 @@ void decompose_attention_gradient(DecompositionContext& e) {
                    given != 0 ? static_cast<double>(given) : 1 / std::sqrt(static_cast<double>(of_q.size)),
                cap = static_cast<double>(node.float_or("softcap", 0));
   Expression scores = scale * q.call("MatMul", across(k));
-  Expression slope = scores;
+  Expression derivative = scores;
   if (cap != 0) {
     const Expression t = (scores / cap).call("Tanh");
     scores = cap * t;
-    slope = 1.0 - t * t;
+    derivative = 1.0 - t * t;
   }
   const std::string seen = seen_keys(e, scores);
   if (e.has_x(kMask) && e.dtype(e.x(kMask)) != DType::kBool) scores = scores + Expression(e, e.x(kMask));
@@ -134,7 +134,7 @@ void decompose_attention_gradient(DecompositionContext& e) {
   const Expression of_weights = dy.call("MatMul", across(v));
   const Expression total(e, e.reduce_sum(of_weights * weights, {3}, true));
   const Expression of_scores = weights * (of_weights - total);
-  const Expression of_product = scale * (cap != 0 ? of_scores * slope : of_scores);
+  const Expression of_product = scale * (cap != 0 ? of_scores * derivative : of_scores);
   if (e.has_y(0)) e.set(0, of_q.together(of_product.call("MatMul", k)));
   if (e.has_y(1)) e.set(1, of_k.together(summed(across(of_product).call("MatMul", q))));
   if (e.has_y(2)) e.set(2, of_v.together(summed(across(weights).call("MatMul", dy))));

@@ -13,7 +13,7 @@ namespace ortrain {
 namespace {
 
 // The size of an axis of a value of rank 4; -1 if it is not known.
-int64_t extent(const DecompositionContext& e, const std::string& value, size_t axis) {
+int64_t dim(const DecompositionContext& e, const std::string& value, size_t axis) {
   const auto dims = e.dims(value);
   return dims && dims->size() == 4 ? (*dims)[axis].value : -1;
 }
@@ -54,7 +54,7 @@ void decompose(DecompositionContext& e) {
   const std::string& q = e.x(0);
   std::string k = e.x(1), v = e.x(2);
   const DType type = e.dtype(q);
-  const int64_t size = extent(e, q, 3), heads = extent(e, q, 1), kv_heads = extent(e, k, 1);
+  const int64_t size = dim(e, q, 3), heads = dim(e, q, 1), kv_heads = dim(e, k, 1);
   if (type == DType::kUndefined || size <= 0)
     e.reject(
         "the type and the last dimension of Q are not known; run ONNX shape inference on the model first");

@@ -64,8 +64,8 @@ std::string softmax(NodeWriter& e, const std::string& value, int64_t axis, bool 
     std::vector<int64_t> order(static_cast<size_t>(count));
     std::iota(order.begin(), order.end(), 0);
     std::swap(order[static_cast<size_t>(axis < 0 ? axis + count : axis)], order.back());
-    const std::string turned = e("Transpose", {value}, {{"perm", order}});
-    return e("Transpose", {e("Softmax", {turned}, {{"axis", int64_t{-1}}})}, {{"perm", order}});
+    const std::string transposed = e("Transpose", {value}, {{"perm", order}});
+    return e("Transpose", {e("Softmax", {transposed}, {{"axis", int64_t{-1}}})}, {{"perm", order}});
   }
   const std::string rows = e("Flatten", {value}, {{"axis", axis}});
   return reshape_to(e, e("Softmax", {rows}, {{"axis", int64_t{-1}}}), e("Shape", {value}));
@@ -94,7 +94,7 @@ std::string channels_last(NodeWriter& e, const std::string& value, int64_t rank)
   return e("Transpose", {value}, {{"perm", order}});
 }
 
-std::string extents(NodeWriter& e, const std::string& value, int64_t begin, int64_t end) {
+std::string dims_of(NodeWriter& e, const std::string& value, int64_t begin, int64_t end) {
   if (e.opset() >= since::kShapeRange) {
     Attributes part = {{"start", begin}};
     if (end != kToTheLast) part["end"] = end;
@@ -103,15 +103,15 @@ std::string extents(NodeWriter& e, const std::string& value, int64_t begin, int6
   return e("Slice", {e("Shape", {value}), e.int64s({begin}), e.int64s({end}), e.int64s({0})});
 }
 
-std::string with_extents_behind(NodeWriter& e, const std::vector<int64_t>& front, const std::string& value,
-                                int64_t begin) {
+std::string with_dims_after(NodeWriter& e, const std::vector<int64_t>& front, const std::string& value,
+                            int64_t begin) {
   if (const auto dims = e.dims(value)) {
     std::vector<int64_t> all = front;
     for (size_t i = static_cast<size_t>(begin); i < dims->size(); ++i) all.push_back((*dims)[i].value);
     if (std::count(all.begin(), all.end(), -1) == std::count(front.begin(), front.end(), -1))
       return e.int64s(all);
   }
-  return e("Concat", {e.int64s(front), extents(e, value, begin, kToTheLast)}, {{"axis", int64_t{0}}});
+  return e("Concat", {e.int64s(front), dims_of(e, value, begin, kToTheLast)}, {{"axis", int64_t{0}}});
 }
 
 std::string reshape_to(NodeWriter& e, const std::string& value, const std::string& shape) {

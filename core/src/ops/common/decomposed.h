@@ -36,11 +36,11 @@ int64_t need_rank(const NodeWriter& e, const std::string& value);
 inline constexpr int64_t kToTheLast = INT32_MAX;
 
 // The dimensions [begin, end) of a value, as an int64 vector.
-std::string extents(NodeWriter& e, const std::string& value, int64_t begin, int64_t end);
+std::string dims_of(NodeWriter& e, const std::string& value, int64_t begin, int64_t end);
 
 // The values `front`, then the dimensions of a value from `begin` on; a constant if they are known.
-std::string with_extents_behind(NodeWriter& e, const std::vector<int64_t>& front, const std::string& value,
-                                int64_t begin);
+std::string with_dims_after(NodeWriter& e, const std::vector<int64_t>& front, const std::string& value,
+                            int64_t begin);
 
 // The value reshaped to the dimensions in an int64 vector, taken literally.
 std::string reshape_to(NodeWriter& e, const std::string& value, const std::string& shape);

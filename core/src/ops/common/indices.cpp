@@ -22,18 +22,18 @@ DType index_type(const NodeContext& c, size_t i) {
   return type;
 }
 
-void reject_index(const std::string& label, int64_t value, int64_t position, int64_t extent) {
+void reject_index(const std::string& label, int64_t value, int64_t position, int64_t dim) {
   fail(ErrorCode::kInvalidArgument, label, ": index ", value, " at position ", position,
-       extent > 0 ? concat(" of the indices is outside [", -extent, ", ", extent - 1, "]")
-                  : " of the indices refers to an axis without elements");
+       dim > 0 ? concat(" of the indices is outside [", -dim, ", ", dim - 1, "]")
+               : " of the indices refers to an axis without elements");
 }
 
-void resolve_indices(const std::string& label, DType type, const void* indices, int64_t n, int64_t extent,
+void resolve_indices(const std::string& label, DType type, const void* indices, int64_t n, int64_t dim,
                      int64_t* positions) {
   visit_indices(type, indices, [&](const auto* given) {
-    check_indices(label, given, n, extent);
+    check_indices(label, given, n, dim);
     parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) positions[i] = from_front(given[i], extent);
+      for (int64_t i = begin; i < end; ++i) positions[i] = from_front(given[i], dim);
     });
   });
 }
@@ -111,11 +111,11 @@ Tuples tuples_of(const NodeContext& c, const Shape& data, const Shape& indices, 
            " are longer than data of shape ", to_string(data), " allows");
   const size_t end = b + static_cast<size_t>(length);
   Tuples t;
-  t.extents.assign(data.begin() + batch_dims, data.begin() + static_cast<int64_t>(end));
-  t.strides = strides_of(t.extents);
+  t.dims.assign(data.begin() + batch_dims, data.begin() + static_cast<int64_t>(end));
+  t.strides = strides_of(t.dims);
   t.batches = element_count(indices, 0, b);
   t.per_batch = element_count(indices, b, indices.size() - 1);
-  t.slices = element_count(t.extents);
+  t.slices = element_count(t.dims);
   t.rows = {.outer = 1,
             .limit = t.batches * t.slices,
             .n = t.batches * t.per_batch,
@@ -131,16 +131,16 @@ Shape slices_shape(const Shape& data, const Shape& indices, int64_t batch_dims) 
 
 void resolve_tuples(const std::string& label, DType type, const Tuples& t, const void* indices,
                     int64_t* rows) {
-  const int64_t length = static_cast<int64_t>(t.extents.size());
+  const int64_t length = static_cast<int64_t>(t.dims.size());
   visit_indices(type, indices, [&](const auto* given) {
     for (int64_t i = 0; i < t.rows.n; ++i) {
       int64_t row = i / t.per_batch * t.slices;
       for (int64_t k = 0; k < length; ++k) {
         const size_t axis = static_cast<size_t>(k);
         const int64_t index = given[i * length + k];
-        if (index < -t.extents[axis] || index >= t.extents[axis])
-          reject_index(label, index, i * length + k, t.extents[axis]);
-        row += from_front(index, t.extents[axis]) * t.strides[axis];
+        if (index < -t.dims[axis] || index >= t.dims[axis])
+          reject_index(label, index, i * length + k, t.dims[axis]);
+        row += from_front(index, t.dims[axis]) * t.strides[axis];
       }
       rows[i] = row;
     }
@@ -166,7 +166,7 @@ Sheets sheets_of(const NodeContext& c, const Shape& data, const Shape& indices) 
     if (d + 1 == rank) {
       s.across = indices[d];
     } else {
-      s.extents.push_back(indices[d]);
+      s.dims.push_back(indices[d]);
       s.data_steps.push_back(data_steps[d]);
       s.index_steps.push_back(index_steps[d]);
       s.units *= indices[d];

@@ -15,32 +15,32 @@ namespace ortrain {
 DType index_type(const NodeContext& c, size_t i);
 
 // Throws the error for an index out of range. `position` is that in the flattened index tensor.
-[[noreturn]] void reject_index(const std::string& label, int64_t value, int64_t position, int64_t extent);
+[[noreturn]] void reject_index(const std::string& label, int64_t value, int64_t position, int64_t dim);
 
 // Throws at the first of the n indices outside [-size, size). Kernels check before they use an index: nothing
 // may throw inside a parallel region.
 template <typename I>
-void check_indices(const std::string& label, const I* indices, int64_t n, int64_t extent) {
+void check_indices(const std::string& label, const I* indices, int64_t n, int64_t dim) {
   std::atomic<bool> good{true};
   parallel_for(n, 1, [&](int64_t begin, int64_t end) {
     bool inside = true;
-    for (int64_t i = begin; i < end; ++i) inside &= indices[i] >= -extent && indices[i] < extent;
+    for (int64_t i = begin; i < end; ++i) inside &= indices[i] >= -dim && indices[i] < dim;
     if (!inside) good.store(false, std::memory_order_relaxed);
   });
   if (good.load(std::memory_order_relaxed)) [[likely]]
     return;
   for (int64_t i = 0; i < n; ++i)
-    if (indices[i] < -extent || indices[i] >= extent) reject_index(label, indices[i], i, extent);
+    if (indices[i] < -dim || indices[i] >= dim) reject_index(label, indices[i], i, dim);
 }
 
 // An index counted from the front.
 template <typename I>
-int64_t from_front(I index, int64_t extent) {
-  return index < 0 ? static_cast<int64_t>(index) + extent : static_cast<int64_t>(index);
+int64_t from_front(I index, int64_t dim) {
+  return index < 0 ? static_cast<int64_t>(index) + dim : static_cast<int64_t>(index);
 }
 
 // Checks n indices of type int32 or int64 in the same way and converts them to counts from the front.
-void resolve_indices(const std::string& label, DType type, const void* indices, int64_t n, int64_t extent,
+void resolve_indices(const std::string& label, DType type, const void* indices, int64_t n, int64_t dim,
                      int64_t* positions);
 
 // Memory for n resolved indices.
@@ -70,7 +70,7 @@ void scatter_rows(const IndexedRows& r, size_t width, BinaryFunction combine, co
 
 // How the tuples of an index tensor map to slices of a data tensor.
 struct Tuples {
-  std::vector<int64_t> extents;  // of the axes that a tuple indexes
+  std::vector<int64_t> dims;     // of the axes that a tuple indexes
   std::vector<int64_t> strides;  // of the same axes, in slices
   int64_t batches = 1;           // leading axes that data and indices share
   int64_t per_batch = 1;         // tuples of one batch
@@ -95,7 +95,7 @@ struct Sheets {
   int64_t limit = 1;                        // size of the axis in the data
   int64_t along = 1, across = 1;            // dimensions of a sheet
   int64_t data_along = 1, index_along = 1;  // steps along the axis
-  std::vector<int64_t> extents;             // of the other dimensions, outermost first
+  std::vector<int64_t> dims;                // of the other dimensions, outermost first
   std::vector<int64_t> data_steps, index_steps;
   int64_t units = 1;
   int64_t size = 0;  // total number of indices
@@ -110,9 +110,9 @@ void for_each_index(const Sheets& s, const int64_t* positions, F&& f) {
   if (s.size == 0) return;
   const auto sheet = [&](int64_t unit, int64_t from, int64_t to) {
     int64_t data = 0, index = 0;
-    for (size_t d = s.extents.size(); d-- > 0;) {
-      const int64_t at = unit % s.extents[d];
-      unit /= s.extents[d];
+    for (size_t d = s.dims.size(); d-- > 0;) {
+      const int64_t at = unit % s.dims[d];
+      unit /= s.dims[d];
       data += at * s.data_steps[d];
       index += at * s.index_steps[d];
     }

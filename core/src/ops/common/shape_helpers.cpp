@@ -47,6 +47,19 @@ std::vector<int64_t> normalize_axes(const NodeContext& c, std::vector<int64_t> a
   return axes;
 }
 
+bool state_selected_slices(TypeContext& c) {
+  auto dims = c.input(0).dims;
+  if (!c.node().has("axis")) {
+    dims = std::vector<Dim>{Dim{}};
+  } else if (dims) {
+    const int64_t axis = c.node().int_or("axis", 0), rank = static_cast<int64_t>(dims->size());
+    if (axis < -rank || axis >= rank) return false;
+    (*dims)[static_cast<size_t>(axis < 0 ? axis + rank : axis)] = Dim{};
+  }
+  c.output(0, c.input(0).dtype, dims);
+  return true;
+}
+
 Kernel nothing_to_do() {
   return [](const Frame&) {};
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/strided_copy.h"
+#include "op/dynamic.h"
 #include "op/operator.h"
 
 namespace ortrain {
@@ -36,6 +37,11 @@ size_t axis_of(const NodeContext& c, int64_t otherwise, int64_t rank);
 
 // The axes counted from the front, each at most once.
 std::vector<int64_t> normalize_axes(const NodeContext& c, std::vector<int64_t> axes, int64_t rank);
+
+// For operators that select slices along attribute `axis` of input 0, or elements of the flattened input if
+// there is no such attribute: states the type of output 0, in which the size of the axis is unknown. False if
+// the axis is invalid, which the run reports.
+bool state_selected_slices(TypeContext& c);
 
 // A kernel for outputs without elements.
 Kernel nothing_to_do();

@@ -10,8 +10,8 @@
 
 namespace ortrain {
 
-// What is wrong with the graph 'body' of a node, which must have so many inputs and at least so many outputs;
-// empty if nothing is.
+// The fault of the graph 'body' of a node, which must have `inputs` inputs and at least `outputs` outputs;
+// empty if there is none.
 std::string body_fault(const Node& node, size_t inputs, size_t outputs);
 
 // The subgraph in an attribute of the node; throws if there is none.

@@ -1,5 +1,9 @@
 // If: one of two subgraphs, chosen by a condition. If the condition is known when the graph is compiled, the
 // branch replaces the node (program/segment_plan.h).
+//
+// The gradient is an If on the same condition. Its branches recompute the values of the branch that ran and
+// then run it backwards; what would differ when recomputed, such as the mask of a Dropout, is an output of
+// the forward node.
 #include "ops/control/control_flow.h"
 
 namespace ortrain {

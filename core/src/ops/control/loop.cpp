@@ -88,16 +88,6 @@ class Places : public OutputPlaces {
   std::vector<Sequence> sequences_;
 };
 
-template <typename T>
-T one_value(const DynamicContext& c, size_t i, T otherwise) {
-  if (!c.has_input(i)) return otherwise;
-  const Tensor& value = c.in(i);
-  c.expect(value.size() == 1 && value.dtype() == dtype_of<T>(), "input ", i,
-           " must be a single value of type ", to_string(dtype_of<T>()), ", found ", to_string(value.dtype()),
-           to_string(value.shape()));
-  return *value.data<T>();
-}
-
 void run(DynamicContext& c) {
   const Graph& body = subgraph_of(c.node(), "body");
   c.expect(c.input_count() >= kCarried, "it must have inputs for the trip count and the condition");
@@ -108,8 +98,8 @@ void run(DynamicContext& c) {
            "its body must have at least ", std::max(carried, c.output_count()) + 1, " outputs, found ",
            body.outputs.size());
   const size_t stacks = body.outputs.size() - 1 - carried;
-  const int64_t most = one_value<int64_t>(c, 0, INT64_MAX);
-  bool goes_on = one_value<bool>(c, 1, true);
+  const int64_t most = c.single_value_or<int64_t>(0, INT64_MAX);
+  bool goes_on = c.single_value_or<bool>(1, true);
 
   Places places(c, carried, stacks);
   const Tensor &number = c.buffer(1).reset(DType::kInt64, {}), &yes = c.buffer(2).reset(DType::kBool, {});

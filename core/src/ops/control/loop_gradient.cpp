@@ -7,6 +7,10 @@
 //                dc += dc_t                     for every value c of an enclosing graph
 //
 // Random values of an iteration are stacked as well, because they would differ when recomputed.
+//
+// All of this consists of ONNX's own operators, so other runtimes can run such training models. Initial
+// values whose shape changes from iteration to iteration are collected in a sequence instead of being
+// stacked.
 #include <algorithm>
 #include <set>
 

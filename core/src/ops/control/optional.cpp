@@ -65,7 +65,7 @@ void get_run(DynamicContext& c) {
 
 ORTRAIN_OPERATOR({.type = "OptionalGetElement",
                   .rules = {.shape = get_shape, .gradient = pass_gradient, .types = get_types},
-                  .traits = {.takes_sequences = true, .narrow_types = NarrowTypes::kMoved},
+                  .traits = {.takes_sequences = true, .narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = get_kernel, .run = get_run}});
 
 }  // namespace

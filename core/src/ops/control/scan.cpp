@@ -319,10 +319,10 @@ void run(DynamicContext& c) {
     const Tensor& all = c.in(n.states + k);
     c.expect(!all.shape().empty(), "input ", n.states + k, " has no axis to scan along");
     const size_t axis = axis_entry(node, "scan_input_axes", k, all.shape().size());
-    const int64_t extent = all.shape()[axis];
-    c.expect(count < 0 || extent == count, "all scanned inputs must have the same length, found ", count,
-             " and ", extent, " (input ", n.states + k, ")");
-    count = extent;
+    const int64_t dim = all.shape()[axis];
+    c.expect(count < 0 || dim == count, "all scanned inputs must have the same length, found ", count,
+             " and ", dim, " (input ", n.states + k, ")");
+    count = dim;
     slices.emplace_back(c, all, axis, entry(node, "scan_input_directions", k) != 0, c.buffer(own + k));
   }
 

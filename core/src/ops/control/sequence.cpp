@@ -302,8 +302,7 @@ void concat_gradient(GradientContext& g) {
   const int64_t axis = node.int_or("axis", 0);
   if (node.int_or("new_axis", 0) != 0)
     return g.set(0, g("SplitToSequence", {g.dy(0)}, {{"axis", axis}, {"keepdims", int64_t{0}}}));
-  g.set(0,
-        g("SplitToSequence", {g.dy(0), extents_of_elements(writer_of(g), g.x(0), axis)}, {{"axis", axis}}));
+  g.set(0, g("SplitToSequence", {g.dy(0), dims_of_elements(writer_of(g), g.x(0), axis)}, {{"axis", axis}}));
 }
 
 ORTRAIN_OPERATOR({.type = "ConcatFromSequence",
@@ -335,7 +334,7 @@ void split_run(DynamicContext& c) {
   c.expect(!x.shape().empty(), "its input must have at least one axis, found a scalar");
   const auto axis =
       static_cast<size_t>(normalize_axis(c.node().int_or("axis", 0), c.rank(0), c.node().label()));
-  const int64_t extent = x.shape()[axis];
+  const int64_t length_of_axis = x.shape()[axis];
   const bool ones = !c.has_input(1), squeezes = ones && c.node().int_or("keepdims", 1) == 0;
   std::vector<int64_t> lengths;
   // Before the pieces are listed: each takes memory, however few elements it has.
@@ -343,27 +342,29 @@ void split_run(DynamicContext& c) {
     c.check_limits(0, DType::kUInt8, {pieces, static_cast<int64_t>(sizeof(Tensor))});
   };
   if (ones) {
-    check_count(extent);
-    lengths.assign(static_cast<size_t>(extent), 1);
+    check_count(length_of_axis);
+    lengths.assign(static_cast<size_t>(length_of_axis), 1);
   } else if (const Tensor& split = c.in(1); split.shape().empty()) {
     const int64_t length = split.to_int64()[0];
     c.expect(length > 0, "the length of a piece must be positive, found ", length);
-    check_count(extent / length);
-    for (int64_t at = 0; at < extent; at += length) lengths.push_back(std::min(length, extent - at));
+    check_count(length_of_axis / length);
+    for (int64_t at = 0; at < length_of_axis; at += length)
+      lengths.push_back(std::min(length, length_of_axis - at));
   } else {
     lengths = split.to_int64();
     int64_t sum = 0;
     for (const int64_t length : lengths) {
-      c.expect(length >= 0 && length <= extent - sum, "the pieces have the lengths ", to_string(lengths),
-               ", expected lengths that add up to ", extent, ", the size of axis ", axis);
+      c.expect(length >= 0 && length <= length_of_axis - sum, "the pieces have the lengths ",
+               to_string(lengths), ", expected lengths that add up to ", length_of_axis,
+               ", the size of axis ", axis);
       sum += length;
     }
-    c.expect(sum == extent, "the pieces have the lengths ", to_string(lengths),
-             ", expected lengths that add up to ", extent, ", the size of axis ", axis);
+    c.expect(sum == length_of_axis, "the pieces have the lengths ", to_string(lengths),
+             ", expected lengths that add up to ", length_of_axis, ", the size of axis ", axis);
   }
   const size_t width = width_of(c, 0);
   const int64_t outer = element_count(x.shape(), 0, axis),
-                inner = element_count(x.shape(), axis + 1, x.shape().size()), in_row = extent * inner;
+                inner = element_count(x.shape(), axis + 1, x.shape().size()), in_row = length_of_axis * inner;
   std::vector<Tensor> pieces;
   int64_t offset = 0;
   for (const int64_t length : lengths) {

@@ -51,6 +51,6 @@ std::string zeros_like_sequence(const GraphWriter& w, const std::string& sequenc
 // zeros_like (ops/common/shape_helpers.h) and dy_or_zeros for values that may be sequences.
 std::string zeros_like_value(GradientContext& g, const std::string& like);
 std::string dy_or_zeros_like_value(GradientContext& g, size_t o);
-std::string extents_of_elements(const GraphWriter& w, const std::string& sequence, int64_t axis);
+std::string dims_of_elements(const GraphWriter& w, const std::string& sequence, int64_t axis);
 
 }  // namespace ortrain

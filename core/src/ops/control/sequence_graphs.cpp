@@ -1,4 +1,7 @@
 // Graphs over the elements of sequences, and SequenceMap, which is one.
+//
+// The gradient of a sequence is a sequence: the gradient of inserting an element removes it, that of
+// splitting concatenates, and the others are Loops over the elements.
 #include <algorithm>
 
 #include "op/decomposition.h"
@@ -122,13 +125,13 @@ std::string zeros_like_sequence(const GraphWriter& w, const std::string& sequenc
   return map_sequences(w, {sequence}, {true}, body.graph, {dtype})[0];
 }
 
-std::string extents_of_elements(const GraphWriter& w, const std::string& sequence, int64_t axis) {
-  Body body(w, "extents");
+std::string dims_of_elements(const GraphWriter& w, const std::string& sequence, int64_t axis) {
+  Body body(w, "dims");
   const std::string shape = body.add("Shape", {body.input("x")});
   const std::string at = body.add("Constant", {}, {{"value", Tensor::of(std::vector<int64_t>{axis})}});
   body.output(body.add("Gather", {shape, at}));
-  const std::string extents = map_sequences(w, {sequence}, {true}, body.graph, {DType::kInt64})[0];
-  return w("ConcatFromSequence", {extents}, {{"axis", int64_t{0}}});
+  const std::string dims = map_sequences(w, {sequence}, {true}, body.graph, {DType::kInt64})[0];
+  return w("ConcatFromSequence", {dims}, {{"axis", int64_t{0}}});
 }
 
 namespace {

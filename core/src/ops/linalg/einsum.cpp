@@ -118,17 +118,17 @@ std::string name_of(int label) {
 }
 
 // The size of every label. Axes of size 1 match any other size.
-std::map<int, int64_t> extents_of(const NodeContext& c, const Equation& e) {
-  std::map<int, int64_t> extents;
+std::map<int, int64_t> dims_of_labels(const NodeContext& c, const Equation& e) {
+  std::map<int, int64_t> dims;
   for (size_t i = 0; i < e.inputs.size(); ++i)
     for (size_t k = 0; k < e.inputs[i].size(); ++k) {
-      const int64_t extent = c.shape(i)[k];
-      int64_t& known = extents.emplace(e.inputs[i][k], extent).first->second;
-      c.expect(known == extent || known == 1 || extent == 1, "dimensions ", known, " and ", extent, " of ",
+      const int64_t dim = c.shape(i)[k];
+      int64_t& known = dims.emplace(e.inputs[i][k], dim).first->second;
+      c.expect(known == dim || known == 1 || dim == 1, "dimensions ", known, " and ", dim, " of ",
                name_of(e.inputs[i][k]), " differ (operand ", i, " has shape ", to_string(c.shape(i)), ")");
-      if (known == 1) known = extent;
+      if (known == 1) known = dim;
     }
-  return extents;
+  return dims;
 }
 
 void shape(ShapeContext& c) {
@@ -137,9 +137,9 @@ void shape(ShapeContext& c) {
     c.expect(c.dtype(i) == c.dtype(0), "its operands must have the same type, found ", to_string(c.dtype(0)),
              " and ", to_string(c.dtype(i)));
   const Equation e = equation_of(c);
-  const auto extents = extents_of(c, e);
+  const auto dims = dims_of_labels(c, e);
   Shape out;
-  for (const int label : e.output) out.push_back(extents.at(label));
+  for (const int label : e.output) out.push_back(dims.at(label));
   c.output(0, c.dtype(0), out);
 }
 
@@ -200,7 +200,7 @@ Arithmetic arithmetic_of(const NodeContext& c) {
 class Lowering {
  public:
   Lowering(KernelContext& c)
-      : c_(c), math_(arithmetic_of(c)), equation_(equation_of(c)), extents_(extents_of(c, equation_)) {}
+      : c_(c), math_(arithmetic_of(c)), equation_(equation_of(c)), dims_(dims_of_labels(c, equation_)) {}
 
   Kernel run() {
     std::vector<Value> values;
@@ -214,7 +214,7 @@ class Lowering {
           std::set<int> all(values[i].labels.begin(), values[i].labels.end());
           all.insert(values[j].labels.begin(), values[j].labels.end());
           double work = 1;
-          for (const int label : all) work *= static_cast<double>(extents_.at(label));
+          for (const int label : all) work *= static_cast<double>(dims_.at(label));
           if ((i == 0 && j == 1) || work < least) least = work, first = i, second = j;
         }
       const Value a = values[first], b = values[second];
@@ -241,7 +241,7 @@ class Lowering {
     const std::vector<int64_t> strides = strides_of(c_.shape(i));
     for (size_t k = 0; k < strides.size(); ++k) {
       const int label = equation_.inputs[i][k];
-      if (c_.shape(i)[k] == 1 && extents_.at(label) != 1) continue;
+      if (c_.shape(i)[k] == 1 && dims_.at(label) != 1) continue;
       const auto it = std::find(v.labels.begin(), v.labels.end(), label);
       if (it == v.labels.end()) {
         v.labels.push_back(label);
@@ -255,7 +255,7 @@ class Lowering {
 
   Shape shape_of(const Term& labels) const {
     Shape shape;
-    for (const int label : labels) shape.push_back(extents_.at(label));
+    for (const int label : labels) shape.push_back(dims_.at(label));
     return shape;
   }
 
@@ -273,10 +273,10 @@ class Lowering {
   }
 
   void copy(const Value& v, const Term& order, Slot to) {
-    const Shape extents = shape_of(order);
+    const Shape dims = shape_of(order);
     std::vector<int64_t> strides;
     for (const int label : order) strides.push_back(stride_of(v, label));
-    const StridedCopy copy(math_.width, extents, {0, strides}, {0, strides_of(extents)});
+    const StridedCopy copy(math_.width, dims, {0, strides}, {0, strides_of(dims)});
     steps_.push_back(
         [copy, from = v.slot, to](const Frame& f) { copy(f.at<std::byte>(from), f.at<std::byte>(to)); });
   }
@@ -286,7 +286,7 @@ class Lowering {
     const std::vector<int64_t> wanted = strides_of(shape_of(order));
     bool already = true;
     for (size_t i = 0; already && i < order.size(); ++i)
-      already = extents_.at(order[i]) == 1 || stride_of(v, order[i]) == wanted[i];
+      already = dims_.at(order[i]) == 1 || stride_of(v, order[i]) == wanted[i];
     if (already) return {order, wanted, v.slot};
     const Slot to = memory(order);
     copy(v, order, to);
@@ -332,19 +332,20 @@ class Lowering {
       return all;
     };
     // An operand whose matrices are stored transposed is read that way instead of being copied.
-    const auto matrix = [&](const Value& v, const Term& first, const Term& second, bool& transposed) {
+    const auto matrix = [&](const Value& v, const Term& first, const Term& second, bool& is_transposed) {
       const Value straight{joined(batch, first, second), {}, {}},
-          turned{joined(batch, second, first), {}, {}};
-      transposed = !lies(v, straight.labels) && lies(v, turned.labels);
-      return ordered(v, transposed ? turned.labels : straight.labels);
+          transposed{joined(batch, second, first), {}, {}};
+      is_transposed = !lies(v, straight.labels) && lies(v, transposed.labels);
+      return ordered(v, is_transposed ? transposed.labels : straight.labels);
     };
-    bool a_turned = false, b_turned = false;
-    const Value left = matrix(a, rows, inner, a_turned), right = matrix(b, inner, columns, b_turned);
+    bool a_transposed = false, b_transposed = false;
+    const Value left = matrix(a, rows, inner, a_transposed), right = matrix(b, inner, columns, b_transposed);
     const int64_t m = element_count(shape_of(rows)), n = element_count(shape_of(columns)),
                   k = element_count(shape_of(inner)), batches = element_count(shape_of(batch));
     const Term result = joined(batch, rows, columns);
     const Slot to = is_last && result == equation_.output ? out_ : memory(result);
-    const Strides u{a_turned ? 1 : k, a_turned ? m : 1}, v{b_turned ? 1 : n, b_turned ? k : 1};
+    const Strides u{a_transposed ? 1 : k, a_transposed ? m : 1},
+        v{b_transposed ? 1 : n, b_transposed ? k : 1};
     steps_.push_back([=, math = math_, x = left.slot, y = right.slot](const Frame& f) {
       const auto width = static_cast<int64_t>(math.width);
       const std::byte *from_x = f.at<std::byte>(x), *from_y = f.at<std::byte>(y);
@@ -377,14 +378,14 @@ class Lowering {
   bool lies(const Value& v, const Term& order) const {
     const std::vector<int64_t> wanted = strides_of(shape_of(order));
     for (size_t i = 0; i < order.size(); ++i)
-      if (extents_.at(order[i]) != 1 && stride_of(v, order[i]) != wanted[i]) return false;
+      if (dims_.at(order[i]) != 1 && stride_of(v, order[i]) != wanted[i]) return false;
     return true;
   }
 
   KernelContext& c_;
   Arithmetic math_;
   Equation equation_;
-  std::map<int, int64_t> extents_;
+  std::map<int, int64_t> dims_;
   std::vector<Kernel> steps_;
   Slot out_;
 };
@@ -417,10 +418,10 @@ void gradient(GradientContext& g) {
     const bool spread =
         std::any_of(target.begin(), target.end(), [&](int label) { return !reached.count(label); });
     if (spread) {
-      const std::string extents = g("Shape", {g.x(k)});
+      const std::string dims = g("Shape", {g.x(k)});
       const std::string one = g.scalar_like(g.x(k), 1);
       terms.push_back(target);
-      operands.push_back(g("Expand", {one, extents}));
+      operands.push_back(g("Expand", {one, dims}));
     }
     // Labels beyond those of letters are free for the second axis of an identity.
     int next = 1000;
@@ -428,10 +429,10 @@ void gradient(GradientContext& g) {
       const size_t first =
           static_cast<size_t>(std::find(target.begin(), target.end(), target[axis]) - target.begin());
       if (first == axis) continue;
-      const std::string extent =
+      const std::string dim =
           g("Gather",
             {g("Shape", {g.x(k)}), g.int64s({static_cast<int64_t>(axis), static_cast<int64_t>(axis)})});
-      const std::string square = g("Expand", {g.scalar_like(g.x(k), 1), extent});
+      const std::string square = g("Expand", {g.scalar_like(g.x(k), 1), dim});
       terms.push_back({target[axis], next});
       operands.push_back(g("EyeLike", {square}));
       target[axis] = next++;

@@ -5,9 +5,8 @@
 #include <numeric>
 #include <span>
 
-#include "op/division.h"
+#include "geometry/matrix_product.h"
 #include "op/gradient_expression.h"
-#include "op/matrix_product.h"
 #include "op/operator.h"
 #include "op/opset.h"
 #include "op/session_domain.h"
@@ -134,7 +133,7 @@ void vector_gradient(GradientContext& g, int64_t a_rank, int64_t b_rank, const T
 void transposed_batch_gradient(GradientContext& g, int64_t a_rank, int64_t b_rank, const Transposes& t,
                                float alpha) {
   const int64_t ranks[] = {a_rank, b_rank};
-  const bool turned[] = {t.a_batch && a_rank > 2, t.b_batch && b_rank > 2};
+  const bool transposed[] = {t.a_batch && a_rank > 2, t.b_batch && b_rank > 2};
   std::string operand[2];
   const auto order = [&](int i, bool back) {
     std::vector<int64_t> axes(static_cast<size_t>(ranks[i]));
@@ -146,15 +145,15 @@ void transposed_batch_gradient(GradientContext& g, int64_t a_rank, int64_t b_ran
     return Attributes{{"perm", axes}};
   };
   for (int i = 0; i < 2; ++i)
-    operand[i] = turned[i] ? g("Transpose", {g.x(static_cast<size_t>(i))}, order(i, false))
-                           : g.x(static_cast<size_t>(i));
+    operand[i] = transposed[i] ? g("Transpose", {g.x(static_cast<size_t>(i))}, order(i, false))
+                               : g.x(static_cast<size_t>(i));
   const auto product = [&](const std::string& x, const std::string& y, bool trans_x, bool trans_y) {
     return g("FusedMatMul", {x, y}, flags(trans_x, trans_y, alpha), kMicrosoft);
   };
   const std::string dy = g.dy(0);
   const auto set = [&](int i, const std::string& gradient) {
     const std::string own = g.unbroadcast(gradient, gradient, operand[i]);
-    g.set(static_cast<size_t>(i), turned[i] ? g("Transpose", {own}, order(i, true)) : own);
+    g.set(static_cast<size_t>(i), transposed[i] ? g("Transpose", {own}, order(i, true)) : own);
   };
   if (g.needs(0)) set(0, t.a ? product(operand[1], dy, t.b, true) : product(dy, operand[1], false, !t.b));
   if (g.needs(1)) set(1, t.b ? product(dy, operand[0], true, t.a) : product(operand[0], dy, !t.a, false));
@@ -234,42 +233,6 @@ std::optional<InputPositions> gemm_positions(const PositionQuery& q) {
   if (q.has_input(2) && !add_broadcast(q, 2, found)) return std::nullopt;
   return found;
 }
-
-// Columns of the product are those of B; rows and matrices are independent too.
-std::optional<NodeDivision> matmul_division(const DivisionQuery& q) {
-  if (q.wanted.axis < q.rank() - 1 || !q.inputs[1] || q.inputs[1]->size() < 2) return divide_positions(q);
-  const auto columns = static_cast<int64_t>(q.inputs[1]->size()) - 1;
-  return NodeDivision{{std::nullopt, Division{columns, q.wanted.sections, q.wanted.repeats}}, {q.wanted}};
-}
-
-std::optional<SummedAxes> matmul_sum(const Node&, int64_t left_rank, int64_t right_rank) {
-  if (left_rank < 1 || right_rank < 2) return std::nullopt;
-  return SummedAxes{left_rank - 1, right_rank - 2};
-}
-
-std::optional<NodeDivision> gemm_division(const DivisionQuery& q) {
-  if (q.wanted.axis == 0) return divide_positions(q);
-  const int64_t columns = q.node.int_or("transB", 0) != 0 ? 0 : 1;
-  NodeDivision result{std::vector<std::optional<Division>>(q.inputs.size()), {q.wanted}};
-  result.inputs[1] = Division{columns, q.wanted.sections, q.wanted.repeats};
-  if (q.inputs.size() > 2 && q.inputs[2] && !q.inputs[2]->empty()) {
-    const auto last = static_cast<int64_t>(q.inputs[2]->size()) - 1;
-    const Dim& length = q.inputs[2]->back();
-    if (!length.same(q.dims()[1]) && length.value != 1) return std::nullopt;
-    if (length.value != 1) result.inputs[2] = Division{last, q.wanted.sections, q.wanted.repeats};
-  }
-  return result;
-}
-
-std::optional<SummedAxes> gemm_sum(const Node& node, int64_t, int64_t) {
-  SummedAxes axes{node.int_or("transA", 0) != 0 ? 0 : 1, node.int_or("transB", 0) != 0 ? 1 : 0};
-  if (node.has_input(2)) axes.added = 2;
-  if (axes.added && node.float_or("beta", 1.0f) != 1.0f) return std::nullopt;
-  return axes;
-}
-
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "MatMul", {.output = matmul_division, .sum = matmul_sum});
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Gemm", {.output = gemm_division, .sum = gemm_sum});
 
 // For each element of Y, one multiplication and one addition per element of a row of A.
 double product_operations(const Node& node, std::span<const Shape* const> inputs, const Shape& y) {

@@ -284,10 +284,10 @@ void pow_gradient(GradientContext& g) {
     if (exponents.size() == 1 && exponents[0] == 2) {
       g.set(0, g.unbroadcast(dy * (x * 2.0), y, 0));
     } else {
-      Expression slope = dy * (e * x.call("Pow", e - 1.0));
+      Expression gradient = dy * (e * x.call("Pow", e - 1.0));
       if (std::find(exponents.begin(), exponents.end(), 0.0) != exponents.end())
-        slope = e.call("Equal", e.number(0)).choose(e.number(0), slope);
-      g.set(0, g.unbroadcast(slope, y, 0));
+        gradient = e.call("Equal", e.number(0)).choose(e.number(0), gradient);
+      g.set(0, g.unbroadcast(gradient, y, 0));
     }
   }
   if (g.needs(1)) {

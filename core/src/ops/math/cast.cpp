@@ -192,12 +192,12 @@ void gradient(GradientContext& g) {
 ORTRAIN_OPERATOR(
     {.type = "Cast",
      .rules = {.shape = shape, .gradient = gradient, .element_type = stated_type},
-     .traits = {.since = 6, .narrow_types = NarrowTypes::kTaken, .positions = elementwise_positions},
+     .traits = {.since = 6, .narrow_types = NarrowTypes::kNative, .positions = elementwise_positions},
      .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR(
     {.type = "CastLike",
      .rules = {.shape = shape_like_second, .gradient = gradient, .element_type = type_of_input<1>},
-     .traits = {.narrow_types = NarrowTypes::kTaken},
+     .traits = {.narrow_types = NarrowTypes::kNative},
      .kernels = {.cpu = kernel}});
 
 // BitCast: the same bits as elements of another type of the same width.
@@ -226,7 +226,7 @@ Kernel bit_cast_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.type = "BitCast",
                   .rules = {.shape = bit_cast_shape, .element_type = stated_type},
-                  .traits = {.stops_gradient = true, .narrow_types = NarrowTypes::kTaken},
+                  .traits = {.stops_gradient = true, .narrow_types = NarrowTypes::kNative},
                   .kernels = {.cpu = bit_cast_kernel}});
 
 }  // namespace

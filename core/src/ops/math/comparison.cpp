@@ -20,16 +20,16 @@ constexpr BinaryFunction kFunction = plain_loop<T, bool, F>;
 
 // The formula with its operands swapped.
 template <typename T, class F>
-constexpr BinaryFunction kTurned = [](const void* a, int64_t step_a, const void* b, int64_t step_b, void* y,
-                                      int64_t n) { plain_loop<T, bool, F>(b, step_b, a, step_a, y, n); };
+constexpr BinaryFunction kSwapped = [](const void* a, int64_t step_a, const void* b, int64_t step_b, void* y,
+                                       int64_t n) { plain_loop<T, bool, F>(b, step_b, a, step_a, y, n); };
 
 // Less and related operators: all ordered types.
-template <typename F, bool kTurn = false>
+template <typename F, bool kSwap = false>
 Kernel compare(KernelContext& c) {
   BinaryFunction function = nullptr;
   const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    function = kTurn ? kTurned<T, F> : kFunction<T, F>;
+    function = kSwap ? kSwapped<T, F> : kFunction<T, F>;
   });
   if (!known) c.reject_dtype(0);
   return broadcast_kernel(c, function, 1);

@@ -61,10 +61,10 @@ void shape(ShapeContext& c) {
   c.expect(is_floating(type), "it cannot produce values of type ", to_string(type));
   if (like) return c.output(0, type, c.shape(0));
   c.expect(c.node().has("shape"), "the attribute 'shape' is missing");
-  const std::vector<int64_t> extents = c.node().ints_or("shape", {});
-  for (const int64_t extent : extents)
-    c.expect(extent >= 0, "the shape ", to_string(extents), " has a negative dimension");
-  c.output(0, type, extents);
+  const std::vector<int64_t> dims = c.node().ints_or("shape", {});
+  for (const int64_t dim : dims)
+    c.expect(dim >= 0, "the shape ", to_string(dims), " has a negative dimension");
+  c.output(0, type, dims);
 }
 
 enum class Law { kUniform, kNormal };

@@ -237,7 +237,9 @@ void sum_gradient(GradientContext& g) { g.set(0, broadcast_to_input(g, {g, g.dy(
 
 // dx = dy / (number of values per result).
 void mean_gradient(GradientContext& g) {
-  const std::string count = g("Div", {g("Size", {g.x(0)}), g("Size", {g.dy(0)})});
+  // Without elements there are no means, and nothing to divide by.
+  const std::string means = g("Size", {g.dy(0)});
+  const std::string count = g("Div", {g("Size", {g.x(0)}), g("Max", {means, g.scalar_like(means, 1)})});
   g.set(0,
         broadcast_to_input(g, {g, g("Scale", {g.dy(0), count}, {{"scale_down", int64_t{1}}}, kMicrosoft)}));
 }

@@ -16,7 +16,6 @@
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/session_domain.h"
-#include "op/transformer_role.h"
 #include "ops/common/elementwise.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
@@ -47,18 +46,18 @@ struct UnaryRow {
   int64_t since = 1;  // the first opset in which the operator has this meaning
 };
 
-using Slope = Expression (*)(const Expression& x, double a);
+using Derivative = Expression (*)(const Expression& x, double a);
 
 // The gradient operator of a unary operator, dY s(X); its X may be the output Y of the operator.
 struct PairRow {
   std::string_view type;
   Defaults defaults;
-  Slope slope;  // s'; null: zero
+  Derivative derivative;  // s'; null: zero
 };
 
 // The operator by which a pass replaces an operator and its gradient
 // (passes/save_activation_derivatives.cpp). It returns Y and s(X).
-struct WithSlopeRow {
+struct WithDerivativeRow {
   std::string_view function, type;
   Defaults defaults;
 };
@@ -66,7 +65,7 @@ struct WithSlopeRow {
 Expression square(const Expression& x) { return x * x; }
 
 // d/dx x w with w = tanh(softplus(x)): w + x sigmoid(x) (1 - w^2).
-Expression mish_slope(const Expression& x, const Expression& w) {
+Expression mish_derivative(const Expression& x, const Expression& w) {
   return w + x * x.call("Sigmoid") * (1.0 - w * w);
 }
 
@@ -76,10 +75,10 @@ Expression gelu_curvature(const Expression& x) {
 }
 
 // The second derivative of x s with s = sigmoid(u(x)): s (1 - s) (2 u' + x ((1 - 2 s) u'^2 + u'')).
-Expression sigmoid_product_curvature(const Expression& x, const Expression& u, const Expression& slope,
+Expression sigmoid_product_curvature(const Expression& x, const Expression& u, const Expression& derivative,
                                      const Expression& curvature) {
   const Expression s = u.call("Sigmoid");
-  return s * (1.0 - s) * (2.0 * slope + x * ((1.0 - 2.0 * s) * slope * slope + curvature));
+  return s * (1.0 - s) * (2.0 * derivative + x * ((1.0 - 2.0 * s) * derivative * derivative + curvature));
 }
 
 Expression fast_gelu_curvature(const Expression& x) {
@@ -127,7 +126,7 @@ T shrink(T x, double limit, double bias) {
   }
 #define FLOATS nullptr
 #define FLAT nullptr
-#define SLOPE(...) [](const Expression& x, [[maybe_unused]] double a) { return __VA_ARGS__; }
+#define DERIVATIVE(...) [](const Expression& x, [[maybe_unused]] double a) { return __VA_ARGS__; }
 // clang-format off
 constexpr UnaryRow kUnaryRows[] = {
     {"Neg", "", {}, RULE(-dy), INTEGERS(static_cast<T>(T{0} - x))},
@@ -170,7 +169,7 @@ constexpr UnaryRow kUnaryRows[] = {
       RULE((x > 0.0).choose(dy * b, dy * (y + a * b))), FLOATS, 6},  // its constants were rounded before
     {"Celu", "", {{"alpha", 1.0f}}, RULE((x > 0.0).choose(dy, dy * (x / a).call("Exp")))},
     {"HardSwish", "", {}, RULE((x > 3.0).choose(dy, (x < -3.0).choose(dy * 0.0, dy * (x / 3.0 + 0.5))))},
-    {"Mish", "", {}, RULE(dy * mish_slope(x, x.call("Softplus").call("Tanh")))},
+    {"Mish", "", {}, RULE(dy * mish_derivative(x, x.call("Softplus").call("Tanh")))},
     {"Shrink", "", {{"lambd", 0.5f}, {"bias", 0.0f}},
       RULE(dy * (x.call("Abs") > a).as(x)), INTEGERS(shrink(x, a, b))},
     {"QuickGelu", kMicrosoft, {{"alpha", 1.702f}},
@@ -187,18 +186,18 @@ constexpr UnaryRow kFastGelu =
 
 constexpr PairRow kPairRows[] = {
     {"ReluGrad", {}, FLAT},
-    {"SigmoidGrad", {}, SLOPE(1.0 - 2.0 * x)},
-    {"TanhGrad", {}, SLOPE(-2.0 * x)},
+    {"SigmoidGrad", {}, DERIVATIVE(1.0 - 2.0 * x)},
+    {"TanhGrad", {}, DERIVATIVE(-2.0 * x)},
     {"LeakyReluGrad", {{"alpha", 0.01f}}, FLAT},
-    {"GeluGrad", {}, SLOPE(gelu_curvature(x))},
-    {"FastGeluGrad", {}, SLOPE(fast_gelu_curvature(x))},
-    {"QuickGeluGrad", {{"alpha", 1.702f}}, SLOPE(quick_gelu_curvature(x, a))},
+    {"GeluGrad", {}, DERIVATIVE(gelu_curvature(x))},
+    {"FastGeluGrad", {}, DERIVATIVE(fast_gelu_curvature(x))},
+    {"QuickGeluGrad", {{"alpha", 1.702f}}, DERIVATIVE(quick_gelu_curvature(x, a))},
 };
 
-constexpr WithSlopeRow kWithSlopeRows[] = {
-    {"Gelu", "GeluAndSlope", {}},
-    {"FastGelu", "FastGeluAndSlope", {}},
-    {"QuickGelu", "QuickGeluAndSlope", {{"alpha", 1.702f}}},
+constexpr WithDerivativeRow kWithDerivativeRows[] = {
+    {"Gelu", "GeluAndDerivative", {}},
+    {"FastGelu", "FastGeluAndDerivative", {}},
+    {"QuickGelu", "QuickGeluAndDerivative", {{"alpha", 1.702f}}},
 };
 // clang-format on
 #undef STOPS
@@ -206,7 +205,7 @@ constexpr WithSlopeRow kWithSlopeRows[] = {
 #undef INTEGERS
 #undef FLOATS
 #undef FLAT
-#undef SLOPE
+#undef DERIVATIVE
 
 bool is_float_or_double(DType t) { return t == DType::kFloat || t == DType::kDouble; }
 
@@ -268,30 +267,31 @@ Kernel pair_kernel(KernelContext& c, const PairRow& row) {
 void pair_gradient(GradientContext& g, const PairRow& row) {
   const Expression u(g, g.dy(0)), dy(g, g.x(0)), x(g, g.x(1));
   if (g.needs(0)) g.set(0, u.call(std::string(row.type), x, g.node().attributes, kMicrosoft));
-  if (g.needs(1) && row.slope) g.set(1, u * dy * row.slope(x, Defaults::value(g.node(), row.defaults.a)));
+  if (g.needs(1) && row.derivative)
+    g.set(1, u * dy * row.derivative(x, Defaults::value(g.node(), row.defaults.a)));
 }
 
-void with_slope_shape(ShapeContext& c) {
+void with_derivative_shape(ShapeContext& c) {
   shape_like_first(c);
   c.output(1, c.dtype(0), c.shape(0));
 }
 
-Kernel with_slope_kernel(KernelContext& c, const WithSlopeRow& row) {
+Kernel with_derivative_kernel(KernelContext& c, const WithDerivativeRow& row) {
   c.expect(c.has_output(0) && c.has_output(1), "expected both outputs, found one left out");
   if (!is_float_or_double(c.dtype(0))) c.reject_dtype(0);
   const bool narrow = follows_bf16(c, {0});
   const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
-  WithSlopeFunction function = with_slope_function(row.function, kept);
+  WithDerivativeFunction function = with_derivative_function(row.function, kept);
   function.a = Defaults::value(c.node(), row.defaults.a);
   const LayoutPtr layout = narrow ? bf16_layout(c, 0) : flat_layout(c, 0);
-  const Slot x = c.in(0, layout), slope = c.out_inplace(1, {0}, layout), y = c.out(0, layout);
+  const Slot x = c.in(0, layout), derivative = c.out_inplace(1, {0}, layout), y = c.out(0, layout);
   const int64_t n = c.out_size(0);
   const int64_t width = static_cast<int64_t>(size_of(kept));
   return [=](const Frame& f) {
     const std::byte* from = f.at<std::byte>(x);
-    std::byte *to = f.at<std::byte>(y), *to_slope = f.at<std::byte>(slope);
+    std::byte *to = f.at<std::byte>(y), *to_derivative = f.at<std::byte>(derivative);
     parallel_for(n, function.cost, [&](int64_t begin, int64_t end) {
-      function(from + begin * width, to + begin * width, to_slope + begin * width, end - begin);
+      function(from + begin * width, to + begin * width, to_derivative + begin * width, end - begin);
     });
   };
 }
@@ -314,9 +314,6 @@ constexpr Operator gelu_operator(std::string_view domain) {
 }
 ORTRAIN_OPERATOR({gelu_operator("")});
 ORTRAIN_OPERATOR({gelu_operator(kMicrosoft)});
-ORTRAIN_OPERATOR_FACT(TransformerRole, "", "Gelu", TransformerRole::kGelu);
-ORTRAIN_OPERATOR_FACT(TransformerRole, kMicrosoft, "Gelu", TransformerRole::kGelu);
-ORTRAIN_OPERATOR_FACT(TransformerRole, kMicrosoft, "QuickGelu", TransformerRole::kGelu);
 
 constexpr bool stops_gradient(const UnaryRow& row) { return !row.rule; }
 
@@ -344,14 +341,16 @@ const bool registered_pairs = register_rows<std::size(kPairRows)>([]<size_t I>()
       .traits = {.takes_bf16 = true},
       .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kPairRows[I]); }}};
 });
-const bool registered_with_slopes = register_rows<std::size(kWithSlopeRows)>([]<size_t I>() -> Operator {
-  return {.domain = kSessionDomain,
-          .type = kWithSlopeRows[I].type,
-          .signature = "X -> Y, slope?",
-          .rules = {.shape = with_slope_shape},
-          .traits = {.takes_bf16 = true},
-          .kernels = {.cpu = [](KernelContext& c) { return with_slope_kernel(c, kWithSlopeRows[I]); }}};
-});
+const bool registered_with_derivatives =
+    register_rows<std::size(kWithDerivativeRows)>([]<size_t I>() -> Operator {
+      return {.domain = kSessionDomain,
+              .type = kWithDerivativeRows[I].type,
+              .signature = "X -> Y, derivative?",
+              .rules = {.shape = with_derivative_shape},
+              .traits = {.takes_bf16 = true},
+              .kernels = {
+                  .cpu = [](KernelContext& c) { return with_derivative_kernel(c, kWithDerivativeRows[I]); }}};
+    });
 
 }  // namespace
 }  // namespace ortrain

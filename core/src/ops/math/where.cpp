@@ -72,7 +72,7 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "Where",
                   .rules = {.shape = shape, .gradient = gradient, .element_type = type_of_input<1>},
-                  .traits = {.narrow_types = NarrowTypes::kMoved, .positions = broadcast_positions},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough, .positions = broadcast_positions},
                   .kernels = {.cpu = kernel}});
 
 }  // namespace

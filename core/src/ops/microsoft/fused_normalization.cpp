@@ -45,7 +45,7 @@ void embed_layer_normalization(DecompositionContext& e) {
   const std::string word = e("Gather", {words, ids});
   const std::string position =
       e.has_x(8) ? e("Gather", {positions, e.x(8)})
-                 : e("Slice", {positions, e.int64s({0}), extents(e, ids, 1, 2), e.int64s({0})});
+                 : e("Slice", {positions, e.int64s({0}), dims_of(e, ids, 1, 2), e.int64s({0})});
   std::string sum = e("Add", {word, position});
   e.state_like(sum, word);
   if (e.has_x(4) != e.has_x(1))

@@ -76,9 +76,9 @@ void rotary_embedding(DecompositionContext& e) {
     const int64_t place = shape->size() == 4 ? 2 : 1;
     const std::string zero = e.constant(Tensor::scalar(int64_t{0})),
                       one = e.constant(Tensor::scalar(int64_t{1}));
-    const std::string count = extents(e, x, place, place + 1);
+    const std::string count = dims_of(e, x, place, place + 1);
     const std::string along = e("Range", {zero, as_scalar(e, count), one});
-    const std::string rows = e("Concat", {extents(e, x, 0, 1), count}, {{"axis", int64_t{0}}});
+    const std::string rows = e("Concat", {dims_of(e, x, 0, 1), count}, {{"axis", int64_t{0}}});
     all = e("Expand", {e("Add", {along, ids}), rows});
   }
   e.set(0, e("RotaryEmbedding", {x, cosines, sines, all}, attributes));
@@ -112,12 +112,12 @@ void unfold(DecompositionContext& e) {
   if (!dims) e.reject("the shape of its input is not known; run ONNX shape inference on the model first");
   const int64_t rank = static_cast<int64_t>(dims->size());
   const int64_t axis = normalize_axis(e.node().int_or("dim", -1), rank, e.node().label());
-  const Dim& extent = (*dims)[static_cast<size_t>(axis)];
-  if (!extent.known()) e.reject(concat("the size of axis ", axis, " must be declared in the model"));
-  if (size < 1 || size > extent.value || step < 1)
+  const Dim& dim = (*dims)[static_cast<size_t>(axis)];
+  if (!dim.known()) e.reject(concat("the size of axis ", axis, " must be declared in the model"));
+  if (size < 1 || size > dim.value || step < 1)
     e.reject(
-        concat("size must be in [1, ", extent.value, "] and step be positive, found ", size, " and ", step));
-  const int64_t windows = (extent.value - size) / step + 1;
+        concat("size must be in [1, ", dim.value, "] and step be positive, found ", size, " and ", step));
+  const int64_t windows = (dim.value - size) / step + 1;
   constexpr int64_t kMostPlaces = 1 << 24;
   if (windows > kMostPlaces / size)
     e.reject(concat("its ", windows, " windows of ", size, " have more than ", kMostPlaces, " elements"));

@@ -15,7 +15,9 @@
 namespace ortrain {
 namespace {
 
-void sparse_shape(ShapeContext& c) { c.reject("its input A is a tensor, expected a sparse one"); }
+void sparse_shape(ShapeContext& c) {
+  c.reject("its input A is a tensor of shape ", to_string(c.shape(0)), ", expected a sparse one");
+}
 
 struct Product {
   bool transposed_a, transposed_b;

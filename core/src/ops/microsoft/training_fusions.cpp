@@ -189,15 +189,15 @@ void view(DecompositionContext& e) {
 
 // The rows that `indices` select of [A, B, ...] seen as [A B, ...], and [A, B].
 void flatten_and_unpad(DecompositionContext& e) {
-  const std::string rows = with_extents_behind(e, {-1}, e.x(0), 2);
+  const std::string rows = with_dims_after(e, {-1}, e.x(0), 2);
   e.set(0, e("Gather", {e("Reshape", {e.x(0), rows}), e.x(1)}, {{"axis", int64_t{0}}}));
-  e.set(1, extents(e, e.x(0), 0, 2));
+  e.set(1, dims_of(e, e.x(0), 0, 2));
 }
 
 // The inverse: rows that are not selected are zero. unflatten_dims holds A and B.
 void pad_and_unflatten(DecompositionContext& e) {
   const Attributes first = {{"axis", int64_t{0}}};
-  const std::string row = extents(e, e.x(0), 1, kToTheLast);
+  const std::string row = dims_of(e, e.x(0), 1, kToTheLast);
   const std::string rows = e("Concat", {reduce(e, "ReduceProd", e.x(2), {0}, true), row}, first);
   const std::string padded = e("GatherGrad", {rows, e.x(1), e.x(0)}, first, kMicrosoft);
   e.set(0, reshape_to(e, padded, e("Concat", {e.x(2), row}, first)));

@@ -36,15 +36,15 @@ void extract_shape(ShapeContext& c) {
 }
 
 Kernel extract_kernel(KernelContext& c) {
-  const int64_t extent = c.shape(0).back(), n = c.size(1);
-  const IndexedRows rows{element_count(c.shape(0), 0, c.shape(0).size() - 1), extent, n, 1};
+  const int64_t dim = c.shape(0).back(), n = c.size(1);
+  const IndexedRows rows{element_count(c.shape(0), 0, c.shape(0).size() - 1), dim, n, 1};
   const size_t width = width_of(c, 0);
   const Slot x = c.in(0), indices = c.in(1), y = c.out(0);
   return [=, label = c.node().label()](const Frame& f) {
     const int64_t* at = f.at<int64_t>(indices);
-    check_indices(label, at, n, extent);
+    check_indices(label, at, n, dim);
     for (int64_t i = 0; i < n; ++i)
-      if (at[i] < 0) reject_index(label, at[i], i, extent);
+      if (at[i] < 0) reject_index(label, at[i], i, dim);
     gather_rows(rows, width, f.at<std::byte>(x), at, f.at<std::byte>(y));
   };
 }
@@ -279,8 +279,8 @@ void normalize_gradient(GradientContext& g) {
     const Expression hit = x.call("Equal", size).as(x);
     return hit / sum(hit);
   };
-  const Expression slope = norm == "L1" ? x.call("Sign") : norm == "L2" ? y : largest();
-  g.set(0, (dy - slope * sum(dy * y)) / over);
+  const Expression derivative = norm == "L1" ? x.call("Sign") : norm == "L2" ? y : largest();
+  g.set(0, (dy - derivative * sum(dy * y)) / over);
 }
 
 // -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <optional>
 
-#include "op/batch_normalization.h"
+#include "geometry/batch_normalization.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"

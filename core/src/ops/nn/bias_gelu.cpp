@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "op/decomposition.h"
-#include "op/transformer_role.h"
 #include "ops/common/elementwise.h"
 #include "runtime/threads.h"
 
@@ -64,7 +63,7 @@ Kernel kernel(KernelContext& c) {
 
 template <bool Fast>
 Kernel gradient_kernel(KernelContext& c) {
-  const PairFunction slope = pair_function(Fast ? "FastGeluGrad" : "GeluGrad", c.dtype(0));
+  const PairFunction derivative = pair_function(Fast ? "FastGeluGrad" : "GeluGrad", c.dtype(0));
   const BinaryFunction add = binary_function("Add", c.dtype(0));
   // The sum is written over the output, so dX may overlap X but not dY.
   const Slot dy = c.in(0), x = c.in(1), b = c.in(2), dx = c.out_inplace(0, {1});
@@ -72,9 +71,9 @@ Kernel gradient_kernel(KernelContext& c) {
   const int64_t width = static_cast<int64_t>(size_of(c.dtype(0)));
   return [=](const Frame& f) {
     std::byte* to = f.at<std::byte>(dx);
-    each_row(size, n, slope.cost, [&](int64_t at, int64_t count) {
+    each_row(size, n, derivative.cost, [&](int64_t at, int64_t count) {
       add(f.at<std::byte>(x) + at * width, 1, f.at<std::byte>(b), 1, to + at * width, count);
-      slope(f.at<std::byte>(dy) + at * width, to + at * width, to + at * width, count);
+      derivative(f.at<std::byte>(dy) + at * width, to + at * width, to + at * width, count);
     });
   };
 }
@@ -119,9 +118,6 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, X, B -> dX",
                   .rules = {.shape = gradient_shape, .decompose = decompose_gradient<true>},
                   .kernels = {.cpu = gradient_kernel<true>}});
-
-ORTRAIN_OPERATOR_FACT(TransformerRole, kMicrosoft, "BiasGelu", TransformerRole::kGelu);
-ORTRAIN_OPERATOR_FACT(TransformerRole, kMicrosoft, "FastGelu", TransformerRole::kGelu);
 
 }  // namespace
 }  // namespace ortrain

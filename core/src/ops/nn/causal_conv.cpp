@@ -90,11 +90,11 @@ void gradient(GradientContext& g) {
         "the shape of its weight is not known, and its gradient needs it; run ONNX shape inference on the "
         "model first");
   const int64_t channels = (*dims)[0].value, width = (*dims)[2].value;
-  const auto extents = [&](const std::string& value, int64_t start, int64_t end) {
+  const auto dims_of = [&](const std::string& value, int64_t start, int64_t end) {
     return g("Shape", {value}, {{"start", start}, {"end", end}});
   };
   const std::string count =
-      g("Concat", {extents(g.x(0), 0, 2), g.int64s({width - 1})}, {{"axis", int64_t{0}}});
+      g("Concat", {dims_of(g.x(0), 0, 2), g.int64s({width - 1})}, {{"axis", int64_t{0}}});
   const auto zeros = [&](const std::string& shape) { return g("Expand", {g.scalar_like(g.x(0), 0), shape}); };
   const std::string past = g.has_x(kPast) ? g.x(kPast) : zeros(count);
   const std::string padded = g("Concat", {past, g.x(0)}, {{"axis", int64_t{2}}});
@@ -116,11 +116,11 @@ void gradient(GradientContext& g) {
     if (g.has_x(kBias) && g.needs(kBias)) g.set(kBias, made[2]);
   }
   if (!g.dy(1).empty()) {
-    const std::string state = g("Concat", {zeros(extents(g.x(0), 0, 3)), g.dy(1)}, {{"axis", int64_t{2}}});
+    const std::string state = g("Concat", {zeros(dims_of(g.x(0), 0, 3)), g.dy(1)}, {{"axis", int64_t{2}}});
     dpadded = dpadded.empty() ? state : g("Add", {dpadded, state});
   }
   const std::vector<std::string> parts = g.emit(
-      "Split", {dpadded, g("Concat", {g.int64s({width - 1}), extents(g.x(0), 2, 3)}, {{"axis", int64_t{0}}})},
+      "Split", {dpadded, g("Concat", {g.int64s({width - 1}), dims_of(g.x(0), 2, 3)}, {{"axis", int64_t{0}}})},
       2, {{"axis", int64_t{2}}});
   if (g.has_x(kPast) && g.needs(kPast)) g.set(kPast, parts[0]);
   if (g.needs(0)) g.set(0, parts[1]);

@@ -4,7 +4,7 @@
 #include <optional>
 #include <span>
 
-#include "op/convolution.h"
+#include "geometry/convolution.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/sum_of_products.h"
@@ -15,6 +15,7 @@ namespace ortrain {
 namespace {
 
 void conv_shape(ShapeContext& c) {
+  check_window_attributes(c);
   const Shape &x = c.shape(0), &w = c.shape(1);
   const Window window = read_convolution(c, x, w);
   c.expect(c.dtype(0) == c.dtype(1), "X and W must have the same type, found ", to_string(c.dtype(0)),
@@ -39,6 +40,7 @@ void fused_conv_shape(ShapeContext& c) {
 }
 
 void conv_grad_shape(ShapeContext& c) {
+  check_window_attributes(c);
   const Shape &x = c.shape(1), &w = c.shape(2);
   const Window window = read_convolution(c, x, w);
   const Shape y = output_shape(x[0], w[0], window);

@@ -1,6 +1,6 @@
 // Transposed convolution: ConvTranspose and its gradient ConvTransposeGrad (com.microsoft). Their kernels are
 // listed in backend/cpu/implementations.cpp.
-#include "op/conv_transpose.h"
+#include "geometry/conv_transpose.h"
 #include "op/operator.h"
 #include "ops/nn/convolution_gradient.h"
 
@@ -9,6 +9,7 @@ namespace ortrain {
 namespace {
 
 void shape(ShapeContext& c) {
+  check_window_attributes(c);
   const Transposed t(c, 0, 1);
   if (c.has_input(2)) {
     c.expect(c.shape(2) == Shape{t.y[1]}, "the bias B must have shape [", t.y[1], "], found ",

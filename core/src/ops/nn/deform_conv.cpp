@@ -13,9 +13,9 @@
 #include <cmath>
 
 #include "backend/cpu/matmul/product.h"
+#include "geometry/sliding_window.h"
 #include "op/floating_kernel.h"
 #include "op/operator.h"
-#include "op/sliding_window.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -28,7 +28,7 @@ struct Point {
   size_t count = 0;
   std::array<int64_t, kCorners> pixel;
   std::array<double, kCorners> weight;
-  std::array<std::array<double, kMaxAxes>, kCorners> slope;
+  std::array<std::array<double, kMaxAxes>, kCorners> derivative;
 };
 
 // Inputs X, W, offset, B and mask from `first` on.
@@ -94,7 +94,7 @@ struct Deformed {
     for (size_t corner = 0; corner < size_t{1} << axes; ++corner) {
       int64_t pixel = 0;
       double weight = 1;
-      std::array<double, kMaxAxes> slope{1, 1, 1};
+      std::array<double, kMaxAxes> derivative{1, 1, 1};
       bool inside = true;
       for (size_t d = 0; d < axes; ++d) {
         const bool upper = (corner >> d & 1) != 0;
@@ -103,12 +103,13 @@ struct Deformed {
         pixel = pixel * window[d].input + at;
         const double along = upper ? rest[d] : 1 - rest[d];
         weight *= along;
-        for (size_t other = 0; other < axes; ++other) slope[other] *= other == d ? (upper ? 1 : -1) : along;
+        for (size_t other = 0; other < axes; ++other)
+          derivative[other] *= other == d ? (upper ? 1 : -1) : along;
       }
       if (!inside) continue;
       p.pixel[p.count] = pixel;
       p.weight[p.count] = weight;
-      p.slope[p.count++] = slope;
+      p.derivative[p.count++] = derivative;
     }
     return p;
   }
@@ -153,7 +154,7 @@ struct Deformed {
         for (int64_t o = 0; o < points; ++o) {
           const Point p = sample(offset, n, g, k, o);
           const T m = mask_at(mask, n, g, k, o);
-          std::array<double, kMaxAxes> slopes{};
+          std::array<double, kMaxAxes> derivatives{};
           double masked_sum = 0;
           for (int64_t c = g * own; c < (g + 1) * own; ++c) {
             const int64_t plane = (n * channels + c) * pixels;
@@ -163,12 +164,12 @@ struct Deformed {
               if (dx) dx[at] += dv * m * static_cast<T>(p.weight[i]);
               const double part = static_cast<double>(dv) * static_cast<double>(x[at]);
               masked_sum += part * p.weight[i];
-              for (size_t d = 0; d < axes; ++d) slopes[d] += part * p.slope[i][d];
+              for (size_t d = 0; d < axes; ++d) derivatives[d] += part * p.derivative[i][d];
             }
           }
           for (size_t d = 0; doffset && d < axes; ++d)
             doffset[(row * static_cast<int64_t>(axes) + static_cast<int64_t>(d)) * points + o] =
-                static_cast<T>(slopes[d] * static_cast<double>(m));
+                static_cast<T>(derivatives[d] * static_cast<double>(m));
           if (dmask) dmask[row * points + o] = static_cast<T>(masked_sum);
         }
       }
@@ -176,7 +177,10 @@ struct Deformed {
   }
 };
 
-void shape(ShapeContext& c) { c.output(0, c.dtype(0), Deformed(c, 0).output()); }
+void shape(ShapeContext& c) {
+  check_window_attributes(c);
+  c.output(0, c.dtype(0), Deformed(c, 0).output());
+}
 
 Slot optional_input(KernelContext& c, size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; }
 

@@ -14,7 +14,6 @@
 #include "backend/cpu/tuning.h"
 #include "op/operator.h"
 #include "op/opset.h"
-#include "op/transformer_role.h"
 #include "ops/common/dropout.h"
 #include "runtime/random.h"
 #include "runtime/threads.h"
@@ -191,7 +190,7 @@ ORTRAIN_OPERATOR(
      .rules = {.shape = shape<false>, .gradient = gradient<false>, .element_type = element_types},
      .traits = {.impure = true, .positions = elementwise_positions, .repeat = repeat},
      .kernels = {.cpu = kernel<false>}});
-ORTRAIN_OPERATOR_FACT(TransformerRole, "", "Dropout", TransformerRole::kDropout);
+
 // It is linear in dY, so the same factors apply.
 template <bool Bits>
 void grad_gradient(GradientContext& g) {

@@ -57,8 +57,8 @@ void decompose_grad(DecompositionContext& e) {
   const bool by_group = parameters->front().value != channels;
   const int64_t each = channels / groups;
   const std::string shape = e("Shape", {e.x(1)});
-  std::vector<std::string> parts = {extents(e, e.x(1), 0, 1), e.int64s({groups, each})};
-  if (rank > 2) parts.push_back(extents(e, e.x(1), 2, kToTheLast));
+  std::vector<std::string> parts = {dims_of(e, e.x(1), 0, 1), e.int64s({groups, each})};
+  if (rank > 2) parts.push_back(dims_of(e, e.x(1), 2, kToTheLast));
   const std::string grouped = e("Concat", parts, {{"axis", int64_t{0}}});
   const auto apart = [&](const std::string& value) { return Expression(e, reshape_to(e, value, grouped)); };
   std::vector<int64_t> of_parameter(static_cast<size_t>(rank + 1), 1), of_group, repeated = {0};

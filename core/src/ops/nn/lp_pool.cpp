@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "geometry/sliding_window.h"
 #include "op/decomposition.h"
 #include "op/gradient_expression.h"
-#include "op/sliding_window.h"
 #include "runtime/checked.h"
 #include "runtime/threads.h"
 
@@ -120,6 +120,7 @@ Shape result_shape(const NodeContext& c, const Shape& x) {
 template <bool Global>
 void shape(ShapeContext& c) {
   power_of(c);
+  check_window_attributes(c);
   c.output(0, c.dtype(0), result_shape<Global>(c, c.shape(0)));
 }
 

@@ -122,13 +122,13 @@ void grad_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "MaxUnpool",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MaxUnpoolGrad",
                   .signature = "dY, I, output_shape? -> dX",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = grad_kernel}});
 
 }  // namespace

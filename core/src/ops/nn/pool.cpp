@@ -2,16 +2,17 @@
 // AveragePoolGrad. Their kernels are listed in backend/cpu/implementations.cpp.
 #include <algorithm>
 
+#include "geometry/pooling.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
-#include "op/pooling.h"
 
 namespace ortrain {
 
 namespace {
 
 void max_pool_shape(ShapeContext& c) {
+  check_window_attributes(c);
   const Window window = read_pool(c, c.shape(0));
   const Shape y = output_shape(c.shape(0)[0], c.shape(0)[1], window);
   c.output(0, c.dtype(0), y);
@@ -19,6 +20,7 @@ void max_pool_shape(ShapeContext& c) {
 }
 
 void average_pool_shape(ShapeContext& c) {
+  check_window_attributes(c);
   const Window window = read_pool(c, c.shape(0));
   c.output(0, c.dtype(0), output_shape(c.shape(0)[0], c.shape(0)[1], window));
 }

@@ -7,7 +7,6 @@
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
-#include "op/transformer_role.h"
 #include "ops/common/elementwise.h"
 
 namespace ortrain {
@@ -131,7 +130,6 @@ constexpr Operator gradient_operator() {
           .kernels = {.cpu = gradient_kernel<F, Flat>}};
 }
 ORTRAIN_OPERATOR({forward_operator<Function::kSoftmax>("Softmax")});
-ORTRAIN_OPERATOR_FACT(TransformerRole, "", "Softmax", TransformerRole::kSoftmax);
 ORTRAIN_OPERATOR({forward_operator<Function::kLog>("LogSoftmax")});
 ORTRAIN_OPERATOR({gradient_operator<Function::kSoftmax, true>()});
 ORTRAIN_OPERATOR({gradient_operator<Function::kSoftmax, false>()});

@@ -272,11 +272,11 @@ void grad_gradient(GradientContext& g) {
   };
   if (g.needs(0)) {
     const Expression one(g, g("Expand", {dy.number(1), dy.call("Shape")}));
-    const Expression slope = u * with(one, log_prob);
+    const Expression gradient = u * with(one, log_prob);
     if (g.node().string_or("reduction", "mean") == "none") {
-      g.set(0, g.reduce_sum(slope, {1}, false));
+      g.set(0, g.reduce_sum(gradient, {1}, false));
     } else {
-      const std::string line = g("Reshape", {slope, g.int64s({-1})});
+      const std::string line = g("Reshape", {gradient, g.int64s({-1})});
       g.set(0, g("Reshape", {g.reduce_sum(line, {0}, true), dy.call("Shape")}));
     }
   }

@@ -151,7 +151,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .traits = {.stops_gradient = true,
                              .impure = true,
                              .updates = 1u << 0,
-                             .narrow_types = NarrowTypes::kMoved,
+                             .narrow_types = NarrowTypes::kPassthrough,
                              .any_order = 1u << 0},
                   .kernels = {.cpu = zero_gradient_kernel}});
 

@@ -38,7 +38,7 @@ Kernel norm_kernel(KernelContext& c) {
   std::vector<Part> parts;
   for (size_t i = 0; i < c.input_count(); ++i) {
     if (c.dtype(i) != DType::kFloat && c.dtype(i) != DType::kDouble) c.reject_dtype(i);
-    // The order of the elements does not matter, nor does padding, which there is none of.
+    // The order of the elements does not matter, and dense layouts have no padding.
     const LayoutPtr stored = c.in_layout(i);
     const Slot input = c.in(i, stored && stored->dense() && !stored->bf16() ? stored : nullptr);
     for (int64_t begin = 0; begin < c.size(i); begin += kPart)

@@ -576,7 +576,7 @@ Kernel fake_gradient_kernel(KernelContext& c) {
 ORTRAIN_OPERATOR(
     {.type = "QuantizeLinear",
      .rules = {.shape = quantize_shape, .gradient = quantize_gradient, .element_type = quantized_type},
-     .traits = {.quantized = true, .narrow_types = NarrowTypes::kTaken},
+     .traits = {.quantized = true, .narrow_types = NarrowTypes::kNative},
      .kernels = {.cpu = quantize_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "QuantizeLinearGrad",
@@ -586,7 +586,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 ORTRAIN_OPERATOR(
     {.type = "DequantizeLinear",
      .rules = {.shape = dequantize_shape, .gradient = dequantize_gradient, .element_type = dequantized_type},
-     .traits = {.quantized = true, .narrow_types = NarrowTypes::kTaken},
+     .traits = {.quantized = true, .narrow_types = NarrowTypes::kNative},
      .kernels = {.cpu = dequantize_kernel}});
 ORTRAIN_OPERATOR({.type = "DynamicQuantizeLinear",
                   .rules = {.shape = dynamic_shape, .element_type = dynamic_types},

@@ -47,9 +47,13 @@ Shape result_shape(const NodeContext& c, const Places& at) {
   return output_shape(x[0], w[0], window);
 }
 
-void integer_shape(ShapeContext& c) { c.output(0, DType::kInt32, result_shape(c, kInteger)); }
+void integer_shape(ShapeContext& c) {
+  check_window_attributes(c);
+  c.output(0, DType::kInt32, result_shape(c, kInteger));
+}
 
 void linear_shape(ShapeContext& c) {
+  check_window_attributes(c);
   for (size_t i = 0; i < 8; ++i) c.expect(c.has_input(i), "input ", i, " is missing");
   const Shape y = result_shape(c, kLinear);
   for (const size_t i : {1, 4, 6}) {

@@ -254,9 +254,8 @@ Kernel product_kernel(KernelContext& c) {
 void expect_frozen(GradientContext& g, size_t first, size_t last) {
   for (size_t i = first; i <= last; ++i)
     if (g.needs(i))
-      g.reject(
-          concat("its quantized weights cannot be trained, only what they are multiplied with; freeze \"",
-                 g.x(i), "\""));
+      g.reject(concat("its quantized weights cannot be trained, only its other operand can; freeze \"",
+                      g.x(i), "\""));
 }
 
 // dA = dY W
@@ -333,12 +332,12 @@ Kernel typed_gather(KernelContext& c) {
   const Unpack<T> unpack = packed_rows<T>(c, kGathered, t.w);
   const DType type = index_type(c, 1);
   const Slot indices_slot = c.in(1), y_slot = c.out(0), positions_slot = positions_scratch(c, c.size(1));
-  const int64_t n = c.size(1), extent = c.shape(0)[0], size = element_count(t.rows), rows = size / t.w.k;
+  const int64_t n = c.size(1), dim = c.shape(0)[0], size = element_count(t.rows), rows = size / t.w.k;
   const std::string label = c.node().label();
   return [=](const Frame& f) {
     int64_t* positions = f.at<int64_t>(positions_slot);
     T* y = f.at<T>(y_slot);
-    resolve_indices(label, type, f.at<void>(indices_slot), n, extent, positions);
+    resolve_indices(label, type, f.at<void>(indices_slot), n, dim, positions);
     parallel_for(n, 4 * size, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) unpack(f, positions[i] * rows, rows, y + i * size);
     });

@@ -179,8 +179,8 @@ void Activation::apply(T* x, int64_t n) const {
 template <typename T>
 void Activation::scale_by_derivative(const T* y, T* d, int64_t n) const {
   const T alpha = static_cast<T>(alpha_), beta = static_cast<T>(beta_);
-  const auto scale = [&](auto slope) {
-    for (int64_t i = 0; i < n; ++i) d[i] *= slope(y[i]);
+  const auto scale = [&](auto derivative) {
+    for (int64_t i = 0; i < n; ++i) d[i] *= derivative(y[i]);
   };
   switch (kind_) {
     case Kind::kAffine:

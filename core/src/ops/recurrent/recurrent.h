@@ -38,13 +38,10 @@ struct Recurrent {
   int64_t result(int64_t t, int64_t d, int64_t b) const {
     return (batch_first ? (b * steps + t) * directions + d : (t * directions + d) * batch + b) * hidden;
   }
-  // Elements between neighbouring samples in a result.
-  int64_t result_samples() const { return (batch_first ? steps * directions : 1) * hidden; }
   // Offset of a vector of H in a state.
   int64_t state(int64_t d, int64_t b) const {
     return (batch_first ? b * directions + d : d * batch + b) * hidden;
   }
-  int64_t state_samples() const { return (batch_first ? directions : 1) * hidden; }
   bool backward(int64_t d) const { return reverse || d == 1; }
 
   Shape sequence_shape(int64_t n) const {

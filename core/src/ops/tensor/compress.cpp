@@ -11,17 +11,7 @@
 namespace ortrain {
 namespace {
 
-void types(TypeContext& c) {
-  auto dims = c.input(0).dims;
-  if (!c.node().has("axis")) {
-    dims = std::vector<Dim>{Dim{}};
-  } else if (dims) {
-    const int64_t axis = c.node().int_or("axis", 0), rank = static_cast<int64_t>(dims->size());
-    if (axis < -rank || axis >= rank) return;  // known only in the run
-    (*dims)[static_cast<size_t>(axis < 0 ? axis + rank : axis)] = Dim{};
-  }
-  c.output(0, c.input(0).dtype, dims);
-}
+void types(TypeContext& c) { state_selected_slices(c); }
 
 void run(DynamicContext& c) {
   const Tensor &x = c.in(0), &condition = c.in(1);
@@ -31,10 +21,10 @@ void run(DynamicContext& c) {
   const bool flat = !c.node().has("axis");
   const Shape shape = flat ? Shape{x.size()} : x.shape();
   const size_t axis = flat ? 0 : axis_of(c, 0, c.rank(0));
-  const int64_t extent = shape[axis];
+  const int64_t dim = shape[axis];
   const auto holds = condition.elements<bool>();
-  c.expect(condition.size() <= extent, "input 1 ('condition') has ", condition.size(), " elements, but axis ",
-           axis, " of ", flat ? "the flattened input" : "the input", " has only ", extent);
+  c.expect(condition.size() <= dim, "input 1 ('condition') has ", condition.size(), " elements, but axis ",
+           axis, " of ", flat ? "the flattened input" : "the input", " has only ", dim);
   const int64_t count = std::count(holds.begin(), holds.end(), true);
   Shape result = shape;
   result[axis] = count;
@@ -43,7 +33,7 @@ void run(DynamicContext& c) {
   std::byte* to = c.out(0, x.dtype(), result).raw();
   if (row == 0) return;
   for (int64_t o = 0; o < outer; ++o) {
-    const std::byte* from = x.raw() + static_cast<size_t>(o * extent) * row;
+    const std::byte* from = x.raw() + static_cast<size_t>(o * dim) * row;
     for (int64_t k = 0; k < condition.size();) {
       if (!holds[static_cast<size_t>(k)]) {
         ++k;

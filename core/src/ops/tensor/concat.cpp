@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
-#include "op/division.h"
 #include "op/opset.h"
 #include "ops/common/shape_helpers.h"
 
@@ -93,20 +92,14 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "Concat",
                   .rules = {.shape = shape, .gradient = gradient<false>},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = kernel}});
-std::optional<NodeDivision> division(const DivisionQuery& q) {
-  const int64_t axis = q.node.int_or("axis", 1);
-  if (q.wanted.axis == (axis < 0 ? axis + q.rank() : axis)) return std::nullopt;
-  return NodeDivision{std::vector<std::optional<Division>>(q.inputs.size(), q.wanted), {q.wanted}};
-}
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Concat", {.output = division});
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft,
      .type = "ConcatTraining",
      .signature = "inputs... -> concat_result, per_input_length?",
      .rules = {.shape = shape, .gradient = gradient<true>, .element_type = first_like_input<DType::kInt64>},
-     .traits = {.narrow_types = NarrowTypes::kMoved},
+     .traits = {.narrow_types = NarrowTypes::kPassthrough},
      .kernels = {.cpu = kernel}});
 
 }  // namespace

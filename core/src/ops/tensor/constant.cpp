@@ -60,8 +60,8 @@ DType fill_type(const ElementTypes& types, size_t) { return fill_value(types.nod
 
 void constant_of_shape_shape(ShapeContext& c) {
   const std::vector<int64_t> shape = constant_ints(c, 0);
-  for (const int64_t extent : shape)
-    c.expect(extent >= 0, "the requested shape ", to_string(shape), " has a negative dimension");
+  for (const int64_t dim : shape)
+    c.expect(dim >= 0, "the requested shape ", to_string(shape), " has a negative dimension");
   c.output(0, fill_value(c.node()).dtype(), shape);
 }
 
@@ -80,7 +80,7 @@ Kernel constant_of_shape_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.type = "ConstantOfShape",
                   .rules = {.shape = constant_of_shape_shape, .element_type = fill_type},
-                  .traits = {.stops_gradient = true, .narrow_types = NarrowTypes::kMoved},
+                  .traits = {.stops_gradient = true, .narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = constant_of_shape_kernel}});
 
 // ceil((limit - start) / delta), at least 0
@@ -185,7 +185,7 @@ ORTRAIN_OPERATOR(
     {.type = "Identity",
      .rules = {.shape = shape_like_first, .gradient = identity_gradient, .types = identity_types},
      .traits = {.takes_sequences = true,
-                .narrow_types = NarrowTypes::kMoved,
+                .narrow_types = NarrowTypes::kPassthrough,
                 .positions = elementwise_positions},
      .kernels = {.cpu = identity_kernel, .run = identity_run}});
 

@@ -28,12 +28,12 @@ bool is_crd(const Node& node) {
 Kernel rearrange(KernelContext& c, const Shape& deep, int64_t block, bool crd, bool to_wide) {
   const int64_t n = deep[0], channels = deep[1] / (block * block), h = deep[2], w = deep[3];
   // Dimensions in the order of the wide tensor: n, c, h, block row, w, block column.
-  const Shape extents = {n, channels, h, block, w, block};
-  const StridedCopy::View wide{0, strides_of(extents)};
+  const Shape dims = {n, channels, h, block, w, block};
+  const StridedCopy::View wide{0, strides_of(dims)};
   const int64_t plane = h * w, inner = crd ? plane : channels * plane;
   const StridedCopy::View deep_view{
       0, {deep[1] * plane, crd ? block * block * plane : plane, w, block * inner, 1, inner}};
-  const StridedCopy copy(width_of(c, 0), extents, to_wide ? deep_view : wide, to_wide ? wide : deep_view);
+  const StridedCopy copy(width_of(c, 0), dims, to_wide ? deep_view : wide, to_wide ? wide : deep_view);
   const Slot in = c.in(0), out = c.out(0);
   return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
 }
@@ -67,7 +67,7 @@ void depth_to_space_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "DepthToSpace",
                   .rules = {.shape = depth_to_space_shape, .gradient = depth_to_space_gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = depth_to_space_kernel}});
 
 void space_to_depth_shape(ShapeContext& c) {
@@ -89,7 +89,7 @@ void space_to_depth_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "SpaceToDepth",
                   .rules = {.shape = space_to_depth_shape, .gradient = space_to_depth_gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = space_to_depth_kernel}});
 
 }  // namespace

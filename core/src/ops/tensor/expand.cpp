@@ -1,5 +1,4 @@
 // Expand: the input broadcast to a shape. Tile: the input repeated along every axis.
-#include "op/division.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -7,8 +6,8 @@ namespace {
 
 void expand_shape(ShapeContext& c) {
   const Shape wanted = constant_ints(c, 1);
-  for (const int64_t extent : wanted)
-    c.expect(extent >= 0, "the requested shape ", to_string(wanted), " has a negative dimension");
+  for (const int64_t dim : wanted)
+    c.expect(dim >= 0, "the requested shape ", to_string(wanted), " has a negative dimension");
   try {
     c.output(0, c.dtype(0), broadcast(c.shape(0), wanted));
   } catch (const Error& error) {
@@ -32,33 +31,8 @@ void decompose_gradient(GradientContext& g) { g.set(0, g.unbroadcast(g.dy(0), g.
 
 ORTRAIN_OPERATOR({.type = "Expand",
                   .rules = {.shape = expand_shape, .gradient = decompose_gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = expand_kernel}});
-
-std::optional<NodeDivision> expand_division(const DivisionQuery& q) {
-  if (!q.inputs[0]) return std::nullopt;
-  const DivisionQuery::Dims& from = *q.inputs[0];
-  const int64_t added = q.rank() - static_cast<int64_t>(from.size());
-  std::vector<int64_t> shape;
-  for (int64_t k = 0; k < q.rank(); ++k) {
-    const Dim& to = q.dims()[static_cast<size_t>(k)];
-    if (k >= added && from[static_cast<size_t>(k - added)].same(to))
-      shape.push_back(1);
-    else if (to.known())
-      shape.push_back(k == q.wanted.axis ? to.value / q.processes : to.value);
-    else if (k == q.wanted.axis)
-      return std::nullopt;
-    else
-      shape.push_back(kAsGiven);
-  }
-  NodeDivision result = divide_first(q, q.wanted.axis - added);
-  if (q.wanted.axis < added ||
-      !from[static_cast<size_t>(q.wanted.axis - added)].same(q.dims()[static_cast<size_t>(q.wanted.axis)]))
-    result.inputs[0] = std::nullopt;
-  result.integers = {{1, shape}};
-  return result;
-}
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Expand", {.output = expand_division});
 
 void tile_shape(ShapeContext& c) {
   const std::vector<int64_t> repeats = constant_ints(c, 1);
@@ -80,15 +54,15 @@ Kernel tile_kernel(KernelContext& c) {
     return nullptr;
   }
   // Every axis is seen as two: the repetitions, along which the source has stride 0, and the size.
-  Shape extents;
+  Shape dims;
   StridedCopy::View source, target;
   const std::vector<int64_t> in_strides = strides_of(in_shape), out_strides = strides_of(out_shape);
   for (size_t i = 0; i < in_shape.size(); ++i) {
-    extents.insert(extents.end(), {in_shape[i] > 0 ? out_shape[i] / in_shape[i] : 0, in_shape[i]});
+    dims.insert(dims.end(), {in_shape[i] > 0 ? out_shape[i] / in_shape[i] : 0, in_shape[i]});
     source.strides.insert(source.strides.end(), {0, in_strides[i]});
     target.strides.insert(target.strides.end(), {out_strides[i] * in_shape[i], out_strides[i]});
   }
-  const StridedCopy copy(width_of(c, 0), extents, source, target);
+  const StridedCopy copy(width_of(c, 0), dims, source, target);
   const Slot in = c.in(0), out = c.out(0);
   return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
 }
@@ -108,7 +82,7 @@ void tile_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "Tile",
                   .rules = {.shape = tile_shape, .gradient = tile_gradient},
-                  .traits = {.since = 6, .narrow_types = NarrowTypes::kMoved},
+                  .traits = {.since = 6, .narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = tile_kernel}});
 
 }  // namespace

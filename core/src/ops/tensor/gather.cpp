@@ -1,7 +1,6 @@
 // Gather: the slices of the data along an axis that the indices select. GatherGrad (com.microsoft): the
 // scattered sum of their gradients.
 #include "backend/cpu/strided_copy.h"
-#include "op/division.h"
 #include "op/sum_of_products.h"
 #include "ops/common/indices.h"
 
@@ -46,20 +45,8 @@ void gather_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "Gather",
                   .rules = {.shape = gather_shape, .gradient = gather_gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = gather_kernel}});
-
-// The axes of the data other than that of the indices.
-std::optional<NodeDivision> gather_division(const DivisionQuery& q) {
-  if (!q.inputs[0] || !q.inputs[1]) return std::nullopt;
-  const auto data = static_cast<int64_t>(q.inputs[0]->size()),
-             indices = static_cast<int64_t>(q.inputs[1]->size());
-  const int64_t given = q.node.int_or("axis", 0), axis = given < 0 ? given + data : given;
-  if (q.wanted.axis < axis) return divide_first(q, q.wanted.axis);
-  if (q.wanted.axis < axis + indices) return std::nullopt;
-  return divide_first(q, q.wanted.axis - indices + 1);
-}
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Gather", {.output = gather_division});
 
 // GatherGrad(shape, indices, dY)
 void gather_grad_shape(ShapeContext& c) {

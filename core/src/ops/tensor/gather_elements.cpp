@@ -35,7 +35,7 @@ void gather_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "GatherElements",
                   .rules = {.shape = gather_shape, .gradient = gather_gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = gather_kernel}});
 
 // GatherElementsGrad(dY, shape, indices)

@@ -30,7 +30,7 @@ void gather_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "GatherND",
                   .rules = {.shape = gather_shape, .gradient = gather_gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = gather_kernel}});
 
 // GatherNDGrad(shape, indices, dY)

@@ -65,8 +65,8 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-// The gradient of the off-value is the sum of dY where there is no one, that of the on-value where there is
-// one.
+// The gradient of the on-value is the sum of dY at the ones of the output, the gradient of the off-value the
+// sum at all other positions.
 void gradient(GradientContext& g) {
   if (!g.needs(2)) return;
   const Expression dy(g, g.dy(0));

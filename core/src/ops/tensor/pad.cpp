@@ -61,11 +61,11 @@ void shape(ShapeContext& c) {
   Shape out = c.shape(0);
   for (size_t i = 0; i < out.size(); ++i) {
     const auto [before, after] = borders[i];
-    const int64_t extent = out[i], kept = extent + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
+    const int64_t dim = out[i], kept = dim + std::min<int64_t>(before, 0) + std::min<int64_t>(after, 0);
     c.expect(!__builtin_add_overflow(out[i], before, &out[i]) &&
                  !__builtin_add_overflow(out[i], after, &out[i]) && out[i] >= 0 && kept >= 0,
-             "pads ", before, " and ", after, " do not fit axis ", i, " of size ", extent);
-    c.expect(mode == Mode::kConstant || kept > 0 || out[i] == 0, "axis ", i, " of size ", extent,
+             "pads ", before, " and ", after, " do not fit axis ", i, " of size ", dim);
+    c.expect(mode == Mode::kConstant || kept > 0 || out[i] == 0, "axis ", i, " of size ", dim,
              " has nothing to fill the border from");
     c.expect(mode == Mode::kConstant || (before == 0 && after == 0) || out[i] <= kMostMapped, "pads ", before,
              " and ", after, " make axis ", i, " longer than ", kMostMapped, " elements");
@@ -74,11 +74,11 @@ void shape(ShapeContext& c) {
 }
 
 // The position in [0, size) from which position p, outside or inside, takes its value.
-int64_t origin(Mode mode, int64_t p, int64_t extent) {
-  if (mode == Mode::kEdge) return std::clamp<int64_t>(p, 0, extent - 1);
-  const int64_t period = mode == Mode::kWrap ? extent : std::max<int64_t>(1, 2 * (extent - 1));
+int64_t origin(Mode mode, int64_t p, int64_t dim) {
+  if (mode == Mode::kEdge) return std::clamp<int64_t>(p, 0, dim - 1);
+  const int64_t period = mode == Mode::kWrap ? dim : std::max<int64_t>(1, 2 * (dim - 1));
   const int64_t phase = (p % period + period) % period;
-  return mode == Mode::kReflect && phase >= extent ? period - phase : phase;
+  return mode == Mode::kReflect && phase >= dim ? period - phase : phase;
 }
 
 // A border of one value: fill, then copy what is kept.
@@ -189,16 +189,16 @@ std::string numbers_below(GradientContext& g, const std::string& count) {
 // 0, 1, 2 ... padded in the same mode, and the gradient is its GatherGrad.
 std::string gradient_by_axis(GradientContext& g, const std::vector<int64_t>& pads,
                              const std::vector<int64_t>& axes, int64_t rank) {
-  const std::string mode = g.node().string_or("mode", "constant"), extents = shape_of(g, g.x(0));
+  const std::string mode = g.node().string_or("mode", "constant"), dims = shape_of(g, g.x(0));
   std::string gradient = g.dy(0);
   for (size_t i = 0; i < axes.size(); ++i) {
     const int64_t before = pads[i], after = pads[i + axes.size()];
     if (before == 0 && after == 0) continue;
     const int64_t axis = normalize_axis(axes[i], rank, g.node().label());
-    const std::string extent = g("Gather", {extents, g.int64s({axis})});
-    const std::string numbers = numbers_below(g, g.squeeze(extent, {0}));
+    const std::string dim = g("Gather", {dims, g.int64s({axis})});
+    const std::string numbers = numbers_below(g, g.squeeze(dim, {0}));
     const std::string origins = g("Pad", {numbers, g.int64s({before, after})}, {{"mode", mode}});
-    const std::string shape = g("ScatterElements", {shape_of(g, gradient), g.int64s({axis}), extent});
+    const std::string shape = g("ScatterElements", {shape_of(g, gradient), g.int64s({axis}), dim});
     gradient = g("GatherGrad", {shape, origins, gradient}, {{"axis", axis}}, kMicrosoft);
   }
   return gradient;
@@ -237,7 +237,7 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "Pad",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = kernel}});
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Reshape, Flatten, Squeeze, Unsqueeze: the same elements under another shape. Nothing is copied.
 #include <algorithm>
 
-#include "op/division.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -67,84 +66,12 @@ std::optional<InputPositions> reshape_positions(const PositionQuery& q) {
   return InputPositions{{q.axis, -1}, {{1, shape}}};
 }
 
-// The same elements of the input. Between axes that both sides have in front and at the end, an axis of the
-// output is looked for among the innermost axes of the input that its shares are whole multiples of.
-std::optional<NodeDivision> moved_division(const DivisionQuery& q) {
-  if (!q.inputs[0]) return std::nullopt;
-  const DivisionQuery::Dims &from = *q.inputs[0], &to = q.dims();
-  const auto axis = static_cast<size_t>(q.wanted.axis);
-  size_t front = 0, back = 0;
-  while (front < std::min(from.size(), to.size()) && from[front].same(to[front])) ++front;
-  if (axis < front) return divide_first(q, q.wanted.axis);
-  while (front + back < std::min(from.size(), to.size()) &&
-         from[from.size() - 1 - back].same(to[to.size() - 1 - back]))
-    ++back;
-  if (axis >= to.size() - back)
-    return divide_first(q, q.wanted.axis + static_cast<int64_t>(from.size()) - q.rank());
-  int64_t behind = 1;
-  for (size_t k = axis + 1; k < to.size() - back; ++k) {
-    if (!to[k].known()) return std::nullopt;
-    behind *= to[k].value;
-  }
-  const int64_t period = q.wanted.length() * behind;
-  int64_t inner = 1;
-  for (size_t k = from.size() - back; k-- > front;) {
-    const bool whole = std::all_of(q.wanted.sections.begin(), q.wanted.sections.end(), [&](int64_t section) {
-      return section / q.processes * behind % inner == 0;
-    });
-    const bool first = k == front;  // all that is left, which is a multiple of the period
-    if (!whole || (!from[k].known() && !first)) return std::nullopt;
-    if (first || from[k].value * inner % period == 0) {
-      Division found{static_cast<int64_t>(k), {}, from[k].known() ? from[k].value * inner / period : -1};
-      if (from[k].known() && from[k].value * inner % period != 0) return std::nullopt;
-      for (const int64_t section : q.wanted.sections) found.sections.push_back(section * behind / inner);
-      NodeDivision result = divide_first(q, found.axis);
-      result.inputs[0] = simplified(std::move(found));
-      return result;
-    }
-    inner *= from[k].value;
-  }
-  return std::nullopt;
-}
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Flatten", {.output = moved_division});
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Squeeze", {.output = moved_division});
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Unsqueeze", {.output = moved_division});
-
-// The requested shape is replaced: it may be computed from what is not divided.
-std::optional<NodeDivision> reshape_division(const DivisionQuery& q) {
-  std::optional<NodeDivision> result = moved_division(q);
-  if (!result || q.inputs.size() < 2) return std::nullopt;
-  const int64_t divided = result->inputs[0]->axis;
-  std::vector<int64_t> shape;
-  for (size_t k = 0; k < q.dims().size(); ++k) {
-    const Dim& to = q.dims()[k];
-    const bool is_wanted = static_cast<int64_t>(k) == q.wanted.axis;
-    if (to.known())
-      shape.push_back(is_wanted ? to.value / q.processes : to.value);
-    else if (!is_wanted && k < q.inputs[0]->size() && (*q.inputs[0])[k].same(to) &&
-             static_cast<int64_t>(k) != divided)
-      shape.push_back(0);
-    else
-      shape.push_back(-1);
-  }
-  if (std::count(shape.begin(), shape.end(), -1) > 1) {
-    const Dim& length = q.dims()[static_cast<size_t>(q.wanted.axis)];
-    if (!length.known()) return std::nullopt;
-    shape.assign(q.dims().size(), kAsGiven);
-    shape[static_cast<size_t>(q.wanted.axis)] = length.value / q.processes;
-  } else if (q.node.has("allowzero")) {
-    result->attributes["allowzero"] = int64_t{0};
-  }
-  result->integers = {{1, shape}};
-  return result;
-}
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Reshape", {.output = reshape_division});
-
-ORTRAIN_OPERATOR(
-    {.type = "Reshape",
-     .rules = {.shape = reshape_shape, .gradient = reshape_gradient},
-     .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kMoved, .positions = reshape_positions},
-     .kernels = {.cpu = alias_kernel}});
+ORTRAIN_OPERATOR({.type = "Reshape",
+                  .rules = {.shape = reshape_shape, .gradient = reshape_gradient},
+                  .traits = {.takes_bf16 = true,
+                             .narrow_types = NarrowTypes::kPassthrough,
+                             .positions = reshape_positions},
+                  .kernels = {.cpu = alias_kernel}});
 
 void flatten_shape(ShapeContext& c) {
   const int64_t rank = c.rank(0), given = c.node().int_or("axis", 1);
@@ -157,7 +84,7 @@ void flatten_shape(ShapeContext& c) {
 
 ORTRAIN_OPERATOR({.type = "Flatten",
                   .rules = {.shape = flatten_shape, .gradient = reshape_gradient},
-                  .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kMoved},
+                  .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = alias_kernel}});
 
 void squeeze_shape(ShapeContext& c) {
@@ -171,7 +98,7 @@ void squeeze_shape(ShapeContext& c) {
       drop[static_cast<size_t>(axis)] = true;
     }
   } else {
-    std::transform(from.begin(), from.end(), drop.begin(), [](int64_t extent) { return extent == 1; });
+    std::transform(from.begin(), from.end(), drop.begin(), [](int64_t dim) { return dim == 1; });
   }
   Shape to;
   for (size_t i = 0; i < from.size(); ++i)
@@ -181,7 +108,7 @@ void squeeze_shape(ShapeContext& c) {
 
 ORTRAIN_OPERATOR({.type = "Squeeze",
                   .rules = {.shape = squeeze_shape, .gradient = reshape_gradient},
-                  .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kMoved},
+                  .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = alias_kernel}});
 
 void unsqueeze_shape(ShapeContext& c) {
@@ -193,14 +120,14 @@ void unsqueeze_shape(ShapeContext& c) {
   for (const int64_t axis : normalize_axes(c, *axes, static_cast<int64_t>(rank)))
     to[static_cast<size_t>(axis)] = 1;
   auto next = from.begin();
-  for (int64_t& extent : to)
-    if (extent != 1) extent = *next++;
+  for (int64_t& dim : to)
+    if (dim != 1) dim = *next++;
   c.output(0, c.dtype(0), to);
 }
 
 ORTRAIN_OPERATOR({.type = "Unsqueeze",
                   .rules = {.shape = unsqueeze_shape, .gradient = reshape_gradient},
-                  .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kMoved},
+                  .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = alias_kernel}});
 
 }  // namespace

@@ -60,7 +60,7 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "ReverseSequence",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = kernel}});
 
 }  // namespace

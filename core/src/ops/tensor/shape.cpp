@@ -1,33 +1,26 @@
 // Shape and Size: dimensions as values. They read no element of their input, so they are known when a Program
 // is compiled.
+#include "ops/tensor/shape.h"
+
 #include <algorithm>
 
-#include "op/division.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
-namespace {
 
-// The part [start, end) of the dimensions; both count from the end where negative and are clamped.
-std::pair<int64_t, int64_t> wanted_axes(const Node& node, int64_t rank) {
+std::pair<int64_t, int64_t> shape_axes(const Node& node, int64_t rank) {
   const auto position = [&](int64_t p) { return std::clamp<int64_t>(p < 0 ? p + rank : p, 0, rank); };
   const int64_t start = position(node.int_or("start", 0));
   return {start, std::max(start, position(node.int_or("end", rank)))};
 }
 
+namespace {
+
 void shape_shape(ShapeContext& c) {
-  const auto [start, end] = wanted_axes(c.node(), c.rank(0));
+  const auto [start, end] = shape_axes(c.node(), c.rank(0));
   const Shape& shape = c.shape(0);
   c.value(0, Tensor::of(std::vector<int64_t>(shape.begin() + start, shape.begin() + end)));
 }
-
-ExtentPlace place_of_axis(const Node& node, int64_t axis, int64_t rank) {
-  const auto [start, end] = wanted_axes(node, rank);
-  ExtentPlace found{{}, static_cast<size_t>(end - start)};
-  if (axis >= start && axis < end) found.place = static_cast<size_t>(axis - start);
-  return found;
-}
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Shape", {.extents = place_of_axis});
 
 ORTRAIN_OPERATOR({.type = "Shape",
                   .rules = {.shape = shape_shape, .element_type = always<DType::kInt64>},

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
-#include "op/division.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -10,7 +9,7 @@ namespace {
 
 // The part of a tensor that a slice takes.
 struct Cut {
-  Shape extents;
+  Shape dims;
   int64_t offset = 0;            // of the first element
   std::vector<int64_t> strides;  // in the tensor, in elements
   bool whole = true;             // the whole tensor, in order
@@ -32,26 +31,26 @@ Cut cut_of(const NodeContext& c, const Shape& shape, size_t first) {
   Cut cut{shape, 0, strides_of(shape)};
   for (size_t i = 0; i < axes.size(); ++i) {
     const size_t axis = static_cast<size_t>(axes[i]);
-    const int64_t extent = shape[axis], step = steps[i];
+    const int64_t dim = shape[axis], step = steps[i];
     c.expect(step != 0, "the step along axis ", axis, " is 0");
-    if (extent == 0) continue;
+    if (dim == 0) continue;
     // For negative steps, "before the first" is -1.
-    const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? extent : extent - 1;
-    const auto position = [&](int64_t p) { return std::clamp(p < 0 ? p + extent : p, low, high); };
+    const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? dim : dim - 1;
+    const auto position = [&](int64_t p) { return std::clamp(p < 0 ? p + dim : p, low, high); };
     const int64_t start = std::max<int64_t>(position((*starts)[i]), 0),
                   distance = position((*ends)[i]) - start;
     const int64_t count = step > 0       ? (distance > 0 ? (distance - 1) / step + 1 : 0)
                           : distance < 0 ? (distance + 1) / step + 1
                                          : 0;
-    cut.whole &= count == extent && step == 1;
-    cut.extents[axis] = count;
+    cut.whole &= count == dim && step == 1;
+    cut.dims[axis] = count;
     cut.offset += start * cut.strides[axis];
     cut.strides[axis] = count > 1 ? step * cut.strides[axis] : 0;
   }
   return cut;
 }
 
-void slice_shape(ShapeContext& c) { c.output(0, c.dtype(0), cut_of(c, c.shape(0), 1).extents); }
+void slice_shape(ShapeContext& c) { c.output(0, c.dtype(0), cut_of(c, c.shape(0), 1).dims); }
 
 Kernel slice_kernel(KernelContext& c) {
   const Cut cut = cut_of(c, c.shape(0), 1);
@@ -59,8 +58,7 @@ Kernel slice_kernel(KernelContext& c) {
     c.alias(0, 0);
     return nullptr;
   }
-  const StridedCopy copy(width_of(c, 0), cut.extents, {cut.offset, cut.strides},
-                         {0, strides_of(cut.extents)});
+  const StridedCopy copy(width_of(c, 0), cut.dims, {cut.offset, cut.strides}, {0, strides_of(cut.dims)});
   const Slot in = c.in(0), out = c.out(0);
   return [=](const Frame& f) { copy(f.at<std::byte>(in), f.at<std::byte>(out)); };
 }
@@ -78,27 +76,16 @@ void slice_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "Slice",
                   .rules = {.shape = slice_shape, .gradient = slice_gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = slice_kernel}});
-
-// The axes that are not named.
-std::optional<NodeDivision> slice_division(const DivisionQuery& q) {
-  std::vector<int64_t> axes = q.node.ints_or("axes", {});
-  if (q.inputs.size() > 3 && q.constants[3]) axes = q.constants[3]->to_int64();
-  if (axes.empty()) return std::nullopt;
-  for (const int64_t axis : axes)
-    if ((axis < 0 ? axis + q.rank() : axis) == q.wanted.axis) return std::nullopt;
-  return divide_first(q, q.wanted.axis);
-}
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Slice", {.output = slice_division});
 
 // SliceGrad(dY, shape, starts, ends, axes?, steps?)
 void slice_grad_shape(ShapeContext& c) {
   const Shape shape = constant_ints(c, 1);
   element_count(shape);  // rejects negative dimensions
   const Cut cut = cut_of(c, shape, 2);
-  c.expect(cut.extents == c.shape(0), "the slice of shape ", to_string(shape), " has shape ",
-           to_string(cut.extents), ", but dY has shape ", to_string(c.shape(0)));
+  c.expect(cut.dims == c.shape(0), "the slice of shape ", to_string(shape), " has shape ",
+           to_string(cut.dims), ", but dY has shape ", to_string(c.shape(0)));
   c.output(0, c.dtype(0), shape);
 }
 
@@ -108,8 +95,7 @@ Kernel slice_grad_kernel(KernelContext& c) {
     c.alias(0, 0);
     return nullptr;
   }
-  const StridedCopy copy(width_of(c, 0), cut.extents, {0, strides_of(cut.extents)},
-                         {cut.offset, cut.strides});
+  const StridedCopy copy(width_of(c, 0), cut.dims, {0, strides_of(cut.dims)}, {cut.offset, cut.strides});
   const size_t bytes = static_cast<size_t>(c.out_size(0)) * width_of(c, 0);
   const Slot dy = c.in(0), dx = c.out(0);
   return [=](const Frame& f) {
@@ -129,7 +115,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SliceGrad",
                   .signature = "dY, shape, starts, ends, axes?, steps? -> dX",
                   .rules = {.shape = slice_grad_shape, .gradient = slice_grad_gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = slice_grad_kernel}});
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
-#include "op/division.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -10,27 +9,27 @@ namespace {
 
 // Size of every output along the axis: given, or equal parts with a smaller last one.
 std::vector<int64_t> lengths_of(const NodeContext& c, size_t axis) {
-  const int64_t extent = c.shape(0)[axis], count = static_cast<int64_t>(c.output_count());
+  const int64_t dim = c.shape(0)[axis], count = static_cast<int64_t>(c.output_count());
   if (const auto given = ints_of(c, "split", 1)) {
     c.expect(given->size() == c.output_count(), "it has ", count, " outputs but ", given->size(), " lengths ",
              to_string(*given));
     int64_t sum = 0;
     for (const int64_t length : *given) {
-      c.expect(length >= 0 && length <= extent, "the lengths ", to_string(*given), " do not match the size ",
-               extent, " of axis ", axis);
+      c.expect(length >= 0 && length <= dim, "the lengths ", to_string(*given), " do not match the size ",
+               dim, " of axis ", axis);
       sum += length;
     }
-    c.expect(sum == extent, "the lengths ", to_string(*given), " add up to ", sum, ", but axis ", axis,
-             " has the size ", extent);
+    c.expect(sum == dim, "the lengths ", to_string(*given), " add up to ", sum, ", but axis ", axis,
+             " has the size ", dim);
     return *given;
   }
   const int64_t parts = c.node().int_or("num_outputs", count);
   c.expect(parts == count, "num_outputs is ", parts, ", but it has ", count, " outputs");
-  c.expect(c.node().has("num_outputs") || extent % parts == 0, "axis ", axis, " of size ", extent,
+  c.expect(c.node().has("num_outputs") || dim % parts == 0, "axis ", axis, " of size ", dim,
            " cannot be split into ", parts, " equal parts");
-  const int64_t length = (extent + parts - 1) / parts;
+  const int64_t length = (dim + parts - 1) / parts;
   std::vector<int64_t> lengths;
-  for (int64_t left = extent, i = 0; i < parts; ++i) {
+  for (int64_t left = dim, i = 0; i < parts; ++i) {
     lengths.push_back(std::min(length, left));
     left -= lengths.back();
   }
@@ -85,46 +84,13 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "Split",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved, .independent_outputs = true},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough, .independent_outputs = true},
                   .kernels = {.cpu = kernel}});
-// Along its own axis the input has the sections of all outputs.
-std::optional<NodeDivision> division(const DivisionQuery& q) {
-  const int64_t given = q.node.int_or("axis", 0), axis = given < 0 ? given + q.rank() : given;
-  NodeDivision result = divide_first(q, q.wanted.axis);
-  result.outputs.assign(q.outputs.size(), std::nullopt);
-  if (q.wanted.axis != axis) {
-    for (size_t o = 0; o < q.outputs.size(); ++o)
-      if (q.outputs[o]) result.outputs[o] = q.wanted;
-    return result;
-  }
-  std::vector<int64_t> lengths;
-  Division& input = *result.inputs[0];
-  input.sections.clear();
-  input.repeats = 1;
-  for (size_t o = 0; o < q.outputs.size(); ++o) {
-    if (!q.outputs[o] || !(*q.outputs[o])[static_cast<size_t>(axis)].known()) return std::nullopt;
-    const int64_t length = (*q.outputs[o])[static_cast<size_t>(axis)].value;
-    const Division part = o == q.output ? q.wanted : Division{axis, {length}, 1};
-    if (part.repeats != 1 || length % q.processes != 0) return std::nullopt;
-    result.outputs[o] = part;
-    input.sections.insert(input.sections.end(), part.sections.begin(), part.sections.end());
-    lengths.push_back(length / q.processes);
-  }
-  input = simplified(std::move(input));
-  if (q.node.has("split"))
-    result.attributes["split"] = lengths;
-  else if (q.inputs.size() > 1 && q.inputs[1])
-    result.integers = {{1, lengths}};
-  else if (std::any_of(lengths.begin(), lengths.end(), [&](int64_t one) { return one != lengths.front(); }))
-    return std::nullopt;
-  return result;
-}
-ORTRAIN_OPERATOR_FACT(DivisionRules, "", "Split", {.output = division});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "SplitTraining",
                   .signature = "input, split -> outputs...",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = kernel}});
 
 }  // namespace

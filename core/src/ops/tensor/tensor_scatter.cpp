@@ -126,13 +126,13 @@ void grad_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "TensorScatter",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "TensorScatterGrad",
                   .signature = "dY, shape, write_indices? -> dupdate",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = grad_kernel}});
 
 }  // namespace

@@ -17,9 +17,8 @@ int64_t k_of(const NodeContext& c) {
 
 void shape(ShapeContext& c) {
   const size_t axis = axis_of(c, -1, c.rank(0));
-  const int64_t k = k_of(c), extent = c.shape(0)[axis];
-  c.expect(k >= 0 && k <= extent, "k must be between 0 and the size ", extent, " of axis ", axis, ", found ",
-           k);
+  const int64_t k = k_of(c), dim = c.shape(0)[axis];
+  c.expect(k >= 0 && k <= dim, "k must be between 0 and the size ", dim, " of axis ", axis, ", found ", k);
   Shape out = c.shape(0);
   out[axis] = k;
   if (c.has_output(0)) c.output(0, c.dtype(0), out);
@@ -37,7 +36,7 @@ bool larger(T a, T b) {
 Kernel kernel(KernelContext& c) {
   const size_t axis = axis_of(c, -1, c.rank(0));
   const Shape& in_shape = c.shape(0);
-  const int64_t extent = in_shape[axis], inner = element_count(in_shape, axis + 1, in_shape.size());
+  const int64_t dim = in_shape[axis], inner = element_count(in_shape, axis + 1, in_shape.size());
   const int64_t lines = element_count(in_shape, 0, axis) * inner, k = k_of(c);
   const bool largest = c.node().int_or("largest", 1) != 0;
   // A line is ranked in the memory of its share of the work; the number of shares does not depend on the
@@ -48,7 +47,7 @@ Kernel kernel(KernelContext& c) {
     using T = decltype(zero);
     const Slot in = c.in(0), values = c.has_output(0) ? c.out(0) : Slot{};
     const Slot indices = c.has_output(1) ? c.out(1) : Slot{};
-    const Slot ranking = c.scratch(static_cast<size_t>(shares * extent) * sizeof(int64_t));
+    const Slot ranking = c.scratch(static_cast<size_t>(shares * dim) * sizeof(int64_t));
     kernel = [=](const Frame& f) {
       const T* x = f.at<T>(in);
       T* best = f.at_or_null<T>(values);
@@ -56,15 +55,15 @@ Kernel kernel(KernelContext& c) {
       int64_t* memory = f.at<int64_t>(ranking);
       if (k == 0 || lines == 0) return;
       const auto rank_line = [=](int64_t line, int64_t* order) {
-        const T* from = x + (line / inner * extent) * inner + line % inner;
+        const T* from = x + (line / inner * dim) * inner + line % inner;
         const auto before = [=](int64_t a, int64_t b) {
           const T u = from[a * inner], v = from[b * inner];
           if (larger(u, v)) return largest;
           if (larger(v, u)) return !largest;
           return a < b;
         };
-        std::iota(order, order + extent, int64_t{0});
-        if (k < extent) std::nth_element(order, order + k - 1, order + extent, before);
+        std::iota(order, order + dim, int64_t{0});
+        if (k < dim) std::nth_element(order, order + k - 1, order + dim, before);
         std::sort(order, order + k, before);
         const int64_t to = (line / inner * k) * inner + line % inner;
         for (int64_t i = 0; i < k; ++i) {
@@ -72,10 +71,10 @@ Kernel kernel(KernelContext& c) {
           if (where) where[to + i * inner] = order[i];
         }
       };
-      parallel_for(shares, (lines * extent / shares + 1) * 8, [=](int64_t begin, int64_t end) {
+      parallel_for(shares, (lines * dim / shares + 1) * 8, [=](int64_t begin, int64_t end) {
         for (int64_t share = begin; share < end; ++share)
           for (int64_t line = lines * share / shares; line < lines * (share + 1) / shares; ++line)
-            rank_line(line, memory + share * extent);
+            rank_line(line, memory + share * dim);
       });
     };
   });

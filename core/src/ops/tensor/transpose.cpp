@@ -1,5 +1,6 @@
 // Transpose: y[i_perm(0), i_perm(1), ...] of x[i_0, i_1, ...].
 #include <numeric>
+#include <utility>
 
 #include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/strided_copy.h"
@@ -9,18 +10,21 @@ namespace ortrain {
 namespace {
 
 std::vector<int64_t> permutation_of(const NodeContext& c) {
-  const int64_t rank = c.rank(0);
-  std::vector<int64_t> reversed(static_cast<size_t>(rank));
-  std::iota(reversed.rbegin(), reversed.rend(), 0);
-  std::vector<int64_t> perm = c.node().ints_or("perm", reversed);
-  std::vector<bool> seen(static_cast<size_t>(rank), false);
-  bool valid = perm.size() == seen.size();
-  for (size_t i = 0; valid && i < perm.size(); ++i) {
-    valid = perm[i] >= 0 && perm[i] < rank && !seen[static_cast<size_t>(perm[i])];
-    if (valid) seen[static_cast<size_t>(perm[i])] = true;
+  if (!c.node().has("perm")) {
+    std::vector<int64_t> reversed(static_cast<size_t>(c.rank(0)));
+    std::iota(reversed.rbegin(), reversed.rend(), 0);
+    return reversed;
   }
-  c.expect(valid, "perm ", to_string(perm), " is not a permutation of the axes of shape ",
-           to_string(c.shape(0)));
+  const std::vector<int64_t> perm = c.node().ints_or("perm", {});
+  std::vector<bool> seen(perm.size(), false);
+  for (const int64_t axis : perm) {
+    const bool fits = axis >= 0 && std::cmp_less(axis, perm.size()) && !seen[static_cast<size_t>(axis)];
+    c.expect(fits, "attribute perm is not a permutation: expected each of the axes from 0 to ",
+             perm.size() - 1, " once, found ", to_string(perm));
+    seen[static_cast<size_t>(axis)] = true;
+  }
+  c.expect(std::cmp_equal(perm.size(), c.rank(0)), "perm ", to_string(perm),
+           " is not a permutation of the axes of shape ", to_string(c.shape(0)));
   return perm;
 }
 
@@ -73,10 +77,11 @@ std::optional<InputPositions> positions(const PositionQuery& q) {
   return axis >= 0 && axis < q.rank() ? std::optional(InputPositions{{axis}}) : std::nullopt;
 }
 
-ORTRAIN_OPERATOR({.type = "Transpose",
-                  .rules = {.shape = shape, .gradient = gradient},
-                  .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kMoved, .positions = positions},
-                  .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR(
+    {.type = "Transpose",
+     .rules = {.shape = shape, .gradient = gradient},
+     .traits = {.takes_bf16 = true, .narrow_types = NarrowTypes::kPassthrough, .positions = positions},
+     .kernels = {.cpu = kernel}});
 
 }  // namespace
 }  // namespace ortrain

@@ -16,15 +16,7 @@ namespace ortrain {
 namespace {
 
 void types(TypeContext& c) {
-  auto dims = c.input(0).dims;
-  if (!c.node().has("axis")) {
-    dims = std::vector<Dim>{Dim{}};
-  } else if (dims) {
-    const int64_t axis = c.node().int_or("axis", 0), rank = static_cast<int64_t>(dims->size());
-    if (axis < -rank || axis >= rank) return;  // known only in the run
-    (*dims)[static_cast<size_t>(axis < 0 ? axis + rank : axis)] = Dim{};
-  }
-  c.output(0, c.input(0).dtype, dims);
+  if (!state_selected_slices(c)) return;
   for (size_t o = 1; o < c.node().outputs.size(); ++o) c.output(o, DType::kInt64, std::vector<Dim>{Dim{}});
 }
 

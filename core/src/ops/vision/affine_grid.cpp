@@ -18,8 +18,7 @@ struct Grid {
     const std::vector<int64_t> size = constant_ints(c, 1);
     c.expect(size.size() == 4 || size.size() == 5, "size must be [N, C, H, W] or [N, C, D, H, W], found ",
              to_string(size));
-    for (const int64_t extent : size)
-      c.expect(extent >= 0, "size ", to_string(size), " has a negative dimension");
+    for (const int64_t dim : size) c.expect(dim >= 0, "size ", to_string(size), " has a negative dimension");
     batch = size[0];
     space.assign(size.begin() + 2, size.end());
     axes = static_cast<int64_t>(space.size());

@@ -47,15 +47,15 @@ Kernel kernel(KernelContext& c) {
 
 // What was cropped becomes zeros, and what was added is cropped: the same operation, back to the shape of X.
 void gradient(GradientContext& g) {
-  const std::string extents = shape_of(g, g.x(0));
-  if (!g.node().has("axes")) return g.set(0, g("CenterCropPad", {g.dy(0), extents}));
+  const std::string dims = shape_of(g, g.x(0));
+  if (!g.node().has("axes")) return g.set(0, g("CenterCropPad", {g.dy(0), dims}));
   const std::vector<int64_t> axes = g.node().ints_or("axes", {});
-  g.set(0, g("CenterCropPad", {g.dy(0), g("Gather", {extents, g.int64s(axes)})}, {{"axes", axes}}));
+  g.set(0, g("CenterCropPad", {g.dy(0), g("Gather", {dims, g.int64s(axes)})}, {{"axes", axes}}));
 }
 
 ORTRAIN_OPERATOR({.type = "CenterCropPad",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .traits = {.narrow_types = NarrowTypes::kMoved},
+                  .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = kernel}});
 
 }  // namespace

@@ -23,7 +23,7 @@ constexpr int64_t kMaxAxes = 3, kMaxTaps = 4, kMaxPixels = 64;  // of one point:
 struct Taps {
   std::array<int64_t, kMaxTaps> index;  // -1: zero
   std::array<double, kMaxTaps> weight,
-      slope;  // the weight's derivative with respect to the coordinate of the grid
+      derivative;  // the weight's derivative with respect to the coordinate of the grid
 };
 
 struct Sampler {
@@ -87,45 +87,45 @@ struct Sampler {
     return (v < low) == even ? low + rest : high - rest;
   }
 
-  int64_t pixel(int64_t i, int64_t extent, double low, double high) const {
-    if (i >= 0 && i < extent) return i;
+  int64_t pixel(int64_t i, int64_t dim, double low, double high) const {
+    if (i >= 0 && i < dim) return i;
     if (padding == Padding::kZeros) return -1;
-    if (padding == Padding::kBorder) return std::clamp<int64_t>(i, 0, extent - 1);
+    if (padding == Padding::kBorder) return std::clamp<int64_t>(i, 0, dim - 1);
     double sign;
     return std::clamp<int64_t>(static_cast<int64_t>(reflect(static_cast<double>(i), low, high, sign)), 0,
-                               extent - 1);
+                               dim - 1);
   }
 
-  Taps taps_of(double coordinate, int64_t extent) const {
+  Taps taps_of(double coordinate, int64_t dim) const {
     Taps t{};
-    const double n = static_cast<double>(extent), low = align_corners ? 0 : -0.5,
+    const double n = static_cast<double>(dim), low = align_corners ? 0 : -0.5,
                  high = align_corners ? n - 1 : n - 0.5;
-    double slope = align_corners ? (n - 1) / 2 : n / 2;  // of v by the coordinate
+    double derivative = align_corners ? (n - 1) / 2 : n / 2;  // of v by the coordinate
     double v = align_corners ? (coordinate + 1) / 2 * (n - 1) : ((coordinate + 1) * n - 1) / 2;
     if (!std::isfinite(v)) v = -kFar;
     if (mode == Mode::kNearest) {
       v = std::nearbyint(v);
-      slope = 0;
+      derivative = 0;
     }
     if (v < low || v > high) {
       if (padding == Padding::kBorder) {
         v = std::clamp(v, 0.0, n - 1);
-        slope = 0;
+        derivative = 0;
       } else if (padding == Padding::kReflection) {
         double sign = 1;
         v = reflect(v, low, high, sign);
-        slope *= sign;
+        derivative *= sign;
       }
     }
     v = std::clamp(v, -kFar, n + kFar);
     const double below = std::floor(v), r = v - below;
     const int64_t first = static_cast<int64_t>(below) - (mode == Mode::kCubic ? 1 : 0);
-    for (int64_t k = 0; k < taps; ++k) t.index[static_cast<size_t>(k)] = pixel(first + k, extent, low, high);
+    for (int64_t k = 0; k < taps; ++k) t.index[static_cast<size_t>(k)] = pixel(first + k, dim, low, high);
     if (mode == Mode::kNearest) {
       t.weight[0] = 1;
     } else if (mode == Mode::kLinear) {
       t.weight = {1 - r, r};
-      t.slope = {-slope, slope};
+      t.derivative = {-derivative, derivative};
     } else {
       for (size_t k = 0; k < 4; ++k) {
         // Keys' cubic convolution at distance d, and its derivative.
@@ -133,9 +133,9 @@ struct Sampler {
         const double signed_d = r + 1 - static_cast<double>(k), d = std::abs(signed_d);
         const bool near = k == 1 || k == 2;
         t.weight[k] = near ? ((a + 2) * d - (a + 3)) * d * d + 1 : ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
-        const double derivative =
+        const double of_weight =
             near ? (3 * (a + 2) * d - 2 * (a + 3)) * d : (3 * a * d - 10 * a) * d + 8 * a;
-        t.slope[k] = slope * (signed_d < 0 ? -derivative : derivative);
+        t.derivative[k] = derivative * (signed_d < 0 ? -of_weight : of_weight);
       }
     }
     return t;
@@ -248,10 +248,10 @@ struct Sampler {
             product +=
                 static_cast<double>(incoming[c * points]) * static_cast<double>(from[c * pixels + at_pixel]);
           for (size_t axis = 0; axis < static_cast<size_t>(axes); ++axis) {
-            double slope = product * t[axis].slope[at[axis]];
+            double gradient = product * t[axis].derivative[at[axis]];
             for (size_t other = 0; other < static_cast<size_t>(axes); ++other)
-              if (other != axis) slope *= t[other].weight[at[other]];
-            sums[axis] += slope;
+              if (other != axis) gradient *= t[other].weight[at[other]];
+            sums[axis] += gradient;
           }
         });
         for (int64_t axis = 0; axis < axes; ++axis)

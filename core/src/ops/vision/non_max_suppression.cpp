@@ -35,16 +35,6 @@ bool overlap(const Box& a, const Box& b, float threshold) {
   return either > 0 && both / either > threshold;
 }
 
-template <typename T>
-T number_of(const DynamicContext& c, size_t i, T otherwise) {
-  if (!c.has_input(i)) return otherwise;
-  const Tensor& value = c.in(i);
-  c.expect(value.size() == 1 && value.dtype() == dtype_of<T>(), "input ", i,
-           " must be a single value of type ", to_string(dtype_of<T>()), ", found ", to_string(value.dtype()),
-           to_string(value.shape()));
-  return *value.data<T>();
-}
-
 void run(DynamicContext& c) {
   const Tensor &boxes = c.in(0), &scores = c.in(1);
   if (boxes.dtype() != DType::kFloat) c.reject_dtype(0);
@@ -53,12 +43,12 @@ void run(DynamicContext& c) {
                c.shape(1)[2] == c.shape(0)[1],
            "expected boxes [batches, boxes, 4] and scores [batches, classes, boxes], found ",
            to_string(c.shape(0)), " and ", to_string(c.shape(1)));
-  const int64_t most = number_of<int64_t>(c, 2, 0);
-  const float threshold = number_of<float>(c, 3, 0.f);
+  const int64_t most = c.single_value_or<int64_t>(2, 0);
+  const float threshold = c.single_value_or<float>(3, 0.f);
   c.expect(threshold >= 0 && threshold <= 1,
            "the threshold of intersection over union must be in [0, 1], found ", threshold);
   const bool any_score = !c.has_input(4), center = c.node().int_or("center_point_box", 0) != 0;
-  const float least_score = number_of<float>(c, 4, 0.f);
+  const float least_score = c.single_value_or<float>(4, 0.f);
   const int64_t batches = c.shape(0)[0], classes = c.shape(1)[1], count = c.shape(0)[1];
 
   std::vector<std::array<int64_t, 3>> chosen;
@@ -72,7 +62,7 @@ void run(DynamicContext& c) {
       for (int64_t i = 0; i < count; ++i)
         if (any_score || score[i] > least_score) candidates.push_back(i);
       std::stable_sort(candidates.begin(), candidates.end(),
-                       [=](int64_t i, int64_t j) {  // scores that are no numbers come last
+                       [=](int64_t i, int64_t j) {  // NaN scores come last
                          return score[i] > score[j] || (std::isnan(score[j]) && !std::isnan(score[i]));
                        });
       kept.clear();

@@ -90,8 +90,8 @@ Form form_of(const Node& node, int64_t opset) {
   return node.domain.empty() && opset < since::kResizeCoordinates ? Form::kUpsample : F;
 }
 
-constexpr double kLargestExtent = 1e15;  // of a result: up to here doubles count elements exactly
-constexpr double kLargestRoi = 1e6;      // in sizes of the input
+constexpr double kLargestSize = 1e15;  // of a result: up to here doubles count elements exactly
+constexpr double kLargestRoi = 1e6;    // in sizes of the input
 // Entries of the table of an axis, which is made when the kernel is.
 constexpr int64_t kLargestTable = int64_t{1} << 26;
 
@@ -152,7 +152,7 @@ void apply_sizes(const NodeContext& c, Settings& s, const std::vector<int64_t>& 
   for (const int64_t axis : axes) {
     Axis& a = s.axes[static_cast<size_t>(axis)];
     a.scale = shared;
-    c.expect(shared * static_cast<double>(a.input) < kLargestExtent, "the sizes ", to_string(sizes),
+    c.expect(shared * static_cast<double>(a.input) < kLargestSize, "the sizes ", to_string(sizes),
              " make axis ", axis, " of ", to_string(x), " too long");
     a.output = static_cast<int64_t>(std::floor(shared * static_cast<double>(a.input) + 0.5));
   }
@@ -164,7 +164,7 @@ void apply_scales(const NodeContext& c, Settings& s, const std::vector<int64_t>&
   for (size_t i = 0; i < axes.size(); ++i) {
     Axis& a = s.axes[static_cast<size_t>(axes[i])];
     c.expect(std::isfinite(scales[i]) && scales[i] > 0, "scales must be positive, found ", scales[i]);
-    c.expect(scales[i] * static_cast<double>(a.input) < kLargestExtent, "a scale of ", scales[i],
+    c.expect(scales[i] * static_cast<double>(a.input) < kLargestSize, "a scale of ", scales[i],
              " makes axis ", axes[i], " of ", to_string(x), " too long");
     a.scale = scales[i];
     a.output = static_cast<int64_t>(std::floor(a.scale * static_cast<double>(a.input)));

@@ -126,10 +126,10 @@ struct Align : Regions {
   // Calls f(point) for the points of a bin.
   template <typename F>
   void each_point(const Placed& p, int64_t bin, F&& f) const {
-    const auto along = [](double at, int64_t extent, int64_t& low, int64_t& high) {
+    const auto along = [](double at, int64_t dim, int64_t& low, int64_t& high) {
       at = std::max(at, 0.0);
-      low = std::min(static_cast<int64_t>(at), extent - 1);
-      high = std::min(low + 1, extent - 1);
+      low = std::min(static_cast<int64_t>(at), dim - 1);
+      high = std::min(low + 1, dim - 1);
       return low == high ? 0.0 : at - static_cast<double>(low);
     };
     for (int64_t i = 0; i < p.rows; ++i)
@@ -253,13 +253,13 @@ struct MaxPool : Regions {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t r = item / bins(), bin = item % bins();
       const T* roi = rois + 5 * r;
-      const auto span = [&](int64_t first, int64_t index, int64_t parts, int64_t extent) {
+      const auto span = [&](int64_t first, int64_t index, int64_t parts, int64_t dim) {
         const double start = std::round(static_cast<double>(roi[first]) * scale),
                      size =
                          std::max(std::round(static_cast<double>(roi[first + 2]) * scale) - start + 1, 1.0) /
                          static_cast<double>(parts);
         const auto inside = [&](double v) {
-          return static_cast<int64_t>(std::clamp(start + v, 0.0, static_cast<double>(extent)));
+          return static_cast<int64_t>(std::clamp(start + v, 0.0, static_cast<double>(dim)));
         };
         return std::pair{inside(std::floor(static_cast<double>(index) * size)),
                          inside(std::ceil(static_cast<double>(index + 1) * size))};

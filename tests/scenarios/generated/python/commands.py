@@ -108,10 +108,10 @@ class Commands(Protocol):
         """Return the tokens behind counted ones."""
 
     def optional(self, path: str) -> str | None:
-        """Return a path, or nothing for a token that stands for none."""
+        """Return a path, or nothing for a token that means none."""
 
     def number(self, token: str) -> float:
-        """Return the number that a token stands for."""
+        """Return the number in a token."""
 
     def flag(self, token: str, yes: str, no: str) -> bool:
         """Return whether a token is the first of two words."""

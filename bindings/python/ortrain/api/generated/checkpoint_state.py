@@ -7,7 +7,7 @@ It is loaded from a checkpoint. A session updates it in place with every step.
 from __future__ import annotations
 
 from ortrain import _ortrain
-from ortrain._support import StrPath
+from ortrain._support.values import StrPath
 from ortrain.api.generated.parameters import Parameters
 from ortrain.api.generated.properties import Properties
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ortrain import _ortrain
-from ortrain._support import StrPath
+from ortrain._support.values import StrPath
 
 if TYPE_CHECKING:
     from ortrain.api.generated.session_options import SessionOptions
@@ -36,7 +36,7 @@ class GradientGraphBuilder:
             its gradient.
         x_node_names : Collection[str]
             Names of the values with respect to which gradients are computed: inputs, initializers or
-            intermediate values; without any, the model stays as it is. The outputs <name>_grad are in
+            intermediate values; without any, the model is not changed. The outputs <name>_grad are in
             alphabetical order.
         loss_node_name : str
             Name of the scalar loss, whose gradient is one; an empty string if there is none.
@@ -68,8 +68,8 @@ class GradientGraphBuilder:
         Returns
         -------
         bytes
-            A serialized ONNX model. Its outputs are those of the forward model, followed by <name>_grad
-            for each requested value.
+            A serialized ONNX model. It has the outputs of the forward model, followed by <name>_grad for
+            each requested value.
 
         Raises
         ------

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import ModelSignature, StrPath, as_arrays, check_providers, declared
+from ortrain._support.checks import check_providers
+from ortrain._support.signatures import ModelSignature, declared
+from ortrain._support.values import StrPath, as_arrays
 from ortrain.api.generated.node_arg import NodeArg
 from ortrain.api.generated.session_options import SessionOptions
 
@@ -184,7 +186,7 @@ class InferenceSession:
         Returns
         -------
         list[NodeArg]
-            Those that are inputs of the model as well; all others are constants.
+            The initializers that are also inputs of the model; all others are constants.
         """
         count = _ortrain.session_get_overridable_initializer_count(self._handle)
         names = [_ortrain.session_get_overridable_initializer_name(self._handle, i) for i in range(count)]
@@ -192,7 +194,7 @@ class InferenceSession:
         return [NodeArg(name, *type_and_shape) for name, type_and_shape in zip(names, types, strict=True)]
 
     def end_profiling(self) -> str:
-        """Stops recording and writes what was recorded to a file.
+        """Stops recording and writes the record to a file.
 
         Returns
         -------
@@ -213,6 +215,6 @@ class InferenceSession:
         Returns
         -------
         int
-            The time on a monotonic clock, like time.monotonic_ns; 0 if nothing was recorded.
+            The time since 1970, like time.time_ns; 0 if nothing was recorded.
         """
         return _ortrain.session_get_profiling_start_time_ns(self._handle)

@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import StepSignature, StrPath, check_device, declared_tensor, give_back, to_value, to_writable
+from ortrain._support.checks import check_device
+from ortrain._support.signatures import StepSignature, declared_tensor
+from ortrain._support.values import StrPath, give_back, to_value, to_writable
 from ortrain.api.generated.node_arg import NodeArg
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class Module:
     def __call__(self, *user_inputs: Any) -> Any:
         """Runs a train step or an eval step.
 
-        A train step stores gradients in the state. They are added to those of earlier steps unless
+        A train step stores gradients in the state. They are added to the gradients of earlier steps unless
         lazy_reset_grad was called.
 
         Parameters

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ortrain import _ortrain
-from ortrain._support import StrPath
+from ortrain._support.values import StrPath
 from ortrain.api.generated.module import Module
 from ortrain.api.generated.parameter_groups import ParameterGroups
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from ortrain import _ortrain
-from ortrain._support import describe_entry, read_only, to_value
+from ortrain._support.descriptions import describe_entry
+from ortrain._support.values import read_only, to_value
 
 if TYPE_CHECKING:
     from ortrain.api.generated.checkpoint_state import CheckpointState
@@ -60,14 +61,14 @@ class Parameter:
         Returns
         -------
         npt.NDArray[Any] | None
-            An array of the parameter's shape, the sum over the train steps since the last lazy reset. It
-            is read-only, because writing to a copy would change nothing. None for a frozen parameter,
-            which has no gradient.
+            An array of the parameter's shape, the sum over the train steps since the last lazy reset;
+            zeros before the first train step of a session. It is read-only, because writing to a copy
+            would change nothing. None for a frozen parameter, which has no gradient.
 
         Raises
         ------
         OrtrainError
-            When no train step has run on the state.
+            When no session was created with the state, or its last train step failed.
         """
         if not _ortrain.checkpoint_is_parameter_trainable(self._handle, self._name):
             return None

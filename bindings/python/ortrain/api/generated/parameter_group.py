@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortrain import _ortrain
-from ortrain._support import describe_settings
+from ortrain._support.descriptions import describe_settings
 
 if TYPE_CHECKING:
     from ortrain.api.generated.optimizer import Optimizer
@@ -69,7 +69,7 @@ class ParameterGroup:
 
     @property
     def learning_rate_factor(self) -> float:
-        """What the learning rate of the optimizer is multiplied by.
+        """The factor by which the learning rate of the optimizer is multiplied.
 
         Returns
         -------
@@ -129,7 +129,7 @@ class ParameterGroup:
 
     @property
     def epsilon(self) -> float:
-        """What is added to the square root of the second moment.
+        """The number that is added to the square root of the second moment.
 
         Returns
         -------

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortrain import _ortrain
-from ortrain._support import check_key, describe_mapping
+from ortrain._support.entries import Entries
 from ortrain.api.generated.parameter_group import ParameterGroup
 
 if TYPE_CHECKING:
     from ortrain.api.generated.optimizer import Optimizer
 
 
-class ParameterGroups:
+class ParameterGroups(Entries[ParameterGroup]):
     """The parameter groups of an optimizer, by name.
 
     Obtained from Optimizer.param_groups. It behaves like a dictionary, but iterates over (name, group) pairs.
@@ -45,7 +45,7 @@ class ParameterGroups:
         KeyError
             When there is no group with this name.
         """
-        check_key(name, self)
+        self._check(name)
         return ParameterGroup(self._owner, name)
 
     def __contains__(self, name: object) -> bool:
@@ -61,7 +61,7 @@ class ParameterGroups:
         bool
             True if there is.
         """
-        return name in self._names()
+        return self._has(name)
 
     def __iter__(self) -> Iterator[tuple[str, ParameterGroup]]:
         """Iterates over pairs of name and group, in the order of the optimizer model.
@@ -82,7 +82,7 @@ class ParameterGroups:
         str
             The names of the groups.
         """
-        return describe_mapping(self)
+        return self._describe()
 
     def __len__(self) -> int:
         """The number of groups.
@@ -101,3 +101,6 @@ class ParameterGroups:
     def _names(self) -> list[str]:
         count = _ortrain.get_optimizer_group_count(self._handle)
         return [_ortrain.get_optimizer_group_name(self._handle, i) for i in range(count)]
+
+    def _find(self, name: str) -> object:
+        return _ortrain.get_optimizer_group_parameter_count(self._handle, name)

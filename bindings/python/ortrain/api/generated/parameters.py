@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from ortrain import _ortrain
-from ortrain._support import check_key, check_values, describe_mapping, to_value
+from ortrain._support.checks import check_values
+from ortrain._support.entries import Entries
+from ortrain._support.values import to_value
 from ortrain.api.generated.parameter import Parameter
 
 if TYPE_CHECKING:
     from ortrain.api.generated.checkpoint_state import CheckpointState
 
 
-class Parameters:
+class Parameters(Entries[Parameter]):
     """The parameters of a state, by name.
 
     Obtained from CheckpointState.parameters. It behaves like a dictionary, but iterates over (name,
@@ -49,7 +51,7 @@ class Parameters:
         KeyError
             When there is no parameter with this name.
         """
-        check_key(name, self)
+        self._check(name)
         check_values(name, self)
         return Parameter(self._owner, name)
 
@@ -70,7 +72,7 @@ class Parameters:
         InvalidArgumentError
             When the type or shape does not match.
         """
-        check_key(name, self)
+        self._check(name)
         _ortrain.update_parameter(self._handle, name, to_value(value))
 
     def __contains__(self, name: object) -> bool:
@@ -86,7 +88,7 @@ class Parameters:
         bool
             True if there is.
         """
-        return name in self._names()
+        return self._has(name)
 
     def __iter__(self) -> Iterator[tuple[str, Parameter]]:
         """Iterates over pairs of name and parameter, trainable parameters first.
@@ -107,7 +109,7 @@ class Parameters:
         str
             The names of the parameters.
         """
-        return describe_mapping(self)
+        return self._describe()
 
     def __len__(self) -> int:
         """The number of parameters.
@@ -126,3 +128,6 @@ class Parameters:
     def _names(self) -> list[str]:
         count = _ortrain.checkpoint_get_parameter_count(self._handle)
         return [_ortrain.checkpoint_get_parameter_name(self._handle, i) for i in range(count)]
+
+    def _find(self, name: str) -> object:
+        return _ortrain.checkpoint_is_parameter_trainable(self._handle, name)

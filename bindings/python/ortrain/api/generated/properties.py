@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortrain import _ortrain
-from ortrain._support import check_key, describe_mapping
+from ortrain._support.entries import Entries
 
 if TYPE_CHECKING:
     from ortrain.api.generated.checkpoint_state import CheckpointState
 
 
-class Properties:
+class Properties(Entries[int | float | str]):
     """User-defined values that are saved with a state, by name.
 
     Obtained from CheckpointState.properties. A property is a 64-bit int, a 32-bit float or a str. It behaves
@@ -46,7 +46,7 @@ class Properties:
         KeyError
             When there is no property with this name.
         """
-        check_key(name, self)
+        self._check(name)
         return _ortrain.get_property(self._handle, name)
 
     def __setitem__(self, name: str, value: int | float | str) -> None:
@@ -79,7 +79,7 @@ class Properties:
         bool
             True if there is.
         """
-        return name in self._names()
+        return self._has(name)
 
     def __iter__(self) -> Iterator[tuple[str, int | float | str]]:
         """Iterates over pairs of name and value, in alphabetical order.
@@ -100,7 +100,7 @@ class Properties:
         str
             Names and values.
         """
-        return describe_mapping(self)
+        return self._describe()
 
     def __len__(self) -> int:
         """The number of properties.
@@ -119,3 +119,6 @@ class Properties:
     def _names(self) -> list[str]:
         count = _ortrain.checkpoint_get_property_count(self._handle)
         return [_ortrain.checkpoint_get_property_name(self._handle, i) for i in range(count)]
+
+    def _find(self, name: str) -> object:
+        return _ortrain.get_property(self._handle, name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from ortrain import _ortrain
 from ortrain._ortrain import OrtValue
-from ortrain._support import StrPath
-from ortrain.api.generated.enums import ExecutionMode, GraphOptimizationLevel
+from ortrain._support.values import StrPath
+from ortrain._support.generated.enums import ExecutionMode, GraphOptimizationLevel
 
 
 class SessionOptions:
@@ -335,7 +335,7 @@ class SessionOptions:
         Returns
         -------
         bool
-            Whether a session has threads of its own.
+            Whether a session has its own threads.
         """
         return self._use_per_session_threads
 

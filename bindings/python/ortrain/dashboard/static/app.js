@@ -1,4 +1,4 @@
-// The page: the list of runs, the tabs, and when what is shown is asked for again.
+// The page: the list of runs, the tabs, and the refresh interval.
 
 import { ask } from "/api.js";
 import { compare } from "/compare.js";
@@ -102,7 +102,7 @@ function welcome() {
     "section",
     { class: "welcome" },
     el("h2", {}, "There is no run in this folder yet"),
-    el("p", {}, "Runs appear here by themselves as soon as one begins. Either of these writes one:"),
+    el("p", {}, "A run appears here as soon as it begins. Either of these commands starts one:"),
     el("pre", {}, "ortrain train artifacts --data train.npz --epochs 10"),
     el("pre", {}, 'from ortrain.trainer import JSONLogger\ntrainer.fit(data, epochs=10, callbacks=[JSONLogger("runs/first.jsonl")])'),
   );

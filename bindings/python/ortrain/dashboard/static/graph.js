@@ -132,7 +132,7 @@ export function graph(page) {
     const first = picture === null;
     picture = found;
     if (!found.boxes.length) {
-      summary.textContent = "The log of this run has no graph. It is written where the Python package onnx is installed.";
+      summary.textContent = "The log of this run has no graph. It is written if the Python package onnx is installed.";
       drawing.replaceChildren();
       return;
     }

@@ -43,7 +43,7 @@ function confusion(counts, name) {
   const table = el(
     "table",
     {},
-    el("caption", {}, "Classes (rows) and as what they were read (columns)"),
+    el("caption", {}, "True classes (rows) and predicted classes (columns)"),
     el("thead", {}, el("tr", {}, el("td", {}), counts.map((_, index) => el("th", { scope: "col" }, name(index))))),
     el("tbody", {}, counts.map((row, index) => el("tr", {}, el("th", { scope: "row" }, name(index)), row.map((count, column) => cell(count, index, column))))),
   );

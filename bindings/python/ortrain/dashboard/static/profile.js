@@ -51,7 +51,7 @@ export function profile(page) {
     inside.replaceChildren(
       el("p", {}, `${facts.join("; ")}.`),
       rowsOf(found.operators, "By operator"),
-      found.nodes.length ? rowsOf(found.nodes, "The nodes that take most") : "",
+      found.nodes.length ? rowsOf(found.nodes, "The slowest nodes") : "",
     );
   }
 

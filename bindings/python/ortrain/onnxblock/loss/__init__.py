@@ -13,7 +13,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 
-from ortrain.onnxblock import _graph
+from ortrain import _graph
 from ortrain.onnxblock.blocks import Abs, Block, InputLike, Neg, PassThrough, Pow, ReduceMean, ReduceSum, Sub
 from ortrain.onnxblock.model_accessor import current
 
@@ -46,8 +46,63 @@ class _Comparison(Block):
             return target_name
         return str(InputLike(loss_input_name)(target_name))
 
+    def _compared(self, loss_input_name: str, target_name: str) -> tuple[str, str]:
+        """Return prediction and target, which are rejected in a step if their shapes differ.
 
-class MSELoss(_Comparison):
+        The declared shape of the target does that, if it is known. Otherwise both go through a Concat, because the operators
+        of the loss would broadcast shapes such as [batch] and [batch, 1] to [batch, batch].
+        """
+        target = self._target(loss_input_name, target_name)
+        if self._has_known_shape(loss_input_name) and self._has_known_shape(target):
+            return loss_input_name, target
+        axis = self._add_initializer("first_axis", np.array([0], np.int64))
+        both = []
+        for value in (loss_input_name, target):
+            if (_graph.opset_of(self.base) or 13) >= 13:
+                both.append(self._add("Unsqueeze", [value, axis]))
+            else:
+                both.append(self._add("Unsqueeze", [value], axes=[0]))
+        pair = self._add("Concat", both, "prediction_and_target", axis=0)
+        numbers = [self._add_initializer("number", np.array(number, np.int64)) for number in (0, 1)]
+        return self._add("Gather", [pair, numbers[0]], axis=0), self._add(
+            "Gather", [pair, numbers[1]], axis=0
+        )
+
+    def _has_known_shape(self, name: str) -> bool:
+        """Return whether the model states every dimension of a value."""
+        info = _graph.find_value_info(self.base, name)
+        if info is None or not info.type.tensor_type.HasField("shape"):
+            return False
+        return all(dim.HasField("value") for dim in info.type.tensor_type.shape.dim)
+
+
+class _Difference(_Comparison):
+    """A loss that is a function of the difference between prediction and target."""
+
+    def __init__(self, reduction: str, of_difference: Block) -> None:
+        super().__init__(reduction)
+        self._sub, self._of_difference = Sub(), of_difference
+
+    def build(self, loss_input_name: str, target_name: str = "target") -> str:
+        """Add the loss.
+
+        Parameters
+        ----------
+        loss_input_name : str
+            Name of the prediction.
+        target_name : str, default: "target"
+            Name of the target; a new input of the prediction's type and shape if there is no such value.
+
+        Returns
+        -------
+        str
+            Name of the loss.
+        """
+        prediction, target = self._compared(loss_input_name, target_name)
+        return str(self._reduce(self._of_difference(self._sub(prediction, target))))
+
+
+class MSELoss(_Difference):
     """Mean squared error, ``reduce((input - target)²)``.
 
     Parameters
@@ -63,29 +118,10 @@ class MSELoss(_Comparison):
     """
 
     def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self._sub, self._square = Sub(), Pow(2.0)
-
-    def build(self, loss_input_name: str, target_name: str = "target") -> str:
-        """Add the loss.
-
-        Parameters
-        ----------
-        loss_input_name : str
-            Name of the prediction.
-        target_name : str, default: "target"
-            Name of the target; a new input of the prediction's type and shape if there is no such value.
-
-        Returns
-        -------
-        str
-            Name of the loss.
-        """
-        target = self._target(loss_input_name, target_name)
-        return str(self._reduce(self._square(self._sub(loss_input_name, target))))
+        super().__init__(reduction, Pow(2.0))
 
 
-class L1Loss(_Comparison):
+class L1Loss(_Difference):
     """Mean absolute error, ``reduce(|input - target|)``.
 
     Parameters
@@ -100,26 +136,7 @@ class L1Loss(_Comparison):
     """
 
     def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        self._sub, self._abs = Sub(), Abs()
-
-    def build(self, loss_input_name: str, target_name: str = "target") -> str:
-        """Add the loss.
-
-        Parameters
-        ----------
-        loss_input_name : str
-            Name of the prediction.
-        target_name : str, default: "target"
-            Name of the target; a new input of the prediction's type and shape if there is no such value.
-
-        Returns
-        -------
-        str
-            Name of the loss.
-        """
-        target = self._target(loss_input_name, target_name)
-        return str(self._reduce(self._abs(self._sub(loss_input_name, target))))
+        super().__init__(reduction, Abs())
 
 
 class BCEWithLogitsLoss(_Comparison):
@@ -170,7 +187,7 @@ class BCEWithLogitsLoss(_Comparison):
         str
             Name of the loss.
         """
-        target = self._target(loss_input_name, target_name)
+        prediction, target = self._compared(loss_input_name, target_name)
         axes_as_input = (_graph.opset_of(self.base) or 13) >= 13
         last_axis = self._add_initializer("bceloss.axis", np.array([-1], np.int64))
 
@@ -183,7 +200,7 @@ class BCEWithLogitsLoss(_Comparison):
             return self._add("Concat", [stretched(first), stretched(second)], axis=-1)
 
         half = self._add_number("bceloss.half", 0.5, loss_input_name)
-        scaled = self._add("Mul", [loss_input_name, half])
+        scaled = self._add("Mul", [prediction, half])
         log_sigmoids = self._add("LogSoftmax", [pair(scaled, self._neg(scaled))], axis=-1)
 
         positive = target

@@ -31,7 +31,7 @@ Parameters = tuple[Sequence[onnx.TensorProto], Sequence[onnx.TensorProto]]
 
 @dataclass(frozen=True)
 class ParamGroup:
-    """Parameters that the optimizer updates with settings of their own.
+    """Parameters that the optimizer updates with other settings.
 
     Settings that are None are those of the optimizer. The session can change them later:
     :attr:`ortrain.Optimizer.param_groups`.
@@ -363,7 +363,7 @@ class AdamW(_Optimizer):
     clip_grad : ClipGradNorm, optional
         Limits the norm of the gradients first, of all groups together.
     param_groups : sequence of ParamGroup, optional
-        Parameters with settings of their own, such as ``[no_decay()]``.
+        Parameters with other settings, such as ``[no_decay()]``.
 
     Raises
     ------
@@ -418,7 +418,7 @@ class SGD(_Optimizer):
     clip_grad : ClipGradNorm, optional
         Limits the norm of the gradients first, of all groups together.
     param_groups : sequence of ParamGroup, optional
-        Parameters with a learning rate of their own.
+        Parameters with another learning rate.
 
     Raises
     ------

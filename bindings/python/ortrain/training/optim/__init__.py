@@ -1,7 +1,7 @@
 """Settings of optimizers and learning rate schedules, under the names of ``onnxruntime.training.optim``.
 
 A configuration holds hyperparameters, and a schedule computes learning rates; neither needs a trainer:
-``Optimizer.set_learning_rate`` takes what a schedule gives. ``FusedAdam`` and ``FP16_Optimizer`` update tensors of
+``Optimizer.set_learning_rate`` takes the rate that a schedule returns. ``FusedAdam`` and ``FP16_Optimizer`` update tensors of
 PyTorch on a GPU and are not part of ortrain; they raise an error that says what to use.
 """
 

@@ -1,21 +1,5 @@
-"""Name of ``onnxruntime.training.optim.fp16_optimizer``, which changes optimizers of PyTorch."""
+"""Name of ``onnxruntime.training.optim.fp16_optimizer``; :mod:`ortrain.legacy` has the function."""
 
-from __future__ import annotations
-
-from typing import Any
+from ortrain.legacy.fp16_optimizer import FP16_Optimizer
 
 __all__ = ["FP16_Optimizer"]
-
-
-def FP16_Optimizer(optimizer: Any, **kwargs: Any) -> Any:
-    """Wrap an optimizer of PyTorch for float16. Not implemented.
-
-    Raises
-    ------
-    NotImplementedError
-        Always.
-    """
-    raise NotImplementedError(
-        f"FP16_Optimizer changes an optimizer of PyTorch, found {type(optimizer).__name__}, which ortrain does not; "
-        "the session option ortrain.mixed_precision trains a model in bfloat16"
-    )

@@ -1,4 +1,4 @@
-"""What training loops need beside models: samplers, in :mod:`ortrain.training.utils.data`."""
+"""Helpers for training loops: samplers, in :mod:`ortrain.training.utils.data`."""
 
 from ortrain.training.utils import data
 

@@ -266,12 +266,14 @@ public final class ORTCheckpoint: HandleOwner {
 
   /// A copy of the accumulated gradient of a parameter.
   ///
+  /// Zeros from the creation of a session with this state to its first train step.
+  ///
   /// - Parameters:
   ///   - parameterName: Name of the parameter.
   /// - Returns: The copy, with the parameter's type and shape.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when there is no
-  ///   parameter with this name, or it is frozen; `ORTErrorCode.runtimeException` when no train step has
-  ///   run on this state.
+  ///   parameter with this name, or it is frozen; `ORTErrorCode.runtimeException` when no session was
+  ///   created with this state, or its last train step failed.
   public func getParameterGradient(withParameterName parameterName: String) throws -> ORTValue {
     defer { withExtendedLifetime(self) {} }
     let call = Call("ORTCheckpoint.getParameterGradient(withParameterName:)")

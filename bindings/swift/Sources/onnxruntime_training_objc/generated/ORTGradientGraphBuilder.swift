@@ -48,8 +48,8 @@ public final class ORTGradientGraphBuilder: HandleOwner {
 
   /// The model with the gradients.
   ///
-  /// - Returns: A serialized ONNX model. Its outputs are those of the forward model, followed by
-  ///   <name>_grad for each requested value.
+  /// - Returns: A serialized ONNX model. It has the outputs of the forward model, followed by <name>_grad
+  ///   for each requested value.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.fail` when the gradients have not
   ///   been built yet.
   public func getModel() throws -> Data {

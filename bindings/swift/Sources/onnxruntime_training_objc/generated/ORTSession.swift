@@ -90,7 +90,7 @@ public final class ORTSession: HandleOwner {
 
   /// Names of the initializers that a run may replace.
   ///
-  /// - Returns: Those that are inputs of the model as well; all others are constants.
+  /// - Returns: The initializers that are also inputs of the model; all others are constants.
   /// - Throws: `NSError` of the domain `onnxruntime`.
   public func overridableInitializerNames() throws -> [String] {
     defer { withExtendedLifetime(self) {} }
@@ -108,7 +108,7 @@ public final class ORTSession: HandleOwner {
   ///
   /// - Parameters:
   ///   - index: Zero-based index.
-  /// - Returns: What the model declares; unknown dimensions are -1.
+  /// - Returns: The declared type and shape; unknown dimensions are -1.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the index is
   ///   out of range.
   public func inputTypeInfo(at index: UInt) throws -> ORTValueTypeInfo {
@@ -123,7 +123,7 @@ public final class ORTSession: HandleOwner {
   ///
   /// - Parameters:
   ///   - index: Zero-based index.
-  /// - Returns: What the model declares; unknown dimensions are -1.
+  /// - Returns: The declared type and shape; unknown dimensions are -1.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the index is
   ///   out of range.
   public func outputTypeInfo(at index: UInt) throws -> ORTValueTypeInfo {

@@ -197,7 +197,7 @@ public final class ORTSessionOptions: HandleOwner {
     try call.check(Tables.general.pointee.RegisterCustomOpsUsingFunction(handle, cFunction))
   }
 
-  /// Fails: onnxruntime-extensions is a library of its own, which has to be registered.
+  /// Fails: onnxruntime-extensions is a separate library, which has to be registered.
   ///
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.fail` when always.
   public func enableOrtExtensionsCustomOps() throws {

@@ -79,8 +79,8 @@ public final class ORTTrainingSession: HandleOwner {
 
   /// Runs the forward and backward pass of the training model.
   ///
-  /// The gradients are stored in the state. They are added to those of earlier steps unless a lazy reset
-  /// was requested.
+  /// The gradients are stored in the state. They are added to the gradients of earlier steps unless a
+  /// lazy reset was requested.
   ///
   /// - Parameters:
   ///   - inputs: The inputs, in the order of the input names.
@@ -106,8 +106,8 @@ public final class ORTTrainingSession: HandleOwner {
   /// Runs the forward and backward pass of the training model, and writes the outputs into tensors of the
   /// caller.
   ///
-  /// The gradients are stored in the state. They are added to those of earlier steps unless a lazy reset
-  /// was requested.
+  /// The gradients are stored in the state. They are added to the gradients of earlier steps unless a
+  /// lazy reset was requested.
   ///
   /// - Parameters:
   ///   - inputs: The inputs, in the order of the input names.
@@ -271,8 +271,8 @@ public final class ORTTrainingSession: HandleOwner {
 
   /// Changes a setting of a parameter group from the next step on.
   ///
-  /// What is set is saved with the optimizer's state. Setting learning_rate sets the factor, so that the
-  /// rate of the group follows that of the session.
+  /// The settings are saved with the optimizer's state. Setting learning_rate sets the factor, so that
+  /// the rate of the group follows that of the session.
   ///
   /// - Parameters:
   ///   - group: Name of the group.

@@ -30,7 +30,7 @@ struct AttentionTiles {
   int64_t row = 0;                         // elements from one row of scores to the next
   bool few = false;                        // queries, so that keys and values are read where they are stored
   int64_t size = 0, v_size = 0, keys = 0;  // rounded up to whole vectors
-  int64_t scores = 0, slopes = 0, capped = 0, kept = 0, wide = 0;
+  int64_t scores = 0, ds = 0, capped = 0, kept = 0, wide = 0;
   int64_t keys_across = 0, values_across = 0, keys_along = 0, values_along = 0, q_along = 0, dy_along = 0;
   int64_t words = 0;
   int64_t total = 0;  // elements per part
@@ -361,7 +361,8 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
 // gradient of the mask, where that is wanted. With a cap, `capped` is what the scores were capped to.
 // `kept`: the mask, where it makes a score constant.
 template <typename T>
-void SlopesRow(const Attention& a, const bool* kept, const T* p, const T* capped, int64_t n, T* dmask, T* g) {
+void ScoreGradientsRow(const Attention& a, const bool* kept, const T* p, const T* capped, int64_t n, T* dmask,
+                       T* g) {
   const hn::ScalableTag<T> d;
   const T sum = static_cast<T>(SumOver<T>(n, [&](int64_t j, int64_t count) HWY_ATTR {
     return hn::Mul(LoadUpTo(d, g + j, count), LoadUpTo(d, p + j, count));
@@ -389,12 +390,12 @@ void SlopesRow(const Attention& a, const bool* kept, const T* p, const T* capped
 // Packs the keys and values of a head where the thread's memory has those of another one.
 template <typename T>
 void PackBackward(const Attention& a, const AttentionBackward& b, const AttentionTiles& t,
-                  AttentionPart& part, const T* k, const T* v, int64_t filled, bool slopes) {
+                  AttentionPart& part, const T* k, const T* v, int64_t filled, bool needs_ds) {
   if (t.few || part.packed == filled) return;
   T* memory = static_cast<T*>(part.memory);
   if (!b.probabilities || a.cap > 0)
     PackAcross(k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory + t.keys_across);
-  if (slopes) PackAcross(v, a.v.row, a.v_size, a.keys, T{1}, memory + t.values_across);
+  if (needs_ds) PackAcross(v, a.v.row, a.v_size, a.keys, T{1}, memory + t.values_across);
   if (b.dq) PackAlong(k, a.k.row, a.keys, a.size, memory + t.keys_along);
   part.packed = filled;
 }
@@ -451,10 +452,10 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
               int64_t batch, int64_t head, int64_t block, const AttentionSums& sums) {
   T* memory = static_cast<T*>(part.memory);
   const int64_t kv_head = head / (a.heads / a.kv_heads), filled = batch * a.kv_heads + kv_head;
-  const bool slopes = b.dq || sums.dk || b.dmask;  // dS is needed
+  const bool needs_ds = b.dq || sums.dk || b.dmask;  // dS is needed
   const T* k = static_cast<const T*>(b.k) + batch * a.k.batch + kv_head * a.k.head;
   const T* v = static_cast<const T*>(b.v) + batch * a.v.batch + kv_head * a.v.head;
-  PackBackward(a, b, t, part, k, v, filled, slopes);
+  PackBackward(a, b, t, part, k, v, filled, needs_ds);
   const int64_t first = block * t.block, rows = HWY_MIN(t.block, a.queries - first);
   const AttentionRange seen = KeysOfBlock(a, b.lengths, batch, first, first + rows - 1);
   const bool whole = seen.begin == 0 && seen.end == a.keys;
@@ -468,7 +469,7 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
     for (int64_t i = 0; dq && i < rows; ++i) std::fill_n(dq + i * a.q.row, a.size, T{0});
     return;
   }
-  T *scores = memory + t.scores, *ds = memory + t.slopes, *factors = memory + t.kept;
+  T *scores = memory + t.scores, *ds = memory + t.ds, *factors = memory + t.kept;
   // Probabilities that were kept are read where they are stored.
   const bool drops = b.dropout.ratio > 0, as_kept = b.probabilities && !drops;
   const T* kept = b.probabilities ? static_cast<const T*>(b.probabilities) + place : scores;
@@ -477,9 +478,9 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
   const T* dy = static_cast<const T*>(b.dy) + batch * a.y.batch + head * a.y.head + first * a.y.row;
   const bool again = !b.probabilities || a.cap > 0;  // the scores are needed
   if (again) ScoresOfBlock(a, t, rows, q, k, seen, memory);
-  if (slopes && t.few)
+  if (needs_ds && t.few)
     MultiplyRows(rows, dy, a.y.row, v, a.v.row, a.v_size, T{1}, seen, ds, t.row);
-  else if (slopes)
+  else if (needs_ds)
     Multiply<T>(rows, dy, a.y.row, 1,
                 {memory + t.values_across, a.v_size, a.keys, 0, a.v_size, seen.begin, seen.end}, ds, t.row,
                 false, true);
@@ -493,7 +494,7 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
     const int64_t n = range.end - range.begin;
     T *own = scores + i * t.row, *g = ds + i * t.row;
     if (!as_kept) ZeroOutside(range, seen, own);
-    if (slopes) ZeroOutside(range, seen, g);
+    if (needs_ds) ZeroOutside(range, seen, g);
     if (n <= 0) continue;
     own += range.begin, g += range.begin;
     T* capped = memory + t.capped;
@@ -510,15 +511,15 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
     if (drops) {
       DropRow(b.dropout, static_cast<uint64_t>(place + i * a.keys + range.begin), n,
               reinterpret_cast<uint32_t*>(memory + t.words), factors);
-      if (slopes) Map2<1, 1>(g, factors, g, n, product);
+      if (needs_ds) Map2<1, 1>(g, factors, g, n, product);
     }
-    if (slopes) {
+    if (needs_ds) {
       // A score that the mask replaced does not depend on Q and K.
       const bool* mask = nullptr;
       if (a.mask == AttentionMask::kBool && std::isfinite(a.replaced))
         mask = static_cast<const bool*>(b.mask) + batch * a.mask_batch + head * a.mask_head +
                query * a.mask_query + range.begin * a.mask_key;
-      SlopesRow<T>(a, mask, p, capped, n, dmask ? dmask + i * a.mask_keys + range.begin : nullptr, g);
+      ScoreGradientsRow<T>(a, mask, p, capped, n, dmask ? dmask + i * a.mask_keys + range.begin : nullptr, g);
     }
     if (drops) Map2<1, 1>(p, factors, own, n, product);
   }
@@ -569,7 +570,7 @@ AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
   t.scores = take(t.block * t.row);
   t.keys_across = take_packed(a.size * t.keys);
   if (backward) {
-    t.slopes = take(t.block * t.row);
+    t.ds = take(t.block * t.row);
     t.values_across = take_packed(a.v_size * t.keys);
     t.keys_along = take_packed(a.keys * t.size);
     t.q_along = take(t.block * t.size);

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "op/convolution.h"
+#include "geometry/convolution.h"
 #include "op/operator.h"
 
 namespace ortrain {

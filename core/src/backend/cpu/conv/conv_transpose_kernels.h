@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "backend/cpu/conv/conv_kernels.h"
-#include "op/conv_transpose.h"
+#include "geometry/conv_transpose.h"
 
 namespace ortrain {
 

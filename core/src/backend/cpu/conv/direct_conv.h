@@ -1,5 +1,8 @@
 // Convolution with few filters. Blocks of filters fill a vector of a convolution library only in part; here
 // neighbours in a row of the output do.
+//
+// The input rows that an output row reads are laid out with their padding. The micro-kernel multiplies
+// them in place, shifted by one element for each column of the window.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "op/sliding_window.h"
+#include "geometry/sliding_window.h"
 
 namespace ortrain {
 

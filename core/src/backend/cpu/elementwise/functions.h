@@ -25,12 +25,12 @@ struct PairFunction {
   void operator()(const void* u, const void* v, void* y, int64_t n) const { run(u, v, y, n, a); }
 };
 
-// y[i] = f(x[i]; a) and slope[i] = f'(x[i]; a) for i < n. `slope` may be the memory of x.
-struct WithSlopeFunction {
-  void (*run)(const void* x, void* y, void* slope, int64_t n, double a) = nullptr;
+// y[i] = f(x[i]; a) and derivative[i] = f'(x[i]; a) for i < n. `derivative` may be the memory of x.
+struct WithDerivativeFunction {
+  void (*run)(const void* x, void* y, void* derivative, int64_t n, double a) = nullptr;
   int64_t cost = 1;
   double a = 0;
-  void operator()(const void* x, void* y, void* slope, int64_t n) const { run(x, y, slope, n, a); }
+  void operator()(const void* x, void* y, void* derivative, int64_t n) const { run(x, y, derivative, n, a); }
 };
 
 // y[i] = f(a[i * step_a], b[i * step_b]) for i < n, with steps of 1 or 0. y may be the memory of an operand
@@ -42,7 +42,7 @@ using BinaryFunction = void (*)(const void* a, int64_t step_a, const void* b, in
 // Its attributes are 0: the caller sets those that the formula uses.
 UnaryFunction unary_function(std::string_view type, DType dtype);
 PairFunction pair_function(std::string_view type, DType dtype);
-WithSlopeFunction with_slope_function(std::string_view type, DType dtype);
+WithDerivativeFunction with_derivative_function(std::string_view type, DType dtype);
 // The function of Add, Sub, Mul, Div, Max, Min, Mod or PRelu on a numeric type; null for other types.
 // Integers wrap around; the caller ensures that no integer divisor is zero.
 BinaryFunction binary_function(std::string_view type, DType dtype);

@@ -76,17 +76,17 @@
   /* dy, where y is not positive alpha dy */ \
   ROW(LeakyReluGrad, 1, IfThenElse(Gt(x, Zero(d)), dy, Mul(a, dy))) \
   /* dy (Phi(x) + x phi(x)), the distribution function and the density of the normal distribution */ \
-  ROW(GeluGrad, 15, Mul(dy, GeluAndSlope(d, x).slope)) \
+  ROW(GeluGrad, 15, Mul(dy, GeluAndDerivative(d, x).derivative)) \
   /* dy (s + x s (1 - s) u'(x)), s = sigmoid(u(x)), u' = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2) */ \
-  ROW(FastGeluGrad, 18, Mul(dy, FastGeluAndSlope(d, x).slope)) \
+  ROW(FastGeluGrad, 18, Mul(dy, FastGeluAndDerivative(d, x).derivative)) \
   /* the same with u = alpha x */ \
-  ROW(QuickGeluGrad, 14, Mul(dy, SigmoidProductAndSlope(d, x, Mul(a, x), a).slope))
+  ROW(QuickGeluGrad, 14, Mul(dy, SigmoidProductAndDerivative(d, x, Mul(a, x), a).derivative))
 
-// Value and slope.
-#define ORTRAIN_SLOPE_ROWS(ROW) \
-  ROW(Gelu, 18, GeluAndSlope(d, x)) \
-  ROW(FastGelu, 20, FastGeluAndSlope(d, x)) \
-  ROW(QuickGelu, 16, SigmoidProductAndSlope(d, x, Mul(a, x), a))
+// Value and derivative.
+#define ORTRAIN_DERIVATIVE_ROWS(ROW) \
+  ROW(Gelu, 18, GeluAndDerivative(d, x)) \
+  ROW(FastGelu, 20, FastGeluAndDerivative(d, x)) \
+  ROW(QuickGelu, 16, SigmoidProductAndDerivative(d, x, Mul(a, x), a))
 // clang-format on
 #define LANES(...) math::PerLane(d, x, [](auto v) { return __VA_ARGS__; })
 #endif
@@ -112,19 +112,19 @@ HWY_INLINE Vec<D> FastGeluArgument(D d, Vec<D> x) {
 }
 
 template <class D>
-HWY_INLINE Vec<D> FastGeluSlope(D d, Vec<D> x) {
+HWY_INLINE Vec<D> FastGeluDerivative(D d, Vec<D> x) {
   return hn::Mul(C(d, kTwiceSqrtTwoOverPi), hn::MulAdd(hn::Mul(x, x), C(d, 3 * 0.044715), C(d, 1)));
 }
 
 // The value and the derivative of a function.
 template <class V>
-struct WithSlope {
-  V value, slope;
+struct WithDerivative {
+  V value, derivative;
 };
 
 // x cdf(x), the derivative is cdf(x) + x bell(x) / sqrt(2 pi).
 template <class D>
-HWY_INLINE WithSlope<Vec<D>> GeluAndSlope(D d, Vec<D> x) {
+HWY_INLINE WithDerivative<Vec<D>> GeluAndDerivative(D d, Vec<D> x) {
   const math::Normal<D> normal(d, x);
   return {hn::Mul(x, normal.cdf),
           hn::MulAdd(hn::Mul(x, C(d, 0.39894228040143267794)), normal.bell, normal.cdf)};
@@ -132,17 +132,17 @@ HWY_INLINE WithSlope<Vec<D>> GeluAndSlope(D d, Vec<D> x) {
 
 // x sigmoid(u), the derivative is s + x s (1 - s) u'.
 template <class D>
-HWY_INLINE WithSlope<Vec<D>> SigmoidProductAndSlope(D d, Vec<D> x, Vec<D> u, Vec<D> slope) {
+HWY_INLINE WithDerivative<Vec<D>> SigmoidProductAndDerivative(D d, Vec<D> x, Vec<D> u, Vec<D> derivative) {
   const Vec<D> s = math::Sigmoid(d, u);
   const Vec<D> bend = hn::Mul(s, hn::Sub(C(d, 1), s));
   // Where s (1 - s) has become 0, x u' may be infinite, and 0 times infinity is NaN.
   return {hn::Mul(x, s),
-          hn::IfThenElse(hn::Eq(bend, hn::Zero(d)), s, hn::MulAdd(hn::Mul(x, slope), bend, s))};
+          hn::IfThenElse(hn::Eq(bend, hn::Zero(d)), s, hn::MulAdd(hn::Mul(x, derivative), bend, s))};
 }
 
 template <class D>
-HWY_INLINE WithSlope<Vec<D>> FastGeluAndSlope(D d, Vec<D> x) {
-  return SigmoidProductAndSlope(d, x, FastGeluArgument(d, x), FastGeluSlope(d, x));
+HWY_INLINE WithDerivative<Vec<D>> FastGeluAndDerivative(D d, Vec<D> x) {
+  return SigmoidProductAndDerivative(d, x, FastGeluArgument(d, x), FastGeluDerivative(d, x));
 }
 
 #define ORTRAIN_ROW(type, cost, formula)                                \
@@ -167,15 +167,15 @@ ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)
 ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
 
-#define ORTRAIN_ROW(type, cost, formula)                                 \
-  struct Row##type##AndSlope {                                           \
-    template <class D>                                                   \
-    static HWY_INLINE WithSlope<Vec<D>> Apply(D d, Vec<D> x, Vec<D> a) { \
-      (void)d, (void)a;                                                  \
-      return formula;                                                    \
-    }                                                                    \
+#define ORTRAIN_ROW(type, cost, formula)                                      \
+  struct Row##type##AndDerivative {                                           \
+    template <class D>                                                        \
+    static HWY_INLINE WithDerivative<Vec<D>> Apply(D d, Vec<D> x, Vec<D> a) { \
+      (void)d, (void)a;                                                       \
+      return formula;                                                         \
+    }                                                                         \
   };
-ORTRAIN_SLOPE_ROWS(ORTRAIN_ROW)
+ORTRAIN_DERIVATIVE_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
 
 template <class Row, typename T>
@@ -195,20 +195,20 @@ void RunPair(const void* u, const void* v, void* y, int64_t n, double a) {
 }
 
 template <class Row, typename T>
-void RunWithSlope(const void* x, void* y, void* slope, int64_t n, double a) {
+void RunWithDerivative(const void* x, void* y, void* derivative, int64_t n, double a) {
   const hn::ScalableTag<Lane<T>> d;
   const auto va = C(d, a);
   const T* from = static_cast<const T*>(x);
-  T *to = static_cast<T*>(y), *to_slope = static_cast<T*>(slope);
+  T *to = static_cast<T*>(y), *to_derivative = static_cast<T*>(derivative);
   ForVectors<Lane<T>>(n, [&](int64_t i, int64_t count) HWY_ATTR {
     const auto result = Row::Apply(d, LoadUpTo(d, from + i, count), va);
     StoreUpTo(result.value, d, to + i, count);
-    StoreUpTo(result.slope, d, to_slope + i, count);
+    StoreUpTo(result.derivative, d, to_derivative + i, count);
   });
 }
 
 using UnaryRun = void (*)(const void*, void*, int64_t, double, double);
-using WithSlopeRun = void (*)(const void*, void*, void*, int64_t, double);
+using WithDerivativeRun = void (*)(const void*, void*, void*, int64_t, double);
 using PairRun = void (*)(const void*, const void*, void*, int64_t, double);
 
 // `kind`: 0 for float, 1 for double, 2 for float kept in bfloat16.
@@ -228,11 +228,11 @@ PairRun FindPair(size_t row, size_t kind) {
   return kRuns[row][kind];
 }
 
-WithSlopeRun FindWithSlope(size_t row, size_t kind) {
-#define ORTRAIN_ROW(type, ...)                                                          \
-  {RunWithSlope<Row##type##AndSlope, float>, RunWithSlope<Row##type##AndSlope, double>, \
-   RunWithSlope<Row##type##AndSlope, BFloat16>},
-  static constexpr WithSlopeRun kRuns[][3] = {ORTRAIN_SLOPE_ROWS(ORTRAIN_ROW)};
+WithDerivativeRun FindWithDerivative(size_t row, size_t kind) {
+#define ORTRAIN_ROW(type, ...)                                                                              \
+  {RunWithDerivative<Row##type##AndDerivative, float>, RunWithDerivative<Row##type##AndDerivative, double>, \
+   RunWithDerivative<Row##type##AndDerivative, BFloat16>},
+  static constexpr WithDerivativeRun kRuns[][3] = {ORTRAIN_DERIVATIVE_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
   return kRuns[row][kind];
 }
@@ -255,7 +255,7 @@ namespace {
 
 HWY_EXPORT(FindUnary);
 HWY_EXPORT(FindPair);
-HWY_EXPORT(FindWithSlope);
+HWY_EXPORT(FindWithDerivative);
 
 struct FunctionRow {
   std::string_view type;
@@ -264,7 +264,7 @@ struct FunctionRow {
 #define ORTRAIN_ROW(type, cost, formula) {#type, cost},
 constexpr FunctionRow kUnaryRows[] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
 constexpr FunctionRow kPairRows[] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
-constexpr FunctionRow kSlopeRows[] = {ORTRAIN_SLOPE_ROWS(ORTRAIN_ROW)};
+constexpr FunctionRow kDerivativeRows[] = {ORTRAIN_DERIVATIVE_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
 
 template <size_t N>
@@ -288,9 +288,9 @@ PairFunction pair_function(std::string_view type, DType dtype) {
   return {HWY_DYNAMIC_DISPATCH(FindPair)(row, kind_of(dtype)), kPairRows[row].cost};
 }
 
-WithSlopeFunction with_slope_function(std::string_view type, DType dtype) {
-  const size_t row = find_row(kSlopeRows, type);
-  return {HWY_DYNAMIC_DISPATCH(FindWithSlope)(row, kind_of(dtype)), kSlopeRows[row].cost};
+WithDerivativeFunction with_derivative_function(std::string_view type, DType dtype) {
+  const size_t row = find_row(kDerivativeRows, type);
+  return {HWY_DYNAMIC_DISPATCH(FindWithDerivative)(row, kind_of(dtype)), kDerivativeRows[row].cost};
 }
 
 }  // namespace ortrain

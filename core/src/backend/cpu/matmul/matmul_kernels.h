@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "op/matrix_product.h"
+#include "geometry/matrix_product.h"
 #include "runtime/threads.h"
 
 namespace ortrain {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "op/batch_normalization.h"
+#include "geometry/batch_normalization.h"
 
 namespace ortrain {
 

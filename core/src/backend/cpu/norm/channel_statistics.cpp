@@ -68,9 +68,6 @@ void add_bf16(const BFloat16* x, int64_t rows, int64_t lanes, const BFloat16* sh
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include <algorithm>
-
-#include "runtime/threads.h"
 
 namespace ortrain {
 
@@ -79,66 +76,34 @@ HWY_EXPORT(add_bf16);
 
 namespace {
 
-// The rows of a channel are cut into this many parts for any number of threads, so that the result does
-// not depend on it.
-constexpr int64_t kParts = 8;
-
-template <typename T>
-using AddBlock = void (*)(const T* x, int64_t rows, int64_t lanes, const T* shift, double* sum,
-                          double* square);
-
-template <typename T>
-void run(const ChannelLayout& layout, const T* x, float* mean, float* variance, void* scratch,
-         AddBlock<T> add) {
-  const int64_t channels = layout.channels(), lanes = layout.lanes, rows = layout.outer * layout.rows;
+template <typename T, typename AddBlock>
+void run(const ChannelLayout& layout, const T* x, float* mean, float* variance, void* scratch, AddBlock add) {
+  const int64_t channels = layout.channels(), lanes = layout.lanes;
+  const auto first_of = [&](int64_t channel) {
+    return x + channel / lanes * layout.rows * lanes + channel % lanes;
+  };
   double* sums = static_cast<double*>(scratch);
-  double* squares = sums + kParts * channels;
-  parallel_for(kParts * layout.blocks, 2 * rows * lanes / kParts, [&](int64_t first, int64_t last) {
-    for (int64_t task = first; task < last; ++task) {
-      const int64_t part = task / layout.blocks, block = task % layout.blocks;
-      const T* shift = x + block * layout.rows * lanes;
-      double* sum = sums + part * channels + block * lanes;
-      double* square = squares + part * channels + block * lanes;
-      std::fill(sum, sum + lanes, 0.0);
-      std::fill(square, square + lanes, 0.0);
-      for (int64_t at = rows * part / kParts, stop = rows * (part + 1) / kParts; at < stop;) {
-        const int64_t outer = at / layout.rows, row = at % layout.rows;
-        const int64_t count = std::min(layout.rows - row, stop - at);
-        add(x + ((outer * layout.blocks + block) * layout.rows + row) * lanes, count, lanes, shift, sum,
-            square);
-        at += count;
-      }
-    }
+  channel_sums(layout, sums, [&](int64_t at, int64_t rows, int64_t channel, double* sum, double* square) {
+    add(x + at, rows, lanes, first_of(channel), sum, square);
   });
+  const double count = static_cast<double>(layout.count());
   for (int64_t c = 0; c < channels; ++c) {
-    double sum = 0, square = 0;
-    for (int64_t part = 0; part < kParts; ++part) {
-      sum += sums[part * channels + c];
-      square += squares[part * channels + c];
-    }
-    const double shift =
-                     static_cast<double>(static_cast<float>(x[c / lanes * layout.rows * lanes + c % lanes])),
-                 from_shift = sum / static_cast<double>(rows);
+    const double shift = static_cast<double>(static_cast<float>(*first_of(c))), from_shift = sums[c] / count;
     mean[c] = static_cast<float>(shift + from_shift);
-    variance[c] =
-        static_cast<float>(std::max(0.0, square / static_cast<double>(rows) - from_shift * from_shift));
+    variance[c] = static_cast<float>(std::max(0.0, sums[channels + c] / count - from_shift * from_shift));
   }
 }
 
 }  // namespace
 
-size_t channel_statistics_scratch(const ChannelLayout& layout) {
-  return static_cast<size_t>(2 * kParts * layout.channels()) * sizeof(double);
-}
-
 void channel_statistics(const ChannelLayout& layout, const float* x, float* mean, float* variance,
                         void* scratch) {
-  run<float>(layout, x, mean, variance, scratch, HWY_DYNAMIC_DISPATCH(add_floats));
+  run(layout, x, mean, variance, scratch, HWY_DYNAMIC_DISPATCH(add_floats));
 }
 
 void channel_statistics(const ChannelLayout& layout, const BFloat16* x, float* mean, float* variance,
                         void* scratch) {
-  run<BFloat16>(layout, x, mean, variance, scratch, HWY_DYNAMIC_DISPATCH(add_bf16));
+  run(layout, x, mean, variance, scratch, HWY_DYNAMIC_DISPATCH(add_bf16));
 }
 
 }  // namespace ortrain

@@ -96,7 +96,7 @@ HWY_INLINE V Term(V dy, V y) {
     return hn::Mul(dy, y);
 }
 template <bool kLog, class D, class V>
-HWY_INLINE V Slope(D d, V dy, V y, V sum) {
+HWY_INLINE V Derivative(D d, V dy, V y, V sum) {
   if constexpr (kLog)
     return hn::NegMulAdd(math::Exp(d, y), sum, dy);
   else
@@ -112,7 +112,7 @@ void RowGradient(const void* from_dy, const void* from_y, void* to, int64_t n) {
   });
   const auto sum = hn::Set(d, static_cast<T>(total));
   Map2<1, 1>(dy, y, static_cast<V*>(to), n,
-             [&](auto, auto u, auto v) HWY_ATTR { return Slope<kLog>(d, u, v, sum); });
+             [&](auto, auto u, auto v) HWY_ATTR { return Derivative<kLog>(d, u, v, sum); });
 }
 
 template <typename T, typename V, bool kLog>
@@ -126,7 +126,7 @@ void ColumnsGradient(const void* from_dy, const void* from_y, void* to, int64_t 
     for (int64_t i = 0, at = j; i < n; ++i, at += stride)
       sum = hn::Add(sum, Term<kLog>(LoadUpTo(d, dy + at, count), LoadUpTo(d, y + at, count)));
     for (int64_t i = 0, at = j; i < n; ++i, at += stride)
-      StoreUpTo(Slope<kLog>(d, LoadUpTo(d, dy + at, count), LoadUpTo(d, y + at, count), sum), d, dx + at,
+      StoreUpTo(Derivative<kLog>(d, LoadUpTo(d, dy + at, count), LoadUpTo(d, y + at, count), sum), d, dx + at,
                 count);
   });
 }

@@ -1,9 +1,9 @@
-// Batch normalization with oneDNN, with our own statistics.
+// Batch normalization in the layouts of oneDNN: its primitive, with our own statistics and gradients.
 #include <optional>
-#include <string_view>
 
 #include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/norm/batch_normalization_kernels.h"
+#include "backend/cpu/norm/channel_gradients.h"
 #include "backend/cpu/norm/channel_statistics.h"
 #include "backend/cpu/onednn/dnnl.h"
 #include "backend/cpu/onednn/kernels.h"
@@ -16,7 +16,6 @@ namespace {
 
 using dnnl::memory;
 using Forward = dnnl::batch_normalization_forward::primitive_desc;
-using Backward = dnnl::batch_normalization_backward::primitive_desc;
 
 const auto kAffine = dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
 
@@ -58,29 +57,6 @@ std::optional<Forward> describe_forward(const View& view, float epsilon) {
   return std::nullopt;
 }
 
-std::optional<Backward> describe_backward(const View& view) {
-  try {
-    const Forward hint(dnnl_engine(), dnnl::prop_kind::forward_training, view.desc, view.desc, 0.f, kAffine,
-                       dnnl_attr());
-    // Statistics are given as 1 / sqrt(variance + epsilon); the square of that, inverted, is a variance for
-    // epsilon 0.
-    const auto describe = [&] {
-      return Backward(dnnl_engine(), dnnl::prop_kind::backward, view.desc, view.desc, view.desc, 0.f, kAffine,
-                      hint, dnnl_attr());
-    };
-    // The implementation for threads of TBB ends a region where the first choice lets threads wait for each
-    // other by spinning, which takes time slices if another program gets the processor of one of them.
-    Backward pd = describe();
-    do {
-      if (std::string_view(pd.impl_info_str()).starts_with("bnorm_tbb_jit")) return pd;
-    } while (pd.next_impl());
-    pd = describe();
-    if (is_fast(pd)) return pd;
-  } catch (const dnnl::error&) {
-  }
-  return std::nullopt;
-}
-
 // How channels are stored in that layout, which has each value of X once: channels last, or blocks of
 // channels.
 std::optional<ChannelLayout> channel_layout(const View& view, const Shape& shape) {
@@ -106,7 +82,7 @@ Kernel dnnl_forward(KernelContext& c, bool training) {
   Statistics s;
   if (training) s = plan_statistics(c);
   const Slot mean = training ? s.mean : c.in(kMean), variance = training ? s.variance : c.in(kVariance);
-  const Slot sums = training ? c.scratch(channel_statistics_scratch(*layout)) : Slot{};
+  const Slot sums = training ? c.scratch(channel_sums_scratch(*layout)) : Slot{};
   const Slot y = c.out_inplace(0, {kX}, view->layout);
   const Kernel normalize = dnnl_kernel(c, dnnl::batch_normalization_forward(*pd), pd->scratchpad_desc(),
                                        {{DNNL_ARG_SRC, view->desc, x},
@@ -127,35 +103,19 @@ Kernel dnnl_forward(KernelContext& c, bool training) {
     update_statistics<float>(s, f);
   };
 }
-Kernel dnnl_backward(KernelContext& c) {
-  const auto view = choose_view(c.in_layout(kGradX), c.shape(kGradX));
-  if (!view) return nullptr;
-  const auto pd = describe_backward(*view);
-  if (!pd) return nullptr;
-  const int64_t count = c.shape(kGradX)[1];
-  const memory::desc channels = dnnl_plain({count});
-  const Slot dy = c.in(kGradDy, view->layout), x = c.in(kGradX, view->layout), scale = c.in(kGradScale);
+
+template <typename T>
+Kernel backward(KernelContext& c, const View& view, const ChannelLayout& layout) {
+  const Slot dy = c.in(kGradDy, view.layout), x = c.in(kGradX, view.layout), scale = c.in(kGradScale);
   const Slot mean = c.in(kGradMean), inverse = c.in(kGradInverse);
-  // oneDNN needs memory for every result.
-  const Slot variance = c.scratch(channels.get_size());
-  const auto result = [&](Slot slot, size_t bytes) { return slot.defined() ? slot : c.scratch(bytes); };
-  const Slot dx = result(c.used_only_by(0, "") ? Slot{} : c.out_inplace(0, {kGradDy}, view->layout),
-                         view->desc.get_size());
-  const Slot dscale = result(c.out(1), channels.get_size()), dbias = result(c.out(2), channels.get_size());
-  const Kernel backward = dnnl_kernel(c, dnnl::batch_normalization_backward(*pd), pd->scratchpad_desc(),
-                                      {{DNNL_ARG_SRC, view->desc, x},
-                                       {DNNL_ARG_DIFF_DST, view->desc, dy},
-                                       {DNNL_ARG_SCALE, channels, scale},
-                                       {DNNL_ARG_MEAN, channels, mean},
-                                       {DNNL_ARG_VARIANCE, channels, variance},
-                                       {DNNL_ARG_DIFF_SRC, view->desc, dx},
-                                       {DNNL_ARG_DIFF_SCALE, channels, dscale},
-                                       {DNNL_ARG_DIFF_SHIFT, channels, dbias}});
+  const Slot dx = c.used_only_by(0, "") ? Slot{} : c.out_inplace(0, {kGradDy}, view.layout);
+  const Slot dscale = c.out(1), dbias = c.out(2);
+  const Slot scratch = c.scratch(channel_gradients_scratch(layout));
   return [=](const Frame& f) {
-    const float* from = f.at<const float>(inverse);
-    float* to = f.at<float>(variance);
-    for (int64_t i = 0; i < count; ++i) to[i] = 1 / (from[i] * from[i]);
-    backward(f);
+    channel_gradients(layout, f.at<const T>(dy), f.at<const T>(x), f.at_or_null<T>(dx),
+                      {f.at<const float>(scale), f.at<const float>(mean), f.at<const float>(inverse),
+                       f.at_or_null<float>(dscale), f.at_or_null<float>(dbias)},
+                      f.at<void>(scratch));
   };
 }
 
@@ -168,9 +128,13 @@ std::optional<Kernel> onednn_batch_normalization(KernelContext& c) {
   return training ? kernel : with_statistics_passed_on(c, std::move(kernel));
 }
 
+// oneDNN sums the gradients one value at a time in float too.
 std::optional<Kernel> onednn_batch_normalization_grad(KernelContext& c) {
-  if (Kernel kernel = dnnl_backward(c)) return kernel;
-  return std::nullopt;
+  const auto view = choose_view(c.in_layout(kGradX), c.shape(kGradX));
+  if (!view) return std::nullopt;
+  const auto layout = channel_layout(*view, c.shape(kGradX));
+  if (!layout) return std::nullopt;
+  return lies_in_bf16(c, kGradX) ? backward<BFloat16>(c, *view, *layout) : backward<float>(c, *view, *layout);
 }
 
 }  // namespace ortrain

@@ -34,7 +34,7 @@ struct DnnlConvolution {
   int64_t filters;
   bool depthwise;
   // Images with one column are seen as images with one row, in which oneDNN's kernels find neighbours.
-  bool turned;
+  bool transposed;
   memory::dims strides, dilations, before, after;
 
   DnnlConvolution(const Convolution& conv, DnnlType operands, DnnlType result)
@@ -45,8 +45,8 @@ struct DnnlConvolution {
         w(conv.w),
         filters(conv.w[0]),
         depthwise(conv.groups > 1 && conv.groups == conv.x[1] && conv.groups == conv.w[0]),
-        turned(conv.x.size() == 4 && conv.x[2] > 1 && conv.x[3] == 1 && conv.w[3] == 1 && conv.y[3] == 1 &&
-               conv.window[1].before == 0) {
+        transposed(conv.x.size() == 4 && conv.x[2] > 1 && conv.x[3] == 1 && conv.w[3] == 1 &&
+                   conv.y[3] == 1 && conv.window[1].before == 0) {
     if (conv.groups > 1) {
       w[0] /= conv.groups;
       w.insert(w.begin(), conv.groups);
@@ -57,7 +57,7 @@ struct DnnlConvolution {
       before.push_back(a.before);
       after.push_back(a.reach());
     }
-    if (turned) {
+    if (transposed) {
       for (Shape* shape : {&x, &y, &w}) std::swap(shape->end()[-1], shape->end()[-2]);
       for (memory::dims* values : {&strides, &dilations, &before, &after})
         std::swap((*values)[0], (*values)[1]);
@@ -65,15 +65,15 @@ struct DnnlConvolution {
   }
 
   // From the value's description to the one here, and back.
-  memory::desc turn(const memory::desc& desc) const {
-    if (!turned) return desc;
+  memory::desc transpose(const memory::desc& desc) const {
+    if (!transposed) return desc;
     std::vector<int> axes(static_cast<size_t>(desc.get_ndims()));
     std::iota(axes.begin(), axes.end(), 0);
     std::swap(axes.end()[-1], axes.end()[-2]);
     return desc.permute_axes(axes);
   }
 
-  // Those offered to the forward pass, wherever X comes from.
+  // The layouts offered to the forward pass, for an X of any origin.
   Layouts usual_layouts() const {
     const memory::desc any_x = dnnl_any(x, type), y_last = dnnl_channels_last(y, made);
     return {{any_x, dnnl_any(y, made)}, {any_x, y_last}, {dnnl_channels_last(x, type), y_last}};
@@ -154,7 +154,7 @@ std::optional<Forward> choose_forward(const KernelContext& c, const DnnlConvolut
   Layouts candidates;
   if (c.in_layout(x_at)) {
     if (const auto stored = dnnl_stored(c, x_at, conv.type)) {
-      const memory::desc x = conv.turn(*stored);
+      const memory::desc x = conv.transpose(*stored);
       candidates.emplace_back(x, dnnl_any(conv.y, conv.made));
       // The depthwise primitives keep the order of X, but only if requested.
       if (conv.depthwise) candidates.emplace_back(x, dnnl_channels_last(conv.y, conv.made));
@@ -184,7 +184,7 @@ struct StoredWeights {
     // Layouts proposed by a convolution have the group as an axis; others do not.
     const memory::desc given = dnnl_desc(stored, c.shape(i));
     if (given.get_ndims() != static_cast<int>(conv.w.size())) return;
-    const memory::desc described = conv.turn(given);
+    const memory::desc described = conv.transpose(given);
     if (described.get_dims() != conv.w) return;
     layout = stored;
     desc = described;
@@ -334,10 +334,10 @@ Kernel dnnl_forward(KernelContext& c, const Convolution& sizes, const Activation
     if (const auto found = find_winograd(c, conv, pd->src_desc(), pd->dst_desc()))
       return winograd_forward_kernel(c, conv, *pd, *found, relu);
   std::vector<Kernel> kernels, after;
-  const Slot x = dnnl_operand(c, 0, conv.turn(pd->src_desc()), kernels);
+  const Slot x = dnnl_operand(c, 0, conv.transpose(pd->src_desc()), kernels);
   const Slot w = fetch_weights(c, 1, conv, pd->weights_desc(), kernels);
   const Slot bias = has_bias ? c.in(2) : Slot{};
-  const memory::desc made = conv.turn(pd->dst_desc());
+  const memory::desc made = conv.transpose(pd->dst_desc());
   const LayoutPtr layout = dnnl_layout(made);
   const Slot addend = has_addend ? c.in(3, layout) : Slot{};
   const Slot y = has_addend ? c.out_inplace(0, {3}, layout) : dnnl_result(c, 0, made, after);
@@ -364,8 +364,8 @@ Layouts backward_layouts(const KernelContext& c, const DnnlConvolution& conv, co
   if (x && y) candidates.emplace_back(*x, *y);
   if (c.in_layout(0)) {
     if (const auto dy = dnnl_stored(c, 0, conv.type)) {
-      if (x) candidates.emplace_back(*x, conv.turn(*dy));
-      candidates.emplace_back(dnnl_any(conv.x, made), conv.turn(*dy));
+      if (x) candidates.emplace_back(*x, conv.transpose(*dy));
+      candidates.emplace_back(dnnl_any(conv.x, made), conv.transpose(*dy));
     }
   }
   candidates.emplace_back(dnnl_any(conv.x, made), dnnl_any(conv.y, conv.type));
@@ -392,7 +392,7 @@ struct BackwardShare {
   Slot fetch(KernelContext& c, const DnnlConvolution& conv, const memory::desc& wanted,
              std::vector<Kernel>& kernels) {
     if (!slot.defined() || !same_bytes(desc, wanted)) {
-      slot = dnnl_operand(c, 0, conv.turn(wanted), kernels);
+      slot = dnnl_operand(c, 0, conv.transpose(wanted), kernels);
       desc = wanted;
     }
     return slot;
@@ -407,7 +407,7 @@ Kernel winograd_data_kernel(KernelContext& c, const DnnlConvolution& conv, const
   const Slot w =
       fetch_weights(c, 2, conv, found.weights, kernels, passes ? share.room(c, conv, found.weights) : Slot{});
   const WinogradValue dx = winograd_result(c, 0, pd.diff_src_desc());
-  const Slot scratch = c.scratch(winograd_scratch(found.sizes.turned(), found.threads));
+  const Slot scratch = c.scratch(winograd_scratch(found.sizes.transposed(), found.threads));
   kernels.push_back([=, s = found.sizes, threads = found.threads](const Frame& f) {
     winograd_backward_data(s, threads, dy.in(f), f.at<float>(w), dx.out(f), f.at<void>(scratch));
   });
@@ -428,7 +428,7 @@ Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const F
   const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv).desc, pd->weights_desc());
   const Slot w = fetch_weights(c, 2, conv, pd->weights_desc(), kernels,
                                passes ? share.room(c, conv, pd->weights_desc()) : Slot{});
-  const Slot dx = dnnl_result(c, 0, conv.turn(pd->diff_src_desc()), after);
+  const Slot dx = dnnl_result(c, 0, conv.transpose(pd->diff_src_desc()), after);
   kernels.push_back(dnnl_kernel(c, dnnl::convolution_backward_data(*pd), pd->scratchpad_desc(),
                                 {{DNNL_ARG_DIFF_DST, pd->diff_dst_desc(), dy},
                                  {DNNL_ARG_WEIGHTS, pd->weights_desc(), w},
@@ -460,8 +460,8 @@ struct WeightsSlots {
   Slot x, dy, dw, db;
 };
 
-// dW as a sum over parts of the batch: each part is computed by one thread, in memory of its own, and then
-// they are added in order. oneDNN's primitives for several threads do the same, but their threads wait for
+// dW as a sum over parts of the batch: each part is computed by one thread in separate memory, and then the
+// parts are added in order. oneDNN's primitives for several threads do the same, but their threads wait for
 // each other inside of a region by spinning. That takes time slices, instead of microseconds, as soon as
 // another program gets the processor of one of them.
 //
@@ -540,7 +540,7 @@ Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, cons
     return winograd_weights_kernel(c, conv, *pd, *found, bias, share);
   std::vector<Kernel> kernels;
   const Slot dy = share.fetch(c, conv, pd->diff_dst_desc(), kernels);
-  const Slot x = dnnl_operand(c, 1, conv.turn(pd->src_desc()), kernels);
+  const Slot x = dnnl_operand(c, 1, conv.transpose(pd->src_desc()), kernels);
   const StoredWeights stored(c, 2, conv);
   const Slot dw = c.out(1, stored.layout), db = bias ? c.out(2) : Slot{};
   const memory::desc made = pd->diff_weights_desc();
@@ -562,11 +562,11 @@ Kernel dnnl_backward_weights(KernelContext& c, const DnnlConvolution& conv, cons
 class WithoutX : public NodeContext {
  public:
   WithoutX(const Node& node, const Shape& w) : NodeContext(node, 0), w_(w) {
-    constexpr int64_t kBatch = 16, kExtent = 32, kMost = 1 << 20;
+    constexpr int64_t kBatch = 16, kSize = 32, kMost = 1 << 20;
     const std::vector<int64_t> dilations = node.ints_or("dilations", {});
     x_ = {kBatch, w[1] * std::clamp<int64_t>(node.int_or("group", 1), 1, w[0])};
     for (size_t a = 0; a + 2 < w.size(); ++a)
-      x_.push_back(kExtent +
+      x_.push_back(kSize +
                    w[a + 2] * (a < dilations.size() ? std::clamp<int64_t>(dilations[a], 1, kMost) : 1));
   }
   DType dtype(size_t) const override { return DType::kFloat; }

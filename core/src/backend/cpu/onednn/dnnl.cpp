@@ -6,6 +6,7 @@
 
 #include "backend/cpu/onednn/kernels.h"
 #include "runtime/fork_lock.h"
+#include "runtime/memory_in_use.h"
 
 namespace ortrain {
 
@@ -13,9 +14,17 @@ namespace {
 
 using dnnl::memory;
 
-[[noreturn]] void fail_dnnl(const char* doing, dnnl_status_t status) {
-  fail(ErrorCode::kRuntimeException, "oneDNN failed while ", doing, ": ", "status ",
-       static_cast<int>(status));
+// oneDNN reports most failures without their reason. Memory is taken to be the reason if none is left for
+// what it allocates at least: generated code.
+bool is_short_of_memory(dnnl_status_t status) {
+  return status == dnnl_out_of_memory || !can_allocate(size_t{1} << 20);
+}
+
+[[noreturn]] void fail_dnnl(const std::string& doing, dnnl_status_t status, const char* reason = "") {
+  if (is_short_of_memory(status))
+    fail(ErrorCode::kFail, "out of memory: oneDNN failed while ", doing, memory_in_use());
+  fail(ErrorCode::kRuntimeException, "oneDNN failed while ", doing, ": ", reason, *reason ? ", " : "",
+       "status ", static_cast<int>(status));
 }
 
 memory::dims dims_of(const Shape& shape) { return shape.empty() ? memory::dims{1} : memory::dims(shape); }
@@ -194,6 +203,24 @@ dnnl::primitive_attr dnnl_attr() {
   return attr;
 }
 
+void report_onednn(const KernelContext& c) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < c.input_count(); ++i)
+    if (c.has_input(i)) bytes += bytes_of(c.dtype(i), c.size(i));
+  for (size_t o = 0; o < c.output_count(); ++o)
+    if (c.has_output(o)) bytes += bytes_of(c.out_dtype(o), c.out_size(o));
+  const std::string doing = concat("making a kernel for inputs and outputs of ", bytes, " bytes");
+  try {
+    throw;
+  } catch (const dnnl::error& error) {
+    fail_dnnl(doing, error.status, error.what());
+  } catch (const std::bad_alloc&) {
+    fail_dnnl(doing, dnnl_out_of_memory);
+  } catch (const std::exception& error) {
+    fail_dnnl(doing, dnnl_runtime_error, error.what());
+  }
+}
+
 bool suits_onednn(const NodeContext& c) {
   if (c.dtype(0) != DType::kFloat) return false;
   bool all_constant = true;
@@ -247,8 +274,13 @@ Kernel dnnl_reorder(const memory::desc& from, Slot source, const memory::desc& t
   const NoFork scope;
   // Reorders between float layouts need no scratchpad of ours: oneDNN keeps a few bytes on the stack or none
   // at all.
-  const dnnl::reorder::primitive_desc pd(dnnl_engine(), from, dnnl_engine(), to);
-  return bind_primitive(dnnl::reorder(pd), {{DNNL_ARG_FROM, from, source}, {DNNL_ARG_TO, to, target}});
+  try {
+    const dnnl::reorder::primitive_desc pd(dnnl_engine(), from, dnnl_engine(), to);
+    return bind_primitive(dnnl::reorder(pd), {{DNNL_ARG_FROM, from, source}, {DNNL_ARG_TO, to, target}});
+  } catch (const dnnl::error& error) {
+    fail_dnnl(concat("preparing the conversion of a value of ", from.get_size(), " bytes to another layout"),
+              error.status, error.what());
+  }
 }
 
 }  // namespace ortrain

@@ -25,6 +25,7 @@ Bf16Products bf16_products() {
     return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
   };
   if (has(dnnl::cpu_isa::avx512_core_amx)) return Bf16Products::kFast;
+  if (!has(dnnl::cpu_isa::avx512_core)) return Bf16Products::kNotStored;
   if (!has(dnnl::cpu_isa::avx512_core_bf16)) return Bf16Products::kNone;
     // Intel's cores since Golden Cove begin one VDPBF16PS every other cycle, but two float multiply-adds in
     // each cycle: half as many products in the same time. Their fast path is AMX, which a virtual machine may

@@ -6,7 +6,7 @@
 #include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/onednn/dnnl.h"
 #include "backend/cpu/onednn/kernels.h"
-#include "op/pooling.h"
+#include "geometry/pooling.h"
 
 namespace ortrain {
 namespace {

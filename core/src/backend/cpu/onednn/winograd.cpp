@@ -39,9 +39,9 @@ struct Range {
 
 struct WinogradFunctions {
   int64_t lanes, panel;  // elements of a vector and of a row of a packed panel
-  // Rows `depth` of the columns `columns` of G W Gᵀ, or with `turned` of the transposed windows turned
-  // around.
-  void (*weights)(const WinogradSizes&, const float* w, bool turned, Range depth, Range columns,
+  // Rows `depth` of the columns `columns` of G W Gᵀ, or with `transposed` of those with channels and filters
+  // swapped and the windows rotated by half a turn.
+  void (*weights)(const WinogradSizes&, const float* w, bool transposed, Range depth, Range columns,
                   const TilePanels& u);
   // Bᵀ X B of tiles.
   void (*data)(const WinogradSizes&, WinogradInput x, Range tiles, const TileMatrices& v);
@@ -52,7 +52,8 @@ struct WinogradFunctions {
   void (*results)(const WinogradSizes&, const TileMatrices& m, Range tiles, Range columns, const float* bias,
                   bool add, bool relu, WinogradOutput y);
   // A dY Aᵀ of the filters `columns`.
-  void (*slopes)(const WinogradSizes&, WinogradInput dy, Range tiles, Range columns, const TilePanels& z);
+  void (*output_gradients)(const WinogradSizes&, WinogradInput dy, Range tiles, Range columns,
+                           const TilePanels& z);
   // S = or += Vᵀ Z.
   void (*weight_products)(int64_t channels, int64_t tiles, Range columns, const TileMatrices& v,
                           const TilePanels& z, bool add, const TileMatrices& s);
@@ -128,11 +129,11 @@ HWY_INLINE void TransformWindow(const At& at, float* to, int64_t step) {
   row(3, a3, b3, c3);
 }
 
-void Weights(const WinogradSizes& s, const float* w, bool turned, Range depth, Range columns,
+void Weights(const WinogradSizes& s, const float* w, bool transposed, Range depth, Range columns,
              const TilePanels& u) {
   const F32 d;
   const int64_t lanes = LanesOf<float>(), block = s.block, square = block * block;
-  if (!turned) {
+  if (!transposed) {
     for (int64_t m = columns.begin; m < columns.end; m += lanes)
       for (int64_t c = depth.begin; c < depth.end; ++c) {
         const float* from =
@@ -144,7 +145,7 @@ void Weights(const WinogradSizes& s, const float* w, bool turned, Range depth, R
       }
     return;
   }
-  // s describes the turned convolution: its channels are the filters of the weights.
+  // s describes the transposed convolution: its channels are the filters of the weights.
   HWY_ALIGN float across[9 * 16 * 16];
   for (int64_t m = depth.begin; m < depth.end; m += block)
     for (int64_t c = columns.begin; c < columns.end; c += block) {
@@ -275,7 +276,7 @@ void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range
 }
 
 template <typename T>
-void SlopesOf(const WinogradSizes& s, const T* dy, Range tiles, Range columns, const TilePanels& z) {
+void OutputGradientsOf(const WinogradSizes& s, const T* dy, Range tiles, Range columns, const TilePanels& z) {
   const F32 d;
   using V = Vec<F32>;
   const int64_t lanes = LanesOf<float>(), block = s.block;
@@ -403,19 +404,17 @@ void Results(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range c
              bool add, bool relu, WinogradOutput y) {
   Visit(y, [&](auto* values) { ResultsOf(s, m, tiles, columns, bias, add, relu, values); });
 }
-void Slopes(const WinogradSizes& s, WinogradInput dy, Range tiles, Range columns, const TilePanels& z) {
-  Visit(dy, [&](const auto* values) { SlopesOf(s, values, tiles, columns, z); });
+void OutputGradients(const WinogradSizes& s, WinogradInput dy, Range tiles, Range columns,
+                     const TilePanels& z) {
+  Visit(dy, [&](const auto* values) { OutputGradientsOf(s, values, tiles, columns, z); });
 }
 void BiasResults(const WinogradSizes& s, WinogradInput dy, Range filters, float* db) {
   Visit(dy, [&](const auto* values) { BiasResultsOf(s, values, filters, db); });
 }
 
 WinogradFunctions FindWinograd() {
-  return {LanesOf<float>(), kPanel * LanesOf<float>(),
-          Weights,          Data,
-          Products,         Results,
-          Slopes,           WeightProducts,
-          WeightResults,    BiasResults};
+  return {LanesOf<float>(), kPanel * LanesOf<float>(), Weights,        Data,          Products,
+          Results,          OutputGradients,           WeightProducts, WeightResults, BiasResults};
 }
 
 }  // namespace
@@ -525,7 +524,7 @@ void share_data(const WinogradSizes& s, const WinogradFunctions& f, WinogradInpu
   });
 }
 
-void convolve(const WinogradSizes& s, int threads, WinogradInput x, const float* w, bool turned,
+void convolve(const WinogradSizes& s, int threads, WinogradInput x, const float* w, bool transposed,
               const float* bias, bool add, bool relu, WinogradOutput y, float* scratch) {
   const WinogradFunctions f = functions();
   const Plan plan(s, threads);
@@ -534,7 +533,7 @@ void convolve(const WinogradSizes& s, int threads, WinogradInput x, const float*
     const TilePanels u{scratch, plan.u_step(), s.channels, 0};
     const Range columns{0, s.filters};
     share(s.channels / s.block, threads, [&](int64_t, Range part) {
-      f.weights(s, w, turned, {part.begin * s.block, part.end * s.block}, columns, u);
+      f.weights(s, w, transposed, {part.begin * s.block, part.end * s.block}, columns, u);
     });
     share(plan.tiles, threads, [&](int64_t thread, Range part) {
       const TileMatrices v{own + thread * plan.own(), plan.v_step, plan.row};
@@ -555,7 +554,7 @@ void convolve(const WinogradSizes& s, int threads, WinogradInput x, const float*
       const TileMatrices m{memory + kTaps * plan.u_step(), plan.m_step, columns.size() + kPad};
       in_chunks({0, s.channels}, plan.depth, [&](Range depth) {
         const TilePanels u{memory, plan.u_step(), depth.size(), depth.begin};
-        if (fresh || plan.depth < s.channels) f.weights(s, w, turned, depth, columns, u);
+        if (fresh || plan.depth < s.channels) f.weights(s, w, transposed, depth, columns, u);
         f.products(tiles.size(), columns, v.at(tiles.begin - some.begin, depth.begin), u, depth.begin > 0, m);
       });
       f.results(s, m, tiles, columns, bias, add, relu, y);
@@ -594,7 +593,7 @@ void winograd_forward(const WinogradSizes& s, int threads, WinogradInput x, cons
 
 void winograd_backward_data(const WinogradSizes& s, int threads, WinogradInput dy, const float* w,
                             WinogradOutput dx, void* scratch) {
-  convolve(s.turned(), threads, dy, w, true, nullptr, false, false, dx, static_cast<float*>(scratch));
+  convolve(s.transposed(), threads, dy, w, true, nullptr, false, false, dx, static_cast<float*>(scratch));
 }
 
 void winograd_backward_weights(const WinogradSizes& s, int threads, WinogradInput x, WinogradInput dy,
@@ -612,7 +611,7 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, WinogradInpu
       const TilePanels z{v.data + kTaps * v.step, plan.m_step, plan.chunk, 0};
       in_chunks(part, plan.chunk, [&](Range tiles) {
         f.data(s, x, tiles, v);
-        f.slopes(s, dy, tiles, columns, z);
+        f.output_gradients(s, dy, tiles, columns, z);
         f.weight_products(s.channels, tiles.size(), columns, v, z, tiles.begin > part.begin, sums);
       });
     });
@@ -628,7 +627,7 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, WinogradInpu
         const TileMatrices sums{own + thread * plan.gradient_own(), plan.gradient_step(), columns.size()};
         const TilePanels z{sums.data + kTaps * sums.step, plan.m_step, plan.chunk, 0};
         in_chunks(some, plan.chunk, [&](Range tiles) {
-          if (fresh || plan.chunk < some.size()) f.slopes(s, dy, tiles, columns, z);
+          if (fresh || plan.chunk < some.size()) f.output_gradients(s, dy, tiles, columns, z);
           f.weight_products(channels.size(), tiles.size(), columns,
                             v.at(tiles.begin - some.begin, channels.begin), z, tiles.begin > some.begin,
                             sums);

@@ -2,8 +2,8 @@
 #include "backend/cpu/pool/pool_kernels.h"
 
 #include "backend/cpu/pool/portable_pool.h"
+#include "geometry/pooling.h"
 #include "op/floating_kernel.h"
-#include "op/pooling.h"
 
 namespace ortrain {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "op/sliding_window.h"
+#include "geometry/sliding_window.h"
 
 namespace ortrain {
 

@@ -261,7 +261,7 @@ Reduction::Reduction(Reduce op, DType dtype, const Shape& shape, const std::vect
     : op_(op), dtype_(dtype) {
   // Merge neighbouring axes that are treated alike, innermost first; axes of size 1 do not matter.
   struct Group {
-    int64_t extent, stride;
+    int64_t dim, stride;
     bool reduced;
   };
   std::vector<Group> groups;
@@ -269,7 +269,7 @@ Reduction::Reduction(Reduce op, DType dtype, const Shape& shape, const std::vect
   for (size_t i = shape.size(); i-- > 0;) {
     if (shape[i] != 1) {
       if (!groups.empty() && groups.back().reduced == reduced[i])
-        groups.back().extent *= shape[i];
+        groups.back().dim *= shape[i];
       else
         groups.push_back({shape[i], stride, reduced[i]});
     }
@@ -277,11 +277,11 @@ Reduction::Reduction(Reduce op, DType dtype, const Shape& shape, const std::vect
   }
   if (groups.empty()) groups.push_back({1, 1, false});
   columns_ = !groups[0].reduced;
-  length_ = groups[0].extent;
+  length_ = groups[0].dim;
   for (size_t i = groups.size(); i-- > 1;)
-    (groups[i].reduced ? reduced_ : kept_).push_back({groups[i].extent, groups[i].stride});
-  for (const Axis& axis : kept_) outputs_ *= axis.extent;
-  for (const Axis& axis : reduced_) terms_ *= axis.extent;
+    (groups[i].reduced ? reduced_ : kept_).push_back({groups[i].dim, groups[i].stride});
+  for (const Axis& axis : kept_) outputs_ *= axis.dim;
+  for (const Axis& axis : reduced_) terms_ *= axis.dim;
 
   const int64_t tasks = columns_ ? outputs_ * ((length_ + kColumnBlock - 1) / kColumnBlock) : outputs_;
   const int64_t worth = std::min<int64_t>(max_threads(), outputs_ * terms_ * length_ / kGrain);
@@ -305,8 +305,8 @@ int64_t Reduction::offset(const std::vector<Axis>& axes, int64_t index) const {
   int64_t at = 0;
   // The outermost axis takes the remainder: with one axis there is nothing to divide.
   for (size_t i = axes.size(); i-- > 1;) {
-    at += index % axes[i].extent * axes[i].stride;
-    index /= axes[i].extent;
+    at += index % axes[i].dim * axes[i].stride;
+    index /= axes[i].dim;
   }
   return axes.empty() ? 0 : at + index * axes[0].stride;
 }
@@ -339,7 +339,7 @@ void Reduction::run_typed(const V* x, T* y, double* partial) const {
   } else {
     // One task: a block of columns, and a part of the rows that are reduced to it.
     const int64_t blocks = (length_ + kColumnBlock - 1) / kColumnBlock;
-    const int64_t near = reduced_.empty() ? 1 : reduced_.back().extent;  // rows at one stride
+    const int64_t near = reduced_.empty() ? 1 : reduced_.back().dim;  // rows at one stride
     const int64_t stride = reduced_.empty() ? 0 : reduced_.back().stride;
     parallel_for(
         outputs_ * blocks * parts_, terms_ / parts_ * std::min(length_, kColumnBlock),

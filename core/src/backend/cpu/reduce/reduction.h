@@ -29,7 +29,7 @@ class Reduction {
 
  private:
   struct Axis {
-    int64_t extent, stride;
+    int64_t dim, stride;
   };
   template <typename V, typename T>
   void run_typed(const V* x, T* y, double* partial) const;

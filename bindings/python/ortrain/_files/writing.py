@@ -1,0 +1,200 @@
+"""Writing files: each is replaced in one step, so that a failure leaves the file that was there, or none.
+
+The core writes checkpoints and models in the same way (``core/src/runtime/file.h``), with the same names of temporary files.
+Everything in this package that writes a file uses it, except for logs that grow line by line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from ortrain.errors import FileError
+
+_MOST_BYTES = 200  # of the name of a file in the name of its temporary file
+_counter = itertools.count()
+
+
+def write_file(path: str | os.PathLike[str], what: str, content: bytes | str) -> None:
+    """Replace a file.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The file. A link stays a link: the file that it leads to is replaced.
+    what : str
+        What the file is, in messages, such as "log".
+    content : bytes or str
+        All of it; text becomes UTF-8.
+
+    Raises
+    ------
+    FileError
+        When it cannot be written. The file that was there is unchanged, and nothing else is left.
+        Also when the path is a folder, a device or a pipe.
+    """
+    with replaced_file(path, what) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_files(contents: Mapping[Path, bytes], what: str) -> None:
+    """Replace several files, the first of them only after all are on the disk.
+
+    Parameters
+    ----------
+    contents : mapping of Path to bytes
+        The content of each.
+    what : str
+        What they are, in messages.
+
+    Raises
+    ------
+    FileError
+        When one of them cannot be written. All files are then unchanged, unless a rename failed.
+        Also when one of the paths is a folder, a device or a pipe.
+    """
+    with contextlib.ExitStack() as stack:
+        for path, content in contents.items():
+            file = stack.enter_context(replaced_file(path, what))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def replaced_file(path: str | os.PathLike[str], what: str) -> Iterator[BinaryIO]:
+    """Give a file to write to, which takes the place of another once all of it is on the disk.
+
+    Its mode is that of the file that it replaces, otherwise what the umask allows. If the caller raises, nothing changes.
+
+    Parameters
+    ----------
+    path, what
+        As for `write_file`.
+
+    Yields
+    ------
+    file
+        A binary file that can seek.
+
+    Raises
+    ------
+    FileError
+        When it cannot be written. The file that was there is unchanged, and nothing else is left.
+        Also when the path is a folder, a device or a pipe.
+    """
+    target, mode = _target_of(Path(path), what)
+    try:
+        _remove_abandoned(target)
+        temporary, handle = _open_temporary(target)
+    except OSError as error:
+        raise FileError(
+            f"cannot write the {what} '{path}': cannot create a temporary file next to it: {_reason(error)}",
+            error.errno,
+        ) from error
+    try:
+        # Open for reading too: NumPy writes to such a file in a way that says why it failed.
+        with os.fdopen(handle, "w+b") as file:
+            yield file
+            file.flush()
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+            os.replace(temporary, target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError) and not isinstance(error, FileError):
+            raise FileError(
+                f"cannot write the {what} '{path}': {_reason(error)}; "
+                + ("no file is left" if mode is None else "the existing file is unchanged"),
+                error.errno,
+            ) from error
+        raise
+    _sync_folder(target)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _target_of(path: Path, what: str) -> tuple[Path, int | None]:
+    """Return the file that is replaced or created, and its mode if it exists."""
+    try:
+        target = Path(os.path.realpath(path))
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return target, None
+    except OSError as error:
+        raise FileError(f"cannot write the {what} '{path}': {_reason(error)}", error.errno) from error
+    if not stat.S_ISREG(mode):
+        found, number = ("a folder", errno.EISDIR) if stat.S_ISDIR(mode) else ("a special file", errno.EINVAL)
+        raise FileError(f"cannot write the {what} '{path}': expected a file name, found {found}", number)
+    return target, stat.S_IMODE(mode)
+
+
+def _prefix(target: Path) -> str:
+    """Return how the names of temporary files of a file begin; the process and a number follow."""
+    name = os.fsencode(target.name)
+    if len(name) > _MOST_BYTES:
+        digest = hashlib.sha256(name).hexdigest()[:16].encode()
+        name = os.fsencode(name[: _MOST_BYTES - 17].decode(errors="ignore")) + b"-" + digest
+    return os.fsdecode(name) + ".tmp-"
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what processes have left of this file that were killed while they wrote it."""
+    pattern = re.compile(re.escape(_prefix(target)) + r"[0-9-]+")
+    try:
+        with os.scandir(target.parent) as entries:
+            found = [entry.path for entry in entries if pattern.fullmatch(entry.name)]
+    except PermissionError:
+        return  # a folder to write to, but not to read
+    for name in found:
+        with contextlib.suppress(OSError):  # another process has it, or has just removed it
+            handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                opened, named = os.fstat(handle), os.lstat(name)
+                if stat.S_ISREG(named.st_mode) and opened.st_ino == named.st_ino:
+                    os.unlink(name)
+            finally:
+                os.close(handle)
+
+
+def _open_temporary(target: Path) -> tuple[str, int]:
+    """Create a file that is locked until it is closed: without its lock, others would take it for abandoned."""
+    while True:
+        name = str(target.with_name(f"{_prefix(target)}{os.getpid()}-{next(_counter)}"))
+        try:
+            handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EINTR):  # somebody is about to remove it
+                os.close(handle)
+                continue  # other file systems have no locks
+        if os.fstat(handle).st_nlink:
+            return name, handle
+        os.close(handle)
+
+
+def _sync_folder(target: Path) -> None:
+    """Make the new name of a file durable, where the file system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

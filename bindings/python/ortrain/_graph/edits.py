@@ -1,0 +1,177 @@
+"""Edits of a model: inputs and outputs, initializers, names that nodes read."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Container, Iterable
+
+import onnx
+
+from ortrain._graph.queries import (
+    element_type,
+    find_value_info,
+    floating_tensor,
+    graphs_in,
+    opset_of,
+    subgraphs,
+    value_exists,
+)
+
+#: The version of the ONNX operators that a model gets which imports none of them.
+ADDED_OPSET = 17
+
+
+def add_input_like(model: onnx.ModelProto, like: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    """Add an input with the type and shape of a value, and return it.
+
+    Dimensions that no input names stay unknown: exporters invent names for dimensions that they do not know, and
+    give different ones the same name.
+    """
+    known = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim}
+    new: onnx.ValueInfoProto = model.graph.input.add()
+    new.CopyFrom(like)
+    new.name = name
+    for dim in new.type.tensor_type.shape.dim:
+        if dim.dim_param not in known:
+            dim.ClearField("dim_param")
+    return new
+
+
+def register_outputs(model: onnx.ModelProto, names: Iterable[str]) -> None:
+    """Make values the outputs of the graph, in the given order.
+
+    Raises
+    ------
+    LookupError
+        Naming a value that the model does not have.
+    """
+    outputs = []
+    for name in dict.fromkeys(names):
+        info = find_value_info(model, name)
+        if info is None:
+            if not value_exists(model, name):
+                known = ", ".join(value.name for value in model.graph.output) or "none"
+                raise LookupError(
+                    f"cannot make {name!r} an output: no node produces it; the outputs so far are {known}"
+                )
+            info = onnx.ValueInfoProto(name=name)
+            info.type.tensor_type.elem_type = element_type(model, name)
+        outputs.append(info)
+    copies = []
+    for info in outputs:
+        output = onnx.ValueInfoProto()
+        output.CopyFrom(info)
+        copies.append(output)
+    del model.graph.output[:]
+    model.graph.output.extend(copies)
+
+
+def constants_to_initializers(model: onnx.ModelProto, names: Container[str]) -> None:
+    """Replace Constant nodes by initializers, which can be parameters.
+
+    Some exporters, PaddlePaddle's among them, store weights in Constant nodes.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is changed, subgraphs too.
+    names : container of str
+        The values to replace. Those that are not floating-point tensors of Constant nodes are left alone.
+    """
+    for graph in (model.graph, *subgraphs(model.graph)):
+        kept = []
+        for node in graph.node:
+            tensor = floating_tensor(node) if node.output and node.output[0] in names else None
+            if tensor is None:
+                kept.append(node)
+            else:
+                initializer = graph.initializer.add()
+                initializer.CopyFrom(tensor)
+                initializer.name = node.output[0]
+        if len(kept) < len(graph.node):
+            copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+            del graph.node[:]
+            graph.node.extend(copies)
+
+
+def lift_initializers(model: onnx.ModelProto, names: Iterable[str]) -> dict[str, list[str]]:
+    """Move initializers of subgraphs to the main graph, where they can be parameters.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model, which is changed.
+    names : iterable of str
+        Names of initializers. Those that the main graph has, or that no graph has, are left alone.
+
+    Returns
+    -------
+    dict
+        For each name that was moved, its names in the main graph: the same, unless something else already has that
+        name. If several subgraphs use one name for their own initializers, there are several.
+    """
+    own = {tensor.name for tensor in model.graph.initializer}
+    inner = list(subgraphs(model.graph))
+    if not inner:
+        return {}
+    defined = Counter(name for graph in (model.graph, *inner) for name in _defined_names(graph))
+    lifted: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        holders = [
+            graph
+            for graph in inner
+            if any(tensor.name == name for tensor in graph.initializer)
+            and not any(value.name == name for value in graph.input)  # its value may come from outside
+        ]
+        if name in own or not holders:
+            continue
+        lifted[name] = []
+        is_free = defined[name] == len(holders)
+        for graph in holders:
+            numbered = (f"{name}_{number}" for number in itertools.count(1))
+            target = name if is_free else next(other for other in numbered if other not in defined)
+            is_free = False
+            defined[target] += 1
+            _lift(model, graph, name, target)
+            lifted[name].append(target)
+    return lifted
+
+
+def _defined_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of the values that a graph defines."""
+    names = {value.name for value in graph.input}
+    names.update(tensor.name for tensor in graph.initializer)
+    names.update(output for node in graph.node for output in node.output if output)
+    return names
+
+
+def _lift(model: onnx.ModelProto, graph: onnx.GraphProto, name: str, target: str) -> None:
+    """Move an initializer of a subgraph to the main graph under another name."""
+    place = next(i for i, tensor in enumerate(graph.initializer) if tensor.name == name)
+    moved = model.graph.initializer.add()
+    moved.CopyFrom(graph.initializer[place])
+    moved.name = target
+    del graph.initializer[place]
+    for output in graph.output:  # a graph must return values that it produces itself
+        if output.name == name:
+            output.name = f"{target}_given"
+            graph.node.append(onnx.helper.make_node("Identity", [name], [output.name], name=output.name))
+    for i in reversed([i for i, value in enumerate(graph.value_info) if value.name == name]):
+        del graph.value_info[i]
+    rename_reads(graph, name, target)
+
+
+def rename_reads(graph: onnx.GraphProto, name: str, target: str) -> None:
+    """Make the nodes that read a value, in subgraphs too, read another one."""
+    for node in graph.node:
+        node.input[:] = [target if value == name else value for value in node.input]
+        for inner in graphs_in(node):
+            if name not in _defined_names(inner):
+                rename_reads(inner, name, target)
+
+
+def import_domain(model: onnx.ModelProto, domain: str, version: int) -> None:
+    """Add an opset import if the model does not have one for the domain."""
+    if opset_of(model, domain) is None:
+        model.opset_import.append(onnx.helper.make_opsetid(domain, version))

@@ -1,0 +1,32 @@
+"""Training artifacts: from an inference model to the files that a training session loads.
+
+Needs ``onnx`` (``pip install 'ortrain[artifacts]'``). Artifacts are made once, on any machine; the device that
+trains needs only the files.
+
+Three rooms do the work, each knowing only those before it: ``choice`` decides which initializers are parameters, ``graph``
+changes the graph of the model, ``report`` says what was chosen and what to know about the weights.
+"""
+
+from ortrain.artifacts.blocks import LossType, OptimType
+from ortrain.artifacts.choice.declaration import UnknownParameterWarning
+from ortrain.artifacts.choice.fates import Fate, InitializerReport
+from ortrain.artifacts.generation import NothingToTrainWarning, generate_artifacts
+from ortrain.artifacts.graph.changes import ChangeKind, WeightChange
+from ortrain.artifacts.report.artifact_report import ArtifactReport
+from ortrain.artifacts.report.findings import SharedWeight
+from ortrain.artifacts.report.folded import FoldedWeight
+
+__all__ = [
+    "ArtifactReport",
+    "ChangeKind",
+    "Fate",
+    "FoldedWeight",
+    "InitializerReport",
+    "LossType",
+    "NothingToTrainWarning",
+    "OptimType",
+    "SharedWeight",
+    "UnknownParameterWarning",
+    "WeightChange",
+    "generate_artifacts",
+]

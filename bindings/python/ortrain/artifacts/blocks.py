@@ -1,0 +1,96 @@
+"""Losses and optimizers by name, and the block that puts a loss on a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from ortrain import onnxblock
+
+
+class LossType(Enum):
+    """Losses that :func:`generate_artifacts` can add to a model."""
+
+    MSELoss = 1
+    """Mean squared error, :class:`ortrain.onnxblock.loss.MSELoss`."""
+    CrossEntropyLoss = 2
+    """Cross entropy of scores and class indices, :class:`ortrain.onnxblock.loss.CrossEntropyLoss`."""
+    BCEWithLogitsLoss = 3
+    """Binary cross entropy of logits, :class:`ortrain.onnxblock.loss.BCEWithLogitsLoss`."""
+    L1Loss = 4
+    """Mean absolute error, :class:`ortrain.onnxblock.loss.L1Loss`."""
+
+
+class OptimType(Enum):
+    """Optimizers that :func:`generate_artifacts` can create a model for."""
+
+    AdamW = 1
+    """AdamW, :class:`ortrain.onnxblock.optim.AdamW`."""
+    SGD = 2
+    """Stochastic gradient descent, :class:`ortrain.onnxblock.optim.SGD`."""
+
+
+_LOSSES: dict[LossType, type[onnxblock.Block]] = {
+    LossType.MSELoss: onnxblock.loss.MSELoss,
+    LossType.CrossEntropyLoss: onnxblock.loss.CrossEntropyLoss,
+    LossType.BCEWithLogitsLoss: onnxblock.loss.BCEWithLogitsLoss,
+    LossType.L1Loss: onnxblock.loss.L1Loss,
+}
+
+_OPTIMIZERS: dict[OptimType, type[onnxblock.Block]] = {
+    OptimType.AdamW: onnxblock.optim.AdamW,
+    OptimType.SGD: onnxblock.optim.SGD,
+}
+
+_ACTIVATIONS = {LossType.CrossEntropyLoss: "Softmax", LossType.BCEWithLogitsLoss: "Sigmoid"}
+
+
+def activation_of(loss: LossType) -> str | None:
+    """Return the operator that a loss applies to the scores that it is given; None if there is none."""
+    return _ACTIVATIONS.get(loss)
+
+
+class LossOnModel(onnxblock.TrainingBlock):
+    """The loss on some values of the model, and further outputs."""
+
+    _accumulates_input_gradients = False
+
+    def __init__(
+        self, loss: onnxblock.Block, loss_inputs: Sequence[str], other_outputs: Sequence[str]
+    ) -> None:
+        super().__init__()
+        self._loss = loss
+        self._loss_inputs = loss_inputs
+        self._other_outputs = other_outputs
+
+    def build(self) -> tuple[str, ...]:
+        """Return the loss, what its block returns besides, and the further outputs."""
+        made = self._loss(*self._loss_inputs)
+        return (*([made] if isinstance(made, str) else made), *self._other_outputs)
+
+
+def loss_block(loss: object) -> onnxblock.Block:
+    """Return the block of a loss, which may be a name."""
+    if loss is None:
+        return onnxblock.blocks.PassThrough()
+    if isinstance(loss, LossType):
+        return _LOSSES[loss]()
+    if isinstance(loss, onnxblock.Block):
+        return loss
+    kind = type(loss).__name__
+    same = f"; use LossType.{kind}" if kind in LossType.__members__ else ""  # PyTorch's has the same name
+    raise TypeError(f"loss must be a LossType or an onnxblock.Block, not {kind}{same}")
+
+
+def optimizer_block(optimizer: object) -> onnxblock.Block | None:
+    """Return the block of an optimizer, which may be a name."""
+    if optimizer is None:
+        return None
+    if isinstance(optimizer, OptimType):
+        return _OPTIMIZERS[optimizer]()
+    if isinstance(optimizer, onnxblock.Block) and hasattr(optimizer, "to_model_proto"):
+        return optimizer
+    raise TypeError(
+        f"optimizer must be an OptimType or a block that builds a model, such as onnxblock.optim.AdamW, "
+        f"not {type(optimizer).__name__}"
+    )

@@ -1,0 +1,290 @@
+"""generate_artifacts: the files that a training session needs, from an inference model."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import onnx
+
+from ortrain import _graph, onnxblock
+from ortrain._files.models import in_ort_format
+from ortrain._files.writing import write_file
+from ortrain._frameworks.record import export_of
+from ortrain._support.checks import names_of
+from ortrain.artifacts.blocks import (
+    LossOnModel,
+    LossType,
+    OptimType,
+    activation_of,
+    loss_block,
+    optimizer_block,
+)
+from ortrain.artifacts.choice.declaration import name_parameters, settled
+from ortrain.artifacts.graph import dynamic_batch
+from ortrain.artifacts.graph.lifted import with_weights_as_initializers
+from ortrain.artifacts.graph.restore import with_weights_restored
+from ortrain.artifacts.loading import load
+from ortrain.artifacts.report.artifact_report import ArtifactReport
+from ortrain.artifacts.report.findings import find
+from ortrain.artifacts.report.messages import log_choices, log_probabilities, log_weights
+from ortrain.onnxblock.model_accessor import load_custom_op_library
+
+_log = logging.getLogger("ortrain.artifacts")
+
+
+class NothingToTrainWarning(UserWarning):
+    """:func:`generate_artifacts` was to choose the parameters to train, and found none."""
+
+
+def generate_artifacts(
+    model: onnx.ModelProto | str | os.PathLike[str] | Any,
+    requires_grad: Sequence[str] | None = None,
+    frozen_params: Sequence[str] | None = None,
+    loss: LossType | onnxblock.Block | None = None,
+    optimizer: OptimType | onnxblock.Block | None = None,
+    artifact_directory: str | bytes | os.PathLike[str] | None = None,
+    prefix: str = "",
+    ort_format: bool = False,
+    custom_op_library: str | os.PathLike[str] | None = None,
+    additional_output_names: Sequence[str] | None = None,
+    nominal_checkpoint: bool = False,
+    loss_input_names: Sequence[str] | None = None,
+    disabled_passes: Sequence[str] | None = None,
+    batch: str | None = None,
+    untie: Sequence[str] | Literal[False] | None = None,
+    tie: Sequence[str] | Literal[False] | None = None,
+    *,
+    args: Any = None,
+) -> ArtifactReport:
+    """Create the files that a training session needs from an inference model.
+
+    Written are ``training_model.onnx``, ``eval_model.onnx`` and ``checkpoint``, with an optimizer
+    ``optimizer_model.onnx``, with ``nominal_checkpoint`` also ``nominal_checkpoint``, and with ``ort_format`` the
+    models once more, as ``training_model.ort`` and so on. Opsets and IR
+    version are those of ``model``. The eval model has batch normalization and dropout in inference mode.
+    Nothing is written if the model is rejected.
+
+    What exporters do to weights is undone first: merged parameters are separated, shared ones tied, biases of zeros and
+    repeated rows restored. If ``requires_grad`` names only initializers that the model has, and neither ``untie`` nor
+    ``tie`` is given, the weights stay as they are.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto or str or os.PathLike or torch.nn.Module or keras.Model or network of JAX
+        The model, or the path of an ONNX file or of a file in ORT format. A model with external weights must be given
+        by its path. Or a network of PyTorch, which is exported as by :func:`ortrain.torch.export`, a model of Keras, as by
+        :func:`ortrain.keras.export`, or a module of Flax or a function of JAX, as by :func:`ortrain.jax.export`.
+    requires_grad : list of str, optional
+        Initializers to train, of the model's graph or of the graphs inside If, Loop and Scan, which move to
+        the model's graph under their name (with a number if it is taken). Also inputs of the model, whose
+        gradients become outputs of the training model, ``<input>_grad``. By default, all floating-point
+        initializers of the model's graph that are not in ``frozen_params`` and are parameters: those that
+        the exporter recorded as parameters (:func:`ortrain.torch.export` records what requires a gradient, and the
+        other parameters are frozen), or, without a record, those that are not named or used like a constant of the
+        code (an exponent, an epsilon, a bound, a rotary frequency). Parameters that no gradient reaches are left
+        out. The report gives the reason for each.
+    frozen_params : list of str, optional
+        Initializers that are parameters, stored in the checkpoint, but not trained. Names that the model does
+        not have are ignored with a warning. Initializers that are neither trained nor frozen stay in the
+        models as constants.
+    loss : LossType or onnxblock.Block, optional
+        The loss to add. A custom block is called with the names of the loss inputs and returns the
+        name of the loss. Left out, the first output of the model is the loss.
+    optimizer : OptimType or onnxblock.Block, optional
+        The optimizer, with its defaults or as a block such as :class:`ortrain.onnxblock.optim.AdamW`. Left
+        out, no optimizer model is written.
+    artifact_directory : str or bytes or os.PathLike, optional
+        The folder of the files; it is created if it does not exist. The current directory by default.
+    prefix : str, default: ""
+        Prefix of the file names.
+    ort_format : bool, default: False
+        Whether to write the models in ORT format too, which training sessions read like ONNX files. The format has
+        no optional values, so models with these are rejected.
+    custom_op_library : str or os.PathLike, optional
+        A library of custom operators, for sessions to load. Their gradients are those that were given to
+        :func:`ortrain.register_gradient`.
+    additional_output_names : list of str, optional
+        Values that the training and eval model return besides the loss, such as the prediction.
+    nominal_checkpoint : bool, default: False
+        Whether to write a second checkpoint with names, types and shapes but no values.
+    loss_input_names : list of str, optional
+        The values that the loss is called with. By default all outputs of the model; of a network of a framework, for a
+        `LossType`, the first one.
+    disabled_passes : list of str, optional
+        Passes that do not rewrite the model before its gradient is built, such as ``"hoist_selection"``; for
+        debugging.
+    batch : "dynamic", optional
+        Makes the batch size of a model free that was exported with a fixed one, such as by PyTorch's default. Constants
+        that hold it, in Reshape, Expand and other nodes, are replaced. The result is compared with the given model, row by
+        row, on random inputs of several batch sizes. By default the model is taken as it is, and the report says if its
+        batch size is fixed.
+    untie : list of str or False, optional
+        Initializers that become a parameter for each module that reads them, by name or by a pattern such as
+        ``"encoder.*"``; False for none. By default those that an exporter merged because their values were equal.
+    tie : list of str or False, optional
+        Matrices that become one parameter with those that have the same elements, also in transposed order, by name
+        or by pattern; False for none. By default those that an exporter made of one parameter.
+    args : tensor, tuple, list or mapping, optional
+        For a network: example arguments, one of them, a tuple of positional arguments, or arguments by name. The first
+        dimension of arrays is that of the batch; anything but an array is a constant. A model of Keras needs it only if
+        it does not know its inputs; a dictionary is one argument there. For JAX these are the arguments of a
+        ``flax.nnx.Module``, of ``apply`` of a ``flax.linen.Module``, or of the function: ``(variables, inputs, True)``
+        if the network is called like ``network.apply(variables, inputs, train=True)``.
+
+    Returns
+    -------
+    ArtifactReport
+        What happens to each floating-point initializer and why, and the paths of the files. It prints as a
+        table.
+
+    Raises
+    ------
+    TypeError
+        When an argument has the wrong type.
+    ValueError
+        When the model is not valid, a name is not in it, there is no such pass, it cannot be trained, or its batch
+        cannot be made dynamic; the message names every node and parameter that prevents it, and why. Also when
+        a name or pattern of ``untie`` or ``tie`` fits no initializer.
+    LookupError
+        When a loss input or an additional output is not a value of the model.
+    FileNotFoundError
+        When there is no model at the path.
+    NotImplementedInOrtrainError
+        When a model has something that ORT format lacks.
+    OSError
+        When a file cannot be written.
+
+    Warns
+    -----
+    NothingToTrainWarning
+        When ``requires_grad`` is left out and there is nothing to train. The files are written: a train step
+        computes the loss and changes nothing.
+    """
+    load_custom_op_library(custom_op_library)
+    additional = names_of("additional_output_names", additional_output_names)
+    chosen_loss, chosen_optimizer = loss_block(loss), optimizer_block(optimizer)
+    directory = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
+
+    loaded, path = load(model, args)
+    loss_inputs = _loss_inputs(loss, loss_input_names, loaded)
+    frozen = names_of("frozen_params", frozen_params)
+    block = LossOnModel(chosen_loss, loss_inputs, additional)
+    block.disabled_passes = names_of("disabled_passes", disabled_passes)
+    if requires_grad is None:
+        loaded = with_weights_as_initializers(loaded)
+    loaded, changes = with_weights_restored(loaded, path, requires_grad, untie, tie)
+    # After the class tokens that an exporter stored once per row have become single rows.
+    loaded = _with_batch(loaded, batch, requires_grad)
+    fixed_batch = dynamic_batch.fixed_batch(loaded)
+    if fixed_batch is not None:
+        _log.warning("%s", dynamic_batch.note(fixed_batch))
+    if isinstance(loss, LossType):
+        log_probabilities(loaded, loss_inputs[0], activation_of(loss))
+    choices = name_parameters(loaded, block, requires_grad, frozen)
+    with onnxblock.base(loaded, path):
+        block()
+    training_model, eval_model = block.to_model_proto()
+    initializers = settled(block, choices, frozen)
+    findings = find(loaded, initializers)
+    log_choices(initializers, chosen_here=requires_grad is None and export_of(loaded) is None)
+    log_weights(changes, findings)
+    if requires_grad is None and not block.parameters()[0]:
+        warnings.warn(
+            "there is no parameter to train; name at least one in requires_grad. Floating-point initializers: "
+            + ("; ".join(f"{c.name} ({c.reason})" for c in initializers[:20]) or "none"),
+            NothingToTrainWarning,
+            stacklevel=2,
+        )
+    models = {"training_model": training_model, "eval_model": eval_model}
+    if chosen_optimizer is not None:
+        models["optimizer_model"] = _optimizer_model(chosen_optimizer, block, loaded)
+    outputs = [output.name for output in training_model.graph.output]
+    report = ArtifactReport(
+        initializers=tuple(initializers),
+        input_gradients=tuple(
+            name for name in outputs if name.removesuffix("_grad") in (requires_grad or ())
+        ),
+        training_model=directory / f"{prefix}training_model.onnx",
+        eval_model=directory / f"{prefix}eval_model.onnx",
+        checkpoint=directory / f"{prefix}checkpoint",
+        optimizer_model=directory / f"{prefix}optimizer_model.onnx" if "optimizer_model" in models else None,
+        nominal_checkpoint=directory / f"{prefix}nominal_checkpoint" if nominal_checkpoint else None,
+        fixed_batch=fixed_batch,
+        changes=tuple(changes),
+        shared=findings.shared,
+        folded=findings.folded,
+        absent=findings.absent,
+    )
+    return _written(report, models, block, ort_format)
+
+
+def _loss_inputs(loss: object, names: Sequence[str] | None, model: onnx.ModelProto) -> list[str]:
+    """Return the values that the loss takes: those that are named, or the outputs of the model."""
+    outputs = [output.name for output in model.graph.output]
+    if not isinstance(loss, LossType):
+        return names_of("loss_input_names", names) or outputs
+    chosen = names_of("loss_input_names", names) or (outputs[:1] if export_of(model) is not None else outputs)
+    if len(chosen) > 2:
+        raise ValueError(
+            f"{loss.name} takes a prediction and, as a second value, the target, "
+            f"but it would get {', '.join(chosen)}; choose with loss_input_names"
+        )
+    return chosen
+
+
+def _optimizer_model(
+    optimizer: onnxblock.Block, block: onnxblock.TrainingBlock, model: onnx.ModelProto
+) -> onnx.ModelProto:
+    """Return the optimizer model for the parameters of a training block."""
+    with onnxblock.empty_base(_graph.opset_of(model), model.ir_version):
+        optimizer(block.parameters())
+        made: onnx.ModelProto = optimizer.to_model_proto()  # type: ignore[attr-defined]
+    return made
+
+
+def _written(
+    report: ArtifactReport,
+    models: dict[str, onnx.ModelProto],
+    block: onnxblock.TrainingBlock,
+    ort_format: bool,
+) -> ArtifactReport:
+    """Write the files of a report, and return it with those in ORT format."""
+    if report.optimizer_model is None:
+        _log.info("no optimizer is given, so no optimizer model is written")
+    files: dict[Path, bytes] = {
+        getattr(report, name): model.SerializeToString() for name, model in models.items()
+    }
+    if ort_format:
+        converted = {path.with_suffix(".ort"): in_ort_format(data) for path, data in files.items()}
+        report = replace(report, ort_models=tuple(converted))
+        files |= converted
+    report.training_model.parent.mkdir(parents=True, exist_ok=True)
+    for file, data in files.items():
+        write_file(file, "model", data)
+        _log.info("wrote %s (%d bytes)", file, len(data))
+    _save_checkpoint(block, report.checkpoint, nominal=False)
+    if report.nominal_checkpoint is not None:
+        _save_checkpoint(block, report.nominal_checkpoint, nominal=True)
+    return report
+
+
+def _with_batch(
+    model: onnx.ModelProto, batch: object, requires_grad: Sequence[str] | None
+) -> onnx.ModelProto:
+    if batch is None:
+        return model
+    if batch != "dynamic":
+        raise ValueError(f'batch: expected "dynamic" or None, found {batch!r}')
+    return dynamic_batch.with_dynamic_batch(model, requires_grad or ())
+
+
+def _save_checkpoint(block: onnxblock.TrainingBlock, path: Path, nominal: bool) -> None:
+    parameters: Any = block.parameters()
+    onnxblock.save_checkpoint(parameters, path, nominal_checkpoint=nominal)
+    _log.info("wrote %s", path)

@@ -1,0 +1,55 @@
+"""Models from what a caller passes: a file, a model of onnx or a network of a framework."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import onnx
+import onnx.inliner
+
+from ortrain._files.models import load_model
+from ortrain.artifacts import networks
+from ortrain.artifacts.graph.constant_inputs import without_constant_inputs
+from ortrain.errors import OrtrainError
+
+
+def load(model: object, args: Any = None) -> tuple[onnx.ModelProto, str | None]:
+    """Return the model with its weights loaded and its functions inlined, and the path it came from."""
+    path: str | None = None
+    if networks.is_network(model):
+        return networks.export_network(model, args), None
+    if args is not None:
+        raise TypeError(
+            f"args: expected a network with them, of PyTorch, Keras or JAX, not {type(model).__name__}"
+        )
+    if isinstance(model, onnx.ModelProto):
+        loaded = model
+        outside = [t.name for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+        if outside:
+            raise ValueError(
+                f"the weights {', '.join(outside[:5])}{', ...' if len(outside) > 5 else ''} are outside "
+                "the given model; pass the path of the model, or load it with onnx.load"
+            )
+    elif isinstance(model, (str, os.PathLike)):
+        path = os.fspath(model)
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"there is no model at {path!r}")
+        try:
+            loaded = load_model(path)
+        except (OSError, OrtrainError):
+            raise
+        except Exception as error:  # protobuf and onnx raise several kinds, with nothing in common
+            raise ValueError(f"{path!r} is not an ONNX model: {error}") from error
+    else:
+        raise TypeError(
+            "model must be an onnx.ModelProto, a path, a torch.nn.Module, a keras.Model or a network of JAX, "
+            f"not {type(model).__name__}"
+        )
+    if not loaded.graph.output:
+        raise ValueError(
+            f"{path or 'the given model'!r} is not an ONNX model with a graph: it has no outputs"
+        )
+    if loaded.functions:
+        loaded = onnx.inliner.inline_local_functions(loaded)
+    return without_constant_inputs(loaded), path

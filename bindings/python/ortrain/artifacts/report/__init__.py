@@ -1,0 +1,1 @@
+"""What `generate_artifacts` reports: the choice for each initializer, and what to know about the weights."""

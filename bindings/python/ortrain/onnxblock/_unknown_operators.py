@@ -1,0 +1,32 @@
+"""Operators that ONNX does not have, which an exporter wrote where it could not convert an operation."""
+
+from __future__ import annotations
+
+import onnx
+
+from ortrain import _graph
+
+
+def explain(model: onnx.ModelProto, report: str) -> str:
+    """Say of nodes with an operator that ONNX does not have that the export is at fault, not the network.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        The model.
+    report : str
+        Why it cannot be trained, one reason per line, as the core says it.
+    """
+    version = model.producer_version.partition(" ")[0]  # tf2onnx adds a commit, or None
+    producer = f"{model.producer_name} {version}".strip() or "the exporter"
+    why = (
+        f". No version of ONNX has this operator. The export is broken, not the network: {producer} could not convert an "
+        f"operation and wrote it under its own name. Export the network again, with another exporter or version{_advice(model)}"
+    )
+    starts = tuple(f'node "{node.name}" ({node.op_type}), ' for node in _graph.unknown_nodes(model))
+    lines = report.split("\n")
+    return "\n".join(line.partition("; ")[0] + why if line.startswith(starts) else line for line in lines)
+
+
+def _advice(model: onnx.ModelProto) -> str:
+    return "; ortrain.keras.export exports models of Keras" if model.producer_name == "tf2onnx" else ""

@@ -1,0 +1,292 @@
+"""Values that users have, as arrays that a model takes: converted where that is certain, rejected with a remedy otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortrain._support.values import to_array
+
+Array = npt.NDArray[Any]
+Shape = Sequence[int | str | None]
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form that a model requires of one of its inputs.
+
+    Parameters
+    ----------
+    name : str
+        The input.
+    dtype : numpy.dtype or None
+        Its type; None if any is accepted.
+    shape : sequence or None
+        Its declared shape, whose free dimensions are a name or None; None if the shape is not known.
+    is_target : bool
+        Whether it is what the loss compares with.
+    """
+
+    name: str
+    dtype: np.dtype[Any] | None
+    shape: Shape | None = None
+    is_target: bool = False
+
+    @property
+    def takes_classes(self) -> bool:
+        """Whether it takes the numbers of classes."""
+        return self.is_target and self.dtype is not None and self.dtype.kind in "iu"
+
+    def shown(self) -> str:
+        """Return type and shape as in ``float32 [batch, 3]``."""
+        return f"{self.dtype} {self.shown_shape()}" if self.shape is not None else str(self.dtype)
+
+    def shown_shape(self) -> str:
+        """Return the shape as in ``[batch, 3]``."""
+        return f"[{', '.join('?' if extent is None else str(extent) for extent in self.shape or ())}]"
+
+
+def is_frame(value: Any) -> bool:
+    """Whether a value is a data frame, of pandas or polars."""
+    return hasattr(value, "columns") and hasattr(value, "to_numpy")
+
+
+def is_rows(value: Any, form: Form) -> bool:
+    """Whether a list has rows of numbers for an input, rather than batches."""
+    if not isinstance(value, list) or not value or isinstance(value[0], (tuple, dict)):
+        return False
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError):
+        return False
+    return array.dtype.kind in "biuf" and (form.shape is None or array.ndim <= len(form.shape))
+
+
+def as_array(value: Any, name: str) -> Array:
+    """Return what a user gave for an input as an array: also lists, data frames and their columns.
+
+    Raises
+    ------
+    ValueError
+        When a list has rows of several shapes, or a column of a frame has something else than numbers.
+    TypeError
+        When the value is of no such kind.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, (list, tuple)):
+        try:
+            return np.asarray(value)
+        except ValueError as error:
+            raise ValueError(
+                f"data: input {name!r}: expected rows of one shape, found a list: {error}"
+            ) from error
+    if is_frame(value):
+        return _of_frame(value, name)
+    if hasattr(value, "to_numpy"):
+        return _numbers_or_text(value.to_numpy(), f"input {name!r}")
+    return to_array(value)
+
+
+def _of_frame(frame: Any, name: str) -> Array:
+    columns = []
+    for number, label in enumerate(frame.columns):
+        column = frame.iloc[:, number] if hasattr(frame, "iloc") else frame[label]
+        array = _numbers_or_text(column.to_numpy(), f"column {label!r} of input {name!r}")
+        if array.dtype.kind not in "biuf" and len(frame.columns) > 1:
+            raise ValueError(
+                f"data: input {name!r}: expected numbers in the columns of the data frame, found {array.dtype.type.__name__} "
+                f"({array[0]!r:.40}) in column {label!r}; leave it out or encode it as numbers (pandas.get_dummies)"
+            )
+        columns.append(array)
+    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+
+
+def _numbers_or_text(array: Array, what: str) -> Array:
+    """Return an array of objects, as pandas has them, as one of numbers or text."""
+    if array.dtype.kind != "O":
+        return array
+    values = array.ravel().tolist()
+    if all(isinstance(value, str) for value in values):
+        return np.array(values, dtype=str).reshape(array.shape)
+    try:
+        return np.array([np.nan if value is None else float(value) for value in values]).reshape(array.shape)
+    except (TypeError, ValueError):
+        wrong = next(number for number, value in enumerate(values) if not isinstance(value, (int, float)))
+        raise ValueError(
+            f"data: {what}: expected numbers, found {values[wrong]!r:.40} in row {wrong}"
+        ) from None
+
+
+def fitted(array: Array, form: Form) -> Array:
+    """Return an array in the type and shape that an input takes.
+
+    Dimensions of 1 are added and left out, rows of numbers get the shape of an image with one channel, and a row per
+    class with a single 1 becomes the number of the class.
+
+    Raises
+    ------
+    ValueError
+        When the type or the shape is another.
+    """
+    if form.takes_classes and (array.dtype.kind == "f" or _has_scores(array, form)):
+        array = _classes(array, form)
+    check_pixels(array, form)
+    return _typed(_shaped(array, form), form)
+
+
+def _typed(array: Array, form: Form) -> Array:
+    wanted = form.dtype
+    if wanted is None or array.dtype == wanted:
+        return np.ascontiguousarray(array) if array.ndim else array
+    if wanted.kind in "biuf" and not np.can_cast(array.dtype, wanted, "same_kind"):
+        text = array.dtype.kind in "US"
+        remedy = "; encode it as numbers" if text else ""
+        raise ValueError(
+            f"data: input {form.name!r}: expected {wanted}, found {'text' if text else array.dtype}{remedy}"
+        )
+    converted = array.astype(wanted, order="C")
+    if wanted.kind in "iu" and array.dtype.itemsize > wanted.itemsize and (converted != array).any():
+        raise ValueError(
+            f"data: input {form.name!r}: expected values that {wanted} can represent, found {array.dtype} "
+            f"from {array.min()} to {array.max()}"
+        )
+    return converted
+
+
+def _has_scores(array: Array, form: Form) -> bool:
+    """Whether labels have one more dimension than the input, as one-hot labels do."""
+    return (
+        form.shape is not None
+        and array.ndim == len(form.shape) + 1
+        and array.ndim == 2
+        and array.shape[1] > 1
+    )
+
+
+def _classes(array: Array, form: Form) -> Array:
+    """Return the numbers of classes that are given as floating-point numbers or one-hot."""
+    if _has_scores(array, form) and array.dtype.kind in "biuf":
+        if not (((array == 0) | (array == 1)).all() and (array.sum(axis=1) == 1).all()):
+            raise ValueError(
+                f"data: input {form.name!r}: expected the number of the class of each row, shape {form.shown_shape()}, found "
+                f"{array.dtype} of shape {array.shape}, which is not one-hot either; y.argmax(axis=1) takes the class with "
+                "the largest value"
+            )
+        return np.asarray(array.argmax(axis=1))
+    if array.dtype.kind == "f":
+        whole = np.isfinite(array) & (array == np.round(array))
+        if not whole.all():
+            place = np.unravel_index(int(np.argmin(whole)), array.shape)
+            raise ValueError(
+                f"data: input {form.name!r}: expected {form.dtype}, the numbers of classes, found {array.dtype} with "
+                f"{array[place]} in row {place[0] if place else 0}"
+            )
+    return array.astype(np.int64)
+
+
+def _shaped(array: Array, form: Form) -> Array:
+    """Return an array in the declared shape, if it has the same rows in another one."""
+    if form.shape is None or not array.ndim:
+        return array
+    wanted, found = list(form.shape[1:]), list(array.shape[1:])
+    if _agree(wanted, found):
+        return array
+    if _agree(_without_ones(wanted), _without_ones(found)):
+        return _reshaped(array, wanted)
+    if len(found) == 1 and len(_without_ones(wanted)) == 2 and _size(wanted) == found[0]:
+        return array.reshape(-1, *wanted)  # the pixels of an image with one channel
+    if not form.is_target and _agree(wanted, list(array.shape)):
+        raise ValueError(
+            f"data: input {form.name!r}: expected rows, {form.shown()}, found the shape {array.shape}, which is one row; "
+            "x[None] makes a batch of it"
+        )
+    raise ValueError(
+        f"data: input {form.name!r}: expected {form.shown()}, found the shape {array.shape}{_remedy(wanted, array)}"
+    )
+
+
+def _reshaped(array: Array, wanted: list[int | str | None]) -> Array:
+    kept = iter(_without_ones(array.shape[1:]))
+    return array.reshape(len(array), *(1 if extent == 1 else next(kept) for extent in wanted))
+
+
+def _agree(wanted: Sequence[int | str | None], found: Sequence[int | str | None]) -> bool:
+    """Whether extents have the declared values, where these are numbers."""
+    return len(wanted) == len(found) and all(
+        not isinstance(extent, int) or extent == actual for extent, actual in zip(wanted, found, strict=True)
+    )
+
+
+def _without_ones(extents: Sequence[int | str | None]) -> list[int | str | None]:
+    return [extent for extent in extents if extent != 1]
+
+
+def _size(extents: Sequence[int | str | None]) -> int | None:
+    sizes = [extent for extent in extents if isinstance(extent, int)]
+    return int(np.prod(sizes)) if len(sizes) == len(extents) else None
+
+
+def _remedy(wanted: list[int | str | None], array: Array) -> str:
+    """Say how an array gets the shape, if it looks like a known case."""
+    found = list(array.shape[1:])
+    if len(wanted) == 3 and len(found) == 3:
+        for order, name in (((2, 0, 1), "last"), ((1, 2, 0), "first")):
+            moved = [found[axis] for axis in order]
+            channels = moved[0] if name == "last" else moved[2]
+            if channels in (1, 3, 4) and _agree(wanted, moved):
+                axes = ", ".join(str(axis + 1) for axis in order)
+                return f": its channels come {name}; x.transpose(0, {axes}) moves them"
+    if len(found) == 1 and _size(wanted) == found[0]:
+        shape = ", ".join(map(str, wanted))
+        return f"; x.reshape(-1, {shape}) is right if the values are in this order"
+    return ""
+
+
+def check_pixels(array: Array, form: Form) -> None:
+    """Reject bytes for an input of floating-point numbers: their scale is not known.
+
+    Raises
+    ------
+    ValueError
+        When there is a value above 1.
+    """
+    if (
+        array.dtype != np.uint8
+        or form.dtype is None
+        or form.dtype.kind != "f"
+        or not array.size
+        or array.max() <= 1
+    ):
+        return
+    raise ValueError(
+        f"data: input {form.name!r}: expected {form.dtype}, found uint8 up to {array.max()}, whose scale the model does not "
+        "state; x.astype(np.float32) / 255 scales pixels to [0, 1], x.astype(np.float32) does not scale"
+    )
+
+
+def check_rows(form: Form, count: int, batch_size: int, drop_last: bool) -> None:
+    """Reject a batch size other than the fixed one of a model.
+
+    Raises
+    ------
+    ValueError
+        When a batch would have another number of rows.
+    """
+    fixed = form.shape[0] if form.shape else None
+    if not isinstance(fixed, int) or (batch_size == fixed and (drop_last or count % fixed == 0)):
+        return
+    last = (
+        ""
+        if batch_size != fixed
+        else f", of which {count} rows leave {count % fixed}; fit(drop_last=True) leaves them out"
+    )
+    raise ValueError(
+        f"batch_size: the model was exported for batches of exactly {fixed} rows (input {form.name!r}, {form.shown()}), found "
+        f"batch_size={batch_size}{last}. Use batch_size={fixed} (--batch {fixed} on the command line), or artifacts for any "
+        'batch size: Trainer(model, batch="dynamic") or ortrain artifacts MODEL --batch dynamic'
+    )

@@ -1,0 +1,124 @@
+"""Artifacts for a trainer, made from an inference model or a network of a framework."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortrain._support.suggestions import did_you_mean
+
+try:
+    import onnx
+
+    from ortrain import artifacts
+    from ortrain.artifacts.loading import load
+except ImportError as error:
+    raise ImportError(
+        "Trainer: creating artifacts from a model needs onnx: pip install 'ortrain[artifacts]'"
+    ) from error
+
+_LOSSES = {
+    "cross_entropy": "CrossEntropyLoss",
+    "mse": "MSELoss",
+    "bce_with_logits": "BCEWithLogitsLoss",
+    "l1": "L1Loss",
+}
+_OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
+
+
+def _named(kind: str, given: Any, known: Mapping[str, str], enum: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    if given not in known:
+        raise ValueError(
+            f"{kind}: there is no {kind} {given!r}{did_you_mean(given, known)}; known are {', '.join(known)}"
+        )
+    return enum[known[given]]
+
+
+def floating_outputs(graph: onnx.GraphProto) -> list[str]:
+    """Return the outputs of a model that a loss can be computed from."""
+    kinds = {
+        onnx.TensorProto.DataType.Value(name)
+        for name in ("UNDEFINED", "FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16")
+    }
+    return [
+        value.name
+        for value in graph.output
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type in kinds
+    ]
+
+
+def _declared(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """Return a model that declares the type and shape of a value, which intermediate ones often do not have."""
+    outputs = [value.name for value in model.graph.output]
+    if name not in outputs and not any(name in node.output for node in model.graph.node):
+        raise ValueError(
+            f"output: the model has no value named {name!r}; its outputs are {', '.join(outputs)}"
+        )
+    known = [*model.graph.value_info, *model.graph.output]
+    return model if any(value.name == name for value in known) else onnx.shape_inference.infer_shapes(model)
+
+
+def _check_scalar(output: onnx.ValueInfoProto) -> None:
+    """Reject an output that cannot be a loss because it has several elements."""
+    shape = [dim.dim_value or dim.dim_param or "?" for dim in output.type.tensor_type.shape.dim]
+    if any(extent != 1 for extent in shape):
+        raise ValueError(
+            f"loss: without one, the first output of the model is the loss, but {output.name!r} has the shape "
+            f"[{', '.join(map(str, shape))}]; name a loss: {', '.join(map(repr, _LOSSES))} (cross_entropy for classes, mse for "
+            "numbers)"
+        )
+
+
+def make_artifacts(
+    model: Any,
+    loss: Any,
+    optimizer: Any,
+    folder: Path,
+    requires_grad: Sequence[str] | None,
+    frozen_params: Sequence[str] | None,
+    output: str | None = None,
+    args: Any = None,
+    **settings: Any,
+) -> artifacts.ArtifactReport:
+    """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from."""
+    chosen_loss = _named("loss", loss, _LOSSES, artifacts.LossType)
+    loaded = model if isinstance(model, onnx.ModelProto) and args is None else load(model, args)[0]
+    model = model if isinstance(model, (str, os.PathLike)) else loaded
+    names = [value.name for value in loaded.graph.output]
+    if output is not None and isinstance(chosen_loss, artifacts.LossType):
+        declared = _declared(loaded, output)
+        model = model if declared is loaded else declared
+        names = [output, *(name for name in names if name != output)]
+    elif output is not None:
+        raise ValueError("output: expected the name of a loss as well, which is computed from this output")
+    elif isinstance(chosen_loss, artifacts.LossType) and names[0] not in floating_outputs(loaded.graph):
+        raise ValueError(
+            f"the first output of the model, {names[0]!r}, has no floating-point numbers to compute a loss from; name the value "
+            f"that has (ortrain artifacts --output, Trainer(output=...)), such as another output of {', '.join(names)}"
+        )
+    if chosen_loss is None:
+        _check_scalar(loaded.graph.output[0])
+    with warnings.catch_warnings():
+        # Nobody means either here. Both come before files are written.
+        mistakes = (artifacts.NothingToTrainWarning, artifacts.UnknownParameterWarning)
+        for mistake in mistakes:
+            warnings.simplefilter("error", mistake)
+        try:
+            return artifacts.generate_artifacts(
+                model,
+                requires_grad=requires_grad,
+                frozen_params=frozen_params,
+                loss=chosen_loss,
+                optimizer=_named("optimizer", optimizer, _OPTIMIZERS, artifacts.OptimType),
+                artifact_directory=folder,
+                additional_output_names=names if chosen_loss is not None else names[1:],
+                loss_input_names=names[:1] if isinstance(chosen_loss, artifacts.LossType) else None,
+                **settings,
+            )
+        except mistakes as found:
+            raise ValueError(str(found)) from None

@@ -1,0 +1,124 @@
+"""Says why a step failed, in terms of the data: which row, or that the loss grew."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortrain.errors import OrtrainError
+
+Array = npt.NDArray[Any]
+
+_LABEL = re.compile(r"label (-?\d+) at position (\d+) is not one of the (\d+) classes")
+
+
+def of_step(
+    error: OrtrainError, names: Sequence[str], batch: Sequence[Array], columns: Sequence[Array] | None
+) -> str | None:
+    """Return what is wrong with the data of a step that failed; None if the error says it already.
+
+    Parameters
+    ----------
+    error : OrtrainError
+        What the step raised.
+    names : sequence of str
+        The inputs.
+    batch : sequence of array
+        The data of the step.
+    columns : sequence of array, optional
+        All data, if they are in memory.
+    """
+    label = _LABEL.search(str(error))
+    if label is None or not batch:
+        return None
+    value, position, classes = (int(text) for text in label.groups())
+    labels = batch[-1]
+    per_row = max(1, labels.size // max(1, len(labels)))
+    place = f"row {position // per_row} of the batch"
+    if columns is not None:
+        rows = np.unique(np.nonzero(columns[-1] == value)[0])
+        more = _more(len(rows) - 1, "it")
+        place = f"row {rows[0]} of the data{more}" if len(rows) else place
+    return (
+        f"data: input {names[-1]!r}: expected numbers of classes from 0 to {classes - 1}, found {value} in {place}. Labels "
+        f"start at 0; the model has {classes} scores per row"
+    )
+
+
+def of_gradients(
+    losses: Sequence[float],
+    rate: float,
+    names: Sequence[str],
+    batch: Sequence[Array],
+    columns: Sequence[Array] | None,
+) -> str:
+    """Return why gradients are not finite: because of the data, or because the training diverges.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        The losses of the last steps.
+    rate : float
+        The learning rate.
+    names, batch, columns
+        As in `of_step`.
+    """
+    found = not_finite(names, batch, columns)
+    if found is not None:
+        return f"{found}. Leave such rows out or fill them in"
+    shown = ", ".join(f"{loss:.4g}" for loss in losses)
+    largest = max(
+        (
+            (float(np.abs(array).max()), name)
+            for name, array in zip(names, batch, strict=True)
+            if _is_real(array)
+        ),
+        default=None,
+    )
+    inputs = (
+        ""
+        if largest is None or largest[0] < 100
+        else f", inputs of a smaller scale ({largest[1]!r} has {largest[0]:.4g})"
+    )
+    state = (
+        "the loss is not finite"
+        if losses and not math.isfinite(losses[-1])
+        else "the gradients are not finite"
+    )
+    return (
+        f"{state}, and the data of the batch are: the training diverges. The last losses: {shown}. Try a lower learning "
+        f"rate than {rate:.4g}, a warmup, clipped gradients (onnxblock.optim.AdamW(clip_grad=onnxblock.optim.ClipGradNorm(1.0)))"
+        f"{inputs}"
+    )
+
+
+def not_finite(names: Sequence[str], batch: Sequence[Array], columns: Sequence[Array] | None) -> str | None:
+    """Return which input has NaN or infinity, in which row; None if there is none."""
+    for number, (name, part) in enumerate(zip(names, batch, strict=True)):
+        if not _is_real(part) or np.isfinite(part).all():
+            continue
+        array = part if columns is None else columns[number]
+        wrong = ~np.isfinite(array)
+        place = np.unravel_index(int(np.argmax(wrong)), array.shape)
+        rows = np.unique(np.nonzero(wrong)[0])
+        value = "NaN" if np.isnan(array[place]) else "an infinity"
+        element = f" (element {[int(index) for index in place[1:]]})" if len(place) > 1 else ""
+        more = _more(len(rows) - 1, "such values")
+        where = "the batch" if columns is None else "the data"
+        return f"data: input {name!r} has {value} in row {int(place[0])} of {where}{element}{more}"
+    return None
+
+
+def _more(count: int, what: str) -> str:
+    if count < 1:
+        return ""
+    return f", and {count} more row has {what}" if count == 1 else f", and {count} more rows have {what}"
+
+
+def _is_real(array: Array) -> bool:
+    return array.dtype.kind == "f" and array.size > 0 and array.ndim > 0

@@ -1,0 +1,163 @@
+"""The steps of a run: train steps, optimizer steps, epochs and evaluations."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from ortrain.errors import InvalidArgumentError, OrtrainError
+from ortrain.trainer import diagnosis
+from ortrain.trainer.callbacks import Logs, TerminateOnNaN
+from ortrain.trainer.data import Batch, Source, prefetched
+from ortrain.trainer.run import Array, Run
+
+
+class Loop(Run):
+    """A run that takes steps."""
+
+    def _begin_epoch(self) -> None:
+        self._loss_sum, self._row_count, self._batch = 0.0, 0, 0
+        for metric in self.metrics:
+            metric.reset()
+        self._call("on_epoch_begin", self.epoch, {})
+
+    def _train_epoch(self, batches: Iterator[Batch], first: int) -> bool:
+        """Take the steps of an epoch; return whether it was completed."""
+        module, optimizer, bound = self.module.train(), self.optimizer, self._bound
+        begin, end = self._methods("on_train_batch_begin"), self._methods("on_train_batch_end")
+        accumulate, schedule, several = self.accumulate, self._schedule, len(self._train_outputs) > 1
+        total = None if self.steps_per_epoch is None else self.epochs * -(-self.steps_per_epoch // accumulate)
+        rate, losses = self._learning_rate, self._losses
+        losses.clear()
+        ends_on_nan = any(isinstance(callback, TerminateOnNaN) for callback in self._active)
+        self._predictor = None
+        for number, batch in enumerate(batches, start=first):
+            for method in begin:
+                method(number, {})
+            try:
+                outputs = module(*batch)
+            except OrtrainError as error:
+                self._explain(error, batch, self._columns)
+                raise
+            loss = float(outputs[0]) if several else float(outputs)
+            losses.append(loss)
+            self._runs += 1
+            self._micro += 1
+            self._batch = number + 1
+            rows = len(batch[0]) if batch and batch[0].ndim else 1
+            self._loss_sum += loss * rows
+            self._row_count += rows
+            for metric, prediction, target in bound:
+                metric.update(outputs[prediction] if several else outputs, batch[target], loss)
+            if ends_on_nan and not math.isfinite(loss):
+                module.lazy_reset_grad()
+                self._micro = 0
+                return False
+            if self._micro == accumulate:
+                if schedule is not None:
+                    rate = self._learning_rate * schedule(self.step, total)
+                    optimizer.set_learning_rate(rate)
+                else:
+                    rate = self._learning_rate
+                self._optimizer_step(batch)
+                self.step += 1
+                self._micro = 0
+            if end:
+                logs: Logs = {"loss": loss, "learning_rate": rate}
+                for method in end:
+                    method(number, logs)
+            if self.stop_training and self._micro == 0:
+                return False
+        if self._micro:  # the last batches of the epoch are fewer than are accumulated
+            if schedule is not None:
+                optimizer.set_learning_rate(self._learning_rate * schedule(self.step, total))
+            self._optimizer_step(batch)
+            self.step += 1
+            self._micro = 0
+        if self._batch == 0:
+            raise ValueError(f"data: expected at least one batch in epoch {self.epoch + 1}, found none")
+        return True
+
+    def _optimizer_step(self, batch: Batch) -> None:
+        try:
+            self.optimizer.step()
+        except OrtrainError as error:
+            if "not finite" not in str(error):
+                raise
+            rate = self.optimizer.get_learning_rate()
+            reason = diagnosis.of_gradients(self._losses, rate, self.inputs.names, batch, self._columns)
+            self.module.lazy_reset_grad()  # so that the trainer can be used and saved
+            self._micro = 0
+            summary = error.message.split("\n")[0].removesuffix(":")
+            raise OrtrainError(
+                f"epoch {self.epoch + 1}, batch {self._batch}: {reason}. {summary}", error.code
+            ) from error
+        self.module.lazy_reset_grad()
+
+    def _explain(self, error: OrtrainError, batch: Batch, columns: Sequence[Array] | None) -> None:
+        """Raise an error that says what is wrong with the data, if it is the data."""
+        reason = diagnosis.of_step(error, self.inputs.names, batch, columns)
+        if reason is not None:
+            raise InvalidArgumentError(f"{reason}.\n{error.message}", error.code) from error
+
+    def _end_epoch(self, test: Source | None) -> Logs:
+        logs: Logs = {"loss": self._loss_sum / self._row_count}
+        logs |= {metric.name: metric.result() for metric in self.metrics}
+        logs["learning_rate"] = self.optimizer.get_learning_rate()
+        if test is not None:
+            # The sums of the validation are not those of the epoch, which are no longer needed.
+            logs |= {f"val_{name}": value for name, value in self._test(test, 0).items()}
+        for name, value in logs.items():
+            self.history.setdefault(name, []).append(value)
+        epoch = self.epoch
+        self.epoch += 1
+        self._batch = 0
+        self._call("on_epoch_end", epoch, logs)
+        return logs
+
+    def _test(self, source: Source, prefetch: int | None) -> dict[str, Any]:
+        if not self._eval_outputs:
+            raise ValueError(f"evaluate: expected an eval model, found no eval_model.onnx in {self.folder}")
+        self._call("on_test_begin", {})
+        kept = [metric.state() for metric in self.metrics]
+        for metric in self.metrics:
+            metric.reset()
+        end = self._methods("on_test_batch_end")
+        module, several = self.module.eval(), len(self._eval_outputs) > 1
+        loss_sum, count = 0.0, 0
+        try:
+            with closing(
+                prefetched(source.batches(0, 0), source.prefetch if prefetch is None else prefetch)
+            ) as batches:
+                for number, batch in enumerate(batches):
+                    try:
+                        outputs = module(*batch)
+                    except OrtrainError as error:
+                        self._explain(error, batch, source.columns)
+                        raise
+                    loss = float(outputs[0]) if several else float(outputs)
+                    if not math.isfinite(loss):
+                        wrong = diagnosis.not_finite(self.inputs.names, batch, source.columns)
+                        if wrong is not None:
+                            warnings.warn(f"{wrong}; the loss on these data is {loss}", stacklevel=2)
+                    rows = len(batch[0]) if batch and batch[0].ndim else 1
+                    loss_sum += loss * rows
+                    count += rows
+                    for metric, prediction, target in self._bound:
+                        metric.update(outputs[prediction] if several else outputs, batch[target], loss)
+                    if end:
+                        self.last_batch, self.last_outputs = batch, outputs if several else (outputs,)
+                    for method in end:
+                        method(number, {"loss": loss})
+            logs: Logs = {"loss": loss_sum / count if count else math.nan}
+            logs |= {metric.name: metric.result() for metric in self.metrics}
+        finally:
+            self.last_batch = self.last_outputs = ()
+            module.train()
+            for metric, state in zip(self.metrics, kept, strict=True):
+                metric.load_state(state)
+        self._call("on_test_end", logs)
+        return logs

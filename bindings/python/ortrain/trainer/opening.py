@@ -1,0 +1,82 @@
+"""The session of a run: created from artifacts and a checkpoint, which says where an earlier run was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortrain import _ortrain
+from ortrain.api import CheckpointState, Module, Optimizer
+from ortrain.options import SessionOptions
+from ortrain.trainer.data import Inputs
+
+_POSITION = "ortrain.trainer"  # the property of a checkpoint that holds where the run is
+_CLASSES = "ortrain.classes"  # the property that holds the names of the classes, as JSON
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a run works on."""
+
+    state: CheckpointState
+    module: Module
+    optimizer: Optimizer
+    inputs: Inputs
+    train_outputs: list[str]
+    eval_outputs: list[str]
+    """Empty if there is no eval model."""
+    position: dict[str, Any] | None
+    """Where the run was that wrote the checkpoint; None if no trainer did."""
+    classes: list[str] | None
+    """The names of the classes; None if the checkpoint has none."""
+
+
+def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, str]) -> Opened:
+    """Create state, module and optimizer from a checkpoint, and read where its run was."""
+    state = CheckpointState.load_checkpoint(checkpoint)
+    properties = state.properties
+    position = json.loads(str(properties[_POSITION])) if _POSITION in properties else None
+    classes = None
+    if _CLASSES in properties:
+        classes = [str(name) for name in json.loads(str(properties[_CLASSES]))]
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    for key, value in config.items():
+        options.add_session_config_entry(key, value)
+    if position and position["runs"]:
+        options.add_session_config_entry("ortrain.first_run", str(position["runs"]))
+    eval_model = folder / "eval_model.onnx"
+    has_eval_model = eval_model.exists()
+    module = Module(
+        folder / "training_model.onnx", state, eval_model if has_eval_model else None, session_options=options
+    )
+    optimizer = Optimizer(folder / "optimizer_model.onnx", module)
+    train_outputs = module.train().output_names()
+    inputs = _inputs_of(module, training=True)
+    module.eval()
+    eval_outputs = module.output_names() if has_eval_model else []
+    module.train()
+    return Opened(state, module, optimizer, inputs, train_outputs, eval_outputs, position, classes)
+
+
+def save_run(
+    state: CheckpointState, path: Path, position: Mapping[str, Any], classes: Sequence[str] | None
+) -> None:
+    """Write a checkpoint with where the run is."""
+    state.properties[_POSITION] = json.dumps(position)
+    if classes is not None:
+        state.properties[_CLASSES] = json.dumps(classes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    CheckpointState.save_checkpoint(state, path, include_optimizer_state=True)
+
+
+def _inputs_of(module: Module, training: bool) -> Inputs:
+    names = module.input_names()
+    types = [_ortrain.get_model_input_type_info(module._handle, training, i)[0] for i in range(len(names))]
+    shapes = [
+        argument.shape or None for argument in module.get_inputs()
+    ]  # nothing is stated about a shape without dimensions
+    return Inputs(names, [_ortrain.numpy_type(element) if element else None for element in types], shapes)

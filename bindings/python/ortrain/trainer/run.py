@@ -1,0 +1,233 @@
+"""A run: what it works on, how far it is, and the callbacks and metrics that follow it."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from ortrain.inference_session import InferenceSession
+from ortrain.trainer.callbacks import Callback, LambdaCallback
+from ortrain.trainer.metrics import Metric
+from ortrain.trainer.opening import open_run, save_run
+from ortrain.trainer.schedules import Schedule, schedule_of
+
+Array = npt.NDArray[Any]
+StrPath = str | os.PathLike[str]
+
+
+class Run:
+    """The state of training: what it works on, how far it is, and who follows it. :class:`Trainer` describes its members."""
+
+    def __init__(
+        self,
+        folder: Path,
+        checkpoint: StrPath,
+        *,
+        learning_rate: float | None,
+        schedule: str | Schedule | None,
+        warmup: int,
+        accumulate: int,
+        metrics: Sequence[Metric],
+        callbacks: Sequence[Callback],
+        seed: int,
+        threads: int,
+        config: Mapping[str, str] | None,
+    ) -> None:
+        self.folder = folder
+        self.accumulate, self.seed = accumulate, seed
+        self.callbacks = list(callbacks)
+        self.metrics = list(metrics)
+        self._schedule = schedule_of(schedule, warmup)
+        self._schedule_name = schedule if isinstance(schedule, str) else getattr(schedule, "__name__", None)
+        self._warmup = warmup
+        self._threads, self._config = threads, dict(config or {})
+        self.history: dict[str, list[Any]] = {}
+        self.epoch = self.step = self.epochs = self._batch = 0
+        self._loss_sum, self._row_count = 0.0, 0
+        self._active: list[Callback] = []
+        self._columns: Sequence[Array] | None = None
+        self._validates = False
+        self._losses: deque[float] = deque(maxlen=5)
+        self.steps_per_epoch: int | None = None
+        self.stop_training = self.resumed = False
+        self.classes: list[str] | None = None
+        self._data_settings: dict[str, Any] = {}
+        self._open(checkpoint)
+        self._learning_rate = self.optimizer.get_learning_rate() if learning_rate is None else learning_rate
+        self.optimizer.set_learning_rate(self._learning_rate)
+        self._bound: list[tuple[Metric, int, int]] = []
+        for metric in self.metrics:
+            self._bound.append((metric, self._prediction_of(metric), self._target_of(metric)))
+
+    def _open(self, checkpoint: StrPath) -> None:
+        """Begin with a checkpoint, and with where its run was."""
+        opened = open_run(self.folder, checkpoint, self._threads, self._config)
+        self.state, self.module, self.optimizer = opened.state, opened.module, opened.optimizer
+        self.inputs = opened.inputs
+        self._train_outputs, self._eval_outputs = opened.train_outputs, opened.eval_outputs
+        self._position = opened.position
+        self._runs = opened.position["runs"] if opened.position else 0
+        self.classes = opened.classes or self.classes
+        self._micro = 0  # batches whose gradients wait for an optimizer step
+        self._predictor: InferenceSession | None = None
+        self.last_batch: Sequence[Array] = ()
+        self.last_outputs: Sequence[Array] = ()
+
+    def _prediction_of(self, metric: Metric) -> int:
+        if not metric.reads_prediction:
+            return 0
+        names = self._train_outputs
+        if metric.prediction is None and len(names) > 1:
+            return 1
+        if metric.prediction in names:
+            return names.index(str(metric.prediction))
+        raise ValueError(
+            f"metric {metric.name!r}: expected an output {metric.prediction or 'besides the loss'} of the training "
+            f"model, found {', '.join(names)}; name it in additional_output_names when the artifacts are created"
+        )
+
+    def _target_of(self, metric: Metric) -> int:
+        if metric.target is None:
+            return len(self.inputs.names) - 1
+        if metric.target in self.inputs.names:
+            return self.inputs.names.index(metric.target)
+        raise ValueError(
+            f"metric {metric.name!r}: the training model has no input {metric.target!r}; "
+            f"its inputs are {', '.join(self.inputs.names)}"
+        )
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate, before the factor of the schedule."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self.optimizer.set_learning_rate(rate)
+        self._learning_rate = rate
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the run, as values that JSON can represent."""
+        return {
+            "artifacts": os.fspath(self.folder),
+            "epochs": self.epochs,
+            **self._data_settings,
+            "learning_rate": self._learning_rate,
+            "schedule": self._schedule_name or "constant",
+            "warmup": self._warmup,
+            "seed": self.seed,
+            "threads": self._threads,
+            "metrics": [metric.name for metric in self.metrics],
+            "callbacks": [type(callback).__name__ for callback in self._active],
+            "config": self._config,
+        }
+
+    def parameters_changed(self) -> None:
+        """Tell the trainer that parameters were changed outside of `fit`, so that `predict` uses the new ones."""
+        self._predictor = None
+
+    # ---- callbacks ----
+
+    @property
+    def value_names(self) -> list[str]:
+        """The names of the values of an epoch of this run, which callbacks can monitor."""
+        names = ["loss", *(metric.name for metric in self.metrics)]
+        return [*names, "learning_rate", *(f"val_{name}" for name in names if self._validates)]
+
+    def has_foreign_callbacks(self) -> bool:
+        """Whether a callback of the run is the user's, which may add values to those of an epoch."""
+        return any(
+            isinstance(callback, LambdaCallback) or type(callback).__module__.partition(".")[0] != "ortrain"
+            for callback in self._active
+        )
+
+    def _methods(self, moment: str) -> list[Callable[..., None]]:
+        """Return the methods of callbacks that have something to do at a moment."""
+        found = [getattr(callback, moment) for callback in self._active]
+        default = getattr(Callback, moment)
+        return [method for method in found if getattr(method, "__func__", None) is not default]
+
+    def _call(self, moment: str, *arguments: Any) -> None:
+        for method in self._methods(moment):
+            method(*arguments)
+
+    def _named_callbacks(self) -> Iterator[tuple[str, Callback]]:
+        counts: dict[str, int] = {}
+        for callback in self._active:
+            name = type(callback).__name__
+            counts[name] = counts.get(name, 0) + 1
+            yield f"{name} {counts[name]}", callback
+
+    # ---- where the run is ----
+
+    def _begin_run(self, resume: StrPath | None) -> None:
+        self.resumed = resume is not None
+        if resume is not None:
+            self._open(resume)
+            if self._position is None:
+                raise ValueError(
+                    f"resume: expected a checkpoint that Trainer.save or ModelCheckpoint wrote, found {os.fspath(resume)}"
+                )
+            return
+        self.epoch = self.step = self._batch = 0
+        self._loss_sum, self._row_count = 0.0, 0
+        self.history = {}
+
+    def _continue(self, position: dict[str, Any]) -> int:
+        """Take over where a saved run was; return the number of the next batch."""
+        for name, now in self._data_settings.items():
+            before = position["data"].get(name)
+            if now != before:
+                raise ValueError(
+                    f"resume: expected {name} {before}, as when the checkpoint was saved, found {now}"
+                )
+        if position["seed"] != self.seed:
+            raise ValueError(
+                f"resume: expected seed {position['seed']}, as when the checkpoint was saved, found {self.seed}"
+            )
+        self.epoch, self.step = position["epoch"], position["step"]
+        self._loss_sum, self._row_count = position["loss_sum"], position["row_count"]
+        self.history = {name: list(values) for name, values in position["history"].items()}
+        self.learning_rate = position["learning_rate"]
+        for metric, state in zip(self.metrics, position["metrics"], strict=False):
+            metric.load_state(state)
+        saved = position["callbacks"]
+        for key, callback in self._named_callbacks():
+            if key in saved:
+                callback.load_state(saved[key])
+        self._batch = int(position["batch"])
+        return self._batch
+
+    def save(self, path: StrPath) -> None:
+        """Write a checkpoint from which ``fit(resume=...)`` continues: parameters, optimizer and where the run is.
+
+        Raises
+        ------
+        ValueError
+            When gradients of some batches wait for an optimizer step.
+        """
+        if self._micro:
+            raise ValueError(
+                f"save: expected no gradients that wait for an optimizer step, found those of {self._micro} batches"
+            )
+        position = {
+            "seed": self.seed,
+            "runs": self._runs,
+            "epoch": self.epoch,
+            "batch": self._batch,
+            "step": self.step,
+            "loss_sum": self._loss_sum,
+            "row_count": self._row_count,
+            "learning_rate": self._learning_rate,
+            "metrics": [metric.state() for metric in self.metrics],
+            "history": self.history,
+            "callbacks": {name: callback.state() for name, callback in self._named_callbacks()},
+            "data": self._data_settings,
+        }
+        save_run(self.state, Path(path), position, self.classes)

@@ -1,0 +1,12 @@
+// Pooling.
+#pragma once
+
+#include "geometry/sliding_window.h"
+#include "op/operator.h"
+
+namespace ortrain {
+
+// The windows over X; those that pooling cannot use are rejected.
+Window read_pool(const NodeContext& c, const Shape& x);
+
+}  // namespace ortrain

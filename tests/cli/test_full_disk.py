@@ -1,0 +1,203 @@
+"""A command that cannot write its file says why; the file that was there stays, and nothing else is left."""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from ortrain import FileError
+from ortrain._files.writing import replaced_file, write_file, write_files
+from recorded import Fixture
+
+CHECKPOINT = Fixture("resnet_bn").folder / "checkpoint_after"
+MODEL = Fixture("mlp_adamw").folder / "model.onnx"
+ARTIFACTS = Fixture("mlp_adamw").folder
+LIMIT = 1000  # bytes of a file, less than any of the results has
+
+
+def limited(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process that can write no file of more bytes, as on a full disk."""
+    return subprocess.run(
+        [sys.executable, "-m", "ortrain", *map(str, arguments)],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT)),
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def assert_refused(ran: subprocess.CompletedProcess[str], path) -> None:
+    lines = ran.stderr.splitlines()
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert str(path) in lines[0], ran.stderr
+    assert "File too large" in lines[0], ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (CHECKPOINT, "weights.npz"),
+        (CHECKPOINT, "weights.safetensors"),
+        (MODEL, "model.ort"),
+        (MODEL, "model.onnx"),
+    ],
+)
+def test_a_conversion_that_does_not_fit_changes_nothing(source, name, tmp_path):
+    if name.endswith("safetensors"):
+        pytest.importorskip("safetensors")
+    path = tmp_path / name
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    assert_refused(limited("convert", source, path), path)
+    assert path.read_bytes() == b"old"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_folder_of_tensors_is_replaced_as_a_whole(tmp_path, run):
+    """Files that would have fit keep their old content as well."""
+    pytest.importorskip("flatbuffers")
+    run("convert", CHECKPOINT, tmp_path / "old", "--folder")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
+    assert min(map(len, before.values())) < LIMIT < max(map(len, before.values()))
+    other = Fixture("resnet_bn").folder / "checkpoint"
+    assert_refused(limited("convert", other, tmp_path / "old", "--folder"), tmp_path / "old")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
+
+
+def test_artifacts_that_do_not_fit(tmp_path):
+    assert_refused(
+        limited("artifacts", MODEL, "--loss", "mse", "--out", tmp_path / "made"), tmp_path / "made"
+    )
+    assert os.listdir(tmp_path / "made") == []
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz", "csv"])
+def test_predictions_that_do_not_fit(ending, artifacts, train_npz, tmp_path, run):
+    out = tmp_path / f"out.{ending}"
+    run("predict", artifacts, "--data", train_npz, "--out", out)
+    before = out.read_bytes()
+    listed = sorted(os.listdir(tmp_path))
+    assert len(before) > LIMIT
+    assert_refused(limited("predict", artifacts, "--data", train_npz, "--out", out), out)
+    assert out.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == listed
+
+
+def test_a_trace_that_does_not_fit(artifacts, tmp_path):
+    trace = tmp_path / "trace.json"
+    assert_refused(limited("profile", artifacts, "--json", "--trace", trace), trace)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_new_file_has_the_mode_that_the_umask_allows(umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        write_file(tmp_path / "new", "file", "text")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_text("old")
+    (tmp_path / "link").symlink_to("folder/file")
+    (tmp_path / "dangling").symlink_to("folder/new")
+    write_file(tmp_path / "link", "file", "new")
+    write_file(tmp_path / "dangling", "file", "created")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "folder/file").read_text() == "new"
+    assert (tmp_path / "folder/new").read_text() == "created"
+    assert sorted(os.listdir(tmp_path / "folder")) == ["file", "new"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failure_at_the_last_moment_leaves_the_old_file(step, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("old")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(
+        FileError, match=r"cannot write the log '.*file': No space left on device; .* unchanged"
+    ) as error:
+        write_file(tmp_path / "file", "log", "new")
+    assert error.value.errno == 28
+    with pytest.raises(FileError, match="no file is left"):
+        write_file(tmp_path / "other", "log", "new")
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_an_array_that_does_not_fit_says_why(tmp_path):
+    """NumPy itself says how many elements were written, and not why."""
+    code = (
+        "import sys, numpy, ortrain._files.writing as w\n"
+        "with w.replaced_file(sys.argv[1], 'array') as file: numpy.save(file, numpy.zeros(10_000))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "a.npy")],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT)),
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert "a.npy': File too large; no file is left" in ran.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for path, found in (
+        (tmp_path / "pipe", "a special file"),
+        (tmp_path, "a folder"),
+        ("/dev/null", "a special file"),
+    ):
+        with pytest.raises(FileError, match=f"expected a file name, found {found}"):
+            write_file(path, "file", b"")
+    with pytest.raises(FileError, match="loop"):
+        write_file(tmp_path / "loop", "file", b"")
+    with pytest.raises(FileError, match="No such file or directory"):
+        write_file(tmp_path / "missing/file", "file", b"")
+    with pytest.raises(FileError, match="Not a directory"):
+        write_file("/dev/null/file", "file", b"")
+
+
+def test_what_a_killed_process_has_left_is_removed(tmp_path):
+    """By the next one that writes the same file; a file that is being written stays, and so do names that are alike."""
+    (tmp_path / "file.tmp-123-0").write_text("half")
+    (tmp_path / "file.tmp-1-0.txt").write_text("a user's")
+    with replaced_file(tmp_path / "file", "file") as slow:
+        slow.write(b"slow")
+        write_file(tmp_path / "file", "file", "fast")
+        assert len(os.listdir(tmp_path)) == 3
+    assert (tmp_path / "file").read_text() == "slow"
+    assert sorted(os.listdir(tmp_path)) == ["file", "file.tmp-1-0.txt"]
+
+
+def test_names_of_any_length_and_characters(tmp_path):
+    for name in ("n" * 255, "ä" * 127, os.fsdecode(b"\xff" * 255)):
+        write_file(tmp_path / name, "file", name.encode(errors="replace"))
+    assert len(os.listdir(tmp_path)) == 3
+
+
+def test_an_error_of_the_caller_changes_nothing(tmp_path):
+    write_file(tmp_path / "file", "file", "old")
+    with pytest.raises(ZeroDivisionError), replaced_file(tmp_path / "file", "file") as file:
+        file.write(b"new")
+        np.float64(1 / 0)
+    assert (tmp_path / "file").read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_several_files_are_replaced_together(tmp_path):
+    (tmp_path / "second").mkdir()
+    with pytest.raises(FileError):
+        write_files({tmp_path / "first": b"1", tmp_path / "second": b"2"}, "file")
+    assert os.listdir(tmp_path) == ["second"]

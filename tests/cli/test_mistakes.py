@@ -1,0 +1,107 @@
+"""What the command says to frequent mistakes, and which of them it puts right."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from conftest import network
+
+PIXELS = np.random.default_rng(4).integers(0, 256, (30, 1, 4, 4)).astype(np.uint8)
+LABELS = np.arange(30) % 3
+
+
+@pytest.fixture
+def folder(tmp_path, run, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(network(), "model.onnx")
+    run("artifacts", "model.onnx", "--loss", "cross_entropy")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("trian", "there is no command 'trian' (did you mean 'train'?)"),
+        ("evalute", "(did you mean 'evaluate'?)"),
+        ("Train", "(did you mean 'train'?)"),
+        ("xyz", "there is no command 'xyz'; commands are alias, artifacts, "),
+    ],
+)
+def test_a_mistyped_command_is_named(run, typed, message):
+    assert message in run(typed, "artifacts", status=2).err
+
+
+def test_a_parameter_to_freeze_that_is_not_there_is_named(run, folder):
+    found = run("artifacts", "model.onnx", "--loss", "cross_entropy", "--freeze", "W", status=1)
+    assert "no initializer named 'W' (did you mean 'w'?); it has 2: w, b" in found.err
+
+
+def test_a_model_is_not_a_folder_of_artifacts(run, folder):
+    np.savez("data.npz", x=PIXELS / np.float32(255), y=LABELS)
+    for command in ("train", "evaluate", "predict"):
+        found = run(command, "model.onnx", "--data", "data.npz", status=1)
+        assert "expected a folder of training artifacts, found the file model.onnx" in found.err
+        assert "ortrain artifacts model.onnx --loss LOSS" in found.err
+        assert "there is no folder artefacts" in run(command, "artefacts", "--data", "data.npz", status=1).err
+
+
+def test_bytes_of_images_have_the_scale_of_image_files(run, folder):
+    np.savez("bytes.npz", x=PIXELS, y=LABELS)
+    np.savez("numbers.npz", x=PIXELS / np.float32(255), y=LABELS)
+    from_bytes = run("evaluate", "artifacts", "--data", "bytes.npz", "--json")
+    assert "the bytes of image are divided by 255" in from_bytes.err
+    from_numbers = run("evaluate", "artifacts", "--data", "numbers.npz", "--json")
+    assert from_bytes.json == from_numbers.json
+    assert "bytes" not in from_numbers.err
+    np.save("new.npy", PIXELS)
+    np.savez("new.npz", x=PIXELS / np.float32(255))
+    assert (
+        run("predict", "artifacts", "--data", "new.npy").out
+        == run("predict", "artifacts", "--data", "new.npz").out
+    )
+    np.savez("flat.npz", x=PIXELS.reshape(30, 16), y=LABELS)
+    assert (
+        "the bytes of image are taken as they are, up to 2"
+        in run("train", "artifacts", "--data", "flat.npz").err
+    )
+
+
+def test_images_of_another_size_are_named(run, folder):
+    np.savez("data.npz", x=np.zeros((30, 5, 5, 1), np.float32), y=LABELS)
+    found = run("train", "artifacts", "--data", "data.npz", status=1)
+    assert "expected float32 [batch, 1, 4, 4], found the shape (30, 5, 5, 1)" in found.err
+
+
+def test_labels_out_of_range_and_missing_numbers_are_named_with_their_row(run, folder):
+    x = PIXELS / np.float32(255)
+    np.savez("range.npz", x=x, y=LABELS + 1)
+    found = run("train", "artifacts", "--data", "range.npz", status=1)
+    assert (
+        "numbers of classes from 0 to 2, found 3 in row 2 of the data, and 9 more rows have it" in found.err
+    )
+    x[17, 0, 2, 3] = np.nan
+    np.savez("nan.npz", x=x, y=LABELS)
+    found = run("train", "artifacts", "--data", "nan.npz", status=1)
+    assert "input 'image' has NaN in row 17 of the data (element [0, 2, 3])" in found.err
+    rows = ["a,b,y", "1,2,3", "4,,6"]
+    (folder / "hole.csv").write_text("\n".join(rows))
+    found = run("train", "artifacts", "--data", "hole.csv", status=1)
+    assert "column b: expected numbers, found '' in row 1 of the data" in found.err
+
+
+def test_one_hot_labels_and_columns_of_labels_are_accepted(run, folder):
+    x = PIXELS / np.float32(255)
+    for number, labels in enumerate((LABELS, LABELS[:, None], np.eye(3)[LABELS])):
+        np.savez(f"{number}.npz", x=x, y=labels)
+    results = [run("evaluate", "artifacts", "--data", f"{number}.npz", "--json").json for number in range(3)]
+    assert results[1:] == results[:1] * 2
+
+
+def test_a_learning_rate_that_is_too_high_is_named(run, folder):
+    onnx.save(network(), "model.onnx")
+    run("artifacts", "model.onnx", "--loss", "mse", "--optimizer", "sgd", "--out", "mse")
+    np.savez("data.npz", image=PIXELS / np.float32(255), target=np.eye(3, dtype=np.float32)[LABELS])
+    found = run("train", "mse", "--data", "data.npz", "--lr", "1e30", "--epochs", "20", status=1)
+    assert "the training diverges" in found.err
+    assert "lower learning rate than 1e+30" in found.err

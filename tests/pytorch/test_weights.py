@@ -1,0 +1,131 @@
+"""Trained weights go back into a network, and those of a network into a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import ortrain
+import ortrain.torch
+import pytest
+import torch
+from networks import Tied, UNet, mlp
+from ortrain import artifacts
+from ortrain.api import CheckpointState
+from torch import nn
+
+IMAGES = torch.randn(6, 3, 16, 16)
+TARGETS = torch.randn(6, 2, 16, 16)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A network and a trainer that trained a copy of it."""
+    torch.manual_seed(0)
+    network = UNet()
+    folder = tmp_path_factory.mktemp("artifacts")
+    trainer = ortrain.Trainer(network, "mse", args=IMAGES, artifact_directory=folder, learning_rate=1e-2)
+    trainer.fit((IMAGES, TARGETS), batch_size=3, epochs=2, verbose=False)
+    trainer.save(folder / "trained.ckpt")
+    return network, trainer
+
+
+@pytest.mark.parametrize("source", ["trainer", "state", "path", "arrays"])
+def test_a_network_computes_what_was_trained(trained, source, tmp_path):
+    network, trainer = copy.deepcopy(trained[0]), trained[1]
+    given = {
+        "trainer": trainer,
+        "state": trainer.state,
+        "path": trainer.folder / "trained.ckpt",
+        "arrays": {name: parameter.data for name, parameter in trainer.state.parameters},
+    }[source]
+    identities = [id(parameter) for parameter in network.parameters()]
+    assert ortrain.torch.load_into(network, given) == ([], [])
+    assert [id(parameter) for parameter in network.parameters()] == identities
+    with torch.no_grad():
+        assert np.allclose(trainer.predict(IMAGES), network.eval()(IMAGES).numpy(), atol=1e-5)
+
+
+def test_what_does_not_match_is_returned(trained):
+    class Other(UNet):
+        def __init__(self) -> None:
+            super().__init__()
+            del self.rise
+            self.more = nn.Linear(2, 2)
+
+    unmatched = ortrain.torch.load_into(Other(), trained[1])
+    assert unmatched.missing_keys == ["more.weight", "more.bias"]
+    assert unmatched.unexpected_keys == ["rise.weight", "rise.bias"]
+
+
+def test_other_shapes_are_rejected_and_nothing_is_changed(trained):
+    network = UNet()
+    network.head = nn.Conv2d(8, 5, 1)
+    before = copy.deepcopy(network.state_dict())
+    with pytest.raises(
+        ValueError, match=r"head.weight is \[2, 8, 1, 1\], expected \[5, 8, 1, 1\]; head.bias"
+    ):
+        ortrain.torch.load_into(network, trained[1])
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+
+
+def test_types_are_converted(trained):
+    network = UNet().bfloat16()
+    ortrain.torch.load_into(network, trained[1])
+    exact = dict(trained[1].state.parameters)["head.weight"].data
+    assert network.head.weight.dtype == torch.bfloat16
+    assert np.allclose(network.head.weight.detach().float().numpy(), exact, rtol=1e-2)
+
+
+def test_a_checkpoint_with_the_other_name_of_a_tied_weight():
+    network = Tied()
+    values = np.ones((50, 16), np.float32)
+    unmatched = ortrain.torch.load_into(network, {"head.weight": values})
+    assert "embedding.weight" not in unmatched.missing_keys
+    assert unmatched.unexpected_keys == []
+    assert np.array_equal(network.embedding.weight.detach().numpy(), values)
+    assert network.head.weight is network.embedding.weight
+
+
+@pytest.mark.parametrize("target", ["state", "file", "folder", "trainer"])
+def test_a_checkpoint_takes_the_weights_of_a_network(target, tmp_path):
+    network, other = mlp(), mlp()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.normal_()
+    trainer = ortrain.Trainer(network, "mse", args=torch.zeros(2, 8), artifact_directory=tmp_path)
+    x = np.ones((2, 8), np.float32)
+    before = trainer.predict(x)
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    given = {"state": state, "file": tmp_path / "checkpoint", "folder": tmp_path, "trainer": trainer}[target]
+    assert ortrain.torch.update_checkpoint(given, other) == ([], [])
+    if target in ("file", "folder"):
+        state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    elif target == "trainer":
+        state = trainer.state
+        with torch.no_grad():
+            assert np.allclose(trainer.predict(x), other(torch.ones(2, 8)).numpy(), atol=1e-5)
+        assert not np.allclose(trainer.predict(x), before)
+    for name, parameter in other.named_parameters():
+        assert np.array_equal(state.parameters[name].data, parameter.detach().numpy()), name
+
+
+def test_unmatched_names_of_a_checkpoint(tmp_path):
+    report = artifacts.generate_artifacts(
+        mlp(), args=torch.zeros(2, 8), loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path
+    )
+    other = mlp()
+    other[5] = nn.Identity()
+    other.add_module("7", nn.Linear(4, 4))
+    unmatched = ortrain.torch.update_checkpoint(report, other)
+    assert unmatched.missing_keys == ["5.weight", "5.bias"]
+    assert unmatched.unexpected_keys == ["7.weight", "7.bias"]
+
+
+def test_wrong_arguments_are_reported(tmp_path):
+    with pytest.raises(TypeError, match="checkpoint: expected a CheckpointState, a Trainer"):
+        ortrain.torch.load_into(mlp(), 3)
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint at"):
+        ortrain.torch.load_into(mlp(), tmp_path / "none")
+    with pytest.raises(TypeError, match=r"module: expected a torch.nn.Module, found str"):
+        ortrain.torch.load_into("model", tmp_path)
