@@ -390,10 +390,14 @@ def test_ten_thousand_calls_leave_nothing_behind(tmp_path: pathlib.Path) -> None
             session.module.get_gradient_norm()
 
     calls(200)
-    blocks, memory = sys.getallocatedblocks(), resident()
-    calls(10_000)
+    blocks, grown = sys.getallocatedblocks(), []
+    for _ in range(3):
+        memory = resident()
+        calls(4_000)
+        grown.append(resident() - memory)
     assert sys.getallocatedblocks() - blocks < 50
-    assert resident() - memory < 1 << 20  # one gradient a call that stays would be 184 MB
+    # A leak grows each time, one gradient a call by 74 MB. Pages that the rest of the process touches do not.
+    assert min(grown) < 1 << 18, grown
 
 
 def test_a_module_and_its_optimizer_need_no_reading_of_gradients(folder: pathlib.Path) -> None:
