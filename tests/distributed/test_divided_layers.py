@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import pickle
 import re
+import subprocess
 from dataclasses import asdict
 from typing import Any
 
@@ -238,7 +240,9 @@ def test_different_batches_are_refused(tmp_path: pathlib.Path) -> None:
 
 def test_a_rank_that_leaves_is_named(tmp_path: pathlib.Path) -> None:
     settings = Layers(lost=True, members=dict(HORIZONTAL))
-    mpiexec(2, PROGRAM, tmp_path, json.dumps(asdict(settings)), seconds=40)
+    # MPICH's launcher sometimes goes on waiting for a rank that ended by a signal. The report is what matters.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        mpiexec(2, PROGRAM, tmp_path, json.dumps(asdict(settings)), seconds=40)
     assert (
         (tmp_path / "report of 0")
         .read_text()

@@ -40,6 +40,7 @@ def attempt(case: Fixture, more: int) -> str:
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
+        os.dup2(write, 2)
         said: list[str] = []
         # A thread's stack has its addresses from the beginning. That of the process would have to grow, and where it
         # cannot, the system ends the process.
@@ -52,7 +53,7 @@ def attempt(case: Fixture, more: int) -> str:
     with os.fdopen(read) as file:
         text = file.read()
     status = os.waitpid(child, 0)[1]
-    return text if status == 0 else f"ended with status {status}"
+    return text if status == 0 else f"ended with status {status}: {text}"
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="limits addresses as Linux does")
@@ -68,6 +69,13 @@ def test_every_failure_for_lack_of_memory_says_so() -> None:
     ).stdout
     found = collections.Counter(line for line in done.split("\0") if line)
     assert found.pop("done") > 0
+    # glibc ends a process that has no memory for the variables of a thread. oneDNN has such variables in the threads of
+    # the pool, and no call that would use them early.
+    ended = [text for text in found if text.startswith("ended with status")]
+    for text in ended:
+        assert "cannot allocate memory for thread-local data" in text, text
+        del found[text]
+    assert len(ended) <= 3, ended
     assert found, "no attempt failed"
     for text in found:
         assert re.search(r"(?i)memory", text), text

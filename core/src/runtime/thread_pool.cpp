@@ -191,6 +191,7 @@ class Pool {
  private:
   struct alignas(kLine) Worker {
     Word state{kIdle};
+    std::atomic<bool> started{false};
     bool offered = false;  // in this region
     KeptMemory memory;     // of its part, whoever does it
     Interruptions interruptions;
@@ -259,6 +260,17 @@ Pool::~Pool() {
   }
 }
 
+// glibc ends the process if it finds no memory for the variables of a thread when they are first used. So a
+// new thread uses them at once, its own and those that exceptions have, and only after this much was free.
+constexpr size_t kFirstUse = 64 << 10;
+
+void use_exceptions() {
+  try {
+    throw 0;
+  } catch (int) {
+  }
+}
+
 void Pool::grow(int parts) {
   while (workers_.size() + 1 < static_cast<size_t>(parts)) {
     Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
@@ -275,10 +287,13 @@ void Pool::grow(int parts) {
                 "the program's function created no thread for part ", worker.part, " of ", parts,
                 ", expected a handle that is not null");
       } else {
+        ::operator delete(::operator new(kFirstUse));
         worker.thread = std::thread(begin, &worker);
+        while (!worker.started.load(std::memory_order_acquire)) std::this_thread::yield();
       }
     } catch (const std::system_error&) {
-      // No memory for a stack, or a limit: the caller does its parts. A region cannot pass errors on.
+      // A limit, or no memory for a stack: the caller does its parts. A region cannot pass errors on.
+    } catch (const std::bad_alloc&) {  // as above
     } catch (...) {
       workers_.pop_back();
       throw;
@@ -298,6 +313,8 @@ void Pool::wait_for_work(Worker& me) {
 
 void Pool::run(Worker& me, int part) {
   here.part = part;
+  use_exceptions();
+  me.started.store(true, std::memory_order_release);
   here.inside = true;
   here.pool = this;
   here.of_worker = &me.interruptions;

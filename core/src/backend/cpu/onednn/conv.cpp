@@ -5,7 +5,9 @@
 // (session/parameter_layouts.h); constant ones are converted once, when the Program is compiled. The gradient
 // of weights is stored like the weights.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <exception>
 #include <numeric>
 #include <optional>
 
@@ -512,9 +514,16 @@ Kernel weights_by_parts(KernelContext& c, const DnnlConvolution& conv, const For
                      {DNNL_ARG_DIFF_BIAS, bias_desc, first ? slots.db : biases, before * bias_bytes}}));
   }
   return [=, kernels = std::move(kernels), filters = conv.filters](const Frame& f) {
+    std::exception_ptr error;  // oneDNN may lack memory; an exception cannot leave a region
+    std::atomic<bool> failed{false};
     parallel_for(parts, kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t part = begin; part < end; ++part) kernels[static_cast<size_t>(part)](f);
+      try {
+        for (int64_t part = begin; part < end; ++part) kernels[static_cast<size_t>(part)](f);
+      } catch (...) {
+        if (!failed.exchange(true)) error = std::current_exception();
+      }
     });
+    if (error) std::rethrow_exception(error);
     const auto add = [&](float* to, const float* from, int64_t length, int64_t begin, int64_t end) {
       for (int64_t part = 1; part < parts; ++part, from += length)
         for (int64_t i = begin; i < end; ++i) to[i] += from[i];
