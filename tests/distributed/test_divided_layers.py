@@ -240,7 +240,7 @@ def test_different_batches_are_refused(tmp_path: pathlib.Path) -> None:
 
 def test_a_rank_that_leaves_is_named(tmp_path: pathlib.Path) -> None:
     settings = Layers(lost=True, members=dict(HORIZONTAL))
-    # MPICH's launcher sometimes goes on waiting for a rank that ended by a signal. The report is what matters.
+    # After a lost rank, MPICH's launcher sometimes waits for the others without end. The report is what matters.
     with contextlib.suppress(subprocess.TimeoutExpired):
         mpiexec(2, PROGRAM, tmp_path, json.dumps(asdict(settings)), seconds=40)
     assert (

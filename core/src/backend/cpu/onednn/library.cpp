@@ -2,7 +2,11 @@
 #include <dnnl.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
 
 #include "backend/cpu/onednn/dnnl.h"
 #include "backend/cpu/onednn/kernels.h"
@@ -10,6 +14,23 @@
 
 namespace ortrain {
 namespace {
+
+// Some virtual machines report that they have AMX, but hide the list of its tile palettes. oneDNN then
+// configures no tiles, and its first product of bfloat16 ends the process. There it must do without AMX,
+// unless the user has told it what to use. It takes the limit only before its first call.
+[[maybe_unused]] const bool amx_is_usable = [] {
+#if defined(__x86_64__) || defined(__i386__)
+  constexpr unsigned kFeatures = 7, kHasTiles = 1u << 24, kTiles = 0x1d;
+  unsigned most_palettes = 0, b = 0, c = 0, features = 0, unused = 0;
+  const bool has_tiles = __get_cpuid_count(kFeatures, 0, &unused, &b, &c, &features) && features & kHasTiles;
+  const bool listed = __get_cpuid_count(kTiles, 0, &most_palettes, &b, &c, &unused) && most_palettes > 0;
+  if (has_tiles && !listed && !std::getenv("ONEDNN_MAX_CPU_ISA") && !std::getenv("DNNL_MAX_CPU_ISA"))
+    dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_fp16);
+  return has_tiles && listed;
+#else
+  return false;
+#endif
+}();
 
 LayoutPtr bf16_row_major(const Shape& shape) { return dnnl_layout(dnnl_plain(shape, DnnlType::bf16)); }
 
