@@ -20,9 +20,11 @@ export CXX  # one name for the compiler in all builds, so that they share the ca
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# These goals need less than the tests do.
+ONLY_BUILD = demo install native small
 .PHONY: setup
 setup: ## Install what building and testing needs
-	@scripts/setup.sh $(VENV)
+	@scripts/setup.sh $(VENV) $(if $(filter-out $(ONLY_BUILD),$(MAKECMDGOALS)),test,build)
 
 .PHONY: install
 install: setup ## Build the package and install it into the virtual environment
@@ -75,7 +77,8 @@ test: check install ## Test every language that this machine can build, and ever
 	@$(name-skipped)
 	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
 	@echo "make test: the table of gradients, the fuzz targets, the kernels without oneDNN, and the optimized code of a release"
-every-language: test-cpp pytest-core pytest-others
+# In this order: the longest part, pytest-others, waits for the other languages.
+every-language: test-csharp test-objc test-swift pytest-others test-cpp pytest-core
 ifneq ($(filter every-language,$(MAKECMDGOALS)),)
 pytest-others: test-csharp test-objc test-swift  # it uses the libraries that these build
 endif

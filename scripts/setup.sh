@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Installs what building and testing need: missing Debian packages, and a virtual environment.
-# Usage: scripts/setup.sh [VENV]     (default .venv)
+# Usage: scripts/setup.sh [VENV [build]]     (default .venv; build: only what building and the demo need)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${1:-.venv}
+purpose=${2:-test}
 
 packages=(build-essential ccache libprotobuf-dev protobuf-compiler libflatbuffers-dev flatbuffers-compiler
-          libhwy-dev catch2 patchelf
-          mono-mcs mono-runtime nunit-console libnunit-framework2.6.3-cil
-          clang libgnustep-base-dev libobjc-12-dev)
+          libhwy-dev patchelf)
+testing=(catch2 mono-mcs mono-runtime nunit-console libnunit-framework2.6.3-cil
+         clang libgnustep-base-dev libobjc-12-dev)
 # For `make fuzz`, `make test-races` and `make check-clang`: Debian's default clang has no std::source_location. Systems without these packages do without.
 fuzzing=(clang-16 libclang-rt-16-dev libomp-16-dev)
 # Debian's Python comes without the venv module and without the headers for extensions.
@@ -17,6 +18,11 @@ command -v "$python" >/dev/null || packages+=(python3)
 "$python" -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
 "$python" -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("include"), "Python.h").stat()' 2>/dev/null ||
   packages+=(python3-dev)
+requirements=(requirements-build.txt)
+if [ "$purpose" = test ]; then
+  packages+=("${testing[@]}")
+  requirements+=(requirements-dev.txt)
+fi
 install_missing() {
   local missing=()
   for package in "$@"; do
@@ -30,7 +36,7 @@ install_missing() {
 if command -v dpkg-query >/dev/null; then
   install_missing "${packages[@]}"
   # Only now are there lists of packages on a new machine.
-  if apt-cache show "${fuzzing[@]}" >/dev/null 2>&1; then install_missing "${fuzzing[@]}"; fi
+  if [ "$purpose" = test ] && apt-cache show "${fuzzing[@]}" >/dev/null 2>&1; then install_missing "${fuzzing[@]}"; fi
 else
   echo "setup: this is not a Debian system; please install: ${packages[*]}" >&2
 fi
@@ -39,9 +45,11 @@ if [ ! -x "$venv/bin/python" ]; then
   echo "setup: creating the virtual environment $venv"
   "$python" -m venv "$venv"
 fi
-stamp=$venv/.requirements
-if ! cmp -s requirements-dev.txt "$stamp"; then
-  echo "setup: installing the Python packages of requirements-dev.txt"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check -r requirements-dev.txt
-  cp requirements-dev.txt "$stamp"
-fi
+for file in "${requirements[@]}"; do
+  stamp=$venv/.$file
+  if ! cmp -s "$file" "$stamp"; then
+    echo "setup: installing the Python packages of $file"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$file"
+    cp "$file" "$stamp"
+  fi
+done
