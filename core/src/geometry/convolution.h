@@ -34,26 +34,29 @@ struct Activation {
   Kind kind = Kind::kNone;
   float a = 0, b = 0;
 
+  // values[i] = activation(values[i])
   template <typename T>
-  T operator()(T v) const {
+  void apply(int64_t n, T* values) const {
     const T alpha = static_cast<T>(a), beta = static_cast<T>(b);
+    const auto each = [&](auto f) {
+      for (int64_t i = 0; i < n; ++i) values[i] = f(values[i]);
+    };
     switch (kind) {
       case Kind::kRelu:
-        return v < T(0) ? T(0) : v;
+        return each([](T v) { return v < T(0) ? T(0) : v; });
       case Kind::kLeakyRelu:
-        return v < T(0) ? alpha * v : v;
+        return each([=](T v) { return v < T(0) ? alpha * v : v; });
       case Kind::kClip:
-        return v < alpha ? alpha : v > beta ? beta : v;
+        return each([=](T v) { return v < alpha ? alpha : v > beta ? beta : v; });
       case Kind::kSigmoid:
-        return T(1) / (T(1) + std::exp(-v));
+        return each([](T v) { return T(1) / (T(1) + std::exp(-v)); });
       case Kind::kTanh:
-        return std::tanh(v);
+        return each([](T v) { return std::tanh(v); });
       case Kind::kHardSigmoid:
-        return std::min(T(1), std::max(T(0), alpha * v + beta));
+        return each([=](T v) { return std::min(T(1), std::max(T(0), alpha * v + beta)); });
       case Kind::kNone:
-        break;
+        return;
     }
-    return v;
   }
 };
 

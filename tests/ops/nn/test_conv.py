@@ -123,6 +123,22 @@ FLOAT_CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
         {"pads": (0, 1, 1, 0, 1, 1), "strides": (2, 2, 1)},
     ),
     "few-filters-3d": ((1, 2, 4, 5, 37), (3, 2, 2, 3, 5), {"pads": (1, 0, 2, 0, 2, 2), "strides": (1, 2, 1)}),
+    "depthwise-bands": ((2, 3, 150, 130), (3, 1, 3, 3), {"group": 3, "pads": (1, 1, 1, 1)}),
+    "depthwise-bands-strided": (
+        (1, 2, 151, 260),
+        (2, 1, 5, 3),
+        {"group": 2, "pads": (2, 0, 1, 3), "strides": (2, 2)},
+    ),
+    "depthwise-dilated": (
+        (2, 5, 23, 27),
+        (5, 1, 3, 5),
+        {"group": 5, "pads": (3, 4, 1, 5), "strides": (3, 2), "dilations": (2, 3)},
+    ),
+    "depthwise-1d": ((2, 6, 3000), (6, 1, 31), {"group": 6, "pads": (15, 9)}),
+    "depthwise-7x7": ((2, 20, 14, 14), (20, 1, 7, 7), {"group": 20, "pads": (3, 3, 3, 3)}),
+    "depthwise-unread": ((1, 4, 10, 11), (4, 1, 2, 1), {"group": 4, "strides": (4, 3)}),
+    "depthwise-pads": ((1, 4, 3, 2), (4, 1, 2, 2), {"group": 4, "pads": (5, 3, 4, 6), "strides": (1, 2)}),
+    "depthwise-3d": ((1, 4, 3, 5, 6), (4, 1, 2, 3, 3), {"group": 4, "pads": (1,) * 6}),
     "wide-1d": ((4, 20, 50), (24, 20, 5), {"pads": (2, 2), "dilations": (1,)}),
     "wide-3d": ((2, 16, 6, 7, 5), (16, 16, 3, 3, 3), {"pads": (1,) * 6}),
 }
@@ -170,6 +186,20 @@ def test_a_convolution_with_few_filters_does_not_hide_nan() -> None:
     found = run(Op("FusedConv", {"activation": "Relu"}, MICROSOFT), [x, w], (1,))[0]
     assert np.isnan(found).sum() == 6
     assert np.isnan(found[0, :, 2, 18:21]).all()
+
+
+@pytest.mark.parametrize("at", [(0, 0), (3, 8), (9, 4), (9, 8)], ids=str)
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_what_is_not_finite_spreads_no_further_in_depthwise_convolutions(at: Shape, value: float) -> None:
+    attributes = {"group": 2, "pads": (1, 1, 1, 1), "strides": (1, 2)}
+    x, w = uniform(2, 2, 10, 9, dtype=np.float32), np.abs(uniform(2, 1, 3, 3, dtype=np.float32))
+    x[(0, 1, *at)] = value
+    found = run(Op("Conv", attributes), [x, w])[0]
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(convolve(x, w, **attributes)))
+    dy = uniform(*found.shape, dtype=np.float32, seed=3)
+    double = run(conv_grad(attributes), [v.astype(np.float64) for v in (dy, x, w)])
+    for one, two in zip(run(conv_grad(attributes), [dy, x, w]), double, strict=True):
+        np.testing.assert_allclose(one, two, 1e-5, 1e-5)
 
 
 def test_a_convolution_of_constants_is_computed_beforehand() -> None:

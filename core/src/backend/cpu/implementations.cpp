@@ -33,10 +33,12 @@ const RegisterImplementations registered(Device::kCpu, {
   {"", "Conv", {
     {"direct", kAlways, direct_conv},
     ONEDNN(suits, reported<onednn_conv>)
+    {"depthwise", kAlways, depthwise_conv},
     {"portable", kAlways, portable_conv}}},
   {kMicrosoft, "FusedConv", {
     {"direct", kAlways, direct_conv},
     ONEDNN(suits, reported<onednn_fused_conv>)
+    {"depthwise", kAlways, depthwise_conv},
     {"portable", kAlways, portable_fused_conv}}},
   {kMicrosoft, "ConvGrad", {
     ONEDNN(suits, reported<onednn_conv_grad>)

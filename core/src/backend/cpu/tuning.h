@@ -93,6 +93,12 @@ inline constexpr int64_t kDirectLines = 1 << 17;
 // KiB of float, the second-level cache. Flat from 128 to 512; 1024 takes 1.04.
 inline constexpr int64_t kConvTile = 256;
 
+// Floats of the lines of a depthwise convolution that are laid out at a time, and at least how many lines of
+// its result follow from them. Derived: 64 KiB, of which a line takes less than 1; not yet measured.
+inline constexpr int64_t kDepthwiseElements = 1 << 14, kDepthwiseLines = 8;
+// The most floats of a worker. Derived: 4 MiB, a few second-level caches.
+inline constexpr int64_t kDepthwiseLargest = 1 << 20;
+
 // Attention.
 
 // Bytes of the scores of a block of queries, which are to stay in the second-level cache, and the least and

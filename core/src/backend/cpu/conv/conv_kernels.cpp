@@ -1,6 +1,7 @@
-// Kernels of convolution on portable_conv.h.
+// Kernels of convolution on the functions of this folder.
 #include "backend/cpu/conv/conv_kernels.h"
 
+#include "backend/cpu/conv/depthwise_conv.h"
 #include "backend/cpu/conv/direct_conv.h"
 #include "backend/cpu/conv/portable_conv.h"
 #include "runtime/threads.h"
@@ -35,8 +36,8 @@ Kernel portable_fused(KernelContext& c, const Convolution& conv, const Activatio
     const T* addend = f.at_or_null<const T>(z);
     T* values = f.at<T>(y);
     parallel_for(n, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        values[i] = activation(addend ? values[i] + addend[i] : values[i]);
+      for (int64_t i = begin; addend && i < end; ++i) values[i] += addend[i];
+      activation.apply(end - begin, values + begin);
     });
   };
 }
@@ -68,6 +69,24 @@ Kernel portable_backward_bias(KernelContext& c, const Convolution& conv) {
   const ConvSizes s = sizes_of(conv);
   const Slot dy = c.in(0), db = c.out(2);
   return [=](const Frame& f) { conv_backward_bias<T>(s, f.at<const T>(dy), f.at<T>(db)); };
+}
+
+// The gradients of depthwise convolutions in float; the caller asks whether `depthwise` suits them.
+Kernel depthwise_backward_data(KernelContext& c, const DepthwiseConvolution& depthwise) {
+  const Slot dy = c.in(0), w = c.in(2), dx = c.out(0);
+  const Slot work = c.scratch(static_cast<size_t>(depthwise.work_size()) * sizeof(float));
+  return [=](const Frame& f) {
+    depthwise.backward_data(f.at<const float>(dy), f.at<const float>(w), f.at<float>(dx), f.at<float>(work));
+  };
+}
+
+Kernel depthwise_backward_weights(KernelContext& c, const DepthwiseConvolution& depthwise) {
+  const Slot dy = c.in(0), x = c.in(1), dw = c.out(1);
+  const Slot work = c.scratch(static_cast<size_t>(depthwise.work_size()) * sizeof(float));
+  return [=](const Frame& f) {
+    depthwise.backward_weights(f.at<const float>(dy), f.at<const float>(x), f.at<float>(dw),
+                               f.at<float>(work));
+  };
 }
 
 // make(T{}) for the type of input 0.
@@ -112,6 +131,20 @@ std::optional<Kernel> direct_conv(KernelContext& c) {
   };
 }
 
+std::optional<Kernel> depthwise_conv(KernelContext& c) {
+  if (c.dtype(0) != DType::kFloat) return std::nullopt;
+  const DepthwiseConvolution depthwise(sizes_of(Convolution(c, 0, 1)));
+  if (!depthwise.suits()) return std::nullopt;
+  const Activation activation = read_activation(c.node());
+  const Slot x = c.in(0), w = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{},
+             addend = c.has_input(3) ? c.in(3) : Slot{}, y = c.out(0),
+             work = c.scratch(static_cast<size_t>(depthwise.work_size()) * sizeof(float));
+  return [=](const Frame& f) {
+    depthwise.forward(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
+                      f.at_or_null<const float>(addend), activation, f.at<float>(y), f.at<float>(work));
+  };
+}
+
 std::optional<Kernel> portable_conv_grad(KernelContext& c) {
   return portable_conv_grad(c, Convolution(c, 1, 2), {});
 }
@@ -119,6 +152,12 @@ std::optional<Kernel> portable_conv_grad(KernelContext& c) {
 Kernel portable_conv_grad(KernelContext& c, const Convolution& conv, ConvGradParts parts) {
   // An output may have a name but no reader, most often the gradient of the model's input.
   const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
+  if (c.dtype(0) == DType::kFloat) {
+    const DepthwiseConvolution depthwise(sizes_of(conv));
+    if (depthwise.suits() && !parts.data && wanted(0)) parts.data = depthwise_backward_data(c, depthwise);
+    if (depthwise.suits() && !parts.weights && wanted(1))
+      parts.weights = depthwise_backward_weights(c, depthwise);
+  }
   const bool known = visit_floating(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     if (!parts.data && wanted(0)) parts.data = portable_backward_data<T>(c, conv);

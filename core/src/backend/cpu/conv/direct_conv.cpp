@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "backend/cpu/conv/direct_conv.h"
+#include "backend/cpu/conv/padded_line.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
@@ -140,21 +141,8 @@ void DirectConvolution::write_lines(const float* x, int64_t line, int64_t first_
       const bool inside = id >= 0 && id < d.input && ih >= 0 && ih < h.input;
       const float* from = inside ? x + ((outer / d.kernel * d.input + id) * h.input + ih) * w.input : nullptr;
       const int64_t place = outer * h.kernel + (row + turn_of(line)) % h.kernel;
-      for (int64_t phase = 0; phase < phases_; ++phase) {
-        float* part = to + (phase * all + place) * length_;
-        // Element j is element j * phases_ + phase - before of the line.
-        const int64_t shift = phase - w.before;
-        const int64_t first =
-            inside ? std::min(shift < 0 ? (-shift + phases_ - 1) / phases_ : 0, length_) : length_;
-        const int64_t past =
-            std::clamp(w.input > shift ? (w.input - shift + phases_ - 1) / phases_ : 0, first, length_);
-        std::fill_n(part, first, 0.0f);
-        if (phases_ == 1)
-          std::copy_n(from + (first < past ? first + shift : 0), past - first, part + first);
-        else
-          for (int64_t j = first; j < past; ++j) part[j] = from[j * phases_ + shift];
-        std::fill(part + past, part + length_, 0.0f);
-      }
+      for (int64_t phase = 0; phase < phases_; ++phase)
+        write_padded_line(w, phase, from, length_, to + (phase * all + place) * length_);
     }
 }
 

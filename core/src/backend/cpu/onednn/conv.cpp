@@ -128,7 +128,7 @@ struct DnnlConvolution {
 // The first of `candidates` that gives an optimized primitive whose result has no padding, so that
 // elementwise operators can treat it as flat; failing that, an optimized one; failing that, any except
 // oneDNN's reference loops. For depthwise convolutions, primitives not specialized for them do sixteen times
-// the work and do not count as optimized.
+// the work and do not count as optimized; ours is faster (backend/cpu/conv/depthwise_conv.h).
 template <typename Make, typename Result>
 auto choose(const DnnlConvolution& conv, const Layouts& candidates, Make make, Result result)
     -> decltype(make(memory::desc(), memory::desc())) {
@@ -142,7 +142,8 @@ auto choose(const DnnlConvolution& conv, const Layouts& candidates, Make make, R
     if (fitting && is_fast(*pd)) {
       if (is_dense(result(*pd))) return pd;
       if (!padded) padded = pd;
-    } else if (!slow && !std::string_view(pd->impl_info_str()).starts_with("ref")) {
+    } else if (!slow && !(conv.depthwise && conv.x.size() <= 4) &&
+               !std::string_view(pd->impl_info_str()).starts_with("ref")) {
       slow = pd;
     }
   }

@@ -1,0 +1,73 @@
+// Depthwise convolution: one filter for each channel. Products have too few rows for the micro-kernels; here
+// neighbours in a line of the output fill the vectors.
+//
+// A band of the input is laid out with its padding, divided by the strides into phases. The lines of a phase
+// follow each other, so that an element of the window is the same shift for all outputs of the band, and the
+// band is computed as one long line. What lies between two lines of it is computed too, and dropped.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/cpu/conv/portable_conv.h"
+#include "geometry/convolution.h"
+
+namespace ortrain {
+
+class DepthwiseConvolution {
+ public:
+  explicit DepthwiseConvolution(const ConvSizes& sizes);
+
+  bool suits() const { return suits_; }
+  // Floats of memory for all workers.
+  int64_t work_size() const { return workers_ * (lines_size_ + sums_size_ + totals_size_); }
+
+  // Y = activation(X * W + bias + addend); bias and addend may be null.
+  void forward(const float* x, const float* w, const float* bias, const float* addend,
+               const Activation& activation, float* y, float* work) const;
+  // dX from dY and W.
+  void backward_data(const float* dy, const float* w, float* dx, float* work) const;
+  // dW from dY and X.
+  void backward_weights(const float* dy, const float* x, float* dw, float* work) const;
+
+ private:
+  // Elements of the window, and how far they are from an element of a line in the lines that it is computed
+  // from.
+  struct Taps {
+    std::vector<int64_t> taps, shifts;
+  };
+  // The memory of a worker.
+  struct Work {
+    float* lines;
+    float* sums;
+    double* totals;
+  };
+
+  Work work_of(float* work, int64_t worker) const;
+  // Calls f(work, item) for all items, divided among the workers.
+  template <typename F>
+  void share(int64_t items, float* work, F&& f) const;
+  // What the output lines from `first` on read of X.
+  void write_band(const float* x, int64_t first, float* lines) const;
+  // The lines of dY from `first` on, `count` of them, some of which may be outside dY; zeros behind each.
+  void write_gradient(const float* dy, int64_t first, int64_t count, float* lines) const;
+  // Writes the lines of one phase of dX from `first` on to their places.
+  void read_phase(const float* sums, int64_t phase, int64_t first, int64_t count, float* dx) const;
+  // The gradient of one weight, without what lies between lines.
+  float weight_gradient(const float* dy, const float* x, int64_t channel, int64_t tap) const;
+
+  ConvSizes sizes_;
+  WindowAxis h_, w_;
+  bool suits_;
+  int64_t workers_ = 1;
+  int64_t above_ = 0,
+          left_ = 0;    // how many elements of a phase a window reads before its last, along each axis
+  int64_t length_ = 0;  // of a line
+  int64_t rows_ = 0;    // lines of a band of results
+  bool whole_ = false;  // whether there is one band: then its padding is written once for all channels
+  int64_t lines_size_ = 0, sums_size_ = 0, totals_size_ = 0;  // floats of a worker
+  Taps window_;                                               // the whole window, in lines of X
+  std::vector<Taps> phases_;                                  // of dX, in lines of dY
+};
+
+}  // namespace ortrain
