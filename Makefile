@@ -20,7 +20,7 @@ export CXX  # one name for the compiler in all builds, so that they share the ca
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# These goals need less than the tests do.
+# These goals need only the packages for building and for the demo.
 ONLY_BUILD = demo install native small
 .PHONY: setup
 setup: ## Install what building and testing needs

@@ -93,10 +93,10 @@ inline constexpr int64_t kDirectLines = 1 << 17;
 // KiB of float, the second-level cache. Flat from 128 to 512; 1024 takes 1.04.
 inline constexpr int64_t kConvTile = 256;
 
-// Floats of the lines of a depthwise convolution that are laid out at a time, and at least how many lines of
-// its result follow from them. Derived: 64 KiB, of which a line takes less than 1; not yet measured.
+// Floats of a depthwise convolution's input that are copied at a time, and the least lines of output that
+// they give. Derived: 64 KiB, of which a line takes less than 1 KiB. Not measured yet.
 inline constexpr int64_t kDepthwiseElements = 1 << 14, kDepthwiseLines = 8;
-// The most floats of a worker. Derived: 4 MiB, a few second-level caches.
+// The most floats of a thread. Derived: 4 MiB, a few second-level caches.
 inline constexpr int64_t kDepthwiseLargest = 1 << 20;
 
 // Attention.

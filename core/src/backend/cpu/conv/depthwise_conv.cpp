@@ -103,9 +103,9 @@ HWY_EXPORT(FindDepthwise);
 
 DepthwiseFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindDepthwise)(); }
 
-constexpr int64_t kSlack = 64;  // floats of four of the largest vectors
+constexpr int64_t kSlack = 64;  // floats in four of the largest vectors
 
-constexpr int64_t kLongest = 1 << 20;  // of what is laid out along an axis; sizes then cannot overflow
+constexpr int64_t kLongest = 1 << 20;  // elements along an axis; then no size overflows
 
 int64_t rounded(int64_t floats) { return (floats + 15) / 16 * 16; }  // to cache lines
 
@@ -161,7 +161,7 @@ void DepthwiseConvolution::share(int64_t items, float* work, F&& f) const {
   parallel_for(workers_, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t worker = begin; worker < end; ++worker) {
       const Work own = work_of(work, worker);
-      std::fill_n(own.lines, lines_size_ + sums_size_, 0.0f);  // the padding, and what is behind the lines
+      std::fill_n(own.lines, lines_size_ + sums_size_, 0.0f);  // the padding, and the slack after the lines
       for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) f(own, i);
     }
   });
@@ -189,7 +189,7 @@ void DepthwiseConvolution::write_band(const float* x, int64_t first, float* line
 
 void DepthwiseConvolution::write_gradient(const float* dy, int64_t first, int64_t count, float* lines) const {
   const int64_t begin = std::max<int64_t>(first, 0), end = std::clamp(h_.output, begin, first + count);
-  if (!whole_) {  // other lines were here before
+  if (!whole_) {  // the previous band left its lines here
     std::fill_n(lines, (begin - first) * length_, 0.0f);
     std::fill(lines + (end - first) * length_, lines + count * length_, 0.0f);
   }
@@ -240,7 +240,7 @@ void DepthwiseConvolution::backward_data(const float* dy, const float* w, float*
   share(sizes_.batch * sizes_.filters * bands, work, [&](const Work& own, int64_t item) {
     const int64_t plane = item / bands, channel = plane % sizes_.filters, first = item % bands * rows_;
     const int64_t count = std::min(rows_, lines - first);
-    // A window that begins before the first element of a line reads the zeros behind the line above.
+    // A window that begins before the first element of a line reads the zeros after the previous line.
     write_gradient(dy + plane * sizes_.output_points(), first - above_, count + above_, own.lines + left_);
     for (size_t phase = 0; phase < phases_.size(); ++phase) {
       f.sums(count * length_, phases_[phase].taps, phases_[phase].shifts, w + channel * sizes_.column_rows(),
@@ -267,7 +267,7 @@ void DepthwiseConvolution::backward_weights(const float* dy, const float* x, flo
     }
     for (int64_t t = 0; t < taps; ++t) {
       const auto total = static_cast<float>(own.totals[t]);
-      // An infinity between two lines was multiplied by zero.
+      // The products include zeros of the padding of dY times X: NaN if X is infinite there.
       dw[channel * taps + t] = std::isfinite(total) ? total : weight_gradient(dy, x, channel, t);
     }
   });

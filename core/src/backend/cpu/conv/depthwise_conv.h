@@ -1,9 +1,10 @@
-// Depthwise convolution: one filter for each channel. Products have too few rows for the micro-kernels; here
-// neighbours in a line of the output fill the vectors.
+// Depthwise convolution in float: each channel has one filter. A product would have a single row, too few for
+// the micro-kernels of matrix products; here a vector holds neighboring outputs.
 //
-// A band of the input is laid out with its padding, divided by the strides into phases. The lines of a phase
-// follow each other, so that an element of the window is the same shift for all outputs of the band, and the
-// band is computed as one long line. What lies between two lines of it is computed too, and dropped.
+// The input of a band of output lines is copied with its padding and split into phases, one for each offset
+// within the strides. The lines of a phase are contiguous, so each window element is at a constant distance
+// from its output, and the band is computed as one long line. The padding between two lines gives outputs
+// that are dropped.
 #pragma once
 
 #include <cstdint>
@@ -47,13 +48,13 @@ class DepthwiseConvolution {
   // Calls f(work, item) for all items, divided among the workers.
   template <typename F>
   void share(int64_t items, float* work, F&& f) const;
-  // What the output lines from `first` on read of X.
+  // Copies the input of the output lines from `first` on.
   void write_band(const float* x, int64_t first, float* lines) const;
-  // The lines of dY from `first` on, `count` of them, some of which may be outside dY; zeros behind each.
+  // Copies `count` lines of dY from `first` on, with zeros after each; lines outside dY are zero.
   void write_gradient(const float* dy, int64_t first, int64_t count, float* lines) const;
   // Writes the lines of one phase of dX from `first` on to their places.
   void read_phase(const float* sums, int64_t phase, int64_t first, int64_t count, float* dx) const;
-  // The gradient of one weight, without what lies between lines.
+  // The gradient of one weight, without the padding between lines.
   float weight_gradient(const float* dy, const float* x, int64_t channel, int64_t tap) const;
 
   ConvSizes sizes_;

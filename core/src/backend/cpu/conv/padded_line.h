@@ -1,5 +1,5 @@
-// A line of the input of a convolution with its padding, divided by the stride: windows that follow each
-// other read neighbouring elements of a part.
+// Copies a line of a convolution's input with its padding, split by the stride: then the elements that
+// consecutive windows read are contiguous.
 #pragma once
 
 #include <algorithm>

@@ -15,9 +15,9 @@
 namespace ortrain {
 namespace {
 
-// Some virtual machines report that they have AMX, but hide the list of its tile palettes. oneDNN then
-// configures no tiles, and its first product of bfloat16 ends the process. There it must do without AMX,
-// unless the user has told it what to use. It takes the limit only before its first call.
+// Some virtual machines report AMX but hide the list of its tile palettes. oneDNN then leaves the tiles
+// unconfigured, and its first bfloat16 product ends the process. On these machines AMX is disabled, unless
+// the user has set the instruction set. oneDNN accepts the limit only before its first call.
 [[maybe_unused]] const bool amx_is_usable = [] {
 #if defined(__x86_64__) || defined(__i386__)
   constexpr unsigned kFeatures = 7, kHasTiles = 1u << 24, kTiles = 0x1d;
