@@ -207,7 +207,7 @@ static int tasks(void) {
   return count;
 }
 
-// The same, once it is so many: the system still lists a thread for a moment after it was joined.
+// Waits for that number of threads: the system still lists a thread for a moment after it was joined.
 static int tasks_of(int expected) {
   for (int i = 0; i < 1000 && tasks() != expected; ++i) usleep(10000);
   return tasks();
@@ -279,7 +279,7 @@ static int bound_to_first(void) {
   return count;
 }
 
-// The same, once it is so many: a thread binds itself when it begins, and is listed for a moment after it was
+// Waits for that number: a thread binds itself when it begins, and is listed for a moment after it was
 // joined.
 static int bound_to_first_of(int expected) {
   for (int i = 0; i < 1000 && bound_to_first() != expected; ++i) usleep(10000);

@@ -9,7 +9,7 @@
 namespace ortrain {
 
 std::optional<Kernel> direct_conv(KernelContext& c);     // Conv and FusedConv
-std::optional<Kernel> depthwise_conv(KernelContext& c);  // the same
+std::optional<Kernel> depthwise_conv(KernelContext& c);  // the same, in float
 std::optional<Kernel> portable_conv(KernelContext& c);
 std::optional<Kernel> portable_fused_conv(KernelContext& c);
 std::optional<Kernel> portable_conv_grad(KernelContext& c);

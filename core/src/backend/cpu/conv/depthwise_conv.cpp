@@ -15,7 +15,7 @@
 #define ORTRAIN_DEPTHWISE_CONV_TYPES
 namespace ortrain {
 
-// The first and the last read, and the first writes, up to four vectors after the n-th element.
+// `sums` and `products` read up to four vectors after the n-th element; `sums` also writes them.
 struct DepthwiseFunctions {
   // y[i] = start + sum over t of w[taps[t]] x[i + shifts[t]]
   void (*sums)(int64_t n, const std::vector<int64_t>& taps, const std::vector<int64_t>& shifts,
@@ -62,7 +62,7 @@ void Products(int64_t n, const std::vector<int64_t>& shifts, const float* dy, co
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), count = static_cast<int64_t>(shifts.size());
   for (int64_t t = 0; t < count; t += 3) {
-    // Of less than three, the last one is computed again.
+    // If fewer than three are left, the last one is computed again and the copies are ignored.
     const float* from[] = {x + shifts[t], x + shifts[HWY_MIN(t + 1, count - 1)],
                            x + shifts[HWY_MIN(t + 2, count - 1)]};
     auto a = hn::Zero(d), b = a, c = a, a2 = a, b2 = a, c2 = a;

@@ -18,15 +18,15 @@ namespace {
 // Some virtual machines report AMX but hide the list of its tile palettes. oneDNN then leaves the tiles
 // unconfigured, and its first bfloat16 product ends the process. On these machines AMX is disabled, unless
 // the user has set the instruction set. oneDNN accepts the limit only before its first call.
-[[maybe_unused]] const bool amx_is_usable = [] {
+[[maybe_unused]] const bool amx_disabled = [] {
 #if defined(__x86_64__) || defined(__i386__)
   constexpr unsigned kFeatures = 7, kHasTiles = 1u << 24, kTiles = 0x1d;
   unsigned most_palettes = 0, b = 0, c = 0, features = 0, unused = 0;
   const bool has_tiles = __get_cpuid_count(kFeatures, 0, &unused, &b, &c, &features) && features & kHasTiles;
   const bool listed = __get_cpuid_count(kTiles, 0, &most_palettes, &b, &c, &unused) && most_palettes > 0;
-  if (has_tiles && !listed && !std::getenv("ONEDNN_MAX_CPU_ISA") && !std::getenv("DNNL_MAX_CPU_ISA"))
-    dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_fp16);
-  return has_tiles && listed;
+  if (!has_tiles || listed || std::getenv("ONEDNN_MAX_CPU_ISA") || std::getenv("DNNL_MAX_CPU_ISA"))
+    return false;
+  return dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_fp16) == dnnl::status::success;
 #else
   return false;
 #endif
