@@ -501,6 +501,6 @@ def test_a_network_that_needs_arguments_says_so():
     ):
         ortrain.Trainer(mlp(), "mse")
     with pytest.raises(
-        TypeError, match=r"args: expected a network with them, such as a torch.nn.Module, not ModelProto"
+        TypeError, match=r"args: expected a network with them, of PyTorch, Keras or JAX, not ModelProto"
     ):
         artifacts.generate_artifacts(onnx.ModelProto(), args=torch.zeros(1))
