@@ -35,7 +35,7 @@ void AddProduct(int64_t m, int64_t n, int64_t k, const float* a, const float* b,
                 int64_t c_row) {
   const int64_t width = kPanel * LanesOf<float>();
   for (int64_t j = 0; j < n; j += width)
-    Panel<float>(m, HWY_MIN(width, n - j), k, a, k, 1, b + j, b_row, c + j, c_row, true, false, 1.0f);
+    Panel<float>(m, HWY_MIN(width, n - j), {k}, a, k, 1, b + j, b_row, c + j, c_row, true, false, 1.0f);
 }
 
 // y = max(y, 0)

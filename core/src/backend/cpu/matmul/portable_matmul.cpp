@@ -148,11 +148,11 @@ void Direct(const ProductPart<T>& p) {
     const bool add = p.add || begin > 0;
     const T *a = p.a.data + begin * p.a.column, *b = p.b.data + begin * p.b.row;
     for (int64_t j = 0; j < whole; j += width)
-      Panel<T>(p.m, HWY_MIN(width, whole - j), depth, a, p.a.row, p.a.column, b + j, p.b.row, p.c.data + j,
+      Panel<T>(p.m, HWY_MIN(width, whole - j), {depth}, a, p.a.row, p.a.column, b + j, p.b.row, p.c.data + j,
                p.c.row, add, false, p.alpha);
     if (packed > 0) {
       PackAlong(b + whole, p.b.row, depth, packed, rest);
-      Panel<T>(p.m, packed, depth, a, p.a.row, p.a.column, rest, stored, p.c.data + whole, p.c.row, add,
+      Panel<T>(p.m, packed, {depth}, a, p.a.row, p.a.column, rest, stored, p.c.data + whole, p.c.row, add,
                false, p.alpha);
     }
   }

@@ -17,6 +17,19 @@
 
 #include "backend/cpu/simd/simd_math-inl.h"
 
+#ifndef ORTRAIN_PRODUCT_TYPES
+#define ORTRAIN_PRODUCT_TYPES
+namespace ortrain {
+
+// Products that are added up: k of them, `count` times, with the operands of each time `a` and `b` elements
+// after those of the time before.
+struct Depth {
+  int64_t k, count = 1, a = 0, b = 0;
+};
+
+}  // namespace ortrain
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace ortrain {
 namespace HWY_NAMESPACE {
@@ -132,12 +145,11 @@ HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T sc
 }
 #undef ORTRAIN_TRANSPOSES_VECTORS
 
-// C [R, V vectors] = or += scale A B over k products, A's element (i, p) at a[i * a_row + p * a_column], rows
-// of B `b_row` apart. Only the first `columns` of C are written; they fill all vectors except possibly the
-// last.
+// C [R, V vectors] = or += scale A B, A's element (i, p) at a[i * a_row + p * a_column], rows of B `b_row`
+// apart. Only the first `columns` of C are written; they fill all vectors except possibly the last.
 template <int R, int V, typename T>
-HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, T* c,
-                     int64_t c_row, int64_t columns, bool add, T scale = 1) {
+HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
+                     int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale = 1) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
 #define ORTRAIN_SUMS(r) auto c##r##0 = hn::Zero(d), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0;
@@ -148,12 +160,14 @@ HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, con
   ORTRAIN_SUMS(4)
   ORTRAIN_SUMS(5)
 #undef ORTRAIN_SUMS
-  for (int64_t p = 0; p < k; ++p) {
-    const auto b0 = hn::LoadU(d, b);
-    auto b1 = b0, b2 = b0, b3 = b0;
-    if constexpr (V > 1) b1 = hn::LoadU(d, b + lanes);
-    if constexpr (V > 2) b2 = hn::LoadU(d, b + 2 * lanes);
-    if constexpr (V > 3) b3 = hn::LoadU(d, b + 3 * lanes);
+  const T *a_start = a, *b_start = b;
+  for (int64_t time = 0; time < depth.count; ++time, a = a_start += depth.a, b = b_start += depth.b)
+    for (int64_t p = 0; p < depth.k; ++p) {
+      const auto b0 = hn::LoadU(d, b);
+      auto b1 = b0, b2 = b0, b3 = b0;
+      if constexpr (V > 1) b1 = hn::LoadU(d, b + lanes);
+      if constexpr (V > 2) b2 = hn::LoadU(d, b + 2 * lanes);
+      if constexpr (V > 3) b3 = hn::LoadU(d, b + 3 * lanes);
 #define ORTRAIN_ROW(r)                                         \
   if constexpr (R > r) {                                       \
     const auto x = hn::Set(d, a[r * a_row]);                   \
@@ -162,16 +176,16 @@ HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, con
     if constexpr (V > 2) c##r##2 = hn::MulAdd(x, b2, c##r##2); \
     if constexpr (V > 3) c##r##3 = hn::MulAdd(x, b3, c##r##3); \
   }
-    ORTRAIN_ROW(0)
-    ORTRAIN_ROW(1)
-    ORTRAIN_ROW(2)
-    ORTRAIN_ROW(3)
-    ORTRAIN_ROW(4)
-    ORTRAIN_ROW(5)
+      ORTRAIN_ROW(0)
+      ORTRAIN_ROW(1)
+      ORTRAIN_ROW(2)
+      ORTRAIN_ROW(3)
+      ORTRAIN_ROW(4)
+      ORTRAIN_ROW(5)
 #undef ORTRAIN_ROW
-    a += a_column;
-    b += b_row;
-  }
+      a += a_column;
+      b += b_row;
+    }
 #define ORTRAIN_EACH_OF(r) ORTRAIN_SUM(r, 0) ORTRAIN_SUM(r, 1) ORTRAIN_SUM(r, 2) ORTRAIN_SUM(r, 3)
 #define ORTRAIN_EACH_SUM \
   ORTRAIN_EACH_OF(0)     \
@@ -201,13 +215,13 @@ HWY_INLINE void Tile(int64_t k, const T* a, int64_t a_row, int64_t a_column, con
 }
 
 template <int V, typename T>
-void Rows(int64_t m, int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row, T* c,
-          int64_t c_row, int64_t columns, bool add, T scale) {
+void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
+          int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale) {
   int64_t i = 0;
   const auto tile = [&](auto rows) HWY_ATTR {
     constexpr int R = decltype(rows)::value;
     for (; i + R <= m; i += R)
-      Tile<R, V>(k, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, columns, add, scale);
+      Tile<R, V>(depth, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, columns, add, scale);
   };
   tile(std::integral_constant<int, 6>());
   tile(std::integral_constant<int, 4>());
@@ -218,19 +232,19 @@ void Rows(int64_t m, int64_t k, const T* a, int64_t a_row, int64_t a_column, con
 // C [m, n] = or += scale A B where n is at most a panel, and rows of B have whole vectors. Columns of C from
 // n up to the next whole vector are also written if `spill` says that this memory exists.
 template <typename T>
-HWY_NOINLINE void Panel(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_column,
+HWY_NOINLINE void Panel(int64_t m, int64_t n, const Depth& depth, const T* a, int64_t a_row, int64_t a_column,
                         const T* b, int64_t b_row, T* c, int64_t c_row, bool add, bool spill, T scale) {
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
   for (int64_t j = 0; j < n;) {
     const int64_t left = (n - j + lanes - 1) / lanes, columns = spill ? width : n - j;
     if (kPanel >= 4 && left >= 4) {
-      Rows<4>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      Rows<4>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
       j += 4 * lanes;
     } else if (left >= 2) {
-      Rows<2>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      Rows<2>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
       j += 2 * lanes;
     } else {
-      Rows<1>(m, k, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      Rows<1>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
       j += lanes;
     }
   }
@@ -255,7 +269,7 @@ void Multiply(int64_t m, const T* a, int64_t a_row, int64_t a_column, const Pack
     for (int64_t j = b.n_begin / width * width; j < b.n_end; j += width) {
       // Only the vectors of this panel that n_end needs are computed.
       const int64_t stored = (HWY_MIN(width, b.n - j) + lanes - 1) / lanes * lanes;
-      Panel<T>(m, HWY_MIN(stored, b.n_end - j), depth, a + (begin - b.k_begin) * a_column, a_row, a_column,
+      Panel<T>(m, HWY_MIN(stored, b.n_end - j), {depth}, a + (begin - b.k_begin) * a_column, a_row, a_column,
                b.data + j * b.k + begin * stored, stored, c + j, c_row, add || begin > b.k_begin, spill,
                scale);
     }
