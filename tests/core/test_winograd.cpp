@@ -3,7 +3,7 @@
 #include <hwy/targets.h>
 #include <cmath>
 
-#include "backend/cpu/onednn/winograd.h"
+#include "backend/cpu/conv/winograd.h"
 #include "runtime/threads.h"
 #include "support.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 3;
 
-// [N, C / block, H, W, block] of [N, C, H, W].
+// [N, C / block, H, W, block] of [N, C, H, W]; with one block, channels are last.
 struct Blocked {
   int64_t channels, height, width, block;
   int64_t at(int64_t n, int64_t c, int64_t h, int64_t w) const {
@@ -40,9 +40,10 @@ struct Case {
     fill(dy, s.batch * s.filters * s.rows * s.columns);
   }
 
-  Blocked in() const { return {s.channels, s.height, s.width, s.block}; }
-  Blocked out() const { return {s.filters, s.rows, s.columns, s.block}; }
+  Blocked in() const { return {s.channels, s.height, s.width, s.x_block()}; }
+  Blocked out() const { return {s.filters, s.rows, s.columns, s.y_block()}; }
   int64_t weight(int64_t m, int64_t c, int64_t r, int64_t k) const {
+    if (!s.block) return (m * 9 + 3 * r + k) * s.channels + c;
     return ((m / s.block * (s.channels / s.block) + c / s.block) * 9 + 3 * r + k) * s.block * s.block +
            c % s.block * s.block + m % s.block;
   }
@@ -138,27 +139,29 @@ TEST_CASE("Winograd's convolution gives the sums of products") {
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     hwy::SetSupportedTargetsForTest(target);
     INFO(hwy::TargetName(target));
-    for (const int64_t block : {8, 16}) {
+    for (const int64_t block : {0, 8, 16}) {
       // What the layout requires of a target; the other sizes below count as too small to be worthwhile.
       const WinogradSizes large{4, 128, 128, 28, 28, 28, 28, 1, 1, block};
       if (!suits_winograd(large, 1)) continue;
       INFO("blocks of " << block);
-      const int64_t b = block;
-      check({1, b, b, 6, 6, 6, 6, 1, 1, b});
-      check({2, b, 3 * b, 5, 7, 5, 7, 1, 1, b});          // odd dimensions, a narrow last panel
-      check({1, 2 * b, b, 4, 9, 2, 7, 0, 0, b});          // no padding
-      check({1, b, 2 * b, 3, 4, 5, 6, 2, 2, b});          // as much as there can be
-      check({3, b, b, 5, 5, 4, 6, 0, 2, b});              // another on each side
-      check({1, b, b, 1, 1, 1, 1, 1, 1, b});              // one element
-      check({5, 5 * b, 5 * b, 12, 12, 12, 12, 1, 1, b});  // several chunks of tiles
+      const int64_t b = block ? block : 16;  // a multiple of all vectors
+      check({1, b, b, 6, 6, 6, 6, 1, 1, block});
+      check({2, b, 3 * b, 5, 7, 5, 7, 1, 1, block});          // odd dimensions, a narrow last panel
+      check({1, 2 * b, b, 4, 9, 2, 7, 0, 0, block});          // no padding
+      check({1, b, 2 * b, 3, 4, 5, 6, 2, 2, block});          // as much as there can be
+      check({3, b, b, 5, 5, 4, 6, 0, 2, block});              // another on each side
+      check({1, b, b, 1, 1, 1, 1, 1, 1, block});              // one element
+      check({5, 5 * b, 5 * b, 12, 12, 12, 12, 1, 1, block});  // several chunks of tiles
     }
     hwy::SetSupportedTargetsForTest(0);
   }
 }
 
 TEST_CASE("Winograd's convolution cuts large weights in slices") {
-  check({2, 208, 272, 4, 6, 4, 6, 1, 1, 16});      // one chunk of tiles
-  check({9, 192, 208, 10, 11, 10, 11, 1, 1, 16});  // several
+  for (const int64_t block : {0, 16}) {
+    check({2, 208, 272, 4, 6, 4, 6, 1, 1, block});      // one chunk of tiles
+    check({9, 192, 208, 10, 11, 10, 11, 1, 1, block});  // several
+  }
 }
 
 TEST_CASE("Winograd's convolution is taken where it is worth it") {

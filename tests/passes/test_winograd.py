@@ -16,11 +16,10 @@ from training import Array, Training, options_of
 OFF = {"ortrain.disable_pass.winograd": "1"}
 BF16 = {"ortrain.mixed_precision": "bf16"}
 
-# The algorithm works on blocks of channels, which only this build with its vectors of 8 or 16 floats has.
+# With oneDNN, the algorithm works on its blocks of 8 or 16 channels, which need vectors of as many floats.
 CPU = pathlib.Path("/proc/cpuinfo")
-USED = bool(list(pathlib.Path(ortrain.__file__).parent.rglob("libdnnl*"))) and (
-    CPU.exists() and "avx2" in CPU.read_text()
-)
+ONEDNN = bool(list(pathlib.Path(ortrain.__file__).parent.rglob("libdnnl*")))
+USED = not ONEDNN or (CPU.exists() and "avx2" in CPU.read_text())
 
 
 def network(extent: int, activation: str) -> tuple[onnx.ModelProto, list[str]]:

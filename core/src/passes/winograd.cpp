@@ -1,5 +1,5 @@
 // Allows convolutions with 3 x 3 windows to be computed by Winograd's minimal filtering if that pays off for
-// the input sizes of a Program (backend/cpu/onednn/winograd.h). This is a pass so that it can be switched
+// the input sizes of a Program (backend/cpu/conv/winograd.h). This is a pass so that it can be switched
 // off: the sums are rounded differently.
 #include "geometry/convolution.h"
 #include "op/operator.h"

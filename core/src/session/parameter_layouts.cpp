@@ -10,8 +10,6 @@ namespace ortrain {
 
 std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointState& state, const Model& train,
                                                              const Model* eval) {
-  const KernelLibrary* library = kernel_library();
-  if (!library) return {};
   std::unordered_set<std::string> row_major;             // read by others, which ignore layouts
   std::unordered_map<std::string, const Node*> readers;  // a convolution for each of its weights
   for (const Model* model : {&train, eval}) {
@@ -36,7 +34,7 @@ std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointSta
     if (!p.trainable || p.data.dtype() != DType::kFloat || reader == readers.end() ||
         row_major.contains(p.name) || row_major.contains(p.name + std::string(kBufferSuffix)))
       continue;
-    if (LayoutPtr layout = library->weights_order(*reader->second, p.data.shape()))
+    if (LayoutPtr layout = weights_order(*reader->second, p.data.shape()))
       layouts.emplace(p.name, std::move(layout));
   }
   return layouts;

@@ -4,6 +4,7 @@
 // This is the only source file that knows which libraries the build has.
 #include "op/implementation.h"
 
+#include "backend/cpu/channels_last.h"
 #include "backend/cpu/conv/conv_kernels.h"
 #include "backend/cpu/conv/conv_transpose_kernels.h"
 #include "backend/cpu/kernel_library.h"
@@ -15,8 +16,11 @@
 #if ORTRAIN_ONEDNN
 #include "backend/cpu/onednn/kernels.h"
 #define ONEDNN(...) {"onednn", __VA_ARGS__},
+// oneDNN has layouts of its own.
+#define CHANNELS_LAST(...)
 #else
 #define ONEDNN(...)
+#define CHANNELS_LAST(...) {"channels last", kAlways, __VA_ARGS__},
 #endif
 
 namespace ortrain {
@@ -33,48 +37,65 @@ const RegisterImplementations registered(Device::kCpu, {
   {"", "Conv", {
     {"direct", kAlways, direct_conv},
     ONEDNN(suits, reported<onednn_conv>)
+    CHANNELS_LAST(channels_last_depthwise)
     {"depthwise", kAlways, depthwise_conv},
+    CHANNELS_LAST(channels_last_conv)
     {"portable", kAlways, portable_conv}}},
   {kMicrosoft, "FusedConv", {
     {"direct", kAlways, direct_conv},
     ONEDNN(suits, reported<onednn_fused_conv>)
+    CHANNELS_LAST(channels_last_depthwise)
     {"depthwise", kAlways, depthwise_conv},
+    CHANNELS_LAST(channels_last_conv)
     {"portable", kAlways, portable_fused_conv}}},
   {kMicrosoft, "ConvGrad", {
     ONEDNN(suits, reported<onednn_conv_grad>)
+    CHANNELS_LAST(channels_last_depthwise_grad)
+    CHANNELS_LAST(channels_last_conv_grad)
     {"portable", kAlways, static_cast<std::optional<Kernel> (*)(KernelContext&)>(portable_conv_grad)}}},
   {"", "ConvTranspose", {
     ONEDNN(suits, reported<onednn_conv_transpose>)
+    CHANNELS_LAST(channels_last_conv_transpose)
     {"portable", kAlways, portable_conv_transpose}}},
   {kMicrosoft, "ConvTransposeGrad", {
     ONEDNN(suits, reported<onednn_conv_transpose_grad>)
+    CHANNELS_LAST(channels_last_conv_transpose_grad)
     {"portable", kAlways, static_cast<std::optional<Kernel> (*)(KernelContext&)>(portable_conv_transpose_grad)}}},
   {"", "MaxPool", {
     ONEDNN(suits, reported<onednn_max_pool>)
+    CHANNELS_LAST(channels_last_max_pool)
     {"portable", kAlways, portable_max_pool}}},
   // Follows the choice made for its MaxPool, even if inputs are constant.
   {"", "MaxPoolGrad", {
     ONEDNN(kAlways, reported<onednn_max_pool_grad>)
+    CHANNELS_LAST(channels_last_max_pool_grad)
     {"portable", kAlways, portable_max_pool_grad}}},
   {"", "AveragePool", {
     ONEDNN(suits, reported<onednn_average_pool>)
+    CHANNELS_LAST(channels_last_average_pool)
     {"portable", kAlways, portable_average_pool}}},
   {"", "AveragePoolGrad", {
     ONEDNN(suits, reported<onednn_average_pool_grad>)
+    CHANNELS_LAST(channels_last_average_pool_grad)
     {"portable", kAlways, portable_average_pool_grad}}},
   {"", "GlobalAveragePool", {
     ONEDNN(suits, reported<onednn_global_average_pool>)
+    CHANNELS_LAST(channels_last_global_average_pool)
     {"portable", kAlways, portable_global_average_pool}}},
   {"", "GlobalMaxPool", {
+    CHANNELS_LAST(channels_last_global_max_pool)
     {"portable", kAlways, portable_global_max_pool}}},
   {"", "BatchNormalization", {
     ONEDNN(suits, reported<onednn_batch_normalization>)
+    CHANNELS_LAST(channels_last_batch_normalization)
     {"portable", kAlways, portable_batch_normalization}}},
   {kMicrosoft, "BatchNormInternal", {
     ONEDNN(suits, reported<onednn_batch_normalization>)
+    CHANNELS_LAST(channels_last_batch_normalization)
     {"portable", kAlways, portable_batch_normalization}}},
   {kMicrosoft, "BatchNormalizationGrad", {
     ONEDNN(suits, reported<onednn_batch_normalization_grad>)
+    CHANNELS_LAST(channels_last_batch_normalization_grad)
     {"portable", kAlways, portable_batch_normalization_grad}}},
   {"", "MatMul", {
     ONEDNN(is_float, reported<onednn_matmul>)
@@ -98,6 +119,14 @@ const KernelLibrary* kernel_library() {
   return &kOnednn;
 #else
   return nullptr;
+#endif
+}
+
+LayoutPtr weights_order([[maybe_unused]] const Node& node, const Shape& w) {
+#if ORTRAIN_ONEDNN
+  return onednn_weights_order(node, w);
+#else
+  return channels_last(w);
 #endif
 }
 

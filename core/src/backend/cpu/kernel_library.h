@@ -21,14 +21,15 @@ struct KernelLibrary {
   // y = alpha a b + beta y on this thread (backend/cpu/matmul/product.h). Returns false if it cannot.
   bool (*product)(int64_t m, int64_t n, int64_t k, float alpha, MatrixView<const float> a,
                   MatrixView<const float> b, float beta, float* y, int64_t y_row);
-  // The order in which a node with weights (Traits::weights) of shape `w` needs them, in float; null:
-  // row-major. It is that of the forward pass and of the gradient for an X of common dimensions. For others
-  // the node may need another order, and converts the weights as it does row-major ones. An order that needs
-  // padding is never proposed.
-  LayoutPtr (*weights_order)(const Node& node, const Shape& w);
 };
 
 // The library of this build; null if it has none.
 const KernelLibrary* kernel_library();
+
+// The order in which a node with weights (Traits::weights) of shape `w` needs them, in float; null:
+// row-major. It is that of the forward pass and of the gradient for an X of common dimensions. For others the
+// node may need another order, and converts the weights as it does row-major ones. An order that needs
+// padding is never proposed.
+LayoutPtr weights_order(const Node& node, const Shape& w);
 
 }  // namespace ortrain

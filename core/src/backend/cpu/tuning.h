@@ -93,6 +93,19 @@ inline constexpr int64_t kDirectLines = 1 << 17;
 // KiB of float, the second-level cache. Flat from 128 to 512; 1024 takes 1.04.
 inline constexpr int64_t kConvTile = 256;
 
+// Convolutions on values with channels last.
+
+// Floats of the lines of a block. Derived: 512 KiB, half of a second-level cache. Not measured yet.
+inline constexpr int64_t kConvBlock = 1 << 17;
+// Results of a block. Derived: with 64 filters 256 KiB, which stay in the second-level cache until bias and
+// activation. Not measured yet.
+inline constexpr int64_t kConvResults = 1024;
+// The most floats of a block; lines of more are left to other kernels. Derived: 64 MiB.
+inline constexpr int64_t kConvLargest = 1 << 24;
+// Products that are added up at a time, and results. Derived: with 64 filters or channels, they take 40 and
+// 64 KiB of the caches. Not measured yet.
+inline constexpr int64_t kConvDepth = 160, kConvPoints = 256;
+
 // Floats of a depthwise convolution's input that are copied at a time, and the least lines of output that
 // they give. Derived: 64 KiB, of which a line takes less than 1 KiB. Not measured yet.
 inline constexpr int64_t kDepthwiseElements = 1 << 14, kDepthwiseLines = 8;

@@ -1,9 +1,14 @@
 // Kernels of convolution on the functions of this folder.
 #include "backend/cpu/conv/conv_kernels.h"
 
+#include "backend/cpu/channels_last.h"
+#include "backend/cpu/conv/channels_last_conv.h"
+#include "backend/cpu/conv/channels_last_depthwise.h"
 #include "backend/cpu/conv/depthwise_conv.h"
 #include "backend/cpu/conv/direct_conv.h"
 #include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/conv/winograd.h"
+#include "backend/cpu/strided_copy.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -89,6 +94,40 @@ Kernel depthwise_backward_weights(KernelContext& c, const DepthwiseConvolution& 
   };
 }
 
+// The sizes of a convolution by Winograd's algorithm with channels last, if the session allows it and it is
+// faster.
+std::optional<WinogradSizes> find_winograd(const KernelContext& c, const Convolution& conv) {
+  if (!c.node().int_or(kWinograd, 0) || conv.window.size() != 2 || conv.groups != 1) return std::nullopt;
+  for (const WindowAxis& a : conv.window)
+    if (a.kernel != 3 || a.stride != 1 || a.dilation != 1 || a.before < 0 || a.before > 2 || a.reach() < 0 ||
+        a.reach() > 2)
+      return std::nullopt;
+  const WindowAxis &h = conv.window[0], &w = conv.window[1];
+  const WinogradSizes s{conv.x[0], conv.x[1], conv.w[0], h.input,  w.input,
+                        h.output,  w.output,  h.before,  w.before, 0};
+  if (!suits_winograd(s, max_threads())) return std::nullopt;
+  return s;
+}
+
+Kernel winograd_kernel(KernelContext& c, const WinogradSizes& s, const Activation& activation) {
+  const int threads = max_threads();
+  const LayoutPtr layout = channels_last(c.out_shape(0));
+  const Slot x = c.in(0, channels_last(c.shape(0))), w = c.in(1, channels_last(c.shape(1))),
+             bias = c.has_input(2) ? c.in(2) : Slot{}, addend = c.has_input(3) ? c.in(3, layout) : Slot{},
+             y = addend.defined() ? c.out_inplace(0, {3}, layout) : c.out(0, layout),
+             work = c.scratch(winograd_scratch(s, threads));
+  const bool relu = activation.kind == Activation::Kind::kRelu;
+  return [=, n = c.out_size(0)](const Frame& f) {
+    if (addend.defined() && addend.index != y.index)
+      copy_bytes(f.at<std::byte>(y), f.at<const std::byte>(addend), static_cast<size_t>(n) * sizeof(float));
+    float* to = f.at<float>(y);
+    winograd_forward(s, threads, {f.at<void>(x)}, f.at<const float>(w), f.at_or_null<const float>(bias),
+                     addend.defined(), relu, {to}, f.at<void>(work));
+    if (relu || activation.kind == Activation::Kind::kNone) return;
+    parallel_for(n, 4, [&](int64_t begin, int64_t end) { activation.apply(end - begin, to + begin); });
+  };
+}
+
 // make(T{}) for the type of input 0.
 template <typename Make>
 Kernel typed(KernelContext& c, Make&& make) {
@@ -143,6 +182,113 @@ std::optional<Kernel> depthwise_conv(KernelContext& c) {
     depthwise.forward(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
                       f.at_or_null<const float>(addend), activation, f.at<float>(y), f.at<float>(work));
   };
+}
+
+Kernel channels_last_bias_gradient(KernelContext& c, Slot dy) {
+  const int64_t channels = c.shape(0)[1], points = c.size(0) / channels;
+  const Slot db = c.out(2);
+  return [=](const Frame& f) { sum_points(points, channels, f.at<const float>(dy), f.at<float>(db)); };
+}
+
+std::optional<Kernel> channels_last_depthwise(KernelContext& c) {
+  if (!suits_channels_last(c) || !stored_channels_last(c, 0) || c.out_size(0) == 0) return std::nullopt;
+  const ChannelsLastDepthwise conv(sizes_of(Convolution(c, 0, 1)));
+  if (!conv.suits()) return std::nullopt;
+  const Activation activation = read_activation(c.node());
+  const LayoutPtr layout = channels_last(c.out_shape(0));
+  const Slot x = c.in(0, channels_last(c.shape(0))), w = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{},
+             addend = c.has_input(3) ? c.in(3, layout) : Slot{}, y = c.out(0, layout),
+             work = c.scratch(static_cast<size_t>(conv.work_size()) * sizeof(float));
+  return [=](const Frame& f) {
+    conv.forward(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
+                 f.at_or_null<const float>(addend), activation, f.at<float>(y), f.at<float>(work));
+  };
+}
+
+std::optional<Kernel> channels_last_depthwise_grad(KernelContext& c) {
+  if (!suits_channels_last(c) || !(stored_channels_last(c, 0) || stored_channels_last(c, 1)) ||
+      c.size(0) == 0 || c.size(1) == 0)
+    return std::nullopt;
+  const ChannelsLastDepthwise conv(sizes_of(Convolution(c, 1, 2)));
+  if (!conv.suits()) return std::nullopt;
+  const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
+  const Slot dy = c.in(0, channels_last(c.shape(0)));
+  std::vector<Kernel> kernels;
+  if (wanted(0)) {
+    const Slot w = c.in(2), dx = c.out(0, channels_last(c.out_shape(0))),
+               work = c.scratch(static_cast<size_t>(conv.work_size()) * sizeof(float));
+    kernels.push_back([=](const Frame& f) {
+      conv.backward_data(f.at<const float>(dy), f.at<const float>(w), f.at<float>(dx), f.at<float>(work));
+    });
+  }
+  if (wanted(1)) {
+    const Slot x = c.in(1, channels_last(c.shape(1))), dw = c.out(1),
+               work = c.scratch(static_cast<size_t>(conv.weights_work_size()) * sizeof(float));
+    kernels.push_back([=](const Frame& f) {
+      conv.backward_weights(f.at<const float>(dy), f.at<const float>(x), f.at<float>(dw), f.at<float>(work));
+    });
+  }
+  if (wanted(2)) kernels.push_back(channels_last_bias_gradient(c, dy));
+  return chain(std::move(kernels));
+}
+
+std::optional<Kernel> channels_last_conv(KernelContext& c) {
+  if (!suits_channels_last(c) || c.out_size(0) == 0) return std::nullopt;
+  const Convolution described(c, 0, 1);
+  const Activation activation = read_activation(c.node());
+  if (const auto winograd = find_winograd(c, described)) return winograd_kernel(c, *winograd, activation);
+  const ChannelsLastConvolution conv(sizes_of(described));
+  if (!conv.suits()) return std::nullopt;
+  const Slot x = c.in(0, channels_last(c.shape(0))), w = c.in(1, channels_last(c.shape(1))),
+             bias = c.has_input(2) ? c.in(2) : Slot{},
+             addend = c.has_input(3) ? c.in(3, channels_last(c.shape(3))) : Slot{},
+             y = c.out(0, channels_last(c.out_shape(0))),
+             work = c.scratch(static_cast<size_t>(conv.forward_work()) * sizeof(float));
+  return [=](const Frame& f) {
+    conv.forward(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
+                 f.at_or_null<const float>(addend), activation, f.at<float>(y), f.at<float>(work));
+  };
+}
+
+std::optional<Kernel> channels_last_conv_grad(KernelContext& c) {
+  if (!suits_channels_last(c) || c.size(0) == 0 || c.size(1) == 0) return std::nullopt;
+  const Convolution described(c, 1, 2);
+  if (DepthwiseConvolution(sizes_of(described)).suits()) return std::nullopt;  // row-major
+  const auto winograd = find_winograd(c, described);
+  const ChannelsLastConvolution conv(sizes_of(described));
+  if (!winograd && !conv.suits()) return std::nullopt;
+  const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
+  const int threads = max_threads();
+  const Slot dy = c.in(0, channels_last(c.shape(0)));
+  std::vector<Kernel> kernels;
+  if (wanted(0)) {
+    const Slot w = c.in(2, channels_last(c.shape(2))), dx = c.out(0, channels_last(c.out_shape(0))),
+               work = c.scratch(winograd ? winograd_scratch(winograd->transposed(), threads)
+                                         : static_cast<size_t>(conv.backward_data_work()) * sizeof(float));
+    kernels.push_back([=](const Frame& f) {
+      if (winograd)
+        winograd_backward_data(*winograd, threads, {f.at<void>(dy)}, f.at<const float>(w), {f.at<void>(dx)},
+                               f.at<void>(work));
+      else
+        conv.backward_data(f.at<const float>(dy), f.at<const float>(w), nullptr, f.at<float>(dx),
+                           f.at<float>(work));
+    });
+  }
+  if (wanted(1)) {
+    const Slot x = c.in(1, channels_last(c.shape(1))), dw = c.out(1, channels_last(c.out_shape(1))),
+               work = c.scratch(winograd ? winograd_weights_scratch(*winograd, threads)
+                                         : static_cast<size_t>(conv.backward_weights_work()) * sizeof(float));
+    kernels.push_back([=](const Frame& f) {
+      if (winograd)
+        winograd_backward_weights(*winograd, threads, {f.at<void>(x)}, {f.at<void>(dy)}, f.at<float>(dw),
+                                  nullptr, f.at<void>(work));
+      else
+        conv.backward_weights(f.at<const float>(dy), f.at<const float>(x), f.at<float>(dw),
+                              f.at<float>(work));
+    });
+  }
+  if (wanted(2)) kernels.push_back(channels_last_bias_gradient(c, dy));
+  return chain(std::move(kernels));
 }
 
 std::optional<Kernel> portable_conv_grad(KernelContext& c) {

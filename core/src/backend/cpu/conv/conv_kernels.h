@@ -10,6 +10,13 @@ namespace ortrain {
 
 std::optional<Kernel> direct_conv(KernelContext& c);     // Conv and FusedConv
 std::optional<Kernel> depthwise_conv(KernelContext& c);  // the same, in float
+// In float, with channels last.
+std::optional<Kernel> channels_last_conv(KernelContext& c);  // Conv and FusedConv
+std::optional<Kernel> channels_last_conv_grad(KernelContext& c);
+std::optional<Kernel> channels_last_depthwise(KernelContext& c);  // Conv and FusedConv
+std::optional<Kernel> channels_last_depthwise_grad(KernelContext& c);
+// The gradient of the bias, output 2, from input 0 with channels last, which is in `dy`.
+Kernel channels_last_bias_gradient(KernelContext& c, Slot dy);
 std::optional<Kernel> portable_conv(KernelContext& c);
 std::optional<Kernel> portable_fused_conv(KernelContext& c);
 std::optional<Kernel> portable_conv_grad(KernelContext& c);

@@ -1,6 +1,8 @@
 // Kernels of transposed convolution: those of convolution with the roles exchanged.
 #include "backend/cpu/conv/conv_transpose_kernels.h"
 
+#include "backend/cpu/channels_last.h"
+#include "backend/cpu/conv/channels_last_conv.h"
 #include "backend/cpu/conv/conv_kernels.h"
 #include "backend/cpu/conv/portable_conv.h"
 #include "runtime/threads.h"
@@ -62,6 +64,46 @@ Kernel portable_backward_bias(KernelContext& c, const Transposed& t) {
 }
 
 }  // namespace
+
+std::optional<Kernel> channels_last_conv_transpose(KernelContext& c) {
+  if (!suits_channels_last(c) || c.size(0) == 0) return std::nullopt;
+  const ChannelsLastConvolution conv(sizes_of(Transposed(c, 0, 1)));
+  if (!conv.suits()) return std::nullopt;
+  const Slot x = c.in(0, channels_last(c.shape(0))), w = c.in(1, channels_last(c.shape(1))),
+             bias = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0, channels_last(c.out_shape(0))),
+             work = c.scratch(static_cast<size_t>(conv.backward_data_work()) * sizeof(float));
+  return [=](const Frame& f) {
+    conv.backward_data(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
+                       f.at<float>(y), f.at<float>(work));
+  };
+}
+
+std::optional<Kernel> channels_last_conv_transpose_grad(KernelContext& c) {
+  if (!suits_channels_last(c) || c.size(0) == 0 || c.size(1) == 0) return std::nullopt;
+  const ChannelsLastConvolution conv(sizes_of(Transposed(c, 1, 2)));
+  if (!conv.suits()) return std::nullopt;
+  // An output may have a name but no reader, most often the gradient of the model's input.
+  const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
+  const Slot dy = c.in(0, channels_last(c.shape(0)));
+  std::vector<Kernel> kernels;
+  if (wanted(0)) {
+    const Slot w = c.in(2, channels_last(c.shape(2))), dx = c.out(0, channels_last(c.out_shape(0))),
+               work = c.scratch(static_cast<size_t>(conv.forward_work()) * sizeof(float));
+    kernels.push_back([=](const Frame& f) {
+      conv.forward(f.at<const float>(dy), f.at<const float>(w), nullptr, nullptr, {}, f.at<float>(dx),
+                   f.at<float>(work));
+    });
+  }
+  if (wanted(1)) {
+    const Slot x = c.in(1, channels_last(c.shape(1))), dw = c.out(1, channels_last(c.out_shape(1))),
+               work = c.scratch(static_cast<size_t>(conv.backward_weights_work()) * sizeof(float));
+    kernels.push_back([=](const Frame& f) {
+      conv.backward_weights(f.at<const float>(x), f.at<const float>(dy), f.at<float>(dw), f.at<float>(work));
+    });
+  }
+  if (wanted(2)) kernels.push_back(channels_last_bias_gradient(c, dy));
+  return chain(std::move(kernels));
+}
 
 std::optional<Kernel> portable_conv_transpose(KernelContext& c) {
   const Transposed t(c, 0, 1);

@@ -10,6 +10,9 @@ namespace ortrain {
 
 std::optional<Kernel> portable_batch_normalization(KernelContext& c);
 std::optional<Kernel> portable_batch_normalization_grad(KernelContext& c);
+// In float, with channels last.
+std::optional<Kernel> channels_last_batch_normalization(KernelContext& c);
+std::optional<Kernel> channels_last_batch_normalization_grad(KernelContext& c);
 
 namespace batch_normalization {
 

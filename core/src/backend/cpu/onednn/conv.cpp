@@ -12,9 +12,9 @@
 #include <optional>
 
 #include "backend/cpu/conv/conv_kernels.h"
+#include "backend/cpu/conv/winograd.h"
 #include "backend/cpu/onednn/dnnl.h"
 #include "backend/cpu/onednn/kernels.h"
-#include "backend/cpu/onednn/winograd.h"
 #include "runtime/fork_lock.h"
 #include "runtime/threads.h"
 

@@ -76,7 +76,7 @@ bool product(int64_t m, int64_t n, int64_t k, float alpha, MatrixView<const floa
 }  // namespace
 
 const KernelLibrary kOnednn = {
-    "oneDNN", bf16_row_major, bf16_layout, bf16_products, product, onednn_weights_order,
+    "oneDNN", bf16_row_major, bf16_layout, bf16_products, product,
 };
 
 }  // namespace ortrain

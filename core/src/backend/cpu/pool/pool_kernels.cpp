@@ -1,6 +1,8 @@
 // Kernels of pooling on portable_pool.h.
 #include "backend/cpu/pool/pool_kernels.h"
 
+#include "backend/cpu/channels_last.h"
+#include "backend/cpu/pool/channels_last_pool.h"
 #include "backend/cpu/pool/portable_pool.h"
 #include "geometry/pooling.h"
 #include "op/floating_kernel.h"
@@ -30,7 +32,107 @@ Kernel global_kernel(KernelContext& c, GlobalPool<T> pool) {
   return [=](const Frame& f) { pool(planes, points, f.at<const T>(x), f.at<T>(y)); };
 }
 
+ChannelsLastPool channels_last_pool(const NodeContext& c, const Shape& x) {
+  ChannelsLastPool p{sizes_of(c, x, read_pool(c, x)), x[1]};
+  p.sizes.planes = x[0];
+  return p;
+}
+
+ChannelsLastPool channels_last_global(const Shape& x) {
+  Window window(x.size() - 2);
+  for (size_t i = 0; i < window.size(); ++i) window[i].input = x[2 + i];
+  return {{x[0], three_axes(window)}, x[1]};
+}
+
+// What MaxPool saves for MaxPoolGrad instead of indices: the number of the largest element of each window.
+class PoolTaps : public Layout {
+ public:
+  PoolTaps(ChannelsLastPool pool, Shape x, const Shape& y)
+      : pool_(std::move(pool)),
+        x_(std::move(x)),
+        bytes_(static_cast<size_t>(element_count(y)) * sizeof(float)) {}
+  size_t bytes() const override { return bytes_; }
+  bool equals(const Layout& other) const override { return this == &other; }
+  bool dense() const override { return false; }
+  Kernel to_plain(Slot, Slot) const override { reject(); }
+  Kernel from_plain(Slot, Slot) const override { reject(); }
+  const ChannelsLastPool& pool() const { return pool_; }
+  const Shape& x() const { return x_; }
+
+ private:
+  [[noreturn]] static void reject() {
+    fail(ErrorCode::kFail, "what MaxPool saves for its gradient can only be read by MaxPoolGrad");
+  }
+  ChannelsLastPool pool_;
+  Shape x_;
+  size_t bytes_;
+};
+
 }  // namespace
+
+std::optional<Kernel> channels_last_max_pool(KernelContext& c) {
+  const LayoutPtr layout = stored_channels_last(c, 0);
+  if (!layout || !suits_channels_last(c)) return std::nullopt;
+  const bool indices = c.has_output(1) && !c.used_only_by(1, "");
+  if (indices && !c.used_only_by(1, "MaxPoolGrad")) return std::nullopt;
+  const ChannelsLastPool pool = channels_last_pool(c, c.shape(0));
+  if (!pool.suits()) return std::nullopt;
+  const Slot x = c.in(0, layout), y = c.out(0, channels_last(c.out_shape(0)));
+  const Slot taps = indices ? c.out(1, std::make_shared<PoolTaps>(pool, c.shape(0), c.out_shape(0))) : Slot{};
+  return [=](const Frame& f) {
+    channels_last_max_pool(pool, f.at<const float>(x), f.at<float>(y), f.at_or_null<float>(taps));
+  };
+}
+
+// After a MaxPool that saved where the largest elements are.
+std::optional<Kernel> channels_last_max_pool_grad(KernelContext& c) {
+  const LayoutPtr stored = c.in_layout(1);
+  const auto* saved = dynamic_cast<const PoolTaps*>(stored.get());
+  if (!saved) return std::nullopt;
+  c.expect(saved->x() == c.out_shape(0), "its indices come from a MaxPool over ", to_string(saved->x()),
+           ", but its result has shape ", to_string(c.out_shape(0)));
+  const Slot dy = c.in(0, channels_last(c.shape(0))), taps = c.in(1, stored),
+             dx = c.out(0, channels_last(c.out_shape(0)));
+  return [=, pool = saved->pool()](const Frame& f) {
+    channels_last_max_pool_backward(pool, f.at<const float>(dy), f.at<const float>(taps), f.at<float>(dx));
+  };
+}
+
+std::optional<Kernel> channels_last_average_pool(KernelContext& c) {
+  const LayoutPtr layout = stored_channels_last(c, 0);
+  if (!layout || !suits_channels_last(c)) return std::nullopt;
+  const ChannelsLastPool pool = channels_last_pool(c, c.shape(0));
+  if (!pool.suits()) return std::nullopt;
+  const Slot x = c.in(0, layout), y = c.out(0, channels_last(c.out_shape(0)));
+  return [=](const Frame& f) { channels_last_average_pool(pool, f.at<const float>(x), f.at<float>(y)); };
+}
+
+std::optional<Kernel> channels_last_average_pool_grad(KernelContext& c) {
+  const LayoutPtr layout = stored_channels_last(c, 0);
+  if (!layout || !suits_channels_last(c)) return std::nullopt;
+  const ChannelsLastPool pool = channels_last_pool(c, c.out_shape(0));
+  if (!pool.suits()) return std::nullopt;
+  const Slot dy = c.in(0, layout), dx = c.out(0, channels_last(c.out_shape(0)));
+  return [=](const Frame& f) {
+    channels_last_average_pool_backward(pool, f.at<const float>(dy), f.at<float>(dx));
+  };
+}
+
+std::optional<Kernel> channels_last_global_average_pool(KernelContext& c) {
+  const LayoutPtr layout = stored_channels_last(c, 0);
+  if (!layout || !suits_channels_last(c)) return std::nullopt;
+  const ChannelsLastPool pool = channels_last_global(c.shape(0));
+  const Slot x = c.in(0, layout), y = c.out(0);
+  return [=](const Frame& f) { channels_last_global_average(pool, f.at<const float>(x), f.at<float>(y)); };
+}
+
+std::optional<Kernel> channels_last_global_max_pool(KernelContext& c) {
+  const LayoutPtr layout = stored_channels_last(c, 0);
+  if (!layout || !suits_channels_last(c)) return std::nullopt;
+  const ChannelsLastPool pool = channels_last_global(c.shape(0));
+  const Slot x = c.in(0, layout), y = c.out(0);
+  return [=](const Frame& f) { channels_last_global_max(pool, f.at<const float>(x), f.at<float>(y)); };
+}
 
 std::optional<Kernel> portable_max_pool(KernelContext& c) {
   const Window window = read_pool(c, c.shape(0));

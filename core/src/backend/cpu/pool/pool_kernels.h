@@ -7,6 +7,14 @@
 
 namespace ortrain {
 
+// In float, where values are stored with channels last.
+std::optional<Kernel> channels_last_max_pool(KernelContext& c);
+std::optional<Kernel> channels_last_max_pool_grad(KernelContext& c);
+std::optional<Kernel> channels_last_average_pool(KernelContext& c);
+std::optional<Kernel> channels_last_average_pool_grad(KernelContext& c);
+std::optional<Kernel> channels_last_global_average_pool(KernelContext& c);
+std::optional<Kernel> channels_last_global_max_pool(KernelContext& c);
+
 std::optional<Kernel> portable_max_pool(KernelContext& c);
 std::optional<Kernel> portable_max_pool_grad(KernelContext& c);
 std::optional<Kernel> portable_average_pool(KernelContext& c);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "backend/cpu/pool/window_span.h"
 #include "runtime/checked.h"
 #include "runtime/error.h"
 #include "runtime/threads.h"
@@ -11,28 +12,10 @@ namespace ortrain {
 
 namespace {
 
-// The kernel elements [first, last) of window `o` that are inside the input.
-struct Span {
-  int64_t start, first, last;
-};
-
-Span inside(const WindowAxis& a, int64_t o) {
-  const int64_t start = o * a.stride - a.before;
-  const int64_t first = start >= 0 ? 0 : (-start + a.dilation - 1) / a.dilation;
-  const int64_t room = a.input - start;
-  const int64_t last = room <= 0 ? 0 : std::min(a.kernel, (room + a.dilation - 1) / a.dilation);
-  return {start, std::min(first, a.kernel), std::max(last, std::min(first, a.kernel))};
-}
-
-// How many kernel elements of window `o` are inside the input or the padding that the node states.
-int64_t inside_padded(const WindowAxis& a, int64_t o) {
-  const int64_t room = a.input + a.after - (o * a.stride - a.before);
-  return room <= 0 ? 0 : std::min(a.kernel, (room + a.dilation - 1) / a.dilation);
-}
-
 // Calls element(offset) for the elements of a window that are inside the plane.
 template <typename F>
-void visit_window(const Window& w, const Span& d, const Span& h, const Span& v, F&& element) {
+void visit_window(const Window& w, const WindowSpan& d, const WindowSpan& h, const WindowSpan& v,
+                  F&& element) {
   for (int64_t i = d.first; i < d.last; ++i)
     for (int64_t j = h.first; j < h.last; ++j) {
       const int64_t line =
@@ -46,9 +29,9 @@ template <typename F>
 void visit_windows(const Window& w, F&& window) {
   int64_t number = 0;
   for (int64_t i = 0; i < w[0].output; ++i) {
-    const Span d = inside(w[0], i);
+    const WindowSpan d = inside(w[0], i);
     for (int64_t j = 0; j < w[1].output; ++j) {
-      const Span h = inside(w[1], j);
+      const WindowSpan h = inside(w[1], j);
       for (int64_t k = 0; k < w[2].output; ++k, ++number) window(number, i, j, k, d, h, inside(w[2], k));
     }
   }
@@ -63,14 +46,6 @@ int64_t window_points(const Window& w) {
 
 // What a plane costs.
 int64_t cost_of(const PoolSizes& s) { return capped_product({s.output_points(), window_points(s.window)}); }
-
-// The number by which the sum of a window is divided.
-int64_t divisor(const PoolSizes& s, int64_t i, int64_t j, int64_t k, const Span& d, const Span& h,
-                const Span& v) {
-  if (s.count_padding)
-    return inside_padded(s.window[0], i) * inside_padded(s.window[1], j) * inside_padded(s.window[2], k);
-  return (d.last - d.first) * (h.last - h.first) * (v.last - v.first);
-}
 
 int64_t to_column_major(const PoolSizes& s, int64_t offset) {
   // The axes prepended to make three have size 1 and change nothing.
@@ -89,8 +64,8 @@ void max_pool(const PoolSizes& s, const T* x, T* y, int64_t* indices) {
   parallel_for(s.planes, cost_of(s), [&](int64_t begin, int64_t end) {
     for (int64_t plane = begin; plane < end; ++plane) {
       const T* from = x + plane * in;
-      visit_windows(s.window, [&](int64_t number, int64_t, int64_t, int64_t, const Span& d, const Span& h,
-                                  const Span& v) {
+      visit_windows(s.window, [&](int64_t number, int64_t, int64_t, int64_t, const WindowSpan& d,
+                                  const WindowSpan& h, const WindowSpan& v) {
         T best = std::numeric_limits<T>::lowest();
         int64_t at = -1;
         visit_window(s.window, d, h, v, [&](int64_t offset) {
@@ -142,11 +117,11 @@ void average_pool(const PoolSizes& s, const T* x, T* y) {
   parallel_for(s.planes, cost_of(s), [&](int64_t begin, int64_t end) {
     for (int64_t plane = begin; plane < end; ++plane) {
       const T* from = x + plane * in;
-      visit_windows(s.window, [&](int64_t number, int64_t i, int64_t j, int64_t k, const Span& d,
-                                  const Span& h, const Span& v) {
+      visit_windows(s.window, [&](int64_t number, int64_t i, int64_t j, int64_t k, const WindowSpan& d,
+                                  const WindowSpan& h, const WindowSpan& v) {
         T sum = 0;
         visit_window(s.window, d, h, v, [&](int64_t offset) { sum += from[offset]; });
-        const int64_t count = divisor(s, i, j, k, d, h, v);
+        const int64_t count = window_divisor(s, i, j, k, d, h, v);
         y[plane * out + number] = count > 0 ? sum / static_cast<T>(count) : T(0);
       });
     }
@@ -160,9 +135,9 @@ void average_pool_backward(const PoolSizes& s, const T* dy, T* dx) {
     for (int64_t plane = begin; plane < end; ++plane) {
       T* to = dx + plane * in;
       std::fill(to, to + in, T(0));
-      visit_windows(s.window, [&](int64_t number, int64_t i, int64_t j, int64_t k, const Span& d,
-                                  const Span& h, const Span& v) {
-        const int64_t count = divisor(s, i, j, k, d, h, v);
+      visit_windows(s.window, [&](int64_t number, int64_t i, int64_t j, int64_t k, const WindowSpan& d,
+                                  const WindowSpan& h, const WindowSpan& v) {
+        const int64_t count = window_divisor(s, i, j, k, d, h, v);
         if (count <= 0) return;
         const T part = dy[plane * out + number] / static_cast<T>(count);
         visit_window(s.window, d, h, v, [&](int64_t offset) { to[offset] += part; });

@@ -1,14 +1,14 @@
 // Winograd's convolution: transforms of tiles, and the products between them
 // (backend/cpu/matmul/product_tiles-inl.h).
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/onednn/winograd.cpp"
+#define HWY_TARGET_INCLUDE "backend/cpu/conv/winograd.cpp"
 // The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
 
+#include "backend/cpu/conv/winograd.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
-#include "backend/cpu/onednn/winograd.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
 
@@ -129,38 +129,54 @@ HWY_INLINE void TransformWindow(const At& at, float* to, int64_t step) {
   row(3, a3, b3, c3);
 }
 
-void Weights(const WinogradSizes& s, const float* w, bool transposed, Range depth, Range columns,
-             const TilePanels& u) {
+// The transform needs vectors of columns of U. Where weights of neighboring rows are contiguous in memory
+// instead, squares of them are transposed first.
+void WeightsAcross(const WinogradSizes& s, const float* w, bool transposed, Range depth, Range columns,
+                   const TilePanels& u) {
   const F32 d;
-  const int64_t lanes = LanesOf<float>(), block = s.block, square = block * block;
-  if (!transposed) {
-    for (int64_t m = columns.begin; m < columns.end; m += lanes)
-      for (int64_t c = depth.begin; c < depth.end; ++c) {
-        const float* from =
-            w + (m / block * (s.channels / block) + c / block) * 9 * square + c % block * block + m % block;
-        int64_t width;
-        float* to = PanelOf(u, m - columns.begin, columns.size(), width) + (c - u.first) * width;
-        TransformWindow([&](int r, int k) HWY_ATTR { return hn::LoadU(d, from + (3 * r + k) * square); }, to,
-                        u.step);
-      }
-    return;
-  }
-  // s describes the transposed convolution: its channels are the filters of the weights.
+  const int64_t lanes = LanesOf<float>(), block = s.block ? s.block : lanes, square = block * block;
   HWY_ALIGN float across[9 * 16 * 16];
-  for (int64_t m = depth.begin; m < depth.end; m += block)
-    for (int64_t c = columns.begin; c < columns.end; c += block) {
-      const float* from = w + (m / block * (s.filters / block) + c / block) * 9 * square;
-      for (int64_t tap = 0; tap < 9; ++tap)
-        PackAcross(from + (8 - tap) * square, block, block, block, 1.0f, across + tap * square);
-      for (int64_t i = 0; i < block; ++i)
+  for (int64_t i = depth.begin; i < depth.end; i += block)
+    for (int64_t j = columns.begin; j < columns.end; j += block) {
+      for (int64_t tap = 0; tap < 9; ++tap) {
+        // In blocks, the rows of a transposed convolution are filters, whose windows are rotated.
+        const float* from = transposed
+                                ? w + ((i / block * (s.filters / block) + j / block) * 9 + 8 - tap) * square
+                                : w + (j * 9 + tap) * s.channels + i;
+        PackAcross(from, transposed ? block : 9 * s.channels, block, block, 1.0f, across + tap * square);
+      }
+      for (int64_t r = 0; r < block; ++r)
         for (int64_t l = 0; l < block; l += lanes) {
           int64_t width;
-          float* to = PanelOf(u, c + l - columns.begin, columns.size(), width) + (m + i - u.first) * width;
+          float* to = PanelOf(u, j + l - columns.begin, columns.size(), width) + (i + r - u.first) * width;
           TransformWindow(
-              [&](int r, int k)
-                  HWY_ATTR { return hn::LoadU(d, across + (3 * r + k) * square + i * block + l); },
+              [&](int a, int b)
+                  HWY_ATTR { return hn::LoadU(d, across + (3 * a + b) * square + r * block + l); },
               to, u.step);
         }
+    }
+}
+
+void Weights(const WinogradSizes& s, const float* w, bool transposed, Range depth, Range columns,
+             const TilePanels& u) {
+  const bool last = s.block == 0;
+  if (last != transposed) return WeightsAcross(s, w, transposed, depth, columns, u);
+  const F32 d;
+  const int64_t lanes = LanesOf<float>(), block = s.block, square = block * block;
+  for (int64_t j = columns.begin; j < columns.end; j += lanes)
+    for (int64_t i = depth.begin; i < depth.end; ++i) {
+      const float* from = last ? w + i * 9 * s.filters + j
+                               : w + (j / block * (s.channels / block) + i / block) * 9 * square +
+                                     i % block * block + j % block;
+      const int64_t step = last ? s.filters : square;
+      int64_t width;
+      float* to = PanelOf(u, j - columns.begin, columns.size(), width) + (i - u.first) * width;
+      TransformWindow(
+          [&](int r, int k) HWY_ATTR {
+            const int tap = 3 * r + k;
+            return hn::LoadU(d, from + (last ? 8 - tap : tap) * step);
+          },
+          to, u.step);
     }
 }
 
@@ -197,7 +213,7 @@ HWY_INLINE void TransformTile(const At& at, float* to, int64_t step) {
 template <typename T>
 void DataOf(const WinogradSizes& s, const T* x, Range tiles, const TileMatrices& v) {
   const F32 d;
-  const int64_t lanes = LanesOf<float>(), block = s.block;
+  const int64_t lanes = LanesOf<float>(), block = s.x_block();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TilePlace place(s, t);
     const int64_t h = place.row - s.top, l = place.column - s.left;
@@ -236,7 +252,7 @@ void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range
                bool add, bool relu, T* y) {
   const F32 d;
   using V = Vec<F32>;
-  const int64_t lanes = LanesOf<float>(), block = s.block;
+  const int64_t lanes = LanesOf<float>(), block = s.y_block();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TilePlace at(s, t);
     const bool two_rows = at.row + 1 < s.rows, two_columns = at.column + 1 < s.columns;
@@ -279,7 +295,7 @@ template <typename T>
 void OutputGradientsOf(const WinogradSizes& s, const T* dy, Range tiles, Range columns, const TilePanels& z) {
   const F32 d;
   using V = Vec<F32>;
-  const int64_t lanes = LanesOf<float>(), block = s.block;
+  const int64_t lanes = LanesOf<float>(), block = s.y_block();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TilePlace at(s, t);
     const bool two_rows = at.row + 1 < s.rows, two_columns = at.column + 1 < s.columns;
@@ -319,58 +335,84 @@ void WeightProducts(int64_t channels, int64_t tiles, Range columns, const TileMa
                     s.data + e * s.step, s.row, add, false);
 }
 
+// dW of one vector of filters: Gᵀ S G of channel c of S; tap t goes to `to + t * step`.
+HWY_INLINE void ContractWindow(const TileMatrices& s, int64_t parts, int64_t part, const float* from,
+                               bool add, float* to, int64_t step) {
+  const F32 d;
+  using V = Vec<F32>;
+  const auto half = hn::Set(d, 0.5f);
+  const auto element = [&](int e) HWY_ATTR {
+    auto sum = hn::LoadU(d, from + e * s.step);
+    for (int64_t p = 1; p < parts; ++p) sum = hn::Add(sum, hn::LoadU(d, from + p * part + e * s.step));
+    return sum;
+  };
+  // Gᵀ a, for the four a of a column or row.
+  const auto contract = [&](V a0, V a1, V a2, V a3, V& b0, V& b1, V& b2) HWY_ATTR {
+    const auto sum = hn::Mul(half, hn::Add(a1, a2));
+    b0 = hn::Add(a0, sum), b1 = hn::Mul(half, hn::Sub(a1, a2)), b2 = hn::Add(sum, a3);
+  };
+  const auto column = [&](int k, V& b0, V& b1, V& b2) HWY_ATTR {
+    contract(element(k), element(4 + k), element(8 + k), element(12 + k), b0, b1, b2);
+  };
+  V a0, a1, a2, b0, b1, b2, c0, c1, c2, e0, e1, e2;
+  column(0, a0, a1, a2);
+  column(1, b0, b1, b2);
+  column(2, c0, c1, c2);
+  column(3, e0, e1, e2);
+  const auto row = [&](int r, V a, V b, V g, V e) HWY_ATTR {
+    V w0, w1, w2;
+    contract(a, b, g, e, w0, w1, w2);
+    float* line = to + 3 * r * step;
+    if (add) {
+      w0 = hn::Add(w0, hn::LoadU(d, line));
+      w1 = hn::Add(w1, hn::LoadU(d, line + step));
+      w2 = hn::Add(w2, hn::LoadU(d, line + 2 * step));
+    }
+    hn::StoreU(w0, d, line);
+    hn::StoreU(w1, d, line + step);
+    hn::StoreU(w2, d, line + 2 * step);
+  };
+  row(0, a0, b0, c0, e0);
+  row(1, a1, b1, c1, e1);
+  row(2, a2, b2, c2, e2);
+}
+
 void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t parts, int64_t part,
                    Range channels, int64_t first, Range columns, bool add, float* dw) {
   const F32 d;
-  using V = Vec<F32>;
   const int64_t lanes = LanesOf<float>(), block = sizes.block, square = block * block;
-  const auto half = hn::Set(d, 0.5f);
+  const auto from = [&](int64_t m, int64_t c) { return s.data + (c - first) * s.row + (m - columns.begin); };
+  if (block) {
+    for (int64_t m = columns.begin; m < columns.end; m += lanes)
+      for (int64_t c = channels.begin; c < channels.end; ++c)
+        ContractWindow(s, parts, part, from(m, c), add,
+                       dw + (m / block * (sizes.channels / block) + c / block) * 9 * square +
+                           c % block * block + m % block,
+                       square);
+    return;
+  }
+  // Vectors are filters, but neighbors in memory are channels: squares are transposed.
+  HWY_ALIGN float taps[9 * 16 * 16], across[16 * 16];
   for (int64_t m = columns.begin; m < columns.end; m += lanes)
-    for (int64_t c = channels.begin; c < channels.end; ++c) {
-      const float* from = s.data + (c - first) * s.row + (m - columns.begin);
-      const auto element = [&](int e) HWY_ATTR {
-        auto sum = hn::LoadU(d, from + e * s.step);
-        for (int64_t p = 1; p < parts; ++p) sum = hn::Add(sum, hn::LoadU(d, from + p * part + e * s.step));
-        return sum;
-      };
-      // Gᵀ a, for the four a of a column or row.
-      const auto contract = [&](V a0, V a1, V a2, V a3, V& b0, V& b1, V& b2) HWY_ATTR {
-        const auto sum = hn::Mul(half, hn::Add(a1, a2));
-        b0 = hn::Add(a0, sum), b1 = hn::Mul(half, hn::Sub(a1, a2)), b2 = hn::Add(sum, a3);
-      };
-      const auto column = [&](int k, V& b0, V& b1, V& b2) HWY_ATTR {
-        contract(element(k), element(4 + k), element(8 + k), element(12 + k), b0, b1, b2);
-      };
-      V a0, a1, a2, b0, b1, b2, c0, c1, c2, e0, e1, e2;
-      column(0, a0, a1, a2);
-      column(1, b0, b1, b2);
-      column(2, c0, c1, c2);
-      column(3, e0, e1, e2);
-      float* to = dw + (m / block * (sizes.channels / block) + c / block) * 9 * square + c % block * block +
-                  m % block;
-      const auto row = [&](int r, V a, V b, V g, V e) HWY_ATTR {
-        V w0, w1, w2;
-        contract(a, b, g, e, w0, w1, w2);
-        float* line = to + 3 * r * square;
-        if (add) {
-          w0 = hn::Add(w0, hn::LoadU(d, line));
-          w1 = hn::Add(w1, hn::LoadU(d, line + square));
-          w2 = hn::Add(w2, hn::LoadU(d, line + 2 * square));
+    for (int64_t c = channels.begin; c < channels.end; c += lanes) {
+      for (int64_t i = 0; i < lanes; ++i)
+        ContractWindow(s, parts, part, from(m, c + i), false, taps + i * lanes, lanes * lanes);
+      for (int64_t tap = 0; tap < 9; ++tap) {
+        PackAcross(taps + tap * lanes * lanes, lanes, lanes, lanes, 1.0f, across);
+        for (int64_t i = 0; i < lanes; ++i) {
+          float* to = dw + ((m + i) * 9 + tap) * sizes.channels + c;
+          auto sum = hn::LoadU(d, across + i * lanes);
+          if (add) sum = hn::Add(sum, hn::LoadU(d, to));
+          hn::StoreU(sum, d, to);
         }
-        hn::StoreU(w0, d, line);
-        hn::StoreU(w1, d, line + square);
-        hn::StoreU(w2, d, line + 2 * square);
-      };
-      row(0, a0, b0, c0, e0);
-      row(1, a1, b1, c1, e1);
-      row(2, a2, b2, c2, e2);
+      }
     }
 }
 
 template <typename T>
 void BiasResultsOf(const WinogradSizes& s, const T* dy, Range filters, float* db) {
   const F32 d;
-  const int64_t lanes = LanesOf<float>(), block = s.block;
+  const int64_t lanes = LanesOf<float>(), block = s.y_block();
   for (int64_t m = filters.begin; m < filters.end; m += lanes) {
     auto total = hn::Zero(d);
     for (int64_t n = 0; n < s.batch; ++n) {
@@ -434,6 +476,9 @@ HWY_EXPORT(FindWinograd);
 WinogradFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindWinograd)(); }
 
 constexpr int64_t kPad = tuning::kWinogradPad;
+
+// Channels and filters are divided into multiples of this many.
+int64_t unit_of(const WinogradSizes& s) { return s.block ? s.block : functions().lanes; }
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -499,8 +544,8 @@ struct Plan {
     chunk = round_up(equal_part(some, std::clamp(fitting, tuning::kLeastChunk, tuning::kLargestChunk)), 6);
     slice = depth = s.channels;
     if (by_columns) {
-      slice = std::clamp(tuning::kOwnCacheBytes / 2 / (kTaps * columns * kWidth) / s.block * s.block, s.block,
-                         s.channels);
+      const int64_t unit = unit_of(s), most = tuning::kOwnCacheBytes / 2 / (kTaps * columns * kWidth);
+      slice = std::clamp(most / unit * unit, unit, s.channels);
       if (some <= chunk) depth = slice;  // otherwise every chunk would transform the weights again
     }
     v_step = (by_columns ? some : chunk) * row + kPad;
@@ -532,8 +577,8 @@ void convolve(const WinogradSizes& s, int threads, WinogradInput x, const float*
   if (!plan.by_columns) {
     const TilePanels u{scratch, plan.u_step(), s.channels, 0};
     const Range columns{0, s.filters};
-    share(s.channels / s.block, threads, [&](int64_t, Range part) {
-      f.weights(s, w, transposed, {part.begin * s.block, part.end * s.block}, columns, u);
+    share(s.channels / unit_of(s), threads, [&](int64_t, Range part) {
+      f.weights(s, w, transposed, {part.begin * unit_of(s), part.end * unit_of(s)}, columns, u);
     });
     share(plan.tiles, threads, [&](int64_t thread, Range part) {
       const TileMatrices v{own + thread * plan.own(), plan.v_step, plan.row};
@@ -567,8 +612,10 @@ void convolve(const WinogradSizes& s, int threads, WinogradInput x, const float*
 
 bool suits_winograd(const WinogradSizes& s, int threads) {
   const WinogradFunctions f = functions();
-  if (s.block < f.lanes || s.block % f.lanes != 0 || s.block > f.panel) return false;
-  if (s.channels % s.block != 0 || s.filters % s.block != 0) return false;
+  // Squares of weights are at most 16 x 16.
+  const int64_t unit = unit_of(s);
+  if (unit < f.lanes || unit % f.lanes != 0 || unit > std::min<int64_t>(f.panel, 16)) return false;
+  if (s.channels % unit != 0 || s.filters % unit != 0) return false;
   const int64_t tiles = tile_count(s);
   return std::min(s.channels, s.filters) >= tuning::kLeastChannels &&
          s.channels * s.filters >= tuning::kLeastPairs && tiles >= tuning::kLeastTiles * threads &&
@@ -616,8 +663,9 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, WinogradInpu
       });
     });
     const int64_t parts = std::min<int64_t>(plan.tiles, threads);
-    share(s.channels, threads, [&](int64_t, Range part) {
-      f.weight_results(s, first, parts, plan.gradient_own(), part, 0, columns, false, dw);
+    share(s.channels / unit_of(s), threads, [&](int64_t, Range part) {
+      f.weight_results(s, first, parts, plan.gradient_own(), {part.begin * unit_of(s), part.end * unit_of(s)},
+                       0, columns, false, dw);
     });
   } else {
     in_chunks({0, plan.tiles}, plan.some, [&](Range some) {
@@ -638,8 +686,8 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, WinogradInpu
     });
   }
   if (db)
-    share(s.filters / s.block, threads, [&](int64_t, Range part) {
-      f.bias_results(s, dy, {part.begin * s.block, part.end * s.block}, db);
+    share(s.filters / unit_of(s), threads, [&](int64_t, Range part) {
+      f.bias_results(s, dy, {part.begin * unit_of(s), part.end * unit_of(s)}, db);
     });
 }
 

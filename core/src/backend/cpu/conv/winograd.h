@@ -8,8 +8,9 @@
 // and summed over channels and tiles, each of the 16 elements is a matrix product. The gradient of X is the
 // convolution of dY with the flipped windows.
 //
-// X, Y and their gradients are stored as [N, C / block, H, W, block], weights and their gradient as [M /
-// block, C / block, 3, 3, block of C, block of M]: oneDNN's nChw16c and OIhw16i16o.
+// X, Y and their gradients are stored with channels last, [N, H, W, C], and weights and their gradient as [M,
+// 3, 3, C]; or in blocks, as [N, C / block, H, W, block] and [M / block, C / block, 3, 3, block of C, block
+// of M]: oneDNN's nChw16c and OIhw16i16o.
 //
 // oneDNN 3 has no Winograd algorithm for x86; with this one such convolutions take two thirds of oneDNN's
 // time. F(2 x 2, 3 x 3) is chosen because its transforms use only sums and halves, so its errors are those
@@ -28,7 +29,11 @@ namespace ortrain {
 struct WinogradSizes {
   int64_t batch = 0, channels = 0, filters = 0, height = 0, width = 0, rows = 0, columns = 0;
   int64_t top = 0, left = 0;  // padding in front, at most 2
-  int64_t block = 16;         // divides channels and filters
+  int64_t block = 0;          // divides channels and filters; 0: channels last
+
+  // Channels of a block of X, and of Y.
+  int64_t x_block() const { return block ? block : channels; }
+  int64_t y_block() const { return block ? block : filters; }
 
   // Those of the convolution that computes dX from dY.
   WinogradSizes transposed() const {

@@ -1,0 +1,501 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/conv/channels_last_conv.cpp"
+#include <hwy/foreach_target.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "backend/cpu/conv/channels_last_conv.h"
+#include "backend/cpu/conv/finish-inl.h"
+#include "backend/cpu/matmul/product_tiles-inl.h"
+#include "backend/cpu/simd/simd_math-inl.h"
+#include "backend/cpu/tuning.h"
+#include "runtime/checked.h"
+#include "runtime/threads.h"
+
+#ifndef ORTRAIN_CHANNELS_LAST_CONV_TYPES
+#define ORTRAIN_CHANNELS_LAST_CONV_TYPES
+namespace ortrain {
+
+struct ChannelsLastFunctions {
+  int64_t lanes, panel;  // floats of a vector and of a row of a packed panel
+  // C = or += A B, see Panel. n is at most a panel; whole vectors of B's rows are read.
+  void (*product)(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
+                  const float* b, int64_t b_row, float* c, int64_t c_row, bool add);
+  // Pack [k, n], at most a panel wide: from columns, or rows, that are `row` floats apart.
+  void (*pack_columns)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
+  void (*pack_rows)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
+  // See Finish.
+  void (*finish)(int64_t rows, int64_t n, int64_t pitch, const float* bias, const float* addend,
+                 const Activation& activation, float* y);
+};
+
+}  // namespace ortrain
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+void Product(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
+             const float* b, int64_t b_row, float* c, int64_t c_row, bool add) {
+  Panel<float>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f);
+}
+
+void PackColumns(const float* b, int64_t row, int64_t k, int64_t n, float* packed) {
+  PackAcross(b, row, k, n, 1.0f, packed);
+}
+
+ChannelsLastFunctions FindChannelsLast() {
+  return {LanesOf<float>(), kPanel * LanesOf<float>(), Product, PackColumns, PackAlong<float>, Finish};
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ortrain {
+namespace {
+
+HWY_EXPORT(FindChannelsLast);
+
+ChannelsLastFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindChannelsLast)(); }
+
+constexpr int64_t kLongest = 1 << 26;  // elements along an axis; then no size overflows
+constexpr int64_t kSlack = 64;         // floats of the largest vector, which products read after the lines
+
+int64_t divided(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t rounded(int64_t n, int64_t to) { return divided(n, to) * to; }
+
+// A convolution of single elements has one line of all points.
+ConvSizes flattened(ConvSizes s) {
+  for (const WindowAxis& a : s.window)
+    if (a.kernel != 1 || a.stride != 1 || a.before != 0 || a.output != a.input) return s;
+  const int64_t points = s.batch * s.output_points();
+  s.batch = 1;
+  for (WindowAxis& a : s.window) a.input = a.output = 1;
+  s.window[2].input = s.window[2].output = points;
+  return s;
+}
+
+bool is_possible(const ConvSizes& s) {
+  if (s.batch <= 0 || s.channels <= 0 || s.filters <= 0) return false;
+  return std::all_of(s.window.begin(), s.window.end(), [](const WindowAxis& a) {
+    return a.input > 0 && a.output > 0 && a.kernel > 0 && a.input <= kLongest && a.output <= kLongest &&
+           a.kernel <= kLongest && a.dilation <= kLongest && a.stride <= kLongest && a.before <= kLongest &&
+           capped_product({a.kernel, a.dilation}) <= kLongest;
+  });
+}
+
+// Into how many parts each of `tasks` is cut, `most` or fewer, so that all workers have as much to do.
+int64_t cuts(int64_t tasks, int64_t workers, int64_t most) {
+  if (tasks >= 4 * workers) return 1;
+  return std::clamp<int64_t>(workers / std::gcd(tasks, workers), 1, std::max<int64_t>(most, 1));
+}
+
+// A part of the sums of a result: elements of the window that are consecutive in the copied lines, for
+// `count` lines.
+struct Segment {
+  int64_t from, k, count, step;  // floats: its place in the copy, its length, the distance between its lines
+  int64_t row, rows;  // its rows of the packed weights, and the distance between those of two lines
+};
+
+// Calls f(segment) for all sums of the pass. Up to kConvDepth products are added up at once, so that the
+// weights stay in the first-level cache while all lines are multiplied with them.
+template <typename F>
+void each_segment(const ConvPass& p, F&& f) {
+  if (p.taps() == 0) return;
+  const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
+  const int64_t lines = std::ssize(h.taps), columns = std::ssize(w.taps);
+  const bool together = columns == 1 || w.copied_offset(1) == 1;
+  const int64_t runs = together ? 1 : columns, length = together ? columns * p.depth : p.depth;
+  const int64_t pitch = p.width * p.depth, tap_line = columns * p.depth;
+  const int64_t line_step = lines > 1 ? h.copied_offset(1) * pitch : 0;
+  const bool merged = lines * length <= tuning::kConvDepth;
+  const int64_t pieces = divided(length, tuning::kConvDepth);
+  for (size_t o = 0; o < d.taps.size(); ++o)
+    for (int64_t l = 0; l < (merged ? 1 : lines); ++l)
+      for (int64_t r = 0; r < runs; ++r)
+        for (int64_t piece = 0; piece < pieces; ++piece) {
+          const int64_t begin = length * piece / pieces, end = length * (piece + 1) / pieces;
+          const int64_t from = d.copied_offset(o) * p.height * pitch + l * line_step +
+                               w.copied_offset(static_cast<size_t>(r)) * p.depth + begin;
+          const int64_t row = (static_cast<int64_t>(o) * lines + l) * tap_line + r * p.depth + begin;
+          f(Segment{from, end - begin, merged ? lines : 1, line_step, row, tap_line});
+        }
+}
+
+}  // namespace
+
+ChannelsLastConvolution::ChannelsLastConvolution(const ConvSizes& sizes) : sizes_(flattened(sizes)) {
+  if (!is_possible(sizes_)) return;
+  const WindowAxis &d = sizes_.window[0], &h = sizes_.window[1], &w = sizes_.window[2];
+  const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
+  const auto [lanes, panel] = std::pair{functions().lanes, functions().panel};
+  const int64_t work = capped_product({sizes_.batch, sizes_.output_points(), sizes_.column_rows(), filters});
+  workers_ = std::clamp<int64_t>(work / tuning::kMultiplications / kGrain, 1, max_threads());
+  forward_.axes[0] = forward_axis(d), forward_.axes[1] = forward_axis(h), forward_.axes[2] = forward_axis(w);
+  weights_ = forward_;
+  plan(forward_, channels, filters, workers_);
+  plan(weights_, std::min(channels, panel), filters, 1);
+  const bool together = w.kernel > 1 && w.dilation == 1;
+  filters_across_ = filters % lanes == 0 && (together ? w.kernel : 1) * channels <= panel / 2;
+  const auto size = [&](const ConvPass& p) {
+    return sizes_.groups * p.taps() * p.depth * rounded(p.columns, lanes);
+  };
+  packed_forward_ = size(forward_);
+  int64_t largest =
+      std::max(forward_.units * forward_.unit_floats(), weights_.units * weights_.unit_floats());
+  for (int64_t i = 0; i < std::min(d.stride, d.input); ++i)
+    for (int64_t j = 0; j < std::min(h.stride, h.input); ++j)
+      for (int64_t k = 0; k < std::min(w.stride, w.input); ++k) {
+        // One for each offset: too many of them would take too long to plan.
+        if (backward_.size() >= 64) return;
+        ConvPass& pass = backward_.emplace_back();
+        pass.axes[0] = backward_axis(d, i), pass.axes[1] = backward_axis(h, j),
+        pass.axes[2] = backward_axis(w, k);
+        plan(pass, filters, channels, workers_);
+        pass.packed = packed_backward_;
+        packed_backward_ += size(pass);
+        largest = std::max(largest, pass.units * pass.unit_floats());
+      }
+  suits_ = largest <= tuning::kConvLargest;
+}
+
+void ChannelsLastConvolution::plan(ConvPass& p, int64_t depth, int64_t columns, int64_t parts) const {
+  const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
+  p.depth = depth, p.columns = columns;
+  p.line = w.count, p.rows = h.count;
+  if (p.taps() == 0) return;
+  const auto divide = [](const PassAxis& a, int64_t elements, int64_t least, int64_t most, int64_t multiple) {
+    const int64_t fitting = std::min((elements - a.copied(1)) / a.copied_step() + 1, most);
+    const int64_t size = std::clamp(fitting, std::min(least, a.count), a.count);
+    const int64_t blocks = std::min(rounded(divided(a.count, size), multiple), a.count);
+    return divided(a.count, blocks);
+  };
+  p.outer = d.copied(1);
+  // Rows of a tile of the product are results of one line.
+  constexpr int64_t kShortest = 24;
+  const int64_t images = sizes_.batch * d.count;
+  p.line = divide(w, tuning::kConvBlock / std::max<int64_t>(p.outer * h.copied(1) * depth, 1), kShortest,
+                  tuning::kConvResults, images * h.count == 1 ? parts : 1);
+  p.width = w.copied(p.line);
+  p.rows = divide(h, tuning::kConvBlock / std::max<int64_t>(p.outer * p.width * depth, 1), 1,
+                  tuning::kConvResults / p.line, 1);
+  p.height = h.copied(p.rows);
+  if (p.rows < h.count || p.line < w.count) return;
+  const int64_t fitting =
+      std::clamp<int64_t>(tuning::kConvBlock / std::max<int64_t>(p.unit_floats(), 1), 1, images);
+  p.units = divided(images, std::min(rounded(divided(images, fitting), parts), images));
+}
+
+int64_t ChannelsLastConvolution::blocks(const ConvPass& p) const {
+  return divided(sizes_.batch * p.axes[0].count, p.units) * divided(p.axes[1].count, p.rows) *
+         divided(p.axes[2].count, p.line);
+}
+
+ChannelsLastConvolution::Block ChannelsLastConvolution::block(const ConvPass& p, int64_t number) const {
+  const int64_t across = divided(p.axes[2].count, p.line), down = divided(p.axes[1].count, p.rows);
+  Block b;
+  b.column = number % across * p.line;
+  b.columns = std::min(p.line, p.axes[2].count - b.column);
+  b.row = number / across % down * p.rows;
+  b.rows = std::min(p.rows, p.axes[1].count - b.row);
+  b.unit = number / across / down * p.units;
+  b.units = std::min(p.units, sizes_.batch * p.axes[0].count - b.unit);
+  return b;
+}
+
+void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, const float* source,
+                                         int64_t channels, int64_t channel, int64_t depth,
+                                         float* lines) const {
+  const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
+  const auto place = [](const PassAxis& a, int64_t first, int64_t i) {
+    return a.sparse() ? (first + i) * a.step + a.offsets[0] : first * a.step + a.offsets[0] + i;
+  };
+  const int64_t width = w.copied(b.columns);
+  for (int64_t u = 0; u < b.units; ++u) {
+    const int64_t image = (b.unit + u) / d.count, result = (b.unit + u) % d.count;
+    for (int64_t o = 0; o < p.outer; ++o)
+      for (int64_t l = 0; l < h.copied(b.rows); ++l) {
+        const int64_t at_d = place(d, result, o), at_h = place(h, b.row, l);
+        float* to = lines + ((u * p.outer + o) * p.height + l) * p.width * depth;
+        if (at_d < 0 || at_d >= d.source || at_h < 0 || at_h >= h.source) {
+          std::fill_n(to, width * depth, 0.0f);
+          continue;
+        }
+        const float* from =
+            source + ((image * d.source + at_d) * h.source + at_h) * w.source * channels + channel;
+        if (w.sparse() || depth != channels) {
+          for (int64_t i = 0; i < width; ++i) {
+            const int64_t at = place(w, b.column, i);
+            if (at >= 0 && at < w.source)
+              std::copy_n(from + at * channels, depth, to + i * depth);
+            else
+              std::fill_n(to + i * depth, depth, 0.0f);
+          }
+        } else {
+          const int64_t start = place(w, b.column, 0);
+          const int64_t first = std::clamp<int64_t>(-start, 0, width),
+                        past = std::clamp(w.source - start, first, width);
+          std::fill_n(to, first * depth, 0.0f);
+          if (first < past)
+            std::copy_n(from + (start + first) * depth, (past - first) * depth, to + first * depth);
+          std::fill_n(to + past * depth, (width - past) * depth, 0.0f);
+        }
+      }
+  }
+}
+
+template <typename F>
+void ChannelsLastConvolution::each_line(const ConvPass& p, const Block& b, F&& f) const {
+  const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
+  for (int64_t u = 0; u < b.units; ++u) {
+    const int64_t image = (b.unit + u) / d.count, result = (b.unit + u) % d.count;
+    const int64_t plane = (image * d.target + d.first + result * d.every) * h.target + h.first;
+    for (int64_t r = 0; r < b.rows; ++r)
+      f((u * p.outer * p.height + r * h.copied_step()) * p.width * p.depth,
+        (plane + (b.row + r) * h.every) * w.target + w.first + b.column * w.every);
+  }
+}
+
+// finish(point, points, channel, channels) is called for results of a line when they are complete.
+template <typename Finish>
+void ChannelsLastConvolution::run(const ConvPass& p, const float* source, const float* packed, float* target,
+                                  float* work, Finish&& finish) const {
+  const ChannelsLastFunctions f = functions();
+  const PassAxis& w = p.axes[2];
+  const int64_t channels = p.depth * sizes_.groups, results = p.columns * sizes_.groups,
+                sums = p.taps() * p.depth;
+  const int64_t panels = divided(p.columns, f.panel), count = blocks(p) * sizes_.groups;
+  const int64_t parts = cuts(count, workers_, panels), items = count * parts;
+  const bool in_place =
+      std::all_of(p.axes, p.axes + 3,
+                  [](const PassAxis& a) {
+                    return a.sparse() && a.step == 1 && a.offsets[0] == 0 && a.source == a.count;
+                  }) &&
+      p.units == 1 && p.rows == 1;
+  const int64_t point = in_place ? channels : p.depth;
+  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
+    for (int64_t worker = first; worker < past; ++worker) {
+      float* lines = work + worker * lines_size(p);
+      int64_t copied = -1;
+      for (int64_t item = items * worker / workers_; item < items * (worker + 1) / workers_; ++item) {
+        const int64_t task = item / parts, part = item % parts, group = task % sizes_.groups;
+        const Block b = block(p, task / sizes_.groups);
+        if (!in_place && sums > 0 && task != copied)
+          copy_lines(p, b, source, channels, group * p.depth, p.depth, lines), copied = task;
+        const float* from = in_place ? source + b.column * channels + group * p.depth : lines;
+        const int64_t begin = panels * part / parts, end = panels * (part + 1) / parts;
+        for (int64_t panel = begin; panel < end; ++panel) {
+          const int64_t column = panel * f.panel, n = std::min(f.panel, p.columns - column);
+          const int64_t stored = rounded(n, f.lanes);
+          const float* weights = packed + p.packed + (group * rounded(p.columns, f.lanes) + column) * sums;
+          float* to = target + group * p.columns + column;
+          bool add = false;
+          each_segment(p, [&](const Segment& s) {
+            const Depth depth{s.k, s.count, s.step, s.rows * stored};
+            each_line(p, b, [&](int64_t at, int64_t result) {
+              f.product(b.columns, n, depth, from + at + s.from, w.copied_step() * point, 1,
+                        weights + s.row * stored, stored, to + result * results, w.every * results, add);
+            });
+            add = true;
+          });
+          each_line(p, b, [&](int64_t, int64_t result) {
+            finish(result, b.columns, group * p.columns + column, n);
+          });
+        }
+      }
+    }
+  });
+}
+
+int64_t ChannelsLastConvolution::lines_size(const ConvPass& p) const {
+  return rounded(p.units * p.unit_floats(), 16) + kSlack;
+}
+
+int64_t ChannelsLastConvolution::weights_size() const {
+  const int64_t filters = sizes_.filters / sizes_.groups;
+  return lines_size(weights_) + (filters_across_ ? rounded(filters * sizes_.column_rows(), 16) : 0);
+}
+
+int64_t ChannelsLastConvolution::forward_work() const {
+  return rounded(packed_forward_, 16) + workers_ * lines_size(forward_);
+}
+
+int64_t ChannelsLastConvolution::backward_data_work() const {
+  int64_t lines = 0;
+  for (const ConvPass& p : backward_) lines = std::max(lines, lines_size(p));
+  return rounded(packed_backward_, 16) + workers_ * lines;
+}
+
+int64_t ChannelsLastConvolution::backward_weights_work() const { return workers_ * weights_size(); }
+
+void ChannelsLastConvolution::forward(const float* x, const float* w, const float* bias, const float* addend,
+                                      const Activation& activation, float* y, float* work) const {
+  const ChannelsLastFunctions f = functions();
+  const int64_t sums = sizes_.column_rows(), filters = forward_.columns, results = sizes_.filters;
+  const int64_t panels = divided(filters, f.panel), stored = rounded(filters, f.lanes);
+  parallel_for(sizes_.groups * panels, f.panel * sums / 4, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t group = i / panels, column = i % panels * f.panel;
+      f.pack_columns(w + (group * filters + column) * sums, sums, sums, std::min(f.panel, filters - column),
+                     work + (group * stored + column) * sums);
+    }
+  });
+  const bool plain = !bias && !addend && activation.kind == Activation::Kind::kNone;
+  run(forward_, x, work, y, work + rounded(packed_forward_, 16),
+      [&](int64_t point, int64_t points, int64_t channel, int64_t n) {
+        const int64_t at = point * results + channel;
+        if (!plain)
+          f.finish(points, n, results, bias ? bias + channel : nullptr, addend ? addend + at : nullptr,
+                   activation, y + at);
+      });
+}
+
+void ChannelsLastConvolution::backward_data(const float* dy, const float* w, const float* bias, float* dx,
+                                            float* work) const {
+  const ChannelsLastFunctions f = functions();
+  const WindowAxis &kd = sizes_.window[0], &kh = sizes_.window[1], &kw = sizes_.window[2];
+  const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
+  const int64_t panels = divided(channels, f.panel), stored = rounded(channels, f.lanes);
+  const int64_t row = kd.kernel * kh.kernel * kw.kernel * channels;
+  for (const ConvPass& p : backward_) {
+    const auto &d = p.axes[0].taps, &h = p.axes[1].taps, &v = p.axes[2].taps;
+    parallel_for(sizes_.groups * panels, f.panel * p.taps() * filters / 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t group = i / panels, column = i % panels * f.panel,
+                      n = std::min(f.panel, channels - column);
+        float* to = work + p.packed + (group * stored + column) * p.taps() * filters;
+        for (const int64_t a : d)
+          for (const int64_t b : h)
+            for (const int64_t c : v) {
+              const int64_t tap = (a * kh.kernel + b) * kw.kernel + c;
+              f.pack_rows(w + group * filters * row + tap * channels + column, row, filters, n, to);
+              to += filters * rounded(n, f.lanes);
+            }
+      }
+    });
+  }
+  float* lines = work + rounded(packed_backward_, 16);
+  for (const ConvPass& p : backward_)
+    run(p, dy, work, dx, lines, [&](int64_t point, int64_t points, int64_t channel, int64_t n) {
+      float* to = dx + point * sizes_.channels + channel;
+      const int64_t next = p.axes[2].every * sizes_.channels;
+      for (int64_t i = 0; p.taps() == 0 && i < points; ++i)
+        std::fill_n(to + i * next, n, 0.0f);  // nothing reads it
+      if (bias) f.finish(points, n, next, bias + channel, nullptr, {}, to);
+    });
+}
+
+// Adds what `rows` lines of `points` results contribute to the sums of the task; the first one is result
+// `result`, and reads the copy from `at` on.
+void ChannelsLastConvolution::add_weight_products(const WeightTask& t, const float* dy, int64_t result,
+                                                  const float* lines, int64_t at, int64_t rows,
+                                                  int64_t points, bool add, float* sums) const {
+  const ChannelsLastFunctions f = functions();
+  const ConvPass& p = weights_;
+  const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
+  const int64_t channels = sizes_.channels / sizes_.groups, taps = p.taps(), width = std::ssize(w.taps);
+  const int64_t pitch = p.width * t.depth, line = h.copied_step() * pitch, step = w.copied_step() * t.depth;
+  const int64_t results = w.target * sizes_.filters;
+  // Elements of a line of the window are consecutive if all channels are there.
+  const bool together = width > 1 && t.depth == channels && w.copied_offset(1) == 1;
+  const int64_t run = together ? width : 1, n = run * t.depth;
+  dy += result * sizes_.filters + t.filter;
+  int64_t tap = 0;
+  for (int64_t o = 0; o < std::ssize(d.taps); ++o)
+    for (int64_t l = 0; l < std::ssize(h.taps); ++l)
+      for (int64_t k = 0; k < width; k += run, tap += run) {
+        const int64_t lines_before =
+            d.copied_offset(static_cast<size_t>(o)) * p.height + h.copied_offset(static_cast<size_t>(l));
+        const float* x =
+            lines + at + lines_before * pitch + w.copied_offset(static_cast<size_t>(k)) * t.depth;
+        if (filters_across_) {
+          for (int64_t j = 0; j < t.filters; j += f.panel)
+            f.product(n, std::min(f.panel, t.filters - j), {points, rows, line, results}, x, 1, step, dy + j,
+                      sizes_.filters, sums + tap * channels * t.filters + j, t.filters, add);
+        } else {
+          for (int64_t j = 0; j < n; j += f.panel)
+            f.product(t.filters, std::min(f.panel, n - j), {points, rows, results, line}, dy, 1,
+                      sizes_.filters, x + j, step, sums + tap * channels + j, taps * channels, add);
+        }
+      }
+}
+
+// The gradient of some weights, summed over all blocks.
+void ChannelsLastConvolution::weight_sums(const WeightTask& t, const float* dy, const float* x, float* dw,
+                                          float* work) const {
+  const ConvPass& p = weights_;
+  const PassAxis &h = p.axes[1], &w = p.axes[2];
+  const int64_t window = sizes_.column_rows(), pitch = p.width * t.depth;
+  float* const to = dw + t.filter * window + t.channel;
+  float* const sums = filters_across_ ? work + lines_size(p) : to;
+  bool add = false;
+  for (int64_t number = 0; number < blocks(p); ++number) {
+    const Block b = block(p, number);
+    copy_lines(p, b, x, sizes_.channels, t.group * (sizes_.channels / sizes_.groups) + t.channel, t.depth,
+               work);
+    // As many results at a time as keep their lines in the first-level cache.
+    const int64_t rows = std::max<int64_t>(1, tuning::kConvPoints / b.columns);
+    const int64_t points = rows > 1 ? b.columns : std::min(b.columns, tuning::kConvPoints);
+    for (int64_t u = 0; u < b.units; ++u)
+      for (int64_t r = 0; r < b.rows; r += rows)
+        for (int64_t c = 0; c < b.columns; c += points) {
+          const int64_t result = ((b.unit + u) * h.target + b.row + r) * w.target + b.column + c;
+          const int64_t at =
+              (u * p.outer * p.height + r * h.copied_step()) * pitch + c * w.copied_step() * t.depth;
+          add_weight_products(t, dy, result, work, at, std::min(rows, b.rows - r),
+                              std::min(points, b.columns - c), add, sums);
+          add = true;
+        }
+  }
+  if (!filters_across_) return;
+  for (int64_t j = 0; j < t.filters; ++j)
+    for (int64_t i = 0; i < window; ++i) to[j * window + i] = sums[i * t.filters + j];
+}
+
+void ChannelsLastConvolution::backward_weights(const float* dy, const float* x, float* dw,
+                                               float* work) const {
+  const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
+  // Vectors of filters stay whole: products read no further.
+  const int64_t vector = filters_across_ ? functions().lanes : 1;
+  const int64_t chunks = divided(channels, weights_.depth), tasks = sizes_.groups * chunks;
+  const int64_t parts = cuts(tasks, workers_, filters / std::max<int64_t>(vector, 6)), items = tasks * parts;
+  parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
+    for (int64_t worker = first; worker < past; ++worker)
+      for (int64_t item = items * worker / workers_; item < items * (worker + 1) / workers_; ++item) {
+        const int64_t task = item / parts, part = item % parts;
+        const auto cut = [&](int64_t i) { return filters / vector * i / parts * vector; };
+        WeightTask t;
+        t.group = task / chunks;
+        t.channel = task % chunks * weights_.depth, t.depth = std::min(weights_.depth, channels - t.channel);
+        t.filter = t.group * filters + cut(part), t.filters = cut(part + 1) - cut(part);
+        weight_sums(t, dy, x, dw, work + worker * weights_size());
+      }
+  });
+}
+
+void sum_points(int64_t points, int64_t channels, const float* dy, float* sums) {
+  constexpr int64_t kSide = 16, kRun = 64;
+  parallel_for(divided(channels, kSide), kSide * points, [&](int64_t begin, int64_t end) {
+    for (int64_t channel = begin * kSide; channel < std::min(end * kSide, channels); channel += kSide) {
+      const int64_t n = std::min(kSide, channels - channel);
+      double totals[kSide] = {};
+      // Partial sums keep the rounding error of float small.
+      for (int64_t first = 0; first < points; first += kRun) {
+        float part[kSide] = {};
+        for (int64_t i = first; i < std::min(first + kRun, points); ++i)
+          for (int64_t k = 0; k < n; ++k) part[k] += dy[i * channels + channel + k];
+        for (int64_t k = 0; k < n; ++k) totals[k] += part[k];
+      }
+      for (int64_t k = 0; k < n; ++k) sums[channel + k] = static_cast<float>(totals[k]);
+    }
+  });
+}
+
+}  // namespace ortrain
+#endif

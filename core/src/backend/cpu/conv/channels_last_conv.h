@@ -1,0 +1,100 @@
+// Convolution in float on values with channels last: sums of matrix products without a matrix of columns.
+//
+// A block of results reads a few lines of the input. They are copied with their padding, so that elements of
+// a window that are side by side are consecutive with all their channels, and neighboring results read them
+// at a constant distance. The micro-kernel of matrix products (backend/cpu/matmul/product_tiles-inl.h)
+// multiplies the lines in place: its rows are results, its columns filters.
+//
+// The gradient of X is computed from dY in the same way, once for each offset within the strides, because
+// elements of dX with the same offset read the same elements of the window. The gradient of W is the product
+// of dY, transposed in place, and the lines of X.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/cpu/conv/pass_axis.h"
+#include "backend/cpu/conv/portable_conv.h"
+#include "geometry/convolution.h"
+
+namespace ortrain {
+
+// Results that read the same elements of the window, and how they are divided into blocks.
+struct ConvPass {
+  PassAxis axes[3];
+  int64_t depth = 0, columns = 0;         // of a group: channels that are summed, results of a point
+  int64_t units = 1, rows = 1, line = 1;  // a block: images times results of the outer axis, then the others
+  int64_t outer = 1, height = 1, width = 1;  // copied elements of a unit
+  int64_t packed = 0;                        // where its weights begin
+
+  int64_t taps() const {
+    return std::ssize(axes[0].taps) * std::ssize(axes[1].taps) * std::ssize(axes[2].taps);
+  }
+  int64_t unit_floats() const { return outer * height * width * depth; }
+};
+
+class ChannelsLastConvolution {
+ public:
+  explicit ChannelsLastConvolution(const ConvSizes& sizes);
+
+  bool suits() const { return suits_; }
+  // Floats of memory for all workers.
+  int64_t forward_work() const;
+  int64_t backward_data_work() const;
+  int64_t backward_weights_work() const;
+
+  // X [N, input..., C], W [M, kernel..., C / groups], Y [N, output..., M].
+  // Y = activation(X * W + bias + addend); bias and addend may be null.
+  void forward(const float* x, const float* w, const float* bias, const float* addend,
+               const Activation& activation, float* y, float* work) const;
+  // dX from dY and W. If `bias` is not null, a value for each channel is added, as in a transposed
+  // convolution.
+  void backward_data(const float* dy, const float* w, const float* bias, float* dx, float* work) const;
+  // dW from dY and X. The sums do not depend on the number of threads.
+  void backward_weights(const float* dy, const float* x, float* dw, float* work) const;
+
+ private:
+  // A part of the results.
+  struct Block {
+    int64_t unit = 0, units = 0, row = 0, rows = 0, column = 0, columns = 0;
+  };
+
+  // A part of the gradient of W: filters of a group, and `depth` of its channels from `channel` on.
+  struct WeightTask {
+    int64_t group = 0, channel = 0, depth = 0, filter = 0, filters = 0;
+  };
+
+  // Divides a pass into blocks, if possible a multiple of `parts` of them.
+  void plan(ConvPass& pass, int64_t depth, int64_t columns, int64_t parts) const;
+  int64_t blocks(const ConvPass& pass) const;
+  Block block(const ConvPass& pass, int64_t number) const;
+  // Copies what the results read, `depth` channels from `channel` on of `channels`.
+  void copy_lines(const ConvPass& pass, const Block& b, const float* source, int64_t channels,
+                  int64_t channel, int64_t depth, float* lines) const;
+  // Calls f(line of results, offset in the copy, offset in the target) for each line of a block.
+  template <typename F>
+  void each_line(const ConvPass& pass, const Block& b, F&& f) const;
+  void add_weight_products(const WeightTask& t, const float* dy, int64_t result, const float* lines,
+                           int64_t at, int64_t rows, int64_t points, bool add, float* sums) const;
+  void weight_sums(const WeightTask& t, const float* dy, const float* x, float* dw, float* work) const;
+  // Floats of a worker: for the copy, and for a gradient of weights.
+  int64_t lines_size(const ConvPass& pass) const;
+  int64_t weights_size() const;
+  template <typename Finish>
+  void run(const ConvPass& pass, const float* source, const float* packed, float* target, float* work,
+           Finish&& finish) const;
+
+  ConvSizes sizes_;
+  bool suits_ = false;
+  int64_t workers_ = 1;
+  ConvPass forward_, weights_;      // weights_: the blocks of X for the gradient of W
+  std::vector<ConvPass> backward_;  // by offset within the strides
+  // Whether the columns of the products of dW are filters instead of elements of the window, which are few.
+  bool filters_across_ = false;
+  int64_t packed_forward_ = 0, packed_backward_ = 0;  // floats of all packed weights
+};
+
+// The gradient of the bias: sums[c] = the sum over all points of dY [points, channels].
+void sum_points(int64_t points, int64_t channels, const float* dy, float* sums);
+
+}  // namespace ortrain

@@ -1,0 +1,19 @@
+// Batch normalization by given statistics, on channels that are stored side by side.
+#pragma once
+
+#include "backend/cpu/norm/channel_sums.h"
+
+namespace ortrain {
+
+// One value for each channel.
+struct ChannelScaling {
+  const float *mean, *variance, *scale, *bias;
+  float epsilon;
+};
+
+// Y = scale (X - mean) / sqrt(variance + epsilon) + bias. Y may be X. `factors` is memory for a float per
+// channel.
+void channel_normalize(const ChannelLayout& layout, const float* x, const ChannelScaling& channels,
+                       float* factors, float* y);
+
+}  // namespace ortrain

@@ -1,0 +1,233 @@
+// Convolutions on values with channels last on every instruction set, against those on row-major ones in
+// double precision.
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/conv/channels_last_conv.h"
+#include "backend/cpu/conv/channels_last_depthwise.h"
+#include "catch.h"
+#include "runtime/threads.h"
+#include "targets.h"
+
+namespace ortrain {
+namespace {
+
+using Floats = std::vector<float>;
+using Doubles = std::vector<double>;
+
+WindowAxis axis(int64_t input, int64_t kernel, int64_t stride = 1, int64_t dilation = 1, int64_t before = 0,
+                int64_t after = 0) {
+  WindowAxis a{input, 1, kernel, stride, dilation, before, after};
+  a.output = (input + before + after - a.span()) / stride + 1;
+  return a;
+}
+
+const WindowAxis kNone = axis(1, 1);
+
+Floats numbers(int64_t n, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  Floats made(static_cast<size_t>(n));
+  for (float& v : made) v = normal(random);
+  return made;
+}
+
+Doubles doubles(const Floats& v) { return {v.begin(), v.end()}; }
+
+// [outer, points, channels] of [outer, channels, points].
+template <typename T>
+std::vector<T> channels_last(const std::vector<T>& v, int64_t channels, int64_t points) {
+  std::vector<T> made(v.size());
+  const auto size = static_cast<int64_t>(v.size());
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t outer = i / (channels * points), c = i / points % channels, p = i % points;
+    made[static_cast<size_t>((outer * points + p) * channels + c)] = v[static_cast<size_t>(i)];
+  }
+  return made;
+}
+
+void check_near(const Floats& found, const Doubles& expected) {
+  REQUIRE(found.size() == expected.size());
+  double largest = 0, error = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    largest = std::max(largest, std::abs(expected[i]));
+    error = std::isnan(found[i]) ? INFINITY : std::max(error, std::abs(found[i] - expected[i]));
+  }
+  CHECK(error <= 3e-6 * largest);
+}
+
+// A convolution in double precision, and its operands and results with channels last.
+struct Case {
+  ConvSizes s;
+  int64_t in, out, taps;
+  Floats x, w, bias, addend, dy;
+  Doubles y, dx, dw;
+
+  explicit Case(const ConvSizes& sizes)
+      : s(sizes),
+        in(s.input_points()),
+        out(s.output_points()),
+        taps(s.column_rows() / (s.channels / s.groups)),
+        x(numbers(s.batch * s.channels * in, 1)),
+        w(numbers(s.filters * s.column_rows(), 2)),
+        bias(numbers(s.filters, 3)),
+        addend(numbers(s.batch * s.filters * out, 4)),
+        dy(numbers(s.batch * s.filters * out, 5)),
+        y(dy.size()),
+        dx(x.size()),
+        dw(w.size()) {
+    const Doubles x2 = doubles(x), w2 = doubles(w), bias2 = doubles(bias), dy2 = doubles(dy);
+    const int64_t workers = conv_workers(s);
+    Doubles work(static_cast<size_t>(conv_weights_scratch(s)));
+    conv_forward<double>(s, workers, x2.data(), w2.data(), bias2.data(), y.data(), work.data());
+    conv_backward_data<double>(s, workers, dy2.data(), w2.data(), dx.data(), work.data());
+    conv_backward_weights<double>(s, workers, dy2.data(), x2.data(), dw.data(), work.data());
+    for (size_t i = 0; i < y.size(); ++i) y[i] = std::max(0.0, y[i] + static_cast<double>(addend[i]));
+    x = channels_last(x, s.channels, in), dx = channels_last(dx, s.channels, in);
+    w = channels_last(w, s.channels / s.groups, taps), dw = channels_last(dw, s.channels / s.groups, taps);
+    y = channels_last(y, s.filters, out), dy = channels_last(dy, s.filters, out);
+    addend = channels_last(addend, s.filters, out);
+  }
+};
+
+struct Results {
+  Floats y, dx, dw;
+};
+
+// What the memory held before does not matter.
+Results compute(const Case& c) {
+  const ChannelsLastConvolution conv(c.s);
+  REQUIRE(conv.suits());
+  const auto memory = [](int64_t n) { return Floats(static_cast<size_t>(n), NAN); };
+  Results r{Floats(c.y.size(), NAN), Floats(c.dx.size(), NAN), Floats(c.dw.size(), NAN)};
+  const Activation relu{Activation::Kind::kRelu, 0, 0};
+  conv.forward(c.x.data(), c.w.data(), c.bias.data(), c.addend.data(), relu, r.y.data(),
+               memory(conv.forward_work()).data());
+  conv.backward_data(c.dy.data(), c.w.data(), nullptr, r.dx.data(), memory(conv.backward_data_work()).data());
+  conv.backward_weights(c.dy.data(), c.x.data(), r.dw.data(), memory(conv.backward_weights_work()).data());
+  return r;
+}
+
+const std::vector<ConvSizes> kCases = {
+    {2, 5, 7, 1, {kNone, axis(6, 1), axis(5, 1)}},          // single elements
+    {2, 20, 70, 1, {kNone, axis(9, 1, 2), axis(8, 1, 2)}},  // every other one
+    {3, 17, 33, 1, {kNone, axis(7, 3, 1, 1, 1, 1), axis(7, 3, 1, 1, 1, 1)}},
+    {2, 3, 16, 1, {kNone, axis(21, 7, 2, 1, 3, 3), axis(30, 7, 2, 1, 3, 2)}},  // the first layer
+    {2, 8, 12, 2, {kNone, axis(9, 3, 2, 2, 0, 3), axis(11, 2, 3, 2, 1, 0)}},   // groups
+    {1, 6, 6, 3, {kNone, axis(1, 3, 1, 1, 1, 1), axis(40, 5, 1, 3, 6, 6)}},    // dilated
+    {2, 4, 5, 1, {kNone, axis(3, 4, 1, 1, 3, 2), axis(2, 4, 1, 1, 2, 3)}},     // larger than X
+    {2, 4, 5, 1, {axis(5, 3, 2, 1, 1, 1), axis(4, 2, 1, 1, 1, 0), axis(6, 3, 1, 1, 0, 1)}},
+    {1, 3, 4, 1, {kNone, kNone, axis(60, 2, 5, 1, 0, 0)}},  // elements of X that no window reads
+    {9, 70, 6, 1, {kNone, axis(4, 3, 1, 1, 1, 1), axis(4, 3, 1, 1, 1, 1)}},    // several images
+    {1, 40, 8, 1, {kNone, axis(70, 3, 1, 1, 1, 1), axis(80, 3, 1, 1, 1, 1)}},  // blocks of rows
+    {1, 8, 70, 1, {kNone, kNone, axis(40000, 3, 1, 1, 1, 1)}},                 // and of columns
+    {1, 150, 9, 1, {kNone, axis(30, 1), axis(100, 1)}},
+};
+
+TEST_CASE("convolutions with channels last agree with double precision on every instruction set") {
+  for (const ConvSizes& s : kCases) {
+    const Case c(s);
+    INFO("case " << &s - kCases.data());
+    on_every_target([&] {
+      const Results r = compute(c);
+      check_near(r.y, c.y);
+      check_near(r.dx, c.dx);
+      check_near(r.dw, c.dw);
+    });
+  }
+}
+
+Results compute_depthwise(const Case& c) {
+  const ChannelsLastDepthwise conv(c.s);
+  REQUIRE(conv.suits());
+  const auto memory = [](int64_t n) { return Floats(static_cast<size_t>(n), NAN); };
+  Results r{Floats(c.y.size(), NAN), Floats(c.dx.size(), NAN), Floats(c.dw.size(), NAN)};
+  const Activation relu{Activation::Kind::kRelu, 0, 0};
+  conv.forward(c.x.data(), c.w.data(), c.bias.data(), c.addend.data(), relu, r.y.data(),
+               memory(conv.work_size()).data());
+  conv.backward_data(c.dy.data(), c.w.data(), r.dx.data(), memory(conv.work_size()).data());
+  conv.backward_weights(c.dy.data(), c.x.data(), r.dw.data(), memory(conv.weights_work_size()).data());
+  return r;
+}
+
+// With `n` channels, each of which has a filter.
+std::vector<ConvSizes> depthwise_cases(int64_t n) {
+  return {
+      {2, n, n, n, {kNone, axis(7, 3, 1, 1, 1, 1), axis(7, 3, 1, 1, 1, 1)}},
+      {2, n, n, n, {kNone, axis(15, 3, 2, 1, 1, 0), axis(33, 3, 2, 1, 0, 1)}},
+      {1, n, n, n, {kNone, kNone, axis(700, 5, 1, 3, 6, 6)}},  // several parts of a line
+      {2, n, n, n, {kNone, axis(12, 7, 1, 1, 3, 3), axis(13, 7, 1, 1, 3, 3)}},
+      {1, n, n, n, {kNone, axis(9, 2, 3, 2, 4, 0), axis(20, 4, 2, 3, 0, 7)}},
+      {2, n, n, n, {kNone, axis(2, 4, 1, 1, 3, 2), axis(3, 5, 1, 1, 2, 3)}},  // larger than X
+      {1, n, n, n, {axis(4, 3, 2, 1, 1, 1), axis(5, 2), axis(6, 3, 1, 1, 1, 1)}},
+      {1, n, n, n, {kNone, kNone, axis(30, 2, 5)}},  // elements of X that no window reads
+  };
+}
+
+TEST_CASE("depthwise convolutions with channels last agree with double precision on every instruction set") {
+  for (const int64_t channels : {1, 3, 17, 64, 70})
+    for (const ConvSizes& s : depthwise_cases(channels)) {
+      const Case c(s);
+      INFO(channels << " channels, " << s.window[2].input << " columns");
+      on_every_target([&] {
+        const Results r = compute_depthwise(c);
+        check_near(r.y, c.y);
+        check_near(r.dx, c.dx);
+        check_near(r.dw, c.dw);
+      });
+    }
+}
+
+TEST_CASE("depthwise convolutions with channels last do not depend on the number of threads") {
+  for (const ConvSizes& s : depthwise_cases(70)) {
+    const Case c(s);
+    const auto with = [&](int threads) {
+      const ThreadScope scope(threads);
+      return compute_depthwise(c);
+    };
+    const Results one = with(1), three = with(3);
+    CHECK(one.y == three.y);
+    CHECK(one.dx == three.dx);
+    CHECK(one.dw == three.dw);
+  }
+}
+
+TEST_CASE("convolutions with channels last do not depend on the number of threads") {
+  for (const ConvSizes& s : kCases) {
+    const Case c(s);
+    INFO("case " << &s - kCases.data());
+    const auto with = [&](int threads) {
+      const ThreadScope scope(threads);
+      return compute(c);
+    };
+    const Results one = with(1), three = with(3);
+    CHECK(one.y == three.y);
+    CHECK(one.dx == three.dx);
+    CHECK(one.dw == three.dw);
+  }
+}
+
+TEST_CASE("the gradient of a bias with channels last sums all points") {
+  const int64_t points = 1000, channels = 37;
+  const Floats dy = numbers(points * channels, 1);
+  Floats found(static_cast<size_t>(channels), NAN);
+  sum_points(points, channels, dy.data(), found.data());
+  Doubles expected(found.size());
+  for (int64_t i = 0; i < points * channels; ++i)
+    expected[static_cast<size_t>(i % channels)] += static_cast<double>(dy[static_cast<size_t>(i)]);
+  check_near(found, expected);
+}
+
+TEST_CASE("convolutions that are empty or too large are left to others") {
+  const WindowAxis some = axis(9, 3, 1, 1, 1, 1);
+  CHECK_FALSE(ChannelsLastDepthwise({2, 4, 8, 4, {kNone, some, some}}).suits());  // two filters for a channel
+  CHECK_FALSE(ChannelsLastDepthwise({0, 4, 4, 4, {kNone, some, some}}).suits());
+  CHECK_FALSE(ChannelsLastConvolution({0, 4, 4, 1, {kNone, some, some}}).suits());
+  CHECK_FALSE(ChannelsLastConvolution({1, 4, 4, 1, {kNone, some, axis(int64_t{1} << 40, 3)}}).suits());
+  // Windows that are far apart: a block would have to hold all that is between their elements.
+  CHECK_FALSE(ChannelsLastConvolution({1, 64, 4, 1, {kNone, kNone, axis(1 << 25, 2, 1, 1 << 24)}}).suits());
+}
+
+}  // namespace
+}  // namespace ortrain
