@@ -100,8 +100,8 @@ inline constexpr int64_t kConvBlock = 1 << 17;
 // Results of a block. Derived: with 64 filters 256 KiB, which stay in the second-level cache until bias and
 // activation. Not measured yet.
 inline constexpr int64_t kConvResults = 1024;
-// The most floats of a block; lines of more are left to other kernels. Derived: 64 MiB.
-inline constexpr int64_t kConvLargest = 1 << 24;
+// The most floats of a block; lines of more are left to other kernels. Derived: 16 MiB, of each thread.
+inline constexpr int64_t kConvLargest = 1 << 22;
 // Products that are added up at a time, and results. Derived: with 64 filters or channels, they take 40 and
 // 64 KiB of the caches. Not measured yet.
 inline constexpr int64_t kConvDepth = 160, kConvPoints = 256;
