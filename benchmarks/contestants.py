@@ -73,8 +73,10 @@ CONTESTANTS = (
     Contestant(
         "ort", "ort", (*_ON_DEVICE, ("ort", "onnxruntime", "onnxruntime.training", {}, [])), artifacts=True
     ),
-    Contestant("torch-eager", "torch", (*_TORCH, False)),
-    Contestant("torch-compiled", "torch", (*_TORCH, True)),
+    Contestant("torch-eager", "torch", (*_TORCH, "eager")),
+    Contestant("torch-channels-last", "torch", (*_TORCH, "channels-last")),
+    Contestant("torch-compiled", "torch", (*_TORCH, "compiled")),
+    Contestant("jax", "jax", ("benchmarks.train_jax", "JaxTrainer", None)),
 )
 
 

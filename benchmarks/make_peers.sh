@@ -28,3 +28,4 @@ environment() {  # name, then requirements
 # torch is in the first one too: it exports the models, and onnxruntime.training itself imports it.
 environment ort onnxruntime-training-cpu==1.19.2 onnx==1.16.2 "protobuf<5" "numpy<2.4" torch==2.13.0
 environment torch torch==2.13.0 numpy
+environment jax 'jax==0.10.*' numpy

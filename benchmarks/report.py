@@ -128,7 +128,9 @@ COLOURS = {
     OURS_BF16: "#e8929d",
     "ort": "#30638e",
     "torch-eager": "#edae49",
+    "torch-channels-last": "#f3d08b",
     "torch-compiled": "#8d6b94",
+    "jax": "#5b8c5a",
 }
 
 

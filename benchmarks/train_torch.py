@@ -1,4 +1,4 @@
-"""Training with PyTorch, eager or compiled, from the weights of the exported ONNX model."""
+"""Training with PyTorch, eager, eager with channels last, or compiled, from the weights of the exported ONNX model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ from benchmarks.models import MODELS
 
 
 class TorchTrainer:
-    """Trains with PyTorch's fused AdamW; with `compiled`, forward and backward go through `torch.compile`."""
+    """Trains with PyTorch's fused AdamW.
 
-    def __init__(self, compiled: bool) -> None:
+    `way` is "eager", "channels-last" for weights and images in that order, or "compiled" for a forward and backward
+    pass through `torch.compile`.
+    """
+
+    def __init__(self, way: str) -> None:
         self.version = f"torch {torch.__version__}"
-        self.compiled = compiled
+        self.compiled = way == "compiled"
+        self.order = torch.channels_last if way == "channels-last" else torch.contiguous_format
 
     def make_artifacts(self, case: Case, cache: Path) -> None:
         """Do nothing: PyTorch trains from Python code."""
@@ -37,6 +42,7 @@ class TorchTrainer:
         missing = [name for name in missing if not name.endswith("num_batches_tracked")]
         if missing or unexpected:
             raise RuntimeError(f"weights of {case.model}: missing {missing}, unexpected {unexpected}")
+        model = model.to(memory_format=self.order)
         optimizer = torch.optim.AdamW(
             [p for p in model.parameters() if p.requires_grad],
             LEARNING_RATE,
@@ -64,7 +70,10 @@ class TorchTrainer:
             # The on-device optimizer (AdamWOptimizer, adam_mode 1) adds epsilon before it corrects the bias
             # of the second moment, PyTorch after; this epsilon makes the two formulas equal.
             group["eps"] = EPSILON / math.sqrt(1 - BETAS[1] ** steps)
-            loss = forward(torch.from_numpy(x), torch.from_numpy(labels))
+            inputs = torch.from_numpy(x)
+            if inputs.dim() == 4:
+                inputs = inputs.contiguous(memory_format=self.order)
+            loss = forward(inputs, torch.from_numpy(labels))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
