@@ -102,9 +102,13 @@ Results compute(const Case& c) {
   const auto memory = [](int64_t n) { return Floats(static_cast<size_t>(n), NAN); };
   Results r{Floats(c.y.size(), NAN), Floats(c.dx.size(), NAN), Floats(c.dw.size(), NAN)};
   const Activation relu{Activation::Kind::kRelu, 0, 0};
-  conv.forward(c.x.data(), c.w.data(), c.bias.data(), c.addend.data(), relu, r.y.data(),
+  Floats packed = memory(conv.packed_size()), packed_backward = memory(conv.packed_backward_size());
+  conv.pack(c.w.data(), packed.data());
+  conv.pack_backward(c.w.data(), packed_backward.data());
+  conv.forward(c.x.data(), packed.data(), c.bias.data(), c.addend.data(), relu, r.y.data(),
                memory(conv.forward_work()).data());
-  conv.backward_data(c.dy.data(), c.w.data(), nullptr, r.dx.data(), memory(conv.backward_data_work()).data());
+  conv.backward_data(c.dy.data(), packed_backward.data(), nullptr, r.dx.data(),
+                     memory(conv.backward_data_work()).data());
   conv.backward_weights(c.dy.data(), c.x.data(), r.dw.data(), memory(conv.backward_weights_work()).data());
   return r;
 }

@@ -62,6 +62,18 @@ bool suits_channels_last(const KernelContext& c) {
   return false;
 }
 
+Tensor with_channels_last(const Tensor& values) {
+  const Shape& shape = values.shape();
+  Tensor made(DType::kFloat, shape);
+  const int64_t channels = shape[1], points = element_count(shape, 2, shape.size());
+  const float* from = values.data<float>();
+  float* to = made.data<float>();
+  for (int64_t n = 0; n < shape[0]; ++n)
+    for (int64_t p = 0; p < points; ++p)
+      for (int64_t c = 0; c < channels; ++c) *to++ = from[(n * channels + c) * points + p];
+  return made;
+}
+
 LayoutPtr stored_channels_last(const KernelContext& c, size_t i) {
   const LayoutPtr layout = c.in_layout(i);
   return layout && same_layout(layout, channels_last(c.shape(i))) ? layout : nullptr;

@@ -15,6 +15,8 @@ LayoutPtr channels_last(const Shape& shape);
 // Whether a node's values can have it: floats that are not all constants, whose kernels run when it is
 // compiled and return row-major values.
 bool suits_channels_last(const KernelContext& c);
+// A copy of row-major floats in that order.
+Tensor with_channels_last(const Tensor& values);
 // The order of input i if it is stored with channels last, else null.
 LayoutPtr stored_channels_last(const KernelContext& c, size_t i);
 

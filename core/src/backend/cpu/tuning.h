@@ -102,6 +102,9 @@ inline constexpr int64_t kConvBlock = 1 << 17;
 inline constexpr int64_t kConvResults = 1024;
 // The most floats of a block; lines of more are left to other kernels. Derived: 16 MiB, of each thread.
 inline constexpr int64_t kConvLargest = 1 << 22;
+// The most weights that a block's results are multiplied with a few results at a time, and the floats that
+// these results read and write. Derived: 128 KiB of the second-level cache, 32 KiB of the first.
+inline constexpr int64_t kConvWeights = 1 << 15, kConvPiece = 1 << 13;
 // Products that are added up at a time, and results. Derived: with 64 filters or channels, they take 40 and
 // 64 KiB of the caches. Not measured yet.
 inline constexpr int64_t kConvDepth = 160, kConvPoints = 256;
@@ -109,6 +112,9 @@ inline constexpr int64_t kConvDepth = 160, kConvPoints = 256;
 // Floats of a depthwise convolution's input that are copied at a time, and the least lines of output that
 // they give. Derived: 64 KiB, of which a line takes less than 1 KiB. Not measured yet.
 inline constexpr int64_t kDepthwiseElements = 1 << 14, kDepthwiseLines = 8;
+// How many floats ahead elements are prefetched, and how many weights and elements of windows stay in the
+// first-level cache from some results to the next ones.
+inline constexpr int64_t kDepthwiseAhead = 1024, kDepthwiseFloats = 4096;
 // The most floats of a thread. Derived: 4 MiB, a few second-level caches.
 inline constexpr int64_t kDepthwiseLargest = 1 << 20;
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "backend/cpu/conv/channels_last_conv.h"
-#include "backend/cpu/conv/finish-inl.h"
+#include "backend/cpu/conv/clip.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
@@ -19,15 +19,14 @@ namespace ortrain {
 
 struct ChannelsLastFunctions {
   int64_t lanes, panel;  // floats of a vector and of a row of a packed panel
-  // C = or += A B, see Panel. n is at most a panel; whole vectors of B's rows are read.
+  // C = or += A B, and then `end` if it is not null; see Panel. n is at most a panel; whole vectors of B's
+  // rows are read.
   void (*product)(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
-                  const float* b, int64_t b_row, float* c, int64_t c_row, bool add);
+                  const float* b, int64_t b_row, float* c, int64_t c_row, bool add,
+                  const TileEnd<float>* end);
   // Pack [k, n], at most a panel wide: from columns, or rows, that are `row` floats apart.
   void (*pack_columns)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
   void (*pack_rows)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
-  // See Finish.
-  void (*finish)(int64_t rows, int64_t n, int64_t pitch, const float* bias, const float* addend,
-                 const Activation& activation, float* y);
 };
 
 }  // namespace ortrain
@@ -39,8 +38,11 @@ namespace HWY_NAMESPACE {
 namespace {
 
 void Product(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
-             const float* b, int64_t b_row, float* c, int64_t c_row, bool add) {
-  Panel<float>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f);
+             const float* b, int64_t b_row, float* c, int64_t c_row, bool add, const TileEnd<float>* end) {
+  if (end)
+    Panel<float, true>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f, *end);
+  else
+    Panel<float>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f);
 }
 
 void PackColumns(const float* b, int64_t row, int64_t k, int64_t n, float* packed) {
@@ -48,7 +50,7 @@ void PackColumns(const float* b, int64_t row, int64_t k, int64_t n, float* packe
 }
 
 ChannelsLastFunctions FindChannelsLast() {
-  return {LanesOf<float>(), kPanel * LanesOf<float>(), Product, PackColumns, PackAlong<float>, Finish};
+  return {LanesOf<float>(), kPanel * LanesOf<float>(), Product, PackColumns, PackAlong<float>};
 }
 
 }  // namespace
@@ -94,6 +96,13 @@ bool is_possible(const ConvSizes& s) {
 int64_t cuts(int64_t tasks, int64_t workers, int64_t most) {
   if (tasks >= 4 * workers) return 1;
   return std::clamp<int64_t>(workers / std::gcd(tasks, workers), 1, std::max<int64_t>(most, 1));
+}
+
+// Whether all results are in one line that reads the source as it is stored.
+bool is_in_place(const ConvPass& p) {
+  return p.units == 1 && p.rows == 1 && std::all_of(p.axes, p.axes + 3, [](const PassAxis& a) {
+           return a.sparse() && a.step == 1 && a.offsets[0] == 0 && a.source == a.count;
+         });
 }
 
 // A part of the sums of a result: elements of the window that are consecutive in the copied lines, for
@@ -169,6 +178,11 @@ void ChannelsLastConvolution::plan(ConvPass& p, int64_t depth, int64_t columns, 
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
   p.depth = depth, p.columns = columns;
   p.line = w.count, p.rows = h.count;
+  p.segments = 0;
+  each_segment(p, [&](const Segment&) { ++p.segments; });
+  const bool few_weights = p.taps() * depth * columns <= tuning::kConvWeights;
+  p.together = few_weights ? std::max<int64_t>(tuning::kConvPiece / (depth + columns) / 6, 4) * 6
+                           : tuning::kConvLargest;
   if (p.taps() == 0) return;
   const auto divide = [](const PassAxis& a, int64_t elements, int64_t least, int64_t most, int64_t multiple) {
     const int64_t fitting = std::min((elements - a.copied(1)) / a.copied_step() + 1, most);
@@ -251,34 +265,74 @@ void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, cons
 }
 
 template <typename F>
-void ChannelsLastConvolution::each_line(const ConvPass& p, const Block& b, F&& f) const {
+void ChannelsLastConvolution::each_piece(const ConvPass& p, const Block& b, F&& f) const {
+  const int64_t all = b.units * b.rows, lines = std::max<int64_t>(p.together / b.columns, 1);
+  for (int64_t line = 0; line < all; line += lines)
+    for (int64_t column = 0; column < b.columns; column += p.together)
+      f(Piece{line, std::min(line + lines, all), column, std::min(p.together, b.columns - column)});
+}
+
+template <typename F>
+void ChannelsLastConvolution::each_line(const ConvPass& p, const Block& b, const Piece& piece, F&& f) const {
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
-  for (int64_t u = 0; u < b.units; ++u) {
+  for (int64_t line = piece.line; line < piece.past_line; ++line) {
+    const int64_t u = line / b.rows, r = line % b.rows;
     const int64_t image = (b.unit + u) / d.count, result = (b.unit + u) % d.count;
     const int64_t plane = (image * d.target + d.first + result * d.every) * h.target + h.first;
-    for (int64_t r = 0; r < b.rows; ++r)
-      f((u * p.outer * p.height + r * h.copied_step()) * p.width * p.depth,
-        (plane + (b.row + r) * h.every) * w.target + w.first + b.column * w.every);
+    f(((u * p.outer * p.height + r * h.copied_step()) * p.width + piece.column * w.copied_step()) * p.depth,
+      (plane + (b.row + r) * h.every) * w.target + w.first + (b.column + piece.column) * w.every);
   }
 }
 
-// finish(point, points, channel, channels) is called for results of a line when they are complete.
-template <typename Finish>
-void ChannelsLastConvolution::run(const ConvPass& p, const float* source, const float* packed, float* target,
-                                  float* work, Finish&& finish) const {
+void ChannelsLastConvolution::run(const ConvPass& p, const float* source, const float* packed,
+                                  const Ending& ending, float* target, float* work) const {
   const ChannelsLastFunctions f = functions();
   const PassAxis& w = p.axes[2];
   const int64_t channels = p.depth * sizes_.groups, results = p.columns * sizes_.groups,
                 sums = p.taps() * p.depth;
   const int64_t panels = divided(p.columns, f.panel), count = blocks(p) * sizes_.groups;
   const int64_t parts = cuts(count, workers_, panels), items = count * parts;
-  const bool in_place =
-      std::all_of(p.axes, p.axes + 3,
-                  [](const PassAxis& a) {
-                    return a.sparse() && a.step == 1 && a.offsets[0] == 0 && a.source == a.count;
-                  }) &&
-      p.units == 1 && p.rows == 1;
+  const bool in_place = is_in_place(p);
+  // Floats from a point to the next.
   const int64_t point = in_place ? channels : p.depth;
+  const Clip clip = clip_of(ending.activation);
+  const bool plain = !ending.bias && !ending.addend && ending.activation.kind == Activation::Kind::kNone;
+  const auto compute = [&](const Block& b, const Piece& piece, const float* from, int64_t group,
+                           int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t column = panel * f.panel, n = std::min(f.panel, p.columns - column);
+      const int64_t stored = rounded(n, f.lanes);
+      const float* weights = packed + p.packed + (group * rounded(p.columns, f.lanes) + column) * sums;
+      const int64_t channel = group * p.columns + column;
+      int64_t number = 0;
+      each_segment(p, [&](const Segment& s) {
+        const Depth depth{s.k, s.count, s.step, s.rows * stored};
+        const bool ends = ++number == p.segments && !plain;
+        each_line(p, b, piece, [&](int64_t at, int64_t result) {
+          const int64_t to = result * results + channel;
+          const TileEnd<float> end{ending.bias ? ending.bias + channel : nullptr,
+                                   ending.addend ? ending.addend + to : nullptr, w.every * results, clip.low,
+                                   clip.high};
+          f.product(piece.columns, n, depth, from + at / p.depth * point + s.from, w.copied_step() * point, 1,
+                    weights + s.row * stored, stored, target + to, w.every * results, number > 1,
+                    ends ? &end : nullptr);
+        });
+      });
+    }
+    if (clip.complete && p.segments > 0) return;
+    const int64_t first = group * p.columns + begin * f.panel,
+                  n = std::min(end * f.panel, p.columns) - begin * f.panel;
+    each_line(p, b, piece, [&](int64_t, int64_t result) {
+      for (int64_t i = 0; i < piece.columns; ++i) {
+        const int64_t at = (result + i * w.every) * results + first;
+        if (p.segments == 0)  // no sums
+          for (int64_t c = 0; c < n; ++c)
+            target[at + c] = (ending.bias ? ending.bias[first + c] : 0.0f) +
+                             (ending.addend ? ending.addend[at + c] : 0.0f);
+        ending.activation.apply(n, target + at);
+      }
+    });
+  };
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t worker = first; worker < past; ++worker) {
       float* lines = work + worker * lines_size(p);
@@ -289,25 +343,9 @@ void ChannelsLastConvolution::run(const ConvPass& p, const float* source, const 
         if (!in_place && sums > 0 && task != copied)
           copy_lines(p, b, source, channels, group * p.depth, p.depth, lines), copied = task;
         const float* from = in_place ? source + b.column * channels + group * p.depth : lines;
-        const int64_t begin = panels * part / parts, end = panels * (part + 1) / parts;
-        for (int64_t panel = begin; panel < end; ++panel) {
-          const int64_t column = panel * f.panel, n = std::min(f.panel, p.columns - column);
-          const int64_t stored = rounded(n, f.lanes);
-          const float* weights = packed + p.packed + (group * rounded(p.columns, f.lanes) + column) * sums;
-          float* to = target + group * p.columns + column;
-          bool add = false;
-          each_segment(p, [&](const Segment& s) {
-            const Depth depth{s.k, s.count, s.step, s.rows * stored};
-            each_line(p, b, [&](int64_t at, int64_t result) {
-              f.product(b.columns, n, depth, from + at + s.from, w.copied_step() * point, 1,
-                        weights + s.row * stored, stored, to + result * results, w.every * results, add);
-            });
-            add = true;
-          });
-          each_line(p, b, [&](int64_t, int64_t result) {
-            finish(result, b.columns, group * p.columns + column, n);
-          });
-        }
+        each_piece(p, b, [&](const Piece& piece) {
+          compute(b, piece, from, group, panels * part / parts, panels * (part + 1) / parts);
+        });
       }
     }
   });
@@ -322,42 +360,36 @@ int64_t ChannelsLastConvolution::weights_size() const {
   return lines_size(weights_) + (filters_across_ ? rounded(filters * sizes_.column_rows(), 16) : 0);
 }
 
-int64_t ChannelsLastConvolution::forward_work() const {
-  return rounded(packed_forward_, 16) + workers_ * lines_size(forward_);
-}
+int64_t ChannelsLastConvolution::forward_work() const { return workers_ * lines_size(forward_); }
 
 int64_t ChannelsLastConvolution::backward_data_work() const {
   int64_t lines = 0;
   for (const ConvPass& p : backward_) lines = std::max(lines, lines_size(p));
-  return rounded(packed_backward_, 16) + workers_ * lines;
+  return workers_ * lines;
 }
 
 int64_t ChannelsLastConvolution::backward_weights_work() const { return workers_ * weights_size(); }
 
-void ChannelsLastConvolution::forward(const float* x, const float* w, const float* bias, const float* addend,
-                                      const Activation& activation, float* y, float* work) const {
+void ChannelsLastConvolution::pack(const float* w, float* packed) const {
   const ChannelsLastFunctions f = functions();
-  const int64_t sums = sizes_.column_rows(), filters = forward_.columns, results = sizes_.filters;
+  const int64_t sums = sizes_.column_rows(), filters = forward_.columns;
   const int64_t panels = divided(filters, f.panel), stored = rounded(filters, f.lanes);
   parallel_for(sizes_.groups * panels, f.panel * sums / 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t group = i / panels, column = i % panels * f.panel;
       f.pack_columns(w + (group * filters + column) * sums, sums, sums, std::min(f.panel, filters - column),
-                     work + (group * stored + column) * sums);
+                     packed + (group * stored + column) * sums);
     }
   });
-  const bool plain = !bias && !addend && activation.kind == Activation::Kind::kNone;
-  run(forward_, x, work, y, work + rounded(packed_forward_, 16),
-      [&](int64_t point, int64_t points, int64_t channel, int64_t n) {
-        const int64_t at = point * results + channel;
-        if (!plain)
-          f.finish(points, n, results, bias ? bias + channel : nullptr, addend ? addend + at : nullptr,
-                   activation, y + at);
-      });
 }
 
-void ChannelsLastConvolution::backward_data(const float* dy, const float* w, const float* bias, float* dx,
-                                            float* work) const {
+void ChannelsLastConvolution::forward(const float* x, const float* packed, const float* bias,
+                                      const float* addend, const Activation& activation, float* y,
+                                      float* work) const {
+  run(forward_, x, packed, {bias, addend, activation}, y, work);
+}
+
+void ChannelsLastConvolution::pack_backward(const float* w, float* packed) const {
   const ChannelsLastFunctions f = functions();
   const WindowAxis &kd = sizes_.window[0], &kh = sizes_.window[1], &kw = sizes_.window[2];
   const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
@@ -369,7 +401,7 @@ void ChannelsLastConvolution::backward_data(const float* dy, const float* w, con
       for (int64_t i = begin; i < end; ++i) {
         const int64_t group = i / panels, column = i % panels * f.panel,
                       n = std::min(f.panel, channels - column);
-        float* to = work + p.packed + (group * stored + column) * p.taps() * filters;
+        float* to = packed + p.packed + (group * stored + column) * p.taps() * filters;
         for (const int64_t a : d)
           for (const int64_t b : h)
             for (const int64_t c : v) {
@@ -380,15 +412,11 @@ void ChannelsLastConvolution::backward_data(const float* dy, const float* w, con
       }
     });
   }
-  float* lines = work + rounded(packed_backward_, 16);
-  for (const ConvPass& p : backward_)
-    run(p, dy, work, dx, lines, [&](int64_t point, int64_t points, int64_t channel, int64_t n) {
-      float* to = dx + point * sizes_.channels + channel;
-      const int64_t next = p.axes[2].every * sizes_.channels;
-      for (int64_t i = 0; p.taps() == 0 && i < points; ++i)
-        std::fill_n(to + i * next, n, 0.0f);  // nothing reads it
-      if (bias) f.finish(points, n, next, bias + channel, nullptr, {}, to);
-    });
+}
+
+void ChannelsLastConvolution::backward_data(const float* dy, const float* packed, const float* bias,
+                                            float* dx, float* work) const {
+  for (const ConvPass& p : backward_) run(p, dy, packed, {bias, nullptr, {}}, dx, work);
 }
 
 // Adds what `rows` lines of `points` results contribute to the sums of the task; the first one is result
@@ -417,11 +445,11 @@ void ChannelsLastConvolution::add_weight_products(const WeightTask& t, const flo
         if (filters_across_) {
           for (int64_t j = 0; j < t.filters; j += f.panel)
             f.product(n, std::min(f.panel, t.filters - j), {points, rows, line, results}, x, 1, step, dy + j,
-                      sizes_.filters, sums + tap * channels * t.filters + j, t.filters, add);
+                      sizes_.filters, sums + tap * channels * t.filters + j, t.filters, add, nullptr);
         } else {
           for (int64_t j = 0; j < n; j += f.panel)
             f.product(t.filters, std::min(f.panel, n - j), {points, rows, results, line}, dy, 1,
-                      sizes_.filters, x + j, step, sums + tap * channels + j, taps * channels, add);
+                      sizes_.filters, x + j, step, sums + tap * channels + j, taps * channels, add, nullptr);
         }
       }
 }

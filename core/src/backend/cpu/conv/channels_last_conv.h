@@ -26,6 +26,8 @@ struct ConvPass {
   int64_t units = 1, rows = 1, line = 1;  // a block: images times results of the outer axis, then the others
   int64_t outer = 1, height = 1, width = 1;  // copied elements of a unit
   int64_t packed = 0;                        // where its weights begin
+  int64_t segments = 0;                      // parts of the sums of a result, see the source
+  int64_t together = 1;  // results whose sums are computed with all weights before the next ones
 
   int64_t taps() const {
     return std::ssize(axes[0].taps) * std::ssize(axes[1].taps) * std::ssize(axes[2].taps);
@@ -38,18 +40,23 @@ class ChannelsLastConvolution {
   explicit ChannelsLastConvolution(const ConvSizes& sizes);
 
   bool suits() const { return suits_; }
+  // Floats of weights as the two products read them.
+  int64_t packed_size() const { return packed_forward_; }
+  int64_t packed_backward_size() const { return packed_backward_; }
   // Floats of memory for all workers.
   int64_t forward_work() const;
   int64_t backward_data_work() const;
   int64_t backward_weights_work() const;
 
   // X [N, input..., C], W [M, kernel..., C / groups], Y [N, output..., M].
-  // Y = activation(X * W + bias + addend); bias and addend may be null.
-  void forward(const float* x, const float* w, const float* bias, const float* addend,
+  void pack(const float* w, float* packed) const;
+  void pack_backward(const float* w, float* packed) const;
+  // Y = activation(X * W + bias + addend) with packed W; bias and addend may be null.
+  void forward(const float* x, const float* packed, const float* bias, const float* addend,
                const Activation& activation, float* y, float* work) const;
-  // dX from dY and W. If `bias` is not null, a value for each channel is added, as in a transposed
-  // convolution.
-  void backward_data(const float* dy, const float* w, const float* bias, float* dx, float* work) const;
+  // dX from dY and W, which `pack_backward` packed. If `bias` is not null, a value for each channel is added,
+  // as in a transposed convolution.
+  void backward_data(const float* dy, const float* packed, const float* bias, float* dx, float* work) const;
   // dW from dY and X. The sums do not depend on the number of threads.
   void backward_weights(const float* dy, const float* x, float* dw, float* work) const;
 
@@ -57,6 +64,11 @@ class ChannelsLastConvolution {
   // A part of the results.
   struct Block {
     int64_t unit = 0, units = 0, row = 0, rows = 0, column = 0, columns = 0;
+  };
+
+  // A part of a block: some of its lines, which are numbered, and some columns of each.
+  struct Piece {
+    int64_t line = 0, past_line = 0, column = 0, columns = 0;
   };
 
   // A part of the gradient of W: filters of a group, and `depth` of its channels from `channel` on.
@@ -71,18 +83,25 @@ class ChannelsLastConvolution {
   // Copies what the results read, `depth` channels from `channel` on of `channels`.
   void copy_lines(const ConvPass& pass, const Block& b, const float* source, int64_t channels,
                   int64_t channel, int64_t depth, float* lines) const;
-  // Calls f(line of results, offset in the copy, offset in the target) for each line of a block.
+  // Calls f(piece) for parts of a block with about `pass.together` results.
   template <typename F>
-  void each_line(const ConvPass& pass, const Block& b, F&& f) const;
+  void each_piece(const ConvPass& pass, const Block& b, F&& f) const;
+  // Calls f(place in the copy, place in the target) for the first result of each line of the piece.
+  template <typename F>
+  void each_line(const ConvPass& pass, const Block& b, const Piece& piece, F&& f) const;
   void add_weight_products(const WeightTask& t, const float* dy, int64_t result, const float* lines,
                            int64_t at, int64_t rows, int64_t points, bool add, float* sums) const;
   void weight_sums(const WeightTask& t, const float* dy, const float* x, float* dw, float* work) const;
   // Floats of a worker: for the copy, and for a gradient of weights.
   int64_t lines_size(const ConvPass& pass) const;
   int64_t weights_size() const;
-  template <typename Finish>
-  void run(const ConvPass& pass, const float* source, const float* packed, float* target, float* work,
-           Finish&& finish) const;
+  // What follows the sums of a pass.
+  struct Ending {
+    const float *bias, *addend;
+    Activation activation;
+  };
+  void run(const ConvPass& pass, const float* source, const float* packed, const Ending& ending,
+           float* target, float* work) const;
 
   ConvSizes sizes_;
   bool suits_ = false;

@@ -2,11 +2,13 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/conv/channels_last_depthwise.cpp"
 #include <hwy/foreach_target.h>
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "backend/cpu/conv/channels_last_depthwise.h"
-#include "backend/cpu/conv/finish-inl.h"
+#include "backend/cpu/conv/clip.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
 #include "runtime/checked.h"
@@ -30,16 +32,21 @@ struct DepthwiseResults {
   int64_t inner_first, inner_past;  // of those whose windows are inside
   int64_t every;                    // elements of the target from one result to the next
   float* y;                         // of result 0
+  int64_t fresh;                    // lines, the last ones, that no line of results before has read
+};
+
+// What follows the sums: Y = bias + sums + addend, clipped to [low, high]; bias and addend may be null.
+struct DepthwiseFinish {
+  const float *bias, *addend;  // addend: of result 0
+  float low, high;
 };
 
 struct ChannelsLastDepthwiseFunctions {
-  // Y = bias + the sums over `count` lines; bias may be null.
-  void (*sums)(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines, const float* bias);
+  // Y from the sums over `count` lines, for the channels [begin, end).
+  void (*sums)(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines,
+               const DepthwiseFinish& finish, int64_t begin, int64_t end);
   // totals[weights[k] + c] += the sum over all results of dy x, for the channels [begin, end); r.y is dY.
   void (*products)(const DepthwiseResults& r, const float* x, int64_t begin, int64_t end, float* totals);
-  // See Finish.
-  void (*finish)(int64_t rows, int64_t n, int64_t pitch, const float* bias, const float* addend,
-                 const Activation& activation, float* y);
 };
 
 }  // namespace ortrain
@@ -68,79 +75,151 @@ HWY_INLINE void StoreChannels(Vec<F32> v, float* to, int64_t count) {
     StoreUpTo(v, d, to, count);
 }
 
-// R neighboring results of a vector of channels, whose windows are inside.
+// Neighboring results of a line, `count` lines of the source, and the taps that are inside for all of these
+// results. Functions get a copy: they store vectors, which might otherwise change it for all that the
+// compiler knows.
+struct Neighbors {
+  DepthwiseResults r;
+  const DepthwiseLine* lines;
+  DepthwiseFinish finish;
+  int64_t count, at, first_tap, past_tap;
+};
+
+#define ORTRAIN_EACH_RESULT(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
+
+// Stores the sums s0, s1, ... of R results.
+#define ORTRAIN_STORE(i)                                                                               \
+  if constexpr (R > i) {                                                                               \
+    auto v = s##i;                                                                                     \
+    if (n.finish.addend)                                                                               \
+      v = hn::Add(v, LoadChannels<kWhole>(n.finish.addend + (n.at + i) * next + channel, count));      \
+    v = hn::IfThenElse(hn::Lt(v, low), low, hn::IfThenElse(hn::Gt(v, high), high, v)); /* NaN stays */ \
+    StoreChannels<kWhole>(v, n.r.y + (n.at + i) * next + channel, count);                              \
+  }
+
+// R results of a vector of channels.
 template <int R, bool kWhole>
-HWY_INLINE void InnerResults(const DepthwiseResults& r, int64_t at, int64_t lines_count,
-                             const DepthwiseLine* lines, Vec<F32> start, int64_t channel, int64_t count) {
+HWY_INLINE void SumsOf(const Neighbors& n, int64_t channel, int64_t count) {
+  const F32 d;
+  const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
+  const auto start = n.finish.bias ? LoadChannels<kWhole>(n.finish.bias + channel, count) : hn::Zero(d);
   auto s0 = start, s1 = start, s2 = start, s3 = start, s4 = start, s5 = start, s6 = start, s7 = start;
-  const int64_t pitch = r.step * r.channels;
-  for (int64_t l = 0; l < lines_count; ++l)
-    for (int64_t k = 0; k < r.taps; ++k) {
-      const auto weight = LoadChannels<kWhole>(lines[l].w + r.weights[k] + channel, count);
-      const float* x = lines[l].x + at * pitch + r.offsets[k] * r.channels + channel;
+  const int64_t pitch = n.r.step * n.r.channels, next = n.r.every * n.r.channels;
+  for (int64_t l = 0; l < n.count; ++l)
+    for (int64_t k = n.first_tap; k < n.past_tap; ++k) {
+      const auto weight = LoadChannels<kWhole>(n.lines[l].w + n.r.weights[k] + channel, count);
+      const float* x = n.lines[l].x + n.at * pitch + n.r.offsets[k] * n.r.channels + channel;
 #define ORTRAIN_RESULT(i) \
   if constexpr (R > i) s##i = hn::MulAdd(weight, LoadChannels<kWhole>(x + i * pitch, count), s##i);
-      ORTRAIN_RESULT(0)
-      ORTRAIN_RESULT(1)
-      ORTRAIN_RESULT(2)
-      ORTRAIN_RESULT(3)
-      ORTRAIN_RESULT(4)
-      ORTRAIN_RESULT(5)
-      ORTRAIN_RESULT(6)
-      ORTRAIN_RESULT(7)
+      ORTRAIN_EACH_RESULT(ORTRAIN_RESULT)
 #undef ORTRAIN_RESULT
     }
-  float* y = r.y + at * r.every * r.channels + channel;
-  const int64_t next = r.every * r.channels;
-#define ORTRAIN_RESULT(i) \
-  if constexpr (R > i) StoreChannels<kWhole>(s##i, y + i * next, count);
-  ORTRAIN_RESULT(0)
-  ORTRAIN_RESULT(1)
-  ORTRAIN_RESULT(2)
-  ORTRAIN_RESULT(3)
-  ORTRAIN_RESULT(4)
-  ORTRAIN_RESULT(5)
-  ORTRAIN_RESULT(6)
-  ORTRAIN_RESULT(7)
-#undef ORTRAIN_RESULT
+  ORTRAIN_EACH_RESULT(ORTRAIN_STORE)
 }
 
-// One result at the border.
-template <bool kWhole>
-HWY_INLINE void OuterResult(const DepthwiseResults& r, int64_t at, int64_t lines_count,
-                            const DepthwiseLine* lines, Vec<F32> start, int64_t channel, int64_t count) {
-  auto sum = start;
-  for (int64_t k = 0; k < r.taps; ++k) {
-    const int64_t column = at * r.step + r.offsets[k];
-    if (column < 0 || column >= r.source) continue;
-    for (int64_t l = 0; l < lines_count; ++l)
-      sum = hn::MulAdd(LoadChannels<kWhole>(lines[l].w + r.weights[k] + channel, count),
-                       LoadChannels<kWhole>(lines[l].x + column * r.channels + channel, count), sum);
-  }
-  StoreChannels<kWhole>(sum, r.y + at * r.every * r.channels + channel, count);
-}
-
-template <bool kWhole>
-void SumsOfChannels(const DepthwiseResults& r, int64_t lines_count, const DepthwiseLine* lines,
-                    const float* bias, int64_t channel, int64_t count) {
+// The same for three neighboring taps and a step of S: each element is loaded once for all results that read
+// it.
+template <int R, int S, bool kWhole>
+HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t count) {
   const F32 d;
-  const auto start = bias ? LoadChannels<kWhole>(bias + channel, count) : hn::Zero(d);
-  int64_t i = r.first;
-  for (; i < r.inner_first; ++i) OuterResult<kWhole>(r, i, lines_count, lines, start, channel, count);
-  for (; i + 8 <= r.inner_past; i += 8)
-    InnerResults<8, kWhole>(r, i, lines_count, lines, start, channel, count);
-  for (; i + 4 <= r.inner_past; i += 4)
-    InnerResults<4, kWhole>(r, i, lines_count, lines, start, channel, count);
-  for (; i < r.inner_past; ++i) InnerResults<1, kWhole>(r, i, lines_count, lines, start, channel, count);
-  for (; i < r.past; ++i) OuterResult<kWhole>(r, i, lines_count, lines, start, channel, count);
+  const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
+  const auto start = n.finish.bias ? LoadChannels<kWhole>(n.finish.bias + channel, count) : hn::Zero(d);
+  auto s0 = start, s1 = start, s2 = start, s3 = start, s4 = start, s5 = start, s6 = start, s7 = start;
+  const int64_t channels = n.r.channels, next = n.r.every * channels;
+  const int64_t places[] = {n.r.weights[0], n.r.weights[1], n.r.weights[2]};
+  for (int64_t l = 0; l < n.count; ++l) {
+    const float *w = n.lines[l].w + channel,
+                *x = n.lines[l].x + (n.at * S + n.r.offsets[0]) * channels + channel;
+    const auto w0 = LoadChannels<kWhole>(w + places[0], count),
+               w1 = LoadChannels<kWhole>(w + places[1], count),
+               w2 = LoadChannels<kWhole>(w + places[2], count);
+#define ORTRAIN_TERM(i)                               \
+  if constexpr (R > i && j >= i * S && j < i * S + 3) \
+    s##i = hn::MulAdd(j == i * S ? w0 : j == i * S + 1 ? w1 : w2, v, s##i);
+#define ORTRAIN_COLUMN(column)                                         \
+  if constexpr (column <= (R - 1) * S + 2) {                           \
+    constexpr int j = column;                                          \
+    const auto v = LoadChannels<kWhole>(x + column * channels, count); \
+    ORTRAIN_EACH_RESULT(ORTRAIN_TERM)                                  \
+  }
+    ORTRAIN_COLUMN(0)
+    ORTRAIN_COLUMN(1)
+    ORTRAIN_COLUMN(2)
+    ORTRAIN_COLUMN(3)
+    ORTRAIN_COLUMN(4)
+    ORTRAIN_COLUMN(5)
+    ORTRAIN_COLUMN(6)
+    ORTRAIN_COLUMN(7)
+    ORTRAIN_COLUMN(8)
+#undef ORTRAIN_COLUMN
+#undef ORTRAIN_TERM
+  }
+  ORTRAIN_EACH_RESULT(ORTRAIN_STORE)
+}
+#undef ORTRAIN_STORE
+#undef ORTRAIN_EACH_RESULT
+
+// R results of the channels [begin, end). S: the step if each line has three neighboring taps, else 0.
+//
+// Prefetches what some later results read of the fresh lines, and these results: a processor that prefetches
+// what follows the elements that it reads does not see that only some channels follow here.
+template <int R, int S>
+HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t end) {
+  const Neighbors n = given;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32())), channels = n.r.channels;
+  const int64_t later = n.at + HWY_MAX(int64_t{R}, tuning::kDepthwiseAhead / channels);
+  const int64_t read = R * n.r.step, next = n.r.every * channels;
+  const int64_t fresh = n.r.taps > 0 ? n.r.fresh : 0;
+  const int64_t x = fresh > 0 ? (later * n.r.step + n.r.offsets[n.r.taps - 1]) * channels : 0;
+  const float* y = n.r.y + later * next;
+  int64_t channel = begin;
+  for (; channel + lanes <= end; channel += lanes) {
+    if (channel % 16 == 0) {
+      for (int64_t i = 0; i < R; ++i) hwy::Prefetch(y + i * next + channel);
+      for (int64_t l = n.count - fresh; l < n.count; ++l)
+        for (int64_t i = 0; i < read; ++i) hwy::Prefetch(n.lines[l].x + x + i * channels + channel);
+    }
+    if constexpr (S > 0)
+      SumsOfThreeTaps<R, S, true>(n, channel, lanes);
+    else
+      SumsOf<R, true>(n, channel, lanes);
+  }
+  if (channel == end) return;
+  if constexpr (S > 0)
+    SumsOfThreeTaps<R, S, false>(n, channel, end - channel);
+  else
+    SumsOf<R, false>(n, channel, end - channel);
 }
 
-void Sums(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines, const float* bias) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
-  int64_t channel = 0;
-  for (; channel + lanes <= r.channels; channel += lanes)
-    SumsOfChannels<true>(r, count, lines, bias, channel, lanes);
-  if (channel < r.channels) SumsOfChannels<false>(r, count, lines, bias, channel, r.channels - channel);
+// The results [n.at, past), whose windows are inside.
+template <int R, int S>
+void Inner(Neighbors& n, int64_t past, int64_t begin, int64_t end) {
+  for (; n.at + R <= past; n.at += R) SumsOfChannels<R, S>(n, begin, end);
+  if constexpr (R > 1) Inner<R / 2, S>(n, past, begin, end);
+}
+
+void Sums(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines, const DepthwiseFinish& finish,
+          int64_t begin, int64_t end) {
+  Neighbors n{r, lines, finish, count, r.first, 0, r.taps};
+  const auto border = [&](int64_t past) HWY_ATTR {
+    for (; n.at < past; ++n.at) {
+      const auto column = [&](int64_t k) { return n.at * r.step + r.offsets[k]; };
+      n.first_tap = 0, n.past_tap = r.taps;
+      while (n.first_tap < r.taps && column(n.first_tap) < 0) ++n.first_tap;
+      while (n.past_tap > n.first_tap && column(n.past_tap - 1) >= r.source) --n.past_tap;
+      SumsOfChannels<1, 0>(n, begin, end);
+    }
+    n.first_tap = 0, n.past_tap = r.taps;
+  };
+  border(r.inner_first);
+  const bool three = r.taps == 3 && r.offsets[1] == r.offsets[0] + 1 && r.offsets[2] == r.offsets[1] + 1;
+  if (three && r.step == 1)
+    Inner<4, 1>(n, r.inner_past, begin, end);
+  else if (three && r.step == 2)
+    Inner<4, 2>(n, r.inner_past, begin, end);
+  else
+    Inner<8, 0>(n, r.inner_past, begin, end);
+  border(r.past);
 }
 
 // K taps from tap `first` on.
@@ -204,7 +283,7 @@ void Products(const DepthwiseResults& r, const float* x, int64_t begin, int64_t 
   if (channel < end) ProductsOfChannels<false>(r, x, channel, end - channel, totals);
 }
 
-ChannelsLastDepthwiseFunctions FindChannelsLastDepthwise() { return {Sums, Products, Finish}; }
+ChannelsLastDepthwiseFunctions FindChannelsLastDepthwise() { return {Sums, Products}; }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -277,13 +356,14 @@ void ChannelsLastDepthwise::turn_weights(const float* w, float* turned) const {
     for (int64_t tap = 0; tap < taps_; ++tap) turned[tap * sizes_.channels + c] = w[c * taps_ + tap];
 }
 
-template <typename Finish>
 void ChannelsLastDepthwise::run(const Pass& p, const float* source, const float* weights, const float* bias,
-                                float* target, Finish&& finish) const {
+                                const float* addend, const Activation& activation, float* target) const {
   const ChannelsLastDepthwiseFunctions f = functions();
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
   const int64_t channels = sizes_.channels, across = (w.count + kColumns - 1) / kColumns;
   const int64_t items = sizes_.batch * d.count * h.count * across;
+  const Clip clip = clip_of(activation);
+  const int64_t together = tuning::kDepthwiseFloats / std::max<int64_t>(3 * taps_, 1) / 16 * 16 + 16;
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t item = items * first / workers_; item < items * past / workers_; ++item) {
       const int64_t line = item / across, at_h = line % h.count, at_d = line / h.count % d.count;
@@ -311,11 +391,16 @@ void ChannelsLastDepthwise::run(const Pass& p, const float* source, const float*
                          0,
                          0,
                          w.every,
-                         target + result * channels};
+                         target + result * channels,
+                         std::min(count, h.step)};
       r.past = std::min(r.first + kColumns, w.count);
       set_inner(w, r);
-      f.sums(r, count, lines, bias);
-      finish(result + r.first * w.every, r.past - r.first);
+      for (int64_t channel = 0; channel < channels; channel += together)
+        f.sums(r, count, lines, {bias, addend ? addend + result * channels : nullptr, clip.low, clip.high},
+               channel, std::min(channel + together, channels));
+      // Only the forward pass has other activations, and its results of a line are consecutive.
+      if (!clip.complete)
+        activation.apply((r.past - r.first) * channels, target + (result + r.first) * channels);
     }
   });
 }
@@ -323,17 +408,12 @@ void ChannelsLastDepthwise::run(const Pass& p, const float* source, const float*
 void ChannelsLastDepthwise::forward(const float* x, const float* w, const float* bias, const float* addend,
                                     const Activation& activation, float* y, float* work) const {
   turn_weights(w, work);
-  const ChannelsLastDepthwiseFunctions f = functions();
-  const bool plain = !addend && activation.kind == Activation::Kind::kNone;
-  run(forward_, x, work, bias, y, [&](int64_t result, int64_t count) {
-    const int64_t at = result * sizes_.channels, n = count * sizes_.channels;
-    if (!plain) f.finish(1, n, n, nullptr, addend ? addend + at : nullptr, activation, y + at);
-  });
+  run(forward_, x, work, bias, addend, activation, y);
 }
 
 void ChannelsLastDepthwise::backward_data(const float* dy, const float* w, float* dx, float* work) const {
   turn_weights(w, work);
-  for (const Pass& p : backward_) run(p, dy, work, nullptr, dx, [](int64_t, int64_t) {});
+  for (const Pass& p : backward_) run(p, dy, work, nullptr, nullptr, {}, dx);
 }
 
 void ChannelsLastDepthwise::backward_weights(const float* dy, const float* x, float* dw, float* work) const {
@@ -365,7 +445,8 @@ void ChannelsLastDepthwise::backward_weights(const float* dy, const float* x, fl
                            0,
                            0,
                            1,
-                           from};
+                           from,
+                           0};
         set_inner(w, r);
         each_inside(d, at_d, [&](int64_t i, int64_t tap_d) {
           each_inside(h, at_h, [&](int64_t j, int64_t tap_h) {

@@ -38,10 +38,9 @@ class ChannelsLastDepthwise {
 
   // W as [kernel..., C].
   void turn_weights(const float* w, float* turned) const;
-  // Computes the results of a pass line by line; finish(first result, results) follows each line.
-  template <typename Finish>
-  void run(const Pass& pass, const float* source, const float* weights, const float* bias, float* target,
-           Finish&& finish) const;
+  // Computes the results of a pass line by line.
+  void run(const Pass& pass, const float* source, const float* weights, const float* bias,
+           const float* addend, const Activation& activation, float* target) const;
 
   ConvSizes sizes_;
   bool suits_ = false;

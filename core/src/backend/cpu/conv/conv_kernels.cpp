@@ -2,7 +2,6 @@
 #include "backend/cpu/conv/conv_kernels.h"
 
 #include "backend/cpu/channels_last.h"
-#include "backend/cpu/conv/channels_last_conv.h"
 #include "backend/cpu/conv/channels_last_depthwise.h"
 #include "backend/cpu/conv/depthwise_conv.h"
 #include "backend/cpu/conv/direct_conv.h"
@@ -184,6 +183,23 @@ std::optional<Kernel> depthwise_conv(KernelContext& c) {
   };
 }
 
+Slot packed_weights(KernelContext& c, size_t i, const ChannelsLastConvolution& conv, bool backward,
+                    std::vector<Kernel>& kernels) {
+  const int64_t size = backward ? conv.packed_backward_size() : conv.packed_size();
+  const auto pack = [=](const float* w, float* packed) {
+    backward ? conv.pack_backward(w, packed) : conv.pack(w, packed);
+  };
+  if (const Tensor* known = c.constant(i)) {
+    Tensor packed(DType::kFloat, {size});
+    pack(with_channels_last(*known).data<float>(), packed.data<float>());
+    return c.fixed(std::move(packed));
+  }
+  const Slot w = c.in(i, channels_last(c.shape(i))),
+             packed = c.scratch(static_cast<size_t>(size) * sizeof(float));
+  kernels.push_back([=](const Frame& f) { pack(f.at<const float>(w), f.at<float>(packed)); });
+  return packed;
+}
+
 Kernel channels_last_bias_gradient(KernelContext& c, Slot dy) {
   const int64_t channels = c.shape(0)[1], points = c.size(0) / channels;
   const Slot db = c.out(2);
@@ -239,15 +255,17 @@ std::optional<Kernel> channels_last_conv(KernelContext& c) {
   if (const auto winograd = find_winograd(c, described)) return winograd_kernel(c, *winograd, activation);
   const ChannelsLastConvolution conv(sizes_of(described));
   if (!conv.suits()) return std::nullopt;
-  const Slot x = c.in(0, channels_last(c.shape(0))), w = c.in(1, channels_last(c.shape(1))),
+  std::vector<Kernel> kernels;
+  const Slot x = c.in(0, channels_last(c.shape(0))), w = packed_weights(c, 1, conv, false, kernels),
              bias = c.has_input(2) ? c.in(2) : Slot{},
              addend = c.has_input(3) ? c.in(3, channels_last(c.shape(3))) : Slot{},
              y = c.out(0, channels_last(c.out_shape(0))),
              work = c.scratch(static_cast<size_t>(conv.forward_work()) * sizeof(float));
-  return [=](const Frame& f) {
+  kernels.push_back([=](const Frame& f) {
     conv.forward(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
                  f.at_or_null<const float>(addend), activation, f.at<float>(y), f.at<float>(work));
-  };
+  });
+  return chain(std::move(kernels));
 }
 
 std::optional<Kernel> channels_last_conv_grad(KernelContext& c) {
@@ -262,7 +280,8 @@ std::optional<Kernel> channels_last_conv_grad(KernelContext& c) {
   const Slot dy = c.in(0, channels_last(c.shape(0)));
   std::vector<Kernel> kernels;
   if (wanted(0)) {
-    const Slot w = c.in(2, channels_last(c.shape(2))), dx = c.out(0, channels_last(c.out_shape(0))),
+    const Slot w = winograd ? c.in(2, channels_last(c.shape(2))) : packed_weights(c, 2, conv, true, kernels),
+               dx = c.out(0, channels_last(c.out_shape(0))),
                work = c.scratch(winograd ? winograd_scratch(winograd->transposed(), threads)
                                          : static_cast<size_t>(conv.backward_data_work()) * sizeof(float));
     kernels.push_back([=](const Frame& f) {

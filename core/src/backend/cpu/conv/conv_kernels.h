@@ -2,7 +2,9 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
+#include "backend/cpu/conv/channels_last_conv.h"
 #include "geometry/convolution.h"
 #include "op/operator.h"
 
@@ -15,6 +17,10 @@ std::optional<Kernel> channels_last_conv(KernelContext& c);  // Conv and FusedCo
 std::optional<Kernel> channels_last_conv_grad(KernelContext& c);
 std::optional<Kernel> channels_last_depthwise(KernelContext& c);  // Conv and FusedConv
 std::optional<Kernel> channels_last_depthwise_grad(KernelContext& c);
+// The weights, input i, as the convolution's forward pass or its gradient of X reads them: packed once if
+// they are constant, otherwise in each run, by a kernel that is added to `kernels`.
+Slot packed_weights(KernelContext& c, size_t i, const ChannelsLastConvolution& conv, bool backward,
+                    std::vector<Kernel>& kernels);
 // The gradient of the bias, output 2, from input 0 with channels last, which is in `dy`.
 Kernel channels_last_bias_gradient(KernelContext& c, Slot dy);
 std::optional<Kernel> portable_conv(KernelContext& c);

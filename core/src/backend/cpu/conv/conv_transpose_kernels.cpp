@@ -2,7 +2,6 @@
 #include "backend/cpu/conv/conv_transpose_kernels.h"
 
 #include "backend/cpu/channels_last.h"
-#include "backend/cpu/conv/channels_last_conv.h"
 #include "backend/cpu/conv/conv_kernels.h"
 #include "backend/cpu/conv/portable_conv.h"
 #include "runtime/threads.h"
@@ -69,13 +68,15 @@ std::optional<Kernel> channels_last_conv_transpose(KernelContext& c) {
   if (!suits_channels_last(c) || c.size(0) == 0) return std::nullopt;
   const ChannelsLastConvolution conv(sizes_of(Transposed(c, 0, 1)));
   if (!conv.suits()) return std::nullopt;
-  const Slot x = c.in(0, channels_last(c.shape(0))), w = c.in(1, channels_last(c.shape(1))),
+  std::vector<Kernel> kernels;
+  const Slot x = c.in(0, channels_last(c.shape(0))), w = packed_weights(c, 1, conv, true, kernels),
              bias = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0, channels_last(c.out_shape(0))),
              work = c.scratch(static_cast<size_t>(conv.backward_data_work()) * sizeof(float));
-  return [=](const Frame& f) {
+  kernels.push_back([=](const Frame& f) {
     conv.backward_data(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
                        f.at<float>(y), f.at<float>(work));
-  };
+  });
+  return chain(std::move(kernels));
 }
 
 std::optional<Kernel> channels_last_conv_transpose_grad(KernelContext& c) {
@@ -87,7 +88,7 @@ std::optional<Kernel> channels_last_conv_transpose_grad(KernelContext& c) {
   const Slot dy = c.in(0, channels_last(c.shape(0)));
   std::vector<Kernel> kernels;
   if (wanted(0)) {
-    const Slot w = c.in(2, channels_last(c.shape(2))), dx = c.out(0, channels_last(c.out_shape(0))),
+    const Slot w = packed_weights(c, 2, conv, false, kernels), dx = c.out(0, channels_last(c.out_shape(0))),
                work = c.scratch(static_cast<size_t>(conv.forward_work()) * sizeof(float));
     kernels.push_back([=](const Frame& f) {
       conv.forward(f.at<const float>(dy), f.at<const float>(w), nullptr, nullptr, {}, f.at<float>(dx),

@@ -12,6 +12,8 @@
 #define ORTRAIN_PRODUCT_TILES_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
 #include <cstdint>
 #include <type_traits>
 
@@ -25,6 +27,20 @@ namespace ortrain {
 // after those of the time before.
 struct Depth {
   int64_t k, count = 1, a = 0, b = 0;
+};
+
+// What follows the sums: C = C + bias + addend, clipped to [low, high], where NaN stays. The bias has an
+// element for each column; both may be null.
+template <typename T>
+struct TileEnd {
+  const T *bias, *addend;
+  int64_t addend_row;
+  T low, high;
+
+  TileEnd at(int64_t row, int64_t column) const {
+    return {bias ? bias + column : nullptr, addend ? addend + row * addend_row + column : nullptr, addend_row,
+            low, high};
+  }
 };
 
 }  // namespace ortrain
@@ -146,10 +162,12 @@ HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T sc
 #undef ORTRAIN_TRANSPOSES_VECTORS
 
 // C [R, V vectors] = or += scale A B, A's element (i, p) at a[i * a_row + p * a_column], rows of B `b_row`
-// apart. Only the first `columns` of C are written; they fill all vectors except possibly the last.
-template <int R, int V, typename T>
+// apart, and then `end` if kEnds. Only the first `columns` of C are written; they fill all vectors except
+// possibly the last.
+template <int R, int V, bool kEnds = false, typename T>
 HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
-                     int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale = 1) {
+                     int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale = 1,
+                     [[maybe_unused]] const TileEnd<T>& end = {}) {
   const hn::ScalableTag<T> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
 #define ORTRAIN_SUMS(r) auto c##r##0 = hn::Zero(d), c##r##1 = c##r##0, c##r##2 = c##r##0, c##r##3 = c##r##0;
@@ -160,6 +178,10 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
   ORTRAIN_SUMS(4)
   ORTRAIN_SUMS(5)
 #undef ORTRAIN_SUMS
+  // The next tile's sums: they may have to come from memory.
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; v += 64 / HWY_MIN(64, HWY_MAX_BYTES))
+      hwy::Prefetch(c + (R + r) * c_row + v * lanes);
   const T *a_start = a, *b_start = b;
   for (int64_t time = 0; time < depth.count; ++time, a = a_start += depth.a, b = b_start += depth.b)
     for (int64_t p = 0; p < depth.k; ++p) {
@@ -197,16 +219,26 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
     ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
   }
-#define ORTRAIN_SUM(r, v)                                                    \
-  if constexpr (R > r && V > v) {                                            \
-    T* to = c + r * c_row + v * lanes;                                       \
-    if (v + 1 < V || columns >= V * lanes) {                                 \
-      hn::StoreU(add ? hn::Add(c##r##v, hn::LoadU(d, to)) : c##r##v, d, to); \
-    } else {                                                                 \
-      const int64_t count = columns - v * lanes;                             \
-      if (add) c##r##v = hn::Add(c##r##v, LoadUpTo(d, to, count));           \
-      StoreUpTo(c##r##v, d, to, count);                                      \
-    }                                                                        \
+  const auto ended = [&](Vec<hn::ScalableTag<T>> sum, int64_t row, int64_t column, int64_t count) HWY_ATTR {
+    if constexpr (kEnds) {
+      if (end.bias) sum = hn::Add(sum, LoadUpTo(d, end.bias + column, count));
+      if (end.addend) sum = hn::Add(sum, LoadUpTo(d, end.addend + row * end.addend_row + column, count));
+      const auto low = hn::Set(d, end.low), high = hn::Set(d, end.high);
+      sum = hn::IfThenElse(hn::Lt(sum, low), low, hn::IfThenElse(hn::Gt(sum, high), high, sum));
+    }
+    return sum;
+  };
+#define ORTRAIN_SUM(r, v)                                          \
+  if constexpr (R > r && V > v) {                                  \
+    T* to = c + r * c_row + v * lanes;                             \
+    if (v + 1 < V || columns >= V * lanes) {                       \
+      if (add) c##r##v = hn::Add(c##r##v, hn::LoadU(d, to));       \
+      hn::StoreU(ended(c##r##v, r, v* lanes, lanes), d, to);       \
+    } else {                                                       \
+      const int64_t count = columns - v * lanes;                   \
+      if (add) c##r##v = hn::Add(c##r##v, LoadUpTo(d, to, count)); \
+      StoreUpTo(ended(c##r##v, r, v* lanes, count), d, to, count); \
+    }                                                              \
   }
   ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
@@ -214,14 +246,15 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
 #undef ORTRAIN_EACH_OF
 }
 
-template <int V, typename T>
+template <int V, bool kEnds, typename T>
 void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
-          int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale) {
+          int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale, const TileEnd<T>& end) {
   int64_t i = 0;
   const auto tile = [&](auto rows) HWY_ATTR {
     constexpr int R = decltype(rows)::value;
     for (; i + R <= m; i += R)
-      Tile<R, V>(depth, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, columns, add, scale);
+      Tile<R, V, kEnds>(depth, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, columns, add,
+                        scale, end.at(i, 0));
   };
   tile(std::integral_constant<int, 6>());
   tile(std::integral_constant<int, 4>());
@@ -230,21 +263,26 @@ void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row, int64_t a_co
 }
 
 // C [m, n] = or += scale A B where n is at most a panel, and rows of B have whole vectors. Columns of C from
-// n up to the next whole vector are also written if `spill` says that this memory exists.
-template <typename T>
+// n up to the next whole vector are also written if `spill` says that this memory exists. Then `end` if
+// kEnds.
+template <typename T, bool kEnds = false>
 HWY_NOINLINE void Panel(int64_t m, int64_t n, const Depth& depth, const T* a, int64_t a_row, int64_t a_column,
-                        const T* b, int64_t b_row, T* c, int64_t c_row, bool add, bool spill, T scale) {
+                        const T* b, int64_t b_row, T* c, int64_t c_row, bool add, bool spill, T scale,
+                        const TileEnd<T>& end = {}) {
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
   for (int64_t j = 0; j < n;) {
     const int64_t left = (n - j + lanes - 1) / lanes, columns = spill ? width : n - j;
     if (kPanel >= 4 && left >= 4) {
-      Rows<4>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      Rows<4, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
+                     end.at(0, j));
       j += 4 * lanes;
     } else if (left >= 2) {
-      Rows<2>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      Rows<2, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
+                     end.at(0, j));
       j += 2 * lanes;
     } else {
-      Rows<1>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale);
+      Rows<1, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
+                     end.at(0, j));
       j += lanes;
     }
   }
