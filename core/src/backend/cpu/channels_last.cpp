@@ -1,8 +1,10 @@
 #include "backend/cpu/channels_last.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "backend/cpu/strided_copy.h"
+#include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
@@ -17,7 +19,18 @@ class ChannelsLast : public Layout {
   }
   bool dense() const override { return true; }
   Kernel to_plain(Slot from, Slot plain) const override { return copy(strides(), from, {}, plain); }
-  Kernel from_plain(Slot plain, Slot to) const override { return copy({}, plain, strides(), to); }
+  Kernel from_plain(Slot plain, Slot to) const override {
+    switch (shape_[1]) {
+      case 2:
+        return interleave<2>(plain, to);
+      case 3:
+        return interleave<3>(plain, to);
+      case 4:
+        return interleave<4>(plain, to);
+      default:
+        return copy({}, plain, strides(), to);
+    }
+  }
 
  private:
   // Steps between elements along each axis of the shape.
@@ -31,6 +44,23 @@ class ChannelsLast : public Layout {
     steps[1] = 1;
     steps[0] = step;
     return steps;
+  }
+  // For so few channels, as images have, a copy has nothing to move at once.
+  template <int64_t kChannels>
+  Kernel interleave(Slot plain, Slot to) const {
+    const int64_t points = element_count(shape_, 2, shape_.size());
+    return [=, all = shape_[0] * points](const Frame& f) {
+      const float* from = f.at<const float>(plain);
+      float* values = f.at<float>(to);
+      parallel_for(all, kChannels, [=](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end;) {
+          const int64_t image = i / points, past = std::min(end, (image + 1) * points);
+          const float* x = from + image * kChannels * points - image * points;
+          for (; i < past; ++i)
+            for (int64_t c = 0; c < kChannels; ++c) values[i * kChannels + c] = x[c * points + i];
+        }
+      });
+    };
   }
   // Without strides, a side is row-major.
   Kernel copy(std::vector<int64_t> from_strides, Slot from, std::vector<int64_t> to_strides, Slot to) const {

@@ -102,9 +102,6 @@ inline constexpr int64_t kConvBlock = 1 << 17;
 inline constexpr int64_t kConvResults = 1024;
 // The most floats of a block; lines of more are left to other kernels. Derived: 16 MiB, of each thread.
 inline constexpr int64_t kConvLargest = 1 << 22;
-// The most weights that a block's results are multiplied with a few results at a time, and the floats that
-// these results read and write. Derived: 128 KiB of the second-level cache, 32 KiB of the first.
-inline constexpr int64_t kConvWeights = 1 << 15, kConvPiece = 1 << 13;
 // Products that are added up at a time, and results. Derived: with 64 filters or channels, they take 40 and
 // 64 KiB of the caches. Not measured yet.
 inline constexpr int64_t kConvDepth = 160, kConvPoints = 256;

@@ -180,9 +180,6 @@ void ChannelsLastConvolution::plan(ConvPass& p, int64_t depth, int64_t columns, 
   p.line = w.count, p.rows = h.count;
   p.segments = 0;
   each_segment(p, [&](const Segment&) { ++p.segments; });
-  const bool few_weights = p.taps() * depth * columns <= tuning::kConvWeights;
-  p.together = few_weights ? std::max<int64_t>(tuning::kConvPiece / (depth + columns) / 6, 4) * 6
-                           : tuning::kConvLargest;
   if (p.taps() == 0) return;
   const auto divide = [](const PassAxis& a, int64_t elements, int64_t least, int64_t most, int64_t multiple) {
     const int64_t fitting = std::min((elements - a.copied(1)) / a.copied_step() + 1, most);
@@ -265,22 +262,14 @@ void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, cons
 }
 
 template <typename F>
-void ChannelsLastConvolution::each_piece(const ConvPass& p, const Block& b, F&& f) const {
-  const int64_t all = b.units * b.rows, lines = std::max<int64_t>(p.together / b.columns, 1);
-  for (int64_t line = 0; line < all; line += lines)
-    for (int64_t column = 0; column < b.columns; column += p.together)
-      f(Piece{line, std::min(line + lines, all), column, std::min(p.together, b.columns - column)});
-}
-
-template <typename F>
-void ChannelsLastConvolution::each_line(const ConvPass& p, const Block& b, const Piece& piece, F&& f) const {
+void ChannelsLastConvolution::each_line(const ConvPass& p, const Block& b, F&& f) const {
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
-  for (int64_t line = piece.line; line < piece.past_line; ++line) {
-    const int64_t u = line / b.rows, r = line % b.rows;
+  for (int64_t u = 0; u < b.units; ++u) {
     const int64_t image = (b.unit + u) / d.count, result = (b.unit + u) % d.count;
     const int64_t plane = (image * d.target + d.first + result * d.every) * h.target + h.first;
-    f(((u * p.outer * p.height + r * h.copied_step()) * p.width + piece.column * w.copied_step()) * p.depth,
-      (plane + (b.row + r) * h.every) * w.target + w.first + (b.column + piece.column) * w.every);
+    for (int64_t r = 0; r < b.rows; ++r)
+      f((u * p.outer * p.height + r * h.copied_step()) * p.width * p.depth,
+        (plane + (b.row + r) * h.every) * w.target + w.first + b.column * w.every);
   }
 }
 
@@ -296,9 +285,10 @@ void ChannelsLastConvolution::run(const ConvPass& p, const float* source, const 
   // Floats from a point to the next.
   const int64_t point = in_place ? channels : p.depth;
   const Clip clip = clip_of(ending.activation);
+  // An addend in Y is there to be added to.
+  const bool in_target = ending.addend == target, separate = ending.addend && !in_target;
   const bool plain = !ending.bias && !ending.addend && ending.activation.kind == Activation::Kind::kNone;
-  const auto compute = [&](const Block& b, const Piece& piece, const float* from, int64_t group,
-                           int64_t begin, int64_t end) {
+  const auto compute = [&](const Block& b, const float* from, int64_t group, int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t column = panel * f.panel, n = std::min(f.panel, p.columns - column);
       const int64_t stored = rounded(n, f.lanes);
@@ -306,15 +296,16 @@ void ChannelsLastConvolution::run(const ConvPass& p, const float* source, const 
       const int64_t channel = group * p.columns + column;
       int64_t number = 0;
       each_segment(p, [&](const Segment& s) {
-        const Depth depth{s.k, s.count, s.step, s.rows * stored};
+        // The other panels find the rows in the cache, and copied lines are there already.
+        const Depth depth{s.k, s.count, s.step, s.rows * stored, in_place && panel == begin};
         const bool ends = ++number == p.segments && !plain;
-        each_line(p, b, piece, [&](int64_t at, int64_t result) {
+        each_line(p, b, [&](int64_t at, int64_t result) {
           const int64_t to = result * results + channel;
           const TileEnd<float> end{ending.bias ? ending.bias + channel : nullptr,
-                                   ending.addend ? ending.addend + to : nullptr, w.every * results, clip.low,
+                                   separate ? ending.addend + to : nullptr, w.every * results, clip.low,
                                    clip.high};
-          f.product(piece.columns, n, depth, from + at / p.depth * point + s.from, w.copied_step() * point, 1,
-                    weights + s.row * stored, stored, target + to, w.every * results, number > 1,
+          f.product(b.columns, n, depth, from + at + s.from, w.copied_step() * point, 1,
+                    weights + s.row * stored, stored, target + to, w.every * results, number > 1 || in_target,
                     ends ? &end : nullptr);
         });
       });
@@ -322,8 +313,8 @@ void ChannelsLastConvolution::run(const ConvPass& p, const float* source, const 
     if (clip.complete && p.segments > 0) return;
     const int64_t first = group * p.columns + begin * f.panel,
                   n = std::min(end * f.panel, p.columns) - begin * f.panel;
-    each_line(p, b, piece, [&](int64_t, int64_t result) {
-      for (int64_t i = 0; i < piece.columns; ++i) {
+    each_line(p, b, [&](int64_t, int64_t result) {
+      for (int64_t i = 0; i < b.columns; ++i) {
         const int64_t at = (result + i * w.every) * results + first;
         if (p.segments == 0)  // no sums
           for (int64_t c = 0; c < n; ++c)
@@ -343,9 +334,7 @@ void ChannelsLastConvolution::run(const ConvPass& p, const float* source, const 
         if (!in_place && sums > 0 && task != copied)
           copy_lines(p, b, source, channels, group * p.depth, p.depth, lines), copied = task;
         const float* from = in_place ? source + b.column * channels + group * p.depth : lines;
-        each_piece(p, b, [&](const Piece& piece) {
-          compute(b, piece, from, group, panels * part / parts, panels * (part + 1) / parts);
-        });
+        compute(b, from, group, panels * part / parts, panels * (part + 1) / parts);
       }
     }
   });

@@ -27,7 +27,6 @@ struct ConvPass {
   int64_t outer = 1, height = 1, width = 1;  // copied elements of a unit
   int64_t packed = 0;                        // where its weights begin
   int64_t segments = 0;                      // parts of the sums of a result, see the source
-  int64_t together = 1;  // results whose sums are computed with all weights before the next ones
 
   int64_t taps() const {
     return std::ssize(axes[0].taps) * std::ssize(axes[1].taps) * std::ssize(axes[2].taps);
@@ -51,7 +50,7 @@ class ChannelsLastConvolution {
   // X [N, input..., C], W [M, kernel..., C / groups], Y [N, output..., M].
   void pack(const float* w, float* packed) const;
   void pack_backward(const float* w, float* packed) const;
-  // Y = activation(X * W + bias + addend) with packed W; bias and addend may be null.
+  // Y = activation(X * W + bias + addend) with packed W; bias and addend may be null, and the addend may be Y.
   void forward(const float* x, const float* packed, const float* bias, const float* addend,
                const Activation& activation, float* y, float* work) const;
   // dX from dY and W, which `pack_backward` packed. If `bias` is not null, a value for each channel is added,
@@ -66,11 +65,6 @@ class ChannelsLastConvolution {
     int64_t unit = 0, units = 0, row = 0, rows = 0, column = 0, columns = 0;
   };
 
-  // A part of a block: some of its lines, which are numbered, and some columns of each.
-  struct Piece {
-    int64_t line = 0, past_line = 0, column = 0, columns = 0;
-  };
-
   // A part of the gradient of W: filters of a group, and `depth` of its channels from `channel` on.
   struct WeightTask {
     int64_t group = 0, channel = 0, depth = 0, filter = 0, filters = 0;
@@ -83,12 +77,9 @@ class ChannelsLastConvolution {
   // Copies what the results read, `depth` channels from `channel` on of `channels`.
   void copy_lines(const ConvPass& pass, const Block& b, const float* source, int64_t channels,
                   int64_t channel, int64_t depth, float* lines) const;
-  // Calls f(piece) for parts of a block with about `pass.together` results.
+  // Calls f(place in the copy, place in the target) for the first result of each line of a block.
   template <typename F>
-  void each_piece(const ConvPass& pass, const Block& b, F&& f) const;
-  // Calls f(place in the copy, place in the target) for the first result of each line of the piece.
-  template <typename F>
-  void each_line(const ConvPass& pass, const Block& b, const Piece& piece, F&& f) const;
+  void each_line(const ConvPass& pass, const Block& b, F&& f) const;
   void add_weight_products(const WeightTask& t, const float* dy, int64_t result, const float* lines,
                            int64_t at, int64_t rows, int64_t points, bool add, float* sums) const;
   void weight_sums(const WeightTask& t, const float* dy, const float* x, float* dw, float* work) const;

@@ -121,6 +121,7 @@ HWY_INLINE void SumsOf(const Neighbors& n, int64_t channel, int64_t count) {
 // it.
 template <int R, int S, bool kWhole>
 HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t count) {
+  static_assert((R - 1) * S + 3 <= 6);
   const F32 d;
   const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
   const auto start = n.finish.bias ? LoadChannels<kWhole>(n.finish.bias + channel, count) : hn::Zero(d);
@@ -148,9 +149,6 @@ HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t cou
     ORTRAIN_COLUMN(3)
     ORTRAIN_COLUMN(4)
     ORTRAIN_COLUMN(5)
-    ORTRAIN_COLUMN(6)
-    ORTRAIN_COLUMN(7)
-    ORTRAIN_COLUMN(8)
 #undef ORTRAIN_COLUMN
 #undef ORTRAIN_TERM
   }
@@ -215,8 +213,8 @@ void Sums(const DepthwiseResults& r, int64_t count, const DepthwiseLine* lines, 
   const bool three = r.taps == 3 && r.offsets[1] == r.offsets[0] + 1 && r.offsets[2] == r.offsets[1] + 1;
   if (three && r.step == 1)
     Inner<4, 1>(n, r.inner_past, begin, end);
-  else if (three && r.step == 2)
-    Inner<4, 2>(n, r.inner_past, begin, end);
+  else if (three && r.step == 2)  // fewer results: elements are read more nearly in their order in memory
+    Inner<2, 2>(n, r.inner_past, begin, end);
   else
     Inner<8, 0>(n, r.inner_past, begin, end);
   border(r.past);

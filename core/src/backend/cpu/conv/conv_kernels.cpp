@@ -259,7 +259,8 @@ std::optional<Kernel> channels_last_conv(KernelContext& c) {
   const Slot x = c.in(0, channels_last(c.shape(0))), w = packed_weights(c, 1, conv, false, kernels),
              bias = c.has_input(2) ? c.in(2) : Slot{},
              addend = c.has_input(3) ? c.in(3, channels_last(c.shape(3))) : Slot{},
-             y = c.out(0, channels_last(c.out_shape(0))),
+             y = addend.defined() ? c.out_inplace(0, {3}, channels_last(c.out_shape(0)))
+                                  : c.out(0, channels_last(c.out_shape(0))),
              work = c.scratch(static_cast<size_t>(conv.forward_work()) * sizeof(float));
   kernels.push_back([=](const Frame& f) {
     conv.forward(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),

@@ -24,9 +24,11 @@
 namespace ortrain {
 
 // Products that are added up: k of them, `count` times, with the operands of each time `a` and `b` elements
-// after those of the time before.
+// after those of the time before. With `prefetches`, rows of A are contiguous and may have to come from
+// memory.
 struct Depth {
   int64_t k, count = 1, a = 0, b = 0;
+  bool prefetches = false;
 };
 
 // What follows the sums: C = C + bias + addend, clipped to [low, high], where NaN stays. The bias has an
@@ -182,14 +184,18 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; v += 64 / HWY_MIN(64, HWY_MAX_BYTES))
       hwy::Prefetch(c + (R + r) * c_row + v * lanes);
+  constexpr int64_t kLine = 64 / sizeof(T);
   const T *a_start = a, *b_start = b;
   for (int64_t time = 0; time < depth.count; ++time, a = a_start += depth.a, b = b_start += depth.b)
-    for (int64_t p = 0; p < depth.k; ++p) {
-      const auto b0 = hn::LoadU(d, b);
-      auto b1 = b0, b2 = b0, b3 = b0;
-      if constexpr (V > 1) b1 = hn::LoadU(d, b + lanes);
-      if constexpr (V > 2) b2 = hn::LoadU(d, b + 2 * lanes);
-      if constexpr (V > 3) b3 = hn::LoadU(d, b + 3 * lanes);
+    for (int64_t begin = 0; begin < depth.k; begin += kLine) {
+      // Those of the next tile: processors prefetch what follows these rows, but not before they are read.
+      for (int r = 0; depth.prefetches && r < R; ++r) hwy::Prefetch(a + (R + r) * a_row);
+      for (int64_t p = HWY_MIN(kLine, depth.k - begin); p > 0; --p) {
+        const auto b0 = hn::LoadU(d, b);
+        auto b1 = b0, b2 = b0, b3 = b0;
+        if constexpr (V > 1) b1 = hn::LoadU(d, b + lanes);
+        if constexpr (V > 2) b2 = hn::LoadU(d, b + 2 * lanes);
+        if constexpr (V > 3) b3 = hn::LoadU(d, b + 3 * lanes);
 #define ORTRAIN_ROW(r)                                         \
   if constexpr (R > r) {                                       \
     const auto x = hn::Set(d, a[r * a_row]);                   \
@@ -198,15 +204,16 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
     if constexpr (V > 2) c##r##2 = hn::MulAdd(x, b2, c##r##2); \
     if constexpr (V > 3) c##r##3 = hn::MulAdd(x, b3, c##r##3); \
   }
-      ORTRAIN_ROW(0)
-      ORTRAIN_ROW(1)
-      ORTRAIN_ROW(2)
-      ORTRAIN_ROW(3)
-      ORTRAIN_ROW(4)
-      ORTRAIN_ROW(5)
+        ORTRAIN_ROW(0)
+        ORTRAIN_ROW(1)
+        ORTRAIN_ROW(2)
+        ORTRAIN_ROW(3)
+        ORTRAIN_ROW(4)
+        ORTRAIN_ROW(5)
 #undef ORTRAIN_ROW
-      a += a_column;
-      b += b_row;
+        a += a_column;
+        b += b_row;
+      }
     }
 #define ORTRAIN_EACH_OF(r) ORTRAIN_SUM(r, 0) ORTRAIN_SUM(r, 1) ORTRAIN_SUM(r, 2) ORTRAIN_SUM(r, 3)
 #define ORTRAIN_EACH_SUM \
