@@ -111,7 +111,7 @@ inline constexpr int64_t kConvDepth = 160, kConvPoints = 256;
 inline constexpr int64_t kDepthwiseElements = 1 << 14, kDepthwiseLines = 8;
 // How many floats ahead elements are prefetched, and how many weights and elements of windows stay in the
 // first-level cache from some results to the next ones.
-inline constexpr int64_t kDepthwiseAhead = 1024, kDepthwiseFloats = 4096;
+inline constexpr int64_t kDepthwiseAhead = 512, kDepthwiseFloats = 8192;
 // The most floats of a thread. Derived: 4 MiB, a few second-level caches.
 inline constexpr int64_t kDepthwiseLargest = 1 << 20;
 

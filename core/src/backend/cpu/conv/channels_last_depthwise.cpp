@@ -157,26 +157,37 @@ HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t cou
 #undef ORTRAIN_STORE
 #undef ORTRAIN_EACH_RESULT
 
+// Prefetches what later results read of the fresh lines, and these results: processors prefetch what follows
+// the elements that are read, but R results read at R places. In order of addresses, so that they notice.
+template <int R>
+struct Later {
+  int64_t channels, read, next, ahead, x;
+  const float* y;
+
+  explicit Later(const Neighbors& n)
+      : channels(n.r.channels), read(n.r.taps > 0 ? R * n.r.step : 0), next(n.r.every * channels) {
+    const int64_t at = n.at + HWY_MAX(int64_t{R}, tuning::kDepthwiseAhead / channels);
+    x = read > 0 ? (at * n.r.step + n.r.offsets[n.r.taps - 1]) * channels : 0;
+    y = n.r.y + at * next;
+  }
+  // The share of `count` channels from `channel` on.
+  HWY_INLINE void prefetch(const Neighbors& n, int64_t channel, int64_t count) const {
+    for (int64_t i = channel * R; n.r.every == 1 && i < (channel + count) * R; i += 16) hwy::Prefetch(y + i);
+    for (int64_t l = n.count - n.r.fresh; l < n.count; ++l)
+      for (int64_t i = channel * read; i < (channel + count) * read; i += 16)
+        hwy::Prefetch(n.lines[l].x + x + i);
+  }
+};
+
 // R results of the channels [begin, end). S: the step if each line has three neighboring taps, else 0.
-//
-// Prefetches what some later results read of the fresh lines, and these results: a processor that prefetches
-// what follows the elements that it reads does not see that only some channels follow here.
 template <int R, int S>
 HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t end) {
   const Neighbors n = given;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32())), channels = n.r.channels;
-  const int64_t later = n.at + HWY_MAX(int64_t{R}, tuning::kDepthwiseAhead / channels);
-  const int64_t read = R * n.r.step, next = n.r.every * channels;
-  const int64_t fresh = n.r.taps > 0 ? n.r.fresh : 0;
-  const int64_t x = fresh > 0 ? (later * n.r.step + n.r.offsets[n.r.taps - 1]) * channels : 0;
-  const float* y = n.r.y + later * next;
+  const Later<R> later(n);
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
   int64_t channel = begin;
   for (; channel + lanes <= end; channel += lanes) {
-    if (channel % 16 == 0) {
-      for (int64_t i = 0; i < R; ++i) hwy::Prefetch(y + i * next + channel);
-      for (int64_t l = n.count - fresh; l < n.count; ++l)
-        for (int64_t i = 0; i < read; ++i) hwy::Prefetch(n.lines[l].x + x + i * channels + channel);
-    }
+    later.prefetch(n, channel, lanes);
     if constexpr (S > 0)
       SumsOfThreeTaps<R, S, true>(n, channel, lanes);
     else
