@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backend/cpu/bf16_conversion.h"
 #include "backend/cpu/conv/channels_last_conv.h"
 #include "backend/cpu/conv/finish-inl.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
@@ -25,9 +26,9 @@ struct ChannelsLastFunctions {
   // Pack [k, n], at most a panel wide: from columns, or rows, that are `row` floats apart.
   void (*pack_columns)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
   void (*pack_rows)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
-  // See Finish.
-  void (*finish)(int64_t rows, int64_t n, int64_t pitch, const float* bias, const float* addend,
-                 const Activation& activation, float* y);
+  // See FinishSums.
+  void (*finish)(int64_t rows, int64_t n, float* sums, int64_t sums_pitch, const float* bias,
+                 StoredInput addend, const Activation& activation, int64_t pitch, StoredOutput y);
 };
 
 }  // namespace ortrain
@@ -47,8 +48,17 @@ void PackColumns(const float* b, int64_t row, int64_t k, int64_t n, float* packe
   PackAcross(b, row, k, n, 1.0f, packed);
 }
 
+// Addend and Y have the same type.
+void FinishStored(int64_t rows, int64_t n, float* sums, int64_t sums_pitch, const float* bias,
+                  StoredInput addend, const Activation& activation, int64_t pitch, StoredOutput y) {
+  if (y.bf16)
+    FinishSums(rows, n, sums, sums_pitch, bias, addend.halves(), activation, pitch, y.halves());
+  else
+    FinishSums(rows, n, sums, sums_pitch, bias, addend.floats(), activation, pitch, y.floats());
+}
+
 ChannelsLastFunctions FindChannelsLast() {
-  return {LanesOf<float>(), kPanel * LanesOf<float>(), Product, PackColumns, PackAlong<float>, Finish};
+  return {LanesOf<float>(), kPanel * LanesOf<float>(), Product, PackColumns, PackAlong<float>, FinishStored};
 }
 
 }  // namespace
@@ -88,6 +98,14 @@ bool is_possible(const ConvSizes& s) {
            a.kernel <= kLongest && a.dilation <= kLongest && a.stride <= kLongest && a.before <= kLongest &&
            capped_product({a.kernel, a.dilation}) <= kLongest;
   });
+}
+
+// n values from element `at` on, as floats.
+void copy_floats(StoredInput from, int64_t at, int64_t n, float* to) {
+  if (from.bf16)
+    widen_bf16(from.halves() + at, to, n);
+  else
+    std::copy_n(from.floats() + at, n, to);
 }
 
 // Into how many parts each of `tasks` is cut, `most` or fewer, so that all workers have as much to do.
@@ -209,7 +227,7 @@ ChannelsLastConvolution::Block ChannelsLastConvolution::block(const ConvPass& p,
   return b;
 }
 
-void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, const float* source,
+void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, StoredInput source,
                                          int64_t channels, int64_t channel, int64_t depth,
                                          float* lines) const {
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
@@ -227,13 +245,12 @@ void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, cons
           std::fill_n(to, width * depth, 0.0f);
           continue;
         }
-        const float* from =
-            source + ((image * d.source + at_d) * h.source + at_h) * w.source * channels + channel;
+        const int64_t from = ((image * d.source + at_d) * h.source + at_h) * w.source * channels + channel;
         if (w.sparse() || depth != channels) {
           for (int64_t i = 0; i < width; ++i) {
             const int64_t at = place(w, b.column, i);
             if (at >= 0 && at < w.source)
-              std::copy_n(from + at * channels, depth, to + i * depth);
+              copy_floats(source, from + at * channels, depth, to + i * depth);
             else
               std::fill_n(to + i * depth, depth, 0.0f);
           }
@@ -243,7 +260,7 @@ void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, cons
                         past = std::clamp(w.source - start, first, width);
           std::fill_n(to, first * depth, 0.0f);
           if (first < past)
-            std::copy_n(from + (start + first) * depth, (past - first) * depth, to + first * depth);
+            copy_floats(source, from + (start + first) * depth, (past - first) * depth, to + first * depth);
           std::fill_n(to + past * depth, (width - past) * depth, 0.0f);
         }
       }
@@ -262,10 +279,12 @@ void ChannelsLastConvolution::each_line(const ConvPass& p, const Block& b, F&& f
   }
 }
 
-// finish(point, points, channel, channels) is called for results of a line when they are complete.
+// Sums are computed in a float target itself; those of a bfloat16 target are kept for some units at a time.
+// finish(point, points, channel, channels, sums, sums_pitch) is called for results of a line when they are
+// complete.
 template <typename Finish>
-void ChannelsLastConvolution::run(const ConvPass& p, const float* source, const float* packed, float* target,
-                                  float* work, Finish&& finish) const {
+void ChannelsLastConvolution::run(const ConvPass& p, StoredInput source, const float* packed,
+                                  StoredOutput target, float* work, Finish&& finish) const {
   const ChannelsLastFunctions f = functions();
   const PassAxis& w = p.axes[2];
   const int64_t channels = p.depth * sizes_.groups, results = p.columns * sizes_.groups,
@@ -277,36 +296,51 @@ void ChannelsLastConvolution::run(const ConvPass& p, const float* source, const 
                   [](const PassAxis& a) {
                     return a.sparse() && a.step == 1 && a.offsets[0] == 0 && a.source == a.count;
                   }) &&
-      p.units == 1 && p.rows == 1;
+      p.units == 1 && p.rows == 1 && !source.bf16;
+  const int64_t size = lines_size(p) + results_size(p, target.bf16);
   const int64_t point = in_place ? channels : p.depth;
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t worker = first; worker < past; ++worker) {
-      float* lines = work + worker * lines_size(p);
+      float *lines = work + worker * size, *kept = lines + lines_size(p);
       int64_t copied = -1;
       for (int64_t item = items * worker / workers_; item < items * (worker + 1) / workers_; ++item) {
         const int64_t task = item / parts, part = item % parts, group = task % sizes_.groups;
         const Block b = block(p, task / sizes_.groups);
         if (!in_place && sums > 0 && task != copied)
           copy_lines(p, b, source, channels, group * p.depth, p.depth, lines), copied = task;
-        const float* from = in_place ? source + b.column * channels + group * p.depth : lines;
+        const float* from = in_place ? source.floats() + b.column * channels + group * p.depth : lines;
         const int64_t begin = panels * part / parts, end = panels * (part + 1) / parts;
         for (int64_t panel = begin; panel < end; ++panel) {
           const int64_t column = panel * f.panel, n = std::min(f.panel, p.columns - column);
           const int64_t stored = rounded(n, f.lanes);
           const float* weights = packed + p.packed + (group * rounded(p.columns, f.lanes) + column) * sums;
-          float* to = target + group * p.columns + column;
-          bool add = false;
-          each_segment(p, [&](const Segment& s) {
-            const Depth depth{s.k, s.count, s.step, s.rows * stored};
-            each_line(p, b, [&](int64_t at, int64_t result) {
-              f.product(b.columns, n, depth, from + at + s.from, w.copied_step() * point, 1,
-                        weights + s.row * stored, stored, to + result * results, w.every * results, add);
+          const int64_t channel = group * p.columns + column;
+          const int64_t together = target.bf16 ? kept_units(p) : b.units;
+          Block piece = b;
+          for (int64_t unit = 0; unit < b.units; unit += together) {
+            piece.unit = b.unit + unit, piece.units = std::min(together, b.units - unit);
+            // Where the sums of a line are: its number and its first result.
+            const auto sums_of = [&](int64_t line, int64_t result) {
+              return target.bf16 ? kept + line * p.line * f.panel
+                                 : target.floats() + result * results + channel;
+            };
+            const int64_t pitch = target.bf16 ? f.panel : w.every * results;
+            bool add = false;
+            each_segment(p, [&](const Segment& s) {
+              const Depth depth{s.k, s.count, s.step, s.rows * stored};
+              int64_t line = 0;
+              each_line(p, piece, [&](int64_t at, int64_t result) {
+                f.product(b.columns, n, depth, from + unit * p.unit_floats() + at + s.from,
+                          w.copied_step() * point, 1, weights + s.row * stored, stored,
+                          sums_of(line++, result), pitch, add);
+              });
+              add = true;
             });
-            add = true;
-          });
-          each_line(p, b, [&](int64_t, int64_t result) {
-            finish(result, b.columns, group * p.columns + column, n);
-          });
+            int64_t line = 0;
+            each_line(p, piece, [&](int64_t, int64_t result) {
+              finish(result, b.columns, channel, n, sums_of(line++, result), pitch);
+            });
+          }
         }
       }
     }
@@ -317,25 +351,36 @@ int64_t ChannelsLastConvolution::lines_size(const ConvPass& p) const {
   return rounded(p.units * p.unit_floats(), 16) + kSlack;
 }
 
-int64_t ChannelsLastConvolution::weights_size() const {
+int64_t ChannelsLastConvolution::kept_units(const ConvPass& p) const {
+  return std::max<int64_t>(1, tuning::kConvResults / std::max<int64_t>(p.rows * p.line, 1));
+}
+
+int64_t ChannelsLastConvolution::results_size(const ConvPass& p, bool bf16) const {
+  return bf16 ? std::min(p.units, kept_units(p)) * p.rows * p.line * functions().panel : 0;
+}
+
+int64_t ChannelsLastConvolution::weights_size(bool bf16) const {
   const int64_t filters = sizes_.filters / sizes_.groups;
-  return lines_size(weights_) + (filters_across_ ? rounded(filters * sizes_.column_rows(), 16) : 0);
+  return lines_size(weights_) + (filters_across_ ? rounded(filters * sizes_.column_rows(), 16) : 0) +
+         (bf16 ? tuning::kConvPoints * filters + kSlack : 0);
 }
 
-int64_t ChannelsLastConvolution::forward_work() const {
-  return rounded(packed_forward_, 16) + workers_ * lines_size(forward_);
+int64_t ChannelsLastConvolution::forward_work(bool bf16) const {
+  return rounded(packed_forward_, 16) + workers_ * (lines_size(forward_) + results_size(forward_, bf16));
 }
 
-int64_t ChannelsLastConvolution::backward_data_work() const {
-  int64_t lines = 0;
-  for (const ConvPass& p : backward_) lines = std::max(lines, lines_size(p));
-  return rounded(packed_backward_, 16) + workers_ * lines;
+int64_t ChannelsLastConvolution::backward_data_work(bool bf16) const {
+  int64_t most = 0;
+  for (const ConvPass& p : backward_) most = std::max(most, lines_size(p) + results_size(p, bf16));
+  return rounded(packed_backward_, 16) + workers_ * most;
 }
 
-int64_t ChannelsLastConvolution::backward_weights_work() const { return workers_ * weights_size(); }
+int64_t ChannelsLastConvolution::backward_weights_work(bool bf16) const {
+  return workers_ * weights_size(bf16);
+}
 
-void ChannelsLastConvolution::forward(const float* x, const float* w, const float* bias, const float* addend,
-                                      const Activation& activation, float* y, float* work) const {
+void ChannelsLastConvolution::forward(StoredInput x, const float* w, const float* bias, StoredInput addend,
+                                      const Activation& activation, StoredOutput y, float* work) const {
   const ChannelsLastFunctions f = functions();
   const int64_t sums = sizes_.column_rows(), filters = forward_.columns, results = sizes_.filters;
   const int64_t panels = divided(filters, f.panel), stored = rounded(filters, f.lanes);
@@ -346,18 +391,18 @@ void ChannelsLastConvolution::forward(const float* x, const float* w, const floa
                      work + (group * stored + column) * sums);
     }
   });
-  const bool plain = !bias && !addend && activation.kind == Activation::Kind::kNone;
+  const bool plain = !y.bf16 && !bias && !addend.data && activation.kind == Activation::Kind::kNone;
   run(forward_, x, work, y, work + rounded(packed_forward_, 16),
-      [&](int64_t point, int64_t points, int64_t channel, int64_t n) {
+      [&](int64_t point, int64_t points, int64_t channel, int64_t n, float* line, int64_t pitch) {
         const int64_t at = point * results + channel;
         if (!plain)
-          f.finish(points, n, results, bias ? bias + channel : nullptr, addend ? addend + at : nullptr,
-                   activation, y + at);
+          f.finish(points, n, line, pitch, bias ? bias + channel : nullptr,
+                   addend.data ? addend.from(at) : addend, activation, results, y.from(at));
       });
 }
 
-void ChannelsLastConvolution::backward_data(const float* dy, const float* w, const float* bias, float* dx,
-                                            float* work) const {
+void ChannelsLastConvolution::backward_data(StoredInput dy, const float* w, const float* bias,
+                                            StoredOutput dx, float* work) const {
   const ChannelsLastFunctions f = functions();
   const WindowAxis &kd = sizes_.window[0], &kh = sizes_.window[1], &kw = sizes_.window[2];
   const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
@@ -382,30 +427,29 @@ void ChannelsLastConvolution::backward_data(const float* dy, const float* w, con
   }
   float* lines = work + rounded(packed_backward_, 16);
   for (const ConvPass& p : backward_)
-    run(p, dy, work, dx, lines, [&](int64_t point, int64_t points, int64_t channel, int64_t n) {
-      float* to = dx + point * sizes_.channels + channel;
-      const int64_t next = p.axes[2].every * sizes_.channels;
-      for (int64_t i = 0; p.taps() == 0 && i < points; ++i)
-        std::fill_n(to + i * next, n, 0.0f);  // nothing reads it
-      if (bias) f.finish(points, n, next, bias + channel, nullptr, {}, to);
-    });
+    run(p, dy, work, dx, lines,
+        [&](int64_t point, int64_t points, int64_t channel, int64_t n, float* line, int64_t pitch) {
+          for (int64_t i = 0; p.taps() == 0 && i < points; ++i)
+            std::fill_n(line + i * pitch, n, 0.0f);  // nothing reads it
+          if (bias || dx.bf16)
+            f.finish(points, n, line, pitch, bias ? bias + channel : nullptr, {}, {},
+                     p.axes[2].every * sizes_.channels, dx.from(point * sizes_.channels + channel));
+        });
 }
 
-// Adds what `rows` lines of `points` results contribute to the sums of the task; the first one is result
-// `result`, and reads the copy from `at` on.
-void ChannelsLastConvolution::add_weight_products(const WeightTask& t, const float* dy, int64_t result,
-                                                  const float* lines, int64_t at, int64_t rows,
-                                                  int64_t points, bool add, float* sums) const {
+// Adds what `rows` lines of `points` results contribute to the sums of the task; dY begins with the first
+// one, which reads the copy from `at` on.
+void ChannelsLastConvolution::add_weight_products(const WeightTask& t, const Gradients& g, const float* lines,
+                                                  int64_t at, int64_t rows, int64_t points, bool add,
+                                                  float* sums) const {
   const ChannelsLastFunctions f = functions();
   const ConvPass& p = weights_;
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
   const int64_t channels = sizes_.channels / sizes_.groups, taps = p.taps(), width = std::ssize(w.taps);
   const int64_t pitch = p.width * t.depth, line = h.copied_step() * pitch, step = w.copied_step() * t.depth;
-  const int64_t results = w.target * sizes_.filters;
   // Elements of a line of the window are consecutive if all channels are there.
   const bool together = width > 1 && t.depth == channels && w.copied_offset(1) == 1;
   const int64_t run = together ? width : 1, n = run * t.depth;
-  dy += result * sizes_.filters + t.filter;
   int64_t tap = 0;
   for (int64_t o = 0; o < std::ssize(d.taps); ++o)
     for (int64_t l = 0; l < std::ssize(h.taps); ++l)
@@ -416,24 +460,38 @@ void ChannelsLastConvolution::add_weight_products(const WeightTask& t, const flo
             lines + at + lines_before * pitch + w.copied_offset(static_cast<size_t>(k)) * t.depth;
         if (filters_across_) {
           for (int64_t j = 0; j < t.filters; j += f.panel)
-            f.product(n, std::min(f.panel, t.filters - j), {points, rows, line, results}, x, 1, step, dy + j,
-                      sizes_.filters, sums + tap * channels * t.filters + j, t.filters, add);
+            f.product(n, std::min(f.panel, t.filters - j), {points, rows, line, g.line}, x, 1, step, g.dy + j,
+                      g.point, sums + tap * channels * t.filters + j, t.filters, add);
         } else {
           for (int64_t j = 0; j < n; j += f.panel)
-            f.product(t.filters, std::min(f.panel, n - j), {points, rows, results, line}, dy, 1,
-                      sizes_.filters, x + j, step, sums + tap * channels + j, taps * channels, add);
+            f.product(t.filters, std::min(f.panel, n - j), {points, rows, g.line, line}, g.dy, 1, g.point,
+                      x + j, step, sums + tap * channels + j, taps * channels, add);
         }
       }
 }
 
+// dY of a few results as floats, in `widened` if it is stored in bfloat16.
+ChannelsLastConvolution::Gradients ChannelsLastConvolution::gradients(const WeightTask& t, StoredInput dy,
+                                                                      int64_t result, int64_t lines,
+                                                                      int64_t points, float* widened) const {
+  const int64_t width = weights_.axes[2].target, filters = sizes_.filters;
+  if (!dy.bf16) return {dy.floats() + result * filters + t.filter, filters, width * filters};
+  for (int64_t l = 0; l < lines; ++l)
+    for (int64_t i = 0; i < points; ++i)
+      widen_bf16(dy.halves() + (result + l * width + i) * filters + t.filter,
+                 widened + (l * points + i) * t.filters, t.filters);
+  return {widened, t.filters, points * t.filters};
+}
+
 // The gradient of some weights, summed over all blocks.
-void ChannelsLastConvolution::weight_sums(const WeightTask& t, const float* dy, const float* x, float* dw,
+void ChannelsLastConvolution::weight_sums(const WeightTask& t, StoredInput dy, StoredInput x, float* dw,
                                           float* work) const {
   const ConvPass& p = weights_;
   const PassAxis &h = p.axes[1], &w = p.axes[2];
   const int64_t window = sizes_.column_rows(), pitch = p.width * t.depth;
   float* const to = dw + t.filter * window + t.channel;
   float* const sums = filters_across_ ? work + lines_size(p) : to;
+  float* const widened = work + weights_size(false);
   bool add = false;
   for (int64_t number = 0; number < blocks(p); ++number) {
     const Block b = block(p, number);
@@ -448,8 +506,9 @@ void ChannelsLastConvolution::weight_sums(const WeightTask& t, const float* dy, 
           const int64_t result = ((b.unit + u) * h.target + b.row + r) * w.target + b.column + c;
           const int64_t at =
               (u * p.outer * p.height + r * h.copied_step()) * pitch + c * w.copied_step() * t.depth;
-          add_weight_products(t, dy, result, work, at, std::min(rows, b.rows - r),
-                              std::min(points, b.columns - c), add, sums);
+          const int64_t lines = std::min(rows, b.rows - r), count = std::min(points, b.columns - c);
+          add_weight_products(t, gradients(t, dy, result, lines, count, widened), work, at, lines, count, add,
+                              sums);
           add = true;
         }
   }
@@ -458,8 +517,7 @@ void ChannelsLastConvolution::weight_sums(const WeightTask& t, const float* dy, 
     for (int64_t i = 0; i < window; ++i) to[j * window + i] = sums[i * t.filters + j];
 }
 
-void ChannelsLastConvolution::backward_weights(const float* dy, const float* x, float* dw,
-                                               float* work) const {
+void ChannelsLastConvolution::backward_weights(StoredInput dy, StoredInput x, float* dw, float* work) const {
   const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
   // Vectors of filters stay whole: products read no further.
   const int64_t vector = filters_across_ ? functions().lanes : 1;
@@ -474,12 +532,12 @@ void ChannelsLastConvolution::backward_weights(const float* dy, const float* x, 
         t.group = task / chunks;
         t.channel = task % chunks * weights_.depth, t.depth = std::min(weights_.depth, channels - t.channel);
         t.filter = t.group * filters + cut(part), t.filters = cut(part + 1) - cut(part);
-        weight_sums(t, dy, x, dw, work + worker * weights_size());
+        weight_sums(t, dy, x, dw, work + worker * weights_size(dy.bf16));
       }
   });
 }
 
-void sum_points(int64_t points, int64_t channels, const float* dy, float* sums) {
+void sum_points(int64_t points, int64_t channels, StoredInput dy, float* sums) {
   constexpr int64_t kSide = 16, kRun = 64;
   parallel_for(divided(channels, kSide), kSide * points, [&](int64_t begin, int64_t end) {
     for (int64_t channel = begin * kSide; channel < std::min(end * kSide, channels); channel += kSide) {
@@ -487,9 +545,11 @@ void sum_points(int64_t points, int64_t channels, const float* dy, float* sums) 
       double totals[kSide] = {};
       // Partial sums keep the rounding error of float small.
       for (int64_t first = 0; first < points; first += kRun) {
-        float part[kSide] = {};
-        for (int64_t i = first; i < std::min(first + kRun, points); ++i)
-          for (int64_t k = 0; k < n; ++k) part[k] += dy[i * channels + channel + k];
+        float part[kSide] = {}, line[kSide];
+        for (int64_t i = first; i < std::min(first + kRun, points); ++i) {
+          copy_floats(dy, i * channels + channel, n, line);
+          for (int64_t k = 0; k < n; ++k) part[k] += line[k];
+        }
         for (int64_t k = 0; k < n; ++k) totals[k] += part[k];
       }
       for (int64_t k = 0; k < n; ++k) sums[channel + k] = static_cast<float>(totals[k]);

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "backend/cpu/stored_values.h"
 #include "geometry/convolution.h"
 #include "op/operator.h"
 
@@ -16,7 +17,7 @@ std::optional<Kernel> channels_last_conv_grad(KernelContext& c);
 std::optional<Kernel> channels_last_depthwise(KernelContext& c);  // Conv and FusedConv
 std::optional<Kernel> channels_last_depthwise_grad(KernelContext& c);
 // The gradient of the bias, output 2, from input 0 with channels last, which is in `dy`.
-Kernel channels_last_bias_gradient(KernelContext& c, Slot dy);
+Kernel channels_last_bias_gradient(KernelContext& c, StoredSlot dy);
 std::optional<Kernel> portable_conv(KernelContext& c);
 std::optional<Kernel> portable_fused_conv(KernelContext& c);
 std::optional<Kernel> portable_conv_grad(KernelContext& c);
