@@ -64,7 +64,8 @@ struct Case {
   Floats x, w, bias, addend, dy;
   Doubles y, dx, dw;
 
-  explicit Case(const ConvSizes& sizes)
+  // `halves`: with values that can be stored in bfloat16, except weights and bias.
+  explicit Case(const ConvSizes& sizes, bool halves = false)
       : s(sizes),
         in(s.input_points()),
         out(s.output_points()),
@@ -77,6 +78,8 @@ struct Case {
         y(dy.size()),
         dx(x.size()),
         dw(w.size()) {
+    for (Floats* v : {&x, &addend, &dy})
+      for (size_t i = 0; halves && i < v->size(); ++i) (*v)[i] = static_cast<float>(BFloat16((*v)[i]));
     const Doubles x2 = doubles(x), w2 = doubles(w), bias2 = doubles(bias), dy2 = doubles(dy);
     const int64_t workers = conv_workers(s);
     Doubles work(static_cast<size_t>(conv_weights_scratch(s)));
@@ -139,6 +142,69 @@ TEST_CASE("convolutions with channels last agree with double precision on every 
       check_near(r.dx, c.dx);
       check_near(r.dw, c.dw);
     });
+  }
+}
+
+using Halves = std::vector<BFloat16>;
+
+Halves narrow(const Floats& v) {
+  Halves made;
+  for (const float x : v) made.emplace_back(x);
+  return made;
+}
+
+Floats wide(const Halves& v) {
+  Floats made;
+  for (const BFloat16 x : v) made.push_back(static_cast<float>(x));
+  return made;
+}
+
+// With X, Y, their gradients and the addend in bfloat16, and weights in float.
+Results compute_halves(const Case& c) {
+  const ChannelsLastConvolution conv(c.s);
+  const auto memory = [](int64_t n) { return Floats(static_cast<size_t>(n), NAN); };
+  const Halves x = narrow(c.x), addend = narrow(c.addend), dy = narrow(c.dy);
+  Halves y(c.y.size(), BFloat16(NAN)), dx(c.dx.size(), BFloat16(NAN));
+  Results r{{}, {}, Floats(c.dw.size(), NAN)};
+  const Activation relu{Activation::Kind::kRelu, 0, 0};
+  conv.forward(x.data(), c.w.data(), c.bias.data(), addend.data(), relu, y.data(),
+               memory(conv.forward_work(true)).data());
+  conv.backward_data(dy.data(), c.w.data(), nullptr, dx.data(), memory(conv.backward_data_work(true)).data());
+  conv.backward_weights(dy.data(), x.data(), r.dw.data(), memory(conv.backward_weights_work(true)).data());
+  r.y = wide(y), r.dx = wide(dx);
+  return r;
+}
+
+// Off by the rounding of the result to bfloat16 in addition.
+void check_rounded(const Floats& found, const Doubles& expected) {
+  REQUIRE(found.size() == expected.size());
+  double largest = 0, error = 0;
+  for (const double v : expected) largest = std::max(largest, std::abs(v));
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double apart = std::abs(found[i] - expected[i]) - std::abs(expected[i]) / 256;
+    error = std::isnan(found[i]) ? INFINITY : std::max(error, apart);
+  }
+  CHECK(error <= 3e-6 * largest);
+}
+
+TEST_CASE("convolutions of values stored in bfloat16 sum in float on every instruction set") {
+  for (const ConvSizes& s : kCases) {
+    const Case c(s, true);
+    INFO("case " << &s - kCases.data());
+    on_every_target([&] {
+      const Results r = compute_halves(c);
+      check_rounded(r.y, c.y);
+      check_rounded(r.dx, c.dx);
+      check_near(r.dw, c.dw);
+    });
+    const auto with = [&](int threads) {
+      const ThreadScope scope(threads);
+      return compute_halves(c);
+    };
+    const Results one = with(1), three = with(3);
+    CHECK(one.y == three.y);
+    CHECK(one.dx == three.dx);
+    CHECK(one.dw == three.dw);
   }
 }
 
@@ -214,12 +280,15 @@ TEST_CASE("convolutions with channels last do not depend on the number of thread
 
 TEST_CASE("the gradient of a bias with channels last sums all points") {
   const int64_t points = 1000, channels = 37;
-  const Floats dy = numbers(points * channels, 1);
+  Floats dy = numbers(points * channels, 1);
+  for (float& v : dy) v = static_cast<float>(BFloat16(v));
   Floats found(static_cast<size_t>(channels), NAN);
   sum_points(points, channels, dy.data(), found.data());
   Doubles expected(found.size());
   for (int64_t i = 0; i < points * channels; ++i)
     expected[static_cast<size_t>(i % channels)] += static_cast<double>(dy[static_cast<size_t>(i)]);
+  check_near(found, expected);
+  sum_points(points, channels, narrow(dy).data(), found.data());
   check_near(found, expected);
 }
 

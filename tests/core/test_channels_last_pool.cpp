@@ -56,26 +56,45 @@ std::vector<T> channels_last(const std::vector<T>& v, int64_t channels, int64_t 
   return made;
 }
 
-void check_same(const Floats& found, const Doubles& expected) {
+template <typename T>
+std::vector<T> stored(const Floats& v) {
+  std::vector<T> made;
+  for (const float x : v) made.emplace_back(x);
+  return made;
+}
+
+// Results in bfloat16 are rounded once.
+template <typename T>
+void check_same(const std::vector<T>& values, const Doubles& expected) {
+  Floats found;
+  for (const T v : values) found.push_back(static_cast<float>(v));
+  constexpr double kRounding = sizeof(T) == 2 ? 1.0 / 256 : 0;
   REQUIRE(found.size() == expected.size());
   size_t wrong = 0;
   for (size_t i = 0; i < found.size(); ++i) {
     const double error = std::abs(found[i] - expected[i]);
     if (std::isnan(expected[i]) ? !std::isnan(found[i])
-                                : found[i] != static_cast<float>(expected[i]) && !(error <= 1e-5))
+                                : found[i] != static_cast<float>(expected[i]) &&
+                                      !(error <= 1e-5 + kRounding * std::abs(expected[i])))
       ++wrong;
   }
   CHECK(wrong == 0);
 }
 
 // Pooling of values with infinities and NaN, and its gradient, by the functions for rows and planes.
+template <typename T>
 void check(const Window& window, int64_t channels, bool count_padding) {
   constexpr int64_t kImages = 2;
   const PoolSizes planes{kImages * channels, window, count_padding, false};
   const ChannelsLastPool pool{{kImages, window, count_padding, false}, channels};
   REQUIRE(pool.suits());
   const int64_t in = planes.input_points(), out = planes.output_points();
-  Floats x = numbers(planes.planes * in, 1), dy = numbers(planes.planes * out, 2);
+  const auto values = [](int64_t n, unsigned seed) {
+    Floats made = numbers(n, seed);
+    for (float& v : made) v = static_cast<float>(T(v));
+    return made;
+  };
+  Floats x = values(planes.planes * in, 1), dy = values(planes.planes * out, 2);
   const Floats finite = x;
   x[x.size() / 2] = NAN, x[x.size() / 3] = INFINITY, x[0] = -INFINITY;
   const auto doubles = [](const Floats& v) { return Doubles(v.begin(), v.end()); };
@@ -87,15 +106,19 @@ void check(const Window& window, int64_t channels, bool count_padding) {
   average_pool<double>(planes, finite2.data(), mean2.data());
   average_pool_backward<double>(planes, dy2.data(), mean_dx2.data());
   // A window in the padding has the lowest value of its type.
+  constexpr double kLowest = sizeof(T) == 2 ? -0x1.fep127 : std::numeric_limits<float>::lowest();
   for (double& v : y2)
-    if (v == std::numeric_limits<double>::lowest()) v = std::numeric_limits<float>::lowest();
-  const Floats x_last = channels_last(x, channels, in), dy_last = channels_last(dy, channels, out);
-  Floats y(dy.size(), NAN), taps(dy.size(), NAN), dx(x.size(), NAN);
+    if (v == std::numeric_limits<double>::lowest()) v = kLowest;
+  const std::vector<T> x_last = stored<T>(channels_last(x, channels, in)),
+                       finite_last = stored<T>(channels_last(finite, channels, in)),
+                       dy_last = stored<T>(channels_last(dy, channels, out));
+  std::vector<T> y(dy.size(), T(NAN)), dx(x.size(), T(NAN));
+  Floats taps(dy.size(), NAN);
   channels_last_max_pool(pool, x_last.data(), y.data(), taps.data());
   check_same(y, channels_last(y2, channels, out));
   channels_last_max_pool_backward(pool, dy_last.data(), taps.data(), dx.data());
   check_same(dx, channels_last(dx2, channels, in));
-  channels_last_average_pool(pool, channels_last(finite, channels, in).data(), y.data());
+  channels_last_average_pool(pool, finite_last.data(), y.data());
   check_same(y, channels_last(mean2, channels, out));
   channels_last_average_pool_backward(pool, dy_last.data(), dx.data());
   check_same(dx, channels_last(mean_dx2, channels, in));
@@ -107,27 +130,36 @@ TEST_CASE("pooling with channels last is that of planes on every instruction set
       for (const int64_t channels : {1, 3, 17, 64})
         for (const bool count_padding : {false, true}) {
           INFO("window " << &window - kWindows.data() << ", " << channels << " channels");
-          check(window, channels, count_padding);
+          check<float>(window, channels, count_padding);
+          check<BFloat16>(window, channels, count_padding);
         }
   });
   const ThreadScope threads(3);
-  for (const Window& window : kWindows) check(window, 70, false);
+  for (const Window& window : kWindows) check<float>(window, 70, false);
 }
 
-TEST_CASE("global pooling with channels last is that of planes") {
+template <typename T>
+void check_global() {
   const int64_t channels = 70, points = 33;
   Floats x = numbers(2 * channels * points, 1);
+  for (float& v : x) v = static_cast<float>(T(v));
   const ChannelsLastPool pool{{2, {kNone, axis(3, 1), axis(11, 1)}}, channels};
   const auto doubles = [](const Floats& v) { return Doubles(v.begin(), v.end()); };
+  const auto last = [&] { return stored<T>(channels_last(x, channels, points)); };
   Floats y(static_cast<size_t>(2 * channels), NAN);
   Doubles y2(y.size());
-  channels_last_global_average(pool, channels_last(x, channels, points).data(), y.data());
+  channels_last_global_average(pool, last().data(), y.data());
   global_average<double>(2 * channels, points, doubles(x).data(), y2.data());
   check_same(y, y2);
   x[50] = NAN, x[3000] = INFINITY, x[100] = -INFINITY;
-  channels_last_global_max(pool, channels_last(x, channels, points).data(), y.data());
+  channels_last_global_max(pool, last().data(), y.data());
   global_max<double>(2 * channels, points, doubles(x).data(), y2.data());
   check_same(y, y2);
+}
+
+TEST_CASE("global pooling with channels last is that of planes") {
+  check_global<float>();
+  check_global<BFloat16>();
 }
 
 TEST_CASE("windows of many elements are left to other kernels") {

@@ -108,12 +108,11 @@ TEST_CASE("What nothing but convolutions reads is kept in their order") {
   const auto state = network.state();
   const auto layouts = parameter_layouts(*state, network.training, nullptr);
   CHECK(!layouts.contains("read"));
-  if (!kernel_library()) CHECK(layouts.empty());
+  // Our order of windows of one element is the row-major one.
+  if (!kernel_library()) CHECK(!layouts.contains("point"));
 #if defined(__x86_64__)
-  if (kernel_library()) {
-    CHECK(layouts.contains("three"));
-    CHECK(layouts.contains("point"));
-  }
+  CHECK(layouts.contains("three"));
+  if (kernel_library()) CHECK(layouts.contains("point"));
 #endif
   for (const auto& [name, layout] : layouts) {
     CHECK(layout->dense());

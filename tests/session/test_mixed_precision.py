@@ -19,8 +19,7 @@ from recorded import Fixture
 DIGITS = pathlib.Path(__file__).resolve().parents[2] / "examples/digits"
 STEPS = 200
 
-# Products in float32 of operands that are stored in bfloat16, and products of bfloat16 operands. If the processor has
-# no instructions for the latter, or the build no oneDNN, both are the same: the tests are then weaker, but valid.
+# Products in float32 of operands that are stored in bfloat16, and products of bfloat16 operands.
 PRODUCTS = ["fp32", "bf16"]
 
 
@@ -76,7 +75,7 @@ def network(kind: str) -> tuple[onnx.ModelProto, list[str], tuple[int, ...]]:
         return name
 
     node = helper.make_node
-    if kind in ("conv", "batch_norm", "pool"):
+    if kind in ("conv", "batch_norm", "pool", "depthwise", "transposed"):
         shape: tuple[int, ...] = (8, 3, 12, 12)
         nodes = [
             node(
@@ -106,6 +105,15 @@ def network(kind: str) -> tuple[onnx.ModelProto, list[str], tuple[int, ...]]:
             nodes.append(node("Conv", ["p", weight("w3", 32, 32, 1, 1)], ["c3"]))
             nodes.append(node("Add", ["c3", "p"], ["s3"]))
             last = "s3"
+        if kind == "depthwise":
+            nodes.append(node("Conv", [last, weight("w3", 32, 1, 3, 3)], ["d3"], group=32, pads=[1, 1, 1, 1]))
+            nodes.append(node("Tanh", ["d3"], ["t3"]))
+            last = "t3"
+        if kind == "transposed":
+            parts = [weight("w3", 32, 32, 3, 3), weight("b3", 32, value=0)]
+            nodes.append(node("ConvTranspose", [last, *parts], ["u3"], strides=[2, 2]))
+            nodes.append(node("Tanh", ["u3"], ["t3"]))
+            last = "t3"
         nodes += [
             node("GlobalAveragePool", [last], ["pooled"]),
             node("Flatten", ["pooled"], ["flat"]),
@@ -190,7 +198,9 @@ def make_artifacts(kind: str, folder: pathlib.Path) -> tuple[np.ndarray, np.ndar
 
 
 @pytest.mark.parametrize("products", PRODUCTS)
-@pytest.mark.parametrize("kind", ["gemm", "conv", "pool", "batch_norm", "attention"])
+@pytest.mark.parametrize(
+    "kind", ["gemm", "conv", "pool", "batch_norm", "depthwise", "transposed", "attention"]
+)
 def test_gradients_are_those_of_float32_within_bfloat16(
     kind: str, products: str, tmp_path: pathlib.Path
 ) -> None:
@@ -267,23 +277,39 @@ from ortrain.api import CheckpointState, Module
 for _ in range(2):
     options = SessionOptions()
     options.add_session_config_entry("ortrain.mixed_precision", "bf16")
+    options.add_session_config_entry("ortrain.bf16_products", sys.argv[2])
     state = CheckpointState.load_checkpoint(sys.argv[1] + "/checkpoint")
     Module(sys.argv[1] + "/training_model.onnx", state, session_options=options)
 """
 
 
-def test_a_processor_without_bfloat16_gives_one_warning(mlp: Fixture) -> None:
+def products_are_fast() -> bool:
+    """Whether this processor multiplies bfloat16 faster than float32, according to Linux."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    intel = any(line.startswith("vendor_id") and "GenuineIntel" in line for line in lines)
+    return "avx512_bf16" in flags and not (intel and "avx512_fp16" in flags)
+
+
+@pytest.mark.parametrize("products", ["auto", *PRODUCTS])
+def test_sessions_that_gain_no_time_give_one_warning(mlp: Fixture, products: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TWO_SESSIONS, str(mlp.folder)],
+        [sys.executable, "-c", TWO_SESSIONS, str(mlp.folder), products],
         env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
         capture_output=True,
         text=True,
         check=True,
     )
+    if products_are_fast() and "ortrain.mixed_precision" not in done.stderr:
+        return
     assert done.stderr.count("[warning]") == 1
     assert "ortrain.mixed_precision = bf16" in done.stderr
-    reasons = ("no instructions for bfloat16", "no AVX-512", "no oneDNN")
-    assert any(reason in done.stderr for reason in reasons)
+    assert any(
+        reason in done.stderr for reason in ("no instructions for bfloat16", "half the rate", "no AVX-512")
+    )
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cpu/kernel_library.h"
+#include "backend/cpu/stored_layout.h"
 
 namespace ortrain {
 
@@ -17,15 +18,14 @@ bool follows_bf16(const KernelContext& c, std::initializer_list<size_t> inputs) 
          std::any_of(inputs.begin(), inputs.end(), [&](size_t i) { return lies_in_bf16(c, i); });
 }
 
-// Without a library no value is stored in bfloat16, so this is never called.
 LayoutPtr bf16_row_major(const Shape& shape) {
-  require(kernel_library() != nullptr, ErrorCode::kFail, "this build cannot store values in bfloat16");
-  return kernel_library()->bf16_row_major(shape);
+  const KernelLibrary* library = kernel_library();
+  return library ? library->bf16_row_major(shape) : stored_layout(shape, Order::kRowMajor, true);
 }
 
 LayoutPtr bf16_layout(const KernelContext& c, size_t i) {
-  require(kernel_library() != nullptr, ErrorCode::kFail, "this build cannot store values in bfloat16");
-  return kernel_library()->bf16_layout(c, i);
+  const KernelLibrary* library = kernel_library();
+  return library ? library->bf16_layout(c, i) : stored_layout(c.shape(i), order_of(c.in_layout(i)), true);
 }
 
 }  // namespace ortrain

@@ -9,6 +9,7 @@
 #include "backend/cpu/conv/conv_transpose_kernels.h"
 #include "backend/cpu/kernel_library.h"
 #include "backend/cpu/matmul/matmul_kernels.h"
+#include "backend/cpu/matmul/mixed_product.h"
 #include "backend/cpu/norm/batch_normalization_kernels.h"
 #include "backend/cpu/pool/pool_kernels.h"
 #include "op/session_domain.h"
@@ -18,8 +19,10 @@
 #define ONEDNN(...) {"onednn", __VA_ARGS__},
 // oneDNN has layouts of its own.
 #define CHANNELS_LAST(...)
+#define MIXED(...)
 #else
 #define ONEDNN(...)
+#define MIXED(...) {"mixed precision", kAlways, __VA_ARGS__},
 #define CHANNELS_LAST(...) {"channels last", kAlways, __VA_ARGS__},
 #endif
 
@@ -99,15 +102,19 @@ const RegisterImplementations registered(Device::kCpu, {
     {"portable", kAlways, portable_batch_normalization_grad}}},
   {"", "MatMul", {
     ONEDNN(is_float, reported<onednn_matmul>)
+    MIXED(mixed_matmul)
     {"portable", kAlways, portable_matmul}}},
   {kMicrosoft, "FusedMatMul", {
     ONEDNN(is_float, reported<onednn_matmul>)
+    MIXED(mixed_matmul)
     {"portable", kAlways, portable_matmul}}},
   {"", "Gemm", {
     ONEDNN(is_float, reported<onednn_gemm>)
+    MIXED(mixed_gemm)
     {"portable", kAlways, portable_gemm}}},
   {kSessionDomain, "FusedProduct", {
     ONEDNN(is_float, reported<onednn_fused_product>)
+    MIXED(mixed_fused_product)
     {"portable", kAlways, portable_fused_product}}},
 });
 // clang-format on

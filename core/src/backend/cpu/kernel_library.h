@@ -4,13 +4,11 @@
 
 #include <cstdint>
 
+#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/matmul/portable_matmul.h"
 #include "op/operator.h"
 
 namespace ortrain {
-
-// How well the processor multiplies bfloat16 values; kNotStored: the library does not even store them on it.
-enum class Bf16Products { kNotStored, kNone, kSlow, kFast };
 
 struct KernelLibrary {
   const char* name;

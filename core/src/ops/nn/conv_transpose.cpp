@@ -39,14 +39,16 @@ void gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, d[i]);
 }
 
-ORTRAIN_OPERATOR({.type = "ConvTranspose", .rules = {.shape = shape, .gradient = gradient}});
+ORTRAIN_OPERATOR({.type = "ConvTranspose",
+                  .rules = {.shape = shape, .gradient = gradient},
+                  .traits = {.takes_bf16 = true}});
 void grad_gradient(GradientContext& g) { product_grad_gradient(g, "ConvTranspose", "ConvTransposeGrad"); }
 
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ConvTransposeGrad",
                   .signature = "dY, X, W -> dX?, dW?, dB?",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
-                  .traits = {.optional_outputs = true}});
+                  .traits = {.takes_bf16 = true, .optional_outputs = true}});
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backend/cpu/bf16_conversion.h"
 #include "backend/cpu/conv/channels_last_conv.h"
 #include "backend/cpu/conv/clip.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
@@ -27,6 +28,9 @@ struct ChannelsLastFunctions {
   // Pack [k, n], at most a panel wide: from columns, or rows, that are `row` floats apart.
   void (*pack_columns)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
   void (*pack_rows)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
+  // See FinishSums.
+  void (*finish)(int64_t rows, int64_t n, float* sums, int64_t sums_pitch, const float* bias,
+                 const BFloat16* addend, const Activation& activation, int64_t pitch, BFloat16* y);
 };
 
 }  // namespace ortrain
@@ -40,7 +44,8 @@ namespace {
 void Product(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
              const float* b, int64_t b_row, float* c, int64_t c_row, bool add, const TileEnd<float>* end) {
   if (end)
-    Panel<float, true>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f, *end);
+    Panel<float, MultiplyAdd, true>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f,
+                                    *end);
   else
     Panel<float>(m, n, depth, a, a_row, a_column, b, b_row, c, c_row, add, false, 1.0f);
 }
@@ -49,8 +54,33 @@ void PackColumns(const float* b, int64_t row, int64_t k, int64_t n, float* packe
   PackAcross(b, row, k, n, 1.0f, packed);
 }
 
+// Y = activation(sums + bias + addend) on rows of n values; bias and addend may be null. Rows of Y and of the
+// addend are `pitch` values apart. Overwrites the sums.
+void FinishSums(int64_t rows, int64_t n, float* sums, int64_t sums_pitch, const float* bias,
+                const BFloat16* addend, const Activation& activation, int64_t pitch, BFloat16* y) {
+  const hn::ScalableTag<float> d;
+  const Clip clip = clip_of(activation);
+  const auto low = hn::Set(d, clip.low), high = hn::Set(d, clip.high);
+  for (int64_t row = 0; row < rows; ++row, sums += sums_pitch, y += pitch, addend += addend ? pitch : 0) {
+    ForVectors<float>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+      auto v = LoadUpTo(d, sums + i, count);
+      if (bias) v = hn::Add(v, LoadUpTo(d, bias + i, count));
+      if (addend) v = hn::Add(v, LoadUpTo(d, addend + i, count));
+      v = hn::IfThenElse(hn::Lt(v, low), low, hn::IfThenElse(hn::Gt(v, high), high, v));  // NaN stays
+      if (clip.complete)
+        StoreUpTo(v, d, y + i, count);
+      else
+        StoreUpTo(v, d, sums + i, count);
+    });
+    if (clip.complete) continue;
+    activation.apply(n, sums);
+    ForVectors<float>(n, [&](int64_t i, int64_t count)
+                             HWY_ATTR { StoreUpTo(LoadUpTo(d, sums + i, count), d, y + i, count); });
+  }
+}
+
 ChannelsLastFunctions FindChannelsLast() {
-  return {LanesOf<float>(), kPanel * LanesOf<float>(), Product, PackColumns, PackAlong<float>};
+  return {LanesOf<float>(), kPanel * LanesOf<float>(), Product, PackColumns, PackAlong<float>, FinishSums};
 }
 
 }  // namespace
@@ -92,6 +122,14 @@ bool is_possible(const ConvSizes& s) {
   });
 }
 
+// n values from element `at` on, as floats.
+void copy_floats(StoredInput from, int64_t at, int64_t n, float* to) {
+  if (from.bf16)
+    widen_bf16(from.halves() + at, to, n);
+  else
+    std::copy_n(from.floats() + at, n, to);
+}
+
 // Into how many parts each of `tasks` is cut, `most` or fewer, so that all workers have as much to do.
 int64_t cuts(int64_t tasks, int64_t workers, int64_t most) {
   if (tasks >= 4 * workers) return 1;
@@ -110,6 +148,14 @@ bool is_in_place(const ConvPass& p) {
 struct Segment {
   int64_t from, k, count, step;  // floats: its place in the copy, its length, the distance between its lines
   int64_t row, rows;  // its rows of the packed weights, and the distance between those of two lines
+};
+
+// Where the sums of a line are computed, rows `pitch` floats apart, and what follows them.
+struct SumsOfLine {
+  float* sums;
+  int64_t pitch;
+  bool ends;
+  TileEnd<float> end;
 };
 
 // Calls f(segment) for all sums of the pass. Up to kConvDepth products are added up at once, so that the
@@ -220,7 +266,7 @@ ChannelsLastConvolution::Block ChannelsLastConvolution::block(const ConvPass& p,
   return b;
 }
 
-void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, const float* source,
+void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, StoredInput source,
                                          int64_t channels, int64_t channel, int64_t depth,
                                          float* lines) const {
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
@@ -238,13 +284,12 @@ void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, cons
           std::fill_n(to, width * depth, 0.0f);
           continue;
         }
-        const float* from =
-            source + ((image * d.source + at_d) * h.source + at_h) * w.source * channels + channel;
+        const int64_t from = ((image * d.source + at_d) * h.source + at_h) * w.source * channels + channel;
         if (w.sparse() || depth != channels) {
           for (int64_t i = 0; i < width; ++i) {
             const int64_t at = place(w, b.column, i);
             if (at >= 0 && at < w.source)
-              std::copy_n(from + at * channels, depth, to + i * depth);
+              copy_floats(source, from + at * channels, depth, to + i * depth);
             else
               std::fill_n(to + i * depth, depth, 0.0f);
           }
@@ -254,7 +299,7 @@ void ChannelsLastConvolution::copy_lines(const ConvPass& p, const Block& b, cons
                         past = std::clamp(w.source - start, first, width);
           std::fill_n(to, first * depth, 0.0f);
           if (first < past)
-            std::copy_n(from + (start + first) * depth, (past - first) * depth, to + first * depth);
+            copy_floats(source, from + (start + first) * depth, (past - first) * depth, to + first * depth);
           std::fill_n(to + past * depth, (width - past) * depth, 0.0f);
         }
       }
@@ -273,68 +318,117 @@ void ChannelsLastConvolution::each_line(const ConvPass& p, const Block& b, F&& f
   }
 }
 
-void ChannelsLastConvolution::run(const ConvPass& p, const float* source, const float* packed,
-                                  const Ending& ending, float* target, float* work) const {
+template <typename Sums>
+void ChannelsLastConvolution::multiply(const ConvPass& p, const Share& share, const Block& b,
+                                       const float* lines, int64_t panel, const float* packed, bool add,
+                                       Sums&& sums) const {
   const ChannelsLastFunctions f = functions();
-  const PassAxis& w = p.axes[2];
-  const int64_t channels = p.depth * sizes_.groups, results = p.columns * sizes_.groups,
-                sums = p.taps() * p.depth;
-  const int64_t panels = divided(p.columns, f.panel), count = blocks(p) * sizes_.groups;
-  const int64_t parts = cuts(count, workers_, panels), items = count * parts;
-  const bool in_place = is_in_place(p);
-  // Floats from a point to the next.
-  const int64_t point = in_place ? channels : p.depth;
+  const int64_t column = panel * f.panel, n = std::min(f.panel, p.columns - column);
+  const int64_t stored = rounded(n, f.lanes);
+  const float* weights =
+      packed + p.packed + (share.group * rounded(p.columns, f.lanes) + column) * p.taps() * p.depth;
+  int64_t number = 0;
+  each_segment(p, [&](const Segment& s) {
+    // The other panels find the rows in the cache, and copied lines are there already.
+    const Depth depth{s.k, s.count, s.step, s.rows * stored, share.in_place && panel == share.begin};
+    const bool last = ++number == p.segments;
+    int64_t line = 0;
+    each_line(p, b, [&](int64_t at, int64_t result) {
+      const SumsOfLine to = sums(line++, result);
+      f.product(b.columns, n, depth, lines + at + s.from, p.axes[2].copied_step() * share.point, 1,
+                weights + s.row * stored, stored, to.sums, to.pitch, add || number > 1,
+                last && to.ends ? &to.end : nullptr);
+    });
+  });
+}
+
+void ChannelsLastConvolution::compute(const ConvPass& p, const Share& share, const float* packed,
+                                      const Ending& ending, float* target) const {
+  const int64_t panel_size = functions().panel, results = p.columns * sizes_.groups;
+  const int64_t every = p.axes[2].every * results;
   const Clip clip = clip_of(ending.activation);
   // An addend in Y is there to be added to.
-  const bool in_target = ending.addend == target, separate = ending.addend && !in_target;
-  const bool plain = !ending.bias && !ending.addend && ending.activation.kind == Activation::Kind::kNone;
-  const auto compute = [&](const Block& b, const float* from, int64_t group, int64_t begin, int64_t end) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-      const int64_t column = panel * f.panel, n = std::min(f.panel, p.columns - column);
-      const int64_t stored = rounded(n, f.lanes);
-      const float* weights = packed + p.packed + (group * rounded(p.columns, f.lanes) + column) * sums;
-      const int64_t channel = group * p.columns + column;
-      int64_t number = 0;
-      each_segment(p, [&](const Segment& s) {
-        // The other panels find the rows in the cache, and copied lines are there already.
-        const Depth depth{s.k, s.count, s.step, s.rows * stored, in_place && panel == begin};
-        const bool ends = ++number == p.segments && !plain;
-        each_line(p, b, [&](int64_t at, int64_t result) {
-          const int64_t to = result * results + channel;
-          const TileEnd<float> end{ending.bias ? ending.bias + channel : nullptr,
-                                   separate ? ending.addend + to : nullptr, w.every * results, clip.low,
-                                   clip.high};
-          f.product(b.columns, n, depth, from + at + s.from, w.copied_step() * point, 1,
-                    weights + s.row * stored, stored, target + to, w.every * results, number > 1 || in_target,
-                    ends ? &end : nullptr);
-        });
+  const float* addend = ending.addend.floats();
+  const bool in_target = addend == target, separate = addend && !in_target;
+  const bool plain = !ending.bias && !separate && ending.activation.kind == Activation::Kind::kNone;
+  for (int64_t panel = share.begin; panel < share.end; ++panel) {
+    const int64_t channel = share.group * p.columns + panel * panel_size;
+    multiply(p, share, share.block, share.lines, panel, packed, in_target, [&](int64_t, int64_t result) {
+      const int64_t to = result * results + channel;
+      return SumsOfLine{target + to,
+                        every,
+                        !plain,
+                        {ending.bias ? ending.bias + channel : nullptr, separate ? addend + to : nullptr,
+                         every, clip.low, clip.high}};
+    });
+  }
+  if (clip.complete && p.segments > 0) return;
+  const int64_t first = share.group * p.columns + share.begin * panel_size,
+                n = std::min(share.end * panel_size, p.columns) - share.begin * panel_size;
+  each_line(p, share.block, [&](int64_t, int64_t result) {
+    for (int64_t i = 0; i < share.block.columns; ++i) {
+      const int64_t at = result * results + i * every + first;
+      for (int64_t c = 0; p.segments == 0 && c < n; ++c)  // no sums
+        target[at + c] = (ending.bias ? ending.bias[first + c] : 0.0f) + (addend ? addend[at + c] : 0.0f);
+      ending.activation.apply(n, target + at);
+    }
+  });
+}
+
+void ChannelsLastConvolution::compute_narrow(const ConvPass& p, const Share& share, const float* packed,
+                                             const Ending& ending, BFloat16* target, float* kept) const {
+  const ChannelsLastFunctions f = functions();
+  const int64_t results = p.columns * sizes_.groups, together = kept_units(p);
+  Block piece = share.block;
+  for (int64_t panel = share.begin; panel < share.end; ++panel)
+    for (int64_t unit = 0; unit < share.block.units; unit += together) {
+      piece.unit = share.block.unit + unit, piece.units = std::min(together, share.block.units - unit);
+      const int64_t column = panel * f.panel, channel = share.group * p.columns + column;
+      const auto sums_of = [&](int64_t line) { return kept + line * p.line * f.panel; };
+      multiply(p, share, piece, share.lines + unit * p.unit_floats(), panel, packed, false,
+               [&](int64_t line, int64_t) {
+                 return SumsOfLine{sums_of(line), f.panel, false, {}};
+               });
+      int64_t line = 0;
+      each_line(p, piece, [&](int64_t, int64_t result) {
+        float* const sums = sums_of(line++);
+        if (p.segments == 0) std::fill_n(sums, piece.columns * f.panel, 0.0f);
+        const int64_t at = result * results + channel;
+        f.finish(piece.columns, std::min(f.panel, p.columns - column), sums, f.panel,
+                 ending.bias ? ending.bias + channel : nullptr,
+                 ending.addend.data ? ending.addend.halves() + at : nullptr, ending.activation,
+                 p.axes[2].every * results, target + at);
       });
     }
-    if (clip.complete && p.segments > 0) return;
-    const int64_t first = group * p.columns + begin * f.panel,
-                  n = std::min(end * f.panel, p.columns) - begin * f.panel;
-    each_line(p, b, [&](int64_t, int64_t result) {
-      for (int64_t i = 0; i < b.columns; ++i) {
-        const int64_t at = (result + i * w.every) * results + first;
-        if (p.segments == 0)  // no sums
-          for (int64_t c = 0; c < n; ++c)
-            target[at + c] = (ending.bias ? ending.bias[first + c] : 0.0f) +
-                             (ending.addend ? ending.addend[at + c] : 0.0f);
-        ending.activation.apply(n, target + at);
-      }
-    });
-  };
+}
+
+void ChannelsLastConvolution::run(const ConvPass& p, StoredInput source, const float* packed,
+                                  const Ending& ending, StoredOutput target, float* work) const {
+  const int64_t channels = p.depth * sizes_.groups, panels = divided(p.columns, functions().panel);
+  const int64_t count = blocks(p) * sizes_.groups, parts = cuts(count, workers_, panels),
+                items = count * parts;
+  const bool in_place = is_in_place(p) && !source.bf16;
+  const int64_t size = lines_size(p) + results_size(p, target.bf16);
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t worker = first; worker < past; ++worker) {
-      float* lines = work + worker * lines_size(p);
+      float *lines = work + worker * size, *kept = lines + lines_size(p);
       int64_t copied = -1;
       for (int64_t item = items * worker / workers_; item < items * (worker + 1) / workers_; ++item) {
         const int64_t task = item / parts, part = item % parts, group = task % sizes_.groups;
         const Block b = block(p, task / sizes_.groups);
-        if (!in_place && sums > 0 && task != copied)
+        if (!in_place && p.segments > 0 && task != copied)
           copy_lines(p, b, source, channels, group * p.depth, p.depth, lines), copied = task;
-        const float* from = in_place ? source + b.column * channels + group * p.depth : lines;
-        compute(b, from, group, panels * part / parts, panels * (part + 1) / parts);
+        const Share share{b,
+                          group,
+                          panels * part / parts,
+                          panels * (part + 1) / parts,
+                          in_place ? source.floats() + b.column * channels + group * p.depth : lines,
+                          in_place ? channels : p.depth,
+                          in_place};
+        if (target.bf16)
+          compute_narrow(p, share, packed, ending, target.halves(), kept);
+        else
+          compute(p, share, packed, ending, target.floats());
       }
     }
   });
@@ -344,20 +438,33 @@ int64_t ChannelsLastConvolution::lines_size(const ConvPass& p) const {
   return rounded(p.units * p.unit_floats(), 16) + kSlack;
 }
 
-int64_t ChannelsLastConvolution::weights_size() const {
+int64_t ChannelsLastConvolution::kept_units(const ConvPass& p) const {
+  return std::max<int64_t>(1, tuning::kConvResults / std::max<int64_t>(p.rows * p.line, 1));
+}
+
+int64_t ChannelsLastConvolution::results_size(const ConvPass& p, bool bf16) const {
+  return bf16 ? std::min(p.units, kept_units(p)) * p.rows * p.line * functions().panel : 0;
+}
+
+int64_t ChannelsLastConvolution::weights_size(bool bf16) const {
   const int64_t filters = sizes_.filters / sizes_.groups;
-  return lines_size(weights_) + (filters_across_ ? rounded(filters * sizes_.column_rows(), 16) : 0);
+  return lines_size(weights_) + (filters_across_ ? rounded(filters * sizes_.column_rows(), 16) : 0) +
+         (bf16 ? tuning::kConvPoints * filters + kSlack : 0);
 }
 
-int64_t ChannelsLastConvolution::forward_work() const { return workers_ * lines_size(forward_); }
-
-int64_t ChannelsLastConvolution::backward_data_work() const {
-  int64_t lines = 0;
-  for (const ConvPass& p : backward_) lines = std::max(lines, lines_size(p));
-  return workers_ * lines;
+int64_t ChannelsLastConvolution::forward_work(bool bf16) const {
+  return workers_ * (lines_size(forward_) + results_size(forward_, bf16));
 }
 
-int64_t ChannelsLastConvolution::backward_weights_work() const { return workers_ * weights_size(); }
+int64_t ChannelsLastConvolution::backward_data_work(bool bf16) const {
+  int64_t most = 0;
+  for (const ConvPass& p : backward_) most = std::max(most, lines_size(p) + results_size(p, bf16));
+  return workers_ * most;
+}
+
+int64_t ChannelsLastConvolution::backward_weights_work(bool bf16) const {
+  return workers_ * weights_size(bf16);
+}
 
 void ChannelsLastConvolution::pack(const float* w, float* packed) const {
   const ChannelsLastFunctions f = functions();
@@ -372,8 +479,8 @@ void ChannelsLastConvolution::pack(const float* w, float* packed) const {
   });
 }
 
-void ChannelsLastConvolution::forward(const float* x, const float* packed, const float* bias,
-                                      const float* addend, const Activation& activation, float* y,
+void ChannelsLastConvolution::forward(StoredInput x, const float* packed, const float* bias,
+                                      StoredInput addend, const Activation& activation, StoredOutput y,
                                       float* work) const {
   run(forward_, x, packed, {bias, addend, activation}, y, work);
 }
@@ -403,26 +510,24 @@ void ChannelsLastConvolution::pack_backward(const float* w, float* packed) const
   }
 }
 
-void ChannelsLastConvolution::backward_data(const float* dy, const float* packed, const float* bias,
-                                            float* dx, float* work) const {
-  for (const ConvPass& p : backward_) run(p, dy, packed, {bias, nullptr, {}}, dx, work);
+void ChannelsLastConvolution::backward_data(StoredInput dy, const float* packed, const float* bias,
+                                            StoredOutput dx, float* work) const {
+  for (const ConvPass& p : backward_) run(p, dy, packed, {bias, {}, {}}, dx, work);
 }
 
-// Adds what `rows` lines of `points` results contribute to the sums of the task; the first one is result
-// `result`, and reads the copy from `at` on.
-void ChannelsLastConvolution::add_weight_products(const WeightTask& t, const float* dy, int64_t result,
-                                                  const float* lines, int64_t at, int64_t rows,
-                                                  int64_t points, bool add, float* sums) const {
+// Adds what `rows` lines of `points` results contribute to the sums of the task; dY begins with the first
+// one, which reads the copy from `at` on.
+void ChannelsLastConvolution::add_weight_products(const WeightTask& t, const Gradients& g, const float* lines,
+                                                  int64_t at, int64_t rows, int64_t points, bool add,
+                                                  float* sums) const {
   const ChannelsLastFunctions f = functions();
   const ConvPass& p = weights_;
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
   const int64_t channels = sizes_.channels / sizes_.groups, taps = p.taps(), width = std::ssize(w.taps);
   const int64_t pitch = p.width * t.depth, line = h.copied_step() * pitch, step = w.copied_step() * t.depth;
-  const int64_t results = w.target * sizes_.filters;
   // Elements of a line of the window are consecutive if all channels are there.
   const bool together = width > 1 && t.depth == channels && w.copied_offset(1) == 1;
   const int64_t run = together ? width : 1, n = run * t.depth;
-  dy += result * sizes_.filters + t.filter;
   int64_t tap = 0;
   for (int64_t o = 0; o < std::ssize(d.taps); ++o)
     for (int64_t l = 0; l < std::ssize(h.taps); ++l)
@@ -433,24 +538,38 @@ void ChannelsLastConvolution::add_weight_products(const WeightTask& t, const flo
             lines + at + lines_before * pitch + w.copied_offset(static_cast<size_t>(k)) * t.depth;
         if (filters_across_) {
           for (int64_t j = 0; j < t.filters; j += f.panel)
-            f.product(n, std::min(f.panel, t.filters - j), {points, rows, line, results}, x, 1, step, dy + j,
-                      sizes_.filters, sums + tap * channels * t.filters + j, t.filters, add, nullptr);
+            f.product(n, std::min(f.panel, t.filters - j), {points, rows, line, g.line}, x, 1, step, g.dy + j,
+                      g.point, sums + tap * channels * t.filters + j, t.filters, add, nullptr);
         } else {
           for (int64_t j = 0; j < n; j += f.panel)
-            f.product(t.filters, std::min(f.panel, n - j), {points, rows, results, line}, dy, 1,
-                      sizes_.filters, x + j, step, sums + tap * channels + j, taps * channels, add, nullptr);
+            f.product(t.filters, std::min(f.panel, n - j), {points, rows, g.line, line}, g.dy, 1, g.point,
+                      x + j, step, sums + tap * channels + j, taps * channels, add, nullptr);
         }
       }
 }
 
+// dY of a few results as floats, in `widened` if it is stored in bfloat16.
+ChannelsLastConvolution::Gradients ChannelsLastConvolution::gradients(const WeightTask& t, StoredInput dy,
+                                                                      int64_t result, int64_t lines,
+                                                                      int64_t points, float* widened) const {
+  const int64_t width = weights_.axes[2].target, filters = sizes_.filters;
+  if (!dy.bf16) return {dy.floats() + result * filters + t.filter, filters, width * filters};
+  for (int64_t l = 0; l < lines; ++l)
+    for (int64_t i = 0; i < points; ++i)
+      widen_bf16(dy.halves() + (result + l * width + i) * filters + t.filter,
+                 widened + (l * points + i) * t.filters, t.filters);
+  return {widened, t.filters, points * t.filters};
+}
+
 // The gradient of some weights, summed over all blocks.
-void ChannelsLastConvolution::weight_sums(const WeightTask& t, const float* dy, const float* x, float* dw,
+void ChannelsLastConvolution::weight_sums(const WeightTask& t, StoredInput dy, StoredInput x, float* dw,
                                           float* work) const {
   const ConvPass& p = weights_;
   const PassAxis &h = p.axes[1], &w = p.axes[2];
   const int64_t window = sizes_.column_rows(), pitch = p.width * t.depth;
   float* const to = dw + t.filter * window + t.channel;
   float* const sums = filters_across_ ? work + lines_size(p) : to;
+  float* const widened = work + weights_size(false);
   bool add = false;
   for (int64_t number = 0; number < blocks(p); ++number) {
     const Block b = block(p, number);
@@ -465,8 +584,9 @@ void ChannelsLastConvolution::weight_sums(const WeightTask& t, const float* dy, 
           const int64_t result = ((b.unit + u) * h.target + b.row + r) * w.target + b.column + c;
           const int64_t at =
               (u * p.outer * p.height + r * h.copied_step()) * pitch + c * w.copied_step() * t.depth;
-          add_weight_products(t, dy, result, work, at, std::min(rows, b.rows - r),
-                              std::min(points, b.columns - c), add, sums);
+          const int64_t lines = std::min(rows, b.rows - r), count = std::min(points, b.columns - c);
+          add_weight_products(t, gradients(t, dy, result, lines, count, widened), work, at, lines, count, add,
+                              sums);
           add = true;
         }
   }
@@ -475,8 +595,7 @@ void ChannelsLastConvolution::weight_sums(const WeightTask& t, const float* dy, 
     for (int64_t i = 0; i < window; ++i) to[j * window + i] = sums[i * t.filters + j];
 }
 
-void ChannelsLastConvolution::backward_weights(const float* dy, const float* x, float* dw,
-                                               float* work) const {
+void ChannelsLastConvolution::backward_weights(StoredInput dy, StoredInput x, float* dw, float* work) const {
   const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
   // Vectors of filters stay whole: products read no further.
   const int64_t vector = filters_across_ ? functions().lanes : 1;
@@ -491,12 +610,12 @@ void ChannelsLastConvolution::backward_weights(const float* dy, const float* x, 
         t.group = task / chunks;
         t.channel = task % chunks * weights_.depth, t.depth = std::min(weights_.depth, channels - t.channel);
         t.filter = t.group * filters + cut(part), t.filters = cut(part + 1) - cut(part);
-        weight_sums(t, dy, x, dw, work + worker * weights_size());
+        weight_sums(t, dy, x, dw, work + worker * weights_size(dy.bf16));
       }
   });
 }
 
-void sum_points(int64_t points, int64_t channels, const float* dy, float* sums) {
+void sum_points(int64_t points, int64_t channels, StoredInput dy, float* sums) {
   constexpr int64_t kSide = 16, kRun = 64;
   parallel_for(divided(channels, kSide), kSide * points, [&](int64_t begin, int64_t end) {
     for (int64_t channel = begin * kSide; channel < std::min(end * kSide, channels); channel += kSide) {
@@ -504,9 +623,11 @@ void sum_points(int64_t points, int64_t channels, const float* dy, float* sums) 
       double totals[kSide] = {};
       // Partial sums keep the rounding error of float small.
       for (int64_t first = 0; first < points; first += kRun) {
-        float part[kSide] = {};
-        for (int64_t i = first; i < std::min(first + kRun, points); ++i)
-          for (int64_t k = 0; k < n; ++k) part[k] += dy[i * channels + channel + k];
+        float part[kSide] = {}, line[kSide];
+        for (int64_t i = first; i < std::min(first + kRun, points); ++i) {
+          copy_floats(dy, i * channels + channel, n, line);
+          for (int64_t k = 0; k < n; ++k) part[k] += line[k];
+        }
         for (int64_t k = 0; k < n; ++k) totals[k] += part[k];
       }
       for (int64_t k = 0; k < n; ++k) sums[channel + k] = static_cast<float>(totals[k]);

@@ -1,4 +1,5 @@
-// Convolution in float on values with channels last: sums of matrix products without a matrix of columns.
+// Convolution on values with channels last, stored as floats or in bfloat16, and computed in float: sums of
+// matrix products without a matrix of columns.
 //
 // A block of results reads a few lines of the input. They are copied with their padding, so that elements of
 // a window that are side by side are consecutive with all their channels, and neighboring results read them
@@ -15,6 +16,7 @@
 
 #include "backend/cpu/conv/pass_axis.h"
 #include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/stored_values.h"
 #include "geometry/convolution.h"
 
 namespace ortrain {
@@ -42,22 +44,24 @@ class ChannelsLastConvolution {
   // Floats of weights as the two products read them.
   int64_t packed_size() const { return packed_forward_; }
   int64_t packed_backward_size() const { return packed_backward_; }
-  // Floats of memory for all workers.
-  int64_t forward_work() const;
-  int64_t backward_data_work() const;
-  int64_t backward_weights_work() const;
+  // Floats of memory for all workers; `bf16`: whether Y, dX or the dY of the weights' gradient is stored so.
+  int64_t forward_work(bool bf16 = false) const;
+  int64_t backward_data_work(bool bf16 = false) const;
+  int64_t backward_weights_work(bool bf16 = false) const;
 
   // X [N, input..., C], W [M, kernel..., C / groups], Y [N, output..., M].
   void pack(const float* w, float* packed) const;
   void pack_backward(const float* w, float* packed) const;
-  // Y = activation(X * W + bias + addend) with packed W; bias and addend may be null, and the addend may be Y.
-  void forward(const float* x, const float* packed, const float* bias, const float* addend,
-               const Activation& activation, float* y, float* work) const;
+  // Y = activation(X * W + bias + addend) with packed W; bias and addend may be null. The addend is stored
+  // like Y, and may be Y.
+  void forward(StoredInput x, const float* packed, const float* bias, StoredInput addend,
+               const Activation& activation, StoredOutput y, float* work) const;
   // dX from dY and W, which `pack_backward` packed. If `bias` is not null, a value for each channel is added,
   // as in a transposed convolution.
-  void backward_data(const float* dy, const float* packed, const float* bias, float* dx, float* work) const;
+  void backward_data(StoredInput dy, const float* packed, const float* bias, StoredOutput dx,
+                     float* work) const;
   // dW from dY and X. The sums do not depend on the number of threads.
-  void backward_weights(const float* dy, const float* x, float* dw, float* work) const;
+  void backward_weights(StoredInput dy, StoredInput x, float* dw, float* work) const;
 
  private:
   // A part of the results.
@@ -65,9 +69,32 @@ class ChannelsLastConvolution {
     int64_t unit = 0, units = 0, row = 0, rows = 0, column = 0, columns = 0;
   };
 
+  // What follows the sums of a pass.
+  struct Ending {
+    const float* bias;
+    StoredInput addend;
+    Activation activation;
+  };
+
+  // Some results of a pass: those of a block and of the panels [begin, end) of a group. They read `lines`,
+  // whose points are `point` floats apart.
+  struct Share {
+    Block block;
+    int64_t group = 0, begin = 0, end = 0;
+    const float* lines = nullptr;
+    int64_t point = 0;
+    bool in_place = false;  // the lines are the source itself
+  };
+
   // A part of the gradient of W: filters of a group, and `depth` of its channels from `channel` on.
   struct WeightTask {
     int64_t group = 0, channel = 0, depth = 0, filter = 0, filters = 0;
+  };
+
+  // dY as floats, and the distances between its points and its lines.
+  struct Gradients {
+    const float* dy;
+    int64_t point, line;
   };
 
   // Divides a pass into blocks, if possible a multiple of `parts` of them.
@@ -75,24 +102,32 @@ class ChannelsLastConvolution {
   int64_t blocks(const ConvPass& pass) const;
   Block block(const ConvPass& pass, int64_t number) const;
   // Copies what the results read, `depth` channels from `channel` on of `channels`.
-  void copy_lines(const ConvPass& pass, const Block& b, const float* source, int64_t channels,
-                  int64_t channel, int64_t depth, float* lines) const;
-  // Calls f(place in the copy, place in the target) for the first result of each line of a block.
+  void copy_lines(const ConvPass& pass, const Block& b, StoredInput source, int64_t channels, int64_t channel,
+                  int64_t depth, float* lines) const;
+  // Calls f(line of results, offset in the copy, offset in the target) for each line of a block.
   template <typename F>
   void each_line(const ConvPass& pass, const Block& b, F&& f) const;
-  void add_weight_products(const WeightTask& t, const float* dy, int64_t result, const float* lines,
-                           int64_t at, int64_t rows, int64_t points, bool add, float* sums) const;
-  void weight_sums(const WeightTask& t, const float* dy, const float* x, float* dw, float* work) const;
-  // Floats of a worker: for the copy, and for a gradient of weights.
+  Gradients gradients(const WeightTask& t, StoredInput dy, int64_t result, int64_t lines, int64_t points,
+                      float* widened) const;
+  void add_weight_products(const WeightTask& t, const Gradients& g, const float* lines, int64_t at,
+                           int64_t rows, int64_t points, bool add, float* sums) const;
+  void weight_sums(const WeightTask& t, StoredInput dy, StoredInput x, float* dw, float* work) const;
+  // Floats of a worker: for the copy, for sums of results in bfloat16, and for a gradient of weights.
   int64_t lines_size(const ConvPass& pass) const;
-  int64_t weights_size() const;
-  // What follows the sums of a pass.
-  struct Ending {
-    const float *bias, *addend;
-    Activation activation;
-  };
-  void run(const ConvPass& pass, const float* source, const float* packed, const Ending& ending,
-           float* target, float* work) const;
+  int64_t kept_units(const ConvPass& pass) const;
+  int64_t results_size(const ConvPass& pass, bool bf16) const;
+  int64_t weights_size(bool bf16) const;
+  // Adds up the sums of a panel; sums(line, result) says where those of a line belong.
+  template <typename Sums>
+  void multiply(const ConvPass& pass, const Share& share, const Block& b, const float* lines, int64_t panel,
+                const float* packed, bool add, Sums&& sums) const;
+  // A share of a float target, in which the sums are computed, and of a bfloat16 target, whose sums are kept.
+  void compute(const ConvPass& pass, const Share& share, const float* packed, const Ending& ending,
+               float* target) const;
+  void compute_narrow(const ConvPass& pass, const Share& share, const float* packed, const Ending& ending,
+                      BFloat16* target, float* kept) const;
+  void run(const ConvPass& pass, StoredInput source, const float* packed, const Ending& ending,
+           StoredOutput target, float* work) const;
 
   ConvSizes sizes_;
   bool suits_ = false;
@@ -105,6 +140,6 @@ class ChannelsLastConvolution {
 };
 
 // The gradient of the bias: sums[c] = the sum over all points of dY [points, channels].
-void sum_points(int64_t points, int64_t channels, const float* dy, float* sums);
+void sum_points(int64_t points, int64_t channels, StoredInput dy, float* sums);
 
 }  // namespace ortrain

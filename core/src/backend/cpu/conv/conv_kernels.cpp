@@ -1,6 +1,7 @@
 // Kernels of convolution on the functions of this folder.
 #include "backend/cpu/conv/conv_kernels.h"
 
+#include "backend/cpu/bf16_conversion.h"
 #include "backend/cpu/channels_last.h"
 #include "backend/cpu/conv/channels_last_depthwise.h"
 #include "backend/cpu/conv/depthwise_conv.h"
@@ -108,24 +109,88 @@ std::optional<WinogradSizes> find_winograd(const KernelContext& c, const Convolu
   return s;
 }
 
+// y = activation(y) for n values, on this thread.
+void apply(const Activation& activation, StoredOutput y, int64_t n) {
+  if (!y.bf16) return activation.apply(n, y.floats());
+  float piece[1024];
+  for (int64_t i = 0; i < n; i += std::ssize(piece)) {
+    const int64_t count = std::min<int64_t>(std::ssize(piece), n - i);
+    widen_bf16(y.halves() + i, piece, count);
+    activation.apply(count, piece);
+    narrow_bf16(piece, y.halves() + i, count);
+  }
+}
+
 Kernel winograd_kernel(KernelContext& c, const WinogradSizes& s, const Activation& activation) {
   const int threads = max_threads();
-  const LayoutPtr layout = channels_last(c.out_shape(0));
-  const Slot x = c.in(0, channels_last(c.shape(0))), w = c.in(1, channels_last(c.shape(1))),
-             bias = c.has_input(2) ? c.in(2) : Slot{}, addend = c.has_input(3) ? c.in(3, layout) : Slot{},
-             y = addend.defined() ? c.out_inplace(0, {3}, layout) : c.out(0, layout),
-             work = c.scratch(winograd_scratch(s, threads));
+  const bool bf16 = c.wants_bf16(0);
+  const LayoutPtr layout = channels_last(c.out_shape(0), bf16);
+  const StoredSlot x = in_channels_last(c, 0);
+  const Slot w = c.in(1, channels_last(c.shape(1))), bias = c.has_input(2) ? c.in(2) : Slot{},
+             addend = c.has_input(3) ? c.in(3, layout) : Slot{};
+  const StoredSlot y{addend.defined() ? c.out_inplace(0, {3}, layout) : c.out(0, layout), bf16};
+  const Slot work = c.scratch(winograd_scratch(s, threads));
   const bool relu = activation.kind == Activation::Kind::kRelu;
-  return [=, n = c.out_size(0)](const Frame& f) {
-    if (addend.defined() && addend.index != y.index)
-      copy_bytes(f.at<std::byte>(y), f.at<const std::byte>(addend), static_cast<size_t>(n) * sizeof(float));
-    float* to = f.at<float>(y);
-    winograd_forward(s, threads, {f.at<void>(x)}, f.at<const float>(w), f.at_or_null<const float>(bias),
-                     addend.defined(), relu, {to}, f.at<void>(work));
+  return [=, n = c.out_size(0), bytes = static_cast<size_t>(c.out_size(0)) * (bf16 ? 2 : 4)](const Frame& f) {
+    const StoredOutput to = y.out(f);
+    if (addend.defined() && addend.index != y.slot.index)
+      copy_bytes(f.at<std::byte>(y.slot), f.at<const std::byte>(addend), bytes);
+    winograd_forward(s, threads, x.in(f), f.at<const float>(w), f.at_or_null<const float>(bias),
+                     addend.defined(), relu, to, f.at<void>(work));
     if (relu || activation.kind == Activation::Kind::kNone) return;
-    parallel_for(n, 4, [&](int64_t begin, int64_t end) { activation.apply(end - begin, to + begin); });
+    parallel_for(n, 4, [&](int64_t begin, int64_t end) { apply(activation, to.from(begin), end - begin); });
   };
 }
+
+// For kernels that read and produce floats with channels last: values that are stored in bfloat16 are
+// converted in memory of the node.
+class Widened {
+ public:
+  Widened() = default;
+  // With a value of the same size that is not needed any more: its memory, if it has any, is used again.
+  explicit Widened(const Widened& before) : free_(before.last_) {}
+
+  Slot in(KernelContext& c, size_t i) {
+    const StoredSlot stored = in_channels_last(c, i);
+    if (!stored.bf16) return stored.slot;
+    const int64_t n = c.size(i);
+    const Slot floats = room(c, n);
+    before_.push_back([=](const Frame& f) {
+      parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+        widen_bf16(f.at<const BFloat16>(stored.slot) + begin, f.at<float>(floats) + begin, end - begin);
+      });
+    });
+    return floats;
+  }
+  Slot out(KernelContext& c, size_t o) {
+    const StoredSlot stored = out_channels_last(c, o, c.wants_bf16(o));
+    if (!stored.bf16) return stored.slot;
+    const int64_t n = c.out_size(o);
+    const Slot floats = room(c, n);
+    after_.push_back([=](const Frame& f) {
+      parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+        narrow_bf16(f.at<const float>(floats) + begin, f.at<BFloat16>(stored.slot) + begin, end - begin);
+      });
+    });
+    return floats;
+  }
+  // The kernel between the conversions.
+  Kernel around(Kernel kernel) {
+    before_.push_back(std::move(kernel));
+    for (Kernel& k : after_) before_.push_back(std::move(k));
+    return chain(std::move(before_));
+  }
+
+ private:
+  Slot room(KernelContext& c, int64_t n) {
+    last_ = free_.defined() ? free_ : c.scratch(static_cast<size_t>(n) * sizeof(float));
+    free_ = {};
+    return last_;
+  }
+
+  Slot free_, last_;
+  std::vector<Kernel> before_, after_;
+};
 
 // make(T{}) for the type of input 0.
 template <typename Make>
@@ -200,25 +265,27 @@ Slot packed_weights(KernelContext& c, size_t i, const ChannelsLastConvolution& c
   return packed;
 }
 
-Kernel channels_last_bias_gradient(KernelContext& c, Slot dy) {
+Kernel channels_last_bias_gradient(KernelContext& c, StoredSlot dy) {
   const int64_t channels = c.shape(0)[1], points = c.size(0) / channels;
   const Slot db = c.out(2);
-  return [=](const Frame& f) { sum_points(points, channels, f.at<const float>(dy), f.at<float>(db)); };
+  return [=](const Frame& f) { sum_points(points, channels, dy.in(f), f.at<float>(db)); };
 }
 
+// Depthwise convolutions read and produce floats.
 std::optional<Kernel> channels_last_depthwise(KernelContext& c) {
   if (!suits_channels_last(c) || !stored_channels_last(c, 0) || c.out_size(0) == 0) return std::nullopt;
   const ChannelsLastDepthwise conv(sizes_of(Convolution(c, 0, 1)));
   if (!conv.suits()) return std::nullopt;
   const Activation activation = read_activation(c.node());
   const LayoutPtr layout = channels_last(c.out_shape(0));
-  const Slot x = c.in(0, channels_last(c.shape(0))), w = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{},
-             addend = c.has_input(3) ? c.in(3, layout) : Slot{}, y = c.out(0, layout),
+  Widened widened;
+  const Slot x = widened.in(c, 0), w = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{},
+             addend = c.has_input(3) ? c.in(3, layout) : Slot{}, y = widened.out(c, 0),
              work = c.scratch(static_cast<size_t>(conv.work_size()) * sizeof(float));
-  return [=](const Frame& f) {
+  return widened.around([=](const Frame& f) {
     conv.forward(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
                  f.at_or_null<const float>(addend), activation, f.at<float>(y), f.at<float>(work));
-  };
+  });
 }
 
 std::optional<Kernel> channels_last_depthwise_grad(KernelContext& c) {
@@ -228,24 +295,26 @@ std::optional<Kernel> channels_last_depthwise_grad(KernelContext& c) {
   const ChannelsLastDepthwise conv(sizes_of(Convolution(c, 1, 2)));
   if (!conv.suits()) return std::nullopt;
   const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
-  const Slot dy = c.in(0, channels_last(c.shape(0)));
+  Widened gradient, data;
+  const Slot dy = gradient.in(c, 0);
   std::vector<Kernel> kernels;
   if (wanted(0)) {
-    const Slot w = c.in(2), dx = c.out(0, channels_last(c.out_shape(0))),
+    const Slot w = c.in(2), dx = data.out(c, 0),
                work = c.scratch(static_cast<size_t>(conv.work_size()) * sizeof(float));
-    kernels.push_back([=](const Frame& f) {
+    kernels.push_back(data.around([=](const Frame& f) {
       conv.backward_data(f.at<const float>(dy), f.at<const float>(w), f.at<float>(dx), f.at<float>(work));
-    });
+    }));
   }
   if (wanted(1)) {
-    const Slot x = c.in(1, channels_last(c.shape(1))), dw = c.out(1),
+    Widened input(data);  // X is as large as dX
+    const Slot x = input.in(c, 1), dw = c.out(1),
                work = c.scratch(static_cast<size_t>(conv.weights_work_size()) * sizeof(float));
-    kernels.push_back([=](const Frame& f) {
+    kernels.push_back(input.around([=](const Frame& f) {
       conv.backward_weights(f.at<const float>(dy), f.at<const float>(x), f.at<float>(dw), f.at<float>(work));
-    });
+    }));
   }
-  if (wanted(2)) kernels.push_back(channels_last_bias_gradient(c, dy));
-  return chain(std::move(kernels));
+  if (wanted(2)) kernels.push_back(channels_last_bias_gradient(c, {dy, false}));
+  return gradient.around(chain(std::move(kernels)));
 }
 
 std::optional<Kernel> channels_last_conv(KernelContext& c) {
@@ -255,16 +324,17 @@ std::optional<Kernel> channels_last_conv(KernelContext& c) {
   if (const auto winograd = find_winograd(c, described)) return winograd_kernel(c, *winograd, activation);
   const ChannelsLastConvolution conv(sizes_of(described));
   if (!conv.suits()) return std::nullopt;
+  const bool bf16 = c.wants_bf16(0);
   std::vector<Kernel> kernels;
-  const Slot x = c.in(0, channels_last(c.shape(0))), w = packed_weights(c, 1, conv, false, kernels),
-             bias = c.has_input(2) ? c.in(2) : Slot{},
-             addend = c.has_input(3) ? c.in(3, channels_last(c.shape(3))) : Slot{},
-             y = addend.defined() ? c.out_inplace(0, {3}, channels_last(c.out_shape(0)))
-                                  : c.out(0, channels_last(c.out_shape(0))),
-             work = c.scratch(static_cast<size_t>(conv.forward_work()) * sizeof(float));
+  const StoredSlot x = in_channels_last(c, 0);
+  const Slot w = packed_weights(c, 1, conv, false, kernels), bias = c.has_input(2) ? c.in(2) : Slot{};
+  const StoredSlot addend = c.has_input(3) ? in_channels_last(c, 3, bf16) : StoredSlot{};
+  const LayoutPtr layout = channels_last(c.out_shape(0), bf16);
+  const StoredSlot y{addend.slot.defined() ? c.out_inplace(0, {3}, layout) : c.out(0, layout), bf16};
+  const Slot work = c.scratch(static_cast<size_t>(conv.forward_work(bf16)) * sizeof(float));
   kernels.push_back([=](const Frame& f) {
-    conv.forward(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
-                 f.at_or_null<const float>(addend), activation, f.at<float>(y), f.at<float>(work));
+    conv.forward(x.in(f), f.at<const float>(w), f.at_or_null<const float>(bias), addend.in(f), activation,
+                 y.out(f), f.at<float>(work));
   });
   return chain(std::move(kernels));
 }
@@ -278,33 +348,37 @@ std::optional<Kernel> channels_last_conv_grad(KernelContext& c) {
   if (!winograd && !conv.suits()) return std::nullopt;
   const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
   const int threads = max_threads();
-  const Slot dy = c.in(0, channels_last(c.shape(0)));
+  const StoredSlot dy = in_channels_last(c, 0);
+  // The two gradients are computed one after the other, in the same memory.
+  const auto bytes = [](int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); };
+  const size_t for_data = !wanted(0) ? 0
+                          : winograd ? winograd_scratch(winograd->transposed(), threads)
+                                     : bytes(conv.backward_data_work(c.wants_bf16(0))),
+               for_weights = !wanted(1) ? 0
+                             : winograd ? winograd_weights_scratch(*winograd, threads)
+                                        : bytes(conv.backward_weights_work(dy.bf16));
+  const Slot work = c.scratch(std::max(for_data, for_weights));
   std::vector<Kernel> kernels;
   if (wanted(0)) {
-    const Slot w = winograd ? c.in(2, channels_last(c.shape(2))) : packed_weights(c, 2, conv, true, kernels),
-               dx = c.out(0, channels_last(c.out_shape(0))),
-               work = c.scratch(winograd ? winograd_scratch(winograd->transposed(), threads)
-                                         : static_cast<size_t>(conv.backward_data_work()) * sizeof(float));
+    const Slot w = winograd ? c.in(2, channels_last(c.shape(2))) : packed_weights(c, 2, conv, true, kernels);
+    const StoredSlot dx = out_channels_last(c, 0, c.wants_bf16(0));
     kernels.push_back([=](const Frame& f) {
       if (winograd)
-        winograd_backward_data(*winograd, threads, {f.at<void>(dy)}, f.at<const float>(w), {f.at<void>(dx)},
+        winograd_backward_data(*winograd, threads, dy.in(f), f.at<const float>(w), dx.out(f),
                                f.at<void>(work));
       else
-        conv.backward_data(f.at<const float>(dy), f.at<const float>(w), nullptr, f.at<float>(dx),
-                           f.at<float>(work));
+        conv.backward_data(dy.in(f), f.at<const float>(w), nullptr, dx.out(f), f.at<float>(work));
     });
   }
   if (wanted(1)) {
-    const Slot x = c.in(1, channels_last(c.shape(1))), dw = c.out(1, channels_last(c.out_shape(1))),
-               work = c.scratch(winograd ? winograd_weights_scratch(*winograd, threads)
-                                         : static_cast<size_t>(conv.backward_weights_work()) * sizeof(float));
+    const StoredSlot x = in_channels_last(c, 1);
+    const Slot dw = c.out(1, channels_last(c.out_shape(1)));
     kernels.push_back([=](const Frame& f) {
       if (winograd)
-        winograd_backward_weights(*winograd, threads, {f.at<void>(x)}, {f.at<void>(dy)}, f.at<float>(dw),
-                                  nullptr, f.at<void>(work));
+        winograd_backward_weights(*winograd, threads, x.in(f), dy.in(f), f.at<float>(dw), nullptr,
+                                  f.at<void>(work));
       else
-        conv.backward_weights(f.at<const float>(dy), f.at<const float>(x), f.at<float>(dw),
-                              f.at<float>(work));
+        conv.backward_weights(dy.in(f), x.in(f), f.at<float>(dw), f.at<float>(work));
     });
   }
   if (wanted(2)) kernels.push_back(channels_last_bias_gradient(c, dy));

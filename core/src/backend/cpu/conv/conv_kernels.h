@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cpu/conv/channels_last_conv.h"
+#include "backend/cpu/stored_values.h"
 #include "geometry/convolution.h"
 #include "op/operator.h"
 
@@ -22,7 +23,7 @@ std::optional<Kernel> channels_last_depthwise_grad(KernelContext& c);
 Slot packed_weights(KernelContext& c, size_t i, const ChannelsLastConvolution& conv, bool backward,
                     std::vector<Kernel>& kernels);
 // The gradient of the bias, output 2, from input 0 with channels last, which is in `dy`.
-Kernel channels_last_bias_gradient(KernelContext& c, Slot dy);
+Kernel channels_last_bias_gradient(KernelContext& c, StoredSlot dy);
 std::optional<Kernel> portable_conv(KernelContext& c);
 std::optional<Kernel> portable_fused_conv(KernelContext& c);
 std::optional<Kernel> portable_conv_grad(KernelContext& c);

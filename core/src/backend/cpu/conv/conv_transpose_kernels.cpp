@@ -1,6 +1,9 @@
 // Kernels of transposed convolution: those of convolution with the roles exchanged.
 #include "backend/cpu/conv/conv_transpose_kernels.h"
 
+#include <algorithm>
+
+#include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/channels_last.h"
 #include "backend/cpu/conv/conv_kernels.h"
 #include "backend/cpu/conv/portable_conv.h"
@@ -69,12 +72,13 @@ std::optional<Kernel> channels_last_conv_transpose(KernelContext& c) {
   const ChannelsLastConvolution conv(sizes_of(Transposed(c, 0, 1)));
   if (!conv.suits()) return std::nullopt;
   std::vector<Kernel> kernels;
-  const Slot x = c.in(0, channels_last(c.shape(0))), w = packed_weights(c, 1, conv, true, kernels),
-             bias = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0, channels_last(c.out_shape(0))),
-             work = c.scratch(static_cast<size_t>(conv.backward_data_work()) * sizeof(float));
+  const StoredSlot x = in_channels_last(c, 0);
+  const Slot w = packed_weights(c, 1, conv, true, kernels), bias = c.has_input(2) ? c.in(2) : Slot{};
+  const StoredSlot y = out_channels_last(c, 0, c.wants_bf16(0));
+  const Slot work = c.scratch(static_cast<size_t>(conv.backward_data_work(y.bf16)) * sizeof(float));
   kernels.push_back([=](const Frame& f) {
-    conv.backward_data(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
-                       f.at<float>(y), f.at<float>(work));
+    conv.backward_data(x.in(f), f.at<const float>(w), f.at_or_null<const float>(bias), y.out(f),
+                       f.at<float>(work));
   });
   return chain(std::move(kernels));
 }
@@ -85,21 +89,24 @@ std::optional<Kernel> channels_last_conv_transpose_grad(KernelContext& c) {
   if (!conv.suits()) return std::nullopt;
   // An output may have a name but no reader, most often the gradient of the model's input.
   const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
-  const Slot dy = c.in(0, channels_last(c.shape(0)));
+  const StoredSlot dy = in_channels_last(c, 0);
+  // The two gradients are computed one after the other, in the same memory. The convolution goes from Y to X.
+  const int64_t for_data = wanted(0) ? conv.forward_work(c.wants_bf16(0)) : 0,
+                for_weights = wanted(1) ? conv.backward_weights_work(lies_in_bf16(c, 1)) : 0;
+  const Slot work = c.scratch(static_cast<size_t>(std::max(for_data, for_weights)) * sizeof(float));
   std::vector<Kernel> kernels;
   if (wanted(0)) {
-    const Slot w = packed_weights(c, 2, conv, false, kernels), dx = c.out(0, channels_last(c.out_shape(0))),
-               work = c.scratch(static_cast<size_t>(conv.forward_work()) * sizeof(float));
+    const Slot w = packed_weights(c, 2, conv, false, kernels);
+    const StoredSlot dx = out_channels_last(c, 0, c.wants_bf16(0));
     kernels.push_back([=](const Frame& f) {
-      conv.forward(f.at<const float>(dy), f.at<const float>(w), nullptr, nullptr, {}, f.at<float>(dx),
-                   f.at<float>(work));
+      conv.forward(dy.in(f), f.at<const float>(w), nullptr, {}, {}, dx.out(f), f.at<float>(work));
     });
   }
   if (wanted(1)) {
-    const Slot x = c.in(1, channels_last(c.shape(1))), dw = c.out(1, channels_last(c.out_shape(1))),
-               work = c.scratch(static_cast<size_t>(conv.backward_weights_work()) * sizeof(float));
+    const StoredSlot x = in_channels_last(c, 1);
+    const Slot dw = c.out(1, channels_last(c.out_shape(1)));
     kernels.push_back([=](const Frame& f) {
-      conv.backward_weights(f.at<const float>(x), f.at<const float>(dy), f.at<float>(dw), f.at<float>(work));
+      conv.backward_weights(x.in(f), dy.in(f), f.at<float>(dw), f.at<float>(work));
     });
   }
   if (wanted(2)) kernels.push_back(channels_last_bias_gradient(c, dy));

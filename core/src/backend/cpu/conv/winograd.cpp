@@ -44,15 +44,15 @@ struct WinogradFunctions {
   void (*weights)(const WinogradSizes&, const float* w, bool transposed, Range depth, Range columns,
                   const TilePanels& u);
   // Bᵀ X B of tiles.
-  void (*data)(const WinogradSizes&, WinogradInput x, Range tiles, const TileMatrices& v);
+  void (*data)(const WinogradSizes&, StoredInput x, Range tiles, const TileMatrices& v);
   // M = or += V U, only the columns `columns` of U.
   void (*products)(int64_t tiles, Range columns, const TileMatrices& v, const TilePanels& u, bool add,
                    const TileMatrices& m);
   // Aᵀ M A, and what comes after it.
   void (*results)(const WinogradSizes&, const TileMatrices& m, Range tiles, Range columns, const float* bias,
-                  bool add, bool relu, WinogradOutput y);
+                  bool add, bool relu, StoredOutput y);
   // A dY Aᵀ of the filters `columns`.
-  void (*output_gradients)(const WinogradSizes&, WinogradInput dy, Range tiles, Range columns,
+  void (*output_gradients)(const WinogradSizes&, StoredInput dy, Range tiles, Range columns,
                            const TilePanels& z);
   // S = or += Vᵀ Z.
   void (*weight_products)(int64_t channels, int64_t tiles, Range columns, const TileMatrices& v,
@@ -62,7 +62,7 @@ struct WinogradFunctions {
   void (*weight_results)(const WinogradSizes&, const TileMatrices& s, int64_t parts, int64_t part,
                          Range channels, int64_t first, Range columns, bool add, float* dw);
   // Sums of dY over everything but its filters.
-  void (*bias_results)(const WinogradSizes&, WinogradInput dy, Range filters, float* db);
+  void (*bias_results)(const WinogradSizes&, StoredInput dy, Range filters, float* db);
 };
 
 // The position of tile t: its image, and the first row and column of its results.
@@ -431,26 +431,26 @@ void BiasResultsOf(const WinogradSizes& s, const T* dy, Range filters, float* db
 
 // Calls f with the values in their stored type.
 template <class F>
-void Visit(WinogradInput x, const F& f) {
+void Visit(StoredInput x, const F& f) {
   x.bf16 ? f(static_cast<const BFloat16*>(x.data)) : f(static_cast<const float*>(x.data));
 }
 template <class F>
-void Visit(WinogradOutput y, const F& f) {
+void Visit(StoredOutput y, const F& f) {
   y.bf16 ? f(static_cast<BFloat16*>(y.data)) : f(static_cast<float*>(y.data));
 }
 
-void Data(const WinogradSizes& s, WinogradInput x, Range tiles, const TileMatrices& v) {
+void Data(const WinogradSizes& s, StoredInput x, Range tiles, const TileMatrices& v) {
   Visit(x, [&](const auto* values) { DataOf(s, values, tiles, v); });
 }
 void Results(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range columns, const float* bias,
-             bool add, bool relu, WinogradOutput y) {
+             bool add, bool relu, StoredOutput y) {
   Visit(y, [&](auto* values) { ResultsOf(s, m, tiles, columns, bias, add, relu, values); });
 }
-void OutputGradients(const WinogradSizes& s, WinogradInput dy, Range tiles, Range columns,
+void OutputGradients(const WinogradSizes& s, StoredInput dy, Range tiles, Range columns,
                      const TilePanels& z) {
   Visit(dy, [&](const auto* values) { OutputGradientsOf(s, values, tiles, columns, z); });
 }
-void BiasResults(const WinogradSizes& s, WinogradInput dy, Range filters, float* db) {
+void BiasResults(const WinogradSizes& s, StoredInput dy, Range filters, float* db) {
   Visit(dy, [&](const auto* values) { BiasResultsOf(s, values, filters, db); });
 }
 
@@ -562,15 +562,15 @@ struct Plan {
 };
 
 // V of the tiles, computed by all threads.
-void share_data(const WinogradSizes& s, const WinogradFunctions& f, WinogradInput x, Range tiles,
+void share_data(const WinogradSizes& s, const WinogradFunctions& f, StoredInput x, Range tiles,
                 const TileMatrices& v, int threads) {
   share(tiles.size(), threads, [&](int64_t, Range part) {
     f.data(s, x, {tiles.begin + part.begin, tiles.begin + part.end}, v.at(part.begin, 0));
   });
 }
 
-void convolve(const WinogradSizes& s, int threads, WinogradInput x, const float* w, bool transposed,
-              const float* bias, bool add, bool relu, WinogradOutput y, float* scratch) {
+void convolve(const WinogradSizes& s, int threads, StoredInput x, const float* w, bool transposed,
+              const float* bias, bool add, bool relu, StoredOutput y, float* scratch) {
   const WinogradFunctions f = functions();
   const Plan plan(s, threads);
   float* const own = scratch + plan.shared();
@@ -633,18 +633,18 @@ size_t winograd_weights_scratch(const WinogradSizes& s, int threads) {
   return static_cast<size_t>(plan.gradient_shared() + threads * plan.gradient_own()) * sizeof(float);
 }
 
-void winograd_forward(const WinogradSizes& s, int threads, WinogradInput x, const float* w, const float* bias,
-                      bool add, bool relu, WinogradOutput y, void* scratch) {
+void winograd_forward(const WinogradSizes& s, int threads, StoredInput x, const float* w, const float* bias,
+                      bool add, bool relu, StoredOutput y, void* scratch) {
   convolve(s, threads, x, w, false, bias, add, relu, y, static_cast<float*>(scratch));
 }
 
-void winograd_backward_data(const WinogradSizes& s, int threads, WinogradInput dy, const float* w,
-                            WinogradOutput dx, void* scratch) {
+void winograd_backward_data(const WinogradSizes& s, int threads, StoredInput dy, const float* w,
+                            StoredOutput dx, void* scratch) {
   convolve(s.transposed(), threads, dy, w, true, nullptr, false, false, dx, static_cast<float*>(scratch));
 }
 
-void winograd_backward_weights(const WinogradSizes& s, int threads, WinogradInput x, WinogradInput dy,
-                               float* dw, float* db, void* scratch) {
+void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput x, StoredInput dy, float* dw,
+                               float* db, void* scratch) {
   const WinogradFunctions f = functions();
   const Plan plan(s, threads);
   float* const shared = static_cast<float*>(scratch);

@@ -22,6 +22,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cpu/stored_values.h"
+
 namespace ortrain {
 
 // The sizes of a convolution, of the forward pass: X [batch, channels, height, width], Y [batch, filters,
@@ -41,15 +43,7 @@ struct WinogradSizes {
   }
 };
 
-// Values of X, Y or their gradients: float or bfloat16; all arithmetic is in float in both cases.
-struct WinogradInput {
-  const void* data;
-  bool bf16 = false;
-};
-struct WinogradOutput {
-  void* data;
-  bool bf16 = false;
-};
+// Values of X, Y and their gradients are float or bfloat16; all arithmetic is in float in both cases.
 
 // Whether it is possible here, and pays off with this many threads.
 bool suits_winograd(const WinogradSizes& s, int threads);
@@ -59,13 +53,13 @@ size_t winograd_scratch(const WinogradSizes& s, int threads);
 size_t winograd_weights_scratch(const WinogradSizes& s, int threads);
 
 // Y = Conv(X, W) + bias, plus the contents of Y if `add`, clipped at zero if `relu`. bias may be null.
-void winograd_forward(const WinogradSizes& s, int threads, WinogradInput x, const float* w, const float* bias,
-                      bool add, bool relu, WinogradOutput y, void* scratch);
+void winograd_forward(const WinogradSizes& s, int threads, StoredInput x, const float* w, const float* bias,
+                      bool add, bool relu, StoredOutput y, void* scratch);
 // With winograd_scratch(s.transposed()).
-void winograd_backward_data(const WinogradSizes& s, int threads, WinogradInput dy, const float* w,
-                            WinogradOutput dx, void* scratch);
+void winograd_backward_data(const WinogradSizes& s, int threads, StoredInput dy, const float* w,
+                            StoredOutput dx, void* scratch);
 // db, the sums of dY, may be null.
-void winograd_backward_weights(const WinogradSizes& s, int threads, WinogradInput x, WinogradInput dy,
-                               float* dw, float* db, void* scratch);
+void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput x, StoredInput dy, float* dw,
+                               float* db, void* scratch);
 
 }  // namespace ortrain

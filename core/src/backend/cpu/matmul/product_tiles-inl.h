@@ -163,10 +163,18 @@ HWY_NOINLINE void PackAcross(const T* b, int64_t row, int64_t k, int64_t n, T sc
 }
 #undef ORTRAIN_TRANSPOSES_VECTORS
 
+// How elements are multiplied: sum += a b. Other ways than this one take what floats hold for something else.
+struct MultiplyAdd {
+  template <class V>
+  static HWY_INLINE V Run(V a, V b, V sum) {
+    return hn::MulAdd(a, b, sum);
+  }
+};
+
 // C [R, V vectors] = or += scale A B, A's element (i, p) at a[i * a_row + p * a_column], rows of B `b_row`
 // apart, and then `end` if kEnds. Only the first `columns` of C are written; they fill all vectors except
 // possibly the last.
-template <int R, int V, bool kEnds = false, typename T>
+template <int R, int V, class How = MultiplyAdd, bool kEnds = false, typename T>
 HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
                      int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale = 1,
                      [[maybe_unused]] const TileEnd<T>& end = {}) {
@@ -196,13 +204,13 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
         if constexpr (V > 1) b1 = hn::LoadU(d, b + lanes);
         if constexpr (V > 2) b2 = hn::LoadU(d, b + 2 * lanes);
         if constexpr (V > 3) b3 = hn::LoadU(d, b + 3 * lanes);
-#define ORTRAIN_ROW(r)                                         \
-  if constexpr (R > r) {                                       \
-    const auto x = hn::Set(d, a[r * a_row]);                   \
-    c##r##0 = hn::MulAdd(x, b0, c##r##0);                      \
-    if constexpr (V > 1) c##r##1 = hn::MulAdd(x, b1, c##r##1); \
-    if constexpr (V > 2) c##r##2 = hn::MulAdd(x, b2, c##r##2); \
-    if constexpr (V > 3) c##r##3 = hn::MulAdd(x, b3, c##r##3); \
+#define ORTRAIN_ROW(r)                                       \
+  if constexpr (R > r) {                                     \
+    const auto x = hn::Set(d, a[r * a_row]);                 \
+    c##r##0 = How::Run(x, b0, c##r##0);                      \
+    if constexpr (V > 1) c##r##1 = How::Run(x, b1, c##r##1); \
+    if constexpr (V > 2) c##r##2 = How::Run(x, b2, c##r##2); \
+    if constexpr (V > 3) c##r##3 = How::Run(x, b3, c##r##3); \
   }
         ORTRAIN_ROW(0)
         ORTRAIN_ROW(1)
@@ -253,15 +261,15 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
 #undef ORTRAIN_EACH_OF
 }
 
-template <int V, bool kEnds, typename T>
+template <int V, class How, bool kEnds, typename T>
 void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row, int64_t a_column, const T* b,
           int64_t b_row, T* c, int64_t c_row, int64_t columns, bool add, T scale, const TileEnd<T>& end) {
   int64_t i = 0;
   const auto tile = [&](auto rows) HWY_ATTR {
     constexpr int R = decltype(rows)::value;
     for (; i + R <= m; i += R)
-      Tile<R, V, kEnds>(depth, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, columns, add,
-                        scale, end.at(i, 0));
+      Tile<R, V, How, kEnds>(depth, a + i * a_row, a_row, a_column, b, b_row, c + i * c_row, c_row, columns,
+                             add, scale, end.at(i, 0));
   };
   tile(std::integral_constant<int, 6>());
   tile(std::integral_constant<int, 4>());
@@ -272,7 +280,7 @@ void Rows(int64_t m, const Depth& depth, const T* a, int64_t a_row, int64_t a_co
 // C [m, n] = or += scale A B where n is at most a panel, and rows of B have whole vectors. Columns of C from
 // n up to the next whole vector are also written if `spill` says that this memory exists. Then `end` if
 // kEnds.
-template <typename T, bool kEnds = false>
+template <typename T, class How = MultiplyAdd, bool kEnds = false>
 HWY_NOINLINE void Panel(int64_t m, int64_t n, const Depth& depth, const T* a, int64_t a_row, int64_t a_column,
                         const T* b, int64_t b_row, T* c, int64_t c_row, bool add, bool spill, T scale,
                         const TileEnd<T>& end = {}) {
@@ -280,16 +288,16 @@ HWY_NOINLINE void Panel(int64_t m, int64_t n, const Depth& depth, const T* a, in
   for (int64_t j = 0; j < n;) {
     const int64_t left = (n - j + lanes - 1) / lanes, columns = spill ? width : n - j;
     if (kPanel >= 4 && left >= 4) {
-      Rows<4, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
-                     end.at(0, j));
+      Rows<4, How, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
+                          end.at(0, j));
       j += 4 * lanes;
     } else if (left >= 2) {
-      Rows<2, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
-                     end.at(0, j));
+      Rows<2, How, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
+                          end.at(0, j));
       j += 2 * lanes;
     } else {
-      Rows<1, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
-                     end.at(0, j));
+      Rows<1, How, kEnds>(m, depth, a, a_row, a_column, b + j, b_row, c + j, c_row, columns, add, scale,
+                          end.at(0, j));
       j += lanes;
     }
   }
@@ -305,7 +313,7 @@ struct Packed {
 };
 
 // C = or += scale A B. A begins at B's row k_begin, C at B's column 0. `spill` as above.
-template <typename T>
+template <typename T, class How = MultiplyAdd>
 void Multiply(int64_t m, const T* a, int64_t a_row, int64_t a_column, const Packed<T>& b, T* c, int64_t c_row,
               bool add, bool spill, T scale = 1) {
   const int64_t lanes = LanesOf<T>(), width = kPanel * lanes;
@@ -314,9 +322,9 @@ void Multiply(int64_t m, const T* a, int64_t a_row, int64_t a_column, const Pack
     for (int64_t j = b.n_begin / width * width; j < b.n_end; j += width) {
       // Only the vectors of this panel that n_end needs are computed.
       const int64_t stored = (HWY_MIN(width, b.n - j) + lanes - 1) / lanes * lanes;
-      Panel<T>(m, HWY_MIN(stored, b.n_end - j), {depth}, a + (begin - b.k_begin) * a_column, a_row, a_column,
-               b.data + j * b.k + begin * stored, stored, c + j, c_row, add || begin > b.k_begin, spill,
-               scale);
+      Panel<T, How>(m, HWY_MIN(stored, b.n_end - j), {depth}, a + (begin - b.k_begin) * a_column, a_row,
+                    a_column, b.data + j * b.k + begin * stored, stored, c + j, c_row,
+                    add || begin > b.k_begin, spill, scale);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/channels_last.h"
 #include "backend/cpu/norm/channel_gradients.h"
 #include "backend/cpu/norm/channel_normalize.h"
@@ -99,13 +100,11 @@ Kernel portable_backward(KernelContext& c) {
 
 ChannelLayout channel_layout(const Shape& x) { return {x[0], 1, element_count(x, 2, x.size()), x[1]}; }
 
-}  // namespace
-
-std::optional<Kernel> channels_last_batch_normalization(KernelContext& c) {
-  if (!suits_channels_last(c) || c.size(kX) == 0) return std::nullopt;
+template <typename T>
+Kernel channels_last_forward(KernelContext& c) {
   const bool training = trains(c.node(), c.opset());
   const ChannelLayout channels = channel_layout(c.shape(kX));
-  const LayoutPtr layout = channels_last(c.shape(kX));
+  const LayoutPtr layout = channels_last(c.shape(kX), kIsBf16<T>);
   const Slot x = c.in(kX, layout), scale = c.in(kScale), bias = c.in(kBias);
   Statistics s;
   if (training) s = plan_statistics(c);
@@ -115,32 +114,47 @@ std::optional<Kernel> channels_last_batch_normalization(KernelContext& c) {
   const Slot y = c.out_inplace(0, {kX}, layout);
   Kernel kernel = [=, epsilon = c.node().float_or("epsilon", 1e-5f)](const Frame& f) {
     if (training)
-      channel_statistics(channels, f.at<const float>(x), f.at<float>(mean), f.at<float>(variance),
+      channel_statistics(channels, f.at<const T>(x), f.at<float>(mean), f.at<float>(variance),
                          f.at<void>(sums));
-    channel_normalize(channels, f.at<const float>(x),
+    channel_normalize(channels, f.at<const T>(x),
                       {f.at<const float>(mean), f.at<const float>(variance), f.at<const float>(scale),
                        f.at<const float>(bias), epsilon},
-                      f.at<float>(factors), f.at<float>(y));
+                      f.at<float>(factors), f.at<T>(y));
     if (training) update_statistics<float>(s, f);
   };
   return training ? kernel : with_statistics_passed_on(c, std::move(kernel));
 }
 
-std::optional<Kernel> channels_last_batch_normalization_grad(KernelContext& c) {
-  if (!suits_channels_last(c)) return std::nullopt;
+template <typename T>
+Kernel channels_last_backward(KernelContext& c) {
   const ChannelLayout channels = channel_layout(c.shape(kGradX));
-  const LayoutPtr layout = channels_last(c.shape(kGradX));
+  const LayoutPtr layout = channels_last(c.shape(kGradX), kIsBf16<T>);
   const Slot dy = c.in(kGradDy, layout), x = c.in(kGradX, layout), scale = c.in(kGradScale);
   const Slot mean = c.in(kGradMean), inverse = c.in(kGradInverse);
   const Slot dx = c.used_only_by(0, "") ? Slot{} : c.out_inplace(0, {kGradDy}, layout);
   const Slot dscale = c.out(1), dbias = c.out(2);
   const Slot scratch = c.scratch(channel_gradients_scratch(channels));
   return [=](const Frame& f) {
-    channel_gradients(channels, f.at<const float>(dy), f.at<const float>(x), f.at_or_null<float>(dx),
+    channel_gradients(channels, f.at<const T>(dy), f.at<const T>(x), f.at_or_null<T>(dx),
                       {f.at<const float>(scale), f.at<const float>(mean), f.at<const float>(inverse),
                        f.at_or_null<float>(dscale), f.at_or_null<float>(dbias)},
                       f.at<void>(scratch));
   };
+}
+
+}  // namespace
+
+std::optional<Kernel> channels_last_batch_normalization(KernelContext& c) {
+  if (!suits_channels_last(c) || c.size(kX) == 0) return std::nullopt;
+  return visit_stored(follows_bf16(c, {kX}),
+                      [&](auto zero) { return channels_last_forward<decltype(zero)>(c); });
+}
+
+// dY is converted to the type in which X is stored, which is the larger saving.
+std::optional<Kernel> channels_last_batch_normalization_grad(KernelContext& c) {
+  if (!suits_channels_last(c)) return std::nullopt;
+  return visit_stored(lies_in_bf16(c, kGradX),
+                      [&](auto zero) { return channels_last_backward<decltype(zero)>(c); });
 }
 
 std::optional<Kernel> portable_batch_normalization(KernelContext& c) {

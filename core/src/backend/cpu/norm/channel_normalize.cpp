@@ -11,8 +11,9 @@ HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
 
 // y = factor (x - mean) + bias on `rows` rows.
-void NormalizeRows(const float* x, float* y, int64_t rows, int64_t lanes, const float* mean,
-                   const float* factor, const float* bias) {
+template <typename T>
+void NormalizeRows(const T* x, T* y, int64_t rows, int64_t lanes, const float* mean, const float* factor,
+                   const float* bias) {
   const hn::ScalableTag<float> d;
   for (int64_t row = 0; row < rows; ++row, x += lanes, y += lanes)
     ForVectors<float>(lanes, [&](int64_t i, int64_t count) HWY_ATTR {
@@ -22,6 +23,15 @@ void NormalizeRows(const float* x, float* y, int64_t rows, int64_t lanes, const 
     });
 }
 
+void NormalizeFloats(const float* x, float* y, int64_t rows, int64_t lanes, const float* mean,
+                     const float* factor, const float* bias) {
+  NormalizeRows(x, y, rows, lanes, mean, factor, bias);
+}
+void NormalizeBf16(const BFloat16* x, BFloat16* y, int64_t rows, int64_t lanes, const float* mean,
+                   const float* factor, const float* bias) {
+  NormalizeRows(x, y, rows, lanes, mean, factor, bias);
+}
+
 }  // namespace ortrain::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -29,13 +39,16 @@ HWY_AFTER_NAMESPACE();
 
 namespace ortrain {
 
-HWY_EXPORT(NormalizeRows);
+HWY_EXPORT(NormalizeFloats);
+HWY_EXPORT(NormalizeBf16);
 
-void channel_normalize(const ChannelLayout& layout, const float* x, const ChannelScaling& channels,
-                       float* factors, float* y) {
+namespace {
+
+template <typename T, typename Normalize>
+void run(const ChannelLayout& layout, const T* x, const ChannelScaling& channels, float* factors, T* y,
+         Normalize normalize) {
   for (int64_t c = 0; c < layout.channels(); ++c)
     factors[c] = channels.scale[c] / std::sqrt(channels.variance[c] + channels.epsilon);
-  const auto normalize = HWY_DYNAMIC_DISPATCH(NormalizeRows);
   const int64_t lanes = layout.lanes;
   parallel_for(layout.outer * layout.blocks * layout.rows, 2 * lanes, [&](int64_t begin, int64_t end) {
     while (begin < end) {
@@ -46,6 +59,18 @@ void channel_normalize(const ChannelLayout& layout, const float* x, const Channe
       begin = stop;
     }
   });
+}
+
+}  // namespace
+
+void channel_normalize(const ChannelLayout& layout, const float* x, const ChannelScaling& channels,
+                       float* factors, float* y) {
+  run(layout, x, channels, factors, y, HWY_DYNAMIC_DISPATCH(NormalizeFloats));
+}
+
+void channel_normalize(const ChannelLayout& layout, const BFloat16* x, const ChannelScaling& channels,
+                       float* factors, BFloat16* y) {
+  run(layout, x, channels, factors, y, HWY_DYNAMIC_DISPATCH(NormalizeBf16));
 }
 
 }  // namespace ortrain

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cpu/norm/channel_sums.h"
+#include "runtime/half.h"
 
 namespace ortrain {
 
@@ -15,5 +16,7 @@ struct ChannelScaling {
 // channel.
 void channel_normalize(const ChannelLayout& layout, const float* x, const ChannelScaling& channels,
                        float* factors, float* y);
+void channel_normalize(const ChannelLayout& layout, const BFloat16* x, const ChannelScaling& channels,
+                       float* factors, BFloat16* y);
 
 }  // namespace ortrain

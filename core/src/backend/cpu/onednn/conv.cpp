@@ -283,24 +283,15 @@ std::optional<WinogradConvolution> find_winograd(const KernelContext& c, const D
   return std::nullopt;
 }
 
-// A value that Winograd's convolution reads or produces, float or bfloat16.
-struct WinogradValue {
-  Slot slot;
-  bool bf16 = false;
-
-  WinogradInput in(const Frame& f) const { return {f.at<void>(slot), bf16}; }
-  WinogradOutput out(const Frame& f) const { return {f.at<void>(slot), bf16}; }
-};
-
 // Input i in the order `wanted`: in bfloat16 if it is stored so.
-WinogradValue winograd_operand(KernelContext& c, size_t i, const memory::desc& wanted) {
+StoredSlot winograd_operand(KernelContext& c, size_t i, const memory::desc& wanted) {
   const LayoutPtr stored = c.in_layout(i);
   const auto narrow = dnnl_retyped(wanted, DnnlType::bf16);
   if (stored && stored->bf16() && narrow) return {c.in(i, dnnl_layout(*narrow)), true};
   return {c.in(i, dnnl_layout(wanted))};
 }
 
-WinogradValue winograd_result(KernelContext& c, size_t o, const memory::desc& made) {
+StoredSlot winograd_result(KernelContext& c, size_t o, const memory::desc& made) {
   if (c.wants_bf16(o))
     if (const auto narrow = dnnl_retyped(made, DnnlType::bf16)) return {c.out(o, dnnl_layout(*narrow)), true};
   return {c.out(o, dnnl_layout(made))};
@@ -309,13 +300,13 @@ WinogradValue winograd_result(KernelContext& c, size_t o, const memory::desc& ma
 Kernel winograd_forward_kernel(KernelContext& c, const DnnlConvolution& conv, const Forward& pd,
                                const WinogradConvolution& found, bool relu) {
   std::vector<Kernel> kernels;
-  const WinogradValue x = winograd_operand(c, 0, pd.src_desc());
+  const StoredSlot x = winograd_operand(c, 0, pd.src_desc());
   const Slot w = fetch_weights(c, 1, conv, found.weights, kernels);
   const Slot bias = c.has_input(2) ? c.in(2) : Slot{};
   const bool add = c.has_input(3);
   const Slot addend = add ? c.in(3, dnnl_layout(pd.dst_desc())) : Slot{};
-  const WinogradValue y = add ? WinogradValue{c.out_inplace(0, {3}, dnnl_layout(pd.dst_desc()))}
-                              : winograd_result(c, 0, pd.dst_desc());
+  const StoredSlot y = add ? StoredSlot{c.out_inplace(0, {3}, dnnl_layout(pd.dst_desc()))}
+                           : winograd_result(c, 0, pd.dst_desc());
   const Slot scratch = c.scratch(winograd_scratch(found.sizes, found.threads));
   kernels.push_back(
       [=, s = found.sizes, threads = found.threads, bytes = pd.dst_desc().get_size()](const Frame& f) {
@@ -405,11 +396,11 @@ struct BackwardShare {
 Kernel winograd_data_kernel(KernelContext& c, const DnnlConvolution& conv, const BackwardData& pd,
                             const WinogradConvolution& found, BackwardShare& share) {
   std::vector<Kernel> kernels;
-  const WinogradValue dy = winograd_operand(c, 0, pd.diff_dst_desc());
+  const StoredSlot dy = winograd_operand(c, 0, pd.diff_dst_desc());
   const bool passes = !c.constant(2) && !same_bytes(StoredWeights(c, 2, conv).desc, found.weights);
   const Slot w =
       fetch_weights(c, 2, conv, found.weights, kernels, passes ? share.room(c, conv, found.weights) : Slot{});
-  const WinogradValue dx = winograd_result(c, 0, pd.diff_src_desc());
+  const StoredSlot dx = winograd_result(c, 0, pd.diff_src_desc());
   const Slot scratch = c.scratch(winograd_scratch(found.sizes.transposed(), found.threads));
   kernels.push_back([=, s = found.sizes, threads = found.threads](const Frame& f) {
     winograd_backward_data(s, threads, dy.in(f), f.at<float>(w), dx.out(f), f.at<void>(scratch));
@@ -443,8 +434,7 @@ Kernel dnnl_backward_data(KernelContext& c, const DnnlConvolution& conv, const F
 Kernel winograd_weights_kernel(KernelContext& c, const DnnlConvolution& conv, const BackwardWeights& pd,
                                const WinogradConvolution& found, bool bias, BackwardShare& share) {
   std::vector<Kernel> kernels;
-  const WinogradValue dy = winograd_operand(c, 0, pd.diff_dst_desc()),
-                      x = winograd_operand(c, 1, pd.src_desc());
+  const StoredSlot dy = winograd_operand(c, 0, pd.diff_dst_desc()), x = winograd_operand(c, 1, pd.src_desc());
   const StoredWeights stored(c, 2, conv);
   const Slot dw = c.out(1, stored.layout), db = bias ? c.out(2) : Slot{};
   const bool direct = same_bytes(stored.desc, found.weights);

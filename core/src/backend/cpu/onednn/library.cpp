@@ -40,7 +40,7 @@ LayoutPtr bf16_layout(const KernelContext& c, size_t i) {
   return bf16_row_major(c.shape(i));
 }
 
-Bf16Products bf16_products() {
+Bf16Products onednn_products() {
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto has = [isa](dnnl::cpu_isa wanted) {
     return (isa & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
@@ -76,7 +76,7 @@ bool product(int64_t m, int64_t n, int64_t k, float alpha, MatrixView<const floa
 }  // namespace
 
 const KernelLibrary kOnednn = {
-    "oneDNN", bf16_row_major, bf16_layout, bf16_products, product,
+    "oneDNN", bf16_row_major, bf16_layout, onednn_products, product,
 };
 
 }  // namespace ortrain

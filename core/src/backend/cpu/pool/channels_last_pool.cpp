@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "backend/cpu/pool/channels_last_pool.h"
 #include "backend/cpu/pool/window_span.h"
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "backend/cpu/stored_values.h"
 #include "runtime/checked.h"
 #include "runtime/threads.h"
 
@@ -21,30 +23,34 @@ inline constexpr int64_t kMostPoolLines = 256, kMostPoolColumns = 256;
 
 // What belongs to one element of a result: the elements of lines of X or dY. The factors or numbers of a line
 // and of a column together are those of an element.
+template <typename T>
 struct PoolLine {
-  const float *values, *taps;
+  const T* values;
+  const float* taps;
   float number;
 };
 struct PoolColumn {
   int64_t at;
   float number;
 };
+template <typename T>
 struct PoolElements {
-  PoolLine lines[kMostPoolLines];
+  PoolLine<T> lines[kMostPoolLines];
   PoolColumn columns[kMostPoolColumns];
   int64_t line_count = 0, column_count = 0;
 };
 
 // For all channels of one element of the result.
+template <typename T>
 struct PoolFunctions {
   // y = the largest element, and its number if `taps` is not null.
-  void (*largest)(int64_t channels, const PoolElements& e, float* y, float* taps);
+  void (*largest)(int64_t channels, const PoolElements<T>& e, T* y, float* taps);
   // y = the sum of the elements / divisor
-  void (*mean)(int64_t channels, const PoolElements& e, float divisor, float* y);
+  void (*mean)(int64_t channels, const PoolElements<T>& e, float divisor, T* y);
   // dx = the sum of dY where its tap is the number.
-  void (*largest_gradient)(int64_t channels, const PoolElements& e, float* dx);
+  void (*largest_gradient)(int64_t channels, const PoolElements<T>& e, T* dx);
   // dx = the sum of dY times both factors.
-  void (*mean_gradient)(int64_t channels, const PoolElements& e, float* dx);
+  void (*mean_gradient)(int64_t channels, const PoolElements<T>& e, T* dx);
 };
 
 }  // namespace ortrain
@@ -58,20 +64,26 @@ namespace {
 using F32 = hn::ScalableTag<float>;
 
 // f(values, taps, number of the line, number of the column, channels in the vector) for all elements.
-template <class F>
-HWY_INLINE void EachElement(int64_t channels, const PoolElements& e, int64_t channel, const F& f) {
+template <typename T, class F>
+HWY_INLINE void EachElement(int64_t channels, const PoolElements<T>& e, int64_t channel, const F& f) {
   for (int64_t l = 0; l < e.line_count; ++l)
     for (int64_t k = 0; k < e.column_count; ++k) {
       const int64_t at = e.columns[k].at * channels + channel;
-      f(e.lines[l].values + at, e.lines[l].taps + at, e.lines[l].number, e.columns[k].number);
+      const float* taps = e.lines[l].taps;
+      f(e.lines[l].values + at, taps ? taps + at : nullptr, e.lines[l].number, e.columns[k].number);
     }
 }
 
-void Largest(int64_t channels, const PoolElements& e, float* y, float* taps) {
+// The lowest number of the stored type.
+template <typename T>
+constexpr float kLowest = kIsBf16<T> ? -0x1.fep127f : std::numeric_limits<float>::lowest();
+
+template <typename T>
+void Largest(int64_t channels, const PoolElements<T>& e, T* y, float* taps) {
   const F32 d;
   ForVectors<float>(channels, [&](int64_t c, int64_t count) HWY_ATTR {
-    auto best = hn::Set(d, std::numeric_limits<float>::lowest()), where = hn::Set(d, -1.0f);
-    EachElement(channels, e, c, [&](const float* values, const float*, float line, float column) HWY_ATTR {
+    auto best = hn::Set(d, kLowest<T>), where = hn::Set(d, -1.0f);
+    EachElement(channels, e, c, [&](const T* values, const float*, float line, float column) HWY_ATTR {
       const auto v = LoadUpTo(d, values, count);
       // The first element counts even if it is minus infinity; NaN stays.
       const auto larger = hn::Or(hn::Gt(v, best), hn::Lt(where, hn::Zero(d)));
@@ -84,42 +96,50 @@ void Largest(int64_t channels, const PoolElements& e, float* y, float* taps) {
   });
 }
 
-void Mean(int64_t channels, const PoolElements& e, float divisor, float* y) {
+template <typename T>
+void Mean(int64_t channels, const PoolElements<T>& e, float divisor, T* y) {
   const F32 d;
   ForVectors<float>(channels, [&](int64_t c, int64_t count) HWY_ATTR {
     auto sum = hn::Zero(d);
-    EachElement(channels, e, c, [&](const float* values, const float*, float, float) HWY_ATTR {
+    EachElement(channels, e, c, [&](const T* values, const float*, float, float) HWY_ATTR {
       sum = hn::Add(sum, LoadUpTo(d, values, count));
     });
     StoreUpTo(hn::Div(sum, hn::Set(d, divisor)), d, y + c, count);
   });
 }
 
-void LargestGradient(int64_t channels, const PoolElements& e, float* dx) {
+template <typename T>
+void LargestGradient(int64_t channels, const PoolElements<T>& e, T* dx) {
   const F32 d;
   ForVectors<float>(channels, [&](int64_t c, int64_t count) HWY_ATTR {
     auto sum = hn::Zero(d);
-    EachElement(channels, e, c,
-                [&](const float* values, const float* taps, float line, float column) HWY_ATTR {
-                  const auto here = hn::Eq(LoadUpTo(d, taps, count), hn::Set(d, line + column));
-                  sum = hn::Add(sum, hn::IfThenElseZero(here, LoadUpTo(d, values, count)));
-                });
+    EachElement(channels, e, c, [&](const T* values, const float* taps, float line, float column) HWY_ATTR {
+      const auto here = hn::Eq(LoadUpTo(d, taps, count), hn::Set(d, line + column));
+      sum = hn::Add(sum, hn::IfThenElseZero(here, LoadUpTo(d, values, count)));
+    });
     StoreUpTo(sum, d, dx + c, count);
   });
 }
 
-void MeanGradient(int64_t channels, const PoolElements& e, float* dx) {
+template <typename T>
+void MeanGradient(int64_t channels, const PoolElements<T>& e, T* dx) {
   const F32 d;
   ForVectors<float>(channels, [&](int64_t c, int64_t count) HWY_ATTR {
     auto sum = hn::Zero(d);
-    EachElement(channels, e, c, [&](const float* values, const float*, float line, float column) HWY_ATTR {
+    EachElement(channels, e, c, [&](const T* values, const float*, float line, float column) HWY_ATTR {
       sum = hn::MulAdd(LoadUpTo(d, values, count), hn::Set(d, line * column), sum);
     });
     StoreUpTo(sum, d, dx + c, count);
   });
 }
 
-PoolFunctions FindPool() { return {Largest, Mean, LargestGradient, MeanGradient}; }
+template <typename T>
+PoolFunctions<T> FunctionsOf() {
+  return {Largest<T>, Mean<T>, LargestGradient<T>, MeanGradient<T>};
+}
+
+PoolFunctions<float> FindFloatPool() { return FunctionsOf<float>(); }
+PoolFunctions<BFloat16> FindBf16Pool() { return FunctionsOf<BFloat16>(); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -130,9 +150,16 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 namespace {
 
-HWY_EXPORT(FindPool);
+HWY_EXPORT(FindFloatPool);
+HWY_EXPORT(FindBf16Pool);
 
-PoolFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindPool)(); }
+template <typename T>
+PoolFunctions<T> functions() {
+  if constexpr (std::is_same_v<T, float>)
+    return HWY_DYNAMIC_DISPATCH(FindFloatPool)();
+  else
+    return HWY_DYNAMIC_DISPATCH(FindBf16Pool)();
+}
 
 int64_t window_points(const PoolSizes& s) {
   return capped_product({s.window[0].kernel, s.window[1].kernel, s.window[2].kernel});
@@ -156,13 +183,13 @@ float share_of(const PoolSizes& s, const WindowAxis& a, int64_t o) {
 }
 
 // Calls compute(elements, place in Y, the indices of the window along the axes) for all of Y.
-template <typename F>
-void each_result(const ChannelsLastPool& p, const float* x, F&& compute) {
+template <typename T, typename F>
+void each_result(const ChannelsLastPool& p, const T* x, F&& compute) {
   const WindowAxis &d = p.sizes.window[0], &h = p.sizes.window[1], &w = p.sizes.window[2];
   const int64_t row = w.input * p.channels;
   const int64_t cost = capped_product({w.output, p.channels, window_points(p.sizes)});
   parallel_for(p.sizes.planes * d.output * h.output, cost, [&](int64_t begin, int64_t end) {
-    PoolElements e;
+    PoolElements<T> e;
     for (int64_t line = begin; line < end; ++line) {
       const int64_t at_h = line % h.output, at_d = line / h.output % d.output,
                     image = line / h.output / d.output;
@@ -171,8 +198,8 @@ void each_result(const ChannelsLastPool& p, const float* x, F&& compute) {
       for (int64_t i = over_d.first; i < over_d.last; ++i)
         for (int64_t j = over_h.first; j < over_h.last; ++j) {
           const int64_t plane = image * d.input + over_d.start + i * d.dilation;
-          const float* from = x + (plane * h.input + over_h.start + j * h.dilation) * row;
-          e.lines[e.line_count++] = {from, from, static_cast<float>((i * h.kernel + j) * w.kernel)};
+          const T* from = x + (plane * h.input + over_h.start + j * h.dilation) * row;
+          e.lines[e.line_count++] = {from, nullptr, static_cast<float>((i * h.kernel + j) * w.kernel)};
         }
       for (int64_t column = 0; column < w.output; ++column) {
         const WindowSpan over_w = inside(w, column);
@@ -186,20 +213,19 @@ void each_result(const ChannelsLastPool& p, const float* x, F&& compute) {
 }
 
 // Calls compute(elements, place in dX) for all of dX; number(axis, window, tap) is that of an element.
-template <typename Number, typename F>
-void each_gradient(const ChannelsLastPool& p, const float* dy, const float* taps, Number&& number,
-                   F&& compute) {
+template <typename T, typename Number, typename F>
+void each_gradient(const ChannelsLastPool& p, const T* dy, const float* taps, Number&& number, F&& compute) {
   const WindowAxis &d = p.sizes.window[0], &h = p.sizes.window[1], &w = p.sizes.window[2];
   const int64_t row = w.output * p.channels;
   parallel_for(p.sizes.planes * d.input * h.input, 4 * w.input * p.channels, [&](int64_t begin, int64_t end) {
-    PoolElements e;
+    PoolElements<T> e;
     for (int64_t line = begin; line < end; ++line) {
       const int64_t at_h = line % h.input, at_d = line / h.input % d.input, image = line / h.input / d.input;
       e.line_count = 0;
       each_window(d, at_d, [&](int64_t i, int64_t tap_d) {
         each_window(h, at_h, [&](int64_t j, int64_t tap_h) {
           const int64_t at = ((image * d.output + i) * h.output + j) * row;
-          e.lines[e.line_count++] = {dy + at, taps + at, number.line(i, tap_d, j, tap_h)};
+          e.lines[e.line_count++] = {dy + at, taps ? taps + at : nullptr, number.line(i, tap_d, j, tap_h)};
         });
       });
       for (int64_t column = 0; column < w.input; ++column) {
@@ -249,61 +275,77 @@ bool ChannelsLastPool::suits() const {
   return capped_product({d.kernel, h.kernel}) <= kMostPoolLines && w.kernel <= kMostPoolColumns;
 }
 
-void channels_last_max_pool(const ChannelsLastPool& p, const float* x, float* y, float* taps) {
-  const PoolFunctions f = functions();
-  each_result(p, x, [&](const PoolElements& e, int64_t at, int64_t, int64_t, int64_t) {
+template <typename T>
+void channels_last_max_pool(const ChannelsLastPool& p, const T* x, T* y, float* taps) {
+  const PoolFunctions<T> f = functions<T>();
+  each_result(p, x, [&](const PoolElements<T>& e, int64_t at, int64_t, int64_t, int64_t) {
     f.largest(p.channels, e, y + at, taps ? taps + at : nullptr);
   });
 }
 
-void channels_last_max_pool_backward(const ChannelsLastPool& p, const float* dy, const float* taps,
-                                     float* dx) {
-  const PoolFunctions f = functions();
+template <typename T>
+void channels_last_max_pool_backward(const ChannelsLastPool& p, const T* dy, const float* taps, T* dx) {
+  const PoolFunctions<T> f = functions<T>();
   const TapNumbers numbers{p.sizes.window[1].kernel, p.sizes.window[2].kernel};
   each_gradient(p, dy, taps, numbers,
-                [&](const PoolElements& e, int64_t at) { f.largest_gradient(p.channels, e, dx + at); });
+                [&](const PoolElements<T>& e, int64_t at) { f.largest_gradient(p.channels, e, dx + at); });
 }
 
-void channels_last_average_pool(const ChannelsLastPool& p, const float* x, float* y) {
-  const PoolFunctions f = functions();
+template <typename T>
+void channels_last_average_pool(const ChannelsLastPool& p, const T* x, T* y) {
+  const PoolFunctions<T> f = functions<T>();
   const Window& w = p.sizes.window;
-  each_result(p, x, [&](const PoolElements& e, int64_t at, int64_t i, int64_t j, int64_t k) {
+  each_result(p, x, [&](const PoolElements<T>& e, int64_t at, int64_t i, int64_t j, int64_t k) {
     const int64_t count = window_divisor(p.sizes, i, j, k, inside(w[0], i), inside(w[1], j), inside(w[2], k));
     f.mean(p.channels, e, static_cast<float>(std::max<int64_t>(count, 1)), y + at);
   });
 }
 
-void channels_last_average_pool_backward(const ChannelsLastPool& p, const float* dy, float* dx) {
-  const PoolFunctions f = functions();
-  each_gradient(p, dy, dy, Shares{p.sizes},
-                [&](const PoolElements& e, int64_t at) { f.mean_gradient(p.channels, e, dx + at); });
+template <typename T>
+void channels_last_average_pool_backward(const ChannelsLastPool& p, const T* dy, T* dx) {
+  const PoolFunctions<T> f = functions<T>();
+  each_gradient(p, dy, nullptr, Shares{p.sizes},
+                [&](const PoolElements<T>& e, int64_t at) { f.mean_gradient(p.channels, e, dx + at); });
 }
 
-void channels_last_global_average(const ChannelsLastPool& p, const float* x, float* y) {
+template <typename T>
+void channels_last_global_average(const ChannelsLastPool& p, const T* x, float* y) {
   const int64_t points = p.sizes.input_points();
   each_part(p, [&](int64_t image, int64_t channel, int64_t n) {
     double sums[64] = {};
     for (int64_t i = 0; i < points; ++i)
-      for (int64_t c = 0; c < n; ++c) sums[c] += x[(image * points + i) * p.channels + channel + c];
+      for (int64_t c = 0; c < n; ++c)
+        sums[c] += static_cast<float>(x[(image * points + i) * p.channels + channel + c]);
     for (int64_t c = 0; c < n; ++c)
       y[image * p.channels + channel + c] = static_cast<float>(sums[c] / static_cast<double>(points));
   });
 }
 
-void channels_last_global_max(const ChannelsLastPool& p, const float* x, float* y) {
+template <typename T>
+void channels_last_global_max(const ChannelsLastPool& p, const T* x, float* y) {
   const int64_t points = p.sizes.input_points();
   each_part(p, [&](int64_t image, int64_t channel, int64_t n) {
     float best[64];
-    const float* from = x + image * points * p.channels + channel;
-    std::copy_n(from, n, best);
+    const T* from = x + image * points * p.channels + channel;
+    for (int64_t c = 0; c < n; ++c) best[c] = static_cast<float>(from[c]);
     for (int64_t i = 1; i < points; ++i)
       for (int64_t c = 0; c < n; ++c) {
-        const float v = from[i * p.channels + c];
+        const float v = static_cast<float>(from[i * p.channels + c]);
         best[c] = v > best[c] || v != v ? v : best[c];  // NaN stays: nothing is larger
       }
     std::copy_n(best, n, y + image * p.channels + channel);
   });
 }
+
+#define ORTRAIN_POOL(T)                                                                                  \
+  template void channels_last_max_pool<T>(const ChannelsLastPool&, const T*, T*, float*);                \
+  template void channels_last_max_pool_backward<T>(const ChannelsLastPool&, const T*, const float*, T*); \
+  template void channels_last_average_pool<T>(const ChannelsLastPool&, const T*, T*);                    \
+  template void channels_last_average_pool_backward<T>(const ChannelsLastPool&, const T*, T*);           \
+  template void channels_last_global_average<T>(const ChannelsLastPool&, const T*, float*);              \
+  template void channels_last_global_max<T>(const ChannelsLastPool&, const T*, float*)
+ORTRAIN_POOL(float);
+ORTRAIN_POOL(BFloat16);
 
 }  // namespace ortrain
 #endif

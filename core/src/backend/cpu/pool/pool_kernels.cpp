@@ -1,6 +1,7 @@
 // Kernels of pooling on portable_pool.h.
 #include "backend/cpu/pool/pool_kernels.h"
 
+#include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/channels_last.h"
 #include "backend/cpu/pool/channels_last_pool.h"
 #include "backend/cpu/pool/portable_pool.h"
@@ -71,67 +72,81 @@ class PoolTaps : public Layout {
 }  // namespace
 
 std::optional<Kernel> channels_last_max_pool(KernelContext& c) {
-  const LayoutPtr layout = stored_channels_last(c, 0);
-  if (!layout || !suits_channels_last(c)) return std::nullopt;
+  if (!stored_channels_last(c, 0) || !suits_channels_last(c)) return std::nullopt;
   const bool indices = c.has_output(1) && !c.used_only_by(1, "");
   if (indices && !c.used_only_by(1, "MaxPoolGrad")) return std::nullopt;
   const ChannelsLastPool pool = channels_last_pool(c, c.shape(0));
   if (!pool.suits()) return std::nullopt;
-  const Slot x = c.in(0, layout), y = c.out(0, channels_last(c.out_shape(0)));
-  const Slot taps = indices ? c.out(1, std::make_shared<PoolTaps>(pool, c.shape(0), c.out_shape(0))) : Slot{};
-  return [=](const Frame& f) {
-    channels_last_max_pool(pool, f.at<const float>(x), f.at<float>(y), f.at_or_null<float>(taps));
-  };
+  return visit_stored(lies_in_bf16(c, 0), [&](auto zero) -> Kernel {
+    using T = decltype(zero);
+    const Slot x = in_channels_last(c, 0).slot, y = out_channels_last(c, 0, kIsBf16<T>).slot;
+    const Slot taps =
+        indices ? c.out(1, std::make_shared<PoolTaps>(pool, c.shape(0), c.out_shape(0))) : Slot{};
+    return [=](const Frame& f) {
+      channels_last_max_pool(pool, f.at<const T>(x), f.at<T>(y), f.at_or_null<float>(taps));
+    };
+  });
 }
 
 // After a MaxPool that saved where the largest elements are.
 std::optional<Kernel> channels_last_max_pool_grad(KernelContext& c) {
-  const LayoutPtr stored = c.in_layout(1);
-  const auto* saved = dynamic_cast<const PoolTaps*>(stored.get());
+  const LayoutPtr kept = c.in_layout(1);
+  const auto* saved = dynamic_cast<const PoolTaps*>(kept.get());
   if (!saved) return std::nullopt;
   c.expect(saved->x() == c.out_shape(0), "its indices come from a MaxPool over ", to_string(saved->x()),
            ", but its result has shape ", to_string(c.out_shape(0)));
-  const Slot dy = c.in(0, channels_last(c.shape(0))), taps = c.in(1, stored),
-             dx = c.out(0, channels_last(c.out_shape(0)));
-  return [=, pool = saved->pool()](const Frame& f) {
-    channels_last_max_pool_backward(pool, f.at<const float>(dy), f.at<const float>(taps), f.at<float>(dx));
-  };
+  return visit_stored(lies_in_bf16(c, 0), [&](auto zero) -> Kernel {
+    using T = decltype(zero);
+    const Slot dy = in_channels_last(c, 0).slot, taps = c.in(1, kept),
+               dx = out_channels_last(c, 0, kIsBf16<T>).slot;
+    return [=, pool = saved->pool()](const Frame& f) {
+      channels_last_max_pool_backward(pool, f.at<const T>(dy), f.at<const float>(taps), f.at<T>(dx));
+    };
+  });
 }
 
 std::optional<Kernel> channels_last_average_pool(KernelContext& c) {
-  const LayoutPtr layout = stored_channels_last(c, 0);
-  if (!layout || !suits_channels_last(c)) return std::nullopt;
+  if (!stored_channels_last(c, 0) || !suits_channels_last(c)) return std::nullopt;
   const ChannelsLastPool pool = channels_last_pool(c, c.shape(0));
   if (!pool.suits()) return std::nullopt;
-  const Slot x = c.in(0, layout), y = c.out(0, channels_last(c.out_shape(0)));
-  return [=](const Frame& f) { channels_last_average_pool(pool, f.at<const float>(x), f.at<float>(y)); };
+  return visit_stored(lies_in_bf16(c, 0), [&](auto zero) -> Kernel {
+    using T = decltype(zero);
+    const Slot x = in_channels_last(c, 0).slot, y = out_channels_last(c, 0, kIsBf16<T>).slot;
+    return [=](const Frame& f) { channels_last_average_pool(pool, f.at<const T>(x), f.at<T>(y)); };
+  });
 }
 
 std::optional<Kernel> channels_last_average_pool_grad(KernelContext& c) {
-  const LayoutPtr layout = stored_channels_last(c, 0);
-  if (!layout || !suits_channels_last(c)) return std::nullopt;
+  if (!stored_channels_last(c, 0) || !suits_channels_last(c)) return std::nullopt;
   const ChannelsLastPool pool = channels_last_pool(c, c.out_shape(0));
   if (!pool.suits()) return std::nullopt;
-  const Slot dy = c.in(0, layout), dx = c.out(0, channels_last(c.out_shape(0)));
-  return [=](const Frame& f) {
-    channels_last_average_pool_backward(pool, f.at<const float>(dy), f.at<float>(dx));
-  };
+  return visit_stored(lies_in_bf16(c, 0), [&](auto zero) -> Kernel {
+    using T = decltype(zero);
+    const Slot dy = in_channels_last(c, 0).slot, dx = out_channels_last(c, 0, kIsBf16<T>).slot;
+    return [=](const Frame& f) { channels_last_average_pool_backward(pool, f.at<const T>(dy), f.at<T>(dx)); };
+  });
 }
 
 std::optional<Kernel> channels_last_global_average_pool(KernelContext& c) {
-  const LayoutPtr layout = stored_channels_last(c, 0);
-  if (!layout || !suits_channels_last(c)) return std::nullopt;
-  const ChannelsLastPool pool = channels_last_global(c.shape(0));
-  const Slot x = c.in(0, layout), y = c.out(0);
-  return [=](const Frame& f) { channels_last_global_average(pool, f.at<const float>(x), f.at<float>(y)); };
+  if (!stored_channels_last(c, 0) || !suits_channels_last(c)) return std::nullopt;
+  return visit_stored(lies_in_bf16(c, 0), [&](auto zero) -> Kernel {
+    using T = decltype(zero);
+    const Slot x = in_channels_last(c, 0).slot, y = c.out(0);
+    return [=, pool = channels_last_global(c.shape(0))](const Frame& f) {
+      channels_last_global_average(pool, f.at<const T>(x), f.at<float>(y));
+    };
+  });
 }
 
 std::optional<Kernel> channels_last_global_max_pool(KernelContext& c) {
-  const LayoutPtr layout = stored_channels_last(c, 0);
-  if (!layout || !suits_channels_last(c)) return std::nullopt;
-  const ChannelsLastPool pool = channels_last_global(c.shape(0));
-  const Slot x = c.in(0, layout), y = c.out(0);
-  return [=](const Frame& f) { channels_last_global_max(pool, f.at<const float>(x), f.at<float>(y)); };
+  if (!stored_channels_last(c, 0) || !suits_channels_last(c)) return std::nullopt;
+  return visit_stored(lies_in_bf16(c, 0), [&](auto zero) -> Kernel {
+    using T = decltype(zero);
+    const Slot x = in_channels_last(c, 0).slot, y = c.out(0);
+    return [=, pool = channels_last_global(c.shape(0))](const Frame& f) {
+      channels_last_global_max(pool, f.at<const T>(x), f.at<float>(y));
+    };
+  });
 }
 
 std::optional<Kernel> portable_max_pool(KernelContext& c) {

@@ -1,0 +1,33 @@
+#include "backend/cpu/bf16_products.h"
+
+#include "backend/cpu/kernel_library.h"
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
+
+namespace ortrain {
+namespace {
+
+// Instructions of AMX, which only Intel's processors have, and of ARM are not used.
+Bf16Products own_products() {
+#if defined(__x86_64__) || defined(__i386__)
+  if (!__builtin_cpu_supports("avx512bf16")) return Bf16Products::kNone;
+  // Intel's cores since Golden Cove begin one VDPBF16PS every other cycle, but two float multiply-adds in
+  // each cycle: half as many products in the same time. They are recognized by their float16 instructions,
+  // which not all compilers know by name.
+  unsigned a = 0, b = 0, c = 0, features = 0;
+  const bool has_float16 = __get_cpuid_count(7, 0, &a, &b, &c, &features) != 0 && (features >> 23 & 1) != 0;
+  return has_float16 && __builtin_cpu_is("intel") ? Bf16Products::kSlow : Bf16Products::kFast;
+#else
+  return Bf16Products::kNone;
+#endif
+}
+
+}  // namespace
+
+Bf16Products bf16_products() {
+  const KernelLibrary* library = kernel_library();
+  return library ? library->bf16_products() : own_products();
+}
+
+}  // namespace ortrain

@@ -1,0 +1,336 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/matmul/mixed_product.cpp"
+#include <hwy/foreach_target.h>
+
+#include <algorithm>
+
+#include "backend/cpu/bf16_conversion.h"
+#include "backend/cpu/bf16_products.h"
+#include "backend/cpu/matmul/mixed_product.h"
+#include "backend/cpu/matmul/product_tiles-inl.h"
+#include "backend/cpu/simd/simd_math-inl.h"
+#include "backend/cpu/tuning.h"
+#include "runtime/thread_pool.h"
+
+#ifndef ORTRAIN_MIXED_PRODUCT_TYPES
+#define ORTRAIN_MIXED_PRODUCT_TYPES
+namespace ortrain {
+
+// A block of the left operand: element or word (i, p) is data[i * row + p * column].
+struct LeftBlock {
+  const float* data;
+  int64_t row, column;
+};
+
+// Packed blocks hold floats, or words of two bfloat16 values in the place of floats.
+struct MixedFunctions {
+  int64_t lanes, panel;
+  int64_t together;  // elements along k in a float or word
+  LeftBlock (*pack_left)(const StoredMatrix& a, int64_t m, int64_t k, float* packed);
+  // `turned` is memory for a panel.
+  void (*pack_right)(const StoredMatrix& b, int64_t k, int64_t n, float* turned, float* packed);
+  // C = or += alpha A B for a depth of `k` floats or words.
+  void (*multiply)(int64_t m, const LeftBlock& a, const float* b, int64_t k, int64_t n, float alpha, float* c,
+                   int64_t c_row, bool add);
+  // line = line + factor values, or line * values.
+  void (*add)(int64_t n, StoredInput values, float factor, float* line);
+  void (*scale)(int64_t n, StoredInput values, float* line);
+};
+
+inline constexpr int64_t kLeftRows = tuning::kBlockRows, kLeftPad = 16;
+
+}  // namespace ortrain
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain {
+namespace HWY_NAMESPACE {
+namespace {
+
+using F32 = hn::ScalableTag<float>;
+
+// Calls f(pointer) with the type in which the elements are stored.
+template <class F>
+HWY_INLINE void Visit(StoredInput v, const F& f) {
+  v.bf16 ? f(v.halves()) : f(v.floats());
+}
+
+// As floats.
+
+template <typename T>
+HWY_NOINLINE void Widen(const T* from, int64_t n, float* to) {
+  const F32 d;
+  ForVectors<float>(n, [&](int64_t i, int64_t count)
+                           HWY_ATTR { StoreUpTo(LoadUpTo(d, from + i, count), d, to + i, count); });
+}
+
+LeftBlock PackLeftFloats(const StoredMatrix& a, int64_t m, int64_t k, float* packed) {
+  // Elements far apart may all map to one cache set.
+  if (!a.values.bf16 && a.column * static_cast<int64_t>(sizeof(float)) <= tuning::kNearby)
+    return {a.values.floats(), a.row, a.column};
+  const bool by_rows = a.column == 1;
+  const int64_t lines = by_rows ? m : k, length = by_rows ? k : m, pitch = length + kLeftPad;
+  Visit(a.values, [&](const auto* from) {
+    for (int64_t i = 0; i < lines; ++i)
+      Widen(from + i * (by_rows ? a.row : a.column), length, packed + i * pitch);
+  });
+  return by_rows ? LeftBlock{packed, pitch, 1} : LeftBlock{packed, 1, pitch};
+}
+
+void PackRightFloats(const StoredMatrix& b, int64_t k, int64_t n, float* turned, float* packed) {
+  const F32 d;
+  const int64_t lanes = LanesOf<float>(), width = kPanel * lanes;
+  for (int64_t j = 0; j < n; j += width) {
+    const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
+    float* to = packed + j * k;
+    Visit(b.values, [&](const auto* from) HWY_ATTR {
+      using T = std::remove_cvref_t<decltype(*from)>;
+      if (b.column == 1) {
+        for (int64_t i = 0; i < k; ++i)
+          for (int64_t l = 0; l < used; l += lanes)
+            hn::StoreU(LoadUpTo(d, from + i * b.row + j + l, used - l), d, to + i * stored + l);
+      } else if constexpr (kIsBf16<T>) {
+        for (int64_t c = 0; c < used; ++c) Widen(from + (j + c) * b.column, k, turned + c * k);
+        PackAcross(turned, k, k, used, 1.0f, to);
+      } else {
+        PackAcross(from + j * b.column, b.column, k, used, 1.0f, to);
+      }
+    });
+  }
+}
+
+// As pairs of bfloat16, the even element in the lower half of a word.
+
+// Not inlined, because the memory is read in another type.
+HWY_NOINLINE void ToWords(const BFloat16* from, int64_t k, BFloat16* to) {
+  std::copy_n(from, k, to);
+  if (k % 2) to[k] = BFloat16(0.0f);
+}
+HWY_NOINLINE void ToWords(const float* from, int64_t k, BFloat16* to) {
+  const F32 d;
+  ForVectors<float>(k, [&](int64_t i, int64_t count)
+                           HWY_ATTR { StoreUpTo(LoadUpTo(d, from + i, count), d, to + i, count); });
+  if (k % 2) to[k] = BFloat16(0.0f);
+}
+
+// to[i] = the word of low[i] and high[i] for i < n; `high` may be null, for zeros.
+HWY_INLINE void JoinHalves(const BFloat16* low, const BFloat16* high, int64_t n, uint32_t* to) {
+  const hn::ScalableTag<uint32_t> d;
+  const hn::Rebind<uint16_t, decltype(d)> half;
+  const int64_t lanes = LanesOf<float>();
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    auto word = hn::PromoteTo(d, hn::LoadU(half, &low[i].bits));
+    if (high) word = hn::Or(word, hn::ShiftLeft<16>(hn::PromoteTo(d, hn::LoadU(half, &high[i].bits))));
+    hn::StoreU(word, d, to + i);
+  }
+  for (; i < n; ++i) to[i] = low[i].bits | (high ? static_cast<uint32_t>(high[i].bits) << 16 : 0);
+}
+
+HWY_NOINLINE void JoinRows(const BFloat16* low, const BFloat16* high, int64_t n, uint32_t* to) {
+  JoinHalves(low, high, n, to);
+}
+HWY_NOINLINE void JoinRows(const float* low, const float* high, int64_t n, uint32_t* to) {
+  constexpr int64_t kRun = 64;
+  BFloat16 halves[2][kRun];
+  for (int64_t i = 0; i < n; i += kRun) {
+    const int64_t count = HWY_MIN(kRun, n - i);
+    ToWords(low + i, count, halves[0]);
+    if (high) ToWords(high + i, count, halves[1]);
+    JoinHalves(halves[0], high ? halves[1] : nullptr, count, to + i);
+  }
+}
+
+LeftBlock PackLeftPairs(const StoredMatrix& a, int64_t m, int64_t k, float* packed) {
+  const int64_t words = (k + 1) / 2, pitch = m + kLeftPad;
+  Visit(a.values, [&](const auto* from) {
+    if (a.column == 1)
+      for (int64_t i = 0; i < m; ++i)
+        ToWords(from + i * a.row, k, reinterpret_cast<BFloat16*>(packed + i * words));
+    else
+      for (int64_t w = 0; w < words; ++w)
+        JoinRows(from + 2 * w * a.column, 2 * w + 1 < k ? from + (2 * w + 1) * a.column : nullptr, m,
+                 reinterpret_cast<uint32_t*>(packed + w * pitch));
+  });
+  return a.column == 1 ? LeftBlock{packed, words, 1} : LeftBlock{packed, 1, pitch};
+}
+
+void PackRightPairs(const StoredMatrix& b, int64_t k, int64_t n, float* turned, float* packed) {
+  const int64_t lanes = LanesOf<float>(), width = kPanel * lanes, words = (k + 1) / 2;
+  for (int64_t j = 0; j < n; j += width) {
+    const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
+    uint32_t* to = reinterpret_cast<uint32_t*>(packed + j * words);
+    Visit(b.values, [&](const auto* from) {
+      if (b.column == 1) {
+        for (int64_t w = 0; w < words; ++w, to += stored) {
+          const auto* low = from + 2 * w * b.row + j;
+          JoinRows(low, 2 * w + 1 < k ? low + b.row : nullptr, used, to);
+          std::fill(to + used, to + stored, 0u);
+        }
+      } else {
+        for (int64_t c = 0; c < used; ++c)
+          ToWords(from + (j + c) * b.column, k, reinterpret_cast<BFloat16*>(turned + c * words));
+        PackAcross(reinterpret_cast<const uint32_t*>(turned), words, words, used, uint32_t{1}, to);
+      }
+    });
+  }
+}
+
+// Both products of two words are added to the sum.
+struct WidenedPairs {
+  template <class V>
+  static HWY_INLINE V Run(V a, V b, V sum) {
+    const F32 d;
+    const hn::RebindToUnsigned<F32> bits;
+    const auto even = [&](V v) HWY_ATTR { return hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(bits, v))); };
+    const auto odd = [&](V v) HWY_ATTR { return hn::And(v, hn::BitCast(d, hn::Set(bits, 0xffff0000u))); };
+    return hn::MulAdd(odd(a), odd(b), hn::MulAdd(even(a), even(b), sum));
+  }
+};
+
+// Highway 1.0 does not have the instruction.
+#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
+struct NativePairs {
+  template <class V>
+  static HWY_INLINE V Run(V a, V b, V sum) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
+    return sum;
+  }
+};
+#define ORTRAIN_NATIVE_PAIRS NativePairs
+#else
+#define ORTRAIN_NATIVE_PAIRS WidenedPairs
+#endif
+
+template <class How>
+void MultiplyBlock(int64_t m, const LeftBlock& a, const float* b, int64_t k, int64_t n, float alpha, float* c,
+                   int64_t c_row, bool add) {
+  Multiply<float, How>(m, a.data, a.row, a.column, {b, k, n, 0, k, 0, n}, c, c_row, add, false, alpha);
+}
+
+void AddTo(int64_t n, StoredInput values, float factor, float* line) {
+  const F32 d;
+  const auto times = hn::Set(d, factor);
+  Visit(values, [&](const auto* v) HWY_ATTR {
+    ForVectors<float>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+      const auto sum = hn::MulAdd(LoadUpTo(d, v + i, count), times, LoadUpTo(d, line + i, count));
+      StoreUpTo(sum, d, line + i, count);
+    });
+  });
+}
+
+void ScaleBy(int64_t n, StoredInput values, float* line) {
+  const F32 d;
+  Visit(values, [&](const auto* v) HWY_ATTR {
+    ForVectors<float>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+      const auto product = hn::Mul(LoadUpTo(d, v + i, count), LoadUpTo(d, line + i, count));
+      StoreUpTo(product, d, line + i, count);
+    });
+  });
+}
+
+MixedFunctions FindMixed(bool pairs, bool native) {
+  const int64_t lanes = LanesOf<float>(), panel = kPanel * lanes;
+  if (!pairs)
+    return {lanes, panel, 1, PackLeftFloats, PackRightFloats, MultiplyBlock<MultiplyAdd>, AddTo, ScaleBy};
+  const auto multiply = native ? MultiplyBlock<ORTRAIN_NATIVE_PAIRS> : MultiplyBlock<WidenedPairs>;
+  return {lanes, panel, 2, PackLeftPairs, PackRightPairs, multiply, AddTo, ScaleBy};
+}
+#undef ORTRAIN_NATIVE_PAIRS
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace ortrain
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ortrain {
+namespace {
+
+HWY_EXPORT(FindMixed);
+
+MixedFunctions functions(bool pairs) {
+  static const bool native = bf16_products() >= Bf16Products::kSlow;
+  return HWY_DYNAMIC_DISPATCH(FindMixed)(pairs, native);
+}
+
+constexpr int64_t kDepth = 128;  // floats or words that are multiplied at a time
+// Results whose sums a thread keeps: 504 KiB, half of a second-level cache.
+constexpr int64_t kRows = 3 * kLeftRows, kColumns = 256;
+
+// Applies the terms to the sums of columns [column, column + n) of a row, and stores them.
+void finish_line(const MixedProduct& p, const MixedFunctions& f, int64_t row, int64_t column, int64_t n,
+                 float* line) {
+  const int64_t at = row * p.n + column;
+  for (const ProductTerm& t : p.terms) {
+    if (t.kind == Bias::kFull || t.kind == Bias::kRow) {
+      const StoredInput values = t.values.from(t.kind == Bias::kFull ? at : column);
+      if (t.multiplies)
+        f.scale(n, values, line);
+      else
+        f.add(n, values, t.factor, line);
+      continue;
+    }
+    const StoredInput one = t.values.from(t.kind == Bias::kColumn ? row : 0);
+    const float value = one.bf16 ? static_cast<float>(*one.halves()) : *one.floats();
+    for (int64_t i = 0; i < n; ++i) line[i] = t.multiplies ? line[i] * value : line[i] + t.factor * value;
+  }
+  if (p.y.bf16)
+    narrow_bf16(line, p.y.halves() + at, n);
+  else
+    std::copy_n(line, n, p.y.floats() + at);
+}
+
+// The memory of a thread.
+struct Room {
+  float *left, *right, *turned, *sums;
+};
+
+// C = alpha A B for a block of results, `c_row` floats from one row of C to the next.
+void multiply_block(const MixedProduct& p, const MixedFunctions& f, const Room& room, int64_t row, int64_t m,
+                    int64_t column, int64_t n, float* c, int64_t c_row) {
+  const int64_t depth = kDepth * f.together;
+  const auto part = [](const StoredMatrix& v, int64_t i, int64_t j) {
+    return StoredMatrix{v.values.from(i * v.row + j * v.column), v.row, v.column};
+  };
+  for (int64_t l = 0; l < p.k; l += depth) {
+    const int64_t k = std::min(depth, p.k - l), packed = (k + f.together - 1) / f.together;
+    f.pack_right(part(p.b, l, column), k, n, room.turned, room.right);
+    for (int64_t i = 0; i < m; i += kLeftRows) {
+      const int64_t rows = std::min(kLeftRows, m - i);
+      const LeftBlock left = f.pack_left(part(p.a, row + i, l), rows, k, room.left);
+      f.multiply(rows, left, room.right, packed, n, p.alpha, c + i * c_row, c_row, l > 0);
+    }
+  }
+}
+
+}  // namespace
+
+int64_t mixed_rows() { return 6; }
+int64_t mixed_columns() { return functions(false).panel; }
+
+void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
+  const MixedFunctions f = functions(p.pairs);
+  const bool direct = !p.y.bf16 && p.terms.empty();
+  const int64_t left = (kLeftRows + kLeftPad) * (kDepth + kLeftPad), right = kDepth * (kColumns + f.panel),
+                turned = kDepth * f.panel, sums = direct ? 0 : kRows * kColumns;
+  Room room;
+  room.left =
+      static_cast<float*>(regions::memory(static_cast<size_t>(left + right + turned + sums) * sizeof(float)));
+  room.right = room.left + left, room.turned = room.right + right, room.sums = room.turned + turned;
+  for (int64_t j = column; j < column_end; j += kColumns) {
+    const int64_t n = std::min(kColumns, column_end - j);
+    if (direct) {
+      multiply_block(p, f, room, row, row_end - row, j, n, p.y.floats() + row * p.n + j, p.n);
+      continue;
+    }
+    for (int64_t i = row; i < row_end; i += kRows) {
+      const int64_t m = std::min(kRows, row_end - i);
+      multiply_block(p, f, room, i, m, j, n, room.sums, n);
+      for (int64_t r = 0; r < m; ++r) finish_line(p, f, i + r, j, n, room.sums + r * n);
+    }
+  }
+}
+
+}  // namespace ortrain
+#endif

@@ -1,0 +1,53 @@
+// Matrix products in mixed precision: operands and results are floats or bfloat16 in memory, and sums are in
+// float.
+//
+// Operands are converted while blocks of them are packed, so no other copy of them exists. They are either
+// widened and multiplied as floats, or rounded to bfloat16 and multiplied in pairs: two neighbors along k are
+// a word of 32 bits, and an instruction adds both products to a sum in float. Without that instruction
+// (Bf16Products) the same is computed with those for floats, more slowly. The sums of a block of results stay
+// in memory of the thread until what follows the product is applied to them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/cpu/matmul/matmul_kernels.h"
+#include "backend/cpu/stored_values.h"
+
+namespace ortrain {
+
+// Element (i, j) is i * row + j * column; one of the strides or sizes is 1.
+struct StoredMatrix {
+  StoredInput values;
+  int64_t row = 0, column = 0;
+};
+
+// What is added to a product, times a factor, or multiplied with it.
+struct ProductTerm {
+  StoredInput values;
+  Bias kind = Bias::kFull;
+  float factor = 1;
+  bool multiplies = false;
+};
+
+// Y = alpha A B with A [m, k], B [k, n], Y [m, n] row-major, and then the terms in their order.
+struct MixedProduct {
+  int64_t m = 0, n = 0, k = 0;
+  float alpha = 1;
+  StoredMatrix a, b;
+  bool pairs = false;  // multiplied in bfloat16
+  StoredOutput y;
+  std::span<const ProductTerm> terms;
+};
+
+// The rows [row, row_end) and columns [column, column_end) of Y on this thread. No bit of them depends on how
+// Y is divided if rows are divided at multiples of mixed_rows() and columns at multiples of mixed_columns().
+void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end);
+int64_t mixed_rows();
+int64_t mixed_columns();
+
+std::optional<Kernel> mixed_matmul(KernelContext& c);
+std::optional<Kernel> mixed_gemm(KernelContext& c);
+std::optional<Kernel> mixed_fused_product(KernelContext& c);
+
+}  // namespace ortrain

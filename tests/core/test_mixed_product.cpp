@@ -1,0 +1,155 @@
+// Matrix products in mixed precision on every instruction set, against sums in double.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "backend/cpu/matmul/mixed_product.h"
+#include "catch.h"
+#include "targets.h"
+
+namespace ortrain {
+namespace {
+
+float rounded(float v) { return static_cast<float>(BFloat16(v)); }
+
+// Values in both types; those of a matrix that is stored in bfloat16 are representable.
+struct Values {
+  bool bf16;
+  std::vector<float> floats;
+  std::vector<BFloat16> halves;
+
+  Values(int64_t n, bool narrow, unsigned seed) : bf16(narrow) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < n; ++i) {
+      halves.emplace_back(normal(random));
+      floats.push_back(bf16 ? static_cast<float>(halves.back()) : normal(random));
+    }
+  }
+  StoredInput stored() const { return bf16 ? StoredInput(halves.data()) : StoredInput(floats.data()); }
+};
+
+struct Matrix {
+  int64_t rows, columns;
+  bool by_columns;
+  Values values;
+
+  Matrix(int64_t m, int64_t n, bool transposed, bool narrow, unsigned seed)
+      : rows(m), columns(n), by_columns(transposed), values(m * n, narrow, seed) {}
+  StoredMatrix view() const { return {values.stored(), by_columns ? 1 : columns, by_columns ? rows : 1}; }
+  float at(int64_t i, int64_t j) const {
+    return values.floats[static_cast<size_t>(by_columns ? j * rows + i : i * columns + j)];
+  }
+};
+
+struct Case {
+  int64_t m, n, k;
+  bool a_by_columns, b_by_columns, a_bf16, b_bf16, y_bf16, pairs, with_terms;
+};
+
+// The terms: a bias for each column, a full addend, a value for each row, and a full factor.
+struct Terms {
+  Values row, full, column, factor;
+  explicit Terms(const Case& c)
+      : row(c.n, false, 3), full(c.m * c.n, true, 4), column(c.m, true, 5), factor(c.m * c.n, !c.y_bf16, 6) {}
+
+  std::vector<ProductTerm> list() const {
+    return {{row.stored(), Bias::kRow, 0.5f},
+            {full.stored(), Bias::kFull},
+            {column.stored(), Bias::kColumn, -2},
+            {factor.stored(), Bias::kFull, 1, true}};
+  }
+  double apply(double sum, int64_t i, int64_t j, int64_t n) const {
+    const auto of = [](const Values& v, int64_t at) {
+      return static_cast<double>(v.floats[static_cast<size_t>(at)]);
+    };
+    return (sum + 0.5 * of(row, j) + of(full, i * n + j) - 2 * of(column, i)) * of(factor, i * n + j);
+  }
+};
+
+// Y in parts, as threads compute it.
+std::vector<float> compute(const Case& c, const Matrix& a, const Matrix& b, const Terms& terms, bool parts) {
+  const auto size = static_cast<size_t>(c.m * c.n);
+  std::vector<float> floats(size, std::numeric_limits<float>::quiet_NaN());
+  std::vector<BFloat16> halves(size, BFloat16(std::numeric_limits<float>::quiet_NaN()));
+  const std::vector<ProductTerm> list = terms.list();
+  MixedProduct p{c.m, c.n, c.k, 0.75f, a.view(), b.view(), c.pairs, floats.data(), {}};
+  if (c.y_bf16) p.y = halves.data();
+  if (c.with_terms) p.terms = list;
+  const int64_t row = parts ? std::min(c.m, mixed_rows()) : c.m;
+  const int64_t column = parts ? std::min(c.n, mixed_columns()) : c.n;
+  mixed_product(p, 0, row, 0, column);
+  mixed_product(p, row, c.m, 0, column);
+  mixed_product(p, 0, c.m, column, c.n);
+  if (c.y_bf16)
+    std::transform(halves.begin(), halves.end(), floats.begin(), [](BFloat16 v) { return float(v); });
+  return floats;
+}
+
+void check(const Case& c) {
+  const Matrix a(c.m, c.k, c.a_by_columns, c.a_bf16, 1), b(c.k, c.n, c.b_by_columns, c.b_bf16, 2);
+  const Terms terms(c);
+  const std::vector<float> found = compute(c, a, b, terms, false);
+  CHECK(compute(c, a, b, terms, true) == found);
+  double worst = 0;
+  for (int64_t i = 0; i < c.m; ++i)
+    for (int64_t j = 0; j < c.n; ++j) {
+      double sum = 0, size = 1;
+      for (int64_t l = 0; l < c.k; ++l) {
+        const auto x = static_cast<double>(c.pairs ? rounded(a.at(i, l)) : a.at(i, l)),
+                   z = static_cast<double>(c.pairs ? rounded(b.at(l, j)) : b.at(l, j));
+        sum += 0.75 * x * z, size += std::abs(x * z);
+      }
+      if (c.with_terms) {
+        sum = terms.apply(sum, i, j, c.n);
+        size *= 1 + std::abs(static_cast<double>(terms.factor.floats[static_cast<size_t>(i * c.n + j)]));
+      }
+      // Sums in float, and for bfloat16 one rounding.
+      const double allowed = 1e-6 * size + (c.y_bf16 ? std::abs(sum) / 256 : 0);
+      const double error = std::abs(static_cast<double>(found[static_cast<size_t>(i * c.n + j)]) - sum);
+      worst = std::isnan(error) ? INFINITY : std::max(worst, error / allowed);
+    }
+  CHECK(worst <= 1);
+}
+
+TEST_CASE("products in mixed precision agree with double precision on every instruction set") {
+  struct Size {
+    int64_t m, n, k;
+  };
+  for (const Size& s :
+       {Size{7, 5, 3}, Size{64, 64, 64}, Size{33, 129, 257}, Size{170, 300, 131}, Size{512, 17, 40}})
+    on_every_target([&] {
+      for (unsigned bits = 0; bits < 256; ++bits) {
+        const auto bit = [bits](unsigned i) { return (bits >> i & 1) != 0; };
+        const bool whole = s.m * s.n * s.k < 100000;  // larger ones: some combinations
+        if (!whole && bits % 7 != 0) continue;
+        const Case c{s.m, s.n, s.k, bit(0), bit(1), bit(2), bit(3), bit(4), bit(5), bit(6)};
+        INFO(s.m << " x " << s.n << " x " << s.k << ", combination " << bits);
+        check(c);
+      }
+    });
+}
+
+TEST_CASE("a product of values that are not numbers is not a number in mixed precision") {
+  for (const bool pairs : {false, true}) {
+    std::vector<float> a(64 * 64, 1), b(64 * 64, 1);
+    a[64 * 3 + 9] = std::numeric_limits<float>::quiet_NaN();
+    b[7] = std::numeric_limits<float>::infinity();
+    std::vector<BFloat16> y(64 * 64);
+    const MixedProduct p{64, 64, 64, 1, {a.data(), 64, 1}, {b.data(), 64, 1}, pairs, y.data(), {}};
+    mixed_product(p, 0, 64, 0, 64);
+    for (int64_t i = 0; i < 64; ++i)
+      for (int64_t j = 0; j < 64; ++j) {
+        const auto found = static_cast<float>(y[static_cast<size_t>(i * 64 + j)]);
+        if (i == 3)
+          CHECK(std::isnan(found));
+        else
+          CHECK(found == (j == 7 ? std::numeric_limits<float>::infinity() : 64.0f));
+      }
+  }
+}
+
+}  // namespace
+}  // namespace ortrain
