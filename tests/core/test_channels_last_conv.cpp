@@ -98,6 +98,17 @@ struct Results {
   Floats y, dx, dw;
 };
 
+struct PackedWeights {
+  Floats forward, backward;
+
+  PackedWeights(const ChannelsLastConvolution& conv, const Floats& w)
+      : forward(static_cast<size_t>(conv.packed_size()), NAN),
+        backward(static_cast<size_t>(conv.packed_backward_size()), NAN) {
+    conv.pack(w.data(), forward.data());
+    conv.pack_backward(w.data(), backward.data());
+  }
+};
+
 // What the memory held before does not matter.
 Results compute(const Case& c) {
   const ChannelsLastConvolution conv(c.s);
@@ -105,12 +116,10 @@ Results compute(const Case& c) {
   const auto memory = [](int64_t n) { return Floats(static_cast<size_t>(n), NAN); };
   Results r{Floats(c.y.size(), NAN), Floats(c.dx.size(), NAN), Floats(c.dw.size(), NAN)};
   const Activation relu{Activation::Kind::kRelu, 0, 0};
-  Floats packed = memory(conv.packed_size()), packed_backward = memory(conv.packed_backward_size());
-  conv.pack(c.w.data(), packed.data());
-  conv.pack_backward(c.w.data(), packed_backward.data());
-  conv.forward(c.x.data(), packed.data(), c.bias.data(), c.addend.data(), relu, r.y.data(),
+  const PackedWeights w(conv, c.w);
+  conv.forward(c.x.data(), w.forward.data(), c.bias.data(), c.addend.data(), relu, r.y.data(),
                memory(conv.forward_work()).data());
-  conv.backward_data(c.dy.data(), packed_backward.data(), nullptr, r.dx.data(),
+  conv.backward_data(c.dy.data(), w.backward.data(), nullptr, r.dx.data(),
                      memory(conv.backward_data_work()).data());
   conv.backward_weights(c.dy.data(), c.x.data(), r.dw.data(), memory(conv.backward_weights_work()).data());
   return r;
@@ -167,9 +176,11 @@ Results compute_halves(const Case& c) {
   Halves y(c.y.size(), BFloat16(NAN)), dx(c.dx.size(), BFloat16(NAN));
   Results r{{}, {}, Floats(c.dw.size(), NAN)};
   const Activation relu{Activation::Kind::kRelu, 0, 0};
-  conv.forward(x.data(), c.w.data(), c.bias.data(), addend.data(), relu, y.data(),
+  const PackedWeights w(conv, c.w);
+  conv.forward(x.data(), w.forward.data(), c.bias.data(), addend.data(), relu, y.data(),
                memory(conv.forward_work(true)).data());
-  conv.backward_data(dy.data(), c.w.data(), nullptr, dx.data(), memory(conv.backward_data_work(true)).data());
+  conv.backward_data(dy.data(), w.backward.data(), nullptr, dx.data(),
+                     memory(conv.backward_data_work(true)).data());
   conv.backward_weights(dy.data(), x.data(), r.dw.data(), memory(conv.backward_weights_work(true)).data());
   r.y = wide(y), r.dx = wide(dx);
   return r;
