@@ -20,6 +20,8 @@ from helpers import (
 )
 from onnx import helper
 
+SPECIAL_POINTS = {"linear": ["Conv"]}
+
 Shape = tuple[int, ...]
 
 

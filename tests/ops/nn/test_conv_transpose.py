@@ -20,6 +20,8 @@ from helpers import (
 )
 from onnx import helper, numpy_helper
 
+SPECIAL_POINTS = {"linear": ["ConvTranspose"]}
+
 Shape = tuple[int, ...]
 
 
