@@ -41,7 +41,7 @@ CASES = [
         "found .* pipeline_parallel_size 2",
     ),
     ({"set_gradients_as_graph_outputs": True, **DATA}, "with one process alone"),
-    ({**HORIZONTAL, **PIPELINE}, "is no multiple of horizontal_parallel_size"),
+    ({**HORIZONTAL, **PIPELINE}, "is not a multiple of horizontal_parallel_size"),
     (
         {**DATA, "of rank 1": {"gradient_accumulation_steps": 2}},
         "gradient_accumulation_steps differs: 1 on rank 0, 2 on rank 1",

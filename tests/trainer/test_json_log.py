@@ -238,7 +238,7 @@ def test_no_rows_are_kept_of_what_is_no_classifier():
     misread = Misread(3)
     scores = np.eye(3, dtype=np.float32)
     for batch, outputs in [
-        ((X[:3], np.zeros(3, np.float32)), (0.0, scores)),  # a target that is no class
+        ((X[:3], np.zeros(3, np.float32)), (0.0, scores)),  # a target that is not a class
         ((X[:3], np.zeros((3, 1), np.int64)), (0.0, scores)),
         ((X[:3], np.zeros(3, np.int64)), (0.0,)),
         ((X[:3], np.zeros(3, np.int64)), (0.0, scores[:, 0])),
