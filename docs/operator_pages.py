@@ -39,8 +39,8 @@ Their derivative is zero or undefined. No error occurs; values that only such op
 
 ## Without a gradient
 
-Creating artifacts fails if these would be trained through. The error names the nodes. Operators whose names end in `Grad` compute
-the gradients of others, which therefore have no second derivative.
+Creating artifacts fails if these would be trained through. The error names the nodes. A gradient that contains one of them, such
+as `GRUGrad`, has no derivative.
 
 {no}
 """

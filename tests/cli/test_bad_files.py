@@ -23,7 +23,7 @@ PBSEQ = ROOT / "tests/data/pbseq/trained"
 
 
 def spawn(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, which must end."""
+    """Run the command in a separate process, which must end."""
     return subprocess.run(
         [sys.executable, "-m", "ortrain", *map(str, arguments)],
         capture_output=True, text=True, timeout=120, check=False, **options,

@@ -40,7 +40,7 @@ CASES = [
         {**PIPELINE, "pipeline_cut_info_string": "h", "enable_adasum": True},
         "found .* pipeline_parallel_size 2",
     ),
-    ({"set_gradients_as_graph_outputs": True, **DATA}, "with one process alone"),
+    ({"set_gradients_as_graph_outputs": True, **DATA}, "expected one process, found world_size 2"),
     ({**HORIZONTAL, **PIPELINE}, "is not a multiple of horizontal_parallel_size"),
     (
         {**DATA, "of rank 1": {"gradient_accumulation_steps": 2}},

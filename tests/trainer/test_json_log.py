@@ -75,7 +75,7 @@ def test_the_lines_of_a_run(folder, tmp_path):
 
 
 def test_steps_of_accumulated_gradients(folder, tmp_path):
-    """Of three batches an epoch, two are one step; the third is a step when the epoch ends, which has no loss of its own."""
+    """Of three batches an epoch, two are one step; the third is a step when the epoch ends, without a loss."""
     trainer = Trainer(folder, accumulate=2, threads=1)
     trainer.fit((X, Y), 3, callbacks=[JSONLogger(tmp_path / "log.jsonl")], verbose=False)
     lines = read(tmp_path / "log.jsonl")
