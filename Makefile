@@ -76,7 +76,7 @@ test: check install ## Test every language that this machine can build, and ever
 	@$(SIDE_BY_SIDE) QUICK=1 INSTALLED=1 every-language
 	@$(name-skipped)
 	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
-	@echo "make test: the table of gradients, the fuzz targets, the kernels without oneDNN, and the optimized code of a release"
+	@echo "make test: gradients in every opset, the fuzz targets, the kernels without oneDNN, and the optimized code of a release"
 # In this order: the longest part, pytest-others, waits for the other languages.
 every-language: test-csharp test-objc test-swift pytest-others test-cpp pytest-core
 ifneq ($(filter every-language,$(MAKECMDGOALS)),)

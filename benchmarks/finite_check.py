@@ -1,7 +1,7 @@
 """The cost of the check for gradients that are NaN or infinite: `python -m benchmarks.finite_check --help`.
 
-Two sessions of one process train on the same artifacts and take turns: one rejects such gradients, which is the
-default, the other applies them unseen (`ortrain.nonfinite_gradients` = `apply`). The cost is the difference of the two times.
+Two sessions of one process train on the same artifacts and take turns: one rejects such gradients, which is the default, the
+other applies them without a check (`ortrain.nonfinite_gradients` = `apply`). The cost is the difference of the two times.
 """
 
 from __future__ import annotations

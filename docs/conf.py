@@ -8,10 +8,12 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from codegen.__main__ import main as codegen  # noqa: E402
+from docs import operator_pages  # noqa: E402
 
-# The API of each language, from spec/. These pages are not committed.
+# The API of each language, from spec/, and the pages about single operators. They are not committed.
 if codegen(["--pages", str(HERE / "reference/api")]) != 0:
     raise SystemExit("the reference pages cannot be rendered from spec/")
+operator_pages.write(HERE / "reference")
 
 project = "ortrain"
 author = "The ortrain authors"

@@ -1,10 +1,11 @@
-"""List the functions of the core, of the bindings and of the generator that nothing uses.
+"""List the functions of the core, of the bindings, of the generator, and of Python tests and tools that nothing uses.
 
 python scripts/check_unused.py
 
-A function is used if its name occurs anywhere but in the declarations and definitions of functions. For one of C++, and
-for one of Python with a leading underscore, that is anywhere in the product; tests are no use. For the other functions of
-Python, which users call, it is anywhere in the repository. So an unused function is missed if something else has its name.
+A function is used if its name occurs anywhere but in the declarations and definitions of functions. For a function of C++,
+and for one of Python with a leading underscore, that is anywhere in the product; uses by tests do not count. For the other
+functions of Python, which users call, it is anywhere in the repository. So an unused function is missed if something else
+has its name.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ EXCEPTIONS = {
     "a symbol that programs for onnxruntime link to": "OrtSessionOptionsAppendExecutionProvider_CPU",
     "overrides a method of click": "list_commands get_command format_commands",
     "overrides a method of http.server": "do_GET send_error log_message",
-    "overrides a method of Flower": "num_available configure_fit aggregate_fit",
+    "overrides a method of Flower": """
+        num_available configure_fit aggregate_fit set_run create_message push_messages pull_messages""",
+    "overrides a method of onnxruntime": "get_next",
     "the API of onnxruntime": """
         release_captured_graph get_output_memory_infos create_ortvalue_from_shape_and_type shrink_to_fit
         bool_tensor_indices dlpack_at to_dlpacks add_provider_for_devices set_provider_selection_policy
@@ -40,6 +43,8 @@ CPP = [
     for suffix in ("cpp", "h")
 ]
 PYTHON = ["bindings/python/ortrain/*.py", "codegen/*.py", "scripts/*.py"]
+TOOLS = ["benchmarks/*.py", "cmake/*.py", "docs/*.py", "examples/*.py", "tests/*.py"]
+CALLED_BY_PYTEST = ("test_", "pytest_")
 ANYWHERE = ["*.py", "*.pyi", "*.md", "*.yaml", "*.j2", "*.cpp", "*.toml", "Makefile"]
 
 NAME = re.compile(r"\b[A-Za-z_]\w*\b")
@@ -88,8 +93,11 @@ def unused_python(product: dict[str, str], anywhere: dict[str, str]) -> dict[str
     definitions: collections.Counter[str] = collections.Counter()
     for file, text in product.items():
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.endswith("__"):
-                definitions[node.name] += 1
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.endswith("__"):
+                continue
+            definitions[node.name] += 1
+            automatic = any("autouse=True" in ast.unparse(decorator) for decorator in node.decorator_list)
+            if not automatic and not node.name.startswith(CALLED_BY_PYTEST):
                 places[node.name] = f"{file}:{node.lineno}"
     return {
         name: place
@@ -99,8 +107,11 @@ def unused_python(product: dict[str, str], anywhere: dict[str, str]) -> dict[str
 
 
 def main() -> int:
-    """Print the unused functions that are no exceptions, and the exceptions that are used."""
-    unused = unused_cpp(texts(CPP)) | unused_python(texts(PYTHON), texts(ANYWHERE))
+    """Print the unused functions that are not exceptions, and the exceptions that are used."""
+    anywhere = texts(ANYWHERE)
+    unused = unused_cpp(texts(CPP))
+    for product in (PYTHON, TOOLS):
+        unused |= unused_python(texts(product), anywhere)
     expected = {name for names in EXCEPTIONS.values() for name in names.split()}
     wrong = [f"{place}: nothing uses {name}" for name, place in unused.items() if name not in expected]
     wrong += [f"{name} is used, or gone: no longer an exception" for name in sorted(expected - set(unused))]

@@ -4,7 +4,7 @@ Pod::Spec.new do |spec|
   spec.name = 'ortrain-training-objc'
   spec.version = '0.1.0'
   spec.summary = 'Training of ONNX models on the device that runs them.'
-  spec.description = 'The training API of onnxruntime for Objective-C and Swift, on a training core of its own: the same ' \
+  spec.description = 'The training API of onnxruntime for Objective-C and Swift, with another training core: the same ' \
                      'classes, artifacts and checkpoints.'
   spec.license = { :type => 'MIT', :file => 'LICENSE' }
   spec.authors = 'The ortrain authors'

@@ -218,13 +218,13 @@ class _Meaning:
                 )
             if not result and "owner" in parameter:
                 yield document.problem(
-                    (*here, "owner"), "expected no owner, for the parameter is no result, found one"
+                    (*here, "owner"), "expected no owner, because the parameter is not a result, found one"
                 )
             for key in ("taken", "outlives"):
                 if key in parameter and (result or parameter["type"] not in self.names["handles"]):
                     yield document.problem(
                         (*here, key),
-                        f"expected no key '{key}', for the parameter is no given handle, found one",
+                        f"expected no key '{key}', because the parameter is not a given handle, found one",
                     )
             if parameter.get("taken") and not parameter.get("mutable"):
                 yield document.problem(

@@ -2021,7 +2021,7 @@ struct OrtApi {
    * \param[in] indices_data The places of the values: n numbers, counting elements in row-major order,
    *     or n pairs of row and column. As many as indices_num says.
    * \param[in] indices_num How many, n or 2 n. In numbers.
-   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_INVALID_ARGUMENT when the number of indices does not fit the values, or one is out of
    *     range.
    * \retval ORT_FAIL when the tensor has indices already, or uses memory of the caller.
@@ -2042,9 +2042,9 @@ struct OrtApi {
    *     as outer_indices_num says.
    * \param[in] outer_indices_num How many: the number of rows and 1, or 0 if there are no values. In
    *     numbers.
-   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
-   * \retval ORT_INVALID_ARGUMENT when the number of columns is not that of the values, or an index is
-   *     out of range.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when the number of columns differs from the number of values, or an
+   *     index is out of range.
    * \retval ORT_FAIL when it is not a matrix, the number of rows does not fit, the tensor has indices
    *     already, or uses memory of the caller.
    */
@@ -2062,7 +2062,7 @@ struct OrtApi {
    *     indices_shape_len says.
    * \param[in] indices_shape_len Their rank, 2. In dimensions.
    * \param[in] indices_data The places of the blocks. Null if there are none.
-   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_FAIL when the shapes do not fit, the tensor has indices already, or uses memory of the
    *     caller.
    */
@@ -2091,7 +2091,7 @@ struct OrtApi {
    * \param[in] indices_data The places of the n values: n numbers, counting elements in row-major order,
    *     or n pairs of row and column. As many as indices_num says.
    * \param[in] indices_num How many, n or 2 n. In numbers.
-   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_INVALID_ARGUMENT when the number of indices does not fit the values, or one is out of
    *     range.
    * \retval ORT_FAIL when the tensor has indices already.
@@ -2107,9 +2107,9 @@ struct OrtApi {
    * \param[in] outer_data Where in the values each row begins, followed by their number. As many as
    *     outer_num says.
    * \param[in] outer_num How many: the number of rows and 1, or 0 if there are no values. In numbers.
-   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
-   * \retval ORT_INVALID_ARGUMENT when the number of columns is not that of the values, or an index is
-   *     out of range.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   * \retval ORT_INVALID_ARGUMENT when the number of columns differs from the number of values, or an
+   *     index is out of range.
    * \retval ORT_FAIL when it is not a matrix, the number of rows does not fit, or the tensor has indices
    *     already.
    */
@@ -2123,7 +2123,7 @@ struct OrtApi {
    *     indices_shape_len says.
    * \param[in] indices_shape_len Their rank, 2. In dimensions.
    * \param[in] indices_data The places of the blocks. Null if there are none.
-   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_FAIL when the shapes do not fit, or the tensor has indices already.
    */
   OrtStatus*(ORT_API_CALL* UseBlockSparseIndices)(OrtValue* ort_value, const int64_t* indices_shape, size_t indices_shape_len, int32_t* indices_data) NO_EXCEPTION;
@@ -2132,7 +2132,7 @@ struct OrtApi {
    *
    * \param[in] ort_value The sparse tensor.
    * \param[out] out The format; ORT_SPARSE_UNDEFINED before it has indices.
-   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    */
   OrtStatus*(ORT_API_CALL* GetSparseTensorFormat)(const OrtValue* ort_value, OrtSparseFormat* out) NO_EXCEPTION;
 
@@ -2140,7 +2140,7 @@ struct OrtApi {
    *
    * \param[in] ort_value The sparse tensor.
    * \param[out] out Their type and shape. Freed with ReleaseTensorTypeAndShapeInfo.
-   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_FAIL when it has no indices yet.
    */
   OrtStatus*(ORT_API_CALL* GetSparseTensorValuesTypeAndShape)(const OrtValue* ort_value, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
@@ -2150,7 +2150,7 @@ struct OrtApi {
    *
    * \param[in] ort_value The sparse tensor.
    * \param[out] out The values. Valid as long as ort_value.
-   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_INVALID_ARGUMENT when they are strings.
    * \retval ORT_FAIL when it has no indices yet.
    */
@@ -2161,7 +2161,7 @@ struct OrtApi {
    * \param[in] ort_value The sparse tensor.
    * \param[in] indices_format Which of its indices.
    * \param[out] out Their type and shape. Freed with ReleaseTensorTypeAndShapeInfo.
-   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_FAIL when it has no such indices.
    */
   OrtStatus*(ORT_API_CALL* GetSparseTensorIndicesTypeShape)(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
@@ -2173,7 +2173,7 @@ struct OrtApi {
    * \param[out] num_indices How many numbers. In numbers.
    * \param[out] indices The numbers: 32-bit integers of blocks, otherwise 64-bit ones. As many as
    *     num_indices says. Valid as long as ort_value.
-   * \retval ORT_RUNTIME_EXCEPTION when the value is no sparse tensor.
+   * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_FAIL when it has no such indices.
    */
   OrtStatus*(ORT_API_CALL* GetSparseTensorIndices)(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, size_t* num_indices, const void** indices) NO_EXCEPTION;
@@ -2248,7 +2248,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetGlobalCustomCreateThreadFn)(OrtThreadingOptions* tp_options, OrtCustomCreateThreadFn ort_custom_create_thread_fn) NO_EXCEPTION;
 
-  /** Sets what the function that creates shared threads gets as its first argument.
+  /** Sets the first argument of the function that creates shared threads.
    *
    * \param[in] tp_options The settings.
    * \param[in] ort_custom_thread_creation_options Passed to the function.
@@ -3393,7 +3393,7 @@ struct OrtApi {
   /** The tensor of an initializer.
    *
    * \param[in] value_info The value.
-   * \param[out] initializer_value The tensor, which belongs to the graph; null if the value is no
+   * \param[out] initializer_value The tensor, which belongs to the graph; null if the value is not an
    *     initializer.
    * \since version 23
    */
@@ -3573,7 +3573,7 @@ struct OrtApi {
   /** The node whose subgraph a graph is.
    *
    * \param[in] graph The graph.
-   * \param[out] node The node; null if the graph is no subgraph.
+   * \param[out] node The node; null if the graph is not a subgraph.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* Graph_GetParentNode)(const OrtGraph* graph, const OrtNode** node) NO_EXCEPTION;
@@ -3886,7 +3886,7 @@ struct OrtApi {
    * \param[out] inputs_memory_info Receives a location for each input. As many as num_inputs says. Valid
    *     as long as session.
    * \param[in] num_inputs The number of inputs. In inputs.
-   * \retval ORT_INVALID_ARGUMENT when the number is not that of the inputs.
+   * \retval ORT_INVALID_ARGUMENT when the number differs from the number of inputs.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* SessionGetMemoryInfoForInputs)(const OrtSession* session, const OrtMemoryInfo** inputs_memory_info, size_t num_inputs) NO_EXCEPTION;
@@ -3897,7 +3897,7 @@ struct OrtApi {
    * \param[out] outputs_memory_info Receives a location for each output. As many as num_outputs says.
    *     Valid as long as session.
    * \param[in] num_outputs The number of outputs. In outputs.
-   * \retval ORT_INVALID_ARGUMENT when the number is not that of the outputs.
+   * \retval ORT_INVALID_ARGUMENT when the number differs from the number of outputs.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* SessionGetMemoryInfoForOutputs)(const OrtSession* session, const OrtMemoryInfo** outputs_memory_info, size_t num_outputs) NO_EXCEPTION;
@@ -4115,8 +4115,8 @@ struct OrtApi {
    *
    * \param[in] options The settings.
    * \param[out] out The environment. Freed with ReleaseEnv.
-   * \retval ORT_INVALID_ARGUMENT when the version is that of no header, there is no log_id, or the
-   *     severity is not one.
+   * \retval ORT_INVALID_ARGUMENT when no header has this version, there is no log_id, or the severity is
+   *     not one.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* CreateEnvWithOptions)(const OrtEnvCreationOptions* options, OrtEnv** out) NO_EXCEPTION;
@@ -4215,7 +4215,7 @@ struct OrtApi {
    * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
    * \param[in] allocator Allocates the result.
-   * \param[out] out The texts, each of which and the list itself the caller frees. As many as size says.
+   * \param[out] out The texts. The caller frees each of them, and the list. As many as size says.
    * \param[out] size Their number. In texts.
    * \retval ORT_FAIL when there is no such attribute, or it has another type.
    * \since version 25
@@ -4375,9 +4375,9 @@ struct OrtCompileApi {
    * \param[in] env The environment.
    * \param[in] model_options What to read, and where to write it.
    * \retval ORT_INVALID_ARGUMENT when no model was given, or there is no such file.
-   * \retval ORT_INVALID_PROTOBUF when the model is no ONNX model.
-   * \retval ORT_FAIL when the flags demand compiled nodes, of which there are none, or that no file is
-   *     replaced; or writing failed.
+   * \retval ORT_INVALID_PROTOBUF when the model is not an ONNX model.
+   * \retval ORT_FAIL when the flags require compiled nodes, which the CPU does not have; the flags
+   *     forbid replacing a file, and it exists; or writing failed.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* CompileModel)(const OrtEnv* env, const OrtModelCompilationOptions* model_options) NO_EXCEPTION;
@@ -4470,8 +4470,7 @@ struct OrtCompileApi {
    * bytes by default.
    *
    * \param[in] model_compile_options The options.
-   * \param[in] alignment A power of two, of which every offset is a multiple; 0 for the default. In
-   *     bytes.
+   * \param[in] alignment A power of two; every offset is a multiple of it. 0 for the default. In bytes.
    * \param[in] minimum_size The size from which initializers are aligned so. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the alignment is neither 0 nor a power of two, or is 2 to the
    *     power of 63.

@@ -78,8 +78,8 @@ struct OrtTrainingApi {
    * \retval ORT_INVALID_PROTOBUF when a file is not an ONNX model.
    * \retval ORT_INVALID_GRAPH when a graph is not valid, for example because it has a cycle or an input
    *     that nothing provides.
-   * \retval ORT_INVALID_ARGUMENT when the models do not match the checkpoint, of which the message lists
-   *     the parameters that differ, or the state belongs to another session.
+   * \retval ORT_INVALID_ARGUMENT when the models do not match the checkpoint, and the message lists the
+   *     parameters that differ; or the state belongs to another session.
    * \retval ORT_NOT_IMPLEMENTED when a model has operators without a kernel; the message names all of
    *     them.
    */

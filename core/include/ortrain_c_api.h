@@ -884,7 +884,7 @@ struct OrtrainApi {
 
   /** Returns a model as ONNX, to store it or to make artifacts for training from it.
    *
-   * \param[in] model The model, of which all is checked that a session checks.
+   * \param[in] model The model. It passes the same checks as a model that a session loads.
    * \param[in] allocator Allocates the memory for the result.
    * \param[out] out The model. As many as out_length says. Freed with the allocator.
    * \param[out] out_length Its size. In bytes.

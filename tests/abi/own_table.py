@@ -90,7 +90,7 @@ def faults(record: list[Row], version: int, found: list[Row]) -> list[str]:
 
 
 def extended(record: list[Row], version: int, found: list[Row]) -> list[Row]:
-    """The record with the calls that a new version appends; ValueError if it is no new version, or changes a recorded call."""
+    """The record with the calls that a new version appends; ValueError if the version is not new, or changes a recorded call."""
     wrong = [fault for fault in faults(record, version, found) if COMMAND not in fault]
     if wrong:
         raise ValueError("\n".join(wrong))

@@ -738,28 +738,7 @@ static void model_calls(void) {
 }
 
 // The sessions of the training calls: with all models, and with the training model alone.
-static void training_calls(const char* scratch) {
-  OrtSessionOptions* options = NULL;
-  OK(ort_api->CreateSessionOptions(&options));
-  OrtCheckpointState *state = NULL, *bare_state = NULL;
-  OrtTrainingSession *session = NULL, *bare = NULL;
-  OK(TRAIN(LoadCheckpoint)("checkpoint", &state));
-  char* bytes = whole("checkpoint");
-  OK(TRAIN(LoadCheckpointFromBuffer)(bytes, text_size, &bare_state));
-  free(bytes);
-  logged = 0;
-  OK(TRAIN(CreateTrainingSession)(env, options, state, "training_model.onnx", "eval_model.onnx",
-                                  "optimizer_model.onnx", &session));
-  CHECK(logged > 0);
-  bytes = whole("training_model.onnx");
-  FAILS(kInvalidProtobuf, "Training Session Creation failed. Train model data cannot be NULL.",
-        training_api->CreateTrainingSessionFromBuffer(env, options, bare_state, bytes, 0, NULL, 0, NULL, 0,
-                                                      &bare));
-  OK(TRAIN(CreateTrainingSessionFromBuffer)(env, options, bare_state, bytes, text_size, NULL, 0, NULL, 0,
-                                            &bare));
-  free(bytes);
-  OK(TRAIN(SetSeed)(1));
-
+static void training_ports(OrtTrainingSession* session, OrtTrainingSession* bare) {
   size_t count = 7;
   OK(TRAIN(TrainingSessionGetTrainingModelInputCount)(session, &count));
   CHECK(count == 2);
@@ -789,7 +768,9 @@ static void training_calls(const char* scratch) {
   OK(TRAIN(TrainingSessionGetEvalModelOutputName)(session, 0, allocator, &name));
   CHECK(strcmp(name, "onnx::loss::2") == 0);
   OK(ort_api->AllocatorFree(allocator, name));
+}
 
+static void training_steps(OrtTrainingSession* session) {
   float x[4 * 64];
   int64_t y[4] = {0, 1, 2, 3};
   for (size_t i = 0; i < 4 * 64; ++i) x[i] = (float)(i % 7) / 7;
@@ -824,7 +805,12 @@ static void training_calls(const char* scratch) {
   OK(TRAIN(SchedulerStep)(session));
   OK(training_api->GetLearningRate(session, &rate));
   CHECK(rate > 0 && rate <= 0.5f);
+  OrtValue* all[] = {xs, ys, loss, eval_loss};
+  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) ort_api->ReleaseValue(all[i]);
+}
 
+static void training_state(OrtCheckpointState* state, OrtTrainingSession* session,
+                           const OrtSessionOptions* options, const char* scratch) {
   size_t size = 0;
   OK(TRAIN(GetParametersSize)(session, &size, true));
   CHECK(size > 64);
@@ -835,6 +821,7 @@ static void training_calls(const char* scratch) {
   OK(TRAIN(CopyBufferToParameters)(session, buffer, true));
   OrtTensorTypeAndShapeInfo* info = NULL;
   OK(TRAIN(GetParameterTypeAndShape)(state, "fc1.bias", &info));
+  size_t count = 7;
   OK(ort_api->GetDimensionsCount(info, &count));
   CHECK(count == 1);
   ort_api->ReleaseTensorTypeAndShapeInfo(info);
@@ -858,9 +845,36 @@ static void training_calls(const char* scratch) {
   OrtSession* exported = NULL;
   OK(ort_api->CreateSession(env, path, options, &exported));
   ort_api->ReleaseSession(exported);
+  ort_api->ReleaseValue(buffer);
+  ort_api->ReleaseValue(parameter);
+}
 
-  OrtValue* all[] = {xs, ys, loss, eval_loss, buffer, parameter};
-  for (size_t i = 0; i < sizeof all / sizeof *all; ++i) ort_api->ReleaseValue(all[i]);
+static void training_calls(const char* scratch) {
+  OrtSessionOptions* options = NULL;
+  OK(ort_api->CreateSessionOptions(&options));
+  OrtCheckpointState *state = NULL, *bare_state = NULL;
+  OrtTrainingSession *session = NULL, *bare = NULL;
+  OK(TRAIN(LoadCheckpoint)("checkpoint", &state));
+  char* bytes = whole("checkpoint");
+  OK(TRAIN(LoadCheckpointFromBuffer)(bytes, text_size, &bare_state));
+  free(bytes);
+  logged = 0;
+  OK(TRAIN(CreateTrainingSession)(env, options, state, "training_model.onnx", "eval_model.onnx",
+                                  "optimizer_model.onnx", &session));
+  CHECK(logged > 0);
+  bytes = whole("training_model.onnx");
+  FAILS(kInvalidProtobuf, "Training Session Creation failed. Train model data cannot be NULL.",
+        training_api->CreateTrainingSessionFromBuffer(env, options, bare_state, bytes, 0, NULL, 0, NULL, 0,
+                                                      &bare));
+  OK(TRAIN(CreateTrainingSessionFromBuffer)(env, options, bare_state, bytes, text_size, NULL, 0, NULL, 0,
+                                            &bare));
+  free(bytes);
+  OK(TRAIN(SetSeed)(1));
+
+  training_ports(session, bare);
+  training_steps(session);
+  training_state(state, session, options, scratch);
+
   TRAIN(ReleaseTrainingSession)(session);
   training_api->ReleaseTrainingSession(bare);
   TRAIN(ReleaseCheckpointState)(state);

@@ -1,4 +1,4 @@
-"""Shared by the tests of the command: it runs in this process, and once in one of its own where that matters."""
+"""Shared by the tests of the command: it runs in this process, and in a separate process where that matters."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PBSEQ = ROOT / "tests/data/pbseq/trained"
 
 
 def spawn(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own, which must end."""
+    """Run the command in a separate process, which must end."""
     return subprocess.run(
         [sys.executable, "-m", "ortrain", *map(str, arguments)],
         capture_output=True, text=True, timeout=120, check=False, **options,
@@ -113,7 +113,7 @@ NPZ = {
     "cut": PLAIN[:200] + PLAIN[-100:],
     "more than any memory": zipped(image=npy(shaped("(1125899906842624, 3)")), labels=array([0])),
     "larger than it is": zipped(image=npy(shaped("(100000, 3)")), labels=array([0])),
-    "a member that is no array": zipped(image=b"hello", labels=array([0])),
+    "a member that is not an array": zipped(image=b"hello", labels=array([0])),
     "objects": zipped(image=npy(shaped("(2,)", "|O"), b"\x80\x04N."), labels=array([0])),
     "encrypted": changed(changed(PLAIN, b"PK\x03\x04", 6, 1), b"PK\x01\x02", 8, 1),
     "an unknown compression": changed(changed(PLAIN, b"PK\x03\x04", 8, 77), b"PK\x01\x02", 10, 77),
@@ -157,7 +157,7 @@ def test_csv(name, artifacts, tmp_path, run):
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_csv_of_other_systems(end, mark, artifacts, tmp_path, run):
-    """Lines end as on any system, and a byte order mark is no part of the first name."""
+    """Lines end as on any system, and a byte order mark is not part of the first name."""
     names = [f"c{n}" for n in range(16)]
     rows = [",".join(map(str, [*range(row, row + 16), row % 3])) for row in range(6)]
     path = tmp_path / "good.csv"
@@ -370,7 +370,7 @@ def test_the_errors_of_the_package(tmp_path):
 
 
 def test_logs_of_a_run_that_goes_on(artifacts, train_npz, tmp_path, run):
-    """Lines of any kind in log.jsonl are dropped; a log.csv that is no table is named."""
+    """Lines of any kind in log.jsonl are dropped; a log.csv that is not a table is named."""
     data = ("--data", train_npz, "--out", tmp_path / "runs")
     run("train", artifacts, *data, "--epochs", 2)
     log = tmp_path / "runs/log.jsonl"

@@ -33,7 +33,7 @@ def test_a_run_appears_without_further_arguments(artifacts, train_npz, run):
 
 
 class started:
-    """The command in a process of its own, with what it prints as JSON."""
+    """The command in a separate process, with what it prints as JSON."""
 
     def __init__(self, folder, *arguments):
         self.command = [sys.executable, "-m", "ortrain", "dashboard", str(folder), "--json", *arguments]

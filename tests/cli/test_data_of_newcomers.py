@@ -145,7 +145,7 @@ def test_a_folder_of_pictures_that_lacks_a_class(classifier, run, tmp_path):
     found = run("predict", tmp_path / "i", "--data", tmp_path / "new.npz", "--json").json
     np.testing.assert_allclose(expected["scores"], found["scores"], rtol=1e-5)
 
-    # Each row is printed with its file; data that are no files have none.
+    # Each row is printed with its file; data from other sources have none.
     names = [f"{number}.png" for number in range(5)]
     assert expected["files"] == names
     assert "files" not in found
@@ -198,7 +198,7 @@ def test_a_target_of_one_number(kind, run, tmp_path):
 
 
 def test_a_classifier_of_scikit_learn(flowers, run, tmp_path, caplog):
-    """Its first output is the class that it reads, and its scores are no output."""
+    """Its first output is the class that it reads, and its scores are not an output."""
     networks, convert = pytest.importorskip("sklearn.neural_network"), pytest.importorskip("skl2onnx")
     rows, numbers = flowers
     network = networks.MLPClassifier((8,), max_iter=1).fit(rows, numbers)

@@ -64,7 +64,7 @@ def measure(runtime: str, todo: list[Case]) -> Outcome:
 
 
 def main() -> int:
-    """Run the cases given by the command line; if these are all cases, write the record and the page."""
+    """Run the cases given by the command line; if these are all cases, write the record."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument(
         "-k", default="", metavar="SUBSTRING", help="only cases whose id contains it; writes nothing"

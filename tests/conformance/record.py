@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 RECORD = Path(__file__).with_name("record.yaml")
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conformance.md"
 PACKAGES = ("onnx", "onnxruntime")
 
 _COMMENT = "# Written by `python -m tests.conformance`: what passes, and why the rest does not.\n"
@@ -61,7 +60,7 @@ def read() -> Record:
 
 
 def write(record: Record) -> None:
-    """Write the record, and the page."""
+    """Write the record."""
     data = {
         "versions": record.versions,
         "drawing": record.drawing,
@@ -71,7 +70,6 @@ def write(record: Record) -> None:
     }
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
     RECORD.write_text(_COMMENT + text, encoding="utf-8")
-    PAGE.write_text(render(record), encoding="utf-8")
 
 
 def grouped(reasons: dict[str, tuple[str, list[str]]]) -> list[Failure]:
@@ -98,7 +96,6 @@ def render(record: Record) -> str:
     """Return the page that shows a record."""
     versions = record.versions
     lines = [
-        "<!-- Written by `python -m tests.conformance`. Do not edit. -->",
         "# Conformance",
         "",
         "The `onnx` package comes with test cases for backends: models, inputs and expected outputs. All of",
@@ -145,7 +142,7 @@ def render(record: Record) -> str:
         "",
         "## Run it",
         "",
-        "`make conformance` runs all cases in both libraries and writes this page. `make test` runs them here, and fails",
-        "when a case fails that is not listed, when a listed one passes, and when this page is not that of the record.",
+        "`make conformance` runs all cases in both libraries and writes the record that this page shows. `make test-all` runs",
+        "them in ortrain, and fails when a case fails that is not listed, or when a listed one passes.",
     ]
     return "\n".join(lines) + "\n"

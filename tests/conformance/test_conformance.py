@@ -46,7 +46,3 @@ def test_as_many_cases_are_run_as_are_recorded() -> None:
 
 def test_at_least_as_many_pass_as_the_project_promises() -> None:
     assert RECORD.kinds["node"]["ortrain"] >= PROMISED_NODE_CASES
-
-
-def test_the_page_shows_the_record() -> None:
-    assert record.PAGE.read_text(encoding="utf-8") == record.render(RECORD)

@@ -599,7 +599,7 @@ TEST_CASE("What does not fit together in a checkpoint is refused") {
          group([](Draft& d) { d.states[0].second.push_back(d.states[0].second[0]); }));
 }
 
-TEST_CASE("Files that are no checkpoints are refused with what they are") {
+TEST_CASE("Files that are not checkpoints are refused with what they are") {
   Folder folder;
   const auto refuse_file = [&](const std::string& content, const std::vector<std::string>& parts) {
     put(folder / "file", content);

@@ -189,7 +189,7 @@ TEST_CASE("no more segments are kept than there is room for, and those in use st
   CHECK(runner.compilations() == 40);
 }
 
-TEST_CASE("an If whose condition follows from shapes is no node of its own") {
+TEST_CASE("an If whose condition follows from shapes is not a separate node") {
   auto yes = std::make_shared<Graph>(), no = std::make_shared<Graph>();
   yes->nodes = {node("Neg", {"x"}, {"a"})};
   yes->outputs = {value("a")};

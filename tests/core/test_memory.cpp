@@ -363,7 +363,7 @@ TEST_CASE("Batch normalization and dropout are recomputed from what they found t
   CHECK(least < 0.7);
 }
 
-TEST_CASE("A memory budget that is no number of bytes is refused") {
+TEST_CASE("A memory budget that is not a number of bytes is refused") {
   const std::filesystem::path folder = kFixtures / "mlp_adamw";
   for (const char* text :
        {"", "0", "-5", "12X", "K", "1.5G", "99999999999999999999", "99999999999G", "1 M"}) {

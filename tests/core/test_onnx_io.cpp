@@ -576,7 +576,7 @@ TEST_CASE("Graphs that do not make sense are refused") {
     }
     refuse(ErrorCode::kInvalidGraph, {"two attributes \"alpha\""}, proto);
   }
-  SECTION("no outputs, no operator, unknown operator set, names that are no text") {
+  SECTION("no outputs, no operator, unknown operator set, names that are not text") {
     auto proto = small_model();
     proto.mutable_graph()->clear_output();
     refuse(ErrorCode::kInvalidGraph, {"no outputs"}, proto);
@@ -620,7 +620,7 @@ TEST_CASE("Headers that do not belong to a model are refused") {
   refuse(ErrorCode::kInvalidGraph, {"twice", "17", "18"}, proto);
 }
 
-TEST_CASE("Files that are no models are refused with what they are") {
+TEST_CASE("Files that are not models are refused with what they are") {
   Folder folder;
   const auto refuse_file = [&](const std::string& content, ErrorCode code,
                                const std::vector<std::string>& parts) {

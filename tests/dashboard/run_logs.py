@@ -1,4 +1,4 @@
-"""Lines of logs, and a client that asks a server as a program would that is no browser."""
+"""Lines of logs, and a client that asks a server as a program other than a browser would."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Answer:
 
 
 class Client:
-    """Asks a server as a program would that is no browser."""
+    """Asks a server as a program other than a browser would."""
 
     def __init__(self, server: Server) -> None:
         self.server = server

@@ -1,6 +1,6 @@
 """The page in Chromium: what it shows is what is in the files, it follows a run, and the keyboard reaches everything.
 
-Needs Debian's chromium and the Python package playwright (without a browser of its own): ``make test-browser`` installs both.
+Needs Debian's chromium and the Python package playwright (without its browser): ``make test-browser`` installs both.
 """
 
 from __future__ import annotations

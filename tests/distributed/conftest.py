@@ -1,4 +1,4 @@
-"""The older Python API's models are those of its own tests."""
+"""These tests use the models of the tests of the older Python API."""
 
 from __future__ import annotations
 

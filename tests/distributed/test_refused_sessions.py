@@ -40,8 +40,8 @@ CASES = [
         {**PIPELINE, "pipeline_cut_info_string": "h", "enable_adasum": True},
         "found .* pipeline_parallel_size 2",
     ),
-    ({"set_gradients_as_graph_outputs": True, **DATA}, "with one process alone"),
-    ({**HORIZONTAL, **PIPELINE}, "is no multiple of horizontal_parallel_size"),
+    ({"set_gradients_as_graph_outputs": True, **DATA}, "expected one process, found world_size 2"),
+    ({**HORIZONTAL, **PIPELINE}, "is not a multiple of horizontal_parallel_size"),
     (
         {**DATA, "of rank 1": {"gradient_accumulation_steps": 2}},
         "gradient_accumulation_steps differs: 1 on rank 0, 2 on rank 1",

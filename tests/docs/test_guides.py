@@ -57,7 +57,7 @@ def test_paths_in_a_guide_exist(guide: Path) -> None:
 def test_an_operator_is_named_in_the_places_of_the_guide_and_no_others() -> None:
     """TensorScatter is an operator that nothing else in the project mentions."""
     listed = places(OPERATORS)
-    assert len(listed) == 4
+    assert len(listed) == 2
     naming = {
         path
         for folder in ("core", "tests", "docs", "bindings", "codegen", "cmake", "spec")
@@ -66,11 +66,12 @@ def test_an_operator_is_named_in_the_places_of_the_guide_and_no_others() -> None
         and path != Path(__file__).resolve()
         and not {"generated", "_build", "__pycache__"} & set(path.parts)
         and "docs/reference/api" not in path.as_posix()
+        and path.name not in ("conformance.md", "gradients.md")  # rendered with the site
         and re.search(r"\bTensorScatter\b", path.read_text(encoding="utf-8"))
     }
     expected = {next(p for p in ROOT.glob(place) if p in naming) for place in listed}
     assert naming == expected
-    assert len(expected) == 4
+    assert len(expected) == 2
 
 
 def test_operators_of_the_guide_are_registered() -> None:

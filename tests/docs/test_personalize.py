@@ -259,7 +259,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], Sequence[str], str]] = {
         ARGUMENTS,
         "samples/3/a.pgm: expected 64 bytes of pixels, found 65",
     ),
-    "a label that is no class": (write("samples/10/a.pgm", PGM + bytes(64)), ARGUMENTS, "*: label 10 *"),
+    "a label that is not a class": (write("samples/10/a.pgm", PGM + bytes(64)), ARGUMENTS, "*: label 10 *"),
     "four samples": (
         keep_samples(4),
         [*ARGUMENTS, "--batch", "1"],

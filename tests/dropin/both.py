@@ -23,7 +23,7 @@ def onnxruntime_library() -> Path:
     onnxruntime = pytest.importorskip("onnxruntime", reason="it is the oracle")
     found = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
     if not found:
-        pytest.skip("the installed onnxruntime has no library of its own")
+        pytest.skip("the installed onnxruntime does not contain a library")
     return found[0]
 
 

@@ -99,10 +99,8 @@ static OrtValueInfo* port(const char* name) {
   return made;
 }
 
-int main(int argc, char** argv) {
-  if (argc != 2) return 2;
-  open_library(argv[1]);
-  editor = ort->GetModelEditorApi();
+// A model of two nodes, and its graph.
+static OrtModel* build(OrtGraph** built) {
   OrtGraph* graph = NULL;
   OK(editor->CreateGraph(&graph));
   OrtValueInfo *x[] = {port("x"), port("w")}, *y = port("y");
@@ -135,7 +133,12 @@ int main(int argc, char** argv) {
   OrtModel* model = NULL;
   OK(editor->CreateModel((const char*[]){"ai.onnx"}, (int[]){17}, 1, &model));
   OK(editor->AddGraphToModel(model, graph));
+  *built = graph;
+  return model;
+}
 
+static void print_graph(const OrtGraph* graph) {
+  size_t count = 0;
   const char* domain = NULL;
   int64_t version = 0;
   OK(ort->Graph_GetNumOperatorSets(graph, &count));
@@ -169,7 +172,13 @@ int main(int argc, char** argv) {
   OK(ort->CastTypeInfoToTensorInfo(type, &tensor));
   OK(ort->GetDimensionsCount(tensor, &count));
   printf("rank %d\n", (int)count);
+}
 
+static void print_view(const OrtGraph* graph) {
+  size_t count = 0;
+  const OrtValueInfo* values[4];
+  const OrtNode* nodes[4];
+  OK(ort->Graph_GetNodes(graph, nodes, 2));
   OrtGraph* view = NULL;
   CODE(ort->Graph_GetGraphView(graph, nodes, 1, &view));
   OK(ort->Graph_GetNumInputs(view, &count));
@@ -182,6 +191,16 @@ int main(int argc, char** argv) {
   OrtGraph* other = NULL;
   CODE(ort->Graph_GetGraphView(graph, nodes, 1, &other));  // the view's own node
   ort->ReleaseGraph(view);
+}
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  open_library(argv[1]);
+  editor = ort->GetModelEditorApi();
+  OrtGraph* graph = NULL;
+  OrtModel* model = build(&graph);
+  print_graph(graph);
+  print_view(graph);
   ort->ReleaseGraph(graph);  // nothing: it is the model's
   ort->ReleaseModel(model);
   return 0;

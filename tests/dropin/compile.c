@@ -82,12 +82,8 @@ static OrtStatus* locate(void* state, const char* name, const OrtValue* value,
   return ort->CreateExternalInitializerInfo("located.bin", 0, bytes, moved);
 }
 
-static void compile(void) {
-  size_t size = 0, given = 0;
-  void* out = NULL;
-  char* data = read_file(paths[0], &given);
+static void compile_a_file(void) {
   remove(paths[1]);
-
   OrtModelCompilationOptions* options = compilation();
   CODE(compiler->CompileModel(env, options));  // no input
   CODE(compiler->ModelCompilationOptions_SetInputModelPath(options, paths[0]));
@@ -103,6 +99,13 @@ static void compile(void) {
   CODE(compiler->ModelCompilationOptions_SetInputModelPath(options, ""));
   CODE(compiler->ModelCompilationOptions_SetOutputModelPath(options, ""));
   compiler->ReleaseModelCompilationOptions(options);
+}
+
+static void compile(void) {
+  size_t size = 0, given = 0;
+  void* out = NULL;
+  char* data = read_file(paths[0], &given);
+  OrtModelCompilationOptions* options = NULL;
 
   for (int level = 0; level < 100; level += level == 2 ? 97 : 1) {
     options = compilation();
@@ -221,6 +224,16 @@ static void settings(void) {
   ort->ReleaseSession(session);
   ort->ReleaseSessionOptions(options);
 
+  OrtRunOptions* run_options = NULL;
+  OK(ort->CreateRunOptions(&run_options));
+  CODE(ort->RunOptionsDisableProfiling(run_options));
+  CODE(ort->RunOptionsEnableProfiling(run_options, "profile"));
+  CODE(ort->RunOptionsDisableProfiling(run_options));
+  ort->RunOptionsSetSyncStream(run_options, NULL);
+  ort->ReleaseRunOptions(run_options);
+}
+
+static void compatibility(void) {
   char* info = NULL;
   CODE(ort->GetCompatibilityInfoFromModel(paths[0], "CPUExecutionProvider", allocator, &info));
   printf("  info: %s\n", info ? info : "none");
@@ -235,7 +248,9 @@ static void settings(void) {
   if (info) OK(ort->AllocatorFree(allocator, info));
   CODE(ort->GetCompatibilityInfoFromModelBytes("nothing", 7, "Other", allocator, &info));
   free(data);
+}
 
+static void devices_of_environment(void) {
   const OrtEpDevice* const* devices = NULL;
   size_t device_count = 0;
   OK(ort->GetEpDevices(env, &devices, &device_count));
@@ -265,14 +280,6 @@ static void settings(void) {
   ort->ReleaseDeviceEpIncompatibilityDetails(details);
   OrtSyncStream* stream = NULL;
   CODE(ort->CreateSyncStreamForEpDevice(devices[0], NULL, &stream));
-
-  OrtRunOptions* run_options = NULL;
-  OK(ort->CreateRunOptions(&run_options));
-  CODE(ort->RunOptionsDisableProfiling(run_options));
-  CODE(ort->RunOptionsEnableProfiling(run_options, "profile"));
-  CODE(ort->RunOptionsDisableProfiling(run_options));
-  ort->RunOptionsSetSyncStream(run_options, NULL);
-  ort->ReleaseRunOptions(run_options);
 }
 
 // As in the released headers.
@@ -332,9 +339,12 @@ int main(int count, char** arguments) {
   environment();
   OK(ort->UpdateEnvWithCustomLogLevel(env, 4));
   compiler = ort->GetCompileApi();
+  compile_a_file();
   compile();
   external();
   settings();
+  compatibility();
+  devices_of_environment();
   ort->ReleaseEnv(env);
   return 0;
 }

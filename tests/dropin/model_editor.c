@@ -359,13 +359,10 @@ static void invalid_models(void) {
   refuse("a domain that nobody knows", model_of(graph, "", 18));
 }
 
-static void ownership(void) {
+static void owned_initializers(OrtGraph* graph) {
   float small[4] = {1, 2, 3, 4};
   static float large[64];
   const int64_t four[] = {4}, many[] = {64};
-  OrtGraph *graph = NULL, *other = NULL;
-  OK(editor->CreateGraph(&graph));
-  OK(editor->CreateGraph(&other));
   OrtValue *a = numbers(small, four, 1), *b = numbers(small, four, 1), *c = numbers(large, many, 1);
   CODE(editor->AddInitializerToGraph(graph, "", a, false));
   CODE(editor->AddInitializerToGraph(graph, NULL, a, false));
@@ -378,6 +375,9 @@ static void ownership(void) {
   CODE(editor->AddInitializerToGraph(graph, "a", c, true));
   CODE(editor->AddInitializerToGraph(graph, "c", c, true));
   ort->ReleaseValue(b);
+}
+
+static void owned_node(OrtGraph* graph) {
   const char* x[] = {"x"};
   OrtNode* relu = node("Relu", "", "relu", x, 1, "y", NULL);
   CODE(editor->AddNodeToGraph(NULL, relu));
@@ -399,6 +399,11 @@ static void ownership(void) {
   printf("%d\n", (int)count);
   CODE(ort->Node_GetNumAttributes(relu, &count));
   printf("%d %d\n", (int)count, (int)id);
+}
+
+static void owned_ports(OrtGraph* graph) {
+  const int64_t four[] = {4};
+  size_t count = 7;
   OrtValueInfo* infos[3] = {value_info("x", 1, four, 1, NULL), NULL, value_info("w", 1, four, 1, NULL)};
   OrtValueInfo* twice[2] = {infos[0], infos[0]};
   CODE(editor->SetGraphInputs(NULL, infos, 1));
@@ -415,6 +420,17 @@ static void ownership(void) {
   printf("%d\n", (int)count);
   CODE(ort->Graph_GetNumOutputs(graph, &count));
   printf("%d\n", (int)count);
+}
+
+static void ownership(void) {
+  OrtGraph *graph = NULL, *other = NULL;
+  OK(editor->CreateGraph(&graph));
+  OK(editor->CreateGraph(&other));
+  owned_initializers(graph);
+  owned_node(graph);
+  owned_ports(graph);
+  size_t count = 7;
+  const char* text = NULL;
   CODE(ort->Graph_GetNumInitializers(graph, &count));
   printf("%d\n", (int)count);
   CODE(ort->Graph_GetNumNodes(graph, &count));
@@ -429,11 +445,12 @@ static void ownership(void) {
   OrtModelMetadata* metadata = NULL;
   CODE(ort->Graph_GetModelMetadata(graph, &metadata));
   ort->ReleaseModelMetadata(metadata);
-  OrtOpAttr* alpha = attribute("alpha", &small[1], 1, kFloat);
+  const float one = 1;
+  OrtOpAttr* alpha = attribute("alpha", &one, 1, kFloat);
   OrtOpAttr* doubled[] = {alpha, alpha};
   OrtOpAttr* with_null[] = {alpha, NULL};
   OrtNode* failed = NULL;
-  const char* y[] = {"y"};
+  const char *x[] = {"x"}, *y[] = {"y"};
   CODE(editor->CreateNode("Relu", "", "n", x, 1, y, 1, doubled, 2, &failed));
   CODE(editor->CreateNode("Relu", "", "n", x, 1, y, 1, with_null, 2, &failed));
   ort->ReleaseOpAttr(alpha);
@@ -484,6 +501,53 @@ static void read_file(const char* path, char** data, size_t* size) {
   fclose(file);
 }
 
+static void refused_extensions(const char* path, const OrtSessionOptions* options) {
+  OrtSession* session = NULL;
+  OrtModel* model = NULL;
+  OK(editor->CreateModelEditorSession(env, path, options, &session));
+  model = extension("Relu", "", 0, 1);
+  OK(editor->ApplyModelToModelEditorSession(session, model));
+  CODE(editor->ApplyModelToModelEditorSession(session, model));  // again
+  ort->ReleaseModel(model);
+  ort->ReleaseSession(session);
+
+  OK(editor->CreateModelEditorSession(env, path, options, &session));
+  model = extension("Cast", "", 1, 0);  // its input is not among the inputs
+  CODE(editor->ApplyModelToModelEditorSession(session, model));
+  ort->ReleaseModel(model);
+  ort->ReleaseSession(session);
+
+  OK(editor->CreateModelEditorSession(env, path, options, &session));
+  model = extension("Relu", "never.heard", 0, 1);
+  CODE(editor->ApplyModelToModelEditorSession(session, model));
+  ort->ReleaseModel(model);
+  ort->ReleaseSession(session);
+
+  OK(editor->CreateModelEditorSession(env, path, options, &session));
+  model = model_of(addition("missing", 0), "",
+                   17);  // computes y, as the session's model does, of what nothing computes
+  CODE(editor->ApplyModelToModelEditorSession(session, model));
+  ort->ReleaseModel(model);
+  ort->ReleaseSession(session);
+
+  OK(editor->CreateModelEditorSession(env, path, options, &session));
+  OrtGraph* graph = NULL;
+  OK(editor->CreateGraph(&graph));
+  const char* unknown[] = {"missing"};
+  OK(editor->AddNodeToGraph(graph, node("Relu", "", "relu", unknown, 1, "z", NULL)));
+  model = model_of(graph, "", 17);
+  CODE(editor->ApplyModelToModelEditorSession(session, model));
+  ort->ReleaseModel(model);
+  ort->ReleaseSession(session);
+
+  OK(editor->CreateModelEditorSession(env, path, options, &session));
+  OK(editor->CreateGraph(&graph));
+  model = model_of(graph, "", 12);  // another version
+  CODE(editor->ApplyModelToModelEditorSession(session, model));
+  ort->ReleaseModel(model);
+  ort->ReleaseSession(session);
+}
+
 static void extend(const char* path) {
   OrtSessionOptions* options = NULL;
   OK(ort->CreateSessionOptions(&options));
@@ -532,48 +596,7 @@ static void extend(const char* path) {
   run(session, "x", x, "y");
   ort->ReleaseSession(session);
 
-  OK(editor->CreateModelEditorSession(env, path, options, &session));
-  model = extension("Relu", "", 0, 1);
-  OK(editor->ApplyModelToModelEditorSession(session, model));
-  CODE(editor->ApplyModelToModelEditorSession(session, model));  // again
-  ort->ReleaseModel(model);
-  ort->ReleaseSession(session);
-
-  OK(editor->CreateModelEditorSession(env, path, options, &session));
-  model = extension("Cast", "", 1, 0);  // its input is not among the inputs
-  CODE(editor->ApplyModelToModelEditorSession(session, model));
-  ort->ReleaseModel(model);
-  ort->ReleaseSession(session);
-
-  OK(editor->CreateModelEditorSession(env, path, options, &session));
-  model = extension("Relu", "never.heard", 0, 1);
-  CODE(editor->ApplyModelToModelEditorSession(session, model));
-  ort->ReleaseModel(model);
-  ort->ReleaseSession(session);
-
-  OK(editor->CreateModelEditorSession(env, path, options, &session));
-  model = model_of(addition("missing", 0), "",
-                   17);  // computes y, as the session's model does, of what nothing computes
-  CODE(editor->ApplyModelToModelEditorSession(session, model));
-  ort->ReleaseModel(model);
-  ort->ReleaseSession(session);
-
-  OK(editor->CreateModelEditorSession(env, path, options, &session));
-  OrtGraph* graph = NULL;
-  OK(editor->CreateGraph(&graph));
-  const char* unknown[] = {"missing"};
-  OK(editor->AddNodeToGraph(graph, node("Relu", "", "relu", unknown, 1, "z", NULL)));
-  model = model_of(graph, "", 17);
-  CODE(editor->ApplyModelToModelEditorSession(session, model));
-  ort->ReleaseModel(model);
-  ort->ReleaseSession(session);
-
-  OK(editor->CreateModelEditorSession(env, path, options, &session));
-  OK(editor->CreateGraph(&graph));
-  model = model_of(graph, "", 12);  // another version
-  CODE(editor->ApplyModelToModelEditorSession(session, model));
-  ort->ReleaseModel(model);
-  ort->ReleaseSession(session);
+  refused_extensions(path, options);
 
   OK(ort->CreateSession(env, path, options, &session));  // a session as any other
   model = extension("Relu", "", 0, 1);

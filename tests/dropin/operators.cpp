@@ -1,4 +1,4 @@
-// A program for onnxruntime's C++ interface with custom operators of its own. Argument: a folder with the
+// A program for onnxruntime's C++ interface with custom operators. Argument: a folder with the
 // models.
 #include <onnxruntime_cxx_api.h>
 

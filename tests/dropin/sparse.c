@@ -120,6 +120,10 @@ static const int64_t shape[] = {3, 3}, three = 3;
 static const float numbers[] = {1.5f, 2, -3};
 static const int64_t flat[] = {2, 3, 5}, pairs[] = {0, 2, 1, 0, 1, 2};
 static const int64_t inner[] = {2, 0, 2}, outer[] = {0, 1, 3, 3};
+static const int64_t none = 0, integers[] = {7, 8, 9};
+static const int64_t grid[] = {4, 4}, blocks[] = {2, 2, 2}, places[] = {2, 2};
+static const int32_t where[] = {0, 1, 0, 1};
+static const float block_values[] = {1, 2, 3, 4, 5, 6, 7, 8};
 
 static OrtValue* empty(const int64_t* dims, size_t rank, int type) {
   OrtValue* value = NULL;
@@ -149,9 +153,6 @@ static void make(void) {
   CODE(ort->FillSparseTensorCsr(value, memory, &three, 1, numbers, inner, 3, outer, 4));
   print_value("csr", value);
   ort->ReleaseValue(value);
-  const int64_t grid[] = {4, 4}, blocks[] = {2, 2, 2}, places[] = {2, 2};
-  const int32_t where[] = {0, 1, 0, 1};
-  const float block_values[] = {1, 2, 3, 4, 5, 6, 7, 8};
   value = empty(grid, 2, kFloat);
   CODE(ort->FillSparseTensorBlockSparse(value, memory, blocks, 3, block_values, places, 2, where));
   print_value("blocks", value);
@@ -162,7 +163,6 @@ static void make(void) {
   print_value("strings", value);
   ort->ReleaseValue(value);
   value = empty(shape, 2, kInt64);
-  const int64_t none = 0, four = 4, negative = -1, integers[] = {7, 8, 9};
   CODE(ort->FillSparseTensorCoo(value, memory, &none, 1, NULL, NULL, 0));
   print_value("no values", value);
   ort->ReleaseValue(value);
@@ -170,9 +170,12 @@ static void make(void) {
   CODE(ort->FillSparseTensorCsr(value, memory, &none, 1, NULL, NULL, 0, NULL, 0));
   print_value("no rows", value);
   ort->ReleaseValue(value);
+}
 
+static void make_with_wrong_counts(void) {
+  const int64_t four = 4, negative = -1;
   printf("errors\n");
-  value = empty(shape, 2, kInt64);
+  OrtValue* value = empty(shape, 2, kInt64);
   CODE(ort->FillSparseTensorCoo(value, memory, &three, 1, integers, flat, 2));
   CODE(ort->FillSparseTensorCoo(value, memory, &three, 1, integers, flat, 4));
   CODE(ort->FillSparseTensorCoo(value, memory, &negative, 1, integers, flat, 3));
@@ -201,6 +204,10 @@ static void make(void) {
   value = empty(cube, 3, kInt64);
   CODE(ort->FillSparseTensorCsr(value, memory, &three, 1, integers, inner, 3, outer, 4));
   ort->ReleaseValue(value);
+}
+
+static void make_with_wrong_indices(void) {
+  OrtValue* value = NULL;
   const int64_t far_pairs[] = {0, 2, 3, 0, 1, 2}, below[] = {0, 2, 1, -1, 1, 2}, back[] = {5, 3, 2};
   const int64_t far_inner[] = {2, 0, 3}, low_inner[] = {2, -1, 2}, same[] = {2, 2, 2};
   const int64_t shifted[] = {1, 1, 3, 3}, falling[] = {0, 3, 1, 3}, too_few[] = {0, 1, 2, 2},
@@ -226,7 +233,10 @@ static void make(void) {
   value = empty(shape, 2, kInt64);
   CODE(ort->FillSparseTensorCsr(value, memory, &three, 1, integers, inner, 3, NULL, 0));
   ort->ReleaseValue(value);
-  value = empty(shape, 2, kInt64);
+}
+
+static void make_of_odd_shapes(void) {
+  OrtValue* value = empty(shape, 2, kInt64);
   const int64_t table[] = {3, 1}, empty_dims[] = {0, 3};
   CODE(ort->FillSparseTensorCoo(value, memory, table, 2, integers, flat, 3));
   print_value("values of rank 2", value);
@@ -240,8 +250,11 @@ static void make(void) {
   value = empty(NULL, 0, kInt64);
   print_value("scalar", value);
   ort->ReleaseValue(value);
+}
+
+static void make_with_wrong_blocks(void) {
   const int32_t far_blocks[] = {0, 2, 0, 1}, low_blocks[] = {0, 1, 0, -1};
-  value = empty(grid, 2, kFloat);
+  OrtValue* value = empty(grid, 2, kFloat);
   CODE(ort->FillSparseTensorBlockSparse(value, memory, blocks, 3, block_values, places, 2, far_blocks));
   ort->ReleaseValue(value);
   value = empty(grid, 2, kFloat);
@@ -260,7 +273,10 @@ static void make(void) {
   CODE(ort->FillSparseTensorBlockSparse(value, memory, flat_blocks, 1, block_values, places, 2, where));
   CODE(ort->FillSparseTensorBlockSparse(value, memory, blocks, 3, block_values, one_place, 1, where));
   ort->ReleaseValue(value);
-  value = NULL;
+}
+
+static void make_of_every_type(void) {
+  OrtValue* value = NULL;
   const int64_t bad[] = {3, -1};
   CODE(ort->CreateSparseTensorAsOrtValue(allocator, bad, 2, kFloat, &value));
   CODE(ort->CreateSparseTensorAsOrtValue(allocator, shape, 2, 0, &value));
@@ -272,6 +288,10 @@ static void make(void) {
     printf("  element type %d: code %d\n", type, code);
     ort->ReleaseValue(value);
   }
+}
+
+// A tensor that is not sparse.
+static void refuse_dense(void) {
   OrtValue* dense = NULL;
   const void* values = NULL;
   int format = 0;
@@ -510,6 +530,12 @@ int main(int count, char** arguments) {
   OK(ort->GetAllocatorWithDefaultOptions(&allocator));
   OK(ort->CreateCpuMemoryInfo(1, 0, &memory));
   make();
+  make_with_wrong_counts();
+  make_with_wrong_indices();
+  make_of_odd_shapes();
+  make_with_wrong_blocks();
+  make_of_every_type();
+  refuse_dense();
   use();
   run(arguments[2]);
   ort->ReleaseMemoryInfo(memory);

@@ -1,4 +1,4 @@
-"""Programs that import onnxruntime find ortrain: run in processes of their own, with and without onnxruntime."""
+"""Programs that import onnxruntime find ortrain: run in separate processes, with and without onnxruntime."""
 
 from __future__ import annotations
 

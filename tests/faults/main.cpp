@@ -185,7 +185,7 @@ extern "C" __attribute__((visibility("default"))) const char* __lsan_default_sup
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_options() {
   return "malloc_context_size=8:print_suppressions=0";
 }
-// The same where the leak checker is part of AddressSanitizer, which takes the options of its own.
+// The same where the leak checker is part of AddressSanitizer, which has its options.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
   return "malloc_context_size=8:allocator_may_return_null=1";
 }

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "examples/federated"))
 from processes import Failure, Processes, free_ports, listens
 
 SLEEP = "import time; time.sleep(300)"
-# A process whose child is in a session of its own and, in the second case, has lost its parent.
+# A process whose child is in another session and, in the second case, has lost its parent.
 PARENT = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
 
 

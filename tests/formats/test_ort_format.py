@@ -147,7 +147,7 @@ def test_onnxruntime_runs_the_cases_of_onnx_in_our_format() -> None:
             theirs = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
             feed = next(case.runs)[0]
             results = theirs.run(None, feed)
-        except Exception:  # onnxruntime has exceptions of its own, and does not know every case
+        except Exception:  # onnxruntime has other exceptions, and does not know every case
             continue
         try:
             written = in_ort_format(data)

@@ -72,7 +72,7 @@ void keep_input(int signal) {
 void watch(const fs::path& findings) {
   fs::create_directories(findings);
   std::snprintf(findings_at, sizeof findings_at, "%s", fs::absolute(findings).c_str());
-  // on a stack of its own: the fault may be an overflow of the stack
+  // on a separate stack: the fault may be an overflow of the stack
   static char room[1 << 16];
   stack_t stack{};
   stack.ss_sp = room;

@@ -46,7 +46,7 @@ size_t store(const Message& message, uint8_t* data, size_t max_size) {
 }
 
 // Changes a message that is parsed from `data`: `change` gets it and a source of random numbers. Bytes that
-// are no such message, and one in thirty that are, are changed as bytes.
+// cannot be parsed are changed as bytes, and so is one in thirty messages.
 template <typename Message, typename Change>
 size_t mutate_message(uint8_t* data, size_t size, size_t max_size, unsigned seed, Change&& change) {
   Random random(seed + 1);

@@ -47,7 +47,7 @@ try:
     import onnx
     import torch
 except ImportError:
-    sys.exit("export.py needs torch 2.13, onnx and onnxscript, best in a virtual environment of its own")
+    sys.exit("export.py needs torch 2.13, onnx and onnxscript, best in a separate virtual environment")
 
 import numpy as np
 from architectures import ARCHITECTURES, Architecture, example, loss_of

@@ -246,7 +246,7 @@ CLIENT = """
 #import "ort_training_session.h"
 #import "onnxruntime.h"
 
-/** Adds what a program might: an initializer of its own, which calls a designated one. */
+/** Adds what a program might: another initializer, which calls a designated one. */
 @interface Resumed : ORTCheckpoint
 - (nullable instancetype)initWithFolder:(NSString *_Nonnull)folder;
 @end

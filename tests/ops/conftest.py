@@ -11,15 +11,12 @@ import runner
 from gradient_coverage import COMPLETE
 from runner import WHOLE
 
-LAST = ("test_gradient_table", "test_every_operator")
+LAST = ("test_gradient_coverage", "test_every_operator")
 _HERE = pathlib.Path(__file__).parent
 _twice = 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--write-gradient-table", action="store_true", help="write docs/reference/gradients.md from what tests/ops covers"
-    )  # fmt: skip
     parser.addoption(
         "--passes",
         choices=["both", "on", "off"],

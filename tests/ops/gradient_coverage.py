@@ -1,4 +1,4 @@
-"""What the gradient tests covered: recorded by `helpers.check_gradient`, and shown on a page of the reference."""
+"""What the gradient tests covered: recorded by `helpers.check_gradient`, and read by test_gradient_coverage.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ Key = tuple[str, str]  # domain and type of an operator
 
 #: Whether a run includes all gradient tests.
 COMPLETE = pytest.StashKey[bool]()
-COMMAND = "python -m pytest tests/ops --write-gradient-table"
 
 
 @dataclass
@@ -42,7 +41,6 @@ class Case:
 class Coverage:
     """What is known about the gradient of one operator."""
 
-    cases: int = 0
     opsets: set[int] = field(default_factory=set)
     second: Counter[int] = field(
         default_factory=Counter
@@ -51,11 +49,8 @@ class Coverage:
     smallest: dict[tuple[str, ...], Case] = field(default_factory=dict)  # by the attributes that are given
 
 
-#: Whether comparisons are recorded. Cases run with and without passes, and count once: with passes.
+#: Whether comparisons are recorded. Cases run with and without passes, and are recorded with passes.
 noting = True
-#: Whether they are counted: those of the operators' own tests are. How many of these fit other opsets and shapes depends on
-#: the version of onnx.
-counting = True
 COVERED: dict[Key, Coverage] = {}
 #: Operators that occur in a gradient whose derivative was compared, and in how many.
 IN_GRADIENTS: Counter[Key] = Counter()
@@ -103,7 +98,6 @@ def note(case: Case, floating: Iterable[Array], second: Collection[str] | None) 
     if not noting:
         return
     found = of(case.op)
-    found.cases += counting
     found.opsets.add(case.op.opset if not case.op.domain else 1)
     sizes = [x.size for x in floating]
     if second is not None:
@@ -123,55 +117,6 @@ def registered() -> dict[Key, str]:
 
 def name_of(key: Key) -> str:
     return ".".join(filter(None, key))
-
-
-def page() -> str:
-    """The page of the reference, from the recorded cases."""
-    operators = registered()
-    rows, second = [], 0
-    for key, gradient in operators.items():
-        if gradient != "yes" or key in STRAIGHT_THROUGH:
-            continue
-        if key not in COVERED:
-            where = "first, in models" if IN_MODELS[key] else "in the second derivative of others"
-            rows.append(f"| `{key[1]}` | {key[0] or 'ai.onnx'} | | | {where} |")
-            continue
-        found = COVERED[key]
-        misses = ", ".join(f"`{miss}`" for miss in sorted(found.second_misses))
-        if found.second.total():
-            order = "first and second" + (f"; for some second needs a gradient of {misses}" if misses else "")
-        else:
-            order = f"first; second needs a gradient of {misses}" if misses else "first"
-        second += found.second.total() > 0
-        opsets = ", ".join(map(str, sorted(found.opsets)))
-        rows.append(f"| `{key[1]}` | {key[0] or 'ai.onnx'} | {opsets} | {found.cases} | {order} |")
-    straight = [f"`{name_of(key)}`" for key in sorted(STRAIGHT_THROUGH)]
-    parts = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "decomposed"]
-    stops = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "stop"]
-    without = [f"`{name_of(key)}`" for key, gradient in operators.items() if gradient == "no"]
-    total = sum(found.cases for found in COVERED.values())
-    return f"""<!-- Made by `{COMMAND}`. Do not edit. -->
-# Gradients
-
-Every operator that can be trained through, and how its gradient is tested: against central finite differences in double
-precision, to a relative error of 1e-5. {len(rows)} operators, {total} cases; the second derivative of {second} is compared too.
-A case is an operator with attributes and shapes in the operator's own tests. The smallest of them run again in every opset that
-changes the operator, and with tensors of one element and of none. A second derivative exists if the first consists of operators
-that have gradients themselves.
-
-| operator | domain | opsets | cases | order |
-| --- | --- | --- | --- | --- |
-{chr(10).join(rows)}
-
-The gradient passes straight through the rounding, which is not a derivative, in {", ".join(straight)}.
-
-Decomposed into other operators before a gradient is built, so that theirs apply: {", ".join(parts)}.
-
-Gradients stop without an error at operators whose derivative is zero or undefined: {", ".join(stops)}.
-
-A model that would be trained through one of these is rejected, with the names of all such nodes:
-{", ".join(without)}.
-"""
 
 
 #: Operators whose gradient is not a derivative, so that finite differences do not apply: it passes straight

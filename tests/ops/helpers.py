@@ -209,7 +209,7 @@ def check_gradient(
 
     The loss is sum_o <w_o, y_o> with fixed weights w_o, so that every entry of the Jacobian counts. If the gradient
     consists of operators that have gradients themselves, the second derivative is compared too. What was covered is
-    recorded for the page on gradients in the reference.
+    recorded for test_gradient_coverage.py.
 
     Parameters
     ----------

@@ -26,6 +26,8 @@ from helpers import (
 )
 from onnx import TensorProto, helper
 
+SPECIAL_POINTS = {"linear": ["Compress"]}
+
 
 def ints(*values: int) -> Array:
     return np.array(values, np.int64)

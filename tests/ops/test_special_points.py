@@ -1,13 +1,14 @@
 """Gradients at zeros, ties, infinities, bounds and empty axes are those of PyTorch.
 
-Finite differences say nothing about such points, so the oracle is a recording: ``tests/data/special_points`` has inputs,
+Finite differences cannot test such points, so the oracle is a recording: ``tests/data/special_points`` has inputs,
 incoming gradients, outputs and gradients of PyTorch 2.13 in double precision. Each case runs in double, and in float with
 the elements that float can hold. Intended deviations are listed in `DEVIATIONS` with the reason, and have to be exactly
-as listed; operators without a case are listed in `WITHOUT_CASE`.
+as listed. The test module of an operator without a case says why in `SPECIAL_POINTS`, by the reasons of `WITHOUT_CASE`.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import pathlib
 import re
@@ -18,7 +19,7 @@ from typing import Any
 import gradient_coverage as coverage
 import numpy as np
 import pytest
-from helpers import MICROSOFT, Array, Op, make_model
+from helpers import Array, Op, make_model
 from onnx import helper
 from runner import gradient_model, run_model
 
@@ -197,7 +198,7 @@ DEVIATIONS = {
         gradient={2: 0.0, 3: 0.0},
     ),
     "MaxPool kernel_shape=[2] strides=[2]": Deviation(
-        "oneDNN's pooling of float passes over what is no number, as onnxruntime's does; the portable kernels keep it",
+        "oneDNN's pooling of float ignores NaN, as onnxruntime's does; the portable kernels return it",
         output={2: 1.0},
         gradient={4: 0.0, 5: 1.0},
         dtypes=(np.float32,),
@@ -261,59 +262,48 @@ def test_every_deviation_belongs_to_a_case() -> None:
     assert {*DEVIATIONS, *ROUNDED} <= {case.name for case in CASES}
 
 
-#: Differentiable operators that share the rule and the kernel of one with cases.
-SAME_RULE = {
-    (MICROSOFT, "Gelu"): "Gelu",
-    (MICROSOFT, "FastGelu"): "Gelu",
-    (MICROSOFT, "SoftmaxCrossEntropyLossInternal"): "SoftmaxCrossEntropyLoss",
-    (MICROSOFT, "ReduceSumTraining"): "ReduceSum",
+#: What `SPECIAL_POINTS` of a test module may say of operators without a recorded case, and what that means; or "as" and an
+#: operator that has cases.
+WITHOUT_CASE = {
+    "linear": "adds, moves or is linear in each operand, so that no point is special",
+    "not in PyTorch": "PyTorch has no such function",
+    "not recorded": "PyTorch has the function, but the recording has no points of it",
 }
 
-_ADDS_OR_MOVES = """
-    Add AffineGrid AveragePool Cast CastLike CausalConvWithState CenterCropPad Col2Im Compress Concat ConcatFromSequence
-    Conv ConvTranspose CumSum DFT DepthToSpace Dropout Flatten Gather GatherElements GatherND Gemm GlobalAveragePool
-    Identity Mean OneHot Pad Reshape Resize ReverseSequence RotaryEmbedding STFT Scatter ScatterElements ScatterND
-    Slice SpaceToDepth Split Squeeze Sum TensorScatter Tile Transpose Trilu Unsqueeze Upsample
-    com.microsoft.BitmaskDropout com.microsoft.ConcatTraining com.microsoft.FusedConv com.microsoft.FusedMatMul
-    com.microsoft.MegatronF com.microsoft.MegatronG
-    com.microsoft.Scale com.microsoft.SplitTraining
-    ai.onnx.ml.ArrayFeatureExtractor ai.onnx.ml.FeatureVectorizer ai.onnx.ml.LinearRegressor ai.onnx.ml.Scaler
-"""
-_NO_FUNCTION = """
-    DequantizeLinear If LRN LinearAttention Loop Optional OptionalGetElement QuantizeLinear Scan SequenceAt
-    SequenceConstruct SequenceErase SequenceInsert SplitToSequence SwiGLU MaxRoiPool MeanVarianceNormalization
-    SimplifiedLayerNormalization
-    com.microsoft.BiasGelu com.microsoft.FakeQuant com.microsoft.GRUTraining com.microsoft.LSTMTraining
-    com.microsoft.MatMulBnb4 com.microsoft.MatMulNBits com.microsoft.MultiHeadAttention com.microsoft.QuickGelu
-    com.microsoft.NegativeLogLikelihoodLossInternal com.microsoft.NegativeLogLikelihoodLossInternal2
-    com.microsoft.BatchNormInternal
-    ai.onnx.ml.Imputer ai.onnx.ml.LinearClassifier ai.onnx.ml.Normalizer
-"""
-_NOT_RECORDED = """
-    Attention BatchNormalization DeformConv Det GRU GlobalLpPool GlobalMaxPool GridSample GroupNormalization
-    InstanceNormalization LSTM LpPool MaxUnpool NegativeLogLikelihoodLoss RMSNormalization RNN ReduceLogSum
-    ReduceSumSquare RoiAlign Shrink Swish com.microsoft.Inverse com.microsoft.ReduceAllL2
-"""
-#: Differentiable operators without a case, by the reason.
-WITHOUT_CASE = {
-    "adds, moves or is linear in each operand, so that no point is special": _ADDS_OR_MOVES,
-    "PyTorch has no such function": _NO_FUNCTION,
-    "PyTorch has the function, but the recording has no points of it": _NOT_RECORDED,
-}
+
+def declared(folder: pathlib.Path) -> dict[str, str]:
+    """What the test modules of a folder say in `SPECIAL_POINTS`, by operator."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.rglob("test_*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SPECIAL_POINTS":
+                for reason, names in ast.literal_eval(node.value).items():
+                    assert not found.keys() & set(names), f"{path}: {reason}: another module has these too"
+                    found |= dict.fromkeys(names, reason)
+    return found
 
 
 def test_every_differentiable_operator_has_a_case_or_a_reason() -> None:
-    """A new operator needs a recorded case, or an entry in `WITHOUT_CASE`.
+    """A new operator needs a recorded case, or a reason in the `SPECIAL_POINTS` of its test module.
 
-    An operator that computes a gradient counts with the operator whose gradient it is.
+    An operator that computes a gradient needs neither, because the cases of the operator whose gradient it is run it.
     """
     recorded = {case.op for case in CASES}
+    reasons = declared(pathlib.Path(__file__).parent)
+    assert set(reasons.values()) <= {*WITHOUT_CASE, *(f"as {name}" for name in recorded)}
     differentiable = {
-        key
+        coverage.name_of(key)
         for key, gradient in coverage.registered().items()
         if gradient == "yes" and not re.search(r"Grad(_\d+)?$", key[1])
     }
-    with_case = {key for key in differentiable if key in SAME_RULE or (not key[0] and key[1] in recorded)}
-    listed = [name for names in WITHOUT_CASE.values() for name in names.split()]
-    assert len(listed) == len(set(listed)), "an operator is listed twice"
-    assert sorted(listed) == sorted(coverage.name_of(key) for key in differentiable - with_case)
+    assert sorted(reasons) == sorted(differentiable - recorded)
+
+
+def test_the_test_module_of_a_new_operator_declares_it(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "tensor").mkdir()
+    module = tmp_path / "tensor/test_peaks.py"
+    module.write_text('SPECIAL_POINTS = {"not in PyTorch": ["Peaks"], "linear": ["Valleys"]}\n')
+    assert declared(tmp_path) == {"Peaks": "not in PyTorch", "Valleys": "linear"}
+    module.with_name("test_other.py").write_text('SPECIAL_POINTS = {"as Relu": ["Peaks"]}\n')
+    with pytest.raises(AssertionError, match="another module"):
+        declared(tmp_path)

@@ -38,113 +38,152 @@ class Form:
         return self.extra != "weights"
 
 
-def model_of(form: Form) -> onnx.ModelProto:
-    size, heads_count = form.size, WIDTH // form.size
-    rng = np.random.default_rng(5)
-    constants: dict[str, Any] = {}
-    nodes: list[onnx.NodeProto] = []
+class Attention:
+    """The nodes of attention in a form, and their constants."""
 
-    def node(kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
+    def __init__(self, form: Form):
+        self.form = form
+        self.heads_count = WIDTH // form.size
+        self.rng = np.random.default_rng(5)
+        self.constants: dict[str, Any] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        self.rows_first, self.swap = ([0, 2, 1, 3], [0, 1, 3, 2]) if form.heads else ([0, 1, 2], [0, 2, 1])
+
+    def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        self.nodes.append(helper.make_node(kind, inputs, [output], name=output, **attributes))
         return output
 
-    for name in ("wq", "wk", "wv", "wo"):
-        constants[name] = (rng.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH)).astype(np.float32)
-    apart = np.array([-1, LENGTH, heads_count, size] if form.heads else [0, LENGTH, WIDTH])
-    constants.update(apart=apart, together=np.array([-1, LENGTH, WIDTH]))
-    if form.computed:
-        constants.update(
-            first=np.array([0]), second=np.array([1]), heads=np.array([heads_count]), size=np.array([size])
-        )
-        extents = node("Shape", ["x"], "extents")
-        batch, length = (node("Gather", [extents, n], f"{n}_extent") for n in ("first", "second"))
-        del constants["apart"]
-        node("Concat", [batch, length, "heads", "size"], "apart", axis=0)
-    rows_first, swap = ([0, 2, 1, 3], [0, 1, 3, 2]) if form.heads else ([0, 1, 2], [0, 2, 1])
-    rows = {}
-    for name in "qkv":
-        if name == "q" and form.learned_queries:
-            constants["b_queries"] = rng.normal(size=(1, LENGTH, heads_count, size)).astype(np.float32)
-            rows[name] = "b_queries"
-            continue
-        product = node("MatMul", ["x", f"w{name}"], f"{name}_product")
-        rows[name] = node("Reshape", [product, "apart"], f"{name}_rows")
-    heads = {n: node("Transpose", [r], f"{n}_heads", perm=rows_first) for n, r in rows.items()}
-    q, v = heads["q"], heads["v"]
-    if form.transposes == "one":
-        across = node(
-            "Transpose",
-            [rows["k"]],
-            "k_across",
-            perm=[0, 2, 3, 1] if form.heads else swap,
-        )
-    elif form.transposes == "two":
-        across = node("Transpose", [heads["k"]], "k_across", perm=swap)
-    else:
-        constants.update(flat=np.array([-1, LENGTH, size]), four=np.array([-1, heads_count, size, LENGTH]))
-        flat = node("Reshape", [heads["k"], "flat"], "k_flat")
-        flat = node("Transpose", [flat], "k_flat_across", perm=[0, 2, 1])
-        across = node("Reshape", [flat, "four"], "k_across")
-    factor = 1 / np.sqrt(size)
-    if form.scale == "operands":
-        constants["root"] = np.array([np.sqrt(factor)], np.float32)
-        q, across = (
-            node("Mul", [q, "root"], "q_scaled"),
-            node("Mul", ["root", across], "k_scaled"),
-        )
-    scores = product_of_scores = node("MatMul", [q, across], "scores")
-    if form.scale == "div":
-        constants["divisor"] = np.array(1 / factor, np.float32)
-        scores = node("Div", [scores, "divisor"], "scores_scaled")
-    elif form.scale == "mul":
-        constants["factor"] = np.array(factor, np.float32)
-        scores = node("Mul", ["factor", scores], "scores_scaled")
-    if form.mask in ("learned", "both"):
-        learned_shape = (heads_count, LENGTH, LENGTH) if form.heads else (1, LENGTH, LENGTH)
-        constants["bias"] = rng.normal(size=learned_shape).astype(np.float32)
-        scores = node("Add", ["bias", scores], "scores_biased")
-    if form.mask in ("input", "both"):
-        scores = node("Add", [scores, "mask"], "scores_masked")
-    elif form.mask.startswith("where"):
-        constants["low"] = np.array(-1e4, np.float32)
-        pair = ["low", scores] if form.mask == "where_inverted" else [scores, "low"]
-        scores = node("Where", ["mask", *pair], "scores_masked")
-    elif form.mask == "bool":
-        constants.update(zero=np.array(0, np.float32), lowest=np.array(-np.inf, np.float32))
-        added = node("Where", ["mask", "zero", "lowest"], "mask_added")
-        scores = node("Add", [scores, added], "scores_masked")
-    weights = node("Softmax", [scores], "weights", axis=-1)
-    if form.guard:
-        constants["nothing"] = np.array(0, np.float32)
-        nan = node("IsNaN", [weights], "weights_nan")
-        weights = node("Where", [nan, "nothing", weights], "weights_guarded")
-    if form.dropout:
-        constants.update(ratio=np.array(0.3, np.float32), training=np.array(True))
-        weights = node("Dropout", [weights, "ratio", "training"], "weights_dropped")
-    attended = node("MatMul", [weights, v], "attended")
-    back = node("Transpose", [attended], "attended_rows", perm=rows_first)
-    joined = node("Reshape", [back, "together"], "joined")
-    result = node("MatMul", [joined, "wo"], "result")
-    if form.extra == "shapes":
-        for value in (product_of_scores, scores, attended, weights):
-            shape = node("Shape", [value], f"{value}_shape")
-            extents = node("Cast", [shape], f"{value}_extents", to=TensorProto.FLOAT)
-            sum_of_extents = node("ReduceMean", [extents], f"{value}_mean", keepdims=0)
-            result = node("Add", [result, sum_of_extents], f"result_and_{value}")
-    elif form.extra:
-        value = {"scores": scores, "weights": weights, "transposed": back}[form.extra]
-        mean = node("ReduceMean", [value], "extra_mean", keepdims=0)
-        result = node("Add", [result, mean], "result_and_more")
-    node("Identity", [result], "y")
+    def rows(self) -> dict[str, str]:
+        """Add queries, keys and values before their heads are apart."""
+        form, size = self.form, self.form.size
+        for name in ("wq", "wk", "wv", "wo"):
+            weights = (self.rng.normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH)).astype(np.float32)
+            self.constants[name] = weights
+        apart = np.array([-1, LENGTH, self.heads_count, size] if form.heads else [0, LENGTH, WIDTH])
+        self.constants.update(apart=apart, together=np.array([-1, LENGTH, WIDTH]))
+        if form.computed:
+            self.constants.update(
+                first=np.array([0]),
+                second=np.array([1]),
+                heads=np.array([self.heads_count]),
+                size=np.array([size]),
+            )
+            extents = self.node("Shape", ["x"], "extents")
+            batch, length = (self.node("Gather", [extents, n], f"{n}_extent") for n in ("first", "second"))
+            del self.constants["apart"]
+            self.node("Concat", [batch, length, "heads", "size"], "apart", axis=0)
+        rows = {}
+        for name in "qkv":
+            if name == "q" and form.learned_queries:
+                queries = self.rng.normal(size=(1, LENGTH, self.heads_count, size))
+                self.constants["b_queries"] = queries.astype(np.float32)
+                rows[name] = "b_queries"
+                continue
+            product = self.node("MatMul", ["x", f"w{name}"], f"{name}_product")
+            rows[name] = self.node("Reshape", [product, "apart"], f"{name}_rows")
+        return rows
 
+    def across(self, rows: str, heads: str) -> str:
+        """Add the transposed keys."""
+        size = self.form.size
+        if self.form.transposes == "one":
+            order = [0, 2, 3, 1] if self.form.heads else self.swap
+            return self.node("Transpose", [rows], "k_across", perm=order)
+        if self.form.transposes == "two":
+            return self.node("Transpose", [heads], "k_across", perm=self.swap)
+        self.constants.update(
+            flat=np.array([-1, LENGTH, size]), four=np.array([-1, self.heads_count, size, LENGTH])
+        )
+        flat = self.node("Reshape", [heads, "flat"], "k_flat")
+        flat = self.node("Transpose", [flat], "k_flat_across", perm=[0, 2, 1])
+        return self.node("Reshape", [flat, "four"], "k_across")
+
+    def scores(self, q: str, across: str) -> tuple[str, str]:
+        """Add the scores; returns those of the product, and the masked ones."""
+        form, factor = self.form, 1 / np.sqrt(self.form.size)
+        if form.scale == "operands":
+            self.constants["root"] = np.array([np.sqrt(factor)], np.float32)
+            q, across = (
+                self.node("Mul", [q, "root"], "q_scaled"),
+                self.node("Mul", ["root", across], "k_scaled"),
+            )
+        scores = product = self.node("MatMul", [q, across], "scores")
+        if form.scale == "div":
+            self.constants["divisor"] = np.array(1 / factor, np.float32)
+            scores = self.node("Div", [scores, "divisor"], "scores_scaled")
+        elif form.scale == "mul":
+            self.constants["factor"] = np.array(factor, np.float32)
+            scores = self.node("Mul", ["factor", scores], "scores_scaled")
+        return product, self.masked(scores)
+
+    def masked(self, scores: str) -> str:
+        mask = self.form.mask
+        if mask in ("learned", "both"):
+            learned_shape = (self.heads_count, LENGTH, LENGTH) if self.form.heads else (1, LENGTH, LENGTH)
+            self.constants["bias"] = self.rng.normal(size=learned_shape).astype(np.float32)
+            scores = self.node("Add", ["bias", scores], "scores_biased")
+        if mask in ("input", "both"):
+            scores = self.node("Add", [scores, "mask"], "scores_masked")
+        elif mask.startswith("where"):
+            self.constants["low"] = np.array(-1e4, np.float32)
+            pair = ["low", scores] if mask == "where_inverted" else [scores, "low"]
+            scores = self.node("Where", ["mask", *pair], "scores_masked")
+        elif mask == "bool":
+            self.constants.update(zero=np.array(0, np.float32), lowest=np.array(-np.inf, np.float32))
+            added = self.node("Where", ["mask", "zero", "lowest"], "mask_added")
+            scores = self.node("Add", [scores, added], "scores_masked")
+        return scores
+
+    def weights(self, scores: str) -> str:
+        weights = self.node("Softmax", [scores], "weights", axis=-1)
+        if self.form.guard:
+            self.constants["nothing"] = np.array(0, np.float32)
+            nan = self.node("IsNaN", [weights], "weights_nan")
+            weights = self.node("Where", [nan, "nothing", weights], "weights_guarded")
+        if self.form.dropout:
+            self.constants.update(ratio=np.array(0.3, np.float32), training=np.array(True))
+            weights = self.node("Dropout", [weights, "ratio", "training"], "weights_dropped")
+        return weights
+
+    def build(self) -> None:
+        """Add all nodes, from x to y."""
+        rows = self.rows()
+        heads = {
+            name: self.node("Transpose", [row], f"{name}_heads", perm=self.rows_first)
+            for name, row in rows.items()
+        }
+        product, scores = self.scores(heads["q"], self.across(rows["k"], heads["k"]))
+        weights = self.weights(scores)
+        attended = self.node("MatMul", [weights, heads["v"]], "attended")
+        back = self.node("Transpose", [attended], "attended_rows", perm=self.rows_first)
+        joined = self.node("Reshape", [back, "together"], "joined")
+        result = self.node("MatMul", [joined, "wo"], "result")
+        if self.form.extra == "shapes":
+            for value in (product, scores, attended, weights):
+                shape = self.node("Shape", [value], f"{value}_shape")
+                extents = self.node("Cast", [shape], f"{value}_extents", to=TensorProto.FLOAT)
+                sum_of_extents = self.node("ReduceMean", [extents], f"{value}_mean", keepdims=0)
+                result = self.node("Add", [result, sum_of_extents], f"result_and_{value}")
+        elif self.form.extra:
+            value = {"scores": scores, "weights": weights, "transposed": back}[self.form.extra]
+            mean = self.node("ReduceMean", [value], "extra_mean", keepdims=0)
+            result = self.node("Add", [result, mean], "result_and_more")
+        self.node("Identity", [result], "y")
+
+
+def model_of(form: Form) -> onnx.ModelProto:
+    attention = Attention(form)
+    attention.build()
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", LENGTH, WIDTH])]
     if form.mask in ("input", "both", "where", "where_inverted", "bool"):
         kind = TensorProto.FLOAT if form.mask in ("input", "both") else TensorProto.BOOL
         shape = ["batch", 1, LENGTH, LENGTH] if form.heads else ["batch", LENGTH, LENGTH]
         inputs.append(helper.make_tensor_value_info("mask", kind, shape))
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", LENGTH, WIDTH])]
-    initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "attention", inputs, outputs, initializers)
+    initializers = [
+        numpy_helper.from_array(np.asarray(value), name) for name, value in attention.constants.items()
+    ]
+    graph = helper.make_graph(attention.nodes, "attention", inputs, outputs, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 

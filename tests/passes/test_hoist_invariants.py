@@ -1,4 +1,4 @@
-"""Values that a loop passes on as they came: against onnxruntime, and against the loop as it was written."""
+"""Values that a loop returns unchanged: against onnxruntime, and against the loop as it was written."""
 
 from __future__ import annotations
 

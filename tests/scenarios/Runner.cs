@@ -26,7 +26,7 @@ public static class Text
     {
         if (!long.TryParse(text, NumberStyles.AllowLeadingSign, CultureInfo.InvariantCulture, out long value))
         {
-            throw new ScriptError(text + " is no whole number");
+            throw new ScriptError(text + " is not a whole number");
         }
         return value;
     }
@@ -40,7 +40,7 @@ public static class Text
         }
         if (!double.TryParse(text, NumberStyles.Float, CultureInfo.InvariantCulture, out double value))
         {
-            throw new ScriptError(text + " is no number");
+            throw new ScriptError(text + " is not a number");
         }
         return (float)value;
     }
@@ -512,7 +512,7 @@ public sealed partial class Runner
         string[] header = end < 0 ? new string[0] : Encoding.ASCII.GetString(content, 0, end).Split(' ');
         if (header.Length != 2)
         {
-            throw new ScriptError(a[1] + " is no tensor file");
+            throw new ScriptError(a[1] + " is not a tensor file");
         }
         Keep(a[0], Held.Over(header[0], Text.Shape(header[1]), content.Skip(end + 1).ToArray()));
     }

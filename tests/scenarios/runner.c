@@ -126,7 +126,7 @@ static OrtValue* tensor_of(const char* label) { return find(label, kTensor)->han
 static int64_t read_integer(const char* text) {
   char* end = NULL;
   const long long value = strtoll(text, &end, 10);
-  if (*text == '\0' || *end != '\0') stop("%s is no whole number", text);
+  if (*text == '\0' || *end != '\0') stop("%s is not a whole number", text);
   return value;
 }
 
@@ -139,7 +139,7 @@ static float read_number(const char* text) {
   } else {
     value = (float)strtod(text, &end);
   }
-  if (*end != '\0') stop("%s is no number", text);
+  if (*end != '\0') stop("%s is not a number", text);
   return value;
 }
 
@@ -183,7 +183,7 @@ static struct shape read_shape(const char* text) {
     char* end = NULL;
     if (shape.rank == kRank) stop("%s has too many extents", text);
     const long long extent = strtoll(text, &end, 10);
-    if (end == text || extent < 0 || (*end != 'x' && *end != '\0')) stop("%s is no shape", text);
+    if (end == text || extent < 0 || (*end != 'x' && *end != '\0')) stop("%s is not a shape", text);
     shape.extents[shape.rank++] = extent;
     shape.elements *= (size_t)extent;
     if (*end == '\0') return shape;
@@ -261,7 +261,7 @@ static OrtStatus* command_tensor(int count, char** arguments) {
   char name[16], dims[128];
   int header = 0;
   if (sscanf(content, "%15s %127s%n", name, dims, &header) != 2 || content[header] != '\n')
-    stop("%s is no tensor file", arguments[1]);
+    stop("%s is not a tensor file", arguments[1]);
   const struct type* type = type_named(name);
   const struct shape shape = read_shape(dims);
   if (bytes - (size_t)header - 1 != shape.elements * type->bytes) stop("%s has another size", arguments[1]);

@@ -39,7 +39,7 @@ template <typename... Parts>
 int64_t read_integer(const std::string& text) {
   size_t used = 0;
   const int64_t value = std::stoll(text, &used);
-  if (used != text.size()) stop(text, " is no whole number");
+  if (used != text.size()) stop(text, " is not a whole number");
   return value;
 }
 
@@ -52,7 +52,7 @@ float read_number(const std::string& text) {
   }
   size_t used = 0;
   const double value = std::stod(text, &used);
-  if (used != text.size()) stop(text, " is no number");
+  if (used != text.size()) stop(text, " is not a number");
   return static_cast<float>(value);
 }
 
@@ -324,7 +324,7 @@ class Runner {
   void read_tensor(const std::string& label, const std::string& path) {
     const std::string content = read_file(path);
     const size_t header = content.find('\n');
-    if (header == std::string::npos) stop(path, " is no tensor file");
+    if (header == std::string::npos) stop(path, " is not a tensor file");
     std::istringstream words(content.substr(0, header));
     std::string name, dims;
     words >> name >> dims;

@@ -85,7 +85,7 @@ static int64_t read_integer(NSString *text) {
   char *end = NULL;
   const char *bytes = [text UTF8String];
   const long long value = strtoll(bytes, &end, 10);
-  if (*bytes == '\0' || *end != '\0') stop(@"%@ is no whole number", text);
+  if (*bytes == '\0' || *end != '\0') stop(@"%@ is not a whole number", text);
   return value;
 }
 
@@ -98,7 +98,7 @@ static float read_number(NSString *text) {
   } else {
     value = (float)strtod([text UTF8String], &end);
   }
-  if (*end != '\0') stop(@"%@ is no number", text);
+  if (*end != '\0') stop(@"%@ is not a number", text);
   return value;
 }
 
@@ -303,13 +303,13 @@ static BOOL command_tensor(Arguments *arguments, NSError **error) {
   (void)error;
   NSData *content = read_file([arguments objectAtIndex:1]);
   const char *newline = memchr([content bytes], '\n', [content length]);
-  if (newline == NULL) stop(@"%@ is no tensor file", [arguments objectAtIndex:1]);
+  if (newline == NULL) stop(@"%@ is not a tensor file", [arguments objectAtIndex:1]);
   const NSUInteger start = (NSUInteger)(newline - (const char *)[content bytes]) + 1;
   NSString *header = AUTORELEASED([[NSString alloc] initWithBytes:[content bytes]
                                                            length:start - 1
                                                          encoding:NSUTF8StringEncoding]);
   NSArray<NSString *> *words = [header componentsSeparatedByString:@" "];
-  if ([words count] != 2) stop(@"%@ is no tensor file", [arguments objectAtIndex:1]);
+  if ([words count] != 2) stop(@"%@ is not a tensor file", [arguments objectAtIndex:1]);
   const struct type *type = type_named([words objectAtIndex:0]);
   NSArray<NSNumber *> *shape = read_shape([words objectAtIndex:1]);
   if ([content length] - start != size_of(type, shape))

@@ -69,13 +69,13 @@ final class Runner {
   // MARK: Numbers and tensors as the script writes them
 
   func integer(_ text: String) throws -> Int64 {
-    guard let value = Int64(text) else { throw Fault("\(text) is no whole number") }
+    guard let value = Int64(text) else { throw Fault("\(text) is not a whole number") }
     return value
   }
 
   func number(_ text: String) throws -> Float {
     if text.hasPrefix("bits:"), let bits = UInt32(text.dropFirst(5), radix: 16) { return Float(bitPattern: bits) }
-    guard let value = Double(text) else { throw Fault("\(text) is no number") }
+    guard let value = Double(text) else { throw Fault("\(text) is not a number") }
     return Float(value)
   }
 
@@ -197,9 +197,9 @@ final class Runner {
 
   func command_tensor(_ arguments: [String]) throws {
     let content = try Self.file(arguments[1])
-    guard let newline = content.firstIndex(of: 10) else { throw Fault("\(arguments[1]) is no tensor file") }
+    guard let newline = content.firstIndex(of: 10) else { throw Fault("\(arguments[1]) is not a tensor file") }
     let header = String(decoding: content[..<newline], as: UTF8.self).split(separator: " ").map(String.init)
-    guard header.count == 2 else { throw Fault("\(arguments[1]) is no tensor file") }
+    guard header.count == 2 else { throw Fault("\(arguments[1]) is not a tensor file") }
     keep(arguments[0], try make(header[0], header[1], content[(newline + 1)...]))
   }
 

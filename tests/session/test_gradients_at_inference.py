@@ -182,7 +182,7 @@ def test_the_gradient_of_several_numbers_is_that_of_their_sum() -> None:
 
 
 def test_a_value_between_is_independent_of_what_it_was_made_from() -> None:
-    """H is computed from W, but as one of the xs it is a variable of its own."""
+    """H is computed from W, but as one of the xs it is an independent variable."""
     nodes = [
         helper.make_node("Mul", ["w", "w"], ["h"]),
         helper.make_node("Mul", ["h", "w"], ["y"]),

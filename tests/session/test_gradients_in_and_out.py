@@ -271,7 +271,7 @@ def test_what_does_not_fit_is_refused(session: Training, folder: pathlib.Path) -
 
 
 def convolutions(folder: pathlib.Path) -> None:
-    """Write artifacts of a network whose weights convolutions keep in an order of their own."""
+    """Write artifacts of a network whose weights convolutions keep in another order."""
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:
         value = RNG.normal(0, max(1, int(np.prod(shape[1:]))) ** -0.5, shape)

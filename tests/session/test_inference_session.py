@@ -146,7 +146,7 @@ def test_one_value_may_be_several_outputs(affine: bytes) -> None:
     np.testing.assert_array_equal(again, y)
     assert z == y.sum()
     again[:] = 0
-    assert y.any(), "each output has memory of its own"
+    assert y.any(), "each output has separate memory"
     y, other = session.run(["y", "y"], {"x": x})
     np.testing.assert_array_equal(other, y)
 

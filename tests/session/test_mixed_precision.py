@@ -54,131 +54,151 @@ def test_losses_are_those_of_float32_within_one_percent(recorded: Fixture, produ
     )
 
 
-def network(kind: str) -> tuple[onnx.ModelProto, list[str], tuple[int, ...]]:
-    """Create a small network without kinks: if rounding moves a value across one, gradients differ by more."""
-    rng = np.random.default_rng(4)
-    weights: list[onnx.TensorProto] = []
-    trainable: list[str] = []
+class Weights:
+    """The initializers of a network."""
 
-    def weight(name: str, *shape: int, frozen: bool = False, value: float | None = None) -> str:
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(4)
+        self.tensors: list[onnx.TensorProto] = []
+        self.trainable: list[str] = []
+
+    def __call__(self, name: str, *shape: int, frozen: bool = False, value: float | None = None) -> str:
         fan_in = max(1, int(np.prod(shape[1:])))
         data = (
-            rng.normal(0, fan_in**-0.5, shape)
+            self.rng.normal(0, fan_in**-0.5, shape)
             if value is None
-            else rng.uniform(0.5, 1.5, shape)
+            else self.rng.uniform(0.5, 1.5, shape)
             if value
-            else rng.normal(0, 0.3, shape)
+            else self.rng.normal(0, 0.3, shape)
         )
-        weights.append(numpy_helper.from_array(data.astype(np.float32), name))
+        self.tensors.append(numpy_helper.from_array(data.astype(np.float32), name))
         if not frozen:
-            trainable.append(name)
+            self.trainable.append(name)
         return name
 
-    node = helper.make_node
-    if kind in ("conv", "batch_norm", "pool", "depthwise", "transposed"):
-        shape: tuple[int, ...] = (8, 3, 12, 12)
-        nodes = [
+
+node = helper.make_node
+
+
+def convolutions(kind: str, weight: Weights) -> list[onnx.NodeProto]:
+    """Return the nodes of a convolutional network, with one more kind of layer."""
+    nodes = [
+        node("Conv", ["x", weight("w1", 32, 3, 3, 3), weight("b1", 32, value=0)], ["c1"], pads=[1, 1, 1, 1])
+    ]
+    last = "c1"
+    if kind == "batch_norm":
+        state = [weight("m", 32, frozen=True, value=0), weight("v", 32, frozen=True, value=1)]
+        nodes.append(
             node(
-                "Conv", ["x", weight("w1", 32, 3, 3, 3), weight("b1", 32, value=0)], ["c1"], pads=[1, 1, 1, 1]
+                "BatchNormalization",
+                ["c1", weight("g", 32, value=1), weight("h", 32, value=0), *state],
+                ["n1", "rm", "rv"],
+                training_mode=1,
             )
-        ]
-        last = "c1"
-        if kind == "batch_norm":
-            state = [weight("m", 32, frozen=True, value=0), weight("v", 32, frozen=True, value=1)]
-            nodes.append(
-                node(
-                    "BatchNormalization",
-                    ["c1", weight("g", 32, value=1), weight("h", 32, value=0), *state],
-                    ["n1", "rm", "rv"],
-                    training_mode=1,
-                )
-            )
-            last = "n1"
-        nodes += [
-            node("Tanh", [last], ["t1"]),
-            node("Conv", ["t1", weight("w2", 32, 32, 3, 3)], ["c2"], strides=[2, 2], pads=[1, 1, 1, 1]),
-            node("Sigmoid", ["c2"], ["t2"]),
-        ]
-        last = "t2"
-        if kind == "pool":
-            nodes.append(node("AveragePool", [last], ["p"], kernel_shape=[2, 2], strides=[2, 2]))
-            nodes.append(node("Conv", ["p", weight("w3", 32, 32, 1, 1)], ["c3"]))
-            nodes.append(node("Add", ["c3", "p"], ["s3"]))
-            last = "s3"
+        )
+        last = "n1"
+    nodes += [
+        node("Tanh", [last], ["t1"]),
+        node("Conv", ["t1", weight("w2", 32, 32, 3, 3)], ["c2"], strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Sigmoid", ["c2"], ["t2"]),
+    ]
+    last = "t2"
+    if kind == "pool":
+        nodes.append(node("AveragePool", [last], ["p"], kernel_shape=[2, 2], strides=[2, 2]))
+        nodes.append(node("Conv", ["p", weight("w3", 32, 32, 1, 1)], ["c3"]))
+        nodes.append(node("Add", ["c3", "p"], ["s3"]))
+        last = "s3"
+    if kind in ("depthwise", "transposed"):
         if kind == "depthwise":
             nodes.append(node("Conv", [last, weight("w3", 32, 1, 3, 3)], ["d3"], group=32, pads=[1, 1, 1, 1]))
-            nodes.append(node("Tanh", ["d3"], ["t3"]))
-            last = "t3"
-        if kind == "transposed":
+        else:
             parts = [weight("w3", 32, 32, 3, 3), weight("b3", 32, value=0)]
-            nodes.append(node("ConvTranspose", [last, *parts], ["u3"], strides=[2, 2]))
-            nodes.append(node("Tanh", ["u3"], ["t3"]))
-            last = "t3"
+            nodes.append(node("ConvTranspose", [last, *parts], ["d3"], strides=[2, 2]))
+        nodes.append(node("Tanh", ["d3"], ["t3"]))
+        last = "t3"
+    nodes += [
+        node("GlobalAveragePool", [last], ["pooled"]),
+        node("Flatten", ["pooled"], ["flat"]),
+        node("Gemm", ["flat", weight("w4", 10, 32), weight("b4", 10, value=0)], ["y"], transB=1),
+    ]
+    return nodes
+
+
+def attention(weight: Weights) -> list[onnx.NodeProto]:
+    """Return the nodes of a layer of a transformer."""
+    heads = numpy_helper.from_array(np.array([0, 0, 4, 16], np.int64), "heads")
+    merged = numpy_helper.from_array(np.array([0, 0, 64], np.int64), "merged")
+    weight.tensors += [heads, merged, numpy_helper.from_array(np.float32(4), "root")]
+    nodes = [
+        node(
+            "LayerNormalization",
+            ["x", weight("g", 64, value=1), weight("h", 64, value=0)],
+            ["n"],
+        )
+    ]
+    for part in ("q", "k", "v"):
         nodes += [
-            node("GlobalAveragePool", [last], ["pooled"]),
-            node("Flatten", ["pooled"], ["flat"]),
-            node("Gemm", ["flat", weight("w4", 10, 32), weight("b4", 10, value=0)], ["y"], transB=1),
+            node("MatMul", ["n", weight(f"w{part}", 64, 64)], [f"{part}0"]),
+            node("Add", [f"{part}0", weight(f"b{part}", 64, value=0)], [f"{part}1"]),
+            node("Reshape", [f"{part}1", "heads"], [f"{part}2"]),
+            node("Transpose", [f"{part}2"], [part], perm=[0, 2, 3, 1] if part == "k" else [0, 2, 1, 3]),
         ]
+    nodes += [
+        node("MatMul", ["q", "k"], ["a"]),
+        node("Div", ["a", "root"], ["a1"]),
+        node("Softmax", ["a1"], ["a2"], axis=-1),
+        node("MatMul", ["a2", "v"], ["o"]),
+        node("Transpose", ["o"], ["o1"], perm=[0, 2, 1, 3]),
+        node("Reshape", ["o1", "merged"], ["o2"]),
+        node("MatMul", ["o2", weight("wo", 64, 64)], ["o3"]),
+        node("Add", ["o3", "x"], ["r"]),
+        node(
+            "LayerNormalization",
+            ["r", weight("g2", 64, value=1), weight("h2", 64, value=0)],
+            ["r1"],
+        ),
+        node("MatMul", ["r1", weight("wf", 64, 96)], ["f"]),
+        node("Tanh", ["f"], ["f1"]),
+        node("ReduceMean", ["f1"], ["mean"], axes=[1], keepdims=0),
+        node("Gemm", ["mean", weight("wy", 10, 96), weight("by", 10, value=0)], ["y"], transB=1),
+    ]
+    return nodes
+
+
+def products(weight: Weights) -> list[onnx.NodeProto]:
+    """Return the nodes of a network of matrix products."""
+    return [
+        node("Gemm", ["x", weight("w1", 64, 48), weight("b1", 64, value=0)], ["a"], transB=1),
+        node("Tanh", ["a"], ["a1"]),
+        node("MatMul", ["a1", weight("w2", 64, 64)], ["b"]),
+        node("Add", ["b", weight("b2", 64, value=0)], ["b1_"]),
+        node("Sigmoid", ["b1_"], ["b2_"]),
+        node("Mul", ["b2_", "a1"], ["c"]),
+        node("Sub", ["c", "b"], ["c1"]),
+        node("Gemm", ["c1", weight("w3", 10, 64), weight("b3", 10, value=0)], ["y"], transB=1),
+    ]
+
+
+def network(kind: str) -> tuple[onnx.ModelProto, list[str], tuple[int, ...]]:
+    """Create a small network without kinks: if rounding moves a value across one, gradients differ by more."""
+    weight = Weights()
+    shape: tuple[int, ...]
+    if kind in ("conv", "batch_norm", "pool", "depthwise", "transposed"):
+        shape, nodes = (8, 3, 12, 12), convolutions(kind, weight)
     elif kind == "attention":
-        shape = (4, 24, 64)
-        heads = numpy_helper.from_array(np.array([0, 0, 4, 16], np.int64), "heads")
-        merged = numpy_helper.from_array(np.array([0, 0, 64], np.int64), "merged")
-        weights += [heads, merged, numpy_helper.from_array(np.float32(4), "root")]
-        nodes = [
-            node(
-                "LayerNormalization",
-                ["x", weight("g", 64, value=1), weight("h", 64, value=0)],
-                ["n"],
-            )
-        ]
-        for part in ("q", "k", "v"):
-            nodes += [
-                node("MatMul", ["n", weight(f"w{part}", 64, 64)], [f"{part}0"]),
-                node("Add", [f"{part}0", weight(f"b{part}", 64, value=0)], [f"{part}1"]),
-                node("Reshape", [f"{part}1", "heads"], [f"{part}2"]),
-                node("Transpose", [f"{part}2"], [part], perm=[0, 2, 3, 1] if part == "k" else [0, 2, 1, 3]),
-            ]
-        nodes += [
-            node("MatMul", ["q", "k"], ["a"]),
-            node("Div", ["a", "root"], ["a1"]),
-            node("Softmax", ["a1"], ["a2"], axis=-1),
-            node("MatMul", ["a2", "v"], ["o"]),
-            node("Transpose", ["o"], ["o1"], perm=[0, 2, 1, 3]),
-            node("Reshape", ["o1", "merged"], ["o2"]),
-            node("MatMul", ["o2", weight("wo", 64, 64)], ["o3"]),
-            node("Add", ["o3", "x"], ["r"]),
-            node(
-                "LayerNormalization",
-                ["r", weight("g2", 64, value=1), weight("h2", 64, value=0)],
-                ["r1"],
-            ),
-            node("MatMul", ["r1", weight("wf", 64, 96)], ["f"]),
-            node("Tanh", ["f"], ["f1"]),
-            node("ReduceMean", ["f1"], ["mean"], axes=[1], keepdims=0),
-            node("Gemm", ["mean", weight("wy", 10, 96), weight("by", 10, value=0)], ["y"], transB=1),
-        ]
+        shape, nodes = (4, 24, 64), attention(weight)
     else:
-        shape = (32, 48)
-        nodes = [
-            node("Gemm", ["x", weight("w1", 64, 48), weight("b1", 64, value=0)], ["a"], transB=1),
-            node("Tanh", ["a"], ["a1"]),
-            node("MatMul", ["a1", weight("w2", 64, 64)], ["b"]),
-            node("Add", ["b", weight("b2", 64, value=0)], ["b1_"]),
-            node("Sigmoid", ["b1_"], ["b2_"]),
-            node("Mul", ["b2_", "a1"], ["c"]),
-            node("Sub", ["c", "b"], ["c1"]),
-            node("Gemm", ["c1", weight("w3", 10, 64), weight("b3", 10, value=0)], ["y"], transB=1),
-        ]
+        shape, nodes = (32, 48), products(weight)
     graph = helper.make_graph(
         nodes,
         kind,
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", *shape[1:]])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])],
-        weights,
+        weight.tensors,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
-    return model, trainable, shape
+    return model, weight.trainable, shape
 
 
 def make_artifacts(kind: str, folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:

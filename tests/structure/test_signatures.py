@@ -19,7 +19,7 @@ UNLIMITED = 2147483647
 
 
 def registrations(text: str) -> Iterator[str]:
-    """Yield what stands in the parentheses of each registration of an operator."""
+    """Yield the text in the parentheses of each registration of an operator."""
     for start in re.finditer(r"(?:ORTRAIN|Register)_?O(?:PERATOR|perator)\(\{", text):
         depth, end = 1, start.end()
         while depth:

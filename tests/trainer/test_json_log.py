@@ -75,7 +75,7 @@ def test_the_lines_of_a_run(folder, tmp_path):
 
 
 def test_steps_of_accumulated_gradients(folder, tmp_path):
-    """Of three batches an epoch, two are one step; the third is a step when the epoch ends, which has no loss of its own."""
+    """Of three batches an epoch, two are one step; the third is a step when the epoch ends, without a loss."""
     trainer = Trainer(folder, accumulate=2, threads=1)
     trainer.fit((X, Y), 3, callbacks=[JSONLogger(tmp_path / "log.jsonl")], verbose=False)
     lines = read(tmp_path / "log.jsonl")
@@ -238,7 +238,7 @@ def test_no_rows_are_kept_of_what_is_no_classifier():
     misread = Misread(3)
     scores = np.eye(3, dtype=np.float32)
     for batch, outputs in [
-        ((X[:3], np.zeros(3, np.float32)), (0.0, scores)),  # a target that is no class
+        ((X[:3], np.zeros(3, np.float32)), (0.0, scores)),  # a target that is not a class
         ((X[:3], np.zeros((3, 1), np.int64)), (0.0, scores)),
         ((X[:3], np.zeros(3, np.int64)), (0.0,)),
         ((X[:3], np.zeros(3, np.int64)), (0.0, scores[:, 0])),

@@ -99,7 +99,7 @@ def test_a_hugging_face_dataset_of_images(tmp_path, capsys):
 
 
 class Tensor:
-    """What a tensor of PyTorch offers: DLPack and ``numpy()``; it is no array."""
+    """What a tensor of PyTorch offers: DLPack and ``numpy()``; it is not an array."""
 
     def __init__(self, values: np.ndarray) -> None:
         self._values = values

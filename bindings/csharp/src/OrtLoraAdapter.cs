@@ -29,7 +29,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="bytes">The contents.</param>
         /// <param name="ortAllocator">Not used: adapters stay in the memory of the CPU. May be null.</param>
         /// <returns>The adapter.</returns>
-        /// <exception cref="OnnxRuntimeException">Fail when the bytes are no adapter.</exception>
+        /// <exception cref="OnnxRuntimeException">Fail when the bytes are not an adapter.</exception>
         public static OrtLoraAdapter Create(byte[] bytes, OrtAllocator ortAllocator)
         {
             Arguments.NotNull(bytes, nameof(bytes));

@@ -53,10 +53,10 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Reads the model and writes it as ONNX.</summary>
         /// <remarks>The CPU compiles no nodes: the model is the same with functions inlined. Without an output, the
-        /// file is that of the model with _ctx before .onnx.</remarks>
+        /// file has the name of the model's file, with _ctx before .onnx.</remarks>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when no model was given, or there is no such file;
-        /// InvalidProtobuf when it is no ONNX model; Fail when the flags demand compiled nodes, of which there are
-        /// none, or that no file is replaced, or writing failed.</exception>
+        /// InvalidProtobuf when it is not an ONNX model; Fail when the flags require compiled nodes, which the CPU does
+        /// not have, or forbid replacing a file that exists, or when writing failed.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void CompileModel()
         {

@@ -29,7 +29,7 @@ class LoraAdapter:
         FileNotFoundError
             If there is no such file.
         OrtrainError
-            If the file is no adapter, truncated or damaged.
+            If the file is not an adapter, truncated or damaged.
         """
         self._handle = _ortrain.create_lora_adapter(path)
 
@@ -51,7 +51,7 @@ class AdapterFormat:
         FileNotFoundError
             If there is no such file.
         OrtrainError
-            If the file is no adapter, truncated or damaged.
+            If the file is not an adapter, truncated or damaged.
         """
         handle = _ortrain.create_lora_adapter(file_path)
         read = AdapterFormat()

@@ -35,7 +35,7 @@ def make_alias(folder: Path) -> list[Path]:
     Raises
     ------
     OrtrainError
-        When a file that is no link is in the way, or the package has no library that can be linked so.
+        When a file other than a link has that name, or the package has no library that can be linked to.
     OSError
         When the folder cannot be written to.
     """

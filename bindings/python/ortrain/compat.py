@@ -67,7 +67,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         try:
             found = importlib.util.find_spec(_place(fullname))
-        except ModuleNotFoundError:  # a parent of the module is no package
+        except ModuleNotFoundError:  # a parent of the module is not a package
             return None
         if found is None:
             return None

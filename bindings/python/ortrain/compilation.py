@@ -122,7 +122,7 @@ class ModelCompiler:
         InvalidArgumentError
             If neither the output nor the input is a path.
         OrtrainError
-            If the flags demand compiled nodes, or that no file is replaced.
+            If the flags require compiled nodes, or forbid replacing a file that exists.
         """
         if output_model_path is None:
             if isinstance(self._model, bytes):
@@ -137,7 +137,7 @@ class ModelCompiler:
         Raises
         ------
         OrtrainError
-            If the flags demand compiled nodes.
+            If the flags require compiled nodes.
         """
         made = self._compile(None)
         assert made is not None
@@ -154,7 +154,7 @@ class ModelCompiler:
         Raises
         ------
         OrtrainError
-            If the flags demand compiled nodes.
+            If the flags require compiled nodes.
         """
         write_function(self.compile_to_bytes())
 

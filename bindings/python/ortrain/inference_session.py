@@ -1,4 +1,4 @@
-"""InferenceSession: the generated class, and the members of onnxruntime's class that are no calls of the library."""
+"""InferenceSession: the generated class, and the members of onnxruntime's class that are not calls of the library."""
 
 from __future__ import annotations
 

@@ -65,11 +65,11 @@ def make_inputs(module: Module, batch: int, given: Mapping[str, NDArray[Any]]) -
     rng = np.random.default_rng(0)
     inputs: list[NDArray[Any]] = []
     for i, name in enumerate(names):
-        element, extents, _ = _ortrain.get_model_input_type_info(module._handle, True, i)
+        element, dims, _ = _ortrain.get_model_input_type_info(module._handle, True, i)
         if name in given:
             inputs.append(np.asarray(given[name], order="C"))
             continue
-        shape = [batch if extent < 0 else extent for extent in extents]
+        shape = [batch if dim < 0 else dim for dim in dims]
         dtype = _ortrain.numpy_type(element)
         # Zero is a valid label and token in every model; other integers may not be.
         values = rng.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)

@@ -1,4 +1,4 @@
-"""Sparse tensors: values, and the places of those elements that are stored; all others are zero."""
+"""Sparse tensors: the stored elements and their positions; all other elements are zero."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class SparseTensor:
         Raises
         ------
         InvalidArgumentError
-            When the number of columns is not that of the values, or an index is out of range.
+            When the number of columns differs from the number of values, or an index is out of range.
         OrtrainError
             When it is not a matrix, or the number of rows does not fit.
         """

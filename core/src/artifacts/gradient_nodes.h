@@ -1,4 +1,5 @@
-// Gradient of ai.onnx.preview.training: a node that represents the derivative of a part of its own graph.
+// Gradient of ai.onnx.preview.training: a node that represents the derivative of a part of the graph that
+// contains it.
 //
 // The nodes between the independent values and y become a separate model, which the gradient builder
 // differentiates. The result replaces the node. Forward values keep their names if the gradient is taken

@@ -87,7 +87,7 @@ void CreateAndRegisterAllocatorV2(OrtEnv* env, const char* provider_type, const 
 
 void RegisterAllocator(OrtEnv* env, OrtAllocator* allocator) {
   require(allocator->Info != nullptr && allocator->Info(allocator) != nullptr, ErrorCode::kInvalidArgument,
-          "the allocator does not tell its memory, expected a function Info");
+          "the allocator does not describe its memory, expected a function Info");
   const OrtMemoryInfo& info = *allocator->Info(allocator);
   require(info.type != OrtArenaAllocator, ErrorCode::kInvalidArgument,
           "the allocator is an arena, expected one that asks the device each time");

@@ -200,7 +200,7 @@ void CompileModel(const OrtEnv*, const OrtModelCompilationOptions* model_options
   const OrtModelCompilationOptions& options = *model_options;
   auto [model, notes] = read(options);
   require((options.flags & kMustCompileNodes) == 0, ErrorCode::kFail,
-          "no node of the model was compiled, which the flags demand: CPUExecutionProvider compiles none");
+          "the flags require compiled nodes, and CPUExecutionProvider compiles none");
   require(notes.maps.empty() && notes.sparse.empty(), ErrorCode::kNotImplemented,
           "models with inputs or outputs that are maps or sparse tensors cannot be written");
   const auto* buffer = std::get_if<OrtModelCompilationOptions::Buffer>(&options.output);
@@ -211,8 +211,7 @@ void CompileModel(const OrtEnv*, const OrtModelCompilationOptions* model_options
   else if (!buffer && !writer)
     path = default_output(options);
   require(path.empty() || (options.flags & kMustNotReplace) == 0 || !std::filesystem::exists(path),
-          ErrorCode::kFail, "the file ", path.string(),
-          " exists, and the flags demand that none is replaced");
+          ErrorCode::kFail, "the file ", path.string(), " exists, and the flags forbid replacing a file");
 
   // What passes of higher levels make is for this version of the library only.
   if (options.level >= static_cast<int>(PassLevel::kBasic))

@@ -35,7 +35,7 @@ struct OrtKernelInfo {
   ortrain::Node node;
   int64_t since = 1;
   std::vector<ortrain::ValueInfo> inputs, outputs;
-  std::vector<std::shared_ptr<OrtValue>> constants;  // null where an input is no initializer
+  std::vector<std::shared_ptr<OrtValue>> constants;  // null where an input is not an initializer
   std::shared_ptr<const OrtLogger> logger;
   std::map<std::string, std::string> config;
 };

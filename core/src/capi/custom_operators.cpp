@@ -45,7 +45,7 @@ Side outputs_of(const OrtCustomOp& op) {
           has_variadic ? op.GetVariadicOutputHomogeneity : nullptr};
 }
 
-// A parameter of an operator; a variadic one stands for several values of a node.
+// A parameter of an operator; a variadic one takes several values of a node.
 struct Parameter {
   DType type = DType::kUndefined;  // undefined: any
   OrtCustomOpInputOutputCharacteristic kind = INPUT_OUTPUT_REQUIRED;

@@ -156,17 +156,17 @@ constexpr auto kNotFound = static_cast<ErrorCode>(ORT_NOT_FOUND);
 
 const OrtGraph& graph_of(const OrtValueInfo& value) {
   require(value.graph != nullptr, ErrorCode::kNotImplemented, "the value '", value.name,
-          "' is in no graph yet, so it is not known who uses it");
+          "' is not in a graph yet, so the nodes that read it are not known");
   return *value.graph;
 }
 const OrtGraph& graph_of(const OrtNode& node) {
-  require(node.graph != nullptr, ErrorCode::kNotImplemented, node.node.label(), " is in no graph yet");
+  require(node.graph != nullptr, ErrorCode::kNotImplemented, node.node.label(), " is not in a graph yet");
   return *node.graph;
 }
 const OrtModel& model_of(const OrtGraph& graph) {
   const OrtModel* model = graph.root();
   require(model != nullptr, ErrorCode::kNotImplemented, "the graph '", graph.name,
-          "' is in no model yet, which states the operator sets");
+          "' is not in a model yet, which states the operator sets");
   return *model;
 }
 

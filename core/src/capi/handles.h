@@ -296,7 +296,7 @@ int thread_count(int wanted);
 // them.
 std::shared_ptr<GivenThreads> make_threads(const OrtThreadFunctions& functions,
                                            const std::optional<std::string>& affinities, int threads);
-// The threads of a session of its own, and those that an environment's sessions share.
+// The threads that belong to a session alone, and those that an environment's sessions share.
 std::shared_ptr<GivenThreads> threads_of(const OrtSessionOptions& options, const SessionOptions& settings);
 std::shared_ptr<GivenThreads> threads_of(const OrtThreadingOptions& options);
 

@@ -1,6 +1,6 @@
 // Sparse tensors. Graphs have none: an input of a model that is sparse becomes dense tensors (values,
-// coordinates, and one that only carries its shape), and the nodes that multiply it are rewritten to read
-// these.
+// coordinates, and an empty tensor that carries its shape), and the nodes that multiply it are rewritten to
+// read these.
 #pragma once
 
 #include <map>

@@ -174,7 +174,7 @@ class Widenings {
     return true;
   }
 
-  // The node in 16 bits, with conversions after it; none if an input in float32 is no such conversion.
+  // The node in 16 bits, with conversions after it; none if an input in float32 is not such a conversion.
   std::vector<Node> moved_past(Node node, Graph& graph) const {
     DType dtype = DType::kUndefined;
     for (std::string& input : node.inputs) {

@@ -1,4 +1,4 @@
-// Layers of which each of several processes computes a part.
+// Divides layers among processes.
 //
 // M. Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model parallelism",
 // 2019: of two products in a row, the weights of the first are divided by columns and those of the second by
@@ -8,8 +8,8 @@
 //     x ─▶ MegatronF ─▶ X W₁ₖ ─▶ activation, heads ─▶ H W₂ₖ ─▶ MegatronG ─▶ + bias
 //
 // Blocks are found by what their nodes compute (legacy/partition.h): from a product with a weight, backwards,
-// each node has to say how a share of its output follows from shares of its inputs. Everything that is in no
-// such block is computed by all processes, from the same values with the same results.
+// each node has to state how a share of its output follows from shares of its inputs. Everything outside such
+// blocks is computed by all processes, from the same values with the same results.
 //
 // MegatronF passes values into a block, MegatronG adds up its results, and each is the gradient of the other.
 // So the gradient builder, passes and Programs need to know nothing of the division. Blocks are recognized

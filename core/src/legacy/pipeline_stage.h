@@ -1,6 +1,6 @@
-// One stage of a model that several processes compute one after the other.
+// One stage of a model whose stages are computed by different processes, one after the other.
 //
-// T. Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", 2019: a
+// Y. Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", 2019: a
 // batch is cut into micro-batches; a stage computes its values for each of them, and in the backward pass
 // computes them again from its inputs, so that between the passes it keeps no more than these.
 #pragma once

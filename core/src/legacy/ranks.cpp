@@ -42,7 +42,7 @@ void check_ranks(const TrainingParameters& p) {
   if (p.horizontal_parallel_size > 1) {
     require(p.pipeline_parallel_size == 1, ErrorCode::kNotImplemented, "horizontal_parallel_size is ",
             p.horizontal_parallel_size, " and pipeline_parallel_size ", p.pipeline_parallel_size,
-            ": a model is divided in one of these ways alone");
+            ": a model can be divided in only one of these ways");
   }
   if (p.pipeline_parallel_size > 1) {
     require(p.num_pipeline_micro_batches >= 1, ErrorCode::kInvalidArgument,
@@ -52,8 +52,7 @@ void check_ranks(const TrainingParameters& p) {
           "enable_adasum is for processes that all have the whole model, found horizontal_parallel_size ",
           p.horizontal_parallel_size, " and pipeline_parallel_size ", p.pipeline_parallel_size);
   require(p.world_size == 1 || !p.set_gradients_as_graph_outputs, ErrorCode::kNotImplemented,
-          "set_gradients_as_graph_outputs: gradients are outputs with one process alone, world_size is ",
-          p.world_size);
+          "set_gradients_as_graph_outputs: expected one process, found world_size ", p.world_size);
 }
 
 RankPlace place_of(const TrainingParameters& p) {

@@ -1,13 +1,13 @@
-// A training graph: a forward model with gradients, accumulation, gradient norm and optimizer in one graph,
-// in which training changes initializers, which nodes update.
+// A training graph: a forward model with gradients, accumulation, gradient norm and optimizer in one graph.
+// Its nodes update the initializers that training changes.
 //
 //     model ─▶ 16 bits? ─▶ gradients ─▶ recomputation? ─▶ accumulation? ─▶ norm? ─▶ one optimizer node per
 //     weight
 //
-// Of several processes, each has such a graph (legacy/ranks.h). It has two parts, which are run one after the
-// other, each by fetching a separate output. The first ends in buffers for all gradients, states of role
-// kGradient, which the host sums up over the processes. The second starts from these buffers and from their
-// norm, which is an input, and updates the weights of this process.
+// If several processes train together, each has such a graph (legacy/ranks.h). It has two parts, which are
+// run one after the other, each by fetching a separate output. The first ends in buffers for all
+// gradients, states of role kGradient, which the host sums up over the processes. The second starts from
+// these buffers and from their norm, which is an input, and updates the weights of this process.
 #pragma once
 
 #include <map>

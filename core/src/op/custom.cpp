@@ -76,7 +76,7 @@ std::optional<size_t> index_in(std::string_view name, std::string_view kind) {
   return error == std::errc() && end == name.data() + name.size() ? std::optional(index) : std::nullopt;
 }
 
-// The value of the differentiated graph that an input of the gradient stands for.
+// The value of the differentiated graph that an input of the gradient represents.
 std::string value_behind(GradientContext& g, const std::string& input) {
   if (const auto i = index_in(input, "I")) return g.has_x(*i) ? g.x(*i) : "";
   if (const auto o = index_in(input, "GO")) {

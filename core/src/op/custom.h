@@ -1,10 +1,10 @@
-// Custom operators: those that a program brings along, for the sessions whose options name them.
+// Custom operators: operators that a program defines, for the sessions whose options name them.
 //
 // A session replaces each of their nodes by one of the domain kCustomDomain, which keeps its type and has an
 // attribute with the number of a CustomNode. The result of such a node is known only after it has run, so it
 // runs between two Programs.
 //
-// Gradients are registered for the whole process, as the gradient builder knows no session.
+// Gradients are registered for the whole process, because the gradient builder does not know the session.
 #pragma once
 
 #include <memory>

@@ -23,7 +23,8 @@ class DecompositionContext : public NodeWriter {
   virtual void set(size_t o, const std::string& value) = 0;
   // Whether a value is a sequence.
   virtual bool is_sequence(const std::string& value) const = 0;
-  // States that `value` has the type and shape of `like`, if the nodes that produce it do not tell.
+  // States that `value` has the type and shape of `like`, if the nodes that produce it do not
+  // determine them.
   virtual void state_like(const std::string& value, const std::string& like) = 0;
 };
 

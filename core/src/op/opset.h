@@ -25,7 +25,7 @@ inline constexpr int64_t kAxesAsInput = 13;
 inline constexpr int64_t kOneSoftmaxAxis = 13;
 // Reshape has allowzero.
 inline constexpr int64_t kAllowZero = 14;
-// BatchNormalization has training_mode; before, its outputs told.
+// BatchNormalization has training_mode; before, the number of its outputs stated the mode.
 inline constexpr int64_t kTrainingMode = 14;
 // Shape has start and end.
 inline constexpr int64_t kShapeRange = 15;

@@ -6,16 +6,24 @@
 
 namespace ortrain {
 
-std::string add_node(SubgraphContext& s, Graph& graph, const std::string& op_type,
-                     const std::vector<std::string>& inputs, const Attributes& attributes) {
+std::vector<std::string> add_node(const std::function<std::string(const std::string& base)>& unique,
+                                  Graph& graph, const std::string& op_type,
+                                  const std::vector<std::string>& inputs, size_t output_count,
+                                  const Attributes& attributes) {
   Node node;
   node.op_type = op_type;
-  node.name = s.unique(concat(graph.name, "/", op_type));
+  node.name = unique(concat(graph.name, "/", op_type));
   node.inputs = inputs;
-  node.outputs = {s.unique(node.name + "_output")};
+  for (size_t o = 0; o < output_count; ++o) node.outputs.push_back(unique(node.name + "_output"));
   node.attributes = attributes;
   graph.nodes.push_back(std::move(node));
-  return graph.nodes.back().outputs[0];
+  return graph.nodes.back().outputs;
+}
+
+std::string add_node(SubgraphContext& s, Graph& graph, const std::string& op_type,
+                     const std::vector<std::string>& inputs, const Attributes& attributes) {
+  return add_node([&](const std::string& base) { return s.unique(base); }, graph, op_type, inputs, 1,
+                  attributes)[0];
 }
 
 std::string add_zeros_like(SubgraphContext& s, Graph& graph, const std::string& like, DType dtype) {

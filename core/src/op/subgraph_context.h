@@ -2,6 +2,7 @@
 // Scan).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -50,7 +51,13 @@ class SubgraphContext {
   virtual void change(Node node) = 0;
 };
 
-// Adds a node to a subgraph that a rule builds, and returns the name of its output.
+// Adds a node to a graph that a rule builds, under a new name, and returns the names of its outputs. `unique`
+// returns a name that no value of the model uses.
+std::vector<std::string> add_node(const std::function<std::string(const std::string& base)>& unique,
+                                  Graph& graph, const std::string& op_type,
+                                  const std::vector<std::string>& inputs, size_t output_count,
+                                  const Attributes& attributes);
+// Adds a node with one output to a subgraph, and returns the name of its output.
 std::string add_node(SubgraphContext& s, Graph& graph, const std::string& op_type,
                      const std::vector<std::string>& inputs, const Attributes& attributes = {});
 // Adds zeros with the type and shape of a value that the subgraph produces or reads.

@@ -294,7 +294,7 @@ std::vector<ValueInfo> NodeRun::body_types(const std::string& attribute,
   const auto found = node().attributes.find(attribute);
   expect(found != node().attributes.end(), "attribute '", attribute, "' is missing");
   const auto* graph = std::get_if<std::shared_ptr<Graph>>(&found->second);
-  expect(graph && *graph, "attribute '", attribute, "' is no graph");
+  expect(graph && *graph, "attribute '", attribute, "' is not a graph");
   Model model;
   model.opsets = executor_.settings.model->opsets;
   model.graph = **graph;

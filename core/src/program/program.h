@@ -13,7 +13,7 @@
 //
 // Layouts. A kernel requests each input in the layout that suits it. If the value is stored in another
 // one, a conversion is inserted once and cached as a copy. Elementwise kernels accept any layout and keep
-// it, so no conversion remains between two convolutions. This is no pass over the graph, because layouts
+// it, so no conversion remains between two convolutions. This is not a pass over the graph, because layouts
 // depend on input shapes.
 //
 // bfloat16. With mixed precision, a float value may be stored in bfloat16. That is one more layout: the

@@ -22,7 +22,7 @@ struct Adapter {
 Adapter read_adapter(const std::filesystem::path& path);
 Adapter read_adapter(const void* data, size_t bytes);
 
-// Throws kInvalidArgument unless all parameters have names, each its own, and elements that are no strings,
+// Throws kInvalidArgument if a parameter has no name, if two have the same name, or if one is of strings,
 // which the format does not have.
 void check_adapter(const Adapter& adapter);
 

@@ -292,13 +292,13 @@ class StateReader {
       data = data_file_->data() + offset;
       // Tensors do not share bytes, so their total size cannot exceed the file's.
       require(bytes <= data_bytes_left_, ErrorCode::kFail, what,
-              ": its data overlaps that of another tensor");
+              ": its data overlap the data of another tensor");
       data_bytes_left_ -= bytes;
     } else {
       require(found == bytes, ErrorCode::kFail, what, ": ", to_string(dtype), to_string(shape), " needs ",
               bytes, " bytes, found ", found);
       if (bytes > 0) data = reinterpret_cast<const std::byte*>(tensor.raw_data()->data());
-      require(bytes <= bytes_left_, ErrorCode::kFail, what, ": its data overlaps that of another tensor");
+      require(bytes <= bytes_left_, ErrorCode::kFail, what, ": its data overlap the data of another tensor");
       bytes_left_ -= bytes;
     }
     return Tensor(dtype, shape, const_cast<std::byte*>(data));

@@ -83,7 +83,7 @@ def branches() -> tuple[ModelProto, Feed]:
 
 
 def fused() -> tuple[ModelProto, Feed]:
-    """A convolution, a Gelu and a layer normalization, which onnxruntime makes nodes of its own of."""
+    """A convolution, a Gelu and a layer normalization, which onnxruntime turns into its fused nodes."""
     nodes = [
         node("Conv", ["x", "k"], ["conv"], pads=[1, 1, 1, 1]),
         node("Relu", ["conv"], ["relu"]),

@@ -49,7 +49,7 @@ constexpr size_t kMostTexts = 32;
 constexpr const char* kFiles[] = {"training_model.onnx", "eval_model.onnx", "optimizer_model.onnx",
                                   "checkpoint", "model.onnx"};
 
-// A recorded run in a folder of its own, put back when a call has written there.
+// A recorded run in a separate folder, put back when a call has written there.
 class Files {
  public:
   Files() : folder_(scratch() / "run") {

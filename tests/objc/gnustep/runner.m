@@ -28,7 +28,7 @@ NSString *XCTReason(NSString *reason, NSString *format, ...) {
 }
 
 - (void)recordFailureInFile:(const char *)file line:(int)line reason:(NSString *)reason {
-  // Tests may fail in a thread of their own.
+  // Tests may fail in another thread.
   @synchronized([XCTestCase class]) {
     ++failures;
     printf("%s:%d: error: %s\n", file, line, [reason UTF8String]);

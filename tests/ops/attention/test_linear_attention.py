@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from helpers import Array, Op, check_forward, check_gradient, check_rejected, uniform
 
+SPECIAL_POINTS = {"not in PyTorch": ["LinearAttention"]}
+
 BATCH, TOKENS, KV_HEADS, SIZE, V_SIZE = 2, 5, 2, 3, 4
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from helpers import Op, check_forward, check_gradient, check_rejected, uniform
 
+SPECIAL_POINTS = {"linear": ["RotaryEmbedding"]}
+
 
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("interleaved", [0, 1])

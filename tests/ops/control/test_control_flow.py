@@ -15,6 +15,8 @@ from helpers import (
     uniform,
 )
 
+SPECIAL_POINTS = {"not in PyTorch": ["If", "Loop", "Scan"]}
+
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
 YES, NO = np.array(True), np.array(False)
 

@@ -16,6 +16,17 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from ortrain.errors import OrtrainError
 
+SPECIAL_POINTS = {
+    "linear": ["ConcatFromSequence"],
+    "not in PyTorch": [
+        "SequenceAt",
+        "SequenceConstruct",
+        "SequenceErase",
+        "SequenceInsert",
+        "SplitToSequence",
+    ],
+}
+
 Array = NDArray[Any]
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, run, uniform
 
+SPECIAL_POINTS = {"linear": ["Gemm"]}
+
 # (A, B): vectors, matrices, batches, broadcast batches, dimensions of one and zero.
 MATMUL_SHAPES = [
     ((3,), (3,)),

@@ -21,6 +21,8 @@ from helpers import (
 )
 from onnx import TensorProto, helper
 
+SPECIAL_POINTS = {"linear": ["Add", "Mean", "Sum", "com.microsoft.Scale"]}
+
 # Every kind of broadcasting of two operands.
 PAIRS = {
     "same": ((3, 4), (3, 4)),

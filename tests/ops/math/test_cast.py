@@ -10,6 +10,8 @@ import pytest
 from helpers import Op, check_forward, check_gradient, make_model, run, run_model, uniform
 from onnx import TensorProto, helper
 
+SPECIAL_POINTS = {"linear": ["Cast", "CastLike"]}
+
 TYPES: list[Any] = [
     np.float32,
     np.float64,

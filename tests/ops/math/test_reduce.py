@@ -19,6 +19,11 @@ from helpers import (
     uniform,
 )
 
+SPECIAL_POINTS = {
+    "not recorded": ["ReduceLogSum", "ReduceSumSquare"],
+    "as ReduceSum": ["com.microsoft.ReduceSumTraining"],
+}
+
 FORMULAS: dict[str, Any] = {
     "ReduceSum": np.sum,
     "ReduceMean": np.mean,

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, run, uniform
 
+SPECIAL_POINTS = {"linear": ["com.microsoft.BitmaskDropout"]}
+
 
 def _bits(mask: Array, count: int) -> Array:
     return np.unpackbits(mask.view(np.uint8), bitorder="little")[:count].astype(bool)

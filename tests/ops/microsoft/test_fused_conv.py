@@ -8,6 +8,8 @@ import pytest
 from helpers import MICROSOFT, Array, Op
 from microsoft_cases import check, f32
 
+SPECIAL_POINTS = {"linear": ["com.microsoft.FusedConv"]}
+
 CONV_ACTIVATIONS: list[tuple[str, list[float]]] = [
     ("", []),
     ("Relu", []),

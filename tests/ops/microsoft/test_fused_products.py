@@ -9,6 +9,8 @@ import pytest
 from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, uniform
 from microsoft_cases import check, f32
 
+SPECIAL_POINTS = {"linear": ["com.microsoft.FusedMatMul"]}
+
 ACTIVATIONS: list[tuple[str, dict[str, float]]] = [
     ("Relu", {}),
     ("Sigmoid", {}),

@@ -10,6 +10,8 @@ from differences import central_differences
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import GradientGraphBuilder, _ortrain
 
+SPECIAL_POINTS = {"linear": ["com.microsoft.MegatronF", "com.microsoft.MegatronG"]}
+
 Array = np.ndarray
 
 

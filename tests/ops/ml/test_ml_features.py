@@ -10,6 +10,11 @@ from helpers import apart, check_forward, check_gradient, check_rejected, gradie
 from ml_cases import NUMBERS, check_against_onnxruntime, check_gradient_in_float, features, ml
 from onnx import numpy_helper
 
+SPECIAL_POINTS = {
+    "linear": ["ai.onnx.ml.ArrayFeatureExtractor", "ai.onnx.ml.FeatureVectorizer", "ai.onnx.ml.Scaler"],
+    "not in PyTorch": ["ai.onnx.ml.Imputer", "ai.onnx.ml.Normalizer"],
+}
+
 
 @pytest.mark.parametrize("dtype", NUMBERS)
 def test_array_feature_extractor(dtype: Any) -> None:

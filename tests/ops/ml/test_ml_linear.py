@@ -10,6 +10,8 @@ from helpers import check_forward, make_model, uniform
 from ml_cases import NUMBERS, TRANSFORMS, check_against_onnxruntime, check_gradient_in_float, features, ml
 from onnx.reference import ReferenceEvaluator
 
+SPECIAL_POINTS = {"linear": ["ai.onnx.ml.LinearRegressor"], "not in PyTorch": ["ai.onnx.ml.LinearClassifier"]}
+
 
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("targets", [1, 2])

@@ -21,6 +21,11 @@ from helpers import (
 )
 from onnx import helper
 
+SPECIAL_POINTS = {
+    "not in PyTorch": ["com.microsoft.BatchNormInternal"],
+    "not recorded": ["BatchNormalization"],
+}
+
 EPSILON = 1e-3
 
 # Planes, vectors, one value per channel, channel counts with and without oneDNN's blocks.

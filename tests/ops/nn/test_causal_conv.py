@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from helpers import Array, Op, check_forward, check_gradient, check_rejected, uniform
 
+SPECIAL_POINTS = {"linear": ["CausalConvWithState"]}
+
 
 def convolution(activation: str, outputs: int = 2) -> Op:
     return Op("CausalConvWithState", {"activation": activation}, opset=27, outputs=outputs)

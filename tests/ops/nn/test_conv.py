@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from convolutions import SOME_OUTPUTS, check_float_agrees_with_double, check_wanted_outputs
 from helpers import (
     MICROSOFT,
     Array,
@@ -19,6 +21,8 @@ from helpers import (
     uniform,
 )
 from onnx import helper
+
+SPECIAL_POINTS = {"linear": ["Conv"]}
 
 Shape = tuple[int, ...]
 
@@ -228,25 +232,16 @@ def test_float_conv_gradient_agrees_with_double(name: str) -> None:
     attributes = FLOAT_CASES[name][2]
     x, w, _ = inputs_of(FLOAT_CASES[name])
     dy = uniform(*convolve(x, w, **attributes).shape, seed=3)
-    double = run(conv_grad(attributes), [dy, x, w])
-    single = run(conv_grad(attributes), [v.astype(np.float32) for v in (dy, x, w)])
-    for found, expected in zip(single, double, strict=True):
-        np.testing.assert_allclose(found, expected, 0, 1e-5 * np.abs(expected).max())
+    check_float_agrees_with_double(partial(conv_grad, attributes), [dy, x, w])
 
 
-@pytest.mark.parametrize(
-    "wanted", [(True, False, False), (False, True, False), (False, False, True), (False, True, True)]
-)
+@pytest.mark.parametrize("wanted", SOME_OUTPUTS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_conv_gradient_makes_what_is_wanted(wanted: tuple[bool, ...], dtype: Any) -> None:
     attributes = FLOAT_CASES["blocked"][2]
     x, w, _ = inputs_of(FLOAT_CASES["blocked"])
     dy = uniform(*convolve(x, w, **attributes).shape, seed=3)
-    inputs = [v.astype(dtype) for v in (dy, x, w)]
-    everything = run(conv_grad(attributes), [dy, x, w])
-    expected = [v for v, named in zip(everything, wanted, strict=True) if named]
-    for found, e in zip(run(conv_grad(attributes, wanted), inputs), expected, strict=True):
-        np.testing.assert_allclose(found, e, 0, 1e-5 * np.abs(e).max())
+    check_wanted_outputs(partial(conv_grad, attributes), [dy, x, w], wanted, dtype)
 
 
 @pytest.mark.parametrize("auto_pad", ["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from convolutions import SOME_OUTPUTS, check_float_agrees_with_double, check_wanted_outputs
 from helpers import (
     MICROSOFT,
     Array,
@@ -19,6 +21,8 @@ from helpers import (
     uniform,
 )
 from onnx import helper, numpy_helper
+
+SPECIAL_POINTS = {"linear": ["ConvTranspose"]}
 
 Shape = tuple[int, ...]
 
@@ -162,25 +166,16 @@ def test_float_conv_transpose_gradient_agrees_with_double(name: str) -> None:
     attributes = FLOAT_CASES[name][2]
     x, w, _ = inputs_of(FLOAT_CASES[name])
     dy = uniform(*spread(x, w, **attributes).shape, seed=3)
-    double = run(grad(attributes), [dy, x, w])
-    single = run(grad(attributes), [v.astype(np.float32) for v in (dy, x, w)])
-    for found, expected in zip(single, double, strict=True):
-        np.testing.assert_allclose(found, expected, 0, 1e-5 * np.abs(expected).max())
+    check_float_agrees_with_double(partial(grad, attributes), [dy, x, w])
 
 
-@pytest.mark.parametrize(
-    "wanted", [(True, False, False), (False, True, False), (False, False, True), (False, True, True)]
-)
+@pytest.mark.parametrize("wanted", SOME_OUTPUTS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_conv_transpose_gradient_makes_what_is_wanted(wanted: tuple[bool, ...], dtype: Any) -> None:
     attributes = FLOAT_CASES["decoder"][2]
     x, w, _ = inputs_of(FLOAT_CASES["decoder"])
     dy = uniform(*spread(x, w, **attributes).shape, seed=3)
-    everything = run(grad(attributes), [dy, x, w])
-    expected = [v for v, named in zip(everything, wanted, strict=True) if named]
-    found = run(grad(attributes, wanted), [v.astype(dtype) for v in (dy, x, w)])
-    for f, e in zip(found, expected, strict=True):
-        np.testing.assert_allclose(f, e, 0, 1e-5 * np.abs(e).max())
+    check_wanted_outputs(partial(grad, attributes), [dy, x, w], wanted, dtype)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -19,6 +19,8 @@ from helpers import (
 )
 from onnx import helper
 
+SPECIAL_POINTS = {"linear": ["Dropout"]}
+
 TRAINING = np.asarray(True)
 
 

@@ -22,6 +22,8 @@ from helpers import (
 )
 from onnx import helper
 
+SPECIAL_POINTS = {"linear": ["AveragePool", "GlobalAveragePool"], "not recorded": ["GlobalMaxPool"]}
+
 Shape = tuple[int, ...]
 
 

@@ -8,6 +8,11 @@ import numpy as np
 import pytest
 from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, uniform
 
+SPECIAL_POINTS = {
+    "not recorded": ["NegativeLogLikelihoodLoss"],
+    "as SoftmaxCrossEntropyLoss": ["com.microsoft.SoftmaxCrossEntropyLossInternal"],
+}
+
 # Shape of the scores [N, C, ...].
 SHAPES = [(4, 3), (1, 1), (5, 17), (2, 3, 4), (2, 5, 2, 3), (3, 4, 1)]
 REDUCTIONS = ["none", "mean", "sum"]

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from helpers import Op, check_forward, check_gradient, check_rejected, uniform
 
+SPECIAL_POINTS = {"not in PyTorch": ["SwiGLU"]}
+
 
 @pytest.mark.parametrize("alpha", [1.0, 1.7])
 @pytest.mark.parametrize("shape", [(3, 4), (), (0, 2), (5001,)])

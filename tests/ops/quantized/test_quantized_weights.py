@@ -9,6 +9,8 @@ import pytest
 from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, run, uniform
 from quantized_cases import by_onnxruntime, codes, f32
 
+SPECIAL_POINTS = {"not in PyTorch": ["com.microsoft.MatMulBnb4", "com.microsoft.MatMulNBits"]}
+
 
 def unpacked(packed: Array, bits: int) -> Array:
     """The codes along the last axis."""

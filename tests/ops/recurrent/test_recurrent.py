@@ -19,6 +19,11 @@ from helpers import (
     uniform,
 )
 
+SPECIAL_POINTS = {
+    "not recorded": ["GRU", "LSTM", "RNN"],
+    "not in PyTorch": ["com.microsoft.GRUTraining", "com.microsoft.LSTMTraining"],
+}
+
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 DEFAULTS = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 ACTIVATIONS: dict[str, Callable[[Array, float, float], Array]] = {

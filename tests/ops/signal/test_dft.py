@@ -8,6 +8,8 @@ import pytest
 from complex_numbers import to_complex, to_parts
 from helpers import MICROSOFT, Op, check_forward, check_gradient, check_rejected, make_model, uniform
 
+SPECIAL_POINTS = {"linear": ["DFT"]}
+
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 12, 13, 30]
 
 

@@ -7,6 +7,8 @@ import pytest
 from complex_numbers import to_complex, to_parts
 from helpers import Array, Op, check_forward, check_gradient, check_rejected, uniform
 
+SPECIAL_POINTS = {"linear": ["STFT"]}
+
 STFT = [
     # signal, step, window, frame length, onesided
     ((2, 16, 1), 4, 8, None, 1),

@@ -9,6 +9,8 @@ import pytest
 from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, uniform
 from tensor_cases import check_named_dimensions, check_onnx_case, ints, onnx_cases
 
+SPECIAL_POINTS = {"linear": ["Concat", "com.microsoft.ConcatTraining"]}
+
 
 @pytest.mark.parametrize("case", onnx_cases("Concat"), ids=lambda case: case.name)
 def test_agrees_with_the_node_cases_of_onnx(case: Any) -> None:

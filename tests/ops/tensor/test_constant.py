@@ -11,6 +11,8 @@ from helpers import Array, Op, check_forward, check_gradient, check_rejected, un
 from onnx import helper, numpy_helper
 from tensor_cases import X, check_onnx_case, ints, onnx_cases, pair
 
+SPECIAL_POINTS = {"linear": ["Identity"]}
+
 SHAPE_INPUTS = {"ConstantOfShape": (0,), "Range": (0, 1, 2)}
 """The inputs that determine the shape of the result, which are constants here."""
 

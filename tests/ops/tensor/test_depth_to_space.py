@@ -8,6 +8,8 @@ import pytest
 from helpers import Array, Op, check_forward, check_gradient, check_rejected, uniform
 from tensor_cases import check_onnx_case, onnx_cases, pair
 
+SPECIAL_POINTS = {"linear": ["DepthToSpace", "SpaceToDepth"]}
+
 
 @pytest.mark.parametrize("case", onnx_cases("DepthToSpace", "SpaceToDepth"), ids=lambda case: case.name)
 def test_agrees_with_the_node_cases_of_onnx(case: Any) -> None:

@@ -23,6 +23,10 @@ from helpers import (
 from onnx import TensorProto, helper
 from tensor_cases import check_onnx_case, onnx_cases
 
+SPECIAL_POINTS = {
+    "linear": ["Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"]
+}
+
 
 @pytest.mark.parametrize(
     "case",

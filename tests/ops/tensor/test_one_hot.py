@@ -9,6 +9,8 @@ import pytest
 from helpers import Array, Op, check_forward, check_gradient, check_rejected
 from tensor_cases import check_onnx_case, ints, onnx_cases
 
+SPECIAL_POINTS = {"linear": ["OneHot"]}
+
 SHAPE_INPUTS = {"OneHot": (1,)}
 """The inputs that determine the shape of the result, which are constants here."""
 

@@ -11,6 +11,8 @@ from helpers import Array, Op, check_forward, check_gradient, check_rejected, ru
 from onnx import helper, numpy_helper
 from tensor_cases import X, check_named_dimensions, check_onnx_case, ints, onnx_cases, pair
 
+SPECIAL_POINTS = {"linear": ["Flatten", "Reshape", "Squeeze", "Unsqueeze"]}
+
 SHAPE_INPUTS = {"Reshape": (1,), "Squeeze": (1,), "Unsqueeze": (1,)}
 """The inputs that determine the shape of the result, which are constants here."""
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from helpers import Op, check_forward, check_gradient, check_rejected, uniform
 
+SPECIAL_POINTS = {"linear": ["ReverseSequence"]}
+
 
 @pytest.mark.parametrize("axes", [{}, {"batch_axis": 0, "time_axis": 1}])
 @pytest.mark.parametrize("shape", [(4, 4), (4, 4, 3), (4, 4, 2, 2), (4, 4, 0)])

@@ -21,6 +21,8 @@ from tensor_cases import (
     pair,
 )
 
+SPECIAL_POINTS = {"linear": ["Slice"]}
+
 SHAPE_INPUTS = {"Slice": (1, 2, 3, 4)}
 """The inputs that determine the shape of the result, which are constants here."""
 

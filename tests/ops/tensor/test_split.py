@@ -8,6 +8,8 @@ import pytest
 from helpers import MICROSOFT, Array, Op, check_forward, check_gradient, check_rejected, uniform
 from tensor_cases import X, check_named_dimensions, check_onnx_case, ints, onnx_cases, pair
 
+SPECIAL_POINTS = {"linear": ["Split", "com.microsoft.SplitTraining"]}
+
 SHAPE_INPUTS = {"Split": (1,)}
 """The inputs that determine the shape of the result, which are constants here."""
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from helpers import MICROSOFT, Op, check_forward, check_gradient, check_rejected, uniform
 
+SPECIAL_POINTS = {"linear": ["TensorScatter"]}
+
 CASES = [
     # cache, update, axis, starts, mode
     ((2, 3, 5, 4), (2, 3, 2, 4), -2, [0, 3], "linear"),

@@ -9,6 +9,8 @@ import pytest
 from helpers import Array, Op, check_forward, check_gradient, check_rejected, uniform
 from tensor_cases import check_onnx_case, onnx_cases
 
+SPECIAL_POINTS = {"linear": ["Trilu"]}
+
 
 @pytest.mark.parametrize("case", onnx_cases("Trilu"), ids=lambda case: case.name)
 def test_agrees_with_the_node_cases_of_onnx(case: Any) -> None:

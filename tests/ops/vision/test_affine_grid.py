@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from helpers import Op, check_forward, check_gradient, check_rejected, uniform
 
+SPECIAL_POINTS = {"linear": ["AffineGrid"]}
+
 
 @pytest.mark.parametrize("align", [0, 1])
 @pytest.mark.parametrize("size", [(2, 3, 4, 5), (1, 1, 2, 3), (2, 1, 3, 2, 4), (0, 1, 2, 2)], ids=str)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from helpers import Op, check_forward, check_gradient, check_rejected, run, uniform
 
+SPECIAL_POINTS = {"linear": ["Col2Im"]}
+
 COLUMNS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "tiles": ((4, 6), (2, 3), {"strides": (2, 3)}),
     "overlapping": ((5, 4), (3, 2), {}),

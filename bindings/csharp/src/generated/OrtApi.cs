@@ -1412,7 +1412,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalCustomThreadCreationOptionsCall(IntPtr tpOptions, IntPtr ortCustomThreadCreationOptions);
         private static SetGlobalCustomThreadCreationOptionsCall setGlobalCustomThreadCreationOptions;
-        /// <summary>Sets what the function that creates shared threads gets as its first argument.</summary>
+        /// <summary>Sets the first argument of the function that creates shared threads.</summary>
         internal static SetGlobalCustomThreadCreationOptionsCall SetGlobalCustomThreadCreationOptions => setGlobalCustomThreadCreationOptions ??
             (setGlobalCustomThreadCreationOptions = NativeTables.Bind<SetGlobalCustomThreadCreationOptionsCall>(NativeTables.OrtApi, 200));
 

@@ -29,7 +29,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Creates options for compiling models.</summary>
-        /// <param name="sessionOptions">Settings of a session, of which a copy is kept.</param>
+        /// <param name="sessionOptions">Settings of a session, which are copied.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="sessionOptions"/> is
         /// null.</exception>
         public OrtModelCompilationOptions(SessionOptions sessionOptions)

@@ -61,7 +61,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="OnnxRuntimeException">NoSuchFile when a model file does not exist; InvalidProtobuf
         /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for example because it has a
         /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint,
-        /// of which the message lists the parameters that differ, or the state belongs to another session;
+        /// and the message lists the parameters that differ; or the state belongs to another session;
         /// NotImplemented when a model has operators without a kernel; the message names all of them.</exception>
         public TrainingSession(CheckpointState state, string trainModelPath, string optimizerModelPath)
         {
@@ -85,7 +85,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="OnnxRuntimeException">NoSuchFile when a model file does not exist; InvalidProtobuf
         /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for example because it has a
         /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint,
-        /// of which the message lists the parameters that differ, or the state belongs to another session;
+        /// and the message lists the parameters that differ; or the state belongs to another session;
         /// NotImplemented when a model has operators without a kernel; the message names all of them.</exception>
         public TrainingSession(CheckpointState state, string trainModelPath, string evalModelPath, string optimizerModelPath)
         {
@@ -111,7 +111,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="OnnxRuntimeException">NoSuchFile when a model file does not exist; InvalidProtobuf
         /// when a file is not an ONNX model; InvalidGraph when a graph is not valid, for example because it has a
         /// cycle or an input that nothing provides; InvalidArgument when the models do not match the checkpoint,
-        /// of which the message lists the parameters that differ, or the state belongs to another session;
+        /// and the message lists the parameters that differ; or the state belongs to another session;
         /// NotImplemented when a model has operators without a kernel; the message names all of them.</exception>
         public TrainingSession(SessionOptions options, CheckpointState state, string trainModelPath, string evalModelPath, string optimizerModelPath)
         {

@@ -53,7 +53,7 @@ NS_ASSUME_NONNULL_BEGIN
  * Errors: ORTErrorCodeNoSuchFile when a model file does not exist; ORTErrorCodeInvalidProtobuf when a
  * file is not an ONNX model; ORTErrorCodeInvalidGraph when a graph is not valid, for example because
  * it has a cycle or an input that nothing provides; ORTErrorCodeInvalidArgument when the models do not
- * match the checkpoint, of which the message lists the parameters that differ, or the state belongs to
+ * match the checkpoint, and the message lists the parameters that differ; or the state belongs to
  * another session; ORTErrorCodeNotImplemented when a model has operators without a kernel; the message
  * names all of them.
  */

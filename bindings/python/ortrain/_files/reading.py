@@ -114,7 +114,7 @@ def read_npy(path: StrPath, what: str) -> Array:
     Raises
     ------
     InvalidArgumentError
-        When it is no NPY file of numbers or text.
+        When it is not an NPY file of numbers or text.
     FileError
         When it cannot be read, or does not fit into memory.
     """
@@ -138,7 +138,7 @@ def read_npz(path: StrPath, what: str) -> dict[str, Array]:
     Raises
     ------
     InvalidArgumentError
-        When it is no NPZ file of numbers or text, or an array is damaged.
+        When it is not an NPZ file of numbers or text, or an array is damaged.
     FileError
         When it cannot be read, or does not fit into memory.
     """
@@ -154,7 +154,7 @@ def read_npz(path: StrPath, what: str) -> dict[str, Array]:
                     array = stored[name]
                     if not isinstance(
                         array, np.ndarray
-                    ):  # NumPy gives the bytes of a member that is no NPY file
+                    ):  # NumPy gives the bytes of a member that is not an NPY file
                         raise ValueError("it is something else")
                     arrays[name] = array
     return arrays

@@ -107,7 +107,7 @@ def finish(
     Raises
     ------
     ValueError
-        When a node is no ONNX operator, or reads an input that is not in ``inputs``.
+        When a node is not an ONNX operator, or reads an input that is not in ``inputs``.
     """
     unknown = [f"{node.op_type} of node {node.name!r}" for node in _graph.unknown_nodes(model)]
     if unknown:

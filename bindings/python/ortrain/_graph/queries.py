@@ -100,7 +100,7 @@ def floating_constants(graph: onnx.GraphProto) -> list[str]:
 
 
 def floating_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """Return the floating-point tensor of a Constant node; None if it is no such node."""
+    """Return the floating-point tensor of a Constant node; None for other nodes."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
         return None
     for attribute in node.attribute:

@@ -95,8 +95,8 @@ class StepSignature:
 
 def declared(info: tuple[list[int], int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
     """Return type and shape of an input or output in user notation; a sequence has no shape."""
-    kinds, element_type, extents, symbols = info
-    text, shape = declared_tensor((element_type, extents, symbols))
+    kinds, element_type, dims, symbols = info
+    text, shape = declared_tensor((element_type, dims, symbols))
     if kinds[-1] == _SPARSE:
         text = f"sparse_{text}"
     key = ""
@@ -112,8 +112,8 @@ def declared(info: tuple[list[int], int, list[int], list[str]]) -> tuple[str, li
 
 def declared_tensor(info: tuple[int, list[int], list[str]]) -> tuple[str, list[int | str | None]]:
     """Return type and shape of a tensor that is an input or output of a model."""
-    element_type, extents, symbols = info
-    shape = [e if e >= 0 else s or None for e, s in zip(extents, symbols, strict=True)]
+    element_type, dims, symbols = info
+    shape = [e if e >= 0 else s or None for e, s in zip(dims, symbols, strict=True)]
     return f"tensor({_ortrain.onnx_type(element_type)})", shape
 
 

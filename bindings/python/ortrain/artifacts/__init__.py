@@ -3,8 +3,8 @@
 Needs ``onnx`` (``pip install 'ortrain[artifacts]'``). Artifacts are made once, on any machine; the device that
 trains needs only the files.
 
-Three rooms do the work, each knowing only those before it: ``choice`` decides which initializers are parameters, ``graph``
-changes the graph of the model, ``report`` says what was chosen and what to know about the weights.
+Three subpackages do the work, and each imports only those before it: ``choice`` decides which initializers are parameters,
+``graph`` changes the graph of the model, ``report`` says what was chosen and what to know about the weights.
 """
 
 from ortrain.artifacts.blocks import LossType, OptimType

@@ -158,7 +158,7 @@ def _by_name(columns: dict[str, Any], wanted: Wanted, target: str | None, path: 
 
 
 def _target_of(names: list[str], wanted: Wanted, target: str | None, path: Path) -> str | None:
-    """Return which of the columns that are no features is the target; None if there is none."""
+    """Return which of the columns other than features is the target; None if no column is."""
     if target is not None:
         if target not in names:
             raise ValueError(f"--target: {path} has no {target}, it has {', '.join(names)}")

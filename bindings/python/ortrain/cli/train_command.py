@@ -204,7 +204,7 @@ def _keep_log(path: Path) -> None:
         with open_file(path, "log") as file:
             began = time.localtime(parse_json(file.readline())["time"])
     except (OSError, ValueError, TypeError, LookupError, OverflowError):
-        return  # there is none, or it is no log
+        return  # there is none, or it is not a log
     name = f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S', began)}"
     kept, number = path.with_name(f"{name}{path.suffix}"), 1
     while kept.exists():

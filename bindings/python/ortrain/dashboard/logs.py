@@ -248,7 +248,7 @@ class Log:
 
     def _take_entry(self, entry: Any, offset: int, length: int) -> None:
         if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
-            self._complain("it is no object with an event")
+            self._complain("it is not an object with an event")
             return
         event = entry["event"]
         if event == "begin":
@@ -345,7 +345,7 @@ def open_file(path: Path) -> BinaryIO:
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     return os.fdopen(handle, "rb")
 
 

@@ -1,4 +1,4 @@
-"""Communication over MPI that never waits forever: who does not take part is named."""
+"""Communication over MPI that never waits forever: an error names the ranks that do not take part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gather_state: the state of a session of which every process has a part."""
+"""gather_state: the whole state of a session whose state is divided among processes."""
 
 from __future__ import annotations
 

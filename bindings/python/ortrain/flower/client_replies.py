@@ -1,7 +1,7 @@
 """The checks by which the server of a federation accepts a reply of a client. Nothing here needs Flower.
 
-A client may be broken, of another version, or hostile. One reply that is not as asked for would stop the server or spoil the
-model of all, so each is checked before a strategy sees it.
+A client may be broken, of another version, or hostile. A single invalid reply would stop the server or spoil the common model,
+so each reply is checked before a strategy sees it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 COUNT = "num-examples"
 MOST_ROWS = 1 << 53
-"""Beyond it, a weight is no exact number."""
+"""Larger weights are not exact in a float."""
 _SHOWN = 5
 
 

@@ -1,4 +1,4 @@
-"""Secure aggregation with Flower's SecAgg+: the server learns the mean of the clients' parameters, but not those of a client.
+"""Secure aggregation with Flower's SecAgg+: the server learns the mean of the parameters, but not the parameters of a client.
 
 Flower's modules for it, ``SecAggPlusWorkflow`` and ``secaggplus_mod``, exchange keys and masked vectors in messages, but wrap
 parameters in the records of Flower's older API and ask a strategy of that API. This file translates between the two APIs.

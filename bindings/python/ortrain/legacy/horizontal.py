@@ -1,4 +1,4 @@
-"""A TrainingSession of which several processes compute parts of the same layers.
+"""A TrainingSession with divided layers: each process computes a part of every layer.
 
 M. Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model parallelism", 2019.
 """

@@ -33,7 +33,7 @@ def complete_sizes(parameters: TrainingParameters) -> None:
         return  # the core checks the product
     if parameters.world_size % others:
         raise invalid(
-            f"world_size, {parameters.world_size}, is no multiple of horizontal_parallel_size * pipeline_parallel_size, "
+            f"world_size, {parameters.world_size}, is not a multiple of horizontal_parallel_size * pipeline_parallel_size, "
             f"{parameters.horizontal_parallel_size} * {parameters.pipeline_parallel_size}"
         )
     parameters.data_parallel_size = parameters.world_size // others

@@ -1,4 +1,4 @@
-"""A TrainingSession whose layers are divided among processes.
+"""A TrainingSession as a pipeline: each process computes some of the layers.
 
 Y. Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", 2019.
 """

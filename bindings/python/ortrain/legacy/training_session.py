@@ -299,7 +299,7 @@ class TrainingSession(InferenceSession):
         dict : mapping of str to array
             Values by the names of :meth:`get_state`. It need not be complete.
         strict : bool, default False
-            Whether a name that is no state is an error instead of being ignored.
+            Whether a name that is not a state is an error instead of being ignored.
 
         Raises
         ------

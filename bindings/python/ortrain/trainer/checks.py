@@ -47,7 +47,7 @@ class Form:
 
     def shown_shape(self) -> str:
         """Return the shape as in ``[batch, 3]``."""
-        return f"[{', '.join('?' if extent is None else str(extent) for extent in self.shape or ())}]"
+        return f"[{', '.join('?' if dim is None else str(dim) for dim in self.shape or ())}]"
 
 
 def is_frame(value: Any) -> bool:
@@ -212,23 +212,23 @@ def _shaped(array: Array, form: Form) -> Array:
 
 def _reshaped(array: Array, wanted: list[int | str | None]) -> Array:
     kept = iter(_without_ones(array.shape[1:]))
-    return array.reshape(len(array), *(1 if extent == 1 else next(kept) for extent in wanted))
+    return array.reshape(len(array), *(1 if dim == 1 else next(kept) for dim in wanted))
 
 
 def _agree(wanted: Sequence[int | str | None], found: Sequence[int | str | None]) -> bool:
-    """Whether extents have the declared values, where these are numbers."""
+    """Whether dims have the declared values, where these are numbers."""
     return len(wanted) == len(found) and all(
-        not isinstance(extent, int) or extent == actual for extent, actual in zip(wanted, found, strict=True)
+        not isinstance(dim, int) or dim == actual for dim, actual in zip(wanted, found, strict=True)
     )
 
 
-def _without_ones(extents: Sequence[int | str | None]) -> list[int | str | None]:
-    return [extent for extent in extents if extent != 1]
+def _without_ones(dims: Sequence[int | str | None]) -> list[int | str | None]:
+    return [dim for dim in dims if dim != 1]
 
 
-def _size(extents: Sequence[int | str | None]) -> int | None:
-    sizes = [extent for extent in extents if isinstance(extent, int)]
-    return int(np.prod(sizes)) if len(sizes) == len(extents) else None
+def _size(dims: Sequence[int | str | None]) -> int | None:
+    sizes = [dim for dim in dims if isinstance(dim, int)]
+    return int(np.prod(sizes)) if len(sizes) == len(dims) else None
 
 
 def _remedy(wanted: list[int | str | None], array: Array) -> str:

@@ -215,8 +215,8 @@ class Stream:
     """An iterable of batches that is iterated over once per epoch, or a function that returns one.
 
     A resumed run skips the batches that were used, so it equals the uninterrupted one if the iterable yields the
-    same batches in the same epoch. An iterable with ``set_epoch`` is told the epoch, and a function gets it as
-    its argument.
+    same batches in the same epoch. The epoch is passed to ``set_epoch`` of an iterable that has it, and to a
+    function as its argument.
     """
 
     columns: Sequence[Array] | None = None

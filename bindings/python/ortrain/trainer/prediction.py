@@ -1,4 +1,4 @@
-"""Predictions of a model in which trained parameters are, batch by batch."""
+"""Predictions of a model with the trained parameters, batch by batch."""
 
 from __future__ import annotations
 

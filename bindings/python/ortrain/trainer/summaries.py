@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 BINS = 30
 _COUNTED = 1 << 16  # elements of a tensor that a histogram counts at most
 _SIDE = 48  # pixels of the longer side of a stored image
-_VALUES = 64  # values of a stored row that is no image
+_VALUES = 64  # values of a stored row that is not an image
 _CLASSES = 50  # for which it is counted which is taken for which
 
 

@@ -23,7 +23,7 @@ extension ORTValue {
   /// - Parameters:
   ///   - values: The elements in row-major order.
   ///   - shape: The dimensions; an empty array for a scalar.
-  /// - Throws: `NSError` of the domain `onnxruntime` when the number of elements is not that of the shape.
+  /// - Throws: `NSError` of the domain `onnxruntime` when the number of elements does not match the shape.
   public convenience init<Element: ORTElement>(_ values: [Element], shape: [Int]) throws {
     let call = Call("ORTValue.init(_:shape:)")
     var count = 1

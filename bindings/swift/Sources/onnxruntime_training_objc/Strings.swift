@@ -8,7 +8,7 @@ extension ORTValue {
   ///   - tensorStringData: The elements in row-major order, without null characters.
   ///   - shape: The dimensions, whole numbers of 0 or more; an empty array for a scalar.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when a dimension is negative or not whole,
-  ///   or the number of elements is not that of the shape.
+  ///   or the number of elements does not match the shape.
   public convenience init(tensorStringData: [String], shape: [NSNumber]) throws {
     let call = Call("ORTValue.init(tensorStringData:shape:)")
     try self.init(tensorStringData, call.dims(shape), "tensorStringData", call)
@@ -19,7 +19,7 @@ extension ORTValue {
   /// - Parameters:
   ///   - values: The elements in row-major order, without null characters.
   ///   - shape: The dimensions; an empty array for a scalar.
-  /// - Throws: `NSError` of the domain `onnxruntime` when the number of elements is not that of the shape.
+  /// - Throws: `NSError` of the domain `onnxruntime` when the number of elements does not match the shape.
   public convenience init(_ values: [String], shape: [Int]) throws {
     try self.init(values, shape.map { Int64($0) }, "values", Call("ORTValue.init(_:shape:)"))
   }

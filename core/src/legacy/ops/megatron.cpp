@@ -1,6 +1,6 @@
-// MegatronF and MegatronG (com.microsoft): the borders of layers of which each of several processes computes
-// a part. What enters is whole in all processes, what leaves is the sum of their parts. Each is the gradient
-// of the other.
+// MegatronF and MegatronG (com.microsoft): the borders of layers that are divided among processes. Values
+// that enter such layers are whole in every process; the results of the processes are added up where they
+// leave. Each operator is the gradient of the other.
 //
 // M. Shoeybi et al., "Megatron-LM: training multi-billion parameter language models using model parallelism",
 // 2019, section 3.

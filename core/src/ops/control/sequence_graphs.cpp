@@ -18,19 +18,12 @@ GraphWriter writer_of(GradientContext& g) {
 }
 
 GraphWriter writer_of(SubgraphContext& s, Graph& graph) {
-  return {[&s, &graph](const std::string& op_type, const std::vector<std::string>& inputs,
-                       size_t output_count, const Attributes& attributes) {
-            Node node;
-            node.op_type = op_type;
-            node.name = s.unique(concat(graph.name, "/", op_type));
-            node.inputs = inputs;
-            for (size_t o = 0; o < output_count; ++o)
-              node.outputs.push_back(s.unique(concat(node.name, "_output")));
-            node.attributes = attributes;
-            graph.nodes.push_back(std::move(node));
-            return graph.nodes.back().outputs;
+  const auto unique = [&s](const std::string& base) { return s.unique(base); };
+  return {[&graph, unique](const std::string& op_type, const std::vector<std::string>& inputs,
+                           size_t output_count, const Attributes& attributes) {
+            return add_node(unique, graph, op_type, inputs, output_count, attributes);
           },
-          [&s](const std::string& base) { return s.unique(base); }};
+          unique};
 }
 
 namespace {
@@ -50,14 +43,7 @@ struct Body {
   }
   std::string add(const std::string& op_type, const std::vector<std::string>& inputs,
                   const Attributes& attributes = {}) {
-    Node node;
-    node.op_type = op_type;
-    node.name = w.unique(concat(graph.name, "/", op_type));
-    node.inputs = inputs;
-    node.outputs = {w.unique(node.name + "_output")};
-    node.attributes = attributes;
-    graph.nodes.push_back(std::move(node));
-    return graph.nodes.back().outputs[0];
+    return add_node(w.unique, graph, op_type, inputs, 1, attributes)[0];
   }
   void output(const std::string& value, ValueInfo info = {}) {
     info.name = value;

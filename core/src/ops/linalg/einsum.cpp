@@ -51,7 +51,7 @@ Equation read_equation(const std::string& text, const std::vector<int64_t>& rank
   if (terms.size() != ranks.size())
     fail_with(
         concat("the equation '", text, "' has ", terms.size(), " terms for ", ranks.size(), " operands"));
-  // A term whose three dots stand for `ellipsis` axes (-1: the rest of `rank`).
+  // A term whose three dots represent `ellipsis` axes (-1: the rest of `rank`).
   const auto read_term = [&](const std::string& term, int64_t rank, int64_t ellipsis) {
     Term out;
     const size_t dots = term.find("...");

@@ -207,7 +207,7 @@ void mod_gradient(GradientContext& g) {
   if (g.needs(1)) g.set(1, g.unbroadcast(-(dy * ((a - y) / b).call("Round")), y, 1));
 }
 
-// The exponent may have a type of its own.
+// The exponent may have another type than the base.
 void pow_shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c, 1)); }
 
 // x^e. Integers to a non-negative power are exact (modulo the width); everything else uses pow.

@@ -270,17 +270,15 @@ Kernel gradient_kernel(KernelContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  const auto optional = [&](size_t i) { return g.has_x(i) ? g.x(i) : std::string(); };
-  const auto incoming = [&](size_t o) { return g.node().has_output(o) ? g.dy(o) : std::string(); };
-  const std::string dy = incoming(0), dy_h = incoming(1);
+  const std::string dy = dy_or_empty(g, 0), dy_h = dy_or_empty(g, 1);
   g.retype_node("GRUTraining", kMicrosoft);
   const std::string y = g.want_y(0), kept = g.want_y(2);
-  const auto gradients =
-      g.emit("GRUGrad", {g.x(0), g.x(1), g.x(2), optional(3), optional(4), optional(5), y, kept, dy, dy_h}, 5,
-             g.node().attributes, kMicrosoft);
+  const auto gradients = g.emit(
+      "GRUGrad",
+      {g.x(0), g.x(1), g.x(2), x_or_empty(g, 3), x_or_empty(g, 4), x_or_empty(g, 5), y, kept, dy, dy_h}, 5,
+      g.node().attributes, kMicrosoft);
   const size_t of[] = {0, 1, 2, 3, 5};
-  for (size_t o = 0; o < gradients.size(); ++o)
-    if (g.has_x(of[o]) && g.needs(of[o])) g.set(of[o], gradients[o]);
+  set_gradients(g, of, gradients);
 }
 
 ORTRAIN_OPERATOR({.type = "GRU",

@@ -301,18 +301,16 @@ Kernel gradient_kernel(KernelContext& c) {
 }
 
 void gradient(GradientContext& g) {
-  const auto optional = [&](size_t i) { return g.has_x(i) ? g.x(i) : std::string(); };
-  const auto incoming = [&](size_t o) { return g.node().has_output(o) ? g.dy(o) : std::string(); };
-  const std::string dy = incoming(0), dy_h = incoming(1), dy_c = incoming(2);
+  const std::string dy = dy_or_empty(g, 0), dy_h = dy_or_empty(g, 1), dy_c = dy_or_empty(g, 2);
   g.retype_node("LSTMTraining", kMicrosoft);
-  std::vector<std::string> inputs = {g.x(0), g.x(1), g.x(2), optional(4), optional(5), optional(6)};
+  std::vector<std::string> inputs = {g.x(0), g.x(1), g.x(2)};
+  for (const size_t i : {4, 5, 6}) inputs.push_back(x_or_empty(g, i));
   for (const size_t o : {0, 3, 4}) inputs.push_back(g.want_y(o));
   inputs.insert(inputs.end(), {dy, dy_h, dy_c});
   if (g.has_x(7)) inputs.push_back(g.x(7));
   const auto gradients = g.emit("LSTMGrad", inputs, g.has_x(7) ? 7 : 6, g.node().attributes, kMicrosoft);
   const size_t of[] = {0, 1, 2, 3, 5, 6, 7};
-  for (size_t o = 0; o < gradients.size(); ++o)
-    if (g.has_x(of[o]) && g.needs(of[o])) g.set(of[o], gradients[o]);
+  set_gradients(g, of, gradients);
 }
 
 ORTRAIN_OPERATOR({.type = "LSTM",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -171,5 +172,11 @@ template <typename T>
 void state_out(const Recurrent& r, const T* held, T* state);
 template <typename T>
 void state_in(const Recurrent& r, const T* state, T* held);
+
+// For gradient rules: an input or the gradient of an output, empty if the node does not have it.
+std::string x_or_empty(const GradientContext& g, size_t i);
+std::string dy_or_empty(const GradientContext& g, size_t o);
+// Sets the gradients of those of the inputs `of` that are there and need one.
+void set_gradients(GradientContext& g, std::span<const size_t> of, const std::vector<std::string>& gradients);
 
 }  // namespace ortrain

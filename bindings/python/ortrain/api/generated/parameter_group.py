@@ -59,7 +59,7 @@ class ParameterGroup:
         -------
         float
             The rate of the optimizer times the factor. Assigning to it sets the factor, so that the rate
-            follows that of the optimizer and its schedule.
+            follows the optimizer and its schedule.
         """
         return _ortrain.get_optimizer_group_attribute(self._handle, self._name, "learning_rate")
 

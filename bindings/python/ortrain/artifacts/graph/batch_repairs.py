@@ -73,18 +73,17 @@ class Repairs:
             return
         for axis in self._axes_of_rows(shape, data.layout.outer):
             yield self._with_input(
-                node, 1, np.array([-1 if at == axis else extent for at, extent in enumerate(shape)], np.int64)
+                node, 1, np.array([-1 if at == axis else dim for at, dim in enumerate(shape)], np.int64)
             )
 
     @staticmethod
     def _resolved(shape: Array, data: Array, node: onnx.NodeProto) -> list[int]:
         keeps_zero = any(attribute.name == "allowzero" and attribute.i for attribute in node.attribute)
         found = [
-            data.shape[axis] if extent == 0 and not keeps_zero else int(extent)
-            for axis, extent in enumerate(shape)
+            data.shape[axis] if dim == 0 and not keeps_zero else int(dim) for axis, dim in enumerate(shape)
         ]
         if -1 in found:
-            known = int(np.prod([extent for extent in found if extent != -1], dtype=np.int64))
+            known = int(np.prod([dim for dim in found if dim != -1], dtype=np.int64))
             found[found.index(-1)] = data.size // max(known, 1)
         return found
 
@@ -95,10 +94,10 @@ class Repairs:
         with them. In all other cases there is at most one.
         """
         candidates, before = [], 1
-        for axis, extent in enumerate(shape):
-            after = before * extent
+        for axis, dim in enumerate(shape):
+            after = before * dim
             if outer % before == 0 and after % (outer * self.rows) == 0:
-                candidates.append((extent != self.rows, before != outer, axis))
+                candidates.append((dim != self.rows, before != outer, axis))
             before = after
         return [axis for *_, axis in sorted(candidates)]
 
@@ -145,9 +144,9 @@ class Repairs:
                 if kind == "Tile" or shape[axis] == 1:
                     yield self._with_size(node, 1, counts, axis)
         elif kind == "ConstantOfShape":
-            extents = values[node.input[0]].before[0]
-            for axis in self._axes(extents):
-                yield self._with_size(node, 0, extents, axis)
+            dims = values[node.input[0]].before[0]
+            for axis in self._axes(dims):
+                yield self._with_size(node, 0, dims, axis)
         elif kind == "Range" and values[node.input[1]].before[0] == self.rows:
             scalar, shape = self._name("rows"), self._constant(np.array([], np.int64), "shape")
             typed = self._name("rows")
@@ -172,12 +171,12 @@ class Repairs:
                 expand = onnx.helper.make_node("Expand", [row.output[0], ""], [name], name=self._name(name))
                 yield [row, *self._with_size(expand, 1, np.array(array.shape, np.int64), axis)]
             elif array.dtype == np.int64 and array.shape[axis] == self.rows:
-                slope = array.take([1], axis) - first
+                increase = array.take([1], axis) - first
                 numbers = np.arange(self.rows).reshape([-1 if at == axis else 1 for at in range(array.ndim)])
-                if (array == first + slope * numbers).all():
-                    yield self._progression(name, row, slope, axis)
+                if (array == first + increase * numbers).all():
+                    yield self._progression(name, row, increase, axis)
 
-    def _progression(self, name: str, row: onnx.NodeProto, slope: Array, axis: int) -> Nodes:
+    def _progression(self, name: str, row: onnx.NodeProto, increase: Array, axis: int) -> Nodes:
         """Return nodes for the value whose row i is a first row plus i times another."""
         scalar = self._constant(np.array([], np.int64), "shape")
         start, step = (
@@ -185,9 +184,9 @@ class Repairs:
             self._constant(np.array(1, np.int64), "step"),
         )
         column = self._constant(
-            np.array([-1 if at == axis else 1 for at in range(slope.ndim)], np.int64), "shape"
+            np.array([-1 if at == axis else 1 for at in range(increase.ndim)], np.int64), "shape"
         )
-        factor = self._constant(slope, "slope")
+        factor = self._constant(increase, "increase")
         rows, numbers, shaped, grown = (
             self._name(what) for what in ("rows", "numbers", "numbers", "numbers")
         )

@@ -1,8 +1,8 @@
-"""Makes the batch size of a model free that was exported for one batch size.
+"""Makes the batch size free in a model that was exported for one batch size.
 
-The model is computed node by node for two batch sizes, with random data of which the rows are the same. Where a node fails
-for the new size, or its rows are not those of the old size, the node has the batch size in a constant, which is replaced, or it
-mixes rows, and the model is refused. The result is compared with the given model row by row for several batch sizes.
+The model is computed node by node for two batch sizes, with the same random rows in both. Where a node fails for the new size,
+or its rows differ from those of the old size, the node has the batch size in a constant, which is replaced, or it mixes rows,
+and the model is refused. The result is compared with the given model row by row for several batch sizes.
 """
 
 from __future__ import annotations
@@ -447,7 +447,7 @@ def _for_inference(model: onnx.ModelProto, parameters: set[str]) -> onnx.ModelPr
 
 
 def _another_size(model: onnx.ModelProto, rows: int) -> int:
-    """Return a batch size that is no dimension and no number of the model, so that none can be taken for the other."""
+    """Return a batch size that differs from every dimension and number of the model, so that the two cannot be confused."""
     graph = model.graph
     taken = {rows}
     for value in graph.input:

@@ -1,4 +1,4 @@
-"""Findings about trained weights that a user should know: which are shared, and which are no parameters."""
+"""Findings about trained weights that a user should know: which are shared, and which are not parameters."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class FoldedWeight:
 def folded_weights(
     model: onnx.ModelProto, record: ExportRecord, trained: Iterable[str]
 ) -> list[FoldedWeight]:
-    """Return the trained initializers that are no copy of a parameter, and why."""
+    """Return the trained initializers that are not copies of a parameter, and why."""
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     normalized = _with_normalization(model, record)
     found = []

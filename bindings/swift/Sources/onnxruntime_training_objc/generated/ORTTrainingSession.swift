@@ -29,7 +29,7 @@ public final class ORTTrainingSession: HandleOwner {
   ///   not exist; `ORTErrorCode.invalidProtobuf` when a file is not an ONNX model;
   ///   `ORTErrorCode.invalidGraph` when a graph is not valid, for example because it has a cycle or an
   ///   input that nothing provides; `ORTErrorCode.invalidArgument` when the models do not match the
-  ///   checkpoint, of which the message lists the parameters that differ, or the state belongs to another
+  ///   checkpoint, and the message lists the parameters that differ; or the state belongs to another
   ///   session; `ORTErrorCode.notImplemented` when a model has operators without a kernel; the message
   ///   names all of them.
   public init(env: ORTEnv, sessionOptions: ORTSessionOptions?, checkpoint: ORTCheckpoint, trainModelPath: String, evalModelPath: String?, optimizerModelPath: String?) throws {

@@ -1,0 +1,68 @@
+"""Writes the pages about single operators, ``reference/gradients.md`` and ``reference/conformance.md``, for the site.
+
+Both follow from data that is elsewhere: what the installed library registers, and ``tests/conformance/record.yaml``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ortrain import _ortrain
+
+from tests.conformance import record
+
+_GRADIENTS = """# Gradients
+
+Every operator is in one of four groups. Tests compare each gradient with central finite differences in double precision, to a
+relative error of 1e-5: with the attributes and shapes of the operator's test, in every opset that changes the operator, and with
+tensors of one element and of none. Where the gradient consists of operators that have gradients, they compare the second
+derivative as well.
+
+## Trained through
+
+{yes}
+
+`QuantizeLinear`, `DequantizeLinear` and `com.microsoft.FakeQuant` pass the gradient through the rounding unchanged, which is not
+a derivative.
+
+## Decomposed
+
+Replaced by other operators before a gradient is built; the gradients of those apply.
+
+{decomposed}
+
+## Gradients stop
+
+Their derivative is zero or undefined. No error occurs; values that only such operators depend on get no gradient.
+
+{stop}
+
+## Without a gradient
+
+Creating artifacts fails if these would be trained through. The error names the nodes. A gradient that contains one of them, such
+as `GRUGrad`, has no derivative.
+
+{no}
+"""
+
+
+def gradients() -> str:
+    """Return the page of gradients."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    for line in _ortrain.list_operators().splitlines():
+        domain, operator, gradient = line.split(",")
+        groups.setdefault(gradient, {}).setdefault(domain or "ai.onnx", []).append(f"`{operator}`")
+    tables = {
+        gradient: "\n".join(
+            ["| domain | operators |", "| --- | --- |"]
+            + [f"| {domain} | {', '.join(operators)} |" for domain, operators in domains.items()]
+        )
+        for gradient, domains in groups.items()
+    }
+    return _GRADIENTS.format(**tables)
+
+
+def write(folder: Path) -> None:
+    """Write the pages into a folder."""
+    for name, page in {"gradients": gradients(), "conformance": record.render(record.read())}.items():
+        (folder / f"{name}.md").write_text(page, encoding="utf-8")
