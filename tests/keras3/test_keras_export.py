@@ -185,8 +185,9 @@ def test_a_trainer_takes_a_model_and_gives_its_weights_back(policy, given):
 
 
 def test_layers_that_are_frozen_later_stay():
-    """Among them a batch normalization, whose statistics no checkpoint has then."""
+    """Among them a batch normalization, whose statistics are in the checkpoint all the same."""
     model = made(SMALL["Conv"], "float32")
+    model.layers[1].moving_mean.assign(data(4))
     x, y = data((8, 8, 8, 2)), np.arange(8) % 3
     model.layers[0].trainable = model.layers[1].trainable = False
     frozen = [np.array(v) for layer in model.layers[:2] for v in layer.variables]
@@ -197,6 +198,14 @@ def test_layers_that_are_frozen_later_stay():
     found = [np.array(v) for layer in model.layers[:2] for v in layer.variables]
     assert all(np.array_equal(a, b) for a, b in zip(frozen, found, strict=True))
     assert not np.array_equal(head, model.layers[-1].kernel)
+    expected = model(x)
+    for variable in model.variables:
+        variable.assign(variable + 1)
+    assert ortrain.keras.load_into(model, trainer) == ([], [])
+    np.testing.assert_allclose(model(x), expected, rtol=1e-5, atol=1e-6)
+    model.layers[1].moving_mean.assign(data(4) + 1)
+    assert ortrain.keras.update_checkpoint(trainer, model) == ([], [])
+    np.testing.assert_allclose(trainer.predict(x), model(x), rtol=1e-5, atol=1e-6)
     model.trainable = False
     with pytest.raises(ValueError, match=r"no parameter to train; .*not trained by the network"):
         Trainer(model, loss="cross_entropy")

@@ -69,6 +69,27 @@ def test_other_shapes_are_rejected_and_nothing_is_changed(trained):
     assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 
+def test_a_batch_normalization_in_evaluation_mode_is_in_the_checkpoint():
+    """A network that is built again has other statistics."""
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    network[1].running_mean.normal_()
+    network[1].running_var.uniform_(0.5, 2.0)
+    network[1].eval()
+    again = copy.deepcopy(network)
+    again[1].reset_running_stats()
+    target = np.zeros((6, 2, 14, 14), np.float32)
+    trainer = ortrain.Trainer(network, "mse", args=IMAGES, learning_rate=1e-2)
+    trainer.fit((IMAGES, target), batch_size=3, verbose=False)
+    assert ortrain.torch.load_into(again, trainer) == ([], [])
+    assert torch.equal(again[1].running_mean, network[1].running_mean)
+    with torch.no_grad():
+        assert np.allclose(trainer.predict(IMAGES), again.eval()(IMAGES).numpy(), atol=1e-5)
+    again[1].running_mean += 1
+    assert ortrain.torch.update_checkpoint(trainer, again) == ([], [])
+    with torch.no_grad():
+        assert np.allclose(trainer.predict(IMAGES), again(IMAGES).numpy(), atol=1e-5)
+
+
 def test_types_are_converted(trained):
     network = UNet().bfloat16()
     ortrain.torch.load_into(network, trained[1])

@@ -29,8 +29,7 @@ def load_into(model: Any, checkpoint: Any) -> UnmatchedNames:
     Returns
     -------
     UnmatchedNames
-        The trainable weights that only the model has, and the weights that only the checkpoint has. A checkpoint does
-        not have the statistics of a frozen layer.
+        The weights that only the model has, and those that only the checkpoint has.
 
     Raises
     ------
@@ -43,17 +42,14 @@ def load_into(model: Any, checkpoint: Any) -> UnmatchedNames:
     """
     variables = _floating(model)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-    still = [name for name, variable in variables.items() if not variable.trainable]
-    return copy_weights(
-        arrays_of(checkpoint), shapes, lambda name, array: variables[name].assign(array), still
-    )
+    return copy_weights(arrays_of(checkpoint), shapes, lambda name, array: variables[name].assign(array))
 
 
 def update_checkpoint(checkpoint: Any, model: Any) -> UnmatchedNames:
     """Write the weights of a model into a checkpoint, by their paths: the reverse of :func:`load_into`.
 
-    The state of the optimizer stays as it is, and so do statistics that training does not change: the model has them as
-    constants. A checkpoint that is given by a path is saved again; a mapping is not possible here.
+    The state of the optimizer stays as it is. A checkpoint that is given by a path is saved again; a mapping is not possible
+    here.
 
     Returns
     -------
@@ -61,8 +57,7 @@ def update_checkpoint(checkpoint: Any, model: Any) -> UnmatchedNames:
         The weights that only the checkpoint has, and those that only the model has.
     """
     variables = _floating(model)
-    still = [name for name, variable in variables.items() if not variable.trainable]
-    return update(checkpoint, {n: keras.ops.convert_to_numpy(v) for n, v in variables.items()}, still)
+    return update(checkpoint, {n: keras.ops.convert_to_numpy(v) for n, v in variables.items()})
 
 
 def _floating(model: Any) -> dict[str, Any]:
