@@ -184,6 +184,16 @@ def test_a_trainer_takes_a_model_and_gives_its_weights_back(policy, given):
     trainer.fit(x, y, batch_size=7, verbose=False)
 
 
+def test_the_classes_are_in_the_last_dimension(tmp_path):
+    """As in the losses of Keras; here the scores of six steps, whose number differs from that of the classes."""
+    model = keras.Sequential([keras.Input((6, 4)), L.LSTM(5, return_sequences=True), L.Dense(3)])
+    x, y = data((8, 6, 4)), np.random.default_rng(1).integers(0, 3, (8, 6))
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    loss, accuracy = model.evaluate(x, y, verbose=0)
+    found = Trainer(model, loss="cross_entropy", metrics=["accuracy"]).evaluate(x, y)
+    assert found == {"loss": pytest.approx(loss, rel=1e-5), "accuracy": pytest.approx(accuracy, abs=1e-6)}
+
+
 def test_layers_that_are_frozen_later_stay():
     """Among them a batch normalization, whose statistics are in the checkpoint all the same."""
     model = made(SMALL["Conv"], "float32")

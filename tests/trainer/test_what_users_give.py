@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from ortrain import OrtrainError, Trainer
+from ortrain import OrtrainError, Trainer, onnxblock
 from ortrain.trainer import Callback, EarlyStopping, ModelCheckpoint, ReduceLROnPlateau
 
 RNG = np.random.default_rng(5)
@@ -103,6 +103,35 @@ def test_targets_are_not_broadcast_if_the_model_states_no_shape(loss, opset, tmp
         ValueError, match=r"input 1 of shape \[1, 40\] does not match input 0 of shape \[1, 40, 1\]"
     ):
         trainer.module(*inputs, target[:, 0])
+
+
+def language_model() -> onnx.ModelProto:
+    """From ``x``, float32 ``[batch, 4, 6]``, to ``scores``, float32 ``[batch, 4, 3]``: scores of every token."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["scores"])],
+        "language_model",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4, 6])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", 4, 3])],
+        [numpy_helper.from_array(np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32), "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_language_model_has_its_classes_last():
+    x, labels = RNG.normal(size=(40, 4, 6)).astype(np.float32), RNG.integers(0, 3, (40, 4))
+    with pytest.raises(
+        ValueError, match=r"expected int64 \[batch, 3\], found .*\(40, 4\).*CrossEntropyLoss\(axis=-1\)"
+    ):
+        losses(Trainer(language_model(), loss="cross_entropy"), x, labels)
+    trainer = Trainer(
+        language_model(),
+        loss=onnxblock.loss.CrossEntropyLoss(axis=-1),
+        metrics=["accuracy"],
+        learning_rate=0.1,
+    )
+    trainer.fit(x, labels, epochs=2, verbose=False)
+    found = trainer.evaluate(x, labels)["accuracy"]
+    assert found == pytest.approx(float((trainer.predict(x).argmax(-1) == labels).mean()))
 
 
 def test_labels_that_are_no_classes_are_named():

@@ -14,7 +14,8 @@ class LossType(Enum):
     MSELoss = 1
     """Mean squared error, :class:`ortrain.onnxblock.loss.MSELoss`."""
     CrossEntropyLoss = 2
-    """Cross entropy of scores and class indices, :class:`ortrain.onnxblock.loss.CrossEntropyLoss`."""
+    """Cross entropy of scores and class indices, :class:`ortrain.onnxblock.loss.CrossEntropyLoss`. The classes are in the second
+    dimension of the scores; in the last one if the network was exported from Keras or JAX, as in their losses."""
     BCEWithLogitsLoss = 3
     """Binary cross entropy of logits, :class:`ortrain.onnxblock.loss.BCEWithLogitsLoss`."""
     L1Loss = 4
@@ -69,10 +70,15 @@ class LossOnModel(onnxblock.TrainingBlock):
         return (*([made] if isinstance(made, str) else made), *self._other_outputs)
 
 
-def loss_block(loss: object) -> onnxblock.Block:
-    """Return the block of a loss, which may be a name."""
+_CLASSES_LAST = ("keras", "jax")
+
+
+def loss_block(loss: object, framework: str | None = None) -> onnxblock.Block:
+    """Return the block of a loss, which may be a name, for a network of a framework."""
     if loss is None:
         return onnxblock.blocks.PassThrough()
+    if loss is LossType.CrossEntropyLoss and framework in _CLASSES_LAST:
+        return onnxblock.loss.CrossEntropyLoss(axis=-1)
     if isinstance(loss, LossType):
         return _LOSSES[loss]()
     if isinstance(loss, onnxblock.Block):
