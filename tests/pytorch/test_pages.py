@@ -22,7 +22,7 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     blocks = BLOCK.findall((DOCS / "tutorial-pytorch.md").read_text("utf-8"))
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     for block in blocks:
         if "device.ckpt" in block:
             shutil.copy("artifacts/checkpoint", "device.ckpt")
