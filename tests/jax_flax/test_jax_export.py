@@ -256,6 +256,20 @@ def test_a_trainer_takes_a_module_of_nnx(tmp_path):
     np.testing.assert_allclose(trainer.predict(x), network(x), rtol=1e-4, atol=1e-5)
 
 
+def test_the_classes_are_in_the_last_dimension():
+    """As in the losses of JAX: the scores of six steps."""
+    x, y = batch((6, 4))[0], np.random.default_rng(1).integers(0, CLASSES, (8, 6))
+    network = nn.Dense(CLASSES)
+    variables = network.init(jax.random.key(0), x)
+    found = Trainer(network, loss="cross_entropy", args=(variables, x[:2]), metrics=["accuracy"]).evaluate(
+        x, y
+    )
+    scores = network.apply(variables, x)
+    expected = -np.take_along_axis(np.asarray(jax.nn.log_softmax(scores)), y[..., None], -1).mean()
+    accuracy = float((scores.argmax(-1) == y).mean())
+    assert found == {"loss": pytest.approx(expected, rel=1e-5), "accuracy": pytest.approx(accuracy)}
+
+
 @pytest.mark.parametrize("function", [two_layers, jax.jit(two_layers)])
 def test_artifacts_are_made_of_a_function(function, tmp_path):
     params, (x, _) = two_layers_params(), batch((5,))

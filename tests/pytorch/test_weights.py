@@ -90,6 +90,20 @@ def test_a_batch_normalization_in_evaluation_mode_is_in_the_checkpoint():
         assert np.allclose(trainer.predict(IMAGES), again(IMAGES).numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel])
+def test_weights_of_a_wrapped_network_have_the_names_of_the_network(wrap, tmp_path):
+    network = mlp()
+    report = ortrain.torch.export(wrap(network), torch.zeros(2, 8), tmp_path / "model.onnx")
+    assert list(report.trained) == [name for name, _ in network.named_parameters()]
+    assert report.inputs == ("input",)
+    trainer = ortrain.Trainer(wrap(network), "mse", args=torch.zeros(2, 8))
+    trainer.fit(torch.ones(4, 8), torch.ones(4, 4), verbose=False)
+    other = mlp()
+    assert ortrain.torch.load_into(wrap(other), trainer) == ([], [])
+    assert np.array_equal(other[0].weight.detach().numpy(), trainer.state.parameters["0.weight"].data)
+    assert ortrain.torch.update_checkpoint(trainer, wrap(network)) == ([], [])
+
+
 def test_types_are_converted(trained):
     network = UNet().bfloat16()
     ortrain.torch.load_into(network, trained[1])

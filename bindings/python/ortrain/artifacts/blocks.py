@@ -83,9 +83,7 @@ def loss_block(loss: object, framework: str | None = None) -> onnxblock.Block:
         return _LOSSES[loss]()
     if isinstance(loss, onnxblock.Block):
         return loss
-    kind = type(loss).__name__
-    same = f"; use LossType.{kind}" if kind in LossType.__members__ else ""  # PyTorch's has the same name
-    raise TypeError(f"loss must be a LossType or an onnxblock.Block, not {kind}{same}")
+    raise TypeError(f"loss must be a LossType or an onnxblock.Block, not {_kind_and_remedy(loss, LossType)}")
 
 
 def optimizer_block(optimizer: object) -> onnxblock.Block | None:
@@ -97,6 +95,15 @@ def optimizer_block(optimizer: object) -> onnxblock.Block | None:
     if isinstance(optimizer, onnxblock.Block) and hasattr(optimizer, "to_model_proto"):
         return optimizer
     raise TypeError(
-        f"optimizer must be an OptimType or a block that builds a model, such as onnxblock.optim.AdamW, "
-        f"not {type(optimizer).__name__}"
+        "optimizer must be an OptimType or a block that builds a model, such as onnxblock.optim.AdamW, "
+        f"not {_kind_and_remedy(optimizer, OptimType)}"
     )
+
+
+def _kind_and_remedy(given: object, known: type[Enum]) -> str:
+    """Describe a loss or optimizer of a framework, such as ``torch.optim.SGD(...)``, and name that of the same name here."""
+    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    plain = name.replace("_", "").lower()
+    same = next((m for m in known.__members__ if plain in (m.lower(), m.lower().removesuffix("loss"))), None)
+    remedy = f"; use {known.__name__}.{same}" if same else f"; there are {', '.join(known.__members__)}"
+    return f"{name!r}{remedy}" if isinstance(given, str) else f"{name}{remedy}"

@@ -185,7 +185,8 @@ class Run:
             before = position["data"].get(name)
             if now != before:
                 raise ValueError(
-                    f"resume: expected {name} {before}, as when the checkpoint was saved, found {now}"
+                    f"resume: expected {name} {before}, as when the checkpoint was saved, found {now}; to begin another run "
+                    "with its parameters, create a Trainer with checkpoint="
                 )
         if position["seed"] != self.seed:
             raise ValueError(
