@@ -96,6 +96,24 @@ def test_weights_come_back_by_path(tmp_path):
     assert (missing, unexpected) == (["other/other/kernel"], ["more"])
 
 
+def test_weights_come_back_to_a_model_that_was_read_from_a_file(tmp_path):
+    """The paths of its variables lack the name of the model; those of one that was built again have another name."""
+    model = made(SMALL["Conv"], "float32")
+    model.save(tmp_path / "model.keras")
+    read = keras.models.load_model(tmp_path / "model.keras")
+    renamed = keras.models.clone_model(model)
+    renamed.name = "other"
+    x = data((8, 8, 8, 2))
+    for first, second in ((model, read), (read, model), (model, renamed)):
+        trainer = Trainer(first, loss="cross_entropy", learning_rate=0.1)
+        trainer.fit(x, np.arange(8) % 3, verbose=False)
+        assert ortrain.keras.load_into(second, trainer) == ([], [])
+        np.testing.assert_allclose(second(x), trainer.predict(x), rtol=1e-5, atol=1e-5)
+        second.variables[0].assign(second.variables[0] + 1)
+        assert ortrain.keras.update_checkpoint(trainer, second) == ([], [])
+        np.testing.assert_allclose(second(x), trainer.predict(x), rtol=1e-5, atol=1e-5)
+
+
 class Subclass(keras.Model):
     def __init__(self):
         super().__init__()

@@ -134,6 +134,56 @@ def test_a_language_model_has_its_classes_last():
     assert found == pytest.approx(float((trainer.predict(x).argmax(-1) == labels).mean()))
 
 
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("sparse_categorical_crossentropy", "cross_entropy"),
+        ("CrossEntropyLoss", "cross_entropy"),
+        ("binary_crossentropy", "bce_with_logits"),
+        ("mean_squared_error", "mse"),
+        ("l1_loss", "l1"),
+    ],
+)
+def test_the_names_that_losses_have_elsewhere_lead_to_those_here(name, here):
+    with pytest.raises(ValueError, match=f"did you mean '{here}'"):
+        Trainer(linear((6,), 3), loss=name)
+
+
+class SparseCategoricalCrossentropy:
+    """As in Keras, where it has no base class of ours."""
+
+
+class EarlyStoppingOfKeras:
+    __module__ = "keras.callbacks"
+
+
+EarlyStoppingOfKeras.__name__ = "EarlyStopping"
+
+
+def test_objects_of_other_frameworks_are_named():
+    with pytest.raises(TypeError, match=r"not SparseCategoricalCrossentropy; use LossType.CrossEntropyLoss"):
+        Trainer(linear((6,), 3), loss=SparseCategoricalCrossentropy())
+    with pytest.raises(
+        TypeError, match=r"metrics: expected names .*, found SparseCategoricalCrossentropy; known are"
+    ):
+        classifier(metrics=[SparseCategoricalCrossentropy()])
+    message = r"found keras.callbacks.EarlyStopping; those of ortrain.trainer have the names of Keras's"
+    with pytest.raises(TypeError, match=message):
+        classifier(callbacks=[EarlyStoppingOfKeras()])
+    with pytest.raises(TypeError, match=message):
+        classifier().fit(X, LABELS, callbacks=[EarlyStoppingOfKeras()])
+
+
+@pytest.mark.parametrize(
+    ("ending", "remedy"), [("keras", "keras.models.load_model"), ("pt", "torch.nn.Module")]
+)
+def test_files_of_other_frameworks_are_no_models(ending, remedy, tmp_path):
+    file = tmp_path / f"model.{ending}"
+    file.write_bytes(b"PK\3\4 something else")
+    with pytest.raises(ValueError, match=f"is not an ONNX model: .*{remedy}"):
+        Trainer(file, loss="mse")
+
+
 def test_labels_that_are_no_classes_are_named():
     wrong = np.eye(3)[LABELS]
     wrong[7] = 0.5

@@ -43,6 +43,19 @@ _OPTIMIZERS: dict[OptimType, type[onnxblock.Block]] = {
     OptimType.SGD: onnxblock.optim.SGD,
 }
 
+#: Names of these losses elsewhere, in PyTorch and Keras, without underscores.
+_ELSEWHERE = {
+    "binarycrossentropy": LossType.BCEWithLogitsLoss,
+    "binarycrossentropywithlogits": LossType.BCEWithLogitsLoss,
+    "categoricalcrossentropy": LossType.CrossEntropyLoss,
+    "crossentropy": LossType.CrossEntropyLoss,
+    "meanabsoluteerror": LossType.L1Loss,
+    "mae": LossType.L1Loss,
+    "meansquarederror": LossType.MSELoss,
+    "mse": LossType.MSELoss,
+    "sparsecategoricalcrossentropy": LossType.CrossEntropyLoss,
+}
+
 _ACTIVATIONS = {LossType.CrossEntropyLoss: "Softmax", LossType.BCEWithLogitsLoss: "Sigmoid"}
 
 
@@ -83,7 +96,16 @@ def loss_block(loss: object, framework: str | None = None) -> onnxblock.Block:
         return _LOSSES[loss]()
     if isinstance(loss, onnxblock.Block):
         return loss
-    raise TypeError(f"loss must be a LossType or an onnxblock.Block, not {_kind_and_remedy(loss, LossType)}")
+    name = _name_of(loss)
+    same = named_elsewhere(name)
+    raise TypeError(f"loss must be a LossType or an onnxblock.Block, not {name}{_remedy(LossType, same)}")
+
+
+def named_elsewhere(name: str) -> LossType | None:
+    """Return the loss that PyTorch or Keras call by a name, such as ``sparse_categorical_crossentropy``."""
+    plain = name.replace("_", "").lower()
+    own = {member.name.lower(): member for member in LossType}
+    return _ELSEWHERE.get(plain.removesuffix("loss")) or own.get(plain) or own.get(f"{plain}loss")
 
 
 def optimizer_block(optimizer: object) -> onnxblock.Block | None:
@@ -94,16 +116,18 @@ def optimizer_block(optimizer: object) -> onnxblock.Block | None:
         return _OPTIMIZERS[optimizer]()
     if isinstance(optimizer, onnxblock.Block) and hasattr(optimizer, "to_model_proto"):
         return optimizer
+    name = _name_of(optimizer)
+    same = next((member for member in OptimType if member.name.lower() == name.lower()), None)
     raise TypeError(
         "optimizer must be an OptimType or a block that builds a model, such as onnxblock.optim.AdamW, "
-        f"not {_kind_and_remedy(optimizer, OptimType)}"
+        f"not {name}{_remedy(OptimType, same)}"
     )
 
 
-def _kind_and_remedy(given: object, known: type[Enum]) -> str:
-    """Describe a loss or optimizer of a framework, such as ``torch.optim.SGD(...)``, and name that of the same name here."""
-    name = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
-    plain = name.replace("_", "").lower()
-    same = next((m for m in known.__members__ if plain in (m.lower(), m.lower().removesuffix("loss"))), None)
-    remedy = f"; use {known.__name__}.{same}" if same else f"; there are {', '.join(known.__members__)}"
-    return f"{name!r}{remedy}" if isinstance(given, str) else f"{name}{remedy}"
+def _name_of(given: object) -> str:
+    """Return the name of a loss or optimizer of a framework, which is a function, a class, an object or a string."""
+    return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+
+
+def _remedy(known: type[Enum], same: Enum | None) -> str:
+    return f"; use {same}" if same else f"; there are {', '.join(known.__members__)}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 
-from ortrain._frameworks.weights import UnmatchedNames, arrays_of, copy_weights, update
+from ortrain._frameworks.weights import UnmatchedNames, arrays_of, copy_weights, state_of, update
 from ortrain.keras._names import variables_of
 
 
@@ -40,9 +41,10 @@ def load_into(model: Any, checkpoint: Any) -> UnmatchedNames:
     FileNotFoundError
         When there is no checkpoint.
     """
-    variables = _floating(model)
+    weights = arrays_of(checkpoint)
+    variables = _named_alike(_floating(model), weights)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-    return copy_weights(arrays_of(checkpoint), shapes, lambda name, array: variables[name].assign(array))
+    return copy_weights(weights, shapes, lambda name, array: variables[name].assign(array))
 
 
 def update_checkpoint(checkpoint: Any, model: Any) -> UnmatchedNames:
@@ -56,8 +58,23 @@ def update_checkpoint(checkpoint: Any, model: Any) -> UnmatchedNames:
     UnmatchedNames
         The weights that only the checkpoint has, and those that only the model has.
     """
-    variables = _floating(model)
+    state = state_of(checkpoint)
+    variables = _named_alike(_floating(model), dict(state.parameters))
     return update(checkpoint, {n: keras.ops.convert_to_numpy(v) for n, v in variables.items()})
+
+
+def _named_alike(variables: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables of a model by the names of a checkpoint, where only the name of the model before them differs.
+
+    The paths of a model that Keras has built from layers begin with its name; those of one that it has read from a file do not.
+    """
+    inner = {name.partition("/")[2]: variable for name, variable in variables.items()}
+    scopes = {name.partition("/")[0] for name in known}
+    named = [variables, inner] if len(inner) == len(variables) else [variables]
+    if len(scopes) == 1:
+        (scope,) = scopes
+        named += [{f"{scope}/{name}": variable for name, variable in names.items()} for names in named]
+    return max(named, key=lambda names: len(names.keys() & known.keys()))
 
 
 def _floating(model: Any) -> dict[str, Any]:

@@ -306,11 +306,18 @@ def metric_of(given: str | Metric) -> Metric:
 
     Raises
     ------
+    TypeError
+        When it is neither, such as a metric of Keras.
     ValueError
         When there is no metric of this name.
     """
     if isinstance(given, Metric):
         return given
+    if not isinstance(given, str):
+        raise TypeError(
+            f"metrics: expected names or instances of ortrain.trainer.Metric, found {type(given).__name__}; known are "
+            f"{', '.join(_BY_NAME)} and top<k>"
+        )
     if given in _BY_NAME:
         return _BY_NAME[given]()
     if given.startswith("top") and given[3:].isdigit():
