@@ -64,10 +64,7 @@ def update_checkpoint(checkpoint: Any, model: Any) -> UnmatchedNames:
 
 
 def _named_alike(variables: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables of a model by the names of a checkpoint, where only the name of the model before them differs.
-
-    The paths of a model that Keras has built from layers begin with its name; those of one that it has read from a file do not.
-    """
+    """Return the variables of a model by the names of a checkpoint, if only the name of the model before them differs."""
     inner = {name.partition("/")[2]: variable for name, variable in variables.items()}
     scopes = {name.partition("/")[0] for name in known}
     named = [variables, inner] if len(inner) == len(variables) else [variables]
