@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import shlex
 import subprocess
@@ -13,6 +14,18 @@ import numpy as np
 import pytest
 
 BLOCK = re.compile(r"^```(\w+ \w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SESSION = re.compile(r"^```pycon\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def run_session(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the ``pycon`` blocks of a page as one session, and compare what it prints with the page."""
+    monkeypatch.chdir(folder)
+    text = "\n".join(SESSION.findall(page.read_text("utf-8")))
+    session = doctest.DocTestParser().get_doctest(text, {}, page.stem, None, 0)
+    found: list[str] = []
+    result = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(session, out=found.append)
+    assert result.attempted > 30
+    assert result.failed == 0, "".join(found)
 
 
 def run_page(page: Path, kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

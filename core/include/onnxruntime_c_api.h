@@ -3326,7 +3326,7 @@ struct OrtApi {
 
   /** Like CreateMemoryInfo, with the kind of the device.
    *
-   * \param[in] name Name of the device, not empty.
+   * \param[in] name Name of the device.
    * \param[in] device_type The kind of the device; the CPU is the only one.
    * \param[in] vendor_id Vendor of the device; has no effect.
    * \param[in] device_id Index of the device.
@@ -3334,7 +3334,7 @@ struct OrtApi {
    * \param[in] alignment Has no effect: memory is aligned to 64 bytes. In bytes.
    * \param[in] allocator_type How memory is allocated.
    * \param[out] out The description. Freed with ReleaseMemoryInfo.
-   * \retval ORT_INVALID_ARGUMENT when there is no such device, or the name is empty.
+   * \retval ORT_INVALID_ARGUMENT when there is no such device.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* CreateMemoryInfo_V2)(const char* name, OrtMemoryInfoDeviceType device_type, uint32_t vendor_id, int32_t device_id, OrtDeviceMemoryType mem_type, size_t alignment, OrtAllocatorType allocator_type, OrtMemoryInfo** out) NO_EXCEPTION;

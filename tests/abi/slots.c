@@ -160,6 +160,56 @@ static void library_calls(void) {
   CHECK(ORT(GetCompileApi)() != NULL && ORT(GetModelEditorApi)() != NULL);
 }
 
+// An allocator of the program, as far as a program of 1.19 knows it.
+struct OrtAllocator {
+  uint32_t version;
+  void* (*Alloc)(OrtAllocator*, size_t);
+  void (*Free)(OrtAllocator*, void*);
+  const OrtMemoryInfo* (*Info)(const OrtAllocator*);
+  void* (*Reserve)(OrtAllocator*, size_t);
+};
+static int held;  // memory that was not returned
+static void* own_alloc(OrtAllocator* self, size_t size) { return (void)self, ++held, malloc(size); }
+static void* no_memory(OrtAllocator* self, size_t size) { return (void)self, (void)size, NULL; }
+static void own_free(OrtAllocator* self, void* p) { (void)self, --held, free(p); }
+static const OrtMemoryInfo* no_info(const OrtAllocator* self) { return (void)self, NULL; }
+
+// What an allocator lacks is named where it is used; one that does not tell its memory is taken for the
+// CPU's.
+static void incomplete_allocators(void) {
+  const int64_t two = 2;
+  OrtValue* value = NULL;
+  void* bytes = NULL;
+  const OrtMemoryInfo* where = NULL;
+  const char* name = NULL;
+  OrtAllocator own = {18, own_alloc, own_free, no_info, NULL};
+  for (int i = 0; i < 2; ++i, own.Info = NULL) {
+    OK(ort_api->CreateTensorAsOrtValue(&own, &two, 1, kFloat, &value));
+    OK(ort_api->GetTensorMemoryInfo(value, &where));
+    OK(ort_api->MemoryInfoGetName(where, &name));
+    CHECK(strcmp(name, "Cpu") == 0 && held == 1);
+    ort_api->ReleaseValue(value);
+    CHECK(held == 0);
+    FAILS(kInvalidArgument, "expected a function Info", ort_api->RegisterAllocator(env, &own));
+  }
+  FAILS(kInvalidArgument, "has no Info", ort_api->AllocatorGetInfo(&own, &where));
+  own.Alloc = NULL;
+  FAILS(kInvalidArgument, "has no Alloc or no Free", ort_api->AllocatorAlloc(&own, 8, &bytes));
+  FAILS(kInvalidArgument, "has no Alloc or no Free",
+        ort_api->CreateTensorAsOrtValue(&own, &two, 1, kFloat, &value));
+  own.Alloc = no_memory;
+  FAILS(kFail, "no memory for 8 bytes", ort_api->AllocatorAlloc(&own, 8, &bytes));
+  FAILS(kFail, "no memory for 8 bytes", ort_api->CreateTensorAsOrtValue(&own, &two, 1, kFloat, &value));
+  own.Free = NULL;
+  FAILS(kInvalidArgument, "has no Alloc or no Free", ort_api->AllocatorFree(&own, (void*)&two));
+  FAILS(kInvalidArgument, "has no Alloc or no Free",
+        ort_api->CreateTensorAsOrtValue(&own, &two, 1, kFloat, &value));
+  float numbers[2];
+  FAILS(kInvalidArgument, "has no Alloc or no Free",
+        ort_api->CreateTensorWithDataAndDeleterAsOrtValue(&own, numbers, sizeof numbers, &two, 1, kFloat,
+                                                          &value));
+}
+
 static void memory_calls(void) {
   OK(ORT(GetAllocatorWithDefaultOptions)(&allocator));
   void* bytes = NULL;
@@ -893,6 +943,7 @@ int main(int argc, char** argv) {
   environment_calls();
   library_calls();
   memory_calls();
+  incomplete_allocators();
   option_calls(argv[2]);
   type_calls();
   value_calls();

@@ -6,6 +6,7 @@ size that it has.
 
 from __future__ import annotations
 
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -217,6 +218,15 @@ def test_a_model_whose_batch_is_not_the_first_dimension_is_refused() -> None:
     ]
     with pytest.raises(ValueError, match="over_time"):
         with_dynamic_batch(fixed(nodes, [5, 2, 6], [2, 6], w=WEIGHT))
+
+
+def test_a_model_that_runs_for_certain_inputs_only_is_refused() -> None:
+    """The classifier of BART takes the last end token of each row."""
+    model = onnx.load_model_from_string(lzma.decompress((DATA / "fresh/bart_dyn/model.onnx.xz").read_bytes()))
+    with pytest.raises(
+        ValueError, match=r"does not run on random inputs: .*Gather.*Remedy: export the model with"
+    ):
+        with_dynamic_batch(model)
 
 
 def test_a_model_with_a_free_batch_is_returned_as_it_is() -> None:

@@ -69,6 +69,22 @@ def test_the_record_decides(tmp_path):
     assert (frozen.trained, frozen.frozen) == (["b"], ["a"])
 
 
+@pytest.mark.parametrize("training_mode", [0, 1])
+def test_running_statistics_are_in_the_checkpoint(training_mode, tmp_path):
+    """Whether a step updates them or not: the checkpoint has the state of the whole network."""
+    weights = {"scale": np.ones(3), "offset": np.zeros(3), "mean": np.arange(3), "variance": np.ones(3)}
+    outputs = ["y", "new_mean", "new_variance"] if training_mode else ["y"]
+    node = helper.make_node("BatchNormalization", ["x", *weights], outputs, training_mode=training_mode)
+    model = model_of([node], {name: value.astype(np.float32) for name, value in weights.items()})
+    FrameworkExport("keras", "test", ("scale", "offset"), buffers=("mean", "variance")).write(model)
+    report = artifacts.generate_artifacts(model, loss=artifacts.LossType.MSELoss, artifact_directory=tmp_path)
+    assert (report.trained, report.frozen) == (["scale", "offset"], ["mean", "variance"])
+    reason = next(choice.reason for choice in report.initializers if choice.name == "mean")
+    assert reason == ("running statistic, updated" if training_mode else "running statistic, fixed")
+    state = ortrain.api.CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    assert np.array_equal(state.parameters["mean"].data, weights["mean"])
+
+
 def test_a_second_record_takes_the_place_of_the_first():
     model = two_layers()
     model.metadata_props.add(key="other", value="kept")

@@ -162,6 +162,21 @@ def test_cross_entropy_of_images_takes_a_label_for_each_pixel() -> None:
     assert labels.type.tensor_type.elem_type == TensorProto.INT64
 
 
+def test_cross_entropy_of_tokens_with_the_classes_last() -> None:
+    model = forward(onnxblock.loss.CrossEntropyLoss(axis=-1), identity_model(["n", 4, 3]))
+    value = next(value for value in model.graph.input if value.name == "labels")
+    assert [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim] == ["n", 4]
+    scores = np.random.default_rng(0).normal(size=(2, 4, 3)).astype(np.float32)
+    labels = np.array([[0, 1, 2, 1], [2, 2, 0, 1]])
+    expected = -log_softmax(scores.reshape(8, 3))[np.arange(8), labels.ravel()].mean()
+    np.testing.assert_allclose(run(model, {"x": scores, "labels": labels}), expected, rtol=1e-5)
+
+
+def test_the_classes_are_second_or_last() -> None:
+    with pytest.raises(ValueError, match="axis: expected 1 or -1, found 2"):
+        onnxblock.loss.CrossEntropyLoss(axis=2)
+
+
 def test_a_loss_uses_a_target_that_the_model_has() -> None:
     model = identity_model(["n", 3])
     model.graph.input.append(helper.make_tensor_value_info("target", TensorProto.FLOAT, ["n", 3]))

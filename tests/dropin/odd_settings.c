@@ -156,6 +156,46 @@ static void shared(void) {
   ort->ReleaseMemoryInfo(info);
 }
 
+static void own_memory(void) {
+  const char* const names[] = {"Cpu", "Mine", "CpuArena", ""};
+  const int64_t two = 2;
+  for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+    printf("memory '%s': code %d\n", names[i],
+           code_of(ort->CreateMemoryInfo_V2(names[i], 0, 0, 0, 0, 0, 0, &own_info)));
+    OrtAllocator own = {24, own_alloc, own_free, tell_info, own_alloc, NULL, NULL}, *found = NULL;
+    print_allocator("allocator", &own);
+    OrtValue* value = NULL;
+    const OrtMemoryInfo* told = NULL;
+    CODE(ort->CreateTensorAsOrtValue(&own, &two, 1, 1, &value));
+    OK(ort->GetTensorMemoryInfo(value, &told));
+    print_info("of its tensor", told);
+    ort->ReleaseValue(value);
+    void* bytes = own_alloc(&own, 8);
+    CODE(ort->CreateTensorWithDataAndDeleterAsOrtValue(&own, bytes, 8, &two, 1, 1, &value));
+    OK(ort->GetTensorMemoryInfo(value, &told));
+    print_info("of a tensor that it frees", told);
+    ort->ReleaseValue(value);
+    CODE(ort->RegisterAllocator(env, &own));
+    CODE(ort->GetSharedAllocator(env, own_info, &found));
+    printf("is mine: %d\n", found == &own);
+    CODE(ort->UnregisterAllocator(env, own_info));
+    ort->ReleaseMemoryInfo(own_info);
+  }
+  own_info = NULL;
+  for (int type = 0; type <= 1; ++type) {
+    float numbers[2];
+    OrtMemoryInfo* info = NULL;
+    OrtValue* value = NULL;
+    const OrtMemoryInfo* told = NULL;
+    OK(ort->CreateCpuMemoryInfo(type, -type, &info));
+    OK(ort->CreateTensorWithDataAsOrtValue(info, numbers, sizeof numbers, &two, 1, 1, &value));
+    ort->ReleaseMemoryInfo(info);
+    OK(ort->GetTensorMemoryInfo(value, &told));
+    print_info("of a tensor over numbers", told);
+    ort->ReleaseValue(value);
+  }
+}
+
 // ---- threads that the program makes ----
 
 typedef struct Thread {
@@ -456,6 +496,7 @@ int main(int count, char** arguments) {
   threads_at_work();
   infos();
   shared();
+  own_memory();
   threads_of_session(1, 1, 1, 0);
   threads_of_session(2, 1, 1, 0);
   threads_of_session(4, 1, 1, 1);

@@ -96,6 +96,24 @@ def test_weights_come_back_by_path(tmp_path):
     assert (missing, unexpected) == (["other/other/kernel"], ["more"])
 
 
+def test_weights_come_back_to_a_model_that_was_read_from_a_file(tmp_path):
+    """The paths of its variables lack the name of the model; those of one that was built again have another name."""
+    model = made(SMALL["Conv"], "float32")
+    model.save(tmp_path / "model.keras")
+    read = keras.models.load_model(tmp_path / "model.keras")
+    renamed = keras.models.clone_model(model)
+    renamed.name = "other"
+    x = data((8, 8, 8, 2))
+    for first, second in ((model, read), (read, model), (model, renamed)):
+        trainer = Trainer(first, loss="cross_entropy", learning_rate=0.1)
+        trainer.fit(x, np.arange(8) % 3, verbose=False)
+        assert ortrain.keras.load_into(second, trainer) == ([], [])
+        np.testing.assert_allclose(second(x), trainer.predict(x), rtol=1e-5, atol=1e-5)
+        second.variables[0].assign(second.variables[0] + 1)
+        assert ortrain.keras.update_checkpoint(trainer, second) == ([], [])
+        np.testing.assert_allclose(second(x), trainer.predict(x), rtol=1e-5, atol=1e-5)
+
+
 class Subclass(keras.Model):
     def __init__(self):
         super().__init__()
@@ -184,9 +202,20 @@ def test_a_trainer_takes_a_model_and_gives_its_weights_back(policy, given):
     trainer.fit(x, y, batch_size=7, verbose=False)
 
 
+def test_the_classes_are_in_the_last_dimension(tmp_path):
+    """As in the losses of Keras; here the scores of six steps, whose number differs from that of the classes."""
+    model = keras.Sequential([keras.Input((6, 4)), L.LSTM(5, return_sequences=True), L.Dense(3)])
+    x, y = data((8, 6, 4)), np.random.default_rng(1).integers(0, 3, (8, 6))
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    loss, accuracy = model.evaluate(x, y, verbose=0)
+    found = Trainer(model, loss="cross_entropy", metrics=["accuracy"]).evaluate(x, y)
+    assert found == {"loss": pytest.approx(loss, rel=1e-5), "accuracy": pytest.approx(accuracy, abs=1e-6)}
+
+
 def test_layers_that_are_frozen_later_stay():
-    """Among them a batch normalization, whose statistics no checkpoint has then."""
+    """Among them a batch normalization, whose statistics are in the checkpoint all the same."""
     model = made(SMALL["Conv"], "float32")
+    model.layers[1].moving_mean.assign(data(4))
     x, y = data((8, 8, 8, 2)), np.arange(8) % 3
     model.layers[0].trainable = model.layers[1].trainable = False
     frozen = [np.array(v) for layer in model.layers[:2] for v in layer.variables]
@@ -197,6 +226,14 @@ def test_layers_that_are_frozen_later_stay():
     found = [np.array(v) for layer in model.layers[:2] for v in layer.variables]
     assert all(np.array_equal(a, b) for a, b in zip(frozen, found, strict=True))
     assert not np.array_equal(head, model.layers[-1].kernel)
+    expected = model(x)
+    for variable in model.variables:
+        variable.assign(variable + 1)
+    assert ortrain.keras.load_into(model, trainer) == ([], [])
+    np.testing.assert_allclose(model(x), expected, rtol=1e-5, atol=1e-6)
+    model.layers[1].moving_mean.assign(data(4) + 1)
+    assert ortrain.keras.update_checkpoint(trainer, model) == ([], [])
+    np.testing.assert_allclose(trainer.predict(x), model(x), rtol=1e-5, atol=1e-6)
     model.trainable = False
     with pytest.raises(ValueError, match=r"no parameter to train; .*not trained by the network"):
         Trainer(model, loss="cross_entropy")

@@ -371,9 +371,32 @@ def test_the_loss_is_that_of_the_first_output(tmp_path):
     assert float(module(x.numpy(), target)) == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_loss_of_pytorch_names_that_of_ortrain():
-    with pytest.raises(TypeError, match=r"not MSELoss; use LossType.MSELoss"):
-        ortrain.Trainer(mlp(), nn.MSELoss(), args=torch.zeros(2, 8))
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"loss": nn.MSELoss()}, "not MSELoss; use LossType.MSELoss"),
+        ({"loss": nn.functional.cross_entropy}, "not cross_entropy; use LossType.CrossEntropyLoss"),
+        ({"optimizer": torch.optim.SGD}, "not SGD; use OptimType.SGD"),
+        ({"optimizer": torch.optim.AdamW([torch.zeros(1)])}, "not AdamW; use OptimType.AdamW"),
+        ({"optimizer": torch.optim.Adam}, "not Adam; there are AdamW, SGD"),
+    ],
+)
+def test_a_loss_or_optimizer_of_pytorch_names_that_of_ortrain(given, message):
+    with pytest.raises(TypeError, match=message):
+        ortrain.Trainer(mlp(), **{"loss": "mse", **given}, args=torch.zeros(2, 8))
+
+
+def test_data_of_pytorch_are_accepted_or_the_remedy_is_named():
+    trainer = ortrain.Trainer(mlp(), "mse", args=torch.zeros(2, 8))
+    x, y = torch.zeros(6, 8, requires_grad=True), torch.zeros(6, 4)
+    trainer.fit(x, y, verbose=False)
+    assert trainer.predict(x).shape == (6, 4)
+    data = torch.utils.data.TensorDataset(x, y)
+    with pytest.raises(
+        TypeError, match=r"found TensorDataset; torch.utils.data.DataLoader\(data, .* makes batches"
+    ):
+        trainer.fit(data, verbose=False)
+    trainer.fit(torch.utils.data.DataLoader(data, batch_size=3), verbose=False)
 
 
 def test_names_of_arguments_and_weights_may_be_the_same(tmp_path):

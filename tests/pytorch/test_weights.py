@@ -69,6 +69,41 @@ def test_other_shapes_are_rejected_and_nothing_is_changed(trained):
     assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 
+def test_a_batch_normalization_in_evaluation_mode_is_in_the_checkpoint():
+    """A network that is built again has other statistics."""
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    network[1].running_mean.normal_()
+    network[1].running_var.uniform_(0.5, 2.0)
+    network[1].eval()
+    again = copy.deepcopy(network)
+    again[1].reset_running_stats()
+    target = np.zeros((6, 2, 14, 14), np.float32)
+    trainer = ortrain.Trainer(network, "mse", args=IMAGES, learning_rate=1e-2)
+    trainer.fit((IMAGES, target), batch_size=3, verbose=False)
+    assert ortrain.torch.load_into(again, trainer) == ([], [])
+    assert torch.equal(again[1].running_mean, network[1].running_mean)
+    with torch.no_grad():
+        assert np.allclose(trainer.predict(IMAGES), again.eval()(IMAGES).numpy(), atol=1e-5)
+    again[1].running_mean += 1
+    assert ortrain.torch.update_checkpoint(trainer, again) == ([], [])
+    with torch.no_grad():
+        assert np.allclose(trainer.predict(IMAGES), again(IMAGES).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel])
+def test_weights_of_a_wrapped_network_have_the_names_of_the_network(wrap, tmp_path):
+    network = mlp()
+    report = ortrain.torch.export(wrap(network), torch.zeros(2, 8), tmp_path / "model.onnx")
+    assert list(report.trained) == [name for name, _ in network.named_parameters()]
+    assert report.inputs == ("input",)
+    trainer = ortrain.Trainer(wrap(network), "mse", args=torch.zeros(2, 8))
+    trainer.fit(torch.ones(4, 8), torch.ones(4, 4), verbose=False)
+    other = mlp()
+    assert ortrain.torch.load_into(wrap(other), trainer) == ([], [])
+    assert np.array_equal(other[0].weight.detach().numpy(), trainer.state.parameters["0.weight"].data)
+    assert ortrain.torch.update_checkpoint(trainer, wrap(network)) == ([], [])
+
+
 def test_types_are_converted(trained):
     network = UNet().bfloat16()
     ortrain.torch.load_into(network, trained[1])

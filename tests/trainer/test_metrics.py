@@ -69,6 +69,12 @@ def test_scores_of_every_token():
     assert found == pytest.approx(metrics.accuracy_score(TARGETS[:96], PREDICTED[:96]))
 
 
+@pytest.mark.parametrize("metric", [Accuracy, ConfusionMatrix])
+def test_scores_of_every_token_with_the_classes_last(metric):
+    scores, targets = SCORES[:96].reshape(8, 12, 6), TARGETS[:96].reshape(8, 12)
+    assert stream(metric(), scores, targets) == stream(metric(), scores.transpose(0, 2, 1), targets)
+
+
 def test_mean_absolute_error():
     targets = RNG.normal(size=97).astype(np.float32)
     assert stream(MAE(), SCORES[:, :1], targets) == pytest.approx(

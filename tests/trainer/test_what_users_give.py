@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from ortrain import OrtrainError, Trainer
+from ortrain import OrtrainError, Trainer, onnxblock
 from ortrain.trainer import Callback, EarlyStopping, ModelCheckpoint, ReduceLROnPlateau
 
 RNG = np.random.default_rng(5)
@@ -103,6 +103,85 @@ def test_targets_are_not_broadcast_if_the_model_states_no_shape(loss, opset, tmp
         ValueError, match=r"input 1 of shape \[1, 40\] does not match input 0 of shape \[1, 40, 1\]"
     ):
         trainer.module(*inputs, target[:, 0])
+
+
+def language_model() -> onnx.ModelProto:
+    """From ``x``, float32 ``[batch, 4, 6]``, to ``scores``, float32 ``[batch, 4, 3]``: scores of every token."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["scores"])],
+        "language_model",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4, 6])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", 4, 3])],
+        [numpy_helper.from_array(np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32), "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_language_model_has_its_classes_last():
+    x, labels = RNG.normal(size=(40, 4, 6)).astype(np.float32), RNG.integers(0, 3, (40, 4))
+    with pytest.raises(
+        ValueError, match=r"expected int64 \[batch, 3\], found .*\(40, 4\).*CrossEntropyLoss\(axis=-1\)"
+    ):
+        losses(Trainer(language_model(), loss="cross_entropy"), x, labels)
+    trainer = Trainer(
+        language_model(),
+        loss=onnxblock.loss.CrossEntropyLoss(axis=-1),
+        metrics=["accuracy"],
+        learning_rate=0.1,
+    )
+    trainer.fit(x, labels, epochs=2, verbose=False)
+    found = trainer.evaluate(x, labels)["accuracy"]
+    assert found == pytest.approx(float((trainer.predict(x).argmax(-1) == labels).mean()))
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [
+        ("sparse_categorical_crossentropy", "cross_entropy"),
+        ("CrossEntropyLoss", "cross_entropy"),
+        ("binary_crossentropy", "bce_with_logits"),
+        ("mean_squared_error", "mse"),
+        ("l1_loss", "l1"),
+    ],
+)
+def test_the_names_that_losses_have_elsewhere_lead_to_those_here(name, here):
+    with pytest.raises(ValueError, match=f"did you mean '{here}'"):
+        Trainer(linear((6,), 3), loss=name)
+
+
+class SparseCategoricalCrossentropy:
+    """As in Keras, where it has no base class of ours."""
+
+
+class EarlyStoppingOfKeras:
+    __module__ = "keras.callbacks"
+
+
+EarlyStoppingOfKeras.__name__ = "EarlyStopping"
+
+
+def test_objects_of_other_frameworks_are_named():
+    with pytest.raises(TypeError, match=r"not SparseCategoricalCrossentropy; use LossType.CrossEntropyLoss"):
+        Trainer(linear((6,), 3), loss=SparseCategoricalCrossentropy())
+    with pytest.raises(
+        TypeError, match=r"metrics: expected names .*, found SparseCategoricalCrossentropy; known are"
+    ):
+        classifier(metrics=[SparseCategoricalCrossentropy()])
+    message = r"found keras.callbacks.EarlyStopping; those of ortrain.trainer have the names of Keras's"
+    with pytest.raises(TypeError, match=message):
+        classifier(callbacks=[EarlyStoppingOfKeras()])
+    with pytest.raises(TypeError, match=message):
+        classifier().fit(X, LABELS, callbacks=[EarlyStoppingOfKeras()])
+
+
+@pytest.mark.parametrize(
+    ("ending", "remedy"), [("keras", "keras.models.load_model"), ("pt", "torch.nn.Module")]
+)
+def test_files_of_other_frameworks_are_no_models(ending, remedy, tmp_path):
+    file = tmp_path / f"model.{ending}"
+    file.write_bytes(b"PK\3\4 something else")
+    with pytest.raises(ValueError, match=f"is not an ONNX model: .*{remedy}"):
+        Trainer(file, loss="mse")
 
 
 def test_labels_that_are_no_classes_are_named():

@@ -93,6 +93,7 @@ struct OrtValue {
   // `value` is nothing if it is a map, a sequence of maps, or a sparse tensor.
   std::shared_ptr<OrtMaps> maps = nullptr;
   std::shared_ptr<OrtSparseTensor> sparse = nullptr;
+  std::optional<OrtMemoryInfo> memory = std::nullopt;  // the caller's; none: memory of the library
 };
 
 struct OrtPrepackedWeightsContainer {};

@@ -135,7 +135,6 @@ void CreateMemoryInfo(const char* name, OrtAllocatorType type, int id, OrtMemTyp
 void CreateMemoryInfo_V2(const char* name, OrtMemoryInfoDeviceType device_type, uint32_t, int32_t device_id,
                          OrtDeviceMemoryType mem_type, size_t, OrtAllocatorType allocator_type,
                          OrtMemoryInfo** out) {
-  require(*name != '\0', ErrorCode::kInvalidArgument, "name is empty, expected the name of a device");
   require(device_type == OrtMemoryInfoDeviceType_CPU && device_id == 0, ErrorCode::kInvalidArgument,
           "there is no device of type ", static_cast<int>(device_type), " with id ", device_id,
           ", available: type 0 (CPU) with id 0");

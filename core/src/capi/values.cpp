@@ -31,16 +31,24 @@ Tensor view_of_strings(Shape shape, void* data, std::shared_ptr<void> owner) {
   return Tensor(DType::kString, std::move(shape), first, std::move(places));
 }
 
+// Where an allocator takes its memory from, if it says so.
+std::optional<OrtMemoryInfo> memory_of(const OrtAllocator& allocator) {
+  const OrtMemoryInfo* info = allocator.Info == nullptr ? nullptr : allocator.Info(&allocator);
+  return info == nullptr ? std::nullopt : std::optional(*info);
+}
+
 // A tensor over `data`, which `owner` frees; without an owner, the caller does.
-OrtValue* view(DType dtype, Shape shape, void* data, size_t bytes, std::shared_ptr<void> owner) {
+OrtValue* view(DType dtype, Shape shape, void* data, size_t bytes, std::shared_ptr<void> owner,
+               std::optional<OrtMemoryInfo> memory) {
   const auto count = static_cast<size_t>(element_count(shape));
   size_t needed = bytes_of(dtype, static_cast<int64_t>(count));
   if (dtype == DType::kString && __builtin_mul_overflow(count, sizeof(std::string), &needed))
     needed = SIZE_MAX;
   require(bytes >= needed, ErrorCode::kInvalidArgument, "a tensor of type ", to_string(dtype), " and shape ",
           to_string(shape), " needs ", needed, " bytes, found p_data_len ", bytes);
-  if (dtype == DType::kString) return new OrtValue{view_of_strings(std::move(shape), data, std::move(owner))};
-  return new OrtValue{Tensor(dtype, std::move(shape), data, std::move(owner))};
+  Tensor tensor = dtype == DType::kString ? view_of_strings(std::move(shape), data, std::move(owner))
+                                          : Tensor(dtype, std::move(shape), data, std::move(owner));
+  return new OrtValue{std::move(tensor), nullptr, nullptr, std::move(memory)};
 }
 
 }  // namespace
@@ -175,13 +183,14 @@ Tensor& tensor_of(OrtValue& value) { return const_cast<Tensor&>(tensor_of(std::a
 void CreateTensorAsOrtValue(OrtAllocator* allocator, const int64_t* shape, size_t shape_len,
                             ONNXTensorElementDataType type, OrtValue** out) {
   Shape dims = shape_of(shape, shape_len);
-  *out = new OrtValue{allocate_tensor(allocator, dtype_of(type), dims)};
+  *out =
+      new OrtValue{allocate_tensor(allocator, dtype_of(type), dims), nullptr, nullptr, memory_of(*allocator)};
 }
 
-void CreateTensorWithDataAsOrtValue(const OrtMemoryInfo*, void* p_data, size_t p_data_len,
+void CreateTensorWithDataAsOrtValue(const OrtMemoryInfo* info, void* p_data, size_t p_data_len,
                                     const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type,
                                     OrtValue** out) {
-  *out = view(dtype_of(type), shape_of(shape, shape_len), p_data, p_data_len, nullptr);
+  *out = view(dtype_of(type), shape_of(shape, shape_len), p_data, p_data_len, nullptr, *info);
 }
 
 void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_data, size_t p_data_len,
@@ -194,7 +203,7 @@ void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_dat
   std::shared_ptr<void> owner(p_data, [deleter, armed](void* p) {
     if (*armed) deleter->Free(deleter, p);
   });
-  *out = view(dtype, std::move(dims), p_data, p_data_len, std::move(owner));
+  *out = view(dtype, std::move(dims), p_data, p_data_len, std::move(owner), memory_of(*deleter));
   *armed = true;
 }
 
@@ -211,7 +220,7 @@ void GetTensorSizeInBytes(const OrtValue* ort_value, size_t* size) {
 }
 void GetTensorMemoryInfo(const OrtValue* value, const OrtMemoryInfo** mem_info) {
   tensor_of(*value);
-  *mem_info = &cpu_memory();
+  *mem_info = value->memory ? &*value->memory : &cpu_memory();
 }
 void GetValueType(const OrtValue* value, ONNXType* out) {
   const bool is_tensor = std::holds_alternative<Tensor>(value->value);

@@ -18,11 +18,13 @@ PLAIN = (bool, int, float, list, tuple)
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
-    """Return an array over the memory of anything that has ``__dlpack__`` or ``numpy()``."""
+    """Return an array over the memory of anything that has ``__dlpack__`` or ``numpy()``, without its gradient."""
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, (*PLAIN, np.generic)):
         return np.asarray(value)
+    if getattr(value, "requires_grad", False) and hasattr(value, "detach"):
+        value = value.detach()
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
     if hasattr(value, "numpy"):

@@ -14,7 +14,8 @@ class LossType(Enum):
     MSELoss = 1
     """Mean squared error, :class:`ortrain.onnxblock.loss.MSELoss`."""
     CrossEntropyLoss = 2
-    """Cross entropy of scores and class indices, :class:`ortrain.onnxblock.loss.CrossEntropyLoss`."""
+    """Cross entropy of scores and class indices, :class:`ortrain.onnxblock.loss.CrossEntropyLoss`. The classes are in the second
+    dimension of the scores; in the last one if the network was exported from Keras or JAX, as in their losses."""
     BCEWithLogitsLoss = 3
     """Binary cross entropy of logits, :class:`ortrain.onnxblock.loss.BCEWithLogitsLoss`."""
     L1Loss = 4
@@ -40,6 +41,19 @@ _LOSSES: dict[LossType, type[onnxblock.Block]] = {
 _OPTIMIZERS: dict[OptimType, type[onnxblock.Block]] = {
     OptimType.AdamW: onnxblock.optim.AdamW,
     OptimType.SGD: onnxblock.optim.SGD,
+}
+
+#: Names of these losses elsewhere, in PyTorch and Keras, without underscores.
+_ELSEWHERE = {
+    "binarycrossentropy": LossType.BCEWithLogitsLoss,
+    "binarycrossentropywithlogits": LossType.BCEWithLogitsLoss,
+    "categoricalcrossentropy": LossType.CrossEntropyLoss,
+    "crossentropy": LossType.CrossEntropyLoss,
+    "meanabsoluteerror": LossType.L1Loss,
+    "mae": LossType.L1Loss,
+    "meansquarederror": LossType.MSELoss,
+    "mse": LossType.MSELoss,
+    "sparsecategoricalcrossentropy": LossType.CrossEntropyLoss,
 }
 
 _ACTIVATIONS = {LossType.CrossEntropyLoss: "Softmax", LossType.BCEWithLogitsLoss: "Sigmoid"}
@@ -69,17 +83,29 @@ class LossOnModel(onnxblock.TrainingBlock):
         return (*([made] if isinstance(made, str) else made), *self._other_outputs)
 
 
-def loss_block(loss: object) -> onnxblock.Block:
-    """Return the block of a loss, which may be a name."""
+_CLASSES_LAST = ("keras", "jax")
+
+
+def loss_block(loss: object, framework: str | None = None) -> onnxblock.Block:
+    """Return the block of a loss, which may be a name, for a network of a framework."""
     if loss is None:
         return onnxblock.blocks.PassThrough()
+    if loss is LossType.CrossEntropyLoss and framework in _CLASSES_LAST:
+        return onnxblock.loss.CrossEntropyLoss(axis=-1)
     if isinstance(loss, LossType):
         return _LOSSES[loss]()
     if isinstance(loss, onnxblock.Block):
         return loss
-    kind = type(loss).__name__
-    same = f"; use LossType.{kind}" if kind in LossType.__members__ else ""  # PyTorch's has the same name
-    raise TypeError(f"loss must be a LossType or an onnxblock.Block, not {kind}{same}")
+    name = _name_of(loss)
+    same = named_elsewhere(name)
+    raise TypeError(f"loss must be a LossType or an onnxblock.Block, not {name}{_remedy(LossType, same)}")
+
+
+def named_elsewhere(name: str) -> LossType | None:
+    """Return the loss that PyTorch or Keras call by a name, such as ``sparse_categorical_crossentropy``."""
+    plain = name.replace("_", "").lower()
+    own = {member.name.lower(): member for member in LossType}
+    return _ELSEWHERE.get(plain.removesuffix("loss")) or own.get(plain) or own.get(f"{plain}loss")
 
 
 def optimizer_block(optimizer: object) -> onnxblock.Block | None:
@@ -90,7 +116,18 @@ def optimizer_block(optimizer: object) -> onnxblock.Block | None:
         return _OPTIMIZERS[optimizer]()
     if isinstance(optimizer, onnxblock.Block) and hasattr(optimizer, "to_model_proto"):
         return optimizer
+    name = _name_of(optimizer)
+    same = next((member for member in OptimType if member.name.lower() == name.lower()), None)
     raise TypeError(
-        f"optimizer must be an OptimType or a block that builds a model, such as onnxblock.optim.AdamW, "
-        f"not {type(optimizer).__name__}"
+        "optimizer must be an OptimType or a block that builds a model, such as onnxblock.optim.AdamW, "
+        f"not {name}{_remedy(OptimType, same)}"
     )
+
+
+def _name_of(given: object) -> str:
+    """Return the name of a loss or optimizer of a framework, which is a function, a class, an object or a string."""
+    return given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+
+
+def _remedy(known: type[Enum], same: Enum | None) -> str:
+    return f"; use {same}" if same else f"; there are {', '.join(known.__members__)}"

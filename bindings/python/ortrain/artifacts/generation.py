@@ -168,13 +168,15 @@ def generate_artifacts(
     """
     load_custom_op_library(custom_op_library)
     additional = names_of("additional_output_names", additional_output_names)
-    chosen_loss, chosen_optimizer = loss_block(loss), optimizer_block(optimizer)
+    loss_block(loss)  # rejects what is no loss before a network is exported
+    chosen_optimizer = optimizer_block(optimizer)
     directory = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
 
     loaded, path = load(model, args)
     loss_inputs = _loss_inputs(loss, loss_input_names, loaded)
     frozen = names_of("frozen_params", frozen_params)
-    block = LossOnModel(chosen_loss, loss_inputs, additional)
+    export = export_of(loaded)
+    block = LossOnModel(loss_block(loss, export.framework if export else None), loss_inputs, additional)
     block.disabled_passes = names_of("disabled_passes", disabled_passes)
     if requires_grad is None:
         loaded = with_weights_as_initializers(loaded)
@@ -192,7 +194,7 @@ def generate_artifacts(
     training_model, eval_model = block.to_model_proto()
     initializers = settled(block, choices, frozen)
     findings = find(loaded, initializers)
-    log_choices(initializers, chosen_here=requires_grad is None and export_of(loaded) is None)
+    log_choices(initializers, chosen_here=requires_grad is None and export is None)
     log_weights(changes, findings)
     if requires_grad is None and not block.parameters()[0]:
         warnings.warn(

@@ -13,6 +13,10 @@ from ortrain.artifacts import networks
 from ortrain.artifacts.graph.constant_inputs import without_constant_inputs
 from ortrain.errors import OrtrainError
 
+_KERAS = "; load it with keras.models.load_model, and pass the model"
+_TORCH = "; pass the torch.nn.Module that it belongs to"
+_OTHER_FILES = {".keras": _KERAS, ".h5": _KERAS, ".pt": _TORCH, ".pth": _TORCH, ".safetensors": _TORCH}
+
 
 def load(model: object, args: Any = None) -> tuple[onnx.ModelProto, str | None]:
     """Return the model with its weights loaded and its functions inlined, and the path it came from."""
@@ -40,7 +44,8 @@ def load(model: object, args: Any = None) -> tuple[onnx.ModelProto, str | None]:
         except (OSError, OrtrainError):
             raise
         except Exception as error:  # protobuf and onnx raise several kinds, with nothing in common
-            raise ValueError(f"{path!r} is not an ONNX model: {error}") from error
+            remedy = next((text for ending, text in _OTHER_FILES.items() if path.endswith(ending)), "")
+            raise ValueError(f"{path!r} is not an ONNX model: {error}{remedy}") from error
     else:
         raise TypeError(
             "model must be an onnx.ModelProto, a path, a torch.nn.Module, a keras.Model or a network of JAX, "

@@ -83,7 +83,7 @@ def tree_weights(params: Any) -> tuple[Weights, Any]:
     values = dict(zip(names, leaves, strict=True))
     collections = isinstance(params, Mapping) and "params" in params
     trained = [n for n, path in zip(names, paths, strict=True) if not collections or path[0] == "params"]
-    return Weights(values, _floating(values, trained)), tree
+    return Weights(values, floating(values, trained)), tree
 
 
 def _flat(tree: Any) -> tuple[list[tuple[str, ...]], list[Any], Any]:
@@ -119,7 +119,8 @@ def _unique(paths: list[tuple[str, ...]]) -> list[str]:
     return unique
 
 
-def _floating(values: Mapping[str, Any], names: Iterable[str]) -> frozenset[str]:
+def floating(values: Mapping[str, Any], names: Iterable[str]) -> frozenset[str]:
+    """Return those of the names whose values are floating-point numbers."""
     return frozenset(name for name in names if jax.numpy.issubdtype(values[name].dtype, np.floating))
 
 
@@ -151,7 +152,7 @@ def nnx_weights(module: Any) -> Weights:
     }
     values = {name: variable.get_value() for name, variable in variables.items()}
     trained = [name for name, variable in variables.items() if issubclass(variable.type, flax.nnx.Param)]
-    return Weights(values, _floating(values, trained))
+    return Weights(values, floating(values, trained))
 
 
 def _of_nnx(module: Any) -> Network:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ortrain._frameworks.weights import UnmatchedNames, arrays_of, copy_weights, update
-from ortrain.jax._networks import Weights, nnx_weights, tree_weights
+from ortrain.jax._networks import Weights, floating, nnx_weights, tree_weights
 
 
 def load_params(params: Any, checkpoint: Any) -> tuple[Any, UnmatchedNames]:
@@ -28,8 +28,8 @@ def load_params(params: Any, checkpoint: Any) -> tuple[Any, UnmatchedNames]:
     params : tree of arrays
         The same structure with the values of the checkpoint.
     unmatched : UnmatchedNames
-        The parameters that only the tree has, and the weights that only the checkpoint has. A checkpoint does not have
-        running statistics that training leaves as they are, nor integers.
+        The weights that only the tree has, and those that only the checkpoint has. Integers, which no checkpoint has, are
+        not counted.
 
     Raises
     ------
@@ -79,8 +79,8 @@ def load_into(module: Any, checkpoint: Any) -> UnmatchedNames:
 def update_checkpoint(checkpoint: Any, params: Any) -> UnmatchedNames:
     """Write the weights of a network into a checkpoint, by their paths: the reverse of :func:`load_params`.
 
-    The state of the optimizer stays as it is, and so do statistics that training does not change: the model has them as
-    constants. A checkpoint that is given by a path is saved again; a mapping is not possible here.
+    The state of the optimizer stays as it is. A checkpoint that is given by a path is saved again; a mapping is not possible
+    here.
 
     Parameters
     ----------
@@ -92,11 +92,11 @@ def update_checkpoint(checkpoint: Any, params: Any) -> UnmatchedNames:
     Returns
     -------
     UnmatchedNames
-        The weights that only the checkpoint has, and the parameters that only the network has.
+        The weights that only the checkpoint has, and those that only the network has.
     """
     weights = nnx_weights(params) if isinstance(params, flax.nnx.Module) else tree_weights(params)[0]
     arrays = {name: np.asarray(value) for name, value in weights.values.items()}
-    return update(checkpoint, arrays, arrays.keys() - weights.trained)
+    return update(checkpoint, arrays, arrays.keys() - floating(weights.values, weights.values))
 
 
 def _loaded(weights: Weights, checkpoint: Any) -> tuple[dict[str, Any], UnmatchedNames]:
@@ -108,4 +108,6 @@ def _loaded(weights: Weights, checkpoint: Any) -> tuple[dict[str, Any], Unmatche
         loaded[name] = jax.numpy.asarray(array, values[name].dtype)
 
     shapes = {name: tuple(np.shape(value)) for name, value in values.items()}
-    return loaded, copy_weights(arrays_of(checkpoint), shapes, write, values.keys() - weights.trained)
+    return loaded, copy_weights(
+        arrays_of(checkpoint), shapes, write, values.keys() - floating(values, values)
+    )

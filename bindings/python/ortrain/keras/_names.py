@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import keras
+
 
 def variables_of(model: Any) -> dict[str, Any]:
     """Return the variables of a model by their paths, such as ``sequential/dense/kernel``.
 
-    Layers may have equal names; then all but the first of the variables with one path get a number.
+    Layers may have equal names; then all but the first of the variables with one path get a number. The paths of a sequential
+    model begin with its name, but not if it was read from a file: the name is added then, so that both have the same names.
 
     Raises
     ------
@@ -21,7 +24,11 @@ def variables_of(model: Any) -> dict[str, Any]:
             f"the model {model.name!r} has no variables yet; call it once, so that its layers create them"
         )
     named: dict[str, Any] = {}
+    scope = f"{model.name}/" if isinstance(model, keras.Sequential) else ""
+    if any(variable.path.startswith(scope) for variable in model.variables):
+        scope = ""
     for variable in model.variables:
-        names = itertools.chain([variable.path], (f"{variable.path}_{n}" for n in itertools.count(1)))
+        path = scope + variable.path
+        names = itertools.chain([path], (f"{path}_{n}" for n in itertools.count(1)))
         named[next(name for name in names if name not in named)] = variable
     return named

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 
-from ortrain._frameworks.weights import UnmatchedNames, arrays_of, copy_weights, update
+from ortrain._frameworks.weights import UnmatchedNames, arrays_of, copy_weights, state_of, update
 from ortrain.keras._names import variables_of
 
 
@@ -29,8 +30,7 @@ def load_into(model: Any, checkpoint: Any) -> UnmatchedNames:
     Returns
     -------
     UnmatchedNames
-        The trainable weights that only the model has, and the weights that only the checkpoint has. A checkpoint does
-        not have the statistics of a frozen layer.
+        The weights that only the model has, and those that only the checkpoint has.
 
     Raises
     ------
@@ -41,28 +41,37 @@ def load_into(model: Any, checkpoint: Any) -> UnmatchedNames:
     FileNotFoundError
         When there is no checkpoint.
     """
-    variables = _floating(model)
+    weights = arrays_of(checkpoint)
+    variables = _named_alike(_floating(model), weights)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-    still = [name for name, variable in variables.items() if not variable.trainable]
-    return copy_weights(
-        arrays_of(checkpoint), shapes, lambda name, array: variables[name].assign(array), still
-    )
+    return copy_weights(weights, shapes, lambda name, array: variables[name].assign(array))
 
 
 def update_checkpoint(checkpoint: Any, model: Any) -> UnmatchedNames:
     """Write the weights of a model into a checkpoint, by their paths: the reverse of :func:`load_into`.
 
-    The state of the optimizer stays as it is, and so do statistics that training does not change: the model has them as
-    constants. A checkpoint that is given by a path is saved again; a mapping is not possible here.
+    The state of the optimizer stays as it is. A checkpoint that is given by a path is saved again; a mapping is not possible
+    here.
 
     Returns
     -------
     UnmatchedNames
         The weights that only the checkpoint has, and those that only the model has.
     """
-    variables = _floating(model)
-    still = [name for name, variable in variables.items() if not variable.trainable]
-    return update(checkpoint, {n: keras.ops.convert_to_numpy(v) for n, v in variables.items()}, still)
+    state = state_of(checkpoint)
+    variables = _named_alike(_floating(model), dict(state.parameters))
+    return update(checkpoint, {n: keras.ops.convert_to_numpy(v) for n, v in variables.items()})
+
+
+def _named_alike(variables: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables of a model by the names of a checkpoint, if only the name of the model before them differs."""
+    inner = {name.partition("/")[2]: variable for name, variable in variables.items()}
+    scopes = {name.partition("/")[0] for name in known}
+    named = [variables, inner] if len(inner) == len(variables) else [variables]
+    if len(scopes) == 1:
+        (scope,) = scopes
+        named += [{f"{scope}/{name}": variable for name, variable in names.items()} for names in named]
+    return max(named, key=lambda names: len(names.keys() & known.keys()))
 
 
 def _floating(model: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ortrain._frameworks.record import FrameworkExport
 from ortrain.torch import _exporters
 from ortrain.torch._call import PREFIX, Call, Flat, tensors_in
 from ortrain.torch._dynamic import DynamicShapes, check_dynamic, dynamic_shapes
-from ortrain.torch._state import State, exchanged
+from ortrain.torch._state import State, exchanged, unwrapped
 
 _log = logging.getLogger(__name__)
 
@@ -147,8 +147,7 @@ def exported(
     kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[onnx.ModelProto, ExportReport]:
     """Return what :func:`export` writes, and a report without a path."""
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"module: expected a torch.nn.Module, found {type(module).__name__}")
+    module = unwrapped(module)
     state = State.of(module)
     weights = state.arrays()
     size = sum(array.nbytes for array in weights.values())

@@ -57,6 +57,23 @@ class State:
         return {name: array_of(tensor) for name, tensor in self.tensors.items()}
 
 
+def unwrapped(module: Any) -> Any:
+    """Return the network inside what ``torch.compile``, DataParallel and DistributedDataParallel return.
+
+    Its weights have the names that they have in the network.
+
+    Raises
+    ------
+    TypeError
+        When it is not a module.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"module: expected a torch.nn.Module, found {type(module).__name__}")
+    parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    inner = module.module if isinstance(module, parallel) else getattr(module, "_orig_mod", None)
+    return module if inner is None else unwrapped(inner)
+
+
 def _identity(tensor: Any) -> Any:
     """Return what two tensors share that are the same memory."""
     if tensor.numel() == 0:

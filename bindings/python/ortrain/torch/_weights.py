@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ortrain._frameworks.weights import UnmatchedNames, arrays_of, copy_weights, update
-from ortrain.torch._state import State, array_of, tensor_of
+from ortrain.torch._state import State, array_of, tensor_of, unwrapped
 
 
 def load_into(module: Any, checkpoint: Any) -> UnmatchedNames:
@@ -38,7 +38,8 @@ def load_into(module: Any, checkpoint: Any) -> UnmatchedNames:
     FileNotFoundError
         When there is no checkpoint.
     """
-    state = _state_of(module)
+    module = unwrapped(module)
+    state = State.of(module)
 
     def write(name: str, array: Any) -> None:
         with torch.no_grad():
@@ -72,15 +73,10 @@ def update_checkpoint(checkpoint: Any, module: Any) -> UnmatchedNames:
     FileNotFoundError
         When there is no checkpoint.
     """
-    state = _state_of(module)
+    module = unwrapped(module)
+    state = State.of(module)
     arrays = {name: array_of(tensor) for name, tensor in state.tensors.items()}
     return update(checkpoint, arrays, _not_trained(module, state))
-
-
-def _state_of(module: Any) -> State:
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"module: expected a torch.nn.Module, found {type(module).__name__}")
-    return State.of(module)
 
 
 def _shapes(state: State) -> dict[str, tuple[int, ...]]:

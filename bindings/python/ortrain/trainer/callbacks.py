@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,25 @@ from ortrain._support.suggestions import did_you_mean
 from ortrain.trainer.view import TrainerView
 
 Logs = dict[str, Any]
+
+
+def checked(callbacks: Iterable[Callback]) -> list[Callback]:
+    """Return callbacks as a list.
+
+    Raises
+    ------
+    TypeError
+        When one is no `Callback`, such as one of Keras.
+    """
+    found = list(callbacks)
+    for callback in found:
+        if not hasattr(callback, "set_trainer"):
+            kind = type(callback)
+            raise TypeError(
+                "callbacks: expected instances of ortrain.trainer.Callback, found "
+                f"{kind.__module__}.{kind.__name__}; those of ortrain.trainer have the names of Keras's"
+            )
+    return found
 
 
 class Callback:

@@ -205,8 +205,9 @@ def _shaped(array: Array, form: Form) -> Array:
             f"data: input {form.name!r}: expected rows, {form.shown()}, found the shape {array.shape}, which is one row; "
             "x[None] makes a batch of it"
         )
+    remedy = _remedy_of_classes(form, array) or _remedy(wanted, array)
     raise ValueError(
-        f"data: input {form.name!r}: expected {form.shown()}, found the shape {array.shape}{_remedy(wanted, array)}"
+        f"data: input {form.name!r}: expected {form.shown()}, found the shape {array.shape}{remedy}"
     )
 
 
@@ -229,6 +230,16 @@ def _without_ones(dims: Sequence[int | str | None]) -> list[int | str | None]:
 def _size(dims: Sequence[int | str | None]) -> int | None:
     sizes = [dim for dim in dims if isinstance(dim, int)]
     return int(np.prod(sizes)) if len(sizes) == len(dims) else None
+
+
+def _remedy_of_classes(form: Form, array: Array) -> str:
+    """Say what helps if the scores of a model may have their classes in the last dimension."""
+    if not form.takes_classes or array.ndim < 2 or len(form.shape or ()) != array.ndim:
+        return ""
+    return (
+        ": the loss takes the classes from dimension 1 of the scores. If the model has them in the last dimension, as "
+        "language models do, use loss=ortrain.onnxblock.loss.CrossEntropyLoss(axis=-1)"
+    )
 
 
 def _remedy(wanted: list[int | str | None], array: Array) -> str:

@@ -15,7 +15,7 @@ from ortrain import _ortrain
 from ortrain.errors import NoSuchFileError
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
-from ortrain.trainer.callbacks import Callback, Logs, ModelCheckpoint
+from ortrain.trainer.callbacks import Callback, Logs, ModelCheckpoint, checked
 from ortrain.trainer.data import Source, prefetched, source_of, split
 from ortrain.trainer.loop import Loop
 from ortrain.trainer.metrics import Metric, metric_of
@@ -256,7 +256,7 @@ class Trainer(Loop):
         self._data_settings = {"batch_size": batch_size, "shuffle": shuffle, "accumulate": self.accumulate}
         self._data_settings["steps_per_epoch"] = self.steps_per_epoch = source.steps
         self.epochs = epochs
-        self._active = [*self.callbacks, *callbacks]
+        self._active = [*self.callbacks, *checked(callbacks)]
         if verbose:
             self._active.append(ProgbarLogger())
         self._active.sort(

@@ -14,6 +14,7 @@ try:
     import onnx
 
     from ortrain import artifacts
+    from ortrain.artifacts.blocks import named_elsewhere
     from ortrain.artifacts.loading import load
 except ImportError as error:
     raise ImportError(
@@ -33,8 +34,10 @@ def _named(kind: str, given: Any, known: Mapping[str, str], enum: Any) -> Any:
     if not isinstance(given, str):
         return given
     if given not in known:
+        same = named_elsewhere(given) if enum is artifacts.LossType else None
+        here = next((name for name, other in known.items() if same and other == same.name), given)
         raise ValueError(
-            f"{kind}: there is no {kind} {given!r}{did_you_mean(given, known)}; known are {', '.join(known)}"
+            f"{kind}: there is no {kind} {given!r}{did_you_mean(here, known)}; known are {', '.join(known)}"
         )
     return enum[known[given]]
 

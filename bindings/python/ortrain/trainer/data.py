@@ -345,9 +345,17 @@ def source_of(
     if isinstance(data, Iterator):
         return Once(data, inputs, steps)
     if isinstance(data, np.ndarray) or not (isinstance(data, Iterable) or callable(data)):
+        by_number = (
+            hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, np.ndarray)
+        )
+        remedy = (
+            "torch.utils.data.DataLoader(data, batch_size=32, shuffle=True) makes batches of a dataset of PyTorch"
+            if by_number
+            else "fit(x, y) and evaluate(x, y) take inputs and targets separately"
+        )
         raise TypeError(
             "data: expected a tuple of arrays, a dictionary of arrays, an iterable of batches or a function that "
-            f"returns one, found {type(data).__name__}; fit(x, y) and evaluate(x, y) take inputs and targets separately"
+            f"returns one, found {type(data).__name__}; {remedy}"
         )
     return Stream(data, inputs, steps)
 

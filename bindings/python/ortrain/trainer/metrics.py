@@ -73,7 +73,14 @@ class Metric(ABC):
             setattr(self, key, np.asarray(value) if isinstance(value, list) else value)
 
 
-def classes_of(prediction: Array) -> Array:
+def _with_classes_second(prediction: Array, target: Array) -> Array:
+    """Return scores with the classes in the second dimension, if the shape of the targets shows that they are in the last."""
+    shape = prediction.shape
+    last = prediction.ndim > 2 and shape[:-1] == target.shape != (shape[0], *shape[2:])
+    return np.moveaxis(prediction, -1, 1) if last else prediction
+
+
+def _classes_of(prediction: Array) -> Array:
     """Return the predicted class of each row: the largest of several scores, or whether a single logit is above 0."""
     if prediction.ndim == 1 or prediction.shape[1] == 1:
         return (prediction.reshape(-1) > 0).astype(np.int64)
@@ -112,8 +119,9 @@ class Accuracy(Metric):
         self._right = self._count = 0
 
     def update(self, prediction: Array, target: Array, loss: float) -> None:
-        """Take a batch: scores ``[batch, classes, ...]`` and class indices ``[batch, ...]``."""
-        predicted, expected = _kept(classes_of(prediction), target, self.ignore_index)
+        """Take a batch: scores ``[batch, classes, ...]`` or ``[batch, ..., classes]``, and class indices ``[batch, ...]``."""
+        prediction = _with_classes_second(prediction, target)
+        predicted, expected = _kept(_classes_of(prediction), target, self.ignore_index)
         self._right += int((predicted == expected).sum())
         self._count += len(expected)
 
@@ -172,8 +180,9 @@ class ConfusionMatrix(Metric):
         self._matrix: Array = np.zeros((0, 0), np.int64)
 
     def update(self, prediction: Array, target: Array, loss: float) -> None:
-        """Take a batch: scores ``[batch, classes, ...]`` and class indices ``[batch, ...]``."""
-        predicted, expected = _kept(classes_of(prediction), target, self.ignore_index)
+        """Take a batch: scores ``[batch, classes, ...]`` or ``[batch, ..., classes]``, and class indices ``[batch, ...]``."""
+        prediction = _with_classes_second(prediction, target)
+        predicted, expected = _kept(_classes_of(prediction), target, self.ignore_index)
         scores = prediction.shape[1] if prediction.ndim > 1 and prediction.shape[1] > 1 else 2
         size = max(scores, len(self._matrix), int(expected.max(initial=0)) + 1)
         if size > len(self._matrix):
@@ -297,11 +306,18 @@ def metric_of(given: str | Metric) -> Metric:
 
     Raises
     ------
+    TypeError
+        When it is neither, such as a metric of Keras.
     ValueError
         When there is no metric of this name.
     """
     if isinstance(given, Metric):
         return given
+    if not isinstance(given, str):
+        raise TypeError(
+            f"metrics: expected names or instances of ortrain.trainer.Metric, found {type(given).__name__}; known are "
+            f"{', '.join(_BY_NAME)} and top<k>"
+        )
     if given in _BY_NAME:
         return _BY_NAME[given]()
     if given.startswith("top") and given[3:].isdigit():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ortrain.inference_session import InferenceSession
-from ortrain.trainer.callbacks import Callback, LambdaCallback
+from ortrain.trainer.callbacks import Callback, LambdaCallback, checked
 from ortrain.trainer.metrics import Metric
 from ortrain.trainer.opening import open_run, save_run
 from ortrain.trainer.schedules import Schedule, schedule_of
@@ -40,7 +40,7 @@ class Run:
     ) -> None:
         self.folder = folder
         self.accumulate, self.seed = accumulate, seed
-        self.callbacks = list(callbacks)
+        self.callbacks = checked(callbacks)
         self.metrics = list(metrics)
         self._schedule = schedule_of(schedule, warmup)
         self._schedule_name = schedule if isinstance(schedule, str) else getattr(schedule, "__name__", None)
@@ -185,7 +185,8 @@ class Run:
             before = position["data"].get(name)
             if now != before:
                 raise ValueError(
-                    f"resume: expected {name} {before}, as when the checkpoint was saved, found {now}"
+                    f"resume: expected {name} {before}, as when the checkpoint was saved, found {now}; to begin another run "
+                    "with its parameters, create a Trainer with checkpoint="
                 )
         if position["seed"] != self.seed:
             raise ValueError(

@@ -60,7 +60,7 @@ def choose(model: onnx.ModelProto) -> list[InitializerReport]:
     -------
     list of InitializerReport
         In the order of the model. :attr:`Fate.FROZEN` are only parameters that the record of an export by ortrain
-        calls frozen.
+        calls frozen, and the running statistics in such an export that no step updates.
 
     Raises
     ------
@@ -78,11 +78,13 @@ def choose(model: onnx.ModelProto) -> list[InitializerReport]:
 
 def _as_exported(model: onnx.ModelProto, export: FrameworkExport) -> list[InitializerReport]:
     """Do with each initializer what the framework does."""
-    statistics = set(_graph.running_statistics(model))
     fates = {name: (Fate.LEFT_OUT, "a buffer of the network") for name in export.buffers}
     fates |= {name: (Fate.FROZEN, "not trained by the network") for name in export.frozen}
     fates |= {name: (Fate.TRAINED, "trained by the network") for name in export.trained}
-    fates |= {name: (Fate.LEFT_OUT, "running statistic") for name in statistics}
+    # Those that no step updates are parameters too, so that the checkpoint has the state of the whole network.
+    fates |= {name: (Fate.FROZEN, "running statistic, fixed") for name in _graph.running_statistics(model)}
+    updated = _graph.running_statistics(model, updated_only=True)
+    fates |= {name: (Fate.LEFT_OUT, "running statistic") for name in updated}
     constant = (Fate.LEFT_OUT, "a constant of the network's code")
     return [
         InitializerReport.of(tensor, *fates.get(tensor.name, constant), recorded=True)

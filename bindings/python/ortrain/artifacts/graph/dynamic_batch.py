@@ -368,7 +368,7 @@ class _Data:
             else:
                 reasons.append("its outputs do not depend on its inputs")
         raise ValueError(
-            f"the batch cannot be made dynamic: the model does not run on random inputs: {reasons[0]}"
+            f"the batch cannot be made dynamic: the model does not run on random inputs: {reasons[0]}. Remedy: {_REMEDY}"
         )
 
     def batch(self, first: int, rows: int) -> dict[str, Array]:

@@ -236,18 +236,28 @@ class CrossEntropyLoss(Block):
         How the losses of all elements are reduced. The mean is weighted.
     ignore_index : int, optional
         A class index whose elements contribute neither to the loss nor to the gradient.
+    axis : {1, -1}, default: 1
+        The dimension of the scores that has the classes: the second one, as in PyTorch, or the last one, as in Keras and in
+        language models, whose scores have the shape [batch, tokens, classes].
 
     Raises
     ------
     ValueError
-        For another reduction, or a weight that is not of rank 1.
+        For another reduction or axis, or a weight that is not of rank 1.
     """
 
     def __init__(
-        self, weight: npt.NDArray[Any] | None = None, reduction: str = "mean", ignore_index: int | None = None
+        self,
+        weight: npt.NDArray[Any] | None = None,
+        reduction: str = "mean",
+        ignore_index: int | None = None,
+        axis: int = 1,
     ) -> None:
         super().__init__()
         self._reduction = _check_reduction(reduction)
+        if axis not in (1, -1):
+            raise ValueError(f"axis: expected 1 or -1, found {axis!r}")
+        self._axis = axis
         if weight is not None and np.ndim(weight) != 1:
             raise ValueError(
                 f"weight must have one value per class, shape [classes], not {list(np.shape(weight))}"
@@ -261,7 +271,7 @@ class CrossEntropyLoss(Block):
         Parameters
         ----------
         scores_input_name : str
-            Name of the scores (logits), of shape [batch, classes, ...].
+            Name of the scores (logits), of shape [batch, classes, ...], or [batch, ..., classes] if the axis is -1.
         labels_name : str, default: "labels"
             Name of the class indices; a new int64 input of shape [batch, ...] if there is no such value.
 
@@ -278,7 +288,7 @@ class CrossEntropyLoss(Block):
         accessor = current()
         if not _graph.value_exists(self.base, labels_name):
             self._add_labels(scores_input_name, labels_name)
-        inputs = [scores_input_name, labels_name]
+        inputs = [self._with_classes_second(scores_input_name), labels_name]
         if self._weight is not None:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(_graph.element_type(self.base, scores_input_name))
             inputs.append(self._add_initializer("celoss.weight", np.asarray(self._weight).astype(dtype)))
@@ -294,13 +304,29 @@ class CrossEntropyLoss(Block):
         self.base.graph.node.append(node)
         return loss
 
-    def _add_labels(self, scores: str, labels: str) -> None:
+    def _with_classes_second(self, scores: str) -> str:
+        """Return scores with the classes in the second dimension, where the operator expects them."""
+        if self._axis == 1:
+            return scores
+        shape = self._info_of(scores).type.tensor_type
+        rank = len(shape.shape.dim)
+        if not shape.HasField("shape"):
+            raise LookupError(f"axis -1 of {scores!r}: the model does not declare the shape of this value")
+        return (
+            scores if rank < 3 else self._add("Transpose", [scores], perm=[0, rank - 1, *range(1, rank - 1)])
+        )
+
+    def _info_of(self, scores: str) -> onnx.ValueInfoProto:
         info = _graph.find_value_info(self.base, scores)
         if info is None:
             raise LookupError(
                 f"cannot add the labels of {scores!r}: "
                 "the model does not declare the type and shape of such a value"
             )
+        return info
+
+    def _add_labels(self, scores: str, labels: str) -> None:
+        info = self._info_of(scores)
         shape = info.type.tensor_type.shape
         if info.type.tensor_type.HasField("shape") and len(shape.dim) < 2:
             raise ValueError(
@@ -309,4 +335,5 @@ class CrossEntropyLoss(Block):
             )
         tensor = _graph.add_input_like(self.base, info, labels).type.tensor_type
         tensor.elem_type = TensorProto.INT64
-        del tensor.shape.dim[1:2]
+        if tensor.shape.dim:
+            del tensor.shape.dim[self._axis]
