@@ -158,28 +158,43 @@ struct SumsOfLine {
   TileEnd<float> end;
 };
 
-// Calls f(segment) for all sums of the pass. Up to kConvDepth products are added up at once, so that the
-// weights stay in the first-level cache while all lines are multiplied with them.
+// How the sums of a result are divided into segments. Up to kConvDepth products are added up at once, so that
+// the weights stay in the first-level cache while all lines are multiplied with them.
+struct Division {
+  int64_t lines, columns;  // of the window
+  int64_t runs, length;  // consecutive elements of a line of the window: how many times, and how many floats
+  int64_t pieces;        // of a run
+  bool merged;           // whether a segment has all lines
+
+  explicit Division(const ConvPass& p)
+      : lines(std::ssize(p.axes[1].taps)), columns(std::ssize(p.axes[2].taps)) {
+    const bool together = columns <= 1 || p.axes[2].copied_offset(1) == 1;
+    runs = together ? 1 : columns, length = together ? columns * p.depth : p.depth;
+    pieces = divided(length, tuning::kConvDepth);
+    merged = lines * length <= tuning::kConvDepth;
+  }
+  int64_t segments(const ConvPass& p) const {
+    return p.taps() == 0 ? 0 : std::ssize(p.axes[0].taps) * (merged ? 1 : lines) * runs * pieces;
+  }
+};
+
+// Calls f(segment) for all sums of the pass.
 template <typename F>
 void each_segment(const ConvPass& p, F&& f) {
-  if (p.taps() == 0) return;
+  if (p.segments == 0) return;
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
-  const int64_t lines = std::ssize(h.taps), columns = std::ssize(w.taps);
-  const bool together = columns == 1 || w.copied_offset(1) == 1;
-  const int64_t runs = together ? 1 : columns, length = together ? columns * p.depth : p.depth;
-  const int64_t pitch = p.width * p.depth, tap_line = columns * p.depth;
-  const int64_t line_step = lines > 1 ? h.copied_offset(1) * pitch : 0;
-  const bool merged = lines * length <= tuning::kConvDepth;
-  const int64_t pieces = divided(length, tuning::kConvDepth);
+  const Division by(p);
+  const int64_t pitch = p.width * p.depth, tap_line = by.columns * p.depth;
+  const int64_t line_step = by.lines > 1 ? h.copied_offset(1) * pitch : 0;
   for (size_t o = 0; o < d.taps.size(); ++o)
-    for (int64_t l = 0; l < (merged ? 1 : lines); ++l)
-      for (int64_t r = 0; r < runs; ++r)
-        for (int64_t piece = 0; piece < pieces; ++piece) {
-          const int64_t begin = length * piece / pieces, end = length * (piece + 1) / pieces;
+    for (int64_t l = 0; l < (by.merged ? 1 : by.lines); ++l)
+      for (int64_t r = 0; r < by.runs; ++r)
+        for (int64_t piece = 0; piece < by.pieces; ++piece) {
+          const int64_t begin = by.length * piece / by.pieces, end = by.length * (piece + 1) / by.pieces;
           const int64_t from = d.copied_offset(o) * p.height * pitch + l * line_step +
                                w.copied_offset(static_cast<size_t>(r)) * p.depth + begin;
-          const int64_t row = (static_cast<int64_t>(o) * lines + l) * tap_line + r * p.depth + begin;
-          f(Segment{from, end - begin, merged ? lines : 1, line_step, row, tap_line});
+          const int64_t row = (static_cast<int64_t>(o) * by.lines + l) * tap_line + r * p.depth + begin;
+          f(Segment{from, end - begin, by.merged ? by.lines : 1, line_step, row, tap_line});
         }
 }
 
@@ -224,8 +239,7 @@ void ChannelsLastConvolution::plan(ConvPass& p, int64_t depth, int64_t columns, 
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
   p.depth = depth, p.columns = columns;
   p.line = w.count, p.rows = h.count;
-  p.segments = 0;
-  each_segment(p, [&](const Segment&) { ++p.segments; });
+  p.segments = Division(p).segments(p);
   if (p.taps() == 0) return;
   const auto divide = [](const PassAxis& a, int64_t elements, int64_t least, int64_t most, int64_t multiple) {
     const int64_t fitting = std::min((elements - a.copied(1)) / a.copied_step() + 1, most);
@@ -625,8 +639,10 @@ void sum_points(int64_t points, int64_t channels, StoredInput dy, float* sums) {
       for (int64_t first = 0; first < points; first += kRun) {
         float part[kSide] = {}, line[kSide];
         for (int64_t i = first; i < std::min(first + kRun, points); ++i) {
-          copy_floats(dy, i * channels + channel, n, line);
-          for (int64_t k = 0; k < n; ++k) part[k] += line[k];
+          const int64_t at = i * channels + channel;
+          if (dy.bf16) widen_bf16(dy.halves() + at, line, n);
+          const float* values = dy.bf16 ? line : dy.floats() + at;
+          for (int64_t k = 0; k < n; ++k) part[k] += values[k];
         }
         for (int64_t k = 0; k < n; ++k) totals[k] += part[k];
       }

@@ -161,14 +161,13 @@ HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t cou
 // the elements that are read, but R results read at R places. In order of addresses, so that they notice.
 template <int R>
 struct Later {
-  int64_t channels, read, next, ahead, x;
+  int64_t read, x;  // elements of the source for each channel, and the place of the first one in its line
   const float* y;
 
-  explicit Later(const Neighbors& n)
-      : channels(n.r.channels), read(n.r.taps > 0 ? R * n.r.step : 0), next(n.r.every * channels) {
-    const int64_t at = n.at + HWY_MAX(int64_t{R}, tuning::kDepthwiseAhead / channels);
-    x = read > 0 ? (at * n.r.step + n.r.offsets[n.r.taps - 1]) * channels : 0;
-    y = n.r.y + at * next;
+  explicit Later(const Neighbors& n) : read(n.r.taps > 0 ? R * n.r.step : 0) {
+    const int64_t at = n.at + HWY_MAX(int64_t{R}, tuning::kDepthwiseAhead / n.r.channels);
+    x = read > 0 ? (at * n.r.step + n.r.offsets[n.r.taps - 1]) * n.r.channels : 0;
+    y = n.r.y + at * n.r.every * n.r.channels;
   }
   // The share of `count` channels from `channel` on.
   HWY_INLINE void prefetch(const Neighbors& n, int64_t channel, int64_t count) const {
