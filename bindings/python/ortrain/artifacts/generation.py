@@ -168,7 +168,7 @@ def generate_artifacts(
     """
     load_custom_op_library(custom_op_library)
     additional = names_of("additional_output_names", additional_output_names)
-    loss_block(loss)  # rejects what is no loss before a network is exported
+    loss_block(loss)  # rejects anything but a loss, before a network is exported
     chosen_optimizer = optimizer_block(optimizer)
     directory = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
 

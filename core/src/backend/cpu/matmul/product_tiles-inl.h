@@ -171,6 +171,25 @@ struct MultiplyAdd {
   }
 };
 
+// The sums of the next tile: they may have to come from memory.
+template <int R, int V, typename T>
+HWY_INLINE void PrefetchTile(const T* c, int64_t c_row) {
+  for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; v += 64 / HWY_MIN(64, HWY_MAX_BYTES))
+      hwy::Prefetch(c + r * c_row + v * LanesOf<T>());
+}
+
+// A vector of sums with what follows them.
+template <typename T>
+HWY_INLINE Vec<hn::ScalableTag<T>> Ended(const TileEnd<T>& end, Vec<hn::ScalableTag<T>> sum, int64_t row,
+                                         int64_t column, int64_t count) {
+  const hn::ScalableTag<T> d;
+  if (end.bias) sum = hn::Add(sum, LoadUpTo(d, end.bias + column, count));
+  if (end.addend) sum = hn::Add(sum, LoadUpTo(d, end.addend + row * end.addend_row + column, count));
+  const auto low = hn::Set(d, end.low), high = hn::Set(d, end.high);
+  return hn::IfThenElse(hn::Lt(sum, low), low, hn::IfThenElse(hn::Gt(sum, high), high, sum));
+}
+
 // C [R, V vectors] = or += scale A B, A's element (i, p) at a[i * a_row + p * a_column], rows of B `b_row`
 // apart, and then `end` if kEnds. Only the first `columns` of C are written; they fill all vectors except
 // possibly the last.
@@ -188,10 +207,7 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
   ORTRAIN_SUMS(4)
   ORTRAIN_SUMS(5)
 #undef ORTRAIN_SUMS
-  // The next tile's sums: they may have to come from memory.
-  for (int r = 0; r < R; ++r)
-    for (int v = 0; v < V; v += 64 / HWY_MIN(64, HWY_MAX_BYTES))
-      hwy::Prefetch(c + (R + r) * c_row + v * lanes);
+  PrefetchTile<R, V>(c + R * c_row, c_row);
   constexpr int64_t kLine = 64 / sizeof(T);
   const T *a_start = a, *b_start = b;
   for (int64_t time = 0; time < depth.count; ++time, a = a_start += depth.a, b = b_start += depth.b)
@@ -235,12 +251,7 @@ HWY_INLINE void Tile(const Depth& depth, const T* a, int64_t a_row, int64_t a_co
 #undef ORTRAIN_SUM
   }
   const auto ended = [&](Vec<hn::ScalableTag<T>> sum, int64_t row, int64_t column, int64_t count) HWY_ATTR {
-    if constexpr (kEnds) {
-      if (end.bias) sum = hn::Add(sum, LoadUpTo(d, end.bias + column, count));
-      if (end.addend) sum = hn::Add(sum, LoadUpTo(d, end.addend + row * end.addend_row + column, count));
-      const auto low = hn::Set(d, end.low), high = hn::Set(d, end.high);
-      sum = hn::IfThenElse(hn::Lt(sum, low), low, hn::IfThenElse(hn::Gt(sum, high), high, sum));
-    }
+    if constexpr (kEnds) sum = Ended(end, sum, row, column, count);
     return sum;
   };
 #define ORTRAIN_SUM(r, v)                                          \
