@@ -204,7 +204,7 @@ ChannelsLastConvolution::ChannelsLastConvolution(const ConvSizes& sizes) : sizes
   if (!is_possible(sizes_)) return;
   const WindowAxis &d = sizes_.window[0], &h = sizes_.window[1], &w = sizes_.window[2];
   const int64_t channels = sizes_.channels / sizes_.groups, filters = sizes_.filters / sizes_.groups;
-  const auto [lanes, panel] = std::pair{functions().lanes, functions().panel};
+  const int64_t lanes = functions().lanes, panel = functions().panel;
   const int64_t work = capped_product({sizes_.batch, sizes_.output_points(), sizes_.column_rows(), filters});
   workers_ = std::clamp<int64_t>(work / tuning::kMultiplications / kGrain, 1, max_threads());
   forward_.axes[0] = forward_axis(d), forward_.axes[1] = forward_axis(h), forward_.axes[2] = forward_axis(w);
