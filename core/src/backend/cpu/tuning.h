@@ -50,9 +50,9 @@ inline constexpr int64_t kCopyBytesPerItem = 4;
 // 500 x 10, 1.2 for 2 x 256 x 256, and the same for 96 x 96 x 96; with 5 million 0.9 to 1.0 for 128 x 128 x
 // 128, but 1.1 for 8 x 256 x 256.
 inline constexpr int64_t kSmallProduct = 1 << 20;
-// The same in mixed precision, where only the library multiplies and stores bfloat16. Measured: with 0, steps
-// of up to 16 x 16 x 16 take 1.2; with 4096, those of 16 x 32 x 32 and 32 x 32 x 32 take 1.15 to 1.18; with
-// 2^18, one of 64 x 64 x 64 takes 1.02.
+// The same in mixed precision: smaller products are computed in float. Measured with oneDNN's products, not
+// yet with ours: with 0, steps of up to 16 x 16 x 16 take 1.2; with 4096, those of 16 x 32 x 32 and 32 x 32 x
+// 32 take 1.15 to 1.18; with 2^18, one of 64 x 64 x 64 takes 1.02.
 inline constexpr int64_t kSmallBf16Product = 1 << 15;
 // From this many rows on, it pays to convert the right operand to the blocks that oneDNN's primitive prefers,
 // once for all threads. Measured: with 256, a layer of 256 rows takes 1.11, and those of 512 and 1024 the
