@@ -17,6 +17,7 @@ bool fuse_conv_bias(Model& model);
 bool fuse_gelu(Model& model);
 bool fuse_layer_normalization(Model& model);
 bool fuse_product(Model& model);
+bool fuse_separable_conv(Model& model);
 bool hoist_invariants(Model& model);
 bool hoist_selection(Model& model);
 bool inline_if(Model& model);

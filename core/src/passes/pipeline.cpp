@@ -42,6 +42,8 @@ constexpr Pass kSessionPasses[] = {
     // A normalization between a convolution and its activation must be removed before these are fused.
     {"fuse_conv_batch_normalization", fuse_conv_batch_normalization},
     {"fuse_conv_activation", fuse_conv_activation},
+    // With the biases and activations that convolutions have by now.
+    {"fuse_separable_conv", fuse_separable_conv},
     {"fuse_product", fuse_product},
     // The order of nodes is decided once the nodes no longer change.
     {"schedule_weight_gradients", schedule_weight_gradients, PassLevel::kExtended,

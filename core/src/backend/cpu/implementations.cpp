@@ -51,6 +51,8 @@ const RegisterImplementations registered(Device::kCpu, {
     {"depthwise", kAlways, depthwise_conv},
     CHANNELS_LAST(channels_last_conv)
     {"portable", kAlways, portable_fused_conv}}},
+  {kSessionDomain, "SeparableConv", {
+    {"separable", kAlways, separable_conv}}},
   {kMicrosoft, "ConvGrad", {
     ONEDNN(suits, reported<onednn_conv_grad>)
     CHANNELS_LAST(channels_last_depthwise_grad)

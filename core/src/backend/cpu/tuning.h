@@ -65,10 +65,16 @@ inline constexpr int64_t kPackedRows = 512;
 inline constexpr int64_t kBlockColumns = 2048, kBlockRows = 168;
 // Bytes between elements that need no packing. Flat from 128 to 2048.
 inline constexpr int64_t kNearby = 512;
-// With more rows than this, packing B pays off: if its columns are contiguous, and if its rows are. Measured
-// for 512 x 512 weights in the portable build: with 6, 8 rows take 1.13; with 24, 16 rows take 0.94, but
-// those of 64 x 32 weights 1.05. With 36, 64 rows take 1.04; 144 is the same as 72.
-inline constexpr int64_t kFewDots = 12, kFewRows = 72;
+// With more rows than this, packing an operand pays off: if the columns of B are contiguous, and if its rows
+// are. Measured for 512 x 512 weights in the portable build: with 6, 8 rows take 1.13; on AVX2, with 12, 12
+// rows of 500 x 784 weights take 1.2, with 4, 6 and 8 rows take 0.95 to 1.1. With 36, 64 rows take 1.04; 144
+// is the same as 72.
+inline constexpr int64_t kFewDots = 8, kFewRows = 72;
+// If the columns of B are contiguous, A is packed instead of B if that moves fewer elements by this factor,
+// and A has no more elements than this. Derived: 256 KiB of float. Measured with AVX2 against packing B: 64
+// rows of 500 x 784 weights take 0.88, 16 rows 0.66, and 24 rows of 4096 x 1024 0.73; 100 rows of 1000 x 512,
+// where the factor is reached, take 1.00.
+inline constexpr int64_t kTransposedGain = 3, kTransposedOperand = 1 << 16;
 // This many multiplications take as long as one item of work for parallel_for. Derived: a vector of 16 floats
 // is multiplied and added in one instruction. Flat from 8 to 32.
 inline constexpr int64_t kMultiplications = 16;
@@ -118,6 +124,11 @@ inline constexpr int64_t kDepthwiseAhead = 512;
 inline constexpr int64_t kDepthwiseFloats = 8192;
 // The most floats of a thread. Derived: 4 MiB, a few second-level caches.
 inline constexpr int64_t kDepthwiseLargest = 1 << 20;
+
+// Results of a separable convolution that are computed together, and the most floats between its parts.
+// Derived: the products read their weights once for so many results; 512 KiB are half of a second-level
+// cache.
+inline constexpr int64_t kSeparablePoints = 96, kSeparableFloats = 1 << 17;
 
 // Attention.
 

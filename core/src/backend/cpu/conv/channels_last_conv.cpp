@@ -66,7 +66,7 @@ void FinishSums(int64_t rows, int64_t n, float* sums, int64_t sums_pitch, const 
       auto v = LoadUpTo(d, sums + i, count);
       if (bias) v = hn::Add(v, LoadUpTo(d, bias + i, count));
       if (addend) v = hn::Add(v, LoadUpTo(d, addend + i, count));
-      v = hn::IfThenElse(hn::Lt(v, low), low, hn::IfThenElse(hn::Gt(v, high), high, v));  // NaN stays
+      v = ClipTo(d, v, low, high);
       if (clip.complete)
         StoreUpTo(v, d, y + i, count);
       else
@@ -497,6 +497,14 @@ void ChannelsLastConvolution::forward(StoredInput x, const float* packed, const 
                                       StoredInput addend, const Activation& activation, StoredOutput y,
                                       float* work) const {
   run(forward_, x, packed, {bias, addend, activation}, y, work);
+}
+
+void ChannelsLastConvolution::forward_points(int64_t points, const float* x, const float* packed,
+                                             const float* bias, const Activation& activation,
+                                             float* y) const {
+  const Share share{{0, 1, 0, 1, 0, points}, 0,   0, divided(forward_.columns, functions().panel), x,
+                    forward_.depth,          true};
+  compute(forward_, share, packed, {bias, {}, activation}, y);
 }
 
 void ChannelsLastConvolution::pack_backward(const float* w, float* packed) const {

@@ -32,7 +32,7 @@ struct DepthwiseResults {
   int64_t inner_first, inner_past;  // of those whose windows are inside
   int64_t every;                    // elements of the target from one result to the next
   float* y;                         // of result 0
-  int64_t fresh;                    // lines, the last ones, that no line of results before has read
+  int64_t fresh;  // lines, the last ones, that no line of results before has read; 0: all are in the cache
 };
 
 // What follows the sums: Y = bias + sums + addend, clipped to [low, high]; bias and addend may be null.
@@ -88,13 +88,12 @@ struct Neighbors {
 #define ORTRAIN_EACH_RESULT(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
 
 // Stores the sums s0, s1, ... of R results.
-#define ORTRAIN_STORE(i)                                                                               \
-  if constexpr (R > i) {                                                                               \
-    auto v = s##i;                                                                                     \
-    if (n.finish.addend)                                                                               \
-      v = hn::Add(v, LoadChannels<kWhole>(n.finish.addend + (n.at + i) * next + channel, count));      \
-    v = hn::IfThenElse(hn::Lt(v, low), low, hn::IfThenElse(hn::Gt(v, high), high, v)); /* NaN stays */ \
-    StoreChannels<kWhole>(v, n.r.y + (n.at + i) * next + channel, count);                              \
+#define ORTRAIN_STORE(i)                                                                          \
+  if constexpr (R > i) {                                                                          \
+    auto v = s##i;                                                                                \
+    if (n.finish.addend)                                                                          \
+      v = hn::Add(v, LoadChannels<kWhole>(n.finish.addend + (n.at + i) * next + channel, count)); \
+    StoreChannels<kWhole>(ClipTo(d, v, low, high), n.r.y + (n.at + i) * next + channel, count);   \
   }
 
 // R results of a vector of channels.
@@ -117,23 +116,8 @@ HWY_INLINE void SumsOf(const Neighbors& n, int64_t channel, int64_t count) {
   ORTRAIN_EACH_RESULT(ORTRAIN_STORE)
 }
 
-// The same for three neighboring taps and a step of S: each element is loaded once for all results that read
-// it.
-template <int R, int S, bool kWhole>
-HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t count) {
-  static_assert((R - 1) * S + 3 <= 6);
-  const F32 d;
-  const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
-  const auto start = n.finish.bias ? LoadChannels<kWhole>(n.finish.bias + channel, count) : hn::Zero(d);
-  auto s0 = start, s1 = start, s2 = start, s3 = start, s4 = start, s5 = start, s6 = start, s7 = start;
-  const int64_t channels = n.r.channels, next = n.r.every * channels;
-  const int64_t places[] = {n.r.weights[0], n.r.weights[1], n.r.weights[2]};
-  for (int64_t l = 0; l < n.count; ++l) {
-    const float *w = n.lines[l].w + channel,
-                *x = n.lines[l].x + (n.at * S + n.r.offsets[0]) * channels + channel;
-    const auto w0 = LoadChannels<kWhole>(w + places[0], count),
-               w1 = LoadChannels<kWhole>(w + places[1], count),
-               w2 = LoadChannels<kWhole>(w + places[2], count);
+// The sums of R results over a line with three neighboring taps and a step of S: each element is loaded once
+// for all results that read it.
 #define ORTRAIN_TERM(i)                               \
   if constexpr (R > i && j >= i * S && j < i * S + 3) \
     s##i = hn::MulAdd(j == i * S ? w0 : j == i * S + 1 ? w1 : w2, v, s##i);
@@ -143,17 +127,38 @@ HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t cou
     const auto v = LoadChannels<kWhole>(x + column * channels, count); \
     ORTRAIN_EACH_RESULT(ORTRAIN_TERM)                                  \
   }
-    ORTRAIN_COLUMN(0)
-    ORTRAIN_COLUMN(1)
-    ORTRAIN_COLUMN(2)
-    ORTRAIN_COLUMN(3)
-    ORTRAIN_COLUMN(4)
-    ORTRAIN_COLUMN(5)
-#undef ORTRAIN_COLUMN
-#undef ORTRAIN_TERM
+#define ORTRAIN_LINE(l)                                                                            \
+  {                                                                                                \
+    const float *w = n.lines[l].w + channel, *x = n.lines[l].x + first;                            \
+    const auto w0 = LoadChannels<kWhole>(w + p0, count), w1 = LoadChannels<kWhole>(w + p1, count), \
+               w2 = LoadChannels<kWhole>(w + p2, count);                                           \
+    ORTRAIN_COLUMN(0)                                                                              \
+    ORTRAIN_COLUMN(1) ORTRAIN_COLUMN(2) ORTRAIN_COLUMN(3) ORTRAIN_COLUMN(4) ORTRAIN_COLUMN(5)      \
+  }
+
+// R results of a vector of channels, each with three neighboring taps; three lines are written out.
+template <int R, int S, bool kWhole>
+HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t count) {
+  static_assert((R - 1) * S + 3 <= 6);
+  const F32 d;
+  const auto low = hn::Set(d, n.finish.low), high = hn::Set(d, n.finish.high);
+  const auto start = n.finish.bias ? LoadChannels<kWhole>(n.finish.bias + channel, count) : hn::Zero(d);
+  auto s0 = start, s1 = start, s2 = start, s3 = start, s4 = start, s5 = start, s6 = start, s7 = start;
+  const int64_t channels = n.r.channels, next = n.r.every * channels,
+                first = (n.at * S + n.r.offsets[0]) * channels + channel, p0 = n.r.weights[0],
+                p1 = n.r.weights[1], p2 = n.r.weights[2];
+  if (n.count == 3) {
+    ORTRAIN_LINE(0)
+    ORTRAIN_LINE(1)
+    ORTRAIN_LINE(2)
+  } else {
+    for (int64_t l = 0; l < n.count; ++l) ORTRAIN_LINE(l)
   }
   ORTRAIN_EACH_RESULT(ORTRAIN_STORE)
 }
+#undef ORTRAIN_LINE
+#undef ORTRAIN_COLUMN
+#undef ORTRAIN_TERM
 #undef ORTRAIN_STORE
 #undef ORTRAIN_EACH_RESULT
 
@@ -186,7 +191,7 @@ HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t 
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(F32()));
   int64_t channel = begin;
   for (; channel + lanes <= end; channel += lanes) {
-    later.prefetch(n, channel, lanes);
+    if (n.r.fresh > 0) later.prefetch(n, channel, lanes);
     if constexpr (S > 0)
       SumsOfThreeTaps<R, S, true>(n, channel, lanes);
     else
@@ -315,8 +320,8 @@ bool is_depthwise(const ConvSizes& s) {
   if (s.window[0].kernel > kMostLines || s.window[1].kernel > kMostLines) return false;
   if (s.window[0].kernel * s.window[1].kernel > kMostLines) return false;
   return std::all_of(s.window.begin(), s.window.end(), [](const WindowAxis& a) {
-    return a.input > 0 && a.output > 0 && a.input <= kLongest && a.output <= kLongest && a.kernel <= 4096 &&
-           a.stride <= 8 && a.before <= kLongest && capped_product({a.kernel, a.dilation}) <= kLongest;
+    return a.output > 0 && a.input <= kLongest && a.output <= kLongest && a.kernel <= 4096 && a.stride <= 8 &&
+           a.before <= kLongest && capped_product({a.kernel, a.dilation}) <= kLongest;
   });
 }
 
@@ -364,64 +369,80 @@ void ChannelsLastDepthwise::turn_weights(const float* w, float* turned) const {
     for (int64_t tap = 0; tap < taps_; ++tap) turned[tap * sizes_.channels + c] = w[c * taps_ + tap];
 }
 
+void ChannelsLastDepthwise::compute(const Pass& p, const Share& share, DepthwiseSource source,
+                                    const float* weights, const Activation& activation) const {
+  const ChannelsLastDepthwiseFunctions f = functions();
+  const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
+  const int64_t channels = sizes_.channels;
+  DepthwiseLine lines[kMostLines];
+  int64_t count = 0;
+  each_inside(d, share.at_d, [&](int64_t i, int64_t tap_d) {
+    each_inside(h, share.at_h, [&](int64_t j, int64_t tap_h) {
+      lines[count++] = {
+          source.data + (i * h.source + j) % source.stored * w.source * channels,
+          weights + (tap_d * sizes_.window[1].kernel + tap_h) * sizes_.window[2].kernel * channels};
+    });
+  });
+  DepthwiseResults r{channels,
+                     w.source,
+                     w.step,
+                     std::ssize(w.taps),
+                     w.offsets.data(),
+                     p.places.data(),
+                     share.first,
+                     share.past,
+                     0,
+                     0,
+                     w.every,
+                     share.target,
+                     source.cached ? 0 : std::min(count, h.step)};
+  set_inner(w, r);
+  const Clip clip = clip_of(activation);
+  const int64_t together = tuning::kDepthwiseFloats / std::max<int64_t>(3 * taps_, 1) / 16 * 16 + 16;
+  for (int64_t channel = 0; channel < channels; channel += together)
+    f.sums(r, count, lines, {share.bias, share.addend, clip.low, clip.high}, channel,
+           std::min(channel + together, channels));
+}
+
 void ChannelsLastDepthwise::run(const Pass& p, const float* source, const float* weights, const float* bias,
                                 const float* addend, const Activation& activation, float* target) const {
-  const ChannelsLastDepthwiseFunctions f = functions();
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
   const int64_t channels = sizes_.channels, across = (w.count + kColumns - 1) / kColumns;
   const int64_t items = sizes_.batch * d.count * h.count * across;
-  const Clip clip = clip_of(activation);
-  const int64_t together = tuning::kDepthwiseFloats / std::max<int64_t>(3 * taps_, 1) / 16 * 16 + 16;
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t item = items * first / workers_; item < items * past / workers_; ++item) {
-      const int64_t line = item / across, at_h = line % h.count, at_d = line / h.count % d.count;
-      const int64_t image = line / h.count / d.count;
-      DepthwiseLine lines[kMostLines];
-      int64_t count = 0;
-      each_inside(d, at_d, [&](int64_t i, int64_t tap_d) {
-        each_inside(h, at_h, [&](int64_t j, int64_t tap_h) {
-          lines[count++] = {
-              source + ((image * d.source + i) * h.source + j) * w.source * channels,
-              weights + (tap_d * sizes_.window[1].kernel + tap_h) * sizes_.window[2].kernel * channels};
-        });
-      });
+      const int64_t line = item / across, image = line / h.count / d.count;
+      Share s{line / h.count % d.count, line % h.count, item % across * kColumns, 0, bias};
       const int64_t result =
-          ((image * d.target + d.first + at_d * d.every) * h.target + h.first + at_h * h.every) * w.target +
+          ((image * d.target + d.first + s.at_d * d.every) * h.target + h.first + s.at_h * h.every) *
+              w.target +
           w.first;
-      DepthwiseResults r{channels,
-                         w.source,
-                         w.step,
-                         std::ssize(w.taps),
-                         w.offsets.data(),
-                         p.places.data(),
-                         item % across * kColumns,
-                         0,
-                         0,
-                         0,
-                         w.every,
-                         target + result * channels,
-                         std::min(count, h.step)};
-      r.past = std::min(r.first + kColumns, w.count);
-      set_inner(w, r);
-      for (int64_t channel = 0; channel < channels; channel += together)
-        f.sums(r, count, lines, {bias, addend ? addend + result * channels : nullptr, clip.low, clip.high},
-               channel, std::min(channel + together, channels));
+      s.past = std::min(s.first + kColumns, w.count);
+      s.addend = addend ? addend + result * channels : nullptr;
+      s.target = target + result * channels;
+      const int64_t lines = d.source * h.source;
+      compute(p, s, {source + image * lines * w.source * channels, lines}, weights, activation);
       // Only the forward pass has other activations, and its results of a line are consecutive.
-      if (!clip.complete)
-        activation.apply((r.past - r.first) * channels, target + (result + r.first) * channels);
+      if (!clip_of(activation).complete)
+        activation.apply((s.past - s.first) * channels, s.target + s.first * channels);
     }
   });
 }
 
-void ChannelsLastDepthwise::forward(const float* x, const float* w, const float* bias, const float* addend,
-                                    const Activation& activation, float* y, float* work) const {
-  turn_weights(w, work);
-  run(forward_, x, work, bias, addend, activation, y);
+void ChannelsLastDepthwise::forward_line(int64_t at, DepthwiseSource x, const float* turned,
+                                         const float* bias, const Activation& activation, float* y) const {
+  for (int64_t first = 0; first < forward_.axes[2].count; first += kColumns)
+    compute(forward_, {0, at, first, std::min(first + kColumns, forward_.axes[2].count), bias, nullptr, y}, x,
+            turned, activation);
 }
 
-void ChannelsLastDepthwise::backward_data(const float* dy, const float* w, float* dx, float* work) const {
-  turn_weights(w, work);
-  for (const Pass& p : backward_) run(p, dy, work, nullptr, nullptr, {}, dx);
+void ChannelsLastDepthwise::forward(const float* x, const float* turned, const float* bias,
+                                    const float* addend, const Activation& activation, float* y) const {
+  run(forward_, x, turned, bias, addend, activation, y);
+}
+
+void ChannelsLastDepthwise::backward_data(const float* dy, const float* turned, float* dx) const {
+  for (const Pass& p : backward_) run(p, dy, turned, nullptr, nullptr, {}, dx);
 }
 
 void ChannelsLastDepthwise::backward_weights(const float* dy, const float* x, float* dw, float* work) const {

@@ -12,21 +12,35 @@
 
 namespace ortrain {
 
+// Lines of an image along the last axis: line n is at data + n % stored * the size of a line. `stored` is the
+// number of all lines, or fewer if they take turns in the same memory.
+struct DepthwiseSource {
+  const float* data;
+  int64_t stored;
+  bool cached = false;  // they and the results are in the cache
+};
+
 class ChannelsLastDepthwise {
  public:
   explicit ChannelsLastDepthwise(const ConvSizes& sizes);
 
   bool suits() const { return suits_; }
+  // W as the functions below read it: [kernel..., C].
+  int64_t turned_size() const { return taps_ * sizes_.channels; }
+  void turn_weights(const float* w, float* turned) const;
   // Floats of memory for all workers.
-  int64_t work_size() const { return taps_ * sizes_.channels; }
   int64_t weights_work_size() const { return sizes_.batch * taps_ * sizes_.channels; }
 
   // X [N, input..., C], W [C, kernel...], Y [N, output..., C].
-  // Y = activation(X * W + bias + addend); bias and addend may be null.
-  void forward(const float* x, const float* w, const float* bias, const float* addend,
-               const Activation& activation, float* y, float* work) const;
-  // dX from dY and W.
-  void backward_data(const float* dy, const float* w, float* dx, float* work) const;
+  // Y = activation(X * W + bias + addend) with turned W; bias and addend may be null.
+  void forward(const float* x, const float* turned, const float* bias, const float* addend,
+               const Activation& activation, float* y) const;
+  // The same for line `at` of the results of an image with two axes, on this thread; y begins with it. The
+  // activation must be none, Relu or Clip.
+  void forward_line(int64_t at, DepthwiseSource x, const float* turned, const float* bias,
+                    const Activation& activation, float* y) const;
+  // dX from dY and turned W.
+  void backward_data(const float* dy, const float* turned, float* dx) const;
   // dW from dY and X. The sums do not depend on the number of threads.
   void backward_weights(const float* dy, const float* x, float* dw, float* work) const;
 
@@ -36,8 +50,15 @@ class ChannelsLastDepthwise {
     std::vector<int64_t> places;  // of the weights of the last axis, in [kernel..., C]
   };
 
-  // W as [kernel..., C].
-  void turn_weights(const float* w, float* turned) const;
+  // Results [first, past) of a line; the target and the addend begin with result 0 of the line.
+  struct Share {
+    int64_t at_d = 0, at_h = 0, first = 0, past = 0;
+    const float* bias = nullptr;
+    const float* addend = nullptr;
+    float* target = nullptr;
+  };
+  void compute(const Pass& pass, const Share& share, DepthwiseSource source, const float* weights,
+               const Activation& activation) const;
   // Computes the results of a pass line by line.
   void run(const Pass& pass, const float* source, const float* weights, const float* bias,
            const float* addend, const Activation& activation, float* target) const;

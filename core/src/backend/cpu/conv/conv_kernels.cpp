@@ -7,8 +7,10 @@
 #include "backend/cpu/conv/depthwise_conv.h"
 #include "backend/cpu/conv/direct_conv.h"
 #include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/conv/separable_conv.h"
 #include "backend/cpu/conv/winograd.h"
 #include "backend/cpu/strided_copy.h"
+#include "geometry/separable_convolution.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -265,6 +267,18 @@ Slot packed_weights(KernelContext& c, size_t i, const ChannelsLastConvolution& c
   return packed;
 }
 
+Slot turned_weights(KernelContext& c, size_t i, const ChannelsLastDepthwise& conv,
+                    std::vector<Kernel>& kernels) {
+  if (const Tensor* known = c.constant(i)) {
+    Tensor turned(DType::kFloat, {conv.turned_size()});
+    conv.turn_weights(known->data<float>(), turned.data<float>());
+    return c.fixed(std::move(turned));
+  }
+  const Slot w = c.in(i), turned = c.scratch(static_cast<size_t>(conv.turned_size()) * sizeof(float));
+  kernels.push_back([=](const Frame& f) { conv.turn_weights(f.at<const float>(w), f.at<float>(turned)); });
+  return turned;
+}
+
 Kernel channels_last_bias_gradient(KernelContext& c, StoredSlot dy) {
   const int64_t channels = c.shape(0)[1], points = c.size(0) / channels;
   const Slot db = c.out(2);
@@ -279,13 +293,15 @@ std::optional<Kernel> channels_last_depthwise(KernelContext& c) {
   const Activation activation = read_activation(c.node());
   const LayoutPtr layout = channels_last(c.out_shape(0));
   Widened widened;
-  const Slot x = widened.in(c, 0), w = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{},
-             addend = c.has_input(3) ? c.in(3, layout) : Slot{}, y = widened.out(c, 0),
-             work = c.scratch(static_cast<size_t>(conv.work_size()) * sizeof(float));
-  return widened.around([=](const Frame& f) {
+  std::vector<Kernel> kernels;
+  const Slot x = widened.in(c, 0), w = turned_weights(c, 1, conv, kernels),
+             bias = c.has_input(2) ? c.in(2) : Slot{}, addend = c.has_input(3) ? c.in(3, layout) : Slot{},
+             y = widened.out(c, 0);
+  kernels.push_back([=](const Frame& f) {
     conv.forward(f.at<const float>(x), f.at<const float>(w), f.at_or_null<const float>(bias),
-                 f.at_or_null<const float>(addend), activation, f.at<float>(y), f.at<float>(work));
+                 f.at_or_null<const float>(addend), activation, f.at<float>(y));
   });
+  return widened.around(chain(std::move(kernels)));
 }
 
 std::optional<Kernel> channels_last_depthwise_grad(KernelContext& c) {
@@ -299,10 +315,9 @@ std::optional<Kernel> channels_last_depthwise_grad(KernelContext& c) {
   const Slot dy = gradient.in(c, 0);
   std::vector<Kernel> kernels;
   if (wanted(0)) {
-    const Slot w = c.in(2), dx = data.out(c, 0),
-               work = c.scratch(static_cast<size_t>(conv.work_size()) * sizeof(float));
+    const Slot w = turned_weights(c, 2, conv, kernels), dx = data.out(c, 0);
     kernels.push_back(data.around([=](const Frame& f) {
-      conv.backward_data(f.at<const float>(dy), f.at<const float>(w), f.at<float>(dx), f.at<float>(work));
+      conv.backward_data(f.at<const float>(dy), f.at<const float>(w), f.at<float>(dx));
     }));
   }
   if (wanted(1)) {
@@ -315,6 +330,51 @@ std::optional<Kernel> channels_last_depthwise_grad(KernelContext& c) {
   }
   if (wanted(2)) kernels.push_back(channels_last_bias_gradient(c, {dy, false}));
   return gradient.around(chain(std::move(kernels)));
+}
+
+std::optional<Kernel> separable_conv(KernelContext& c) {
+  const SeparableShapes shapes(c);
+  if (c.out_size(0) == 0) return c.out(0), Kernel([](const Frame&) {});
+  const SeparableConvolution conv(
+      {shapes.x[0], shapes.expanded[1], shapes.expanded[1], shapes.expanded[1], three_axes(shapes.window)},
+      shapes.channels, shapes.filters);
+  c.expect(conv.suits(), "the windows or the dimensions are too large");
+  Widened widened;
+  std::vector<Kernel> kernels;
+  struct StageSlots {
+    Slot weights, bias;
+    Activation activation;
+    SeparableStage in(const Frame& f) const {
+      return {f.at_or_null<const float>(weights), f.at_or_null<const float>(bias), activation};
+    }
+  };
+  const auto stage = [&](size_t number, size_t i, auto&& packed) {
+    if (!c.has_input(i)) return StageSlots{};
+    return StageSlots{packed(), c.has_input(i + 1) ? c.in(i + 1) : Slot{}, separable_activation(c, number)};
+  };
+  const StageSlots first = stage(
+      0, kSeparableFirst, [&] { return packed_weights(c, kSeparableFirst, *conv.first(), false, kernels); });
+  const StageSlots middle =
+      stage(1, kSeparableMiddle, [&] { return turned_weights(c, kSeparableMiddle, conv.middle(), kernels); });
+  const StageSlots last = stage(
+      2, kSeparableLast, [&] { return packed_weights(c, kSeparableLast, *conv.last(), false, kernels); });
+  const bool folded = !suits_channels_last(c);  // then X and Y are row-major
+  const LayoutPtr from = channels_last(c.shape(0)), to = channels_last(c.out_shape(0));
+  const auto room = [&](const LayoutPtr& layout) { return c.scratch(layout->bytes()); };
+  Slot x = folded ? c.in(0) : widened.in(c, 0), y = folded ? c.out(0) : widened.out(c, 0);
+  if (folded && from) {
+    const Slot plain = x;
+    kernels.push_back(from->from_plain(plain, x = room(from)));
+  }
+  const Slot result = y;
+  if (folded && to) y = room(to);
+  const Slot work = c.scratch(static_cast<size_t>(conv.work_size()) * sizeof(float));
+  kernels.push_back([=](const Frame& f) {
+    conv.forward(f.at<const float>(x), first.in(f), middle.in(f), last.in(f), f.at<float>(y),
+                 f.at<float>(work));
+  });
+  if (folded && to) kernels.push_back(to->to_plain(y, result));
+  return widened.around(chain(std::move(kernels)));
 }
 
 std::optional<Kernel> channels_last_conv(KernelContext& c) {

@@ -18,6 +18,7 @@ std::optional<Kernel> channels_last_conv(KernelContext& c);  // Conv and FusedCo
 std::optional<Kernel> channels_last_conv_grad(KernelContext& c);
 std::optional<Kernel> channels_last_depthwise(KernelContext& c);  // Conv and FusedConv
 std::optional<Kernel> channels_last_depthwise_grad(KernelContext& c);
+std::optional<Kernel> separable_conv(KernelContext& c);
 // The weights, input i, as the convolution's forward pass or its gradient of X reads them: packed once if
 // they are constant, otherwise in each run, by a kernel that is added to `kernels`.
 Slot packed_weights(KernelContext& c, size_t i, const ChannelsLastConvolution& conv, bool backward,

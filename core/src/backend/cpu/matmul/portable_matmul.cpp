@@ -16,6 +16,7 @@
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
+#include "runtime/checked.h"
 #include "runtime/thread_pool.h"
 #include "runtime/threads.h"
 
@@ -26,8 +27,10 @@ namespace ortrain {
 // How a product is computed. It depends only on the sizes of the whole product, so that every thread does the
 // same.
 enum class ProductWay {
-  kDots,    // one row of A, or a few contiguous ones, times contiguous columns of B: dot products
-  kDirect,  // few rows of A times rows of B: tiles that read B as it is stored
+  kDots,        // one row of A, or a few contiguous ones, times contiguous columns of B: dot products
+  kDirect,      // few rows of A times rows of B: tiles that read B as it is stored
+  kTransposed,  // few rows of A times contiguous columns of B: Cᵀ = Bᵀ Aᵀ by tiles that read A from packed
+                // panels
   kPacked,  // tiles that read B from packed panels
 };
 
@@ -192,6 +195,29 @@ void Blocks(const ProductPart<T>& p) {
     }
 }
 
+// Columns of C are computed as rows of Cᵀ in memory of the thread, a few at a time.
+template <typename T>
+void Transposed(const ProductPart<T>& p) {
+  constexpr int64_t kColumns = 48;
+  const int64_t lanes = LanesOf<T>(), stored = (p.m + lanes - 1) / lanes * lanes;
+  T* packed = PackingMemory<T>(p.k * stored + kColumns * stored);
+  T* const block = packed + p.k * stored;
+  if (p.a.row == 1)
+    PackAlong(p.a.data, p.a.column, p.k, p.m, packed);
+  else
+    PackAcross(p.a.data, p.a.row, p.k, p.m, T{1}, packed);
+  for (int64_t j = 0; j < p.n; j += kColumns) {
+    const int64_t columns = HWY_MIN(kColumns, p.n - j);
+    Multiply<T>(columns, p.b.data + j * p.b.column, p.b.column, p.b.row, {packed, p.k, p.m, 0, p.k, 0, p.m},
+                block, stored, false, true, p.alpha);
+    for (int64_t i = 0; i < p.m; ++i) {
+      T* c = p.c.data + i * p.c.row + j * p.c.column;
+      for (int64_t l = 0; l < columns; ++l, c += p.c.column)
+        *c = p.add ? *c + block[l * stored + i] : block[l * stored + i];
+    }
+  }
+}
+
 // Integers wrap around. The compiler vectorizes these loops.
 template <typename T>
 void Integers(const ProductPart<T>& p) {
@@ -240,6 +266,8 @@ void Compute(const ProductPart<T>& p) {
     Dots(p);
   else if (p.way == ProductWay::kDirect)
     Direct(p);
+  else if (p.way == ProductWay::kTransposed)
+    Transposed(p);
   else
     Blocks(p);
 }
@@ -321,7 +349,11 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
   const bool rows = b.column == 1;
   ProductWay way = ProductWay::kPacked;
   if (rows && m <= tuning::kFewRows) way = ProductWay::kDirect;
-  if (!rows && (m == 1 || (m <= tuning::kFewDots && a.column == 1))) way = ProductWay::kDots;
+  const int64_t moved = capped_product({tuning::kTransposedGain, m, k + n});  // instead of k n
+  if (!rows && (m == 1 || (m <= tuning::kFewDots && a.column == 1)))
+    way = ProductWay::kDots;
+  else if (!rows && m * k <= tuning::kTransposedOperand && moved <= n * k)
+    way = ProductWay::kTransposed;
   const ProductKernel<T> kernel = std::get<ProductKernel<T>>(HWY_DYNAMIC_DISPATCH(FindKernels)());
   const int64_t work = m * n * k / tuning::kMultiplications + m * k + k * n + m * n;
   const Grid grid = grid_of(m, n, kernel.panel, std::clamp<int64_t>(work / kGrain, 1, threads));

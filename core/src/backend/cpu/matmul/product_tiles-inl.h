@@ -186,8 +186,7 @@ HWY_INLINE Vec<hn::ScalableTag<T>> Ended(const TileEnd<T>& end, Vec<hn::Scalable
   const hn::ScalableTag<T> d;
   if (end.bias) sum = hn::Add(sum, LoadUpTo(d, end.bias + column, count));
   if (end.addend) sum = hn::Add(sum, LoadUpTo(d, end.addend + row * end.addend_row + column, count));
-  const auto low = hn::Set(d, end.low), high = hn::Set(d, end.high);
-  return hn::IfThenElse(hn::Lt(sum, low), low, hn::IfThenElse(hn::Gt(sum, high), high, sum));
+  return ClipTo(d, sum, hn::Set(d, end.low), hn::Set(d, end.high));
 }
 
 // C [R, V vectors] = or += scale A B, A's element (i, p) at a[i * a_row + p * a_column], rows of B `b_row`

@@ -233,6 +233,16 @@ constexpr bool kMasksMemory = true;
 constexpr bool kMasksMemory = false;
 #endif
 
+// v with what is below `low` or above `high` replaced by these; NaN stays.
+template <class D>
+HWY_INLINE Vec<D> ClipTo(D, Vec<D> v, Vec<D> low, Vec<D> high) {
+#if HWY_ARCH_X86
+  return hn::Min(high, hn::Max(low, v));  // these instructions return the second operand if one is NaN
+#else
+  return hn::IfThenElse(hn::Lt(v, low), low, hn::IfThenElse(hn::Gt(v, high), high, v));
+#endif
+}
+
 // The next `count` elements; lanes beyond them hold `fill`, and memory beyond them is not touched.
 template <class D, typename T>
 HWY_INLINE Vec<D> LoadUpTo(D d, const T* p, int64_t count, T fill = 0) {

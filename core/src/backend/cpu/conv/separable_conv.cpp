@@ -1,0 +1,113 @@
+#include "backend/cpu/conv/separable_conv.h"
+
+#include <algorithm>
+
+#include "backend/cpu/tuning.h"
+#include "runtime/checked.h"
+#include "runtime/threads.h"
+
+namespace ortrain {
+namespace {
+
+int64_t divided(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Its sizes do not matter: it computes as many points as it is told to.
+std::optional<ChannelsLastConvolution> pointwise(int64_t channels, int64_t filters) {
+  if (channels == 0 || filters == 0) return std::nullopt;
+  return ChannelsLastConvolution({1, channels, filters, 1, Window(3)});
+}
+
+}  // namespace
+
+SeparableConvolution::SeparableConvolution(const ConvSizes& depthwise, int64_t channels, int64_t filters)
+    : sizes_(depthwise),
+      window_(depthwise.window.begin() + 1, depthwise.window.end()),
+      channels_(channels),
+      filters_(filters),
+      first_(pointwise(channels, depthwise.channels)),
+      last_(pointwise(depthwise.channels, filters)),
+      middle_(depthwise) {
+  if (!suits()) return;
+  const WindowAxis &h = window_[0], &w = window_[1];
+  const int64_t work =
+      capped_product({sizes_.batch, h.input, w.input, sizes_.channels, 9 + channels + filters});
+  workers_ = std::clamp<int64_t>(work / tuning::kMultiplications / kGrain, 1, max_threads());
+  const int64_t points = h.output * w.output, most = divided(sizes_.batch, workers_);
+  const auto kept = [&](int64_t rows) {
+    return std::min((rows - 1) * h.stride + h.span(), std::max<int64_t>(h.input, 1));
+  };
+  rows_ = std::clamp<int64_t>(divided(tuning::kSeparablePoints, w.output), 1, h.output);
+  while (rows_ > 1 && (kept(rows_) * w.input + rows_ * w.output) * sizes_.channels > tuning::kSeparableFloats)
+    --rows_;
+  if (rows_ == h.output) images_ = std::clamp<int64_t>(tuning::kSeparablePoints / points, 1, most);
+  kept_ = images_ > 1 ? std::max<int64_t>(h.input, 1) : kept(rows_);
+}
+
+bool SeparableConvolution::suits() const {
+  return middle_.suits() && (!first_ || first_->suits()) && (!last_ || last_->suits());
+}
+
+void SeparableConvolution::expand(const float* x, const SeparableStage& stage, int64_t from, int64_t to,
+                                  float* lines) const {
+  const int64_t width = window_[1].input;
+  while (from < to) {
+    const int64_t place = from % kept_, count = std::min(to - from, kept_ - place);
+    first_->forward_points(count * width, x + from * width * channels_, stage.weights, stage.bias,
+                           stage.activation, lines + place * line_floats());
+    from += count;
+  }
+}
+
+void SeparableConvolution::compute(const float* x, const Stages& stages, int64_t images, int64_t begin,
+                                   int64_t end, float* y, float* work) const {
+  const WindowAxis& h = window_[0];
+  const int64_t source = h.input * window_[1].input, line = window_[1].output * sizes_.channels;
+  float *const kept = work, *const results = work + kept_size();
+  if (first_ && images > 1)  // all their lines are kept
+    first_->forward_points(images * source, x, stages.first.weights, stages.first.bias,
+                           stages.first.activation, kept);
+  int64_t have = std::max<int64_t>(begin * h.stride - h.before, 0);
+  for (int64_t row = begin; row < end; row += rows_) {
+    const int64_t rows = std::min(rows_, end - row), first = row * h.stride - h.before,
+                  need = std::clamp<int64_t>(first + (rows - 1) * h.stride + h.span(), 0, h.input);
+    // No window has the lines between two windows if the stride is larger than a window.
+    if (first_ && images == 1) expand(x, stages.first, std::max(have, first), need, kept);
+    have = std::max(have, need);
+    float* to = last_ ? results : y + row * line;
+    for (int64_t image = 0; image < images; ++image) {
+      const DepthwiseSource from = first_ ? DepthwiseSource{kept + image * kept_ * line_floats(), kept_, true}
+                                          : DepthwiseSource{x + image * source * sizes_.channels, h.input};
+      for (int64_t i = 0; i < rows; ++i, to += line)
+        middle_.forward_line(row + i, from, stages.middle.weights, stages.middle.bias,
+                             stages.middle.activation, to);
+    }
+    if (last_)
+      last_->forward_points(images * rows * window_[1].output, results, stages.last.weights, stages.last.bias,
+                            stages.last.activation, y + row * window_[1].output * filters_);
+  }
+}
+
+void SeparableConvolution::forward(const float* x, const SeparableStage& first, const SeparableStage& middle,
+                                   const SeparableStage& last, float* y, float* work) const {
+  const WindowAxis &h = window_[0], &w = window_[1];
+  const int64_t from = h.input * w.input * (first_ ? channels_ : sizes_.channels),
+                to = h.output * w.output * (last_ ? filters_ : sizes_.channels);
+  const int64_t groups = divided(sizes_.batch, images_);
+  // Images are cut into bands of lines only to give all workers as much to do: the lines that two bands read
+  // are computed twice.
+  const int64_t bands = images_ > 1 || groups >= 4 * workers_ || groups % workers_ == 0
+                            ? 1
+                            : std::min(workers_, divided(h.output, rows_));
+  const int64_t items = groups * bands;
+  parallel_for(workers_, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t worker = begin; worker < end; ++worker)
+      for (int64_t item = items * worker / workers_; item < items * (worker + 1) / workers_; ++item) {
+        const int64_t image = item / bands * images_, band = item % bands;
+        compute(x + image * from, {first, middle, last}, std::min(images_, sizes_.batch - image),
+                h.output * band / bands, h.output * (band + 1) / bands, y + image * to,
+                work + worker * (kept_size() + results_size()));
+      }
+  });
+}
+
+}  // namespace ortrain
