@@ -76,7 +76,7 @@ test: check install ## Test every language that this machine can build, and ever
 	@$(SIDE_BY_SIDE) QUICK=1 INSTALLED=1 every-language
 	@$(name-skipped)
 	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
-	@echo "make test: gradients in every opset, the fuzz targets, the kernels without oneDNN, and the optimized code of a release"
+	@echo "make test: gradients in every opset, the fuzz targets, and the optimized code of a release"
 # In this order: the longest part, pytest-others, waits for the other languages.
 every-language: test-csharp test-objc test-swift pytest-others test-cpp pytest-core
 ifneq ($(filter every-language,$(MAKECMDGOALS)),)
@@ -86,7 +86,6 @@ endif
 .PHONY: test-all
 test-all: check install ## Pass every test of every language, with the code of a release
 	@$(SIDE_BY_SIDE) INSTALLED=1 every-language
-	@$(MAKE) --no-print-directory test-portable
 	@$(name-skipped)
 
 define name-skipped
@@ -262,25 +261,6 @@ test-small: install ## Train a recorded run with a library of its operators alon
 	ORTRAIN_SMALL=1 PYTHONPATH=$(BUILD)/small-site $(PYTHON) -m pytest -q tests/structure/test_small_build.py
 	PYTHONPATH=$(BUILD)/small-site $(PYTHON) -m pytest -q tests/session/test_fixtures.py -k "their_artifacts and lenet"
 
-.PHONY: portable
-portable: setup
-	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --disable-pip-version-check --upgrade \
-	  --target $(BUILD)/portable-site --config-settings=build-dir=$(BUILD)/portable \
-	  --config-settings=cmake.build-type=$(BUILD_TYPE) --config-settings=cmake.define.ORTRAIN_ONEDNN=OFF .
-
-# The two builds differ in the implementations that backend/cpu/implementations.cpp lists and in matrix products. No operator of
-# these families is computed with one: their objects are the same in both builds, so their tests run once, in test-python.
-SAME_IN_BOTH = $(addprefix tests/ops/,control math optimizer signal tensor text vision)
-.PHONY: test-portable pytest-portable-ops pytest-portable-others
-test-portable: portable ## The tests of the core on the portable kernels, without oneDNN
-	$(SIDE_BY_SIDE) pytest-portable-ops pytest-portable-others
-	@echo "make test-portable: LEFT OUT $(SAME_IN_BOTH): they run the same code in both builds"
-pytest-portable-ops pytest-portable-others: export PYTHONPATH := $(BUILD)/portable-site
-pytest-portable-ops:
-	$(PYTHON) -m pytest -q tests/ops --passes on $(addprefix --ignore=,$(SAME_IN_BOTH))
-pytest-portable-others:
-	$(PYTHON) -m pytest -q $(CORE_TESTS)
-
 # The newest clang that scripts/setup.sh may have installed; older ones than 16 cannot compile the core.
 CLANG_CXX ?= $(firstword $(foreach n,19 18 17 16,$(shell command -v clang++-$(n))))
 
@@ -343,8 +323,6 @@ pytest-sanitize-sessions:
 pytest-sanitize-others:
 	$(SANITIZED_PYTEST) $(SANITIZED_OTHERS)
 
-# Races are looked for with clang, whose OpenMP library tells ThreadSanitizer (through archer) what its threads wait for;
-# that of gcc does not, nor does oneDNN.
 .PHONY: test-races
 test-races: setup ## What several threads may do at once, under ThreadSanitizer
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make test-races: SKIPPED; there is no clang++-16 or newer"; else \
@@ -352,9 +330,8 @@ test-races: setup ## What several threads may do at once, under ThreadSanitizer
 .PHONY: run-races
 run-races:
 	cmake -S . -B $(BUILD)/races -G Ninja -DCMAKE_CXX_COMPILER=$(CLANG_CXX) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
-	  -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DORTRAIN_ONEDNN=OFF -DORTRAIN_SANITIZE=thread
+	  -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DORTRAIN_SANITIZE=thread
 	cmake --build $(BUILD)/races --target test_threads
-	OMP_TOOL_LIBRARIES=$$(dirname $$(realpath $(CLANG_CXX)))/../lib/libarcher.so \
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1:external_symbolizer_path=$(shell command -v llvm-symbolizer) \
 	  $(BUILD)/races/tests/test_threads
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import CASES, select
-from benchmarks.contestants import CONTESTANTS, OURS, by_name
-from benchmarks.limit import Limit, limits_of
+from benchmarks.contestants import CONTESTANTS, by_name
 from benchmarks.report import machine, plot, ratios, table
 from benchmarks.runner import CHECKED_STEPS, ROOT, Settings, Unavailable, run_case
 
@@ -78,12 +76,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="file of the results; the plot is written next to it as PNG, if\nmatplotlib is installed "
         "(default: build/bench/result.json)",
     )
-    parser.add_argument(
-        "--no-limit",
-        dest="limit",
-        action="store_false",
-        help="do not time the products and convolutions of a step on their own",
-    )
     parsed = parser.parse_args(arguments)
     try:
         parsed.cases = select(parsed.models) if parsed.models else list(CASES)
@@ -114,31 +106,13 @@ def main() -> int:
 
     results: list[dict[str, Any]] = []
     for case in options.cases:
-        limits: dict[str, Limit] = {}
-        if options.limit:
-            try:
-                progress(f"{case.name}: the limit")
-                limits = limits_of(case, settings)
-            except Unavailable as why:
-                progress("")
-                print(f"\n!! {case.name}: no limit: {why}", flush=True)
-
-        def in_turn(steps: int, limits: Collection[Limit] = tuple(limits.values())) -> None:
-            for limit in limits:
-                limit.take_turn(steps)
-
         try:
-            entry = run_case(case, options.competing, settings, progress, in_turn)
+            entry = run_case(case, options.competing, settings, progress)
         except Unavailable as why:
             progress("")
             print(f"\n!! {case.name} IS LEFT OUT: {why}", flush=True)
             continue
-        finally:
-            for limit in limits.values():
-                limit.close()
         entry["ratios"] = ratios(entry)
-        if OURS in entry["contestants"]:
-            entry |= {name: limit.medians() for name, limit in limits.items()}
         progress("")
         print(f"\n{table(entry)}", flush=True)
         if entry["contestants"]:

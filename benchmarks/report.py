@@ -70,7 +70,6 @@ def _number(field: str, digits: int) -> Cell:
     return lambda _, values, __: f"{values[field]:,.{digits}f}"
 
 
-LIMITS = [("limit", "the limit"), ("limit_as_done", "of what is really done")]
 COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("median ms", _number("median_ms", 2)),
     ("p10", _number("p10_ms", 2)),
@@ -99,13 +98,6 @@ def table(entry: Entry) -> str:
         lines.append(
             f"ours to the best peer: time {ours['time']['best']:.2f}, memory {ours['memory']['best']:.2f}"
         )
-    for key, what in LIMITS:
-        if limit := entry.get(key):
-            lines.append(
-                f"{what}: {limit['total']:.2f} ms (convolutions {limit['convolutions']:.2f}, products "
-                f"{limit['products']:.2f}, optimizer {limit['optimizer']:.2f}); ours reaches "
-                f"{limit['total'] / entry['contestants'][OURS]['median_ms']:.0%} of it"
-            )
     lines += [f"{name} {what}; its losses are not compared" for name, what in entry["differing"].items()]
     lines += [f"!! MISSING {name}: {why}" for name, why in entry["missing"].items()]
     if not entry["losses_agree"]:

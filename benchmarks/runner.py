@@ -196,12 +196,10 @@ def run_case(
     contestants: Sequence[Contestant],
     settings: Settings,
     say: Callable[[str], None],
-    in_turn: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Measure one case and return its entry of the result file.
 
-    Contestants that cannot take part are omitted, with the reason under `missing`. `say` reports the progress;
-    `in_turn` is called in each round too, with the number of steps.
+    Contestants that cannot take part are omitted, with the reason under `missing`. `say` reports the progress.
 
     Raises
     ------
@@ -252,9 +250,6 @@ def run_case(
                     continue
                 measured[name]["rounds_ms"].append(reply["ms"])
                 measured[name]["peak_mb"] = reply["peak_mb"]
-            if in_turn:
-                time.sleep(PAUSE_S)
-                in_turn(steps)
     finally:
         for worker in workers.values():
             worker.close()

@@ -1,22 +1,8 @@
-"""Print the path of a build dependency installed by pip: `locate.py onednn` or `locate.py onnx-proto`."""
+"""Print the path of a build dependency installed by pip: `locate.py onnx-proto`."""
 
-import importlib.metadata
 import importlib.util
 import pathlib
 import sys
-
-
-def onednn() -> str:
-    """Folder of the headers and folder of the library, separated by `;`."""
-    headers = next(
-        f.locate()
-        for f in importlib.metadata.files("onednn-devel-cpu-gomp") or []
-        if f.name == "dnnl.hpp" and f.parent.name == "include"
-    )
-    library = next(
-        f.locate() for f in importlib.metadata.files("onednn-cpu-gomp") or [] if f.name == "libdnnl.so.3"
-    )
-    return f"{pathlib.Path(headers).resolve().parent};{pathlib.Path(library).resolve().parent}"
 
 
 def onnx_proto() -> str:
@@ -29,4 +15,4 @@ def onnx_proto() -> str:
     return str(pathlib.Path(spec.origin).parent / "onnx-ml.proto")
 
 
-print({"onednn": onednn, "onnx-proto": onnx_proto}[sys.argv[1]]())
+print({"onnx-proto": onnx_proto}[sys.argv[1]]())

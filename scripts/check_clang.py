@@ -26,7 +26,7 @@ def command_of(compiler: str, entry: dict[str, str]) -> list[str]:
             kept.append(argument)
             if argument == "-isystem":
                 kept.append(given[at + 1])
-    checks = ["-fsyntax-only", "-fopenmp", "-Wall", "-Wextra", "-Werror"]
+    checks = ["-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
     return [compiler, *kept, *checks, entry["file"]]
 
 

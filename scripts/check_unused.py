@@ -23,7 +23,6 @@ THIS = pathlib.Path(__file__)
 # Functions that only other software calls, by the reason.
 EXCEPTIONS = {
     "a macro": "PYBIND11_MODULE HWY_BEFORE_NAMESPACE HWY_AFTER_NAMESPACE HWY_EXPORT",
-    "called by what the compiler generates": "GOMP_parallel",
     "a symbol that programs for onnxruntime link to": "OrtSessionOptionsAppendExecutionProvider_CPU",
     "overrides a method of click": "list_commands get_command format_commands",
     "overrides a method of http.server": "do_GET send_error log_message",
@@ -37,11 +36,7 @@ EXCEPTIONS = {
     "the API of onnxruntime's onnxblock": "has_path",
 }
 
-CPP = [
-    f"{folder}/*.{suffix}"
-    for folder in ("core/src", "core/openmp", "bindings/python/src")
-    for suffix in ("cpp", "h")
-]
+CPP = [f"{folder}/*.{suffix}" for folder in ("core/src", "bindings/python/src") for suffix in ("cpp", "h")]
 PYTHON = ["bindings/python/ortrain/*.py", "codegen/*.py", "scripts/*.py"]
 TOOLS = ["benchmarks/*.py", "cmake/*.py", "docs/*.py", "examples/*.py", "tests/*.py"]
 CALLED_BY_PYTEST = ("test_", "pytest_")

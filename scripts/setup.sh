@@ -11,7 +11,7 @@ packages=(build-essential ccache libprotobuf-dev protobuf-compiler libflatbuffer
 testing=(catch2 mono-mcs mono-runtime nunit-console libnunit-framework2.6.3-cil
          clang libgnustep-base-dev libobjc-12-dev)
 # For `make fuzz`, `make test-races` and `make check-clang`: Debian's default clang has no std::source_location. Systems without these packages do without.
-fuzzing=(clang-16 libclang-rt-16-dev libomp-16-dev)
+fuzzing=(clang-16 libclang-rt-16-dev)
 # Debian's Python comes without the venv module and without the headers for extensions.
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null || packages+=(python3)

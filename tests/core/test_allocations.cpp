@@ -1,10 +1,6 @@
-// In steady state a step allocates nothing. Every call of the malloc family in this process is counted,
-// except those that oneDNN makes for its own bookkeeping while it executes a primitive.
-#include <dlfcn.h>
-
+// In steady state a step allocates nothing. Every call of the malloc family in this process is counted.
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <new>
@@ -27,21 +23,18 @@ namespace {
 std::atomic<bool> counting{false};
 std::atomic<int64_t> allocations{0};
 
-void count(const void* caller) {
-  if (!counting.load(std::memory_order_relaxed)) return;
-  Dl_info info;
-  if (dladdr(caller, &info) && info.dli_fname && std::strstr(info.dli_fname, "libdnnl")) return;
-  ++allocations;
+void count() {
+  if (counting.load(std::memory_order_relaxed)) ++allocations;
 }
 
-void* allocate(size_t bytes, const void* caller) {
-  count(caller);
+void* allocate(size_t bytes) {
+  count();
   if (void* p = std::malloc(bytes ? bytes : 1)) return p;
   throw std::bad_alloc();
 }
 
-void* allocate(size_t bytes, std::align_val_t alignment, const void* caller) {
-  count(caller);
+void* allocate(size_t bytes, std::align_val_t alignment) {
+  count();
   const auto a = static_cast<size_t>(alignment);
   if (void* p = std::aligned_alloc(a, (bytes + a - 1) / a * a)) return p;
   throw std::bad_alloc();
@@ -49,16 +42,12 @@ void* allocate(size_t bytes, std::align_val_t alignment, const void* caller) {
 
 }  // namespace
 
-void* operator new(size_t bytes) { return allocate(bytes, __builtin_return_address(0)); }
-void* operator new[](size_t bytes) { return allocate(bytes, __builtin_return_address(0)); }
-void* operator new(size_t bytes, std::align_val_t a) {
-  return allocate(bytes, a, __builtin_return_address(0));
-}
-void* operator new[](size_t bytes, std::align_val_t a) {
-  return allocate(bytes, a, __builtin_return_address(0));
-}
+void* operator new(size_t bytes) { return allocate(bytes); }
+void* operator new[](size_t bytes) { return allocate(bytes); }
+void* operator new(size_t bytes, std::align_val_t a) { return allocate(bytes, a); }
+void* operator new[](size_t bytes, std::align_val_t a) { return allocate(bytes, a); }
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  count(__builtin_return_address(0));
+  count();
   return std::malloc(bytes ? bytes : 1);
 }
 void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/conv/channels_last_conv.h"
 #include "backend/cpu/conv/channels_last_depthwise.h"
+#include "backend/cpu/conv/separable_conv.h"
 #include "catch.h"
 #include "runtime/threads.h"
 #include "targets.h"
@@ -225,9 +226,10 @@ Results compute_depthwise(const Case& c) {
   const auto memory = [](int64_t n) { return Floats(static_cast<size_t>(n), NAN); };
   Results r{Floats(c.y.size(), NAN), Floats(c.dx.size(), NAN), Floats(c.dw.size(), NAN)};
   const Activation relu{Activation::Kind::kRelu, 0, 0};
-  conv.forward(c.x.data(), c.w.data(), c.bias.data(), c.addend.data(), relu, r.y.data(),
-               memory(conv.work_size()).data());
-  conv.backward_data(c.dy.data(), c.w.data(), r.dx.data(), memory(conv.work_size()).data());
+  Floats turned = memory(conv.turned_size());
+  conv.turn_weights(c.w.data(), turned.data());
+  conv.forward(c.x.data(), turned.data(), c.bias.data(), c.addend.data(), relu, r.y.data());
+  conv.backward_data(c.dy.data(), turned.data(), r.dx.data());
   conv.backward_weights(c.dy.data(), c.x.data(), r.dw.data(), memory(conv.weights_work_size()).data());
   return r;
 }
@@ -313,5 +315,45 @@ TEST_CASE("convolutions that are empty or too large are left to others") {
   CHECK_FALSE(ChannelsLastConvolution({1, 64, 4, 1, {kNone, kNone, axis(1 << 25, 2, 1, 1 << 24)}}).suits());
 }
 
+TEST_CASE("separable convolutions give on every instruction set what their parts give one after the other") {
+  constexpr int64_t kChannels = 19, kFilters = 21;
+  const Activation clip{Activation::Kind::kClip, -1, 1};
+  for (const int64_t expanded : {1, 24, 70})
+    for (const ConvSizes& s :
+         {ConvSizes{
+              3, expanded, expanded, expanded, {kNone, axis(30, 3, 1, 1, 1, 1), axis(40, 3, 1, 1, 1, 1)}},
+          ConvSizes{
+              2, expanded, expanded, expanded, {kNone, axis(23, 5, 2, 1, 2, 2), axis(9, 3, 2, 1, 0, 1)}},
+          ConvSizes{5, expanded, expanded, expanded, {kNone, axis(4, 2, 3), axis(5, 3, 1, 1, 1, 1)}}}) {
+      INFO(expanded << " expanded channels, " << s.window[1].input << " lines");
+      on_every_target([&] {
+        const ThreadScope threads(2);
+        const SeparableConvolution conv(s, kChannels, kFilters);
+        REQUIRE(conv.suits());
+        const int64_t from = s.batch * s.input_points(), to = s.batch * s.output_points();
+        const Floats x = numbers(from * kChannels, 1), bias = numbers(expanded + kFilters, 2);
+        const auto packed = [&](const ChannelsLastConvolution& c, int64_t n) {
+          Floats weights(static_cast<size_t>(c.packed_size()) + 64);
+          c.pack(numbers(n, 3).data(), weights.data());
+          return weights;
+        };
+        const Floats first = packed(*conv.first(), kChannels * expanded),
+                     last = packed(*conv.last(), kFilters * expanded);
+        Floats middle(static_cast<size_t>(conv.middle().turned_size()));
+        conv.middle().turn_weights(numbers(s.column_rows() * expanded, 4).data(), middle.data());
+
+        Floats wide(static_cast<size_t>(from * expanded)), narrow(static_cast<size_t>(to * expanded)),
+            expected(static_cast<size_t>(to * kFilters)), found(expected.size(), NAN),
+            work(static_cast<size_t>(conv.work_size()), NAN);
+        conv.first()->forward_points(from, x.data(), first.data(), bias.data(), clip, wide.data());
+        conv.middle().forward(wide.data(), middle.data(), nullptr, nullptr, clip, narrow.data());
+        conv.last()->forward_points(to, narrow.data(), last.data(), bias.data() + expanded, {},
+                                    expected.data());
+        conv.forward(x.data(), {first.data(), bias.data(), clip}, {middle.data(), nullptr, clip},
+                     {last.data(), bias.data() + expanded, {}}, found.data(), work.data());
+        CHECK(found == expected);
+      });
+    }
+}
 }  // namespace
 }  // namespace ortrain

@@ -180,7 +180,7 @@ Model separable_chain(const Separable& s) {
   Graph& g = model.graph;
   const int64_t channels = s.first ? s.channels : s.expanded;
   g.inputs = {ValueInfo{"x", DType::kFloat,
-                        std::vector<Dim>{Dim{0, "batch"}, Dim{channels, ""}, Dim{0, "h"}, Dim{0, "w"}}}};
+                        std::vector<Dim>{Dim{-1, "batch"}, Dim{channels, ""}, Dim{-1, "h"}, Dim{-1, "w"}}}};
   std::string value = "x";
   const auto conv = [&](const std::string& name, Shape w, Attributes attributes, bool activated) {
     Node node{"", "Conv", name, {value, name + ".w"}, {name + ".y"}, std::move(attributes)};
@@ -214,7 +214,7 @@ Model separable_chain(const Separable& s) {
 
 std::vector<float> run(const Model& model, const Separable& s, bool optimized, int threads) {
   SessionOptions options;
-  options.intra_op_num_threads = threads;
+  options.intra_op_threads = threads;
   if (!optimized) options.graph_optimization_level = 0;
   InferenceSession session(options, model);
   const Tensor x = numbers({s.batch, model.graph.inputs[0].dims->at(1).value, s.height, s.width}, 7);

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "program/program.h"
-#include "runtime/fork_lock.h"
 #include "support.h"
 
 using namespace ortrain;
@@ -29,7 +28,7 @@ int status_of_child(F&& work) {
   return status;
 }
 
-// Compiles a convolution of images of this size: oneDNN generates code for it.
+// Compiles a convolution of images of this size.
 void compile(int64_t size) {
   Graph graph;
   graph.inputs = {{"x", DType::kFloat, std::nullopt}, {"w", DType::kFloat, std::nullopt}};
@@ -52,30 +51,6 @@ void compile(int64_t size) {
 }
 
 }  // namespace
-
-TEST_CASE("a fork waits for what it must not interrupt") {
-  std::atomic<bool> held{false}, release{false}, forked{false};
-  std::thread holder([&] {
-    const NoFork scope;
-    const NoFork nested;
-    held = true;
-    while (!release) std::this_thread::yield();
-  });
-  while (!held) std::this_thread::yield();
-  int status = -1;
-  std::thread forker([&] {
-    status = status_of_child([] { const NoFork scope; });
-    forked = true;
-  });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  const bool waited = !forked;
-  release = true;
-  holder.join();
-  forker.join();
-  CHECK(waited);
-  CHECK(status == 0);
-  const NoFork again;
-}
 
 TEST_CASE("a child can compile what another thread of its parent was compiling") {
   std::atomic<int64_t> size{8};

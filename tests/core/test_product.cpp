@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "backend/cpu/matmul/portable_matmul.h"
+#include "backend/cpu/matmul/multiply.h"
 #include "catch.h"
 #include "runtime/threads.h"
 #include "targets.h"

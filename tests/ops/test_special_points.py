@@ -197,13 +197,6 @@ DEVIATIONS = {
         output={2: 0.0, 3: 0.0},
         gradient={2: 0.0, 3: 0.0},
     ),
-    "MaxPool kernel_shape=[2] strides=[2]": Deviation(
-        "oneDNN's pooling of float ignores NaN, as onnxruntime's does; the portable kernels return it",
-        output={2: 1.0},
-        gradient={4: 0.0, 5: 1.0},
-        dtypes=(np.float32,),
-        everywhere=False,
-    ),
 }  # fmt: skip
 
 #: Relative errors of float inherent in the formula, also in PyTorch, if they exceed 1e-6.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -318,7 +317,6 @@ def products_are_fast() -> bool:
 def test_sessions_that_gain_no_time_give_one_warning(mlp: Fixture, products: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", TWO_SESSIONS, str(mlp.folder), products],
-        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
         capture_output=True,
         text=True,
         check=True,
@@ -327,9 +325,7 @@ def test_sessions_that_gain_no_time_give_one_warning(mlp: Fixture, products: str
         return
     assert done.stderr.count("[warning]") == 1
     assert "ortrain.mixed_precision = bf16" in done.stderr
-    assert any(
-        reason in done.stderr for reason in ("no instructions for bfloat16", "half the rate", "no AVX-512")
-    )
+    assert any(reason in done.stderr for reason in ("no instructions for bfloat16", "half the rate"))
 
 
 @pytest.fixture

@@ -69,22 +69,9 @@ def test_every_failure_for_lack_of_memory_says_so() -> None:
     ).stdout
     found = collections.Counter(line for line in done.split("\0") if line)
     assert found.pop("done") > 0
-    # glibc ends a process that has no memory for the variables of a thread. oneDNN has such variables in the threads of
-    # the pool, and no call that would use them early.
-    ended = [text for text in found if text.startswith("ended with status")]
-    for text in ended:
-        assert "cannot allocate memory for thread-local data" in text, text
-        del found[text]
-    assert len(ended) <= 3, ended
     assert found, "no attempt failed"
     for text in found:
         assert re.search(r"(?i)memory", text), text
-    prepared = [text for text in found if "oneDNN" in text]
-    for text in prepared:
-        assert re.search(
-            r'node "?[^"]+"? \([\w.]+\): .*out of memory: oneDNN failed while .* \d+ bytes', text
-        ), text
-        assert re.search(r"uses \d+ of the \d+ MiB of addresses", text), text
 
 
 if __name__ == "__main__":

@@ -136,19 +136,6 @@ def test_families_of_operators_share_what_is_common() -> None:
     assert across == ACROSS_FAMILIES
 
 
-def test_one_source_knows_which_libraries_a_build_has() -> None:
-    knowing = [
-        path.relative_to(SOURCES).as_posix() for path in sources() if "ORTRAIN_ONEDNN" in path.read_text()
-    ]
-    assert knowing == ["backend/cpu/implementations.cpp"]
-
-
-def test_headers_of_libraries_stay_in_the_folder_of_the_library() -> None:
-    for source in sources():
-        if "backend/cpu/onednn" not in source.as_posix():
-            assert not re.search(r"#include [<\"](dnnl|backend/cpu/onednn/dnnl)", source.read_text()), source
-
-
 def test_operators_are_rules_without_vector_code() -> None:
     vectorized = [
         path.relative_to(SOURCES).as_posix()

@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -39,25 +40,31 @@ namespace {
 
 using Part = std::function<void(int part, int parts)>;
 
-void region(int parts, const Part& work, bool together = false) {
-  const auto run = [](void* data) { (*static_cast<const Part*>(data))(regions::part(), regions::parts()); };
-  regions::start(run, const_cast<Part*>(&work), parts, together);
-  run(const_cast<Part*>(&work));
-  regions::finish();
+void region(int parts, const Part& work) {
+  regions::run([](void* data, int part, int of) { (*static_cast<const Part*>(data))(part, of); },
+               const_cast<Part*>(&work), parts);
+}
+
+// A region of two parts, of which the second one surely gets a thread.
+void on_two_threads(const Part& work) {
+  const WaitingScope offered(Waiting::kSleep);
+  std::atomic<bool> begun{false};
+  region(2, [&](int part, int parts) {
+    if (part == 1) begun = true;
+    while (!begun) std::this_thread::yield();
+    work(part, parts);
+  });
 }
 
 // How often each part ran in `repetitions` regions, if parts and their numbers were right in all of them.
-std::vector<int> runs(int parts, int repetitions, bool together = false) {
+std::vector<int> runs(int parts, int repetitions) {
   std::vector<int> count(static_cast<size_t>(parts));
   std::atomic<int> wrong{0};
   for (int i = 0; i < repetitions; ++i)
-    region(
-        parts,
-        [&](int part, int of) {
-          wrong += of != parts || !regions::inside();
-          ++count[static_cast<size_t>(part)];
-        },
-        together);
+    region(parts, [&](int part, int of) {
+      wrong += of != parts || regions::inside() != (parts > 1);
+      ++count[static_cast<size_t>(part)];
+    });
   CHECK(wrong == 0);
   CHECK(!regions::inside());
   return count;
@@ -102,13 +109,9 @@ class SecondThreadStopped {
     action.sa_handler = stop;
     REQUIRE(sigaction(SIGUSR2, &action, &before_) == 0);
     pthread_t second{};
-    region(
-        2,
-        [&](int part, int) {
-          if (part == 1) second = pthread_self();
-          regions::barrier();
-        },
-        true);
+    on_two_threads([&](int part, int) {
+      if (part == 1) second = pthread_self();
+    });
     REQUIRE(pthread_kill(second, SIGUSR2) == 0);
     while (sem_wait(&stopped) != 0) {
     }
@@ -117,8 +120,7 @@ class SecondThreadStopped {
   ~SecondThreadStopped() {
     alarm(0);
     sem_post(&resumed);
-    region(
-        2, [](int, int) { regions::barrier(); }, true);  // the signal has been handled
+    on_two_threads([](int, int) {});  // the signal has been handled
     sigaction(SIGUSR2, &before_, nullptr);
   }
 
@@ -155,9 +157,8 @@ std::vector<float> losses(const std::string& name, const Shape& images) {
 }  // namespace
 
 TEST_CASE("every part of a region runs once") {
-  for (const bool together : {false, true})
-    for (const int parts : {1, 2, 3, 7, 2})
-      CHECK(runs(parts, 200, together) == std::vector<int>(static_cast<size_t>(parts), 200));
+  for (const int parts : {1, 2, 3, 7, 2})
+    CHECK(runs(parts, 200) == std::vector<int>(static_cast<size_t>(parts), 200));
 }
 
 TEST_CASE("a part has the same memory in every region, whichever thread computes it") {
@@ -183,40 +184,37 @@ TEST_CASE("a part has the same memory in every region, whichever thread computes
   CHECK(regions::memory(kBytes) == memory[0][0]);  // outside of regions, that of the thread
 }
 
-TEST_CASE("parts of a region may wait for each other") {
-  constexpr int kParts = 4;
-  for (int i = 0; i < 100; ++i) {
-    std::atomic<int> arrived{0};
-    std::atomic<bool> early{false};
-    region(
-        kParts,
-        [&](int, int) {
-          for (int round = 1; round <= 3; ++round) {
-            ++arrived;
-            regions::barrier();
-            if (arrived < round * kParts) early = true;
-            regions::barrier();
-          }
-          for (++arrived; arrived < 4 * kParts;) std::this_thread::yield();
-        },
-        true);
-    CHECK(!early);
-  }
-}
-
 TEST_CASE("a region inside of a part has one part") {
   std::atomic<int> inner{0}, wrong{0};
-  region(3, [&](int part, int) {
+  region(3, [&](int, int) {
     region(5, [&](int nested, int of) {
       wrong += nested != 0 || of != 1;
       region(2, [&](int, int parts) { wrong += parts != 1; });
-      regions::barrier();
       ++inner;
     });
-    wrong += regions::part() != part || regions::parts() != 3;
   });
   CHECK(inner == 3);
   CHECK(wrong == 0);
+}
+
+TEST_CASE("what parts throw is thrown by the region, once all of them have ended") {
+  for (int i = 0; i < 50; ++i) {
+    std::atomic<int> ended{0};
+    std::string found;
+    try {
+      region(4, [&](int part, int) {
+        if (part % 2 == 1) throw std::runtime_error("part " + std::to_string(part));
+        if (part == 2) std::this_thread::sleep_for(std::chrono::microseconds(100));
+        ++ended;
+      });
+    } catch (const std::runtime_error& e) {
+      found = e.what();
+    }
+    CHECK(found == "part 1");
+    CHECK(ended == 2);
+    CHECK(!regions::inside());
+  }
+  CHECK(runs(4, 20) == std::vector<int>{20, 20, 20, 20});
 }
 
 TEST_CASE("parts compute in the floating-point mode of their caller") {
@@ -224,9 +222,7 @@ TEST_CASE("parts compute in the floating-point mode of their caller") {
   const volatile float tiny = 1e-30f;
   const auto denormals = [&] {
     std::atomic<int> found{0};
-    for (int i = 0; i < 20; ++i)
-      region(
-          2, [&](int, int) { found += tiny * 1e-10f != 0.0f; }, true);
+    for (int i = 0; i < 20; ++i) on_two_threads([&](int, int) { found += tiny * 1e-10f != 0.0f; });
     return found.load();
   };
   CHECK(denormals() == 40);
@@ -245,8 +241,7 @@ TEST_CASE("threads have regions at the same time") {
       const int parts = 2 + t % 3;
       std::vector<int64_t> sums(static_cast<size_t>(parts));
       for (int i = 0; i < 300; ++i)
-        region(
-            parts, [&](int part, int) { sums[static_cast<size_t>(part)] += i; }, t % 2 == 0);
+        region(parts, [&](int part, int) { sums[static_cast<size_t>(part)] += i; });
       for (const int64_t sum : sums) wrong += sum != 299 * 300 / 2;
     });
   for (std::thread& thread : threads) thread.join();
@@ -261,7 +256,7 @@ TEST_CASE("a region does not wait for a thread that gets no processor") {
     found = runs(2, 50);
   }
   CHECK(found == std::vector<int>{50, 50});
-  CHECK(runs(2, 50, true) == std::vector<int>{50, 50});
+  CHECK(runs(2, 50) == std::vector<int>{50, 50});
 }
 
 TEST_CASE("a train step does not wait for a thread that gets no processor, and computes the same") {
@@ -303,8 +298,7 @@ TEST_CASE("threads can be ended and start again, also in a child of fork") {
   if (child == 0) {
     alarm(20);
     std::atomic<int> ran{0};
-    region(
-        3, [&](int, int) { ++ran; }, true);
+    region(3, [&](int, int) { ++ran; });
     _exit(ran == 3 ? 0 : 1);
   }
   int status = -1;

@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <string>
 
-#include "backend/cpu/kernel_library.h"
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
@@ -40,9 +39,7 @@ const OrtCompileApi* GetCompileApi() { return &ort_compile_api; }
 const OrtModelEditorApi* GetModelEditorApi() { return &ort_model_editor_api; }
 
 const char* GetBuildInfoString() {
-  static const std::string text =
-      concat("ortrain " ORTRAIN_VERSION ", kernels: ", kernel_library() ? kernel_library()->name : "portable",
-             ", compiler: " __VERSION__);
+  static const std::string text = "ortrain " ORTRAIN_VERSION ", compiler: " __VERSION__;
   return text.c_str();
 }
 

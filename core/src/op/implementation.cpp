@@ -3,8 +3,6 @@
 #include <map>
 #include <tuple>
 
-#include "runtime/fork_lock.h"
-
 namespace ortrain {
 namespace {
 
@@ -45,8 +43,6 @@ bool has_kernel(const Operator& op, Device device) {
 Kernel make_kernel(const Operator& op, KernelContext& c, Device device) {
   if (const auto only = only_kernel(op, device)) return only(c);
   for (const Implementation& implementation : implementations_of(op, device)) {
-    if (implementation.applies && !implementation.applies(c)) continue;
-    const NoFork scope;  // libraries generate code
     if (std::optional<Kernel> kernel = implementation.make(c)) return *std::move(kernel);
   }
   fail(ErrorCode::kNotImplemented, c.node().label(), ": this build has no implementation for its types");

@@ -17,8 +17,6 @@ enum class Device { kCpu };
 
 struct Implementation {
   std::string_view name;
-  // Whether it can compute the node, judging by types and shapes; null: it always can.
-  bool (*applies)(const KernelContext&) = nullptr;
   // The kernel; empty if the implementation finds that it does not apply after all. It must find this before
   // it asks for memory.
   std::optional<Kernel> (*make)(KernelContext&) = nullptr;

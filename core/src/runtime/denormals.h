@@ -2,8 +2,6 @@
 // others. A thread can treat them as zero, as operands and as results.
 #pragma once
 
-#include <omp.h>
-
 #include <cstdint>
 
 #if defined(__SSE2__)
@@ -38,25 +36,20 @@ class FloatMode {
   uint64_t bits_;
 };
 
-// While it exists, denormal numbers count as zero on all threads that share this thread's parallel work; with
-// `wanted` false it does nothing.
+// While it exists, denormal numbers count as zero on this thread, and on all threads that share its parallel
+// work, which take its mode (runtime/thread_pool.h). With `wanted` false it does nothing.
 class DenormalsAsZero {
  public:
   explicit DenormalsAsZero(bool wanted) : before_(FloatMode::current()), wanted_(wanted) {
-    if (wanted_) set_everywhere(before_.flushing());
+    if (wanted_) before_.flushing().set();
   }
   ~DenormalsAsZero() {
-    if (wanted_) set_everywhere(before_);
+    if (wanted_) before_.set();
   }
   DenormalsAsZero(const DenormalsAsZero&) = delete;
   DenormalsAsZero& operator=(const DenormalsAsZero&) = delete;
 
  private:
-  static void set_everywhere(const FloatMode& mode) {
-#pragma omp parallel
-    mode.set();
-  }
-
   FloatMode before_;
   bool wanted_;
 };

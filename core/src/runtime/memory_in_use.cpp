@@ -1,6 +1,5 @@
 #include "runtime/memory_in_use.h"
 
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -9,13 +8,6 @@
 #include "runtime/error.h"
 
 namespace ortrain {
-
-bool can_allocate(size_t bytes) {
-  void* block = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (block == MAP_FAILED) return false;
-  ::munmap(block, bytes);
-  return true;
-}
 
 std::string memory_in_use() {
   rlimit limit{};

@@ -13,7 +13,9 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -181,10 +183,14 @@ class Pool {
   ~Pool();
   // Makes threads for regions of `parts` parts, or as many of them as the system allows.
   void grow(int parts);
-  // Returns in how many parts the work is done.
-  int start(regions::Work work, void* data, int parts, bool together, Waiting waiting);
-  void finish();
-  void barrier();
+  // Offers the parts from 1 on to the workers. Returns in how many parts the work is done.
+  int start(regions::Work work, void* data, int parts, Waiting waiting);
+  // Does a part, and keeps what it throws.
+  void do_part(int part) noexcept;
+  // Does the parts that no worker has begun, and waits for the others.
+  void finish() noexcept;
+  // Throws what parts have thrown.
+  void raise();
   void rest() { resting_.store(true, std::memory_order_relaxed); }
   KeptMemory& memory_of(int part) { return workers_[static_cast<size_t>(part - 1)]->memory; }
 
@@ -205,7 +211,7 @@ class Pool {
 
   void run(Worker& me, int part);
   void wait_for_work(Worker& me);
-  void offer(Worker& to, bool together);
+  void offer(Worker& to);
   void await(Worker& of);
 
   const ThreadFunctions functions_;
@@ -219,17 +225,16 @@ class Pool {
   std::atomic<Waiting> waiting_{Waiting::kAdaptive};
   std::atomic<bool> resting_{false};  // the workers need not expect another region soon
 
-  alignas(kLine) std::atomic<int> arrived_{0};  // at the barrier
-  alignas(kLine) Word passed_{0};               // how often the barrier opened
-  std::atomic<int> sleeping_{0};                // at the barrier
+  std::mutex failing_;          // for the two below
+  std::exception_ptr failure_;  // of the first part that failed, by number
+  int failed_part_ = 0;
 };
 
 // Where a thread is.
 struct Place {
-  int part = 0, parts = 1;
-  int nested = 0;  // regions that it started inside of its part
-  bool inside = false;
-  int wanted = 0;  // threads; 0: as in the settings
+  int part = 0;
+  bool inside = false;  // of a region
+  int wanted = 0;       // threads; 0: as in the settings
   Waiting waiting = Waiting::kAdaptive;
   Pool* pool = nullptr;   // of the region
   Pool* given = nullptr;  // for its regions, instead of its own
@@ -239,6 +244,22 @@ struct Place {
   Interruptions& interruptions() { return of_worker ? *of_worker : own; }
 };
 constinit thread_local Place here;
+
+// While it exists, the calling thread does part 0 of a region.
+class InRegion {
+ public:
+  explicit InRegion(Pool& pool) {
+    here.pool = &pool;
+    here.part = 0;
+    here.inside = true;
+  }
+  ~InRegion() {
+    here.part = 0;
+    here.inside = false;
+  }
+  InRegion(const InRegion&) = delete;
+  InRegion& operator=(const InRegion&) = delete;
+};
 
 struct Owner {
   Pool* pool = nullptr;
@@ -292,7 +313,7 @@ void Pool::grow(int parts) {
         while (!worker.started.load(std::memory_order_acquire)) std::this_thread::yield();
       }
     } catch (const std::system_error&) {
-      // A limit, or no memory for a stack: the caller does its parts. A region cannot pass errors on.
+      // A limit, or no memory for a stack: the caller does its parts.
     } catch (const std::bad_alloc&) {  // as above
     } catch (...) {
       workers_.pop_back();
@@ -321,9 +342,8 @@ void Pool::run(Worker& me, int part) {
   for (;;) {
     uint32_t state = kOffered;
     if (me.state.compare_exchange_strong(state, kRunning)) {
-      here.parts = parts_;
       mode_.set();
-      work_(data_);
+      do_part(part);
       if (me.state.exchange(kIdle) == kAwaited) wake(me.state);
     } else if (state == kStop) {
       return;
@@ -332,23 +352,20 @@ void Pool::run(Worker& me, int part) {
   }
 }
 
-void Pool::offer(Worker& to, bool together) {
-  to.offered = to.has_thread() && (together || to.state.load(std::memory_order_relaxed) != kAsleep ||
+void Pool::offer(Worker& to) {
+  to.offered = to.has_thread() && (to.state.load(std::memory_order_relaxed) != kAsleep ||
                                    waiting_.load(std::memory_order_relaxed) != Waiting::kAdaptive ||
                                    !to.interruptions.frequent(now()));
   if (to.offered && to.state.exchange(kOffered) == kAsleep) wake(to.state);
 }
 
-int Pool::start(regions::Work work, void* data, int parts, bool together, Waiting waiting) {
+int Pool::start(regions::Work work, void* data, int parts, Waiting waiting) {
   if (functions_.create) {
     // They have been made. Runs of several threads may share them; one that comes second works alone.
     parts = std::min(parts, static_cast<int>(workers_.size()) + 1);
     if (parts == 1 || in_region_.exchange(true, std::memory_order_acquire)) return 1;
   } else {
     grow(parts);
-    // Parts that wait for each other need a thread each.
-    for (int part = 1; together && part < parts; ++part)
-      if (!workers_[static_cast<size_t>(part - 1)]->has_thread()) parts = part;
   }
   work_ = work;
   data_ = data;
@@ -356,7 +373,7 @@ int Pool::start(regions::Work work, void* data, int parts, bool together, Waitin
   mode_ = FloatMode::current();
   waiting_.store(waiting, std::memory_order_relaxed);
   resting_.store(false, std::memory_order_relaxed);
-  for (int part = 1; part < parts; ++part) offer(*workers_[static_cast<size_t>(part - 1)], together);
+  for (int part = 1; part < parts; ++part) offer(*workers_[static_cast<size_t>(part - 1)]);
   return parts;
 }
 
@@ -367,74 +384,58 @@ void Pool::await(Worker& of) {
   if (of.state.compare_exchange_strong(state, kAwaited)) sleep_while(of.state, kAwaited);
 }
 
-void Pool::finish() {
+void Pool::do_part(int part) noexcept {
+  try {
+    work_(data_, part, parts_);
+  } catch (...) {
+    const std::lock_guard lock(failing_);
+    if (failure_ && failed_part_ <= part) return;
+    failure_ = std::current_exception();
+    failed_part_ = part;
+  }
+}
+
+void Pool::raise() {
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void Pool::finish() noexcept {
   for (int part = 1; part < parts_; ++part) {
     Worker& worker = *workers_[static_cast<size_t>(part - 1)];
     uint32_t state = kOffered;
     if (worker.offered && !worker.state.compare_exchange_strong(state, kIdle)) continue;  // it has begun
     worker.offered = false;
     here.part = part;
-    work_(data_);
+    do_part(part);
   }
   for (int part = 1; part < parts_; ++part)
     if (Worker& worker = *workers_[static_cast<size_t>(part - 1)]; worker.offered) await(worker);
   in_region_.store(false, std::memory_order_release);
 }
 
-void Pool::barrier() {
-  const uint32_t before = passed_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1) + 1 == parts_) {
-    arrived_.store(0, std::memory_order_relaxed);
-    passed_.fetch_add(1);
-    if (sleeping_.load() > 0) wake(passed_);
-    return;
-  }
-  const auto open = [&] { return passed_.load(std::memory_order_acquire) != before; };
-  if (spin(waiting_.load(std::memory_order_relaxed), here.interruptions(), open)) return;
-  sleeping_.fetch_add(1);
-  sleep_while(passed_, before);
-  sleeping_.fetch_sub(1);
-}
-
 }  // namespace
 
 namespace regions {
 
-void start(Work work, void* data, int parts, bool together) {
-  if (here.inside) {
-    ++here.nested;
+void run(Work work, void* data, int parts) {
+  if (here.inside || parts <= 1) {
+    work(data, 0, 1);
     return;
   }
-  if (parts > 1) {
-    if (!here.given && !own.pool) own.pool = new Pool;
-    Pool* const pool = here.given ? here.given : own.pool;
-    parts = pool->start(work, data, parts, together,
-                        settings().fixed_waiting ? settings().waiting : here.waiting);
-    here.pool = pool;
-  }
-  here.part = 0;
-  here.parts = parts;
-  here.inside = true;
-}
-
-void finish() {
-  if (here.nested > 0) {
-    --here.nested;
+  if (!here.given && !own.pool) own.pool = new Pool;
+  Pool& pool = *(here.given ? here.given : own.pool);
+  parts = pool.start(work, data, parts, settings().fixed_waiting ? settings().waiting : here.waiting);
+  const InRegion scope(pool);
+  if (parts == 1) {  // the pool may be in a region of another thread
+    work(data, 0, 1);
     return;
   }
-  if (here.parts > 1) here.pool->finish();
-  here.part = 0;
-  here.parts = 1;
-  here.inside = false;
+  pool.do_part(0);
+  pool.finish();
+  pool.raise();
 }
 
-int part() { return here.nested > 0 ? 0 : here.part; }
-int parts() { return here.nested > 0 ? 1 : here.parts; }
 bool inside() { return here.inside; }
-
-void barrier() {
-  if (parts() > 1) here.pool->barrier();
-}
 
 void* memory(size_t bytes) {
   thread_local KeptMemory of_thread;

@@ -1,9 +1,10 @@
 // The threads that share the work of one thread with it, and how they wait for each other.
 //
-// Each thread that starts regions has its own threads. A region is a piece of work in parts: part 0 is the
+// Each thread that runs regions has its own threads. A region is a piece of work in parts: part 0 is the
 // calling thread's, every other part belongs to one of its threads. When the caller has finished its own
 // part, it also does the parts that no other thread has begun, so that no region waits for a thread that gets
-// no processor. Which thread computes a part makes no difference to the result.
+// no processor. Which thread computes a part makes no difference to the result. Parts must not wait for each
+// other.
 #pragma once
 
 #include <cstddef>
@@ -19,19 +20,16 @@ enum class Waiting {
 
 namespace regions {
 
-using Work = void (*)(void* data);
+// Does part `part` of a piece of work in `parts` parts.
+using Work = void (*)(void* data, int part, int parts);
 
-// Work of the calling thread in `parts` parts. Between the two calls it does part 0 itself. With `together`
-// the parts may wait for each other, so each is sure to get a thread. A region inside a part has one part.
-void start(Work work, void* data, int parts, bool together);
-void finish();
+// Calls `work` once for each of `parts` parts, or of fewer if the system allows no more threads. Returns when
+// all have ended, and then throws what the first of them that failed has thrown. A region inside a part has
+// one part.
+void run(Work work, void* data, int parts);
 
-// Where the calling thread is: its part, the number of parts, and whether it is in a region at all.
-int part();
-int parts();
+// Whether the calling thread is in a region.
 bool inside();
-// Waits until all parts of the region are here.
-void barrier();
 // Memory of at least so many bytes for this part, or outside of regions for the calling thread, kept for the
 // next use. The same part of a later region gets it again, whichever thread computes that, so a step in
 // steady state allocates none.

@@ -1,22 +1,22 @@
-// Threads: one pool for everything, which oneDNN also uses (runtime/thread_pool.h; without GCC, OpenMP's).
+// Work in parallel, on the threads of runtime/thread_pool.h.
 #pragma once
-
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
+
+#include "runtime/thread_pool.h"
 
 namespace ortrain {
 
-// While it exists, parallel work started by this thread uses `threads` threads (0: the machine's default).
-// Never more than OpenMP may start (OMP_THREAD_LIMIT): oneDNN divides its work among the requested number of
-// threads, and leaves undone the parts of threads that do not exist.
+// While it exists, parallel work started by this thread uses `threads` threads (0: the machine's default),
+// never more than OMP_THREAD_LIMIT.
 class ThreadScope {
  public:
-  explicit ThreadScope(int threads) : before_(omp_get_max_threads()) {
-    if (threads > 0) omp_set_num_threads(std::min(threads, omp_get_thread_limit()));
+  explicit ThreadScope(int threads) : before_(regions::wanted_threads()) {
+    if (threads > 0) regions::want_threads(std::min(threads, regions::most_threads()));
   }
-  ~ThreadScope() { omp_set_num_threads(before_); }
+  ~ThreadScope() { regions::want_threads(before_); }
   ThreadScope(const ThreadScope&) = delete;
   ThreadScope& operator=(const ThreadScope&) = delete;
 
@@ -24,7 +24,7 @@ class ThreadScope {
   int before_;
 };
 
-inline int max_threads() { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
+inline int max_threads() { return regions::inside() ? 1 : regions::wanted_threads(); }
 
 // The number of items that is worth a fork and a join (about five microseconds of elementwise arithmetic).
 // Builds with sanitizers have a small one, so that the small cases of tests run on several threads too.
@@ -35,7 +35,7 @@ inline constexpr int64_t kGrain = ORTRAIN_GRAIN;
 
 // Calls f(begin, end) over contiguous parts of [0, n), one part per thread. Work of `n * cost` below the
 // grain stays on this thread. The parts depend only on n and the number of threads, so results are
-// repeatable.
+// repeatable. What f throws is thrown here, once all parts have ended.
 template <typename F>
 void parallel_for(int64_t n, int64_t cost, F&& f) {
   if (n <= 0) return;
@@ -45,12 +45,13 @@ void parallel_for(int64_t n, int64_t cost, F&& f) {
     f(int64_t{0}, n);
     return;
   }
-#pragma omp parallel num_threads(threads)
-  {
-    const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
-    const int64_t begin = n * me / team, end = n * (me + 1) / team;
+  auto range = [&](int part, int parts) {
+    const int64_t begin = n * part / parts, end = n * (part + 1) / parts;
     if (begin < end) f(begin, end);
-  }
+  };
+  using Range = decltype(range);
+  regions::run([](void* data, int part, int parts) { (*static_cast<Range*>(data))(part, parts); }, &range,
+               threads);
 }
 
 }  // namespace ortrain

@@ -1,7 +1,6 @@
 #include "session/mixed_precision.h"
 
 #include "backend/cpu/bf16_products.h"
-#include "backend/cpu/kernel_library.h"
 #include "runtime/error.h"
 
 namespace ortrain {
@@ -17,10 +16,8 @@ Precision read_precision(const SessionOptions& options) {
   const std::string mixed = config_choice(options, kMixedPrecision);
   const std::string products = config_choice(options, kProducts);
   const Bf16Products speed = bf16_products();
-  if (mixed == "none" || speed == Bf16Products::kNotStored) return Precision::kFloat;
-  // oneDNN has no products of bfloat16 where there are no instructions; ours then use those of floats.
-  const bool possible = speed != Bf16Products::kNone || !kernel_library();
-  const bool narrow = products == "bf16" ? possible : products == "auto" && speed == Bf16Products::kFast;
+  if (mixed == "none") return Precision::kFloat;
+  const bool narrow = products == "bf16" || (products == "auto" && speed == Bf16Products::kFast);
   return narrow ? Precision::kBf16 : Precision::kBf16Storage;
 }
 
@@ -33,17 +30,15 @@ std::string precision_warning(const SessionOptions& options) {
     case Bf16Products::kSlow:
       return asked ? concat(kMixedPrecision,
                             " = bf16: this processor multiplies bfloat16 at half the rate of "
-                            "float32 (with AVX512_BF16, without AMX), so "
+                            "float32, so "
                             "training is slower than without the option")
                    : concat(kMixedPrecision,
                             " = bf16: this processor multiplies bfloat16 at half the rate of "
-                            "float32 (with AVX512_BF16, without AMX): "
+                            "float32: "
                             "activations are kept in bfloat16, products are computed in "
                             "float32, and training takes less memory but no less time");
-    case Bf16Products::kNotStored:
-      return concat(kMixedPrecision, " = bf16: this processor has no AVX-512, and computes in float32");
     case Bf16Products::kNone:
-      if (asked && !kernel_library())
+      if (asked)
         return concat(kMixedPrecision,
                       " = bf16: this processor has no instructions for bfloat16: products of bfloat16 are "
                       "computed with those for float32, and training is slower than without the option");

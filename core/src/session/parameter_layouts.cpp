@@ -3,15 +3,15 @@
 #include <unordered_set>
 #include <vector>
 
-#include "backend/cpu/kernel_library.h"
+#include "backend/cpu/channels_last.h"
 #include "op/operator.h"
 
 namespace ortrain {
 
 std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointState& state, const Model& train,
                                                              const Model* eval) {
-  std::unordered_set<std::string> row_major;             // read by others, which ignore layouts
-  std::unordered_map<std::string, const Node*> readers;  // a convolution for each of its weights
+  std::unordered_set<std::string> row_major;  // read by others, which ignore layouts
+  std::unordered_set<std::string> weights;    // of convolutions
   for (const Model* model : {&train, eval}) {
     if (!model) continue;
     for (const ValueInfo& output : model->graph.outputs) row_major.insert(output.name);
@@ -19,7 +19,7 @@ std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointSta
       const Operator* op = find_operator(node.domain, node.op_type);
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         if (op && op->traits.weights == static_cast<int>(i))
-          readers.emplace(node.inputs[i], &node);
+          weights.insert(node.inputs[i]);
         else if (!op || (op->traits.any_order >> i & 1) == 0)
           row_major.insert(node.inputs[i]);
       }
@@ -30,12 +30,10 @@ std::unordered_map<std::string, LayoutPtr> parameter_layouts(const CheckpointSta
   }
   std::unordered_map<std::string, LayoutPtr> layouts;
   for (const Parameter& p : state.parameters()) {
-    const auto reader = readers.find(p.name);
-    if (!p.trainable || p.data.dtype() != DType::kFloat || reader == readers.end() ||
+    if (!p.trainable || p.data.dtype() != DType::kFloat || !weights.contains(p.name) ||
         row_major.contains(p.name) || row_major.contains(p.name + std::string(kBufferSuffix)))
       continue;
-    if (LayoutPtr layout = weights_order(*reader->second, p.data.shape()))
-      layouts.emplace(p.name, std::move(layout));
+    if (LayoutPtr layout = channels_last(p.data.shape())) layouts.emplace(p.name, std::move(layout));
   }
   return layouts;
 }

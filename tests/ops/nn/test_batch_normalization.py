@@ -28,7 +28,7 @@ SPECIAL_POINTS = {
 
 EPSILON = 1e-3
 
-# Planes, vectors, one value per channel, channel counts with and without oneDNN's blocks.
+# Planes, vectors, one value per channel, channel counts that are multiples of a vector, and others.
 SHAPES = [
     (4, 3, 5, 6),
     (2, 16, 4, 4),

@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     "3d-grouped": ((1, 4, 3, 3, 4), (6, 2, 2, 2, 2), {"group": 2, "dilations": (1, 1, 2)}),
 }
 
-# Channel counts that oneDNN's blocked formats support without padding, with padding, or not at all.
+# Channel counts that are multiples of a vector, and others.
 FLOAT_CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     **CASES,
     "image": ((4, 3, 17, 15), (32, 3, 3, 3), {"pads": (1, 1, 1, 1)}),

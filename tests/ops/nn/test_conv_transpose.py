@@ -103,7 +103,7 @@ CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     "3d-grouped": ((1, 4, 2, 2, 3), (4, 1, 2, 2, 2), {"group": 2, "dilations": (1, 1, 2)}),
 }
 
-# Channel counts that oneDNN's blocked formats support without padding, with padding, or not at all.
+# Channel counts that are multiples of a vector, and others.
 FLOAT_CASES: dict[str, tuple[Shape, Shape, dict[str, Any]]] = {
     **CASES,
     "decoder": ((2, 64, 7, 9), (64, 32, 2, 2), {"strides": (2, 2)}),

@@ -1,15 +1,12 @@
 #include "backend/cpu/bf16_products.h"
 
-#include "backend/cpu/kernel_library.h"
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 #endif
 
 namespace ortrain {
-namespace {
-
 // Instructions of AMX, which only Intel's processors have, and of ARM are not used.
-Bf16Products own_products() {
+Bf16Products bf16_products() {
 #if defined(__x86_64__) || defined(__i386__)
   if (!__builtin_cpu_supports("avx512bf16")) return Bf16Products::kNone;
   // Intel's cores since Golden Cove begin one VDPBF16PS every other cycle, but two float multiply-adds in
@@ -21,13 +18,6 @@ Bf16Products own_products() {
 #else
   return Bf16Products::kNone;
 #endif
-}
-
-}  // namespace
-
-Bf16Products bf16_products() {
-  const KernelLibrary* library = kernel_library();
-  return library ? library->bf16_products() : own_products();
 }
 
 }  // namespace ortrain

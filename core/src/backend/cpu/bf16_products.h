@@ -4,9 +4,8 @@
 namespace ortrain {
 
 enum class Bf16Products {
-  kNotStored,  // oneDNN does not even store them on it
-  kNone,       // no instructions
-  kSlow,       // fewer products in the same time than of floats
+  kNone,  // no instructions
+  kSlow,  // fewer products in the same time than of floats
   kFast,
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "backend/cpu/kernel_library.h"
 #include "backend/cpu/stored_layout.h"
 
 namespace ortrain {
@@ -18,14 +17,10 @@ bool follows_bf16(const KernelContext& c, std::initializer_list<size_t> inputs) 
          std::any_of(inputs.begin(), inputs.end(), [&](size_t i) { return lies_in_bf16(c, i); });
 }
 
-LayoutPtr bf16_row_major(const Shape& shape) {
-  const KernelLibrary* library = kernel_library();
-  return library ? library->bf16_row_major(shape) : stored_layout(shape, Order::kRowMajor, true);
-}
+LayoutPtr bf16_row_major(const Shape& shape) { return stored_layout(shape, Order::kRowMajor, true); }
 
 LayoutPtr bf16_layout(const KernelContext& c, size_t i) {
-  const KernelLibrary* library = kernel_library();
-  return library ? library->bf16_layout(c, i) : stored_layout(c.shape(i), order_of(c.in_layout(i)), true);
+  return stored_layout(c.shape(i), order_of(c.in_layout(i)), true);
 }
 
 }  // namespace ortrain

@@ -50,15 +50,10 @@ inline constexpr int64_t kCopyBytesPerItem = 4;
 // 500 x 10, 1.2 for 2 x 256 x 256, and the same for 96 x 96 x 96; with 5 million 0.9 to 1.0 for 128 x 128 x
 // 128, but 1.1 for 8 x 256 x 256.
 inline constexpr int64_t kSmallProduct = 1 << 20;
-// The same in mixed precision: smaller products are computed in float. Measured with oneDNN's products, not
-// yet with ours: with 0, steps of up to 16 x 16 x 16 take 1.2; with 4096, those of 16 x 32 x 32 and 32 x 32 x
-// 32 take 1.15 to 1.18; with 2^18, one of 64 x 64 x 64 takes 1.02.
+// The same in mixed precision: smaller products are computed in float. Measured with products of another
+// library, not yet with ours: with 0, steps of up to 16 x 16 x 16 take 1.2; with 4096, those of 16 x 32 x 32
+// and 32 x 32 x 32 take 1.15 to 1.18; with 2^18, one of 64 x 64 x 64 takes 1.02.
 inline constexpr int64_t kSmallBf16Product = 1 << 15;
-// From this many rows on, it pays to convert the right operand to the blocks that oneDNN's primitive prefers,
-// once for all threads. Measured: with 256, a layer of 256 rows takes 1.11, and those of 512 and 1024 the
-// same; with 1024, those of 512 take 0.98 to 1.01. On a Xeon, packing gains 4 to 8 % of a product of 512
-// rows.
-inline constexpr int64_t kPackedRows = 512;
 // Blocks of the operands that stay in the second-level cache while they are used: bytes of rows of B, and
 // rows of A. Derived: 128 products deep (kDepth), they take 256 KiB and, in float, 84 KiB of 1 MiB or more.
 // Flat from half to twice each.
@@ -66,7 +61,7 @@ inline constexpr int64_t kBlockColumns = 2048, kBlockRows = 168;
 // Bytes between elements that need no packing. Flat from 128 to 2048.
 inline constexpr int64_t kNearby = 512;
 // With more rows than this, packing an operand pays off: if the columns of B are contiguous, and if its rows
-// are. Measured for 512 x 512 weights in the portable build: with 6, 8 rows take 1.13; on AVX2, with 12, 12
+// are. Measured for 512 x 512 weights: with 6, 8 rows take 1.13; on AVX2, with 12, 12
 // rows of 500 x 784 weights take 1.2, with 4, 6 and 8 rows take 0.95 to 1.1. With 36, 64 rows take 1.04; 144
 // is the same as 72.
 inline constexpr int64_t kFewDots = 8, kFewRows = 72;
@@ -84,16 +79,15 @@ inline constexpr int64_t kUnpackedRows = 256;
 
 // Direct convolutions.
 
-// When they are faster than oneDNN's: with at most so many filters, at least so many columns of the output,
-// and, if the stride along them is not 1, at least so many columns of the window for each element of the
-// stride. Measured on one thread, least of 96 runs: 0.05 to 0.96 of its time within these limits, but 64
-// channels of 28 x 28 take 1.04, 24 of 100 x 18 take 1.6, and 3 channels of 224 x 224 with windows of 3 x 3
-// and a stride of 2 take 1.1.
+// When they are faster than other convolutions: with at most so many filters, at least so many columns of the
+// output, and, if the stride along them is not 1, at least so many columns of the window for each element of
+// the stride. Measured on one thread against another library's direct convolution, least of 96 runs: 0.05 to
+// 0.96 of its time within these limits.
 inline constexpr int64_t kDirectFilters = 8, kDirectColumns = 32, kDirectTaps = 3;
 // The most floats of the lines that an output line reads. Derived: half of a second-level cache of 1 MiB.
 inline constexpr int64_t kDirectLines = 1 << 17;
 
-// Convolutions of the portable build.
+// Convolutions on row-major values.
 
 // Output points of a tile, whose columns stay in the cache. Derived: with 3 x 3 windows over 64 channels 576
 // KiB of float, the second-level cache. Flat from 128 to 512; 1024 takes 1.04.
@@ -158,7 +152,7 @@ inline constexpr int64_t kLeastChunk = 96, kLargestChunk = 192;
 // Floats after rows and matrices, so that neighbours do not map to the same cache set. Derived: a cache line.
 // 0 takes 0.95 to 1.02, 32 takes 0.99 to 1.06.
 inline constexpr int64_t kWinogradPad = 16;
-// When it is faster than oneDNN's direct convolution. Measured (docs/performance.md): 0.45 to 0.9 of its
+// When it is faster than a direct convolution. Measured against another library's: 0.45 to 0.9 of its
 // time, in a few cases 1.0 to 1.2, for the sizes that these select.
 // With few channels, the transforms of tiles do not pay off. With 64, steps of 32 and 48 channels take 1.3
 // and 1.4, with 32, those of 16 take 1.0 to 1.25. No vector holds fewer than 16.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backend/cpu/conv/pass_axis.h"
-#include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/conv/row_major_conv.h"
 #include "geometry/convolution.h"
 
 namespace ortrain {

@@ -6,7 +6,7 @@
 #include "backend/cpu/conv/channels_last_depthwise.h"
 #include "backend/cpu/conv/depthwise_conv.h"
 #include "backend/cpu/conv/direct_conv.h"
-#include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/conv/row_major_conv.h"
 #include "backend/cpu/conv/separable_conv.h"
 #include "backend/cpu/conv/winograd.h"
 #include "backend/cpu/strided_copy.h"
@@ -21,7 +21,7 @@ ConvSizes sizes_of(const Convolution& conv) {
 }
 
 template <typename T>
-Kernel portable_forward(KernelContext& c, const Convolution& conv) {
+Kernel row_major_forward(KernelContext& c, const Convolution& conv) {
   const ConvSizes s = sizes_of(conv);
   const int64_t workers = conv_workers(s);
   const Slot x = c.in(0), w = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{};
@@ -33,8 +33,8 @@ Kernel portable_forward(KernelContext& c, const Convolution& conv) {
 }
 
 template <typename T>
-Kernel portable_fused(KernelContext& c, const Convolution& conv, const Activation& activation) {
-  const Kernel forward = portable_forward<T>(c, conv);
+Kernel row_major_fused(KernelContext& c, const Convolution& conv, const Activation& activation) {
+  const Kernel forward = row_major_forward<T>(c, conv);
   const Slot z = c.has_input(3) ? c.in(3) : Slot{};
   const Slot y = c.out(0);
   const int64_t n = c.out_size(0);
@@ -50,7 +50,7 @@ Kernel portable_fused(KernelContext& c, const Convolution& conv, const Activatio
 }
 
 template <typename T>
-Kernel portable_backward_data(KernelContext& c, const Convolution& conv) {
+Kernel row_major_backward_data(KernelContext& c, const Convolution& conv) {
   const ConvSizes s = sizes_of(conv);
   const int64_t workers = conv_workers(s);
   const Slot dy = c.in(0), w = c.in(2);
@@ -61,7 +61,7 @@ Kernel portable_backward_data(KernelContext& c, const Convolution& conv) {
 }
 
 template <typename T>
-Kernel portable_backward_weights(KernelContext& c, const Convolution& conv) {
+Kernel row_major_backward_weights(KernelContext& c, const Convolution& conv) {
   const ConvSizes s = sizes_of(conv);
   const int64_t workers = conv_workers(s);
   const Slot dy = c.in(0), x = c.in(1);
@@ -72,7 +72,7 @@ Kernel portable_backward_weights(KernelContext& c, const Convolution& conv) {
 }
 
 template <typename T>
-Kernel portable_backward_bias(KernelContext& c, const Convolution& conv) {
+Kernel row_major_backward_bias(KernelContext& c, const Convolution& conv) {
   const ConvSizes s = sizes_of(conv);
   const Slot dy = c.in(0), db = c.out(2);
   return [=](const Frame& f) { conv_backward_bias<T>(s, f.at<const T>(dy), f.at<T>(db)); };
@@ -105,8 +105,8 @@ std::optional<WinogradSizes> find_winograd(const KernelContext& c, const Convolu
         a.reach() > 2)
       return std::nullopt;
   const WindowAxis &h = conv.window[0], &w = conv.window[1];
-  const WinogradSizes s{conv.x[0], conv.x[1], conv.w[0], h.input,  w.input,
-                        h.output,  w.output,  h.before,  w.before, 0};
+  const WinogradSizes s{conv.x[0], conv.x[1], conv.w[0], h.input, w.input,
+                        h.output,  w.output,  h.before,  w.before};
   if (!suits_winograd(s, max_threads())) return std::nullopt;
   return s;
 }
@@ -204,15 +204,15 @@ Kernel typed(KernelContext& c, Make&& make) {
 
 }  // namespace
 
-std::optional<Kernel> portable_conv(KernelContext& c) {
+std::optional<Kernel> row_major_conv(KernelContext& c) {
   const Convolution conv(c, 0, 1);
-  return typed(c, [&](auto zero) { return portable_forward<decltype(zero)>(c, conv); });
+  return typed(c, [&](auto zero) { return row_major_forward<decltype(zero)>(c, conv); });
 }
 
-std::optional<Kernel> portable_fused_conv(KernelContext& c) {
+std::optional<Kernel> row_major_fused_conv(KernelContext& c) {
   const Convolution conv(c, 0, 1);
   const Activation activation = read_activation(c.node());
-  return typed(c, [&](auto zero) { return portable_fused<decltype(zero)>(c, conv, activation); });
+  return typed(c, [&](auto zero) { return row_major_fused<decltype(zero)>(c, conv, activation); });
 }
 
 // Only with constant weights, which are packed here; the gradient has no kernel of this kind.
@@ -435,8 +435,7 @@ std::optional<Kernel> channels_last_conv_grad(KernelContext& c) {
     const Slot dw = c.out(1, channels_last(c.out_shape(1)));
     kernels.push_back([=](const Frame& f) {
       if (winograd)
-        winograd_backward_weights(*winograd, threads, x.in(f), dy.in(f), f.at<float>(dw), nullptr,
-                                  f.at<void>(work));
+        winograd_backward_weights(*winograd, threads, x.in(f), dy.in(f), f.at<float>(dw), f.at<void>(work));
       else
         conv.backward_weights(dy.in(f), x.in(f), f.at<float>(dw), f.at<float>(work));
     });
@@ -445,11 +444,11 @@ std::optional<Kernel> channels_last_conv_grad(KernelContext& c) {
   return chain(std::move(kernels));
 }
 
-std::optional<Kernel> portable_conv_grad(KernelContext& c) {
-  return portable_conv_grad(c, Convolution(c, 1, 2), {});
+std::optional<Kernel> row_major_conv_grad(KernelContext& c) {
+  return row_major_conv_grad(c, Convolution(c, 1, 2), {});
 }
 
-Kernel portable_conv_grad(KernelContext& c, const Convolution& conv, ConvGradParts parts) {
+Kernel row_major_conv_grad(KernelContext& c, const Convolution& conv, ConvGradParts parts) {
   // An output may have a name but no reader, most often the gradient of the model's input.
   const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
   if (c.dtype(0) == DType::kFloat) {
@@ -460,9 +459,9 @@ Kernel portable_conv_grad(KernelContext& c, const Convolution& conv, ConvGradPar
   }
   const bool known = visit_floating(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    if (!parts.data && wanted(0)) parts.data = portable_backward_data<T>(c, conv);
-    if (!parts.weights && wanted(1)) parts.weights = portable_backward_weights<T>(c, conv);
-    if (!parts.bias && wanted(2)) parts.bias = portable_backward_bias<T>(c, conv);
+    if (!parts.data && wanted(0)) parts.data = row_major_backward_data<T>(c, conv);
+    if (!parts.weights && wanted(1)) parts.weights = row_major_backward_weights<T>(c, conv);
+    if (!parts.bias && wanted(2)) parts.bias = row_major_backward_bias<T>(c, conv);
   });
   if (!known) c.reject_dtype(0);
   std::vector<Kernel> kernels;

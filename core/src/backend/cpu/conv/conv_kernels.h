@@ -25,15 +25,15 @@ Slot packed_weights(KernelContext& c, size_t i, const ChannelsLastConvolution& c
                     std::vector<Kernel>& kernels);
 // The gradient of the bias, output 2, from input 0 with channels last, which is in `dy`.
 Kernel channels_last_bias_gradient(KernelContext& c, StoredSlot dy);
-std::optional<Kernel> portable_conv(KernelContext& c);
-std::optional<Kernel> portable_fused_conv(KernelContext& c);
-std::optional<Kernel> portable_conv_grad(KernelContext& c);
+std::optional<Kernel> row_major_conv(KernelContext& c);
+std::optional<Kernel> row_major_fused_conv(KernelContext& c);
+std::optional<Kernel> row_major_conv_grad(KernelContext& c);
 
 // The kernels of a gradient of convolution: of the data, of the weights and of the bias.
 struct ConvGradParts {
   Kernel data, weights, bias;
 };
 // All of ConvGrad, using those of its parts that are already given.
-Kernel portable_conv_grad(KernelContext& c, const Convolution& conv, ConvGradParts parts);
+Kernel row_major_conv_grad(KernelContext& c, const Convolution& conv, ConvGradParts parts);
 
 }  // namespace ortrain

@@ -6,7 +6,7 @@
 #include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/channels_last.h"
 #include "backend/cpu/conv/conv_kernels.h"
-#include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/conv/row_major_conv.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -16,7 +16,7 @@ namespace {
 ConvSizes sizes_of(const Transposed& t) { return {t.x[0], t.y[1], t.x[1], t.groups, three_axes(t.window)}; }
 
 template <typename T>
-Kernel portable_forward(KernelContext& c, const Transposed& t) {
+Kernel row_major_forward(KernelContext& c, const Transposed& t) {
   const ConvSizes s = sizes_of(t);
   const int64_t workers = conv_workers(s), channels = t.y[1], points = s.input_points();
   const Slot x = c.in(0), w = c.in(1), bias = c.has_input(2) ? c.in(2) : Slot{};
@@ -34,7 +34,7 @@ Kernel portable_forward(KernelContext& c, const Transposed& t) {
 }
 
 template <typename T>
-Kernel portable_backward_data(KernelContext& c, const Transposed& t) {
+Kernel row_major_backward_data(KernelContext& c, const Transposed& t) {
   const ConvSizes s = sizes_of(t);
   const int64_t workers = conv_workers(s);
   const Slot dy = c.in(0), w = c.in(2);
@@ -45,7 +45,7 @@ Kernel portable_backward_data(KernelContext& c, const Transposed& t) {
 }
 
 template <typename T>
-Kernel portable_backward_weights(KernelContext& c, const Transposed& t) {
+Kernel row_major_backward_weights(KernelContext& c, const Transposed& t) {
   const ConvSizes s = sizes_of(t);
   const int64_t workers = conv_workers(s);
   const Slot dy = c.in(0), x = c.in(1);
@@ -56,7 +56,7 @@ Kernel portable_backward_weights(KernelContext& c, const Transposed& t) {
 }
 
 template <typename T>
-Kernel portable_backward_bias(KernelContext& c, const Transposed& t) {
+Kernel row_major_backward_bias(KernelContext& c, const Transposed& t) {
   // The sums are over Y, which only for this function is the result of a convolution.
   ConvSizes s = sizes_of(t);
   s.filters = t.y[1];
@@ -113,26 +113,26 @@ std::optional<Kernel> channels_last_conv_transpose_grad(KernelContext& c) {
   return chain(std::move(kernels));
 }
 
-std::optional<Kernel> portable_conv_transpose(KernelContext& c) {
+std::optional<Kernel> row_major_conv_transpose(KernelContext& c) {
   const Transposed t(c, 0, 1);
   Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = portable_forward<decltype(zero)>(c, t); }))
+  if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = row_major_forward<decltype(zero)>(c, t); }))
     c.reject_dtype(0);
   return kernel;
 }
 
-std::optional<Kernel> portable_conv_transpose_grad(KernelContext& c) {
-  return portable_conv_transpose_grad(c, Transposed(c, 1, 2), {});
+std::optional<Kernel> row_major_conv_transpose_grad(KernelContext& c) {
+  return row_major_conv_transpose_grad(c, Transposed(c, 1, 2), {});
 }
 
-Kernel portable_conv_transpose_grad(KernelContext& c, const Transposed& t, ConvGradParts parts) {
+Kernel row_major_conv_transpose_grad(KernelContext& c, const Transposed& t, ConvGradParts parts) {
   // An output may have a name but no reader, most often the gradient of the model's input.
   const auto wanted = [&](size_t o) { return c.has_output(o) && !c.used_only_by(o, ""); };
   const bool known = visit_floating(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
-    if (!parts.data && wanted(0)) parts.data = portable_backward_data<T>(c, t);
-    if (!parts.weights && wanted(1)) parts.weights = portable_backward_weights<T>(c, t);
-    if (!parts.bias && wanted(2)) parts.bias = portable_backward_bias<T>(c, t);
+    if (!parts.data && wanted(0)) parts.data = row_major_backward_data<T>(c, t);
+    if (!parts.weights && wanted(1)) parts.weights = row_major_backward_weights<T>(c, t);
+    if (!parts.bias && wanted(2)) parts.bias = row_major_backward_bias<T>(c, t);
   });
   if (!known) c.reject_dtype(0);
   std::vector<Kernel> kernels;

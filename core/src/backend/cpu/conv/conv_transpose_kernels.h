@@ -11,9 +11,9 @@ namespace ortrain {
 // In float, with channels last.
 std::optional<Kernel> channels_last_conv_transpose(KernelContext& c);
 std::optional<Kernel> channels_last_conv_transpose_grad(KernelContext& c);
-std::optional<Kernel> portable_conv_transpose(KernelContext& c);
-std::optional<Kernel> portable_conv_transpose_grad(KernelContext& c);
+std::optional<Kernel> row_major_conv_transpose(KernelContext& c);
+std::optional<Kernel> row_major_conv_transpose_grad(KernelContext& c);
 // All of ConvTransposeGrad, using those of its parts that are already given.
-Kernel portable_conv_transpose_grad(KernelContext& c, const Transposed& t, ConvGradParts parts);
+Kernel row_major_conv_transpose_grad(KernelContext& c, const Transposed& t, ConvGradParts parts);
 
 }  // namespace ortrain

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/conv/row_major_conv.h"
 #include "geometry/convolution.h"
 
 namespace ortrain {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/conv/row_major_conv.h"
 
 namespace ortrain {
 

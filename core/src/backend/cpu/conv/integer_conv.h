@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/conv/row_major_conv.h"
 #include "backend/cpu/matmul/integer_product.h"
 
 namespace ortrain {

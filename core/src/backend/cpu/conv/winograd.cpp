@@ -62,7 +62,6 @@ struct WinogradFunctions {
   void (*weight_results)(const WinogradSizes&, const TileMatrices& s, int64_t parts, int64_t part,
                          Range channels, int64_t first, Range columns, bool add, float* dw);
   // Sums of dY over everything but its filters.
-  void (*bias_results)(const WinogradSizes&, StoredInput dy, Range filters, float* db);
 };
 
 // The position of tile t: its image, and the first row and column of its results.
@@ -129,55 +128,46 @@ HWY_INLINE void TransformWindow(const At& at, float* to, int64_t step) {
   row(3, a3, b3, c3);
 }
 
-// The transform needs vectors of columns of U. Where weights of neighboring rows are contiguous in memory
-// instead, squares of them are transposed first.
-void WeightsAcross(const WinogradSizes& s, const float* w, bool transposed, Range depth, Range columns,
-                   const TilePanels& u) {
+// The transform needs vectors of columns of U, which are filters, but neighbors in memory are channels:
+// squares of weights are transposed first.
+void ForwardWeights(const WinogradSizes& s, const float* w, Range depth, Range columns, const TilePanels& u) {
   const F32 d;
-  const int64_t lanes = LanesOf<float>(), block = s.block ? s.block : lanes, square = block * block;
+  const int64_t lanes = LanesOf<float>(), square = lanes * lanes;
   HWY_ALIGN float across[9 * 16 * 16];
-  for (int64_t i = depth.begin; i < depth.end; i += block)
-    for (int64_t j = columns.begin; j < columns.end; j += block) {
-      for (int64_t tap = 0; tap < 9; ++tap) {
-        // In blocks, the rows of a transposed convolution are filters, whose windows are rotated.
-        const float* from = transposed
-                                ? w + ((i / block * (s.filters / block) + j / block) * 9 + 8 - tap) * square
-                                : w + (j * 9 + tap) * s.channels + i;
-        PackAcross(from, transposed ? block : 9 * s.channels, block, block, 1.0f, across + tap * square);
+  for (int64_t i = depth.begin; i < depth.end; i += lanes)
+    for (int64_t j = columns.begin; j < columns.end; j += lanes) {
+      for (int64_t tap = 0; tap < 9; ++tap)
+        PackAcross(w + (j * 9 + tap) * s.channels + i, 9 * s.channels, lanes, lanes, 1.0f,
+                   across + tap * square);
+      for (int64_t r = 0; r < lanes; ++r) {
+        int64_t width;
+        float* to = PanelOf(u, j - columns.begin, columns.size(), width) + (i + r - u.first) * width;
+        TransformWindow([&](int a, int b)
+                            HWY_ATTR { return hn::LoadU(d, across + (3 * a + b) * square + r * lanes); },
+                        to, u.step);
       }
-      for (int64_t r = 0; r < block; ++r)
-        for (int64_t l = 0; l < block; l += lanes) {
-          int64_t width;
-          float* to = PanelOf(u, j + l - columns.begin, columns.size(), width) + (i + r - u.first) * width;
-          TransformWindow(
-              [&](int a, int b)
-                  HWY_ATTR { return hn::LoadU(d, across + (3 * a + b) * square + r * block + l); },
-              to, u.step);
-        }
+    }
+}
+
+// Of a transposed convolution, whose windows are rotated. Its columns are the channels of W.
+void TransposedWeights(const WinogradSizes& s, const float* w, Range depth, Range columns,
+                       const TilePanels& u) {
+  const F32 d;
+  const int64_t lanes = LanesOf<float>();
+  for (int64_t j = columns.begin; j < columns.end; j += lanes)
+    for (int64_t i = depth.begin; i < depth.end; ++i) {
+      const float* from = w + i * 9 * s.filters + j;
+      int64_t width;
+      float* to = PanelOf(u, j - columns.begin, columns.size(), width) + (i - u.first) * width;
+      TransformWindow([&](int r, int k)
+                          HWY_ATTR { return hn::LoadU(d, from + (8 - (3 * r + k)) * s.filters); },
+                      to, u.step);
     }
 }
 
 void Weights(const WinogradSizes& s, const float* w, bool transposed, Range depth, Range columns,
              const TilePanels& u) {
-  const bool last = s.block == 0;
-  if (last != transposed) return WeightsAcross(s, w, transposed, depth, columns, u);
-  const F32 d;
-  const int64_t lanes = LanesOf<float>(), block = s.block, square = block * block;
-  for (int64_t j = columns.begin; j < columns.end; j += lanes)
-    for (int64_t i = depth.begin; i < depth.end; ++i) {
-      const float* from = last ? w + i * 9 * s.filters + j
-                               : w + (j / block * (s.channels / block) + i / block) * 9 * square +
-                                     i % block * block + j % block;
-      const int64_t step = last ? s.filters : square;
-      int64_t width;
-      float* to = PanelOf(u, j - columns.begin, columns.size(), width) + (i - u.first) * width;
-      TransformWindow(
-          [&](int r, int k) HWY_ATTR {
-            const int tap = 3 * r + k;
-            return hn::LoadU(d, from + (last ? 8 - tap : tap) * step);
-          },
-          to, u.step);
-    }
+  transposed ? TransposedWeights(s, w, depth, columns, u) : ForwardWeights(s, w, depth, columns, u);
 }
 
 // Bᵀ X B of one vector of tiles: element (r, c) at `at(r, c)`; element e goes to `to + e * step`.
@@ -213,17 +203,16 @@ HWY_INLINE void TransformTile(const At& at, float* to, int64_t step) {
 template <typename T>
 void DataOf(const WinogradSizes& s, const T* x, Range tiles, const TileMatrices& v) {
   const F32 d;
-  const int64_t lanes = LanesOf<float>(), block = s.x_block();
+  const int64_t lanes = LanesOf<float>();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TilePlace place(s, t);
     const int64_t h = place.row - s.top, l = place.column - s.left;
     const bool inside = h >= 0 && l >= 0 && h + 4 <= s.height && l + 4 <= s.width;
     for (int64_t c = 0; c < s.channels; c += lanes) {
-      const T* image =
-          x + (place.image * (s.channels / block) + c / block) * s.height * s.width * block + c % block;
+      const T* image = x + place.image * s.height * s.width * s.channels + c;
       float* to = v.data + (t - tiles.begin) * v.row + c;
       const auto element = [&](int r, int k) HWY_ATTR {
-        return LoadUpTo(d, image + ((h + r) * s.width + l + k) * block, lanes);
+        return LoadUpTo(d, image + ((h + r) * s.width + l + k) * s.channels, lanes);
       };
       if (inside) {
         TransformTile(element, to, v.step);
@@ -252,7 +241,7 @@ void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range
                bool add, bool relu, T* y) {
   const F32 d;
   using V = Vec<F32>;
-  const int64_t lanes = LanesOf<float>(), block = s.y_block();
+  const int64_t lanes = LanesOf<float>();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TilePlace at(s, t);
     const bool two_rows = at.row + 1 < s.rows, two_columns = at.column + 1 < s.columns;
@@ -271,10 +260,7 @@ void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range
       column(2, c0, c1);
       column(3, e0, e1);
       const auto shift = bias ? hn::LoadU(d, bias + c) : hn::Zero(d);
-      T* to =
-          y +
-          (((at.image * (s.filters / block) + c / block) * s.rows + at.row) * s.columns + at.column) * block +
-          c % block;
+      T* to = y + ((at.image * s.rows + at.row) * s.columns + at.column) * s.filters + c;
       const auto store = [&](V value, T* place) HWY_ATTR {
         value = hn::Add(value, shift);
         if (add) value = hn::Add(value, LoadUpTo(d, place, lanes));
@@ -283,10 +269,10 @@ void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range
       };
       const auto row = [&](V a, V b, V g, V e, T* line) HWY_ATTR {
         store(hn::Add(hn::Add(a, b), g), line);
-        if (two_columns) store(hn::Sub(hn::Sub(b, g), e), line + block);
+        if (two_columns) store(hn::Sub(hn::Sub(b, g), e), line + s.filters);
       };
       row(a0, b0, c0, e0, to);
-      if (two_rows) row(a1, b1, c1, e1, to + s.columns * block);
+      if (two_rows) row(a1, b1, c1, e1, to + s.columns * s.filters);
     }
   }
 }
@@ -295,20 +281,17 @@ template <typename T>
 void OutputGradientsOf(const WinogradSizes& s, const T* dy, Range tiles, Range columns, const TilePanels& z) {
   const F32 d;
   using V = Vec<F32>;
-  const int64_t lanes = LanesOf<float>(), block = s.y_block();
+  const int64_t lanes = LanesOf<float>();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TilePlace at(s, t);
     const bool two_rows = at.row + 1 < s.rows, two_columns = at.column + 1 < s.columns;
     for (int64_t c = columns.begin; c < columns.end; c += lanes) {
-      const T* from =
-          dy +
-          (((at.image * (s.filters / block) + c / block) * s.rows + at.row) * s.columns + at.column) * block +
-          c % block;
+      const T* from = dy + ((at.image * s.rows + at.row) * s.columns + at.column) * s.filters + c;
       const auto zero = hn::Zero(d);
-      const V y00 = LoadUpTo(d, from, lanes), y01 = two_columns ? LoadUpTo(d, from + block, lanes) : zero;
-      from += s.columns * block;
+      const V y00 = LoadUpTo(d, from, lanes), y01 = two_columns ? LoadUpTo(d, from + s.filters, lanes) : zero;
+      from += s.columns * s.filters;
       const V y10 = two_rows ? LoadUpTo(d, from, lanes) : zero;
-      const V y11 = two_rows && two_columns ? LoadUpTo(d, from + block, lanes) : zero;
+      const V y11 = two_rows && two_columns ? LoadUpTo(d, from + s.filters, lanes) : zero;
       int64_t width;
       float* to = PanelOf(z, c - columns.begin, columns.size(), width) + (t - tiles.begin) * width;
       // A dY Aᵀ: A's rows are (1, 0), (1, 1), (1, -1), (0, -1).
@@ -380,17 +363,8 @@ HWY_INLINE void ContractWindow(const TileMatrices& s, int64_t parts, int64_t par
 void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t parts, int64_t part,
                    Range channels, int64_t first, Range columns, bool add, float* dw) {
   const F32 d;
-  const int64_t lanes = LanesOf<float>(), block = sizes.block, square = block * block;
+  const int64_t lanes = LanesOf<float>();
   const auto from = [&](int64_t m, int64_t c) { return s.data + (c - first) * s.row + (m - columns.begin); };
-  if (block) {
-    for (int64_t m = columns.begin; m < columns.end; m += lanes)
-      for (int64_t c = channels.begin; c < channels.end; ++c)
-        ContractWindow(s, parts, part, from(m, c), add,
-                       dw + (m / block * (sizes.channels / block) + c / block) * 9 * square +
-                           c % block * block + m % block,
-                       square);
-    return;
-  }
   // Vectors are filters, but neighbors in memory are channels: squares are transposed.
   HWY_ALIGN float taps[9 * 16 * 16], across[16 * 16];
   for (int64_t m = columns.begin; m < columns.end; m += lanes)
@@ -407,26 +381,6 @@ void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t pa
         }
       }
     }
-}
-
-template <typename T>
-void BiasResultsOf(const WinogradSizes& s, const T* dy, Range filters, float* db) {
-  const F32 d;
-  const int64_t lanes = LanesOf<float>(), block = s.y_block();
-  for (int64_t m = filters.begin; m < filters.end; m += lanes) {
-    auto total = hn::Zero(d);
-    for (int64_t n = 0; n < s.batch; ++n) {
-      auto image = hn::Zero(d);
-      const T* from = dy + (n * (s.filters / block) + m / block) * s.rows * s.columns * block + m % block;
-      for (int64_t r = 0; r < s.rows; ++r) {
-        auto line = hn::Zero(d);
-        for (int64_t k = 0; k < s.columns; ++k, from += block) line = hn::Add(line, LoadUpTo(d, from, lanes));
-        image = hn::Add(image, line);
-      }
-      total = hn::Add(total, image);
-    }
-    hn::StoreU(total, d, db + m);
-  }
 }
 
 // Calls f with the values in their stored type.
@@ -450,13 +404,9 @@ void OutputGradients(const WinogradSizes& s, StoredInput dy, Range tiles, Range 
                      const TilePanels& z) {
   Visit(dy, [&](const auto* values) { OutputGradientsOf(s, values, tiles, columns, z); });
 }
-void BiasResults(const WinogradSizes& s, StoredInput dy, Range filters, float* db) {
-  Visit(dy, [&](const auto* values) { BiasResultsOf(s, values, filters, db); });
-}
-
 WinogradFunctions FindWinograd() {
-  return {LanesOf<float>(), kPanel * LanesOf<float>(), Weights,        Data,          Products,
-          Results,          OutputGradients,           WeightProducts, WeightResults, BiasResults};
+  return {LanesOf<float>(), kPanel * LanesOf<float>(), Weights,        Data,         Products,
+          Results,          OutputGradients,           WeightProducts, WeightResults};
 }
 
 }  // namespace
@@ -478,7 +428,7 @@ WinogradFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindWinograd)(); }
 constexpr int64_t kPad = tuning::kWinogradPad;
 
 // Channels and filters are divided into multiples of this many.
-int64_t unit_of(const WinogradSizes& s) { return s.block ? s.block : functions().lanes; }
+int64_t unit() { return functions().lanes; }
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -544,7 +494,7 @@ struct Plan {
     chunk = round_up(equal_part(some, std::clamp(fitting, tuning::kLeastChunk, tuning::kLargestChunk)), 6);
     slice = depth = s.channels;
     if (by_columns) {
-      const int64_t unit = unit_of(s), most = tuning::kOwnCacheBytes / 2 / (kTaps * columns * kWidth);
+      const int64_t unit = functions().lanes, most = tuning::kOwnCacheBytes / 2 / (kTaps * columns * kWidth);
       slice = std::clamp(most / unit * unit, unit, s.channels);
       if (some <= chunk) depth = slice;  // otherwise every chunk would transform the weights again
     }
@@ -577,8 +527,8 @@ void convolve(const WinogradSizes& s, int threads, StoredInput x, const float* w
   if (!plan.by_columns) {
     const TilePanels u{scratch, plan.u_step(), s.channels, 0};
     const Range columns{0, s.filters};
-    share(s.channels / unit_of(s), threads, [&](int64_t, Range part) {
-      f.weights(s, w, transposed, {part.begin * unit_of(s), part.end * unit_of(s)}, columns, u);
+    share(s.channels / unit(), threads, [&](int64_t, Range part) {
+      f.weights(s, w, transposed, {part.begin * unit(), part.end * unit()}, columns, u);
     });
     share(plan.tiles, threads, [&](int64_t thread, Range part) {
       const TileMatrices v{own + thread * plan.own(), plan.v_step, plan.row};
@@ -612,10 +562,8 @@ void convolve(const WinogradSizes& s, int threads, StoredInput x, const float* w
 
 bool suits_winograd(const WinogradSizes& s, int threads) {
   const WinogradFunctions f = functions();
-  // Squares of weights are at most 16 x 16.
-  const int64_t unit = unit_of(s);
-  if (unit < f.lanes || unit % f.lanes != 0 || unit > std::min<int64_t>(f.panel, 16)) return false;
-  if (s.channels % unit != 0 || s.filters % unit != 0) return false;
+  if (f.lanes > 16) return false;  // squares of weights are at most 16 x 16
+  if (s.channels % f.lanes != 0 || s.filters % f.lanes != 0) return false;
   const int64_t tiles = tile_count(s);
   return std::min(s.channels, s.filters) >= tuning::kLeastChannels &&
          s.channels * s.filters >= tuning::kLeastPairs && tiles >= tuning::kLeastTiles * threads &&
@@ -644,7 +592,7 @@ void winograd_backward_data(const WinogradSizes& s, int threads, StoredInput dy,
 }
 
 void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput x, StoredInput dy, float* dw,
-                               float* db, void* scratch) {
+                               void* scratch) {
   const WinogradFunctions f = functions();
   const Plan plan(s, threads);
   float* const shared = static_cast<float*>(scratch);
@@ -663,9 +611,9 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput 
       });
     });
     const int64_t parts = std::min<int64_t>(plan.tiles, threads);
-    share(s.channels / unit_of(s), threads, [&](int64_t, Range part) {
-      f.weight_results(s, first, parts, plan.gradient_own(), {part.begin * unit_of(s), part.end * unit_of(s)},
-                       0, columns, false, dw);
+    share(s.channels / unit(), threads, [&](int64_t, Range part) {
+      f.weight_results(s, first, parts, plan.gradient_own(), {part.begin * unit(), part.end * unit()}, 0,
+                       columns, false, dw);
     });
   } else {
     in_chunks({0, plan.tiles}, plan.some, [&](Range some) {
@@ -685,10 +633,6 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput 
       share_pairs({0, s.filters}, plan.columns, {0, s.channels}, plan.slice, threads, work);
     });
   }
-  if (db)
-    share(s.filters / unit_of(s), threads, [&](int64_t, Range part) {
-      f.bias_results(s, dy, {part.begin * unit_of(s), part.end * unit_of(s)}, db);
-    });
 }
 
 }  // namespace ortrain

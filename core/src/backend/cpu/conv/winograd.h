@@ -9,11 +9,9 @@
 // convolution of dY with the flipped windows.
 //
 // X, Y and their gradients are stored with channels last, [N, H, W, C], and weights and their gradient as [M,
-// 3, 3, C]; or in blocks, as [N, C / block, H, W, block] and [M / block, C / block, 3, 3, block of C, block
-// of M]: oneDNN's nChw16c and OIhw16i16o.
+// 3, 3, C].
 //
-// oneDNN 3 has no Winograd algorithm for x86; with this one such convolutions take two thirds of oneDNN's
-// time. F(2 x 2, 3 x 3) is chosen because its transforms use only sums and halves, so its errors are those
+// F(2 x 2, 3 x 3) is chosen because its transforms use only sums and halves, so its errors are those
 // of direct summation; F(4 x 4, 3 x 3) loses a digit. If the cache holds the transformed weights, each
 // thread takes tiles through all three stages; otherwise all data are transformed first, and each thread
 // takes columns of the weights. suits_winograd() decides by measurements where the algorithm is faster.
@@ -31,15 +29,10 @@ namespace ortrain {
 struct WinogradSizes {
   int64_t batch = 0, channels = 0, filters = 0, height = 0, width = 0, rows = 0, columns = 0;
   int64_t top = 0, left = 0;  // padding in front, at most 2
-  int64_t block = 0;          // divides channels and filters; 0: channels last
-
-  // Channels of a block of X, and of Y.
-  int64_t x_block() const { return block ? block : channels; }
-  int64_t y_block() const { return block ? block : filters; }
 
   // Those of the convolution that computes dX from dY.
   WinogradSizes transposed() const {
-    return {batch, filters, channels, rows, columns, height, width, 2 - top, 2 - left, block};
+    return {batch, filters, channels, rows, columns, height, width, 2 - top, 2 - left};
   }
 };
 
@@ -58,8 +51,7 @@ void winograd_forward(const WinogradSizes& s, int threads, StoredInput x, const 
 // With winograd_scratch(s.transposed()).
 void winograd_backward_data(const WinogradSizes& s, int threads, StoredInput dy, const float* w,
                             StoredOutput dx, void* scratch);
-// db, the sums of dY, may be null.
 void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput x, StoredInput dy, float* dw,
-                               float* db, void* scratch);
+                               void* scratch);
 
 }  // namespace ortrain

@@ -1,4 +1,4 @@
-// Machines without AVX2 get vectors here too, as in portable_matmul.cpp.
+// Machines without AVX2 get vectors here too, as in plain_matmul.cpp.
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE

@@ -174,16 +174,16 @@ Addend read_addend(const NodeContext& c) {
   return bias;
 }
 
-std::optional<Kernel> portable_matmul(KernelContext& c) {
+std::optional<Kernel> plain_matmul(KernelContext& c) {
   return product_kernel(c, c.node().float_or("alpha", 1), {});
 }
 
 // Y = (alpha op(A) op(B) + inputs 2 and 3) * input 4; each of these inputs may be left out.
-std::optional<Kernel> portable_fused_product(KernelContext& c) {
+std::optional<Kernel> plain_fused_product(KernelContext& c) {
   return product_kernel(c, c.node().float_or("alpha", 1), {}, read_tail(c));
 }
 
-std::optional<Kernel> portable_gemm(KernelContext& c) {
+std::optional<Kernel> plain_gemm(KernelContext& c) {
   return product_kernel(c, c.node().float_or("alpha", 1), read_addend(c));
 }
 

@@ -1,4 +1,4 @@
-// Kernels of matrix products that need no library, and code shared with those of oneDNN.
+// Kernels of matrix products that need no library.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace ortrain {
 
-std::optional<Kernel> portable_matmul(KernelContext& c);
-std::optional<Kernel> portable_gemm(KernelContext& c);
-std::optional<Kernel> portable_fused_product(KernelContext& c);
+std::optional<Kernel> plain_matmul(KernelContext& c);
+std::optional<Kernel> plain_gemm(KernelContext& c);
+std::optional<Kernel> plain_fused_product(KernelContext& c);
 
 // Drops batch axes of size 1, merges neighbouring axes that can be stepped through as one, and merges the
 // batch into the rows of A if all of it uses the same B: [batch, M, K] x [K, N] is a single matrix product.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "backend/cpu/kernel_library.h"
-#include "backend/cpu/tuning.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -31,9 +29,7 @@ template <typename T>
 void scaled_product(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b,
                     T beta, T* y, int64_t y_row, int threads) {
   constexpr bool kNarrow = std::is_integral_v<T> && sizeof(T) < 4;
-  const KernelLibrary* library = kernel_library();
-  const bool by_library = library && std::is_same_v<T, float> && m * n * k > tuning::kSmallProduct;
-  if (threads > 1 && (kNarrow || by_library)) {
+  if (kNarrow && threads > 1) {
     // Cut along the longer side of y.
     const bool rows = m >= n;
     parallel_for(rows ? m : n, (rows ? n : m) * k, [&](int64_t begin, int64_t end) {
@@ -44,8 +40,6 @@ void scaled_product(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
     });
     return;
   }
-  if constexpr (std::is_same_v<T, float>)
-    if (by_library && library->product(m, n, k, alpha, a, b, beta, y, y_row)) return;
   if constexpr (kNarrow)
     narrow_product<T>(m, n, k, alpha, a, b, beta, y, y_row);
   else

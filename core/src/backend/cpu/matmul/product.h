@@ -1,7 +1,7 @@
-// One matrix product: with oneDNN if it is available and supports the type, else with our own kernels.
+// One matrix product of any number type.
 #pragma once
 
-#include "backend/cpu/matmul/portable_matmul.h"
+#include "backend/cpu/matmul/multiply.h"
 
 namespace ortrain {
 

@@ -1,5 +1,5 @@
 // Matrix products on one thread: a micro-kernel of 6 x 4 vectors of sums over a packed right operand.
-// Attention, Winograd's convolution and the portable products are built on it. For how it is compiled see
+// Attention, Winograd's convolution and multiply.cpp are built on it. For how it is compiled see
 // backend/cpu/simd/simd_math-inl.h.
 //
 // The right operand [k, n] is packed as panels of kPanel vectors, with the rows of a panel stored one after

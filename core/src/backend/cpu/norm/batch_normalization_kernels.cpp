@@ -8,7 +8,7 @@
 #include "backend/cpu/norm/channel_gradients.h"
 #include "backend/cpu/norm/channel_normalize.h"
 #include "backend/cpu/norm/channel_statistics.h"
-#include "backend/cpu/norm/portable_batch_normalization.h"
+#include "backend/cpu/norm/row_major_batch_normalization.h"
 
 namespace ortrain {
 namespace batch_normalization {
@@ -57,7 +57,7 @@ namespace {
 BatchSizes sizes_of(const Shape& x) { return {x[0], x[1], element_count(x, 2, x.size())}; }
 
 template <typename T>
-Kernel portable_training(KernelContext& c) {
+Kernel row_major_training(KernelContext& c) {
   const BatchSizes sizes = sizes_of(c.shape(kX));
   const Slot x = c.in(kX), scale = c.in(kScale), bias = c.in(kBias);
   const Statistics s = plan_statistics(c);
@@ -72,7 +72,7 @@ Kernel portable_training(KernelContext& c) {
 }
 
 template <typename T>
-Kernel portable_inference(KernelContext& c) {
+Kernel row_major_inference(KernelContext& c) {
   const BatchSizes sizes = sizes_of(c.shape(kX));
   const T epsilon = static_cast<T>(c.node().float_or("epsilon", 1e-5f));
   const Slot x = c.in(kX), scale = c.in(kScale), bias = c.in(kBias), mean = c.in(kMean),
@@ -85,7 +85,7 @@ Kernel portable_inference(KernelContext& c) {
 }
 
 template <typename T>
-Kernel portable_backward(KernelContext& c) {
+Kernel row_major_backward(KernelContext& c) {
   const BatchSizes sizes = sizes_of(c.shape(kGradX));
   const Slot dy = c.in(kGradDy), x = c.in(kGradX), scale = c.in(kGradScale);
   const Slot mean = c.in(kGradMean), inverse = c.in(kGradInverse);
@@ -157,20 +157,20 @@ std::optional<Kernel> channels_last_batch_normalization_grad(KernelContext& c) {
                       [&](auto zero) { return channels_last_backward<decltype(zero)>(c); });
 }
 
-std::optional<Kernel> portable_batch_normalization(KernelContext& c) {
+std::optional<Kernel> row_major_batch_normalization(KernelContext& c) {
   const bool training = trains(c.node(), c.opset());
   Kernel kernel;
   const bool known = visit_floating(c.dtype(kX), [&](auto zero) {
     using T = decltype(zero);
-    kernel = training ? portable_training<T>(c) : portable_inference<T>(c);
+    kernel = training ? row_major_training<T>(c) : row_major_inference<T>(c);
   });
   if (!known) c.reject_dtype(kX);
   return training ? kernel : with_statistics_passed_on(c, std::move(kernel));
 }
 
-std::optional<Kernel> portable_batch_normalization_grad(KernelContext& c) {
+std::optional<Kernel> row_major_batch_normalization_grad(KernelContext& c) {
   Kernel kernel;
-  if (!visit_floating(c.dtype(kGradX), [&](auto zero) { kernel = portable_backward<decltype(zero)>(c); }))
+  if (!visit_floating(c.dtype(kGradX), [&](auto zero) { kernel = row_major_backward<decltype(zero)>(c); }))
     c.reject_dtype(kGradX);
   return kernel;
 }

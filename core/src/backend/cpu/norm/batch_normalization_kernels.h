@@ -1,4 +1,4 @@
-// Kernels of batch normalization that need no library, and code shared with those of oneDNN.
+// Kernels of batch normalization that need no library.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,8 @@
 
 namespace ortrain {
 
-std::optional<Kernel> portable_batch_normalization(KernelContext& c);
-std::optional<Kernel> portable_batch_normalization_grad(KernelContext& c);
+std::optional<Kernel> row_major_batch_normalization(KernelContext& c);
+std::optional<Kernel> row_major_batch_normalization_grad(KernelContext& c);
 // In float, with channels last.
 std::optional<Kernel> channels_last_batch_normalization(KernelContext& c);
 std::optional<Kernel> channels_last_batch_normalization_grad(KernelContext& c);

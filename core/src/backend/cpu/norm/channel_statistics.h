@@ -1,8 +1,5 @@
 // Mean and variance of every channel of a float tensor, or of one stored in bfloat16, in one pass that is
 // accurate even for long channels.
-//
-// Batch normalization uses this with oneDNN too: oneDNN sums all values of a channel in float, with five
-// times the error for a large plane.
 #pragma once
 
 #include "backend/cpu/norm/channel_sums.h"

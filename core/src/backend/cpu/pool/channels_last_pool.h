@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "backend/cpu/pool/portable_pool.h"
+#include "backend/cpu/pool/row_major_pool.h"
 #include "runtime/half.h"
 
 namespace ortrain {

@@ -1,10 +1,10 @@
-// Kernels of pooling on portable_pool.h.
+// Kernels of pooling on row_major_pool.h.
 #include "backend/cpu/pool/pool_kernels.h"
 
 #include "backend/cpu/bf16_storage.h"
 #include "backend/cpu/channels_last.h"
 #include "backend/cpu/pool/channels_last_pool.h"
-#include "backend/cpu/pool/portable_pool.h"
+#include "backend/cpu/pool/row_major_pool.h"
 #include "geometry/pooling.h"
 #include "op/floating_kernel.h"
 
@@ -149,7 +149,7 @@ std::optional<Kernel> channels_last_global_max_pool(KernelContext& c) {
   });
 }
 
-std::optional<Kernel> portable_max_pool(KernelContext& c) {
+std::optional<Kernel> row_major_max_pool(KernelContext& c) {
   const Window window = read_pool(c, c.shape(0));
   const PoolSizes s = sizes_of(c, c.shape(0), window);
   const bool indices = c.has_output(1) && !c.used_only_by(1, "");
@@ -167,7 +167,7 @@ std::optional<Kernel> portable_max_pool(KernelContext& c) {
   }
 }
 
-std::optional<Kernel> portable_max_pool_grad(KernelContext& c) {
+std::optional<Kernel> row_major_max_pool_grad(KernelContext& c) {
   const PoolSizes s = sizes_of(c, c.out_shape(0), read_pool(c, c.out_shape(0)));
   c.expect(!s.column_major, "the gradient for indices in storage_order 1 is not supported");
   return floating_kernel(c, 0, [&](auto zero) -> Kernel {
@@ -179,7 +179,7 @@ std::optional<Kernel> portable_max_pool_grad(KernelContext& c) {
   });
 }
 
-std::optional<Kernel> portable_average_pool(KernelContext& c) {
+std::optional<Kernel> row_major_average_pool(KernelContext& c) {
   const Window window = read_pool(c, c.shape(0));
   const PoolSizes s = sizes_of(c, c.shape(0), window);
   return floating_kernel(c, 0, [&](auto zero) -> Kernel {
@@ -189,7 +189,7 @@ std::optional<Kernel> portable_average_pool(KernelContext& c) {
   });
 }
 
-std::optional<Kernel> portable_average_pool_grad(KernelContext& c) {
+std::optional<Kernel> row_major_average_pool_grad(KernelContext& c) {
   const Shape& x = c.out_shape(0);
   const Window window = read_pool(c, x);
   const PoolSizes s = sizes_of(c, x, window);
@@ -200,11 +200,11 @@ std::optional<Kernel> portable_average_pool_grad(KernelContext& c) {
   });
 }
 
-std::optional<Kernel> portable_global_average_pool(KernelContext& c) {
+std::optional<Kernel> row_major_global_average_pool(KernelContext& c) {
   return floating_kernel(c, 0, [&](auto zero) { return global_kernel<decltype(zero)>(c, global_average); });
 }
 
-std::optional<Kernel> portable_global_max_pool(KernelContext& c) {
+std::optional<Kernel> row_major_global_max_pool(KernelContext& c) {
   return floating_kernel(c, 0, [&](auto zero) { return global_kernel<decltype(zero)>(c, global_max); });
 }
 

@@ -15,11 +15,11 @@ std::optional<Kernel> channels_last_average_pool_grad(KernelContext& c);
 std::optional<Kernel> channels_last_global_average_pool(KernelContext& c);
 std::optional<Kernel> channels_last_global_max_pool(KernelContext& c);
 
-std::optional<Kernel> portable_max_pool(KernelContext& c);
-std::optional<Kernel> portable_max_pool_grad(KernelContext& c);
-std::optional<Kernel> portable_average_pool(KernelContext& c);
-std::optional<Kernel> portable_average_pool_grad(KernelContext& c);
-std::optional<Kernel> portable_global_average_pool(KernelContext& c);
-std::optional<Kernel> portable_global_max_pool(KernelContext& c);
+std::optional<Kernel> row_major_max_pool(KernelContext& c);
+std::optional<Kernel> row_major_max_pool_grad(KernelContext& c);
+std::optional<Kernel> row_major_average_pool(KernelContext& c);
+std::optional<Kernel> row_major_average_pool_grad(KernelContext& c);
+std::optional<Kernel> row_major_global_average_pool(KernelContext& c);
+std::optional<Kernel> row_major_global_max_pool(KernelContext& c);
 
 }  // namespace ortrain

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "backend/cpu/pool/portable_pool.h"
+#include "backend/cpu/pool/row_major_pool.h"
 
 namespace ortrain {
 

@@ -1,5 +1,5 @@
-// Convolution without oneDNN: windows are laid out as columns of a matrix (im2col), and matrix products do
-// the rest.
+// Convolution on row-major values: windows are laid out as columns of a matrix (im2col), and matrix products
+// do the rest.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Pooling without oneDNN, plane by plane: one plane is one channel of one image.
+// Pooling of row-major values, plane by plane: one plane is one channel of one image.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-#include "backend/cpu/pool/portable_pool.h"
+#include "backend/cpu/pool/row_major_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "backend/cpu/pool/window_span.h"
@@ -87,7 +88,7 @@ void max_pool(const PoolSizes& s, const T* x, T* y, int64_t* indices) {
 template <typename T>
 void max_pool_backward(const PoolSizes& s, const T* dy, const int64_t* indices, T* dx) {
   const int64_t in = s.input_points(), out = s.output_points();
-  bool fits = true;
+  std::atomic<bool> fits{true};
   parallel_for(s.planes, in + out, [&](int64_t begin, int64_t end) {
     bool all = true;
     for (int64_t plane = begin; plane < end; ++plane) {
@@ -102,10 +103,7 @@ void max_pool_backward(const PoolSizes& s, const T* dy, const int64_t* indices, 
           all = false;
       }
     }
-    if (!all) {
-#pragma omp atomic write
-      fits = false;
-    }
+    if (!all) fits.store(false, std::memory_order_relaxed);
   });
   require(fits, ErrorCode::kInvalidArgument, "its indices must all be within the ", in,
           " elements of their own channel, but one does not");

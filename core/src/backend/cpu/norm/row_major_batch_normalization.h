@@ -1,4 +1,4 @@
-// Batch normalization without oneDNN, on row-major values X [batch, channels, points].
+// Batch normalization on row-major values X [batch, channels, points].
 //
 // S. Ioffe, C. Szegedy, "Batch normalization", ICML 2015.
 #pragma once

@@ -1,8 +1,8 @@
-#include "backend/cpu/conv/portable_conv.h"
+#include "backend/cpu/conv/row_major_conv.h"
 
 #include <algorithm>
 
-#include "backend/cpu/matmul/portable_matmul.h"
+#include "backend/cpu/matmul/multiply.h"
 #include "backend/cpu/tuning.h"
 #include "runtime/threads.h"
 

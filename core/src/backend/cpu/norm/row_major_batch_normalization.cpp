@@ -1,4 +1,4 @@
-#include "backend/cpu/norm/portable_batch_normalization.h"
+#include "backend/cpu/norm/row_major_batch_normalization.h"
 
 #include <algorithm>
 #include <cmath>

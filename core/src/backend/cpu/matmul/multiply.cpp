@@ -3,7 +3,7 @@
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/matmul/portable_matmul.cpp"
+#define HWY_TARGET_INCLUDE "backend/cpu/matmul/multiply.cpp"
 // The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
@@ -12,7 +12,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "backend/cpu/matmul/portable_matmul.h"
+#include "backend/cpu/matmul/multiply.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
@@ -20,8 +20,8 @@
 #include "runtime/thread_pool.h"
 #include "runtime/threads.h"
 
-#ifndef ORTRAIN_PORTABLE_MATMUL_TYPES
-#define ORTRAIN_PORTABLE_MATMUL_TYPES
+#ifndef ORTRAIN_MULTIPLY_TYPES
+#define ORTRAIN_MULTIPLY_TYPES
 namespace ortrain {
 
 // How a product is computed. It depends only on the sizes of the whole product, so that every thread does the
