@@ -81,3 +81,17 @@ def test_a_file_that_is_no_link_stays_and_is_named(
     assert "libonnxruntime.so.1" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["libonnxruntime.so.1"]
     assert (tmp_path / "libonnxruntime.so.1").read_text() == "something else"
+
+
+def test_the_library_exports_the_functions_of_c_alone(aliases: Path) -> None:
+    found = subprocess.run(
+        [tool("objdump", "binutils"), "-T", aliases / "libonnxruntime.so.1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [
+        line.split() for line in found.stdout.splitlines() if "*UND*" not in line and len(line.split()) > 5
+    ]
+    names = {row[-1] for row in rows if "*ABS*" not in row}
+    assert names == {"OrtGetApiBase", "OrtSessionOptionsAppendExecutionProvider_CPU", "OrtrainGetApi"}

@@ -287,7 +287,8 @@ Kernel channels_last_bias_gradient(KernelContext& c, StoredSlot dy) {
 
 // Depthwise convolutions read and produce floats.
 std::optional<Kernel> channels_last_depthwise(KernelContext& c) {
-  if (!suits_channels_last(c) || !stored_channels_last(c, 0) || c.out_size(0) == 0) return std::nullopt;
+  if (!suits_channels_last(c) || !stored_channels_last(c, 0) || c.size(0) == 0 || c.out_size(0) == 0)
+    return std::nullopt;
   const ChannelsLastDepthwise conv(sizes_of(Convolution(c, 0, 1)));
   if (!conv.suits()) return std::nullopt;
   const Activation activation = read_activation(c.node());
