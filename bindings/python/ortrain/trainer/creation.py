@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortrain._files.writing import write_file
 from ortrain._support.suggestions import did_you_mean
 
 try:
@@ -28,6 +29,9 @@ _LOSSES = {
     "l1": "L1Loss",
 }
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
+_OPTIONAL_OUTPUTS = "ortrain.optional_outputs"
+"""The key in the metadata of a training or eval model that lists the outputs which only a session with the configuration entry
+of this name returns, one per line."""
 
 
 def _named(kind: str, given: Any, known: Mapping[str, str], enum: Any) -> Any:
@@ -88,7 +92,11 @@ def make_artifacts(
     args: Any = None,
     **settings: Any,
 ) -> artifacts.ArtifactReport:
-    """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from."""
+    """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from.
+
+    These outputs are optional: a session returns the loss alone unless it is configured otherwise, as that of `Trainer` is. So
+    the training loop that is written for artifacts with a loss runs with these too.
+    """
     chosen_loss = _named("loss", loss, _LOSSES, artifacts.LossType)
     loaded = model if isinstance(model, onnx.ModelProto) and args is None else load(model, args)[0]
     model = model if isinstance(model, (str, os.PathLike)) else loaded
@@ -112,7 +120,7 @@ def make_artifacts(
         for mistake in mistakes:
             warnings.simplefilter("error", mistake)
         try:
-            return artifacts.generate_artifacts(
+            report = artifacts.generate_artifacts(
                 model,
                 requires_grad=requires_grad,
                 frozen_params=frozen_params,
@@ -125,3 +133,19 @@ def make_artifacts(
             )
         except mistakes as found:
             raise ValueError(str(found)) from None
+    _declare_optional(report, names if chosen_loss is not None else names[1:])
+    return report
+
+
+def _declare_optional(report: artifacts.ArtifactReport, names: Sequence[str]) -> None:
+    """Declare outputs of the training and the eval model as optional."""
+    for path in (report.training_model, report.eval_model):
+        model = onnx.load(path)
+        onnx.helper.set_model_props(
+            model,
+            {
+                **{entry.key: entry.value for entry in model.metadata_props},
+                _OPTIONAL_OUTPUTS: "\n".join(names),
+            },
+        )
+        write_file(path, "model", model.SerializeToString())

@@ -42,7 +42,7 @@ class Loop(Run):
             except OrtrainError as error:
                 self._explain(error, batch, self._columns)
                 raise
-            loss = float(outputs[0]) if several else float(outputs)
+            loss = float((outputs[0] if several else outputs).item())
             losses.append(loss)
             self._runs += 1
             self._micro += 1
@@ -138,7 +138,7 @@ class Loop(Run):
                     except OrtrainError as error:
                         self._explain(error, batch, source.columns)
                         raise
-                    loss = float(outputs[0]) if several else float(outputs)
+                    loss = float((outputs[0] if several else outputs).item())
                     if not math.isfinite(loss):
                         wrong = diagnosis.not_finite(self.inputs.names, batch, source.columns)
                         if wrong is not None:

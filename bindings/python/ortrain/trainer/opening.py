@@ -44,6 +44,7 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
         classes = [str(name) for name in json.loads(str(properties[_CLASSES]))]
     options = SessionOptions()
     options.intra_op_num_threads = threads
+    options.add_session_config_entry("ortrain.optional_outputs", "1")  # for metrics and predictions
     for key, value in config.items():
         options.add_session_config_entry(key, value)
     if position and position["runs"]:
