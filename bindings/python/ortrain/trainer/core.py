@@ -92,10 +92,16 @@ class Trainer(Loop):
     classes : list of str or None
         The names of the classes of a classifier, in the order of their numbers. Checkpoints keep them. None if they are not
         known.
+    columns : Columns or None
+        The names of the columns that a model with one input is trained on, if the data have names: those of a data frame or
+        of a table. Other data frames and tables are read by these names, in any order of the columns. Checkpoints keep them.
+        None if the columns have no names; set it to None to train on other columns.
     resumed : bool
         Whether the run goes on from a checkpoint.
     stop_training : bool
         Set it to end the run after the current optimizer step.
+    stop_reason : str or None
+        Why the run ended before its last epoch, as the callback that ended it says. None if it did not.
     last_batch, last_outputs : list of array
         What the eval step before ``on_test_batch_end`` took, and what it returned: the loss, then other outputs.
 
@@ -239,7 +245,7 @@ class Trainer(Loop):
         self._begin_run(resume)
         if epochs < 1:
             raise ValueError(f"epochs: expected 1 or more, found {epochs}")
-        self.inputs.classes = self.classes
+        self._give_names()
         rows = held_out = None
         if isinstance(validation, float):
             rows, held_out = split(data, validation, self.inputs, self.seed)
@@ -251,8 +257,8 @@ class Trainer(Loop):
             test = source_of(data, self.inputs, batch_size, False, self.seed, rows=held_out)
         elif validation is not None:
             test = source_of(validation, self.inputs, batch_size, False, self.seed)
-        self.classes = self.inputs.classes
-        self._columns, self._validates = source.columns, test is not None
+        self._take_names()
+        self._columns, self._validation = source.columns, test
         self._data_settings = {"batch_size": batch_size, "shuffle": shuffle, "accumulate": self.accumulate}
         self._data_settings["steps_per_epoch"] = self.steps_per_epoch = source.steps
         self.epochs = epochs
@@ -266,7 +272,7 @@ class Trainer(Loop):
             callback.set_trainer(self)
         first_batch = self._continue(self._position) if self.resumed and self._position else 0
         _ortrain.set_seed(self.seed)
-        self.stop_training = False
+        self.stop_training, self.stop_reason = False, None
         logs: Logs = {}
         self._call("on_train_begin", logs)
         try:
@@ -280,10 +286,11 @@ class Trainer(Loop):
                     complete = self._train_epoch(batches, first_batch)
                 if not complete:
                     break
-                logs = self._end_epoch(test)
+                logs = self._end_epoch()
                 first_batch = 0
         finally:
             self._call("on_train_end", logs)
+            self._validation = None
         return self.history
 
     def _with_target(self, data: Any, target: Any, epochs: int) -> tuple[Any, int]:
@@ -315,8 +322,30 @@ class Trainer(Loop):
             callback.set_trainer(self)
         if target is not None:
             data, _ = self._with_target(data, np.asarray(target) if np.isscalar(target) else target, 1)
-        self.inputs.classes = self.classes
+        self._give_names()
         return self._test(source_of(data, self.inputs, batch_size, False, self.seed), prefetch)
+
+    def _give_names(self) -> None:
+        """Tell the inputs by which names data are read."""
+        self.inputs.classes, self.inputs.columns = self.classes, self.columns
+
+    def _take_names(self) -> None:
+        """Remember the names that data in memory have."""
+        self.classes, self.columns = self.inputs.classes, self.inputs.columns
+
+    def validate(self) -> dict[str, Any]:
+        """Return loss and metrics on the validation data of the current run, for a callback.
+
+        Raises
+        ------
+        ValueError
+            When no run is going on, or it has no validation data.
+        """
+        if self._validation is None:
+            raise ValueError(
+                "validate: expected a run with validation data, found none; give fit a validation"
+            )
+        return self._test(self._validation, 0)
 
     def predict(self, data: Any, *, batch_size: int = 32) -> Any:
         """Return the outputs of the model for data.
@@ -339,6 +368,7 @@ class Trainer(Loop):
         ValueError
             When the data do not match the model, or no output is known, see ``outputs``.
         """
+        self._give_names()
         return predict(self._prediction_session(), self.inputs, data, batch_size, self.seed)
 
     def _prediction_session(self) -> InferenceSession:

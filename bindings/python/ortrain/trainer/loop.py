@@ -55,6 +55,7 @@ class Loop(Run):
             if ends_on_nan and not math.isfinite(loss):
                 module.lazy_reset_grad()
                 self._micro = 0
+                self.stop_reason = f"the loss of batch {number + 1} of epoch {self.epoch + 1} was {loss}"
                 return False
             if self._micro == accumulate:
                 if schedule is not None:
@@ -103,13 +104,13 @@ class Loop(Run):
         if reason is not None:
             raise InvalidArgumentError(f"{reason}.\n{error.message}", error.code) from error
 
-    def _end_epoch(self, test: Source | None) -> Logs:
+    def _end_epoch(self) -> Logs:
         logs: Logs = {"loss": self._loss_sum / self._row_count}
         logs |= {metric.name: metric.result() for metric in self.metrics}
         logs["learning_rate"] = self.optimizer.get_learning_rate()
-        if test is not None:
+        if self._validation is not None:
             # The sums of the validation are not those of the epoch, which are no longer needed.
-            logs |= {f"val_{name}": value for name, value in self._test(test, 0).items()}
+            logs |= {f"val_{name}": value for name, value in self._test(self._validation, 0).items()}
         for name, value in logs.items():
             self.history.setdefault(name, []).append(value)
         epoch = self.epoch
