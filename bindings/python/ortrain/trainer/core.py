@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,17 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain import _ortrain
+from ortrain.api import CheckpointState
 from ortrain.errors import NoSuchFileError
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
 from ortrain.trainer.callbacks import Callback, Logs, ModelCheckpoint, checked
+from ortrain.trainer.checks import as_array, is_frame
 from ortrain.trainer.data import Source, prefetched, source_of, split
 from ortrain.trainer.loop import Loop
 from ortrain.trainer.metrics import Metric, metric_of
 from ortrain.trainer.prediction import predict
 from ortrain.trainer.progress import ProgbarLogger
+from ortrain.trainer.rate_search import LearningRates, Search
 from ortrain.trainer.run import StrPath
 from ortrain.trainer.schedules import Schedule, schedule_of
+from ortrain.trainer.summaries import optimizer_states
+from ortrain.trainer.summary import summary_of
+from ortrain.trainer.weighting import WEIGHTS, weights_of
 
 if TYPE_CHECKING:
     import onnx
@@ -52,8 +58,9 @@ class Trainer(Loop):
         Optimizer steps in which a named schedule goes up from 0.
     accumulate : int, default 1
         Batches whose gradients are added up for an optimizer step. The sum is not divided.
-    metrics : list of str or Metric, default ()
-        What is computed besides the loss.
+    metrics : list of str or Metric or callable, default ()
+        What is computed besides the loss: names, objects of `ortrain.trainer.metrics`, or functions of the prediction and the
+        target of a batch that return the mean over its rows.
     callbacks : list of Callback, default ()
         What happens at the moments of every run.
     seed : int, default 0
@@ -74,6 +81,14 @@ class Trainer(Loop):
         For an inference model that was exported with a fixed batch size: as in `generate_artifacts`.
     args : tensor, tuple, list or mapping, optional
         For a network: example arguments, as in `generate_artifacts`.
+    sample_weight : bool, default False
+        For an inference model and a loss given by its name: whether steps take a weight for each row, the input
+        ``sample_weight``. Data without weights have 1.
+    clip : float, optional
+        For an inference model and an optimizer given by its name: the largest norm of all gradients together, to which
+        larger gradients are scaled.
+    precision : {"fp32", "bf16"}, default "fp32"
+        Whether activations are kept in bfloat16, see the page on mixed precision.
     threads : int, default 0
         Threads of a step; 0 for one per processor.
     config : mapping of str to str, optional
@@ -123,7 +138,7 @@ class Trainer(Loop):
         schedule: str | Schedule | None = None,
         warmup: int = 0,
         accumulate: int = 1,
-        metrics: Sequence[str | Metric] = (),
+        metrics: Sequence[str | Metric | Callable[[Any, Any], Any]] = (),
         callbacks: Sequence[Callback] = (),
         seed: int = 0,
         outputs: Sequence[str] | None = None,
@@ -134,6 +149,9 @@ class Trainer(Loop):
         output: str | None = None,
         batch: str | None = None,
         args: Any = None,
+        sample_weight: bool = False,
+        clip: float | None = None,
+        precision: str = "fp32",
         threads: int = 0,
         config: Mapping[str, str] | None = None,
     ) -> None:
@@ -141,28 +159,43 @@ class Trainer(Loop):
             raise ValueError(f"accumulate: expected 1 or more, found {accumulate}")
         if seed < 0:
             raise ValueError(f"seed: expected 0 or more, found {seed}")
+        if precision not in ("fp32", "bf16"):
+            raise ValueError(f"precision: expected fp32 or bf16, found {precision!r}")
+        if precision == "bf16":
+            config = {"ortrain.mixed_precision": "bf16", **(config or {})}
         # What is wrong is rejected before artifacts are made.
         checked_metrics = [metric_of(metric) for metric in metrics]
         schedule_of(schedule, warmup)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
             folder = Path(model)
-            if args is not None:
-                raise TypeError(
-                    f"args: expected a network with them, found a folder of artifacts, {os.fspath(model)!r}"
-                )
+            for name, given in (("args", args), ("sample_weight", sample_weight or None), ("clip", clip)):
+                if given is not None:
+                    raise TypeError(
+                        f"{name}: expected a model or a network with it, found a folder of artifacts, {os.fspath(model)!r}, "
+                        "whose models are made already"
+                    )
             for name in ("training_model.onnx", "checkpoint", "optimizer_model.onnx"):
                 if not (folder / name).exists():
                     raise NoSuchFileError(f"Trainer: expected {name} among the artifacts in {folder}")
         else:
-            from ortrain.trainer.creation import make_artifacts  # needs onnx
+            from ortrain.trainer.creation import clipped, make_artifacts  # needs onnx
 
             if artifact_directory is None:
                 self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-")
                 artifact_directory = self._temporary.name
             folder = Path(artifact_directory)
             make_artifacts(
-                model, loss, optimizer, folder, requires_grad, frozen_params, output, args=args, batch=batch
+                model,
+                loss,
+                optimizer if clip is None else clipped(optimizer, clip),
+                folder,
+                requires_grad,
+                frozen_params,
+                output,
+                args=args,
+                weighted=sample_weight,
+                batch=batch,
             )
         super().__init__(
             folder,
@@ -185,6 +218,8 @@ class Trainer(Loop):
         target: Any = None,
         epochs: int = 1,
         *,
+        sample_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         validation: Any = None,
         batch_size: int = 32,
         shuffle: bool = True,
@@ -211,6 +246,11 @@ class Trainer(Loop):
             The targets, if ``data`` are the other inputs only. A number is taken for ``epochs``.
         epochs : int, default 1
             How often the data are used, including what happened before a checkpoint that is resumed.
+        sample_weight : array of float, optional
+            A weight for each row of arrays in memory. The trainer must have been created with ``sample_weight=True``.
+        class_weight : mapping or "balanced", optional
+            The weight of each class, by its number or name, or weights that make all classes count the same. They multiply the
+            weights of rows, and need a trainer with ``sample_weight=True`` too.
         validation : object, optional
             Data that are evaluated after each epoch; or the share of the rows of ``data`` that is held out for that.
         batch_size : int, default 32
@@ -218,7 +258,7 @@ class Trainer(Loop):
         shuffle : bool, default True
             Whether each epoch has its own order of rows.
         drop_last : bool, default False
-            Whether a last batch with fewer rows is left out.
+            Whether a last batch with fewer rows is left out, as a model with a fixed batch size requires.
         steps_per_epoch : int, optional
             Batches of an epoch; all by default.
         prefetch : int, optional
@@ -245,6 +285,8 @@ class Trainer(Loop):
         self._begin_run(resume)
         if epochs < 1:
             raise ValueError(f"epochs: expected 1 or more, found {epochs}")
+        if sample_weight is not None or class_weight is not None:
+            data = self._weighted(data, sample_weight, class_weight)
         self._give_names()
         rows = held_out = None
         if isinstance(validation, float):
@@ -303,7 +345,92 @@ class Trainer(Loop):
             return {**data, self.inputs.names[-1]: target}, epochs
         return (*(data if isinstance(data, tuple) else (data,)), target), epochs
 
+    def _weighted(self, data: Any, sample_weight: Any, class_weight: Mapping[Any, float] | str | None) -> Any:
+        """Return data with a weight for each row."""
+        if WEIGHTS not in self.inputs.names:
+            raise ValueError(
+                "sample_weight: the training model takes no weights; Trainer(model, loss=..., sample_weight=True) makes one "
+                "that does"
+            )
+        if is_frame(data):
+            data = self.inputs.of_frame(data)
+        if not isinstance(data, (tuple, Mapping)):
+            raise ValueError(
+                f"sample_weight: expected arrays in memory, found {type(data).__name__}; batches may have the weights as "
+                f"{WEIGHTS!r}"
+            )
+        values = dict(zip(self.inputs.names, self.inputs.in_order(data), strict=True))
+        target = as_array(values[self.inputs.names[-1]], self.inputs.names[-1])
+        return {**values, WEIGHTS: weights_of(target, sample_weight, class_weight)}
+
+    def find_learning_rate(
+        self,
+        data: Any,
+        target: Any = None,
+        *,
+        lowest: float = 1e-6,
+        highest: float = 1.0,
+        steps: int = 100,
+        batch_size: int = 32,
+    ) -> LearningRates:
+        """Take steps at rising learning rates until the loss grows. Afterwards the trainer is as before.
+
+        Parameters
+        ----------
+        data, target
+            As for `fit`.
+        lowest, highest : float
+            The first and the last rate.
+        steps : int, default 100
+            How many steps there are at most.
+        batch_size : int, default 32
+            Rows of a batch, for data that have rows.
+
+        Returns
+        -------
+        LearningRates
+            Rates and losses, with a ``suggestion`` and a ``plot``.
+
+        Raises
+        ------
+        ValueError
+            When the data do not match the model, or the loss is not finite from the start.
+        """
+        data, _ = self._with_target(data, target, 1)
+        search, rate_before = Search(lowest, highest, steps), self._learning_rate
+        self._give_names()
+        source = source_of(data, self.inputs, batch_size, True, self.seed)
+        names = self.inputs.classes, self.inputs.columns
+        position, runs = self._position, self._runs
+        with tempfile.TemporaryDirectory() as folder:
+            before = Path(folder) / "checkpoint"
+            CheckpointState.save_checkpoint(self.state, before, include_optimizer_state=True)
+            try:
+                self._search(search, source)
+            finally:
+                self._open(before)
+                self._position, self._runs = position, runs
+                self.learning_rate = rate_before
+        self.classes, self.columns = names
+        if len(search.losses) < 3:
+            raise ValueError(
+                f"find_learning_rate: expected a finite loss from the start, found {len(search.losses)} finite losses; lower "
+                f"``lowest``, {lowest:g}, or look for values in the data that are not finite"
+            )
+        return LearningRates(search.rates, search.losses)
+
     # ---- evaluation, prediction, files ----
+
+    def summary(self) -> str:
+        """Return a table of the parameters, which of them train, and what training keeps in memory.
+
+        ``print(trainer)`` prints it.
+        """
+        shown = [f"{form.name} {form.shown()}" for form in self.inputs.forms]
+        return summary_of(self.state, shown, optimizer_states(self.folder))
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def evaluate(
         self, data: Any, target: Any = None, *, batch_size: int = 32, prefetch: int | None = None

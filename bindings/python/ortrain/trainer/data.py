@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ortrain._support.suggestions import did_you_mean
 from ortrain.trainer.checks import Form, Shape, as_array, check_rows, fitted, is_frame
 from ortrain.trainer.columns import Columns
+from ortrain.trainer.weighting import WEIGHTS
 
 Array = npt.NDArray[Any]
 Batch = tuple[Array, ...]
@@ -94,6 +95,8 @@ class Inputs:
 
         A pair may be the inputs, themselves a tuple or a dictionary, and the target, as data sets of PyTorch and Keras have them.
         """
+        if WEIGHTS in self.names:
+            batch = self._with_weights(batch)
         if isinstance(batch, Mapping):
             missing = [name for name in self.names if name not in batch]
             if missing:
@@ -121,9 +124,27 @@ class Inputs:
             array = self._numbers_of(array, form)
         return fitted(array, form)
 
+    def _with_weights(self, batch: Any) -> Any:
+        """Return a batch with a weight of 1 for each row, if it has no weights."""
+        if isinstance(batch, Mapping):
+            return batch if WEIGHTS in batch else {**batch, WEIGHTS: _ones(next(iter(batch.values())))}
+        values = list(batch) if isinstance(batch, (tuple, list)) else [batch]
+        if len(values) == 2 and isinstance(values[0], Mapping):
+            return {**values[0], self.names[-1]: values[1], WEIGHTS: _ones(values[1])}
+        if len(values) == 2 and isinstance(values[0], tuple):
+            values = [*values[0], values[1]]
+        if len(values) == len(self.names) - 1:
+            values.insert(self.names.index(WEIGHTS), _ones(values[0]))
+        return tuple(values)
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the inputs but for the target and the weights of rows."""
+        return [form.name for form in self.forms if not form.is_target and form.name != WEIGHTS]
+
     def _is_only_input(self, i: int) -> bool:
         """Whether an input is the only one besides the target, so that the columns of a data frame are its elements."""
-        return len([form for form in self.forms if not form.is_target]) == 1 and not self.forms[i].is_target
+        return self.features == [self.forms[i].name]
 
     def _in_known_order(self, i: int, value: Any) -> Any:
         """Return a data frame with the columns that the model was trained on, in their order; other values unchanged."""
@@ -176,13 +197,17 @@ class Inputs:
         """
         columns = [str(name) for name in frame.columns]
         target = self.names[-1]
-        if len(self.names) != 2 or target not in columns:
+        if len(self.features) != 1 or target not in columns:
             raise ValueError(
                 f"data: expected the inputs {', '.join(self.names)}, found a data frame with the columns "
                 f"{', '.join(columns[:12])}{', ...' if len(columns) > 12 else ''}; "
                 "pass features and target separately: fit(frame[features], frame[target])"
             )
         return frame[[name for name in frame.columns if str(name) != target]], frame[target]
+
+
+def _ones(values: Any) -> Array:
+    return np.ones(len(values), np.float32)
 
 
 class Rows:

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
+from ortrain import _ortrain
 from ortrain.errors import InvalidArgumentError, OrtrainError
 from ortrain.trainer import diagnosis
 from ortrain.trainer.callbacks import Logs, TerminateOnNaN
 from ortrain.trainer.data import Batch, Source, prefetched
+from ortrain.trainer.rate_search import Search
 from ortrain.trainer.run import Array, Run
 
 
@@ -81,6 +83,29 @@ class Loop(Run):
         if self._batch == 0:
             raise ValueError(f"data: expected at least one batch in epoch {self.epoch + 1}, found none")
         return True
+
+    def _search(self, search: Search, source: Source) -> None:
+        """Take the steps of a search for a learning rate."""
+        _ortrain.set_seed(self.seed)
+        module, several, epoch = self.module.train(), len(self._train_outputs) > 1, 0
+        module.lazy_reset_grad()
+        while True:
+            for batch in source.batches(epoch, 0):
+                rate = search.next_rate
+                if rate is None:
+                    return
+                outputs = module(*batch)
+                if not search.take(rate, float((outputs[0] if several else outputs).item())):
+                    return
+                self.optimizer.set_learning_rate(rate)
+                try:
+                    self.optimizer.step()
+                except OrtrainError as error:
+                    if "not finite" not in str(error):
+                        raise
+                    return
+                module.lazy_reset_grad()
+            epoch += 1
 
     def _optimizer_step(self, batch: Batch) -> None:
         try:
