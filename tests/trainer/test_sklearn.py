@@ -9,7 +9,8 @@ import onnx
 import onnxruntime
 import pytest
 import small
-from ortrain.sklearn import ONNXClassifier, ONNXRegressor, _network
+from ortrain.models import mlp
+from ortrain.sklearn import ONNXClassifier, ONNXRegressor
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -172,7 +173,7 @@ def test_several_targets():
 def test_a_model_with_a_fixed_batch_takes_any_number_of_rows():
     rows = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
     classes = np.arange(50) % 3
-    free = _network(4, (5,), 3, seed=0)
+    free = mlp(4, 3, (5,), seed=0)
     fixed = onnx.ModelProto.FromString(free.SerializeToString())
     for value in (fixed.graph.input[0], fixed.graph.output[0]):
         value.type.tensor_type.shape.dim[0].dim_value = 2

@@ -164,7 +164,7 @@ def test_objects_of_other_frameworks_are_named():
     with pytest.raises(TypeError, match=r"not SparseCategoricalCrossentropy; use LossType.CrossEntropyLoss"):
         Trainer(linear((6,), 3), loss=SparseCategoricalCrossentropy())
     with pytest.raises(
-        TypeError, match=r"metrics: expected names .*, found SparseCategoricalCrossentropy; known are"
+        TypeError, match=r"metrics: expected names, .*, found SparseCategoricalCrossentropy; known are"
     ):
         classifier(metrics=[SparseCategoricalCrossentropy()])
     message = r"found keras.callbacks.EarlyStopping; those of ortrain.trainer have the names of Keras's"

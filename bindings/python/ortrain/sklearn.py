@@ -5,7 +5,6 @@ Needs scikit-learn and onnx: ``pip install 'ortrain[sklearn]'``.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import tempfile
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.writing import write_file
+from ortrain.models import mlp
 from ortrain.trainer import Callback, EarlyStopping, Trainer
 from ortrain.trainer.creation import make_artifacts
 
@@ -35,32 +35,6 @@ except ImportError as error:
 __all__ = ["ONNXClassifier", "ONNXRegressor"]
 
 Array = npt.NDArray[Any]
-
-
-def _network(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> onnx.ModelProto:
-    """Return a chain of fully connected layers with ReLU between them, from ``x`` to ``y``."""
-    rng = np.random.default_rng(seed)
-    sizes = [inputs, *hidden, outputs]
-    nodes, weights, value = [], [], "x"
-    for layer, (before, after) in enumerate(itertools.pairwise(sizes), start=1):
-        last = layer == len(sizes) - 1
-        scale = np.sqrt((1 if last else 2) / before)
-        weights.append((f"fc{layer}.weight", rng.normal(0, scale, (before, after))))
-        weights.append((f"fc{layer}.bias", np.zeros(after)))
-        result = "y" if last else f"h{layer}"
-        nodes.append(onnx.helper.make_node("Gemm", [value, f"fc{layer}.weight", f"fc{layer}.bias"], [result]))
-        value = result
-        if not last:
-            value = f"a{layer}"
-            nodes.append(onnx.helper.make_node("Relu", [result], [value]))
-    graph = onnx.helper.make_graph(
-        nodes,
-        "mlp",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", inputs])],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", outputs])],
-        [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights],
-    )
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
 class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -108,7 +82,7 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         self._calls = 0
         model = self.model
         if model is None:
-            model = _network(self.n_features_in_, self.hidden_layer_sizes, outputs, self._seed)
+            model = mlp(self.n_features_in_, outputs, self.hidden_layer_sizes, seed=self._seed)
         elif isinstance(model, bytes):
             model = onnx.load_from_string(model)
         with tempfile.TemporaryDirectory(prefix="ortrain-") as name:

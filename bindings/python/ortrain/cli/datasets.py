@@ -317,17 +317,24 @@ def files_of_rows(path: Path, wanted: Wanted) -> list[str] | None:
     return [file.relative_to(path).as_posix() for file, _ in _images_of(path, wanted)]
 
 
+def class_folders(path: Path) -> list[Path]:
+    """Return the folders of the classes, those with images, in a folder of images."""
+    folders = [
+        folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")
+    ]
+    return [folder for folder in folders if images_in(folder)]
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return the images in a folder, by name."""
+    return [file for file in sorted(folder.iterdir()) if file.suffix.lower() in IMAGES]
+
+
 def _images_of(path: Path, wanted: Wanted) -> list[tuple[Path, str]]:
     """Return the images in a folder with their classes, in the order of the rows."""
-    files = [
-        (file, folder.name)
-        for folder in sorted(path.iterdir())
-        if folder.is_dir() and not folder.name.startswith(".")
-        for file in sorted(folder.iterdir())
-        if file.suffix.lower() in IMAGES
-    ]
+    files = [(file, folder.name) for folder in class_folders(path) for file in images_in(folder)]
     if not files and wanted.target is None:
-        files = [(file, "") for file in sorted(path.iterdir()) if file.suffix.lower() in IMAGES]
+        files = [(file, "") for file in images_in(path)]
     if not files:
         raise ValueError(f"--data: expected a folder per class with images in {path}, found none")
     return files

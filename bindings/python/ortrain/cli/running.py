@@ -14,15 +14,17 @@ from ortrain.trainer import Trainer
 
 COUNT = click.IntRange(min=1)
 
+header_option = click.option(
+    "--header/--no-header",
+    default=None,
+    help="whether the first line of a CSV file has the names of the columns (default: the file shows it)",
+)
+
 
 def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say what data there are."""
     for option in (
-        click.option(
-            "--header/--no-header",
-            default=None,
-            help="whether the first line of a CSV file has the names of the columns (default: the file shows it)",
-        ),
+        header_option,
         click.option("--batch", type=COUNT, default=32, show_default=True, help="rows of a batch"),
         click.option(
             "--target", metavar="NAME", help="array or column that is the target (default the last)"

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from ortrain.cli import app, results, running
+from ortrain._files.writing import write_file
+from ortrain.cli import app, fitting, results, running
 from ortrain.errors import OrtrainError
 from ortrain.trainer import (
     Callback,
@@ -29,9 +30,10 @@ from ortrain.trainer import (
     ortrain train artifacts --data images/ --epochs 20 --patience 3 --lr 1e-3 --schedule cosine
     ortrain train artifacts --data digits.npz --epochs 20 --resume artifacts/runs/1/interrupted.ckpt
     ortrain train artifacts --data digits.npz --epochs 10 --from-start
+    ortrain train --data flowers.csv --target kind --validation 0.2 --epochs 20
     """,
 )
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR]", required=False)
 @running.data_options
 @click.option("--epochs", type=running.COUNT, default=1, show_default=True, help="passes over the data")
 @click.option(
@@ -100,7 +102,7 @@ from ortrain.trainer import (
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
 @app.as_json
 def command(
-    folder: Path,
+    folder: Path | None,
     data: Path,
     target: str | None,
     batch: int,
@@ -126,13 +128,17 @@ def command(
     threads: int,
     json_output: bool,
 ) -> int:
-    """Train the artifacts in DIR.
+    """Train the artifacts in DIR, or, without DIR, a network that fits the data.
+
+    Without DIR, the folder is ./artifacts; if it has no artifacts, they are made for an mlp, cnn or gru, as the data require.
 
     The results are DIR/best.ckpt and DIR/last.ckpt, the best and the last epoch. evaluate, predict and export read the best
     one, and the next training continues from it. Results of an earlier run are kept, as DIR/best-1.ckpt and so on. Each
     run has a folder DIR/runs/1, DIR/runs/2, ... with log.csv, log.jsonl, which `ortrain dashboard DIR` shows, and a
     checkpoint of each of the best epochs. Ctrl-C ends the run after the current step, saves it and says how to resume it.
     """
+    if folder is None:
+        folder = _folder_for(data, target, header, seed)
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings = {"learning_rate": lr, "schedule": schedule, "warmup": warmup, "accumulate": accumulate}
     trainer = _trainer(
@@ -166,6 +172,27 @@ def command(
         return app.INTERRUPTED
     _report(trainer, checkpoints, run, json_output)
     return app.OK
+
+
+def _folder_for(data: Path, target: str | None, header: bool | None, seed: int) -> Path:
+    """Return ./artifacts, made for a network that fits the data if there are none."""
+    from ortrain.trainer.creation import make_artifacts
+
+    folder = Path("artifacts")
+    if (folder / "training_model.onnx").exists():
+        click.echo(f"ortrain: no DIR was given, trains the artifacts in {folder}", err=True)
+        return folder
+    found = fitting.look_at(data, target, header, None, None)
+    network = fitting.network_for(found)
+    model = fitting.make_network(network, found, seed)
+    make_artifacts(model, found.loss, "adamw", folder, None, None)
+    write_file(folder / "model.onnx", "model", model.SerializeToString())
+    click.echo(
+        f"ortrain: no DIR was given, made {folder} for the network {network} ({found.shown()}) with the loss {found.loss}; "
+        "`ortrain new` makes others",
+        err=True,
+    )
+    return folder
 
 
 def _start(folder: Path, checkpoint: Path | None, from_start: bool, resume: Path | None) -> Path | None:

@@ -37,6 +37,20 @@ if TYPE_CHECKING:
     from ortrain.onnxblock import Block
 
 
+def _existing(folder: Path, of_a_model: Mapping[str, Any]) -> Path:
+    """Return a folder of artifacts, which needs none of the arguments by which artifacts are made of a model."""
+    for name, given in of_a_model.items():
+        if given is not None:
+            raise TypeError(
+                f"{name}: expected a model or a network with it, found a folder of artifacts, {os.fspath(folder)!r}, whose "
+                "models are made already"
+            )
+    for name in ("training_model.onnx", "checkpoint", "optimizer_model.onnx"):
+        if not (folder / name).exists():
+            raise NoSuchFileError(f"Trainer: expected {name} among the artifacts in {folder}")
+    return folder
+
+
 class Trainer(Loop):
     """Trains a model: a loop over train steps and optimizer steps, with data, metrics and callbacks.
 
@@ -168,16 +182,9 @@ class Trainer(Loop):
         schedule_of(schedule, warmup)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
-            folder = Path(model)
-            for name, given in (("args", args), ("sample_weight", sample_weight or None), ("clip", clip)):
-                if given is not None:
-                    raise TypeError(
-                        f"{name}: expected a model or a network with it, found a folder of artifacts, {os.fspath(model)!r}, "
-                        "whose models are made already"
-                    )
-            for name in ("training_model.onnx", "checkpoint", "optimizer_model.onnx"):
-                if not (folder / name).exists():
-                    raise NoSuchFileError(f"Trainer: expected {name} among the artifacts in {folder}")
+            folder = _existing(
+                Path(model), {"args": args, "sample_weight": sample_weight or None, "clip": clip}
+            )
         else:
             from ortrain.trainer.creation import clipped, make_artifacts  # needs onnx
 
