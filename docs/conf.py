@@ -20,11 +20,13 @@ author = "The ortrain authors"
 copyright = author
 version = release = installed_version("ortrain")
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_typehints = "none"  # the docstrings state types
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 exclude_patterns = ["_build"]
 nitpicky = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # the types in docstrings are not links
 
 html_theme = "furo"
 html_title = f"ortrain {release}"

@@ -373,7 +373,7 @@ def test_logs_of_a_run_that_goes_on(artifacts, train_npz, tmp_path, run):
     """Lines of any kind in log.jsonl are dropped; a log.csv that is not a table is named."""
     data = ("--data", train_npz, "--out", tmp_path / "runs")
     run("train", artifacts, *data, "--epochs", 2)
-    log = tmp_path / "runs/log.jsonl"
+    log = tmp_path / "runs/1/log.jsonl"
     count = len(log.read_bytes().splitlines())
     with log.open("ab") as file:
         file.write(
@@ -382,11 +382,11 @@ def test_logs_of_a_run_that_goes_on(artifacts, train_npz, tmp_path, run):
             + b"9" * 5000
             + b'\n{"event": "step", "step": "x", "elapsed": []}\n[1]\n'
         )
-    resume = ("--resume", tmp_path / "runs/epoch-2.ckpt", "--epochs", 3)
+    resume = ("--resume", tmp_path / "runs/1/epoch-2.ckpt", "--epochs", 3)
     run("train", artifacts, *data, *resume)
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     assert len(entries) > count
     assert not any(isinstance(entry.get("step"), str) for entry in entries)
-    (tmp_path / "runs/log.csv").write_bytes(b"epoch,loss\nx,1\n")
-    said = refused(run, tmp_path / "runs/log.csv", "train", artifacts, *data, *resume)
+    (tmp_path / "runs/1/log.csv").write_bytes(b"epoch,loss\nx,1\n")
+    said = refused(run, tmp_path / "runs/1/log.csv", "train", artifacts, *data, *resume)
     assert "expected rows as CSVLogger writes them" in said

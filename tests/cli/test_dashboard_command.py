@@ -23,8 +23,8 @@ def test_a_run_appears_without_further_arguments(artifacts, train_npz, run):
             runs = json.load(answer)["runs"]
         assert sorted(float(run["settings"]["learning_rate"]) for run in runs) == [0.05, 0.1]
         newest = max(runs, key=lambda run: run["began"])
-        assert (newest["file"], newest["state"]) == ("runs/log.jsonl", "complete")
-        lines = [json.loads(line) for line in (artifacts / "runs/log.jsonl").read_text().splitlines()]
+        assert (newest["file"], newest["state"]) == ("runs/2/log.jsonl", "complete")
+        lines = [json.loads(line) for line in (artifacts / "runs/2/log.jsonl").read_text().splitlines()]
         last = [line for line in lines if line["event"] == "epoch"][-1]
         assert newest["latest"]["epoch.accuracy"] == last["accuracy"]
         process.send_signal(signal.SIGINT)
@@ -88,26 +88,22 @@ def test_it_listens_on_loopback_alone(tmp_path, port):
             other.connect(("127.0.0.2", found["port"]))
 
 
-def test_an_earlier_log_is_kept_unless_its_run_is_resumed(artifacts, train_npz, run):
+def test_each_run_has_a_log_and_a_resumed_run_appends_to_its_own(artifacts, train_npz, run):
     train = ("train", artifacts, "--data", train_npz, "--epochs")
     run(*train, 1)
     run(*train, 1, "--samples", 0)
-    logs = sorted(path.name for path in (artifacts / "runs").glob("*.jsonl"))
-    assert len(logs) == 2
-    run(*train, 2, "--resume", artifacts / "runs/epoch-1.ckpt")
-    assert sorted(path.name for path in (artifacts / "runs").glob("*.jsonl")) == logs
-    events = [json.loads(line)["event"] for line in (artifacts / "runs/log.jsonl").read_text().splitlines()]
-    assert (events.count("begin"), events.count("epoch")) == (2, 2)
-    (artifacts / "runs/log.jsonl").write_text("something else\n")
-    run(*train, 1)
-    assert sorted(path.name for path in (artifacts / "runs").glob("*.jsonl")) == logs
+    run(*train, 2, "--resume", artifacts / "runs/1/epoch-1.ckpt")
+    logs = sorted(path.relative_to(artifacts).as_posix() for path in artifacts.rglob("*.jsonl"))
+    assert logs == ["runs/1/log.jsonl", "runs/2/log.jsonl"]
+    for name, expected in zip(logs, ((2, 2), (1, 1)), strict=True):
+        events = [json.loads(line)["event"] for line in (artifacts / name).read_text().splitlines()]
+        assert (events.count("begin"), events.count("epoch")) == expected
 
 
 def test_rows_are_left_out_of_the_log_if_asked(artifacts, train_npz, run):
     train = ("train", artifacts, "--data", train_npz, "--validation", 0.5)
-    for samples, found in ((5, 1), (0, 0)):
-        run(*train, "--samples", samples)
-        events = [
-            json.loads(line)["event"] for line in (artifacts / "runs/log.jsonl").read_text().splitlines()
-        ]
+    for number, (samples, found) in enumerate(((5, 1), (0, 0)), start=1):
+        run(*train, "--samples", samples, "--from-start")
+        lines = (artifacts / f"runs/{number}/log.jsonl").read_text().splitlines()
+        events = [json.loads(line)["event"] for line in lines]
         assert events.count("samples") == found

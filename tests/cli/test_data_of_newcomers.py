@@ -58,7 +58,7 @@ def test_classes_by_name_in_a_table(classifier, flowers, run, tmp_path):
     table = write_csv(tmp_path / "t.csv", heading, named)
     options = ["--epochs", 40, "--lr", 0.1, "--metric", "accuracy"]
     assert run("train", classifier, "--data", table, *options, "--json").json["history"]["accuracy"][-1] > 0.9
-    state = CheckpointState.load_checkpoint(classifier / "trained.ckpt")
+    state = CheckpointState.load_checkpoint(classifier / "best.ckpt")
     assert json.loads(str(state.properties["ortrain.classes"])) == KINDS
 
     # The same rows with the classes' numbers, in the order of their names.
@@ -99,8 +99,8 @@ def test_a_resumed_run_keeps_the_numbers_of_its_classes(classifier, flowers, run
     run("train", classifier, "--data", table)
     other = [[*row[:-1], "triangle"] if row[-1] == "circle" else row for row in named]
     table = write_csv(tmp_path / "t.csv", heading, other)
-    run("train", classifier, "--data", table, "--epochs", 2, "--resume", classifier / "trained.ckpt")
-    state = CheckpointState.load_checkpoint(classifier / "trained.ckpt")
+    run("train", classifier, "--data", table, "--epochs", 2, "--resume", classifier / "last.ckpt")
+    state = CheckpointState.load_checkpoint(classifier / "last.ckpt")
     assert json.loads(str(state.properties["ortrain.classes"])) == KINDS
 
 
@@ -179,7 +179,7 @@ def test_a_target_of_one_number(kind, run, tmp_path):
     rows = np.random.default_rng(3).normal(size=(40, 4)).astype(np.float32)
     values = rows @ np.array([1.0, -2.0, 0.5, 0.0], np.float32)
     np.savez(tmp_path / "exact.npz", x=rows, target=values[:, None])
-    expected = run("evaluate", tmp_path / "r", "--data", tmp_path / "exact.npz", "--json").json
+    expected = run("evaluate", tmp_path / "r", "--data", tmp_path / "exact.npz", "--json").json["loss"]
     path = tmp_path / f"d.{kind}"
     if kind == "csv":
         write_csv(path, [*"abcd", "value"], np.column_stack([rows, values]).tolist())
@@ -188,7 +188,8 @@ def test_a_target_of_one_number(kind, run, tmp_path):
     else:
         lines = [{"x": row, "y": value} for row, value in zip(rows.tolist(), values.tolist(), strict=True)]
         path.write_text("\n".join(map(json.dumps, lines)))
-    assert run("evaluate", tmp_path / "r", "--data", path, "--json").json == pytest.approx(expected, rel=1e-6)
+    found = run("evaluate", tmp_path / "r", "--data", path, "--json").json["loss"]
+    assert found == pytest.approx(expected, rel=1e-6)
     run("train", tmp_path / "r", "--data", path, "--metric", "mae")
     words = write_csv(tmp_path / "w.csv", [*"abcd", "value"], [[1, 2, 3, 4, "much"]])
     assert (

@@ -33,7 +33,7 @@ def test_it_learns_and_says_where_everything_is(run, tmp_path):
     scores = onnxruntime.InferenceSession(tmp_path / "d/digits.onnx").run(None, {"image": images})[0]
     right = float((scores.argmax(axis=1) == labels).mean())
     assert right > 0.95
-    assert f"{right:.1%} after 4 epochs" in ran.out
+    assert f"{right:.1%} in epoch " in ran.out
     assert (tmp_path / "d/curves.png").read_bytes().startswith(b"\x89PNG")
     found = run(
         "evaluate",

@@ -100,9 +100,9 @@ def test_train_evaluate_predict_export(artifacts, train_npz, rows, run, tmp_path
     history = result.json["history"]
     assert "epoch 20/20" in result.err
     assert history["val_accuracy"][-1] > 0.6 > history["accuracy"][0]
-    assert len(list((artifacts / "runs").glob("epoch-*.ckpt"))) == 2
-    assert len((artifacts / "runs/log.csv").read_text().splitlines()) == 21
-    events = [json.loads(line)["event"] for line in (artifacts / "runs/log.jsonl").read_text().splitlines()]
+    assert len(list((artifacts / "runs/1").glob("epoch-*.ckpt"))) == 2
+    assert len((artifacts / "runs/1/log.csv").read_text().splitlines()) == 21
+    events = [json.loads(line)["event"] for line in (artifacts / "runs/1/log.jsonl").read_text().splitlines()]
     assert events.count("epoch") == 20
 
     evaluated = run("evaluate", artifacts, "--data", train_npz, "--metric", "accuracy", "--json").json
@@ -242,9 +242,8 @@ def test_a_program_that_imports_the_package_keeps_its_ctrl_c(tmp_path):
 def test_ctrl_c_saves_and_the_resumed_run_is_the_same(artifacts, train_npz, run):
     options = ["--data", train_npz, "--epochs", "30", "--batch", "8", "--validation", "0.25"]
     run("train", artifacts, *options, "--out", artifacts / "whole")
-    whole = parameters(artifacts / "trained.ckpt")
-    (artifacts / "trained.ckpt").unlink()
-    command = [sys.executable, "-m", "ortrain", "train", artifacts, *options]
+    whole = parameters(artifacts / "last.ckpt")
+    command = [sys.executable, "-m", "ortrain", "train", artifacts, *options, "--from-start"]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     )
@@ -253,11 +252,11 @@ def test_ctrl_c_saves_and_the_resumed_run_is_the_same(artifacts, train_npz, run)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
-    checkpoint = artifacts / "runs/interrupted.ckpt"
+    checkpoint = artifacts / "runs/1/interrupted.ckpt"
     assert f"--resume {checkpoint}" in said
     assert "Traceback" not in said
     run("train", artifacts, *options, "--resume", checkpoint)
-    resumed = parameters(artifacts / "trained.ckpt")
+    resumed = parameters(artifacts / "last.ckpt")
     assert {name: value.tobytes() for name, value in resumed.items()} == {
         name: value.tobytes() for name, value in whole.items()
     }

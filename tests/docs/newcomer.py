@@ -38,7 +38,7 @@ STEPS = [
     ),
     ("She writes the model that her app will run, and looks at it.", "ortrain export mine mine.onnx"),
     ("", "ortrain inspect mine.onnx"),
-    ("Where did the parameters go?", "ortrain diff mine/checkpoint mine/trained.ckpt || true"),
+    ("Where did the parameters go?", "ortrain diff mine/checkpoint mine/best.ckpt || true"),
 ]
 
 

@@ -9,6 +9,8 @@ is compiled unchanged, together with a function that supplies batches: ``bool ne
 in C# ``bool Data.NextBatch(float[] images, long[] labels)``, which fills 16 images and labels and returns false after the
 last batch, in Swift ``nextBatch() -> (images: [Float], labels: [Int64])?``. It is run in a folder with ``artifacts/`` and
 must write ``trained.onnx`` and ``trained.ckpt`` there.
+
+Blocks and programs run twice: with artifacts of ``generate_artifacts`` and with those of ``ortrain artifacts``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ import numpy as np
 import onnxruntime
 import pytest
 from languages import COMPILERS, ROOT, Missing, skip_or_fail
-from ortrain import artifacts
+from ortrain import Trainer, artifacts, onnxblock
+from ortrain.cli import main
 
 from codegen.render import render_pages
 from codegen.spec.check import load
@@ -85,6 +88,15 @@ def workplace(prepared, tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def of_the_command(prepared, tmp_path_factory):
+    """Artifacts of the same model from the command line."""
+    folder = tmp_path_factory.mktemp("command") / "artifacts"
+    model = prepared / "model.onnx"
+    assert main(["artifacts", str(model), "--loss", "cross_entropy", "--out", str(folder)]) == 0
+    return folder
+
+
 def some_batches(count: int = 8, size: int = 16) -> list[tuple[np.ndarray, np.ndarray]]:
     """Images whose label is the group with the largest values, so that there is something to learn."""
     rng = np.random.default_rng(0)
@@ -108,16 +120,70 @@ def test_readme_and_guides_have_examples_to_run():
     } <= with_examples
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=name_of)
-def test_python_examples_run(page, workplace):
+def run_blocks(page: Path) -> dict[str, object]:
+    """Run the blocks of a page, and return their names."""
     batches = some_batches()
     names = {"__name__": "example", "batches": batches, "images": batches[-1][0], "labels": batches[-1][1]}
     for line, source in blocks_of(page):
         # With blank lines in front, tracebacks show the line of the page.
         exec(compile("\n" * (line - 1) + source, str(page), "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=name_of)
+def test_python_examples_run(page, workplace):
+    names = run_blocks(page)
     if any("trained.onnx" in source for _, source in blocks_of(page)):
         (scores,) = onnxruntime.InferenceSession("trained.onnx").run(["output"], {"input": names["images"]})
         assert scores.shape == (16, 10)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for page in PAGES
+        if any('"artifacts/training_model.onnx"' in source for _, source in blocks_of(page))
+    ],
+    ids=name_of,
+)
+def test_the_loop_of_a_page_runs_with_artifacts_of_the_command(page, workplace, of_the_command, monkeypatch):
+    shutil.rmtree("artifacts")
+    shutil.copytree(of_the_command, "artifacts")
+    generate = artifacts.generate_artifacts
+    monkeypatch.setattr(
+        artifacts,
+        "generate_artifacts",
+        lambda *given, **named: named.get("artifact_directory") == "artifacts" or generate(*given, **named),
+    )
+    names = run_blocks(page)
+    assert np.ndim(names.get("loss", 0)) == 0
+
+
+def test_artifacts_and_losses_of_the_page_train_with_trainer_and_command(workplace):
+    """Whatever docs/artifacts.md creates with an optimizer trains, and so do its losses in `Trainer`."""
+    names = run_blocks(ROOT / "docs/artifacts.md")
+    (images, labels) = (np.concatenate(column) for column in zip(*some_batches(), strict=True))
+    targets = {"labels": labels, "target": np.eye(10, dtype=np.float32)[labels]}
+    folders = [path.parent for path in Path().glob("*/optimizer_model.onnx")]
+    assert {"artifacts", "blended", "clipped", "with-logits"} <= {folder.name for folder in folders}
+    losses = [kind for kind in names.values() if isinstance(kind, type) and issubclass(kind, onnxblock.Block)]
+    losses = [kind for kind in losses if not issubclass(kind, onnxblock.TrainingBlock)]
+    assert [kind.__name__ for kind in losses] == ["BlendedLoss"]
+    trainers = [Trainer(folder) for folder in folders]
+    trainers += [Trainer("model.onnx", loss=kind()) for kind in losses]
+    for trainer in trainers:
+        data = {name: {**targets, "input": images}[name] for name in trainer.inputs.names}
+        history = trainer.fit(data, epochs=3, validation=0.25, verbose=False)
+        assert history["loss"][-1] < history["loss"][0]
+        assert history["val_loss"][-1] < history["val_loss"][0]
+    np.savez("data.npz", input=images, **targets)
+    for folder in folders:
+        target = Trainer(folder).inputs.names[-1]
+        assert (
+            main(["train", str(folder), "--data", "data.npz", "--target", target, "--validation", "0.25"])
+            == 0
+        )
 
 
 def test_the_operator_test_of_the_guide_passes(tmp_path):
@@ -162,7 +228,7 @@ def test_a_whole_program_is_shown_once_in_every_language():
     PROGRAMS,
     ids=[f"{name_of(page)}:{line}-{language}" for page, line, language, _ in PROGRAMS],
 )
-def test_programs_of_the_pages_train(page, line, language, source, workplace):
+def test_programs_of_the_pages_train(page, line, language, source, workplace, of_the_command):
     ending, compile_sources = COMPILERS[language]
     # Compiler messages show the line of the page.
     place = f'#line {line + 1} "{page}"'
@@ -180,17 +246,21 @@ def test_programs_of_the_pages_train(page, line, language, source, workplace):
     labels = np.concatenate([labels for _, labels in pairs])
     images.tofile("images.bin")
     labels.astype(np.int64).tofile("labels.bin")
-    ran = program.run([])
-    assert ran.returncode == 0, ran.stderr
+    for other in (None, of_the_command):
+        if other is not None:
+            shutil.rmtree("artifacts")
+            shutil.copytree(other, "artifacts")
+        ran = program.run([])
+        assert ran.returncode == 0, ran.stderr
 
-    losses = {}
-    for model in ("model.onnx", "trained.onnx"):
-        (scores,) = onnxruntime.InferenceSession(model).run(["output"], {"input": images})
-        losses[model] = mean_loss(scores, labels)
-    assert losses["trained.onnx"] < 0.5 * losses["model.onnx"]
-    assert Path("trained.ckpt").stat().st_size > 2 * Path("artifacts/checkpoint").stat().st_size, (
-        "the optimizer state is in it"
-    )
+        losses = {}
+        for model in ("model.onnx", "trained.onnx"):
+            (scores,) = onnxruntime.InferenceSession(model).run(["output"], {"input": images})
+            losses[model] = mean_loss(scores, labels)
+        assert losses["trained.onnx"] < 0.5 * losses["model.onnx"]
+        assert Path("trained.ckpt").stat().st_size > 2 * Path("artifacts/checkpoint").stat().st_size, (
+            "the optimizer state is in it"
+        )
 
     shutil.rmtree("artifacts")
     wrong = program.run([])

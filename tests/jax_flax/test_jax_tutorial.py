@@ -9,4 +9,4 @@ from page import run_page
 def test_the_tutorial_runs(tmp_path, monkeypatch):
     names = run_page(ROOT / "docs/tutorial-jax.md", "jax", tmp_path, monkeypatch)
     assert names["unmatched"] == ([], [])
-    assert (tmp_path / "device/trained.ckpt").exists()
+    assert (tmp_path / "device/best.ckpt").exists()

@@ -36,8 +36,10 @@ INSIDE = {
     ("cli.compat_command", "ortrain.artifacts.loading"): ONNX,
     ("cli.compat_command", "ortrain.trainer.creation"): ONNX,
     ("cli.doctor_command", "onnx"): ONNX,
+    ("cli.fitting", "ortrain.models"): ONNX,
     ("cli.stored_state", "flatbuffers"): OPTIONAL,
     ("cli.stored_state", "onnx"): ONNX,
+    ("cli.train_command", "ortrain.trainer.creation"): ONNX,
     ("compat", "ortrain.api"): NAMED,
     ("compat", "ortrain.artifacts"): NAMED,
     ("compat", "ortrain.capi._pybind_state"): NAMED,
@@ -55,6 +57,7 @@ INSIDE = {
     ("torch._state", "ml_dtypes"): OPTIONAL,
     ("trainer.core", "ortrain.trainer.creation"): ONNX,
     ("trainer.plotting", "matplotlib"): OPTIONAL,
+    ("trainer.rate_search", "matplotlib"): OPTIONAL,
     ("training", "ortrain.artifacts"): ONNX,
     ("training", "ortrain.onnxblock"): ONNX,
 }

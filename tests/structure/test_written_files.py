@@ -14,7 +14,7 @@ APPENDING = {
     ("trainer/loggers.py", "CSVLogger", "open"),  # a row per epoch
 }
 """Logs that grow line by line: file, function or class, and call."""
-RENAMING = {("cli/train_command.py", "_keep_log", "rename")}  # the log of an earlier run
+RENAMING = {("cli/results.py", "set_aside", "rename")}  # the checkpoints of an earlier run
 
 # Calls that write to a path, or change a name, whatever their arguments are.
 WRITING = {

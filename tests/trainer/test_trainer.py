@@ -7,7 +7,7 @@ import onnxruntime
 import ortrain
 import pytest
 import small
-from ortrain import InferenceSession, Trainer
+from ortrain import InferenceSession, Trainer, onnxblock
 from ortrain.api import CheckpointState, Module, Optimizer
 from ortrain.onnxblock import optim
 from ortrain.trainer import LambdaCallback, plot
@@ -173,3 +173,43 @@ def test_an_optimizer_with_parameter_groups(tmp_path):
     other = Trainer(tmp_path / "artifacts")
     other.fit((X, Y), epochs=2, verbose=False, resume=tmp_path / "saved")
     assert other.optimizer.param_groups["no_decay"].learning_rate_factor == 0.5
+
+
+class LossOfShapeOne(onnxblock.Block):
+    """The mean squared error, as a value of shape [1]."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = onnxblock.loss.MSELoss()
+        self.one = onnxblock.blocks.Constant(1.0)
+        self.multiply = onnxblock.blocks.Mul()
+
+    def build(self, output_name):
+        return self.multiply(self.mean(output_name), self.one())
+
+
+def test_a_loss_with_one_element_is_a_loss():
+    target = np.random.default_rng(3).normal(size=(len(X), 3)).astype(np.float32)
+    trainer = Trainer(small.model(), loss=LossOfShapeOne(), learning_rate=1e-2)
+    assert np.shape(trainer.module(X, target)[0]) == (1,)
+    history = trainer.fit(X, target, epochs=4, verbose=False)
+    assert history["loss"][-1] < history["loss"][0]
+    squares = (trainer.predict(X) - target) ** 2
+    assert trainer.evaluate(X, target)["loss"] == pytest.approx(squares.mean(), rel=1e-5)
+
+
+def test_the_predictions_of_its_artifacts_are_optional_outputs(tmp_path):
+    trainer = Trainer(small.model(), loss="cross_entropy", artifact_directory=tmp_path)
+
+    def module(**options):
+        state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+        return Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx", **options)
+
+    alone = module()
+    assert (len(alone.output_names()), np.shape(alone(X, Y))) == (1, ())
+    options = ortrain.SessionOptions()
+    options.add_session_config_entry("ortrain.optional_outputs", "1")
+    loss, scores = module(session_options=options).eval()(X, Y)
+    alone = module()
+    assert loss == alone.eval()(X, Y)
+    np.testing.assert_array_equal(scores, trainer.predict(X))

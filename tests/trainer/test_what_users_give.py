@@ -164,7 +164,7 @@ def test_objects_of_other_frameworks_are_named():
     with pytest.raises(TypeError, match=r"not SparseCategoricalCrossentropy; use LossType.CrossEntropyLoss"):
         Trainer(linear((6,), 3), loss=SparseCategoricalCrossentropy())
     with pytest.raises(
-        TypeError, match=r"metrics: expected names .*, found SparseCategoricalCrossentropy; known are"
+        TypeError, match=r"metrics: expected names, .*, found SparseCategoricalCrossentropy; known are"
     ):
         classifier(metrics=[SparseCategoricalCrossentropy()])
     message = r"found keras.callbacks.EarlyStopping; those of ortrain.trainer have the names of Keras's"
@@ -313,6 +313,27 @@ def test_data_frames_are_data():
         ValueError, match=r"expected numbers in the columns of the data frame, found str_ .* in column 'c'"
     ):
         losses(classifier(), frame.assign(c="red"), names)
+
+
+def test_columns_of_data_frames_are_found_by_name(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X, columns=list("abcdef"))
+    trainer = classifier()
+    trainer.fit(frame.assign(labels=LABELS), epochs=1, verbose=False)
+    trainer.save(tmp_path / "one.ckpt")
+    other = frame[list("fdbace")]
+    expected = trainer.evaluate(X, LABELS)
+    resumed = classifier()
+    resumed.fit(frame.assign(labels=LABELS), epochs=2, resume=tmp_path / "one.ckpt", verbose=False)
+    assert resumed.columns.features == tuple("abcdef")
+    for data in ((other, LABELS), (other.assign(labels=LABELS),), ([(other, LABELS)],)):
+        assert trainer.evaluate(*data) == pytest.approx(expected)
+    np.testing.assert_array_equal(trainer.predict(other.assign(labels=LABELS)), trainer.predict(X))
+    with pytest.raises(
+        ValueError,
+        match=r"expected the columns .* a, b, c, d, e, f, in any order; d is missing and D is unknown",
+    ):
+        trainer.predict(other.rename(columns={"d": "D"}))
 
 
 WRONG = "EarlyStopping: expected one of the values loss, accuracy, learning_rate, val_loss, val_accuracy as monitor"

@@ -5,7 +5,6 @@ Needs scikit-learn and onnx: ``pip install 'ortrain[sklearn]'``.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import tempfile
@@ -17,15 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.writing import write_file
-from ortrain.trainer import Trainer
+from ortrain.models import mlp
+from ortrain.trainer import Callback, EarlyStopping, Trainer
 from ortrain.trainer.creation import make_artifacts
 
 try:
     import onnx
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils import check_random_state, column_or_1d
+    from sklearn.utils.class_weight import compute_sample_weight
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(
         "ortrain.sklearn needs onnx and scikit-learn 1.6 or newer: pip install 'ortrain[sklearn]'"
@@ -34,32 +35,6 @@ except ImportError as error:
 __all__ = ["ONNXClassifier", "ONNXRegressor"]
 
 Array = npt.NDArray[Any]
-
-
-def _network(inputs: int, hidden: Sequence[int], outputs: int, seed: int) -> onnx.ModelProto:
-    """Return a chain of fully connected layers with ReLU between them, from ``x`` to ``y``."""
-    rng = np.random.default_rng(seed)
-    sizes = [inputs, *hidden, outputs]
-    nodes, weights, value = [], [], "x"
-    for layer, (before, after) in enumerate(itertools.pairwise(sizes), start=1):
-        last = layer == len(sizes) - 1
-        scale = np.sqrt((1 if last else 2) / before)
-        weights.append((f"fc{layer}.weight", rng.normal(0, scale, (before, after))))
-        weights.append((f"fc{layer}.bias", np.zeros(after)))
-        result = "y" if last else f"h{layer}"
-        nodes.append(onnx.helper.make_node("Gemm", [value, f"fc{layer}.weight", f"fc{layer}.bias"], [result]))
-        value = result
-        if not last:
-            value = f"a{layer}"
-            nodes.append(onnx.helper.make_node("Relu", [result], [value]))
-    graph = onnx.helper.make_graph(
-        nodes,
-        "mlp",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", inputs])],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", outputs])],
-        [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights],
-    )
-    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
 class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -77,6 +52,9 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         schedule: str | None = None,
         batch_size: int = 32,
         epochs: int = 100,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: bool = False,
@@ -88,24 +66,30 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         self.schedule = schedule
         self.batch_size = batch_size
         self.epochs = epochs
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
 
     # ---- the trainer ----
 
-    def _start(self, outputs: int) -> None:
+    def _start(self, outputs: int, weighted: bool) -> None:
         """Create artifacts and the trainer for a model with the given number of outputs."""
+        self._weighted = weighted
         self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self._calls = 0
         model = self.model
         if model is None:
-            model = _network(self.n_features_in_, self.hidden_layer_sizes, outputs, self._seed)
+            model = mlp(self.n_features_in_, outputs, self.hidden_layer_sizes, seed=self._seed)
         elif isinstance(model, bytes):
             model = onnx.load_from_string(model)
         with tempfile.TemporaryDirectory(prefix="ortrain-") as name:
             folder = Path(name)
-            make_artifacts(model, self._loss, self.optimizer, folder, None, None, batch="dynamic")
+            make_artifacts(
+                model, self._loss, self.optimizer, folder, None, None, batch="dynamic", weighted=weighted
+            )
             self._artifacts = {file.name: file.read_bytes() for file in folder.iterdir()}
             self._open(folder)
 
@@ -114,16 +98,17 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         self.trainer_ = Trainer(
             folder, learning_rate=self.learning_rate, schedule=self.schedule, seed=self._seed, threads=threads
         )
-        arguments = self.trainer_.module.get_inputs()
-        if len(arguments) != 2:
-            found = ", ".join(argument.name for argument in arguments[:-1])
-            raise ValueError(f"model: expected one input, found {found}")
+        arguments, features = self.trainer_.module.get_inputs(), self.trainer_.inputs.features
+        if len(features) != 1:
+            raise ValueError(f"model: expected one input, found {', '.join(features)}")
         self._row_shape = tuple(arguments[0].shape[1:])
-        self._target_rank = len(arguments[1].shape)
+        self._target_rank = len(arguments[-1].shape)
 
     def _rows(self, X: Array) -> Array:
         """Give rows of features the shape of the model's input."""
         shape = self._row_shape
+        if X.ndim > 2:
+            return X  # the trainer compares it with the input
         sizes = [extent for extent in shape if isinstance(extent, int)]
         if len(sizes) != len(shape) or shape == X.shape[1:]:
             return X
@@ -133,18 +118,42 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
             )
         return X.reshape(-1, *sizes)
 
-    def _train(self, X: Array, target: Array, epochs: int) -> None:
+    def _train(self, X: Array, target: Array, epochs: int, weights: Array | None) -> None:
         """Train on the rows, in another order in each call."""
         order = np.random.default_rng([self._seed, self._calls]).permutation(len(X))
         self._calls += 1
+        stops = self.early_stopping and epochs > 1
+        callbacks: list[Callback] = []
+        if stops:
+            callbacks = [EarlyStopping(patience=self.n_iter_no_change, restore_best_weights=True)]
         history = self.trainer_.fit(
-            (self._rows(X)[order], target[order]), epochs, batch_size=self.batch_size, verbose=self.verbose
+            (self._rows(X)[order], target[order]),
+            epochs,
+            sample_weight=None if weights is None else weights[order],
+            validation=float(self.validation_fraction) if stops else None,
+            batch_size=self.batch_size,
+            callbacks=callbacks,
+            verbose=self.verbose,
         )
         self.loss_curve_ = [*getattr(self, "loss_curve_", []), *history["loss"]]
+        self.n_iter_ = len(self.loss_curve_)
+
+    def _accept_weights(self, weights: Array | None) -> Array | None:
+        """Return weights for a trainer that was created with the first call; rows without weights have 1."""
+        if weights is not None and not self._weighted:
+            raise ValueError(
+                "sample_weight: expected it in the first call of partial_fit already, which had none; give ones there"
+            )
+        return weights
+
+    @property
+    def _allow_nd(self) -> bool:
+        """Whether rows may have several dimensions: those of the input of a given model."""
+        return self.model is not None
 
     def _predicted(self, X: Any) -> Array:
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64])
+        X = validate_data(self, X, reset=False, dtype=[np.float32, np.float64], allow_nd=self._allow_nd)
         found = self.trainer_.predict((self._rows(X),), batch_size=256)
         return np.asarray(found[0] if isinstance(found, tuple) else found)
 
@@ -180,7 +189,7 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
                 self._open(Path(folder))
 
     def _forget(self) -> None:
-        for name in ("trainer_", "loss_curve_"):
+        for name in ("trainer_", "loss_curve_", "n_iter_"):
             self.__dict__.pop(name, None)
 
 
@@ -204,6 +213,15 @@ class ONNXClassifier(ClassifierMixin, _ONNXEstimator):  # type: ignore[misc]
         Rows of a step.
     epochs : int, default 100
         Passes over the data in `fit`; `partial_fit` makes one.
+    early_stopping : bool, default False
+        Whether `fit` holds out rows and ends when the loss on them has stopped improving. The weights of the best epoch are
+        then kept.
+    validation_fraction : float, default 0.1
+        The share of the rows that is held out for that.
+    n_iter_no_change : int, default 10
+        Epochs without an improvement after which `fit` ends.
+    class_weight : dict or "balanced", optional
+        A weight for each class, or weights that make all classes count the same. They multiply the weights of rows.
     random_state : int, RandomState or None, default None
         Where the weights of the default model and the order of the rows come from.
     n_jobs : int, optional
@@ -219,21 +237,60 @@ class ONNXClassifier(ClassifierMixin, _ONNXEstimator):  # type: ignore[misc]
         What has trained the model.
     loss_curve_ : list of float
         The mean loss of each epoch.
+    n_iter_ : int
+        The number of epochs.
     n_features_in_ : int
         The number of features.
     """
 
     _loss = "cross_entropy"
 
-    def fit(self, X: Any, y: Any) -> ONNXClassifier:
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto | None = None,
+        *,
+        hidden_layer_sizes: Sequence[int] = (100,),
+        optimizer: str = "adamw",
+        learning_rate: float = 3e-3,
+        schedule: str | None = None,
+        batch_size: int = 32,
+        epochs: int = 100,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        class_weight: dict[Any, float] | str | None = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            model,
+            hidden_layer_sizes=hidden_layer_sizes,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            schedule=schedule,
+            batch_size=batch_size,
+            epochs=epochs,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ONNXClassifier:
         """Train the model from its initial weights.
 
         Parameters
         ----------
-        X : array of shape (rows, features)
-            The rows.
+        X : array of shape (rows, features) or (rows, ...)
+            The rows; with a model of your own also images or other arrays, in the shape of its input.
         y : array of shape (rows,)
             Their classes.
+        sample_weight : array of shape (rows,), optional
+            Their weights. The loss of a batch is the weighted mean of the losses of its rows.
 
         Returns
         -------
@@ -241,11 +298,19 @@ class ONNXClassifier(ClassifierMixin, _ONNXEstimator):  # type: ignore[misc]
             The estimator.
         """
         X, y = self._checked(X, y, reset=True)
-        self._begin(np.unique(y))
-        self._train(X, self._indices(y), self.epochs)
+        weights = self._weights(X, y, sample_weight)
+        self._begin(np.unique(y), X, weights is not None)
+        self._train(X, self._indices(y), self.epochs, weights)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> ONNXClassifier:
+    def _weights(self, X: Array, y: Array, sample_weight: Any) -> Array | None:
+        """Return the weights of rows; None if there are none."""
+        if sample_weight is None and self.class_weight is None:
+            return None
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return np.asarray(weights * compute_sample_weight(self.class_weight, y))
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> ONNXClassifier:
         """Train for one more epoch on rows that may be new.
 
         Parameters
@@ -254,6 +319,8 @@ class ONNXClassifier(ClassifierMixin, _ONNXEstimator):  # type: ignore[misc]
             As in `fit`.
         classes : array, optional
             All classes there will be; needed in the first call.
+        sample_weight : array of shape (rows,), optional
+            As in `fit`; if later calls have it, the first call must have it too.
 
         Returns
         -------
@@ -262,25 +329,26 @@ class ONNXClassifier(ClassifierMixin, _ONNXEstimator):  # type: ignore[misc]
         """
         first = not hasattr(self, "trainer_")
         X, y = self._checked(X, y, reset=first)
+        weights = self._weights(X, y, sample_weight)
         if first:
             if classes is None:
                 raise ValueError("classes: expected all classes in the first call of partial_fit, found none")
-            self._begin(np.unique(classes))
+            self._begin(np.unique(classes), X, weights is not None)
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes: expected those of the first call, {self.classes_}, found {classes}")
-        self._train(X, self._indices(y), 1)
+        self._train(X, self._indices(y), 1, self._accept_weights(weights))
         return self
 
     def _checked(self, X: Any, y: Any, reset: bool) -> tuple[Array, Array]:
-        X, y = validate_data(self, X, y, reset=reset, dtype=[np.float32, np.float64])
+        X, y = validate_data(self, X, y, reset=reset, dtype=[np.float32, np.float64], allow_nd=self._allow_nd)
         check_classification_targets(y)
         return X, column_or_1d(y, warn=True)
 
-    def _begin(self, classes: Array) -> None:
+    def _begin(self, classes: Array, X: Array, weighted: bool) -> None:
         self._forget()
         self.classes_ = classes
-        self._start(len(classes))
-        scores = self.trainer_.predict((self._rows(np.zeros((1, self.n_features_in_), np.float32)),))
+        self._start(len(classes), weighted)
+        scores = self.trainer_.predict((self._rows(np.zeros_like(X[:1])),))
         shape = np.shape(scores[0] if isinstance(scores, tuple) else scores)
         if shape != (1, len(classes)):
             del self.trainer_
@@ -296,6 +364,22 @@ class ONNXClassifier(ClassifierMixin, _ONNXEstimator):  # type: ignore[misc]
         if unknown.any():
             raise ValueError(f"y: expected the classes {self.classes_}, found {np.unique(y[unknown])}")
         return found.astype(np.int64)
+
+    def decision_function(self, X: Any) -> Array:
+        """Return the scores of the classes, before the softmax.
+
+        Parameters
+        ----------
+        X : array of shape (rows, features) or (rows, ...)
+            The rows.
+
+        Returns
+        -------
+        array of float32, shape (rows, classes) or (rows,)
+            In the order of ``classes_``. For two classes, the score of the second minus that of the first.
+        """
+        scores = self._predicted(X)
+        return np.asarray(scores[:, 1] - scores[:, 0]) if len(self.classes_) == 2 else scores
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probability of each class.
@@ -339,18 +423,20 @@ class ONNXRegressor(RegressorMixin, _ONNXEstimator):  # type: ignore[misc]
     model : str or os.PathLike or bytes or onnx.ModelProto, optional
         An inference model with one input whose first output is the prediction, ``[batch]`` or ``[batch, targets]``. By
         default a multilayer perceptron is made.
-    hidden_layer_sizes, optimizer, learning_rate, schedule, batch_size, epochs, random_state, n_jobs, verbose
+    hidden_layer_sizes, optimizer, learning_rate, schedule, batch_size, epochs
+        As in `ONNXClassifier`.
+    early_stopping, validation_fraction, n_iter_no_change, random_state, n_jobs, verbose
         As in `ONNXClassifier`.
 
     Attributes
     ----------
-    trainer_, loss_curve_, n_features_in_
+    trainer_, loss_curve_, n_iter_, n_features_in_
         As in `ONNXClassifier`.
     """
 
     _loss = "mse"
 
-    def fit(self, X: Any, y: Any) -> ONNXRegressor:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> ONNXRegressor:
         """Train the model from its initial weights.
 
         Parameters
@@ -359,6 +445,8 @@ class ONNXRegressor(RegressorMixin, _ONNXEstimator):  # type: ignore[misc]
             The rows.
         y : array of shape (rows,) or (rows, targets)
             Their targets.
+        sample_weight : array of shape (rows,), optional
+            Their weights. The loss of a batch is the weighted mean of the losses of its rows.
 
         Returns
         -------
@@ -366,18 +454,25 @@ class ONNXRegressor(RegressorMixin, _ONNXEstimator):  # type: ignore[misc]
             The estimator.
         """
         X, y = self._checked(X, y, reset=True)
+        weights = self._weights(X, sample_weight)
         self._forget()
-        self._start(1 if y.ndim == 1 else y.shape[1])
-        self._train(X, self._shaped(y), self.epochs)
+        self._start(1 if y.ndim == 1 else y.shape[1], weights is not None)
+        self._train(X, self._shaped(y), self.epochs, weights)
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> ONNXRegressor:
+    def _weights(self, X: Array, sample_weight: Any) -> Array | None:
+        """Return the weights of rows; None if there are none."""
+        if sample_weight is None:
+            return None
+        return np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> ONNXRegressor:
         """Train for one more epoch on rows that may be new.
 
         Parameters
         ----------
-        X, y
-            As in `fit`.
+        X, y, sample_weight
+            As in `fit`; if later calls have weights, the first call must have them too.
 
         Returns
         -------
@@ -386,14 +481,22 @@ class ONNXRegressor(RegressorMixin, _ONNXEstimator):  # type: ignore[misc]
         """
         first = not hasattr(self, "trainer_")
         X, y = self._checked(X, y, reset=first)
+        weights = self._weights(X, sample_weight)
         if first:
-            self._start(1 if y.ndim == 1 else y.shape[1])
-        self._train(X, self._shaped(y), 1)
+            self._start(1 if y.ndim == 1 else y.shape[1], weights is not None)
+        self._train(X, self._shaped(y), 1, self._accept_weights(weights))
         return self
 
     def _checked(self, X: Any, y: Any, reset: bool) -> tuple[Array, Array]:
         X, y = validate_data(
-            self, X, y, reset=reset, dtype=[np.float32, np.float64], multi_output=True, y_numeric=True
+            self,
+            X,
+            y,
+            reset=reset,
+            dtype=[np.float32, np.float64],
+            multi_output=True,
+            y_numeric=True,
+            allow_nd=self._allow_nd,
         )
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y, warn=True)

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <sstream>
 #include <unordered_set>
 
 #include "graph/onnx_io.h"
@@ -24,6 +26,8 @@ namespace {
 constexpr std::string_view kAccumulatedSuffix = "_grad.accumulation.out";
 constexpr const char* kLazyReset = "lazy_reset_grad";
 constexpr const char* kLearningRate = "learning_rate";
+// The key of a model's metadata, and of a session's configuration.
+constexpr const char* kOptionalOutputs = "ortrain.optional_outputs";
 const std::vector<std::string> kNoNames;
 
 bool ends_with(std::string_view text, std::string_view suffix) { return text.ends_with(suffix); }
@@ -104,6 +108,19 @@ std::vector<std::string> fixed_parameters(const CheckpointState& state, const Mo
   for (const Parameter& p : state.parameters())
     if (!p.trainable && !updated.contains(p.name)) fixed.push_back(p.name);
   return fixed;
+}
+
+// Removes the outputs of a training or eval model that its metadata declares as optional, one name per line,
+// unless the session is configured to return them: predictions, which a loop that needs only the loss does
+// not ask for. The first output is the loss.
+void remove_optional_outputs(Model& model, const SessionOptions& options) {
+  const auto entry = model.metadata.find(kOptionalOutputs);
+  if (entry == model.metadata.end() || config_choice(options, kOptionalOutputs) == "1") return;
+  std::set<std::string> optional;
+  std::istringstream lines(entry->second);
+  for (std::string name; std::getline(lines, name);) optional.insert(name);
+  if (!model.graph.outputs.empty()) optional.erase(model.graph.outputs[0].name);
+  std::erase_if(model.graph.outputs, [&](const ValueInfo& info) { return optional.contains(info.name); });
 }
 
 std::vector<std::string> user_outputs(const Model& model) {
@@ -294,11 +311,13 @@ struct TrainingSession::Impl {
     const auto make = [&](const char* what, const Model& given, const std::vector<ValueInfo>& inputs,
                           size_t budget, const SessionOptions& options) {
       Model model = given;
+      remove_optional_outputs(model, options);
+      std::vector<std::string> outputs = user_outputs(model);
       Graph& graph = model.graph;
       for (const std::string& name : fixed)
         if (graph.is_input(name)) graph.add_initializer(name, state.parameter(name).data);
       std::erase_if(graph.inputs, [&](const ValueInfo& info) { return graph.is_initializer(info.name); });
-      return std::make_unique<Stage>(what, std::move(model), inputs, user_outputs(given), arena, options,
+      return std::make_unique<Stage>(what, std::move(model), inputs, std::move(outputs), arena, options,
                                      precision, budget, layouts);
     };
     Model bounded = train_model;

@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -120,6 +121,44 @@ def replaced_file(path: str | os.PathLike[str], what: str) -> Iterator[BinaryIO]
                 error.errno,
             ) from error
         raise
+    _sync_folder(target)
+
+
+def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what: str) -> None:
+    """Give a file another name, in place of the file that has it. Where the file system has no links, the file is copied.
+
+    Programs replace files instead of changing them, so a file that has two names stays as it is under one of them when the
+    other is written.
+
+    Parameters
+    ----------
+    source : str or os.PathLike
+        The file.
+    path : str or os.PathLike
+        Its other name.
+    what : str
+        What the file is, in messages.
+
+    Raises
+    ------
+    FileError
+        When that is not possible. The file that has the name is unchanged then.
+    """
+    target, _ = _target_of(Path(path), what)
+    source = os.path.realpath(source)
+    with contextlib.suppress(OSError):
+        if os.path.samefile(source, target):
+            return
+    temporary = str(target.with_name(f"{_prefix(target)}{os.getpid()}-{next(_counter)}"))
+    try:
+        os.link(source, temporary)
+        os.replace(temporary, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        with open(source, "rb") as given, replaced_file(path, what) as file:
+            shutil.copyfileobj(given, file)
+        return
     _sync_folder(target)
 
 

@@ -37,6 +37,7 @@ _COMMANDS = {
     "evaluate": "compute loss and metrics on data",
     "export": "write a trained model for inference",
     "inspect": "describe a model, artifacts or a checkpoint",
+    "new": "write an untrained network that fits data",
     "predict": "compute the outputs of a trained model",
     "profile": "show where the time of a training step goes",
     "train": "train artifacts on data",

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ortrain.cli import app
+from ortrain.cli import app, results
 
 LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
 
@@ -116,6 +116,8 @@ def command(
         untie=_named(untie),
         tie=_named(tie),
     )
+    for path in results.set_aside(out):  # they are of the artifacts that were there
+        click.echo(f"ortrain: the result of training that was in {out} is now {path}", err=True)
     if json_output:
         app.print_json(
             {

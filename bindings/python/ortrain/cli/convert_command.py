@@ -23,7 +23,7 @@ _MODELS = {".onnx": "ONNX", ".ort": "ORT"}
 @app.command(
     "convert",
     """
-    ortrain convert artifacts/trained.ckpt weights.safetensors
+    ortrain convert artifacts/best.ckpt weights.safetensors
     ortrain convert weights.npz trained.ckpt --like artifacts/checkpoint
     ortrain convert old/checkpoint trained.ckpt
     ortrain convert trained.ckpt old/checkpoint --folder

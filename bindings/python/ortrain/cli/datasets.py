@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.reading import check_file, explained, open_file, read_npy, read_npz
-from ortrain.cli.tables import check_values, package, read_table
+from ortrain.cli.tables import Table, check_values, package, read_table
+from ortrain.trainer.columns import Columns
 
 Array = npt.NDArray[Any]
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
@@ -34,6 +35,16 @@ class Wanted:
         Whether the target is a class: a whole number, for which data may have a name.
     classes : list of str, optional
         The names of the classes in the order of their numbers. If the names are not given, `load` sets those of the data.
+    columns : Columns, optional
+        The names of the columns that the model was trained on, by which those of a table are found. If they are not given,
+        `load` sets those of the data.
+    header : bool, optional
+        Whether the first line of a CSV file has the names of the columns. By default the file shows it.
+
+    Attributes
+    ----------
+    remarks : list of str
+        How `load` understood the data, where a user may not expect it.
     """
 
     def __init__(
@@ -43,10 +54,14 @@ class Wanted:
         has_target: bool = True,
         has_classes: bool = False,
         classes: Sequence[str] | None = None,
+        columns: Columns | None = None,
+        header: bool | None = None,
     ) -> None:
         self.names, self.shapes, self.has_target = list(names), list(shapes), has_target
         self.has_classes = has_classes
         self.classes = None if classes is None else list(classes)
+        self.columns, self.header = columns, header
+        self.remarks: list[str] = []
 
     @property
     def target(self) -> str | None:
@@ -122,10 +137,11 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
         if array.ndim != 2:
             return {wanted.names[0]: array}
         columns = {f"column {number}": values for number, values in enumerate(array.T)}
-        return _columns_of_numbers(columns, wanted, target, path)
-    columns_by_name = read_table(path)
-    if columns_by_name is not None:
-        return _table(columns_by_name, wanted, target, path)
+        return _columns_of_numbers(Table(columns, has_names=False), wanted, target, path)
+    known = () if wanted.columns is None else wanted.columns.features
+    table = read_table(path, wanted.header, known)
+    if table is not None:
+        return _of_table(table, wanted, target, path)
     raise ValueError(f"--data: expected {KINDS}, found {path}")
 
 
@@ -211,21 +227,21 @@ def _numbers(values: list[Any], name: str, path: Path) -> Array:
     return array
 
 
-def _table(columns: dict[str, list[Any]], wanted: Wanted, target: str | None, path: Path) -> dict[str, Array]:
+def _of_table(table: Table, wanted: Wanted, target: str | None, path: Path) -> dict[str, Array]:
     """Columns by the inputs' names; or columns of numbers, which are the elements of the first input's rows."""
+    columns = table.columns
+    _remark_on_header(table, wanted, path)
     if not columns or not next(iter(columns.values())):
         raise ValueError(f"--data: expected rows in {path}, found none")
     has_rows = any(name.lower() == "x" and isinstance(values[0], list) for name, values in columns.items())
     if has_rows or all(name in columns for name in wanted.features):
         return _by_name(columns, wanted, target, path)
-    return _columns_of_numbers(columns, wanted, target, path)
+    return _columns_of_numbers(table, wanted, target, path)
 
 
-def _columns_of_numbers(
-    columns: dict[str, Any], wanted: Wanted, target: str | None, path: Path
-) -> dict[str, Array]:
+def _columns_of_numbers(table: Table, wanted: Wanted, target: str | None, path: Path) -> dict[str, Array]:
     """Columns that are the elements of the rows of the only input, and one with the target if there is one more."""
-    names = list(columns)
+    names = list(table.columns)
     if len(wanted.features) != 1:
         raise ValueError(
             f"--data: expected columns named {', '.join(wanted.names)} in {path}, found {', '.join(names)}"
@@ -233,17 +249,13 @@ def _columns_of_numbers(
     feature = wanted.features[0]
     shape = wanted.row_shape(feature)
     size = None if shape is None else int(np.prod(shape))
-    column = None
-    if target is not None:
-        if target not in names:
-            raise ValueError(f"--target: {path} has no column {target}, it has {', '.join(names)}")
-        column = target
-    elif wanted.target in names:
-        column = wanted.target
-    elif size == len(names) - 1 or (size is None and wanted.target is not None):
-        column = names[-1]
-    used = [name for name in names if name != column]
-    values = [_numbers(columns[name], name, path).astype(np.float64) for name in used]
+    if target is not None and target not in names:
+        raise ValueError(f"--target: {path} has no column {target}, it has {', '.join(names)}")
+    if table.has_names and wanted.columns is not None:
+        used, column = _by_known_names(names, wanted.columns, wanted, target, path)
+    else:
+        used, column = _by_position(names, size, wanted, target)
+    values = [_numbers(table.columns[name], name, path).astype(np.float64) for name in used]
     if size is not None and len(used) != size:
         raise ValueError(
             f"--data: input {feature} takes {size} numbers per row; {path} has {len(names)} columns, with the target"
@@ -251,8 +263,51 @@ def _columns_of_numbers(
     matrix = np.stack(values, axis=1)
     found = {feature: matrix.reshape(-1, *shape) if shape is not None else matrix}
     if column is not None and wanted.target is not None:
-        found[wanted.target] = _targets(columns[column], column, wanted, path)
+        found[wanted.target] = _targets(table.columns[column], column, wanted, path)
+    if table.has_names and wanted.columns is None:
+        wanted.columns = Columns(tuple(used), column)
     return found
+
+
+def _remark_on_header(table: Table, wanted: Wanted, path: Path) -> None:
+    """Say that a CSV file has no header, unless the user did."""
+    if table.has_names or wanted.header is not None:
+        return
+    order = (
+        "the last one is the target"
+        if wanted.columns is None
+        else f"in the order {', '.join(wanted.columns.features[:12])}"
+    )
+    wanted.remarks.append(
+        f"{path} has no header: its columns are taken by position, {order} (--header, --no-header)"
+    )
+
+
+def _by_position(
+    names: list[str], size: int | None, wanted: Wanted, target: str | None
+) -> tuple[list[str], str | None]:
+    """Return the columns that are features, and the target: the one that was named, that of the input, or the last."""
+    column = None
+    if target is not None:
+        column = target
+    elif wanted.target in names:
+        column = wanted.target
+    elif size == len(names) - 1 or (size is None and wanted.target is not None):
+        column = names[-1]
+    return [name for name in names if name != column], column
+
+
+def _by_known_names(
+    names: list[str], known: Columns, wanted: Wanted, target: str | None, path: Path
+) -> tuple[list[str], str | None]:
+    """Return the columns that a model was trained on, in the order of the training, and the target."""
+    known.check(names, f"--data: {path}", target or wanted.target)
+    column = target or next((name for name in (known.target, wanted.target) if name in names), None)
+    if column is None and wanted.target is not None:
+        raise ValueError(
+            f"--data: {path} has no column {known.target or wanted.target}, which is the target; --target names another one"
+        )
+    return list(known.features), column
 
 
 def files_of_rows(path: Path, wanted: Wanted) -> list[str] | None:
@@ -262,17 +317,24 @@ def files_of_rows(path: Path, wanted: Wanted) -> list[str] | None:
     return [file.relative_to(path).as_posix() for file, _ in _images_of(path, wanted)]
 
 
+def class_folders(path: Path) -> list[Path]:
+    """Return the folders of the classes, those with images, in a folder of images."""
+    folders = [
+        folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")
+    ]
+    return [folder for folder in folders if images_in(folder)]
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return the images in a folder, by name."""
+    return [file for file in sorted(folder.iterdir()) if file.suffix.lower() in IMAGES]
+
+
 def _images_of(path: Path, wanted: Wanted) -> list[tuple[Path, str]]:
     """Return the images in a folder with their classes, in the order of the rows."""
-    files = [
-        (file, folder.name)
-        for folder in sorted(path.iterdir())
-        if folder.is_dir() and not folder.name.startswith(".")
-        for file in sorted(folder.iterdir())
-        if file.suffix.lower() in IMAGES
-    ]
+    files = [(file, folder.name) for folder in class_folders(path) for file in images_in(folder)]
     if not files and wanted.target is None:
-        files = [(file, "") for file in sorted(path.iterdir()) if file.suffix.lower() in IMAGES]
+        files = [(file, "") for file in images_in(path)]
     if not files:
         raise ValueError(f"--data: expected a folder per class with images in {path}, found none")
     return files

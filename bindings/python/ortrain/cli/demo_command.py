@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.writing import replaced_file, write_file
-from ortrain.cli import app
-from ortrain.trainer import JSONLogger, ProgbarLogger, Trainer, plot
+from ortrain.cli import app, results
+from ortrain.trainer import JSONLogger, ModelCheckpoint, ProgbarLogger, Trainer, plot
 
 Array = npt.NDArray[Any]
 
@@ -51,6 +51,7 @@ def command(out: Path, epochs: int, seed: int, json_output: bool) -> None:
             np.savez_compressed(file, image=images, labels=labels)
     folder = out / "artifacts"
     folder.mkdir(exist_ok=True)
+    results.set_aside(folder)
     for artifact in (_DATA / "artifacts").iterdir():
         write_file(folder / artifact.name, "artifact", artifact.read_bytes())
     if not json_output:
@@ -61,11 +62,12 @@ def command(out: Path, epochs: int, seed: int, json_output: bool) -> None:
     )
     before = trainer.evaluate(test)["accuracy"]
     began = time.perf_counter()
-    callbacks = [JSONLogger(out / "log.jsonl"), ProgbarLogger()]
+    checkpoint, model, curves = folder / results.BEST, out / "digits.onnx", out / "curves.png"
+    checkpoints = ModelCheckpoint(folder / results.LAST, best_path=checkpoint)
+    callbacks = [JSONLogger(out / "log.jsonl"), ProgbarLogger(), checkpoints]
     history = trainer.fit(train, epochs, validation=test, callbacks=callbacks, verbose=False)
     seconds = time.perf_counter() - began
-    checkpoint, model, curves = folder / "trained.ckpt", out / "digits.onnx", out / "curves.png"
-    trainer.save(checkpoint)
+    trainer = Trainer(folder, checkpoint=checkpoint, threads=1)
     trainer.export(model)
     has_plot = importlib.util.find_spec("matplotlib") is not None
     if has_plot:
@@ -92,12 +94,18 @@ def command(out: Path, epochs: int, seed: int, json_output: bool) -> None:
     click.echo(draw(test[0][shown], [f"{test[1][i]} read as {read[i]}" for i in shown]))
     click.echo()
     rows = [
-        ("held-out accuracy", f"{accuracy:.1%} after {epochs} epochs, {seconds:.1f} s; {before:.1%} before"),
+        (
+            "held-out accuracy",
+            f"{accuracy:.1%} in epoch {checkpoints.best_epoch}, the best of {epochs}, {seconds:.1f} s; {before:.1%} before",
+        ),
         ("trained model", f"{model}, for any ONNX runtime"),
         ("checkpoint", str(checkpoint)),
         ("curves", str(curves) if has_plot else "none: pip install 'ortrain[plot]'"),
         ("look at the run", f"ortrain dashboard {out}"),
-        ("train it further", f"ortrain train {folder} --data {out / 'train.npz'} --epochs 5"),
+        (
+            "train it further",
+            f"ortrain train {folder} --data {out / 'train.npz'} --validation {out / 'test.npz'} --epochs 5",
+        ),
         ("try it", f"ortrain evaluate {folder} --data {out / 'test.npz'} --metric accuracy"),
     ]
     click.echo(app.table(rows))

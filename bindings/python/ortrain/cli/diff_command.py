@@ -14,7 +14,7 @@ from ortrain.cli import app, checkpoints
 @app.command(
     "diff",
     """
-    ortrain diff artifacts/checkpoint artifacts/trained.ckpt
+    ortrain diff artifacts/checkpoint artifacts/best.ckpt
     ortrain diff a.ckpt b.ckpt --json
     """,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ortrain.cli import app, running
+from ortrain.cli import app, results, running
 from ortrain.trainer import Trainer
 
 
@@ -14,7 +14,7 @@ from ortrain.trainer import Trainer
     "evaluate",
     """
     ortrain evaluate artifacts --data test.npz --metric accuracy --metric f1
-    ortrain evaluate artifacts --data test.csv --checkpoint artifacts/runs/epoch-3.ckpt --json
+    ortrain evaluate artifacts --data test.csv --checkpoint artifacts/runs/1/epoch-3.ckpt --json
     """,
 )
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
@@ -29,20 +29,20 @@ def command(
     data: Path,
     target: str | None,
     batch: int,
+    header: bool | None,
     checkpoint: Path | None,
     threads: int,
     metrics: tuple[str, ...],
     json_output: bool,
 ) -> None:
     """Compute loss and metrics of the artifacts in DIR on data."""
-    trainer = Trainer(
-        running.artifacts_folder(folder),
-        metrics=metrics,
-        checkpoint=running.chosen_checkpoint(folder, checkpoint),
-        threads=threads,
-    )
-    found = trainer.evaluate(running.load_all(data, trainer, target), batch_size=batch)
+    read = results.chosen_checkpoint(running.artifacts_folder(folder), checkpoint)
+    trainer = Trainer(folder, metrics=metrics, checkpoint=read, threads=threads)
+    rows = running.load_all(data, trainer, target, header)
+    results.say_which(read, trainer)
+    found = trainer.evaluate(rows, batch_size=batch)
     if json_output:
+        found = {**found, "checkpoint": read}
         app.print_json(found if trainer.classes is None else {**found, "classes": trainer.classes})
         return
     for name, value in found.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ortrain.cli import app, running
+from ortrain.cli import app, results, running
 from ortrain.trainer import Trainer
 
 
@@ -14,7 +14,7 @@ from ortrain.trainer import Trainer
     "export",
     """
     ortrain export artifacts trained.onnx
-    ortrain export artifacts trained.onnx --checkpoint artifacts/runs/epoch-3.ckpt --output logits
+    ortrain export artifacts trained.onnx --checkpoint artifacts/runs/1/epoch-3.ckpt --output logits
     """,
 )
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
@@ -33,12 +33,13 @@ def command(
     json_output: bool,
 ) -> None:
     """Write the trained model of DIR for inference to MODEL."""
-    read = running.chosen_checkpoint(folder, checkpoint)
-    trainer = Trainer(
-        running.artifacts_folder(folder), outputs=list(outputs) or None, checkpoint=read, threads=threads
-    )
+    read = results.chosen_checkpoint(running.artifacts_folder(folder), checkpoint)
+    trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read, threads=threads)
     trainer.export(model)
     if json_output:
         app.print_json({"model": model, "checkpoint": read, "outputs": trainer.outputs})
     else:
-        click.echo(f"wrote {model} with the parameters of {read}, outputs {', '.join(trainer.outputs)}")
+        click.echo(
+            f"wrote {model} with the parameters of {read} ({results.origin_of(read, trainer)}), outputs "
+            f"{', '.join(trainer.outputs)}"
+        )

@@ -16,7 +16,7 @@ from ortrain.cli import app, checkpoints
     ortrain inspect model.onnx
     ortrain inspect model.ort
     ortrain inspect artifacts
-    ortrain inspect artifacts/trained.ckpt --json
+    ortrain inspect artifacts/best.ckpt --json
     """,
 )
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")

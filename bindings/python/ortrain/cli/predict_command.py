@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from ortrain._files.writing import replaced_file
-from ortrain.cli import app, running
+from ortrain.cli import app, results, running
 from ortrain.cli.datasets import Wanted, files_of_rows, load
 from ortrain.trainer import Trainer
 
@@ -34,6 +34,7 @@ def command(
     data: Path,
     target: str | None,
     batch: int,
+    header: bool | None,
     checkpoint: Path | None,
     threads: int,
     outputs: tuple[str, ...],
@@ -45,21 +46,21 @@ def command(
     Each row is printed as the numbers of the first output. The class with the highest score follows if the classes have names.
     For a folder of images, the name of the file comes first.
     """
-    trainer = Trainer(
-        running.artifacts_folder(folder),
-        outputs=list(outputs) or None,
-        checkpoint=running.chosen_checkpoint(folder, checkpoint),
-        threads=threads,
-    )
+    read_from = results.chosen_checkpoint(running.artifacts_folder(folder), checkpoint)
+    trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read_from, threads=threads)
     known = trainer.prediction_inputs()
-    every = running.wanted_of(trainer)
+    every = running.wanted_of(trainer, header)
     shapes = [every.shapes[every.names.index(name)] for name in known]
-    without_target = Wanted(known, shapes, has_target=False, classes=every.classes)
+    without_target = Wanted(
+        known, shapes, has_target=False, classes=every.classes, columns=every.columns, header=header
+    )
     rows = (
         running.scaled(load(data, without_target), trainer)
         if target is None
-        else running.load_all(data, trainer, target)
+        else running.load_all(data, trainer, target, header)
     )
+    running.say_remarks(without_target)
+    results.say_which(read_from, trainer)
     found = trainer.predict(rows, batch_size=batch)
     several = found if isinstance(found, tuple) else (found,)
     read = _classes_of(several[0], trainer.classes)
@@ -68,6 +69,7 @@ def command(
         values: dict[str, Any] = dict(zip(trainer.outputs, several, strict=True))
         if files is not None:
             values["files"] = files
+        values["checkpoint"] = read_from
         app.print_json(values if read is None else {**values, "classes": trainer.classes, "predicted": read})
     elif out is None:
         for number, row in enumerate(several[0]):

@@ -14,10 +14,17 @@ from ortrain.trainer import Trainer
 
 COUNT = click.IntRange(min=1)
 
+header_option = click.option(
+    "--header/--no-header",
+    default=None,
+    help="whether the first line of a CSV file has the names of the columns (default: the file shows it)",
+)
+
 
 def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say what data there are."""
     for option in (
+        header_option,
         click.option("--batch", type=COUNT, default=32, show_default=True, help="rows of a batch"),
         click.option(
             "--target", metavar="NAME", help="array or column that is the target (default the last)"
@@ -35,23 +42,16 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--checkpoint",
             type=click.Path(path_type=Path),
-            help="checkpoint with the parameters (default DIR/trained.ckpt if it exists, else DIR/checkpoint)",
+            metavar="FILE",
+            help="checkpoint with the parameters (default the first of DIR/best.ckpt, last.ckpt, trained.ckpt and checkpoint)",
         ),
     ):
         function = option(function)
     return function
 
 
-def chosen_checkpoint(folder: Path, checkpoint: Path | None) -> Path:
-    """Return the checkpoint that a command reads."""
-    if checkpoint is not None:
-        return checkpoint
-    trained = folder / "trained.ckpt"
-    return trained if trained.exists() else folder / "checkpoint"
-
-
-def wanted_of(trainer: Trainer) -> Wanted:
-    """Return what is to be read for the steps of a trainer."""
+def wanted_of(trainer: Trainer, header: bool | None) -> Wanted:
+    """Return what is to be read for the steps of a trainer. ``header`` is the option."""
     inputs = trainer.module.get_inputs()
     target = trainer.inputs.dtypes[-1]
     return Wanted(
@@ -59,6 +59,8 @@ def wanted_of(trainer: Trainer) -> Wanted:
         [argument.shape for argument in inputs],
         has_classes=target is not None and target.kind in "iu",
         classes=trainer.classes,
+        columns=trainer.columns,
+        header=header,
     )
 
 
@@ -107,9 +109,16 @@ def scaled(rows: Any, trainer: Trainer) -> Any:
     return found
 
 
-def load_all(path: Path, trainer: Trainer, target: str | None) -> Any:
-    """Read data for train or eval steps. The trainer learns the names of the classes if it does not know them yet."""
-    wanted = wanted_of(trainer)
+def say_remarks(wanted: Wanted) -> None:
+    """Print on standard error how data were understood."""
+    for remark in wanted.remarks:
+        click.echo(f"ortrain: {remark}", err=True)
+
+
+def load_all(path: Path, trainer: Trainer, target: str | None, header: bool | None) -> Any:
+    """Read data for train or eval steps. The trainer learns the names of classes and columns that it does not know yet."""
+    wanted = wanted_of(trainer, header)
     rows = load(path, wanted, target)
-    trainer.classes = wanted.classes
+    say_remarks(wanted)
+    trainer.classes, trainer.columns = wanted.classes, wanted.columns
     return scaled(rows, trainer)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,24 @@ _DATA = "--data"
 _MOST_CHARACTERS = 1000  # of a value; an array of text has as many for each of its values
 _MOST_BITS = 1023  # of a number that a double can represent
 _SHOWN = 60
+_LOOKED_AT = 200  # rows of a table by which it is decided whether it has a header
+_NUMBERED = 8  # columns from which on a header 0, 1, 2, ... cannot be mistaken for a row of numbers
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as columns.
+
+    Parameters
+    ----------
+    columns : dict of str to list
+        The values of each column, by its name; without a header the names are ``column 1`` and so on.
+    has_names : bool
+        Whether the names are those of the file.
+    """
+
+    columns: dict[str, list[Any]]
+    has_names: bool = True
 
 
 def package(name: str, message: str) -> Any:
@@ -26,8 +45,17 @@ def package(name: str, message: str) -> Any:
         raise ImportError(message) from error
 
 
-def read_table(path: Path) -> dict[str, list[Any]] | None:
+def read_table(path: Path, header: bool | None = None, known: Collection[str] = ()) -> Table | None:
     """Return the columns of a table, None for a file of another kind.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    header : bool, optional
+        Whether the first line of a CSV file has the names of the columns. By default the file shows it.
+    known : collection of str
+        Names that the columns are expected to have.
 
     Raises
     ------
@@ -38,11 +66,11 @@ def read_table(path: Path) -> dict[str, list[Any]] | None:
     """
     kind = path.suffix.lower()
     if kind in (".csv", ".tsv"):
-        return _read_csv(path, "\t" if kind == ".tsv" else ",")
+        return _read_csv(path, "\t" if kind == ".tsv" else ",", header, known)
     if kind == ".parquet":
-        return _read_parquet(path)
+        return Table(_read_parquet(path))
     if kind in (".jsonl", ".ndjson"):
-        return _read_json_lines(path)
+        return Table(_read_json_lines(path))
     return None
 
 
@@ -74,16 +102,14 @@ def _lines(path: Path, at: list[int]) -> Iterator[str]:
         yield from io.StringIO(line, newline="") if "\r" in line else (line,)
 
 
-def _read_csv(path: Path, separator: str) -> dict[str, list[Any]]:
+def _read_csv(path: Path, separator: str, header: bool | None, known: Collection[str]) -> Table:
     at = [1]
     rows: list[list[str]] = []
     try:
-        reader = csv.reader(_lines(path, at), delimiter=separator)
-        heading = next(reader, [])
-        for row in reader:
-            if row and len(row) != len(heading):
+        for row in csv.reader(_lines(path, at), delimiter=separator):
+            if row and rows and len(row) != len(rows[0]):
                 raise InvalidArgumentError(
-                    f"{_DATA}: {path} line {at[0]}: expected {len(heading)} values, found {len(row)}"
+                    f"{_DATA}: {path} line {at[0]}: expected {len(rows[0])} values, found {len(row)}"
                 )
             if row:
                 rows.append(row)
@@ -91,7 +117,59 @@ def _read_csv(path: Path, separator: str) -> dict[str, list[Any]]:
         raise InvalidArgumentError(
             f"{_DATA}: {path} line {at[0]}: expected values of a table, found: {error}"
         ) from error
-    return {name: [row[i] for row in rows] for i, name in enumerate(heading)}
+    if not rows:
+        return Table({})
+    rows[0][0] = rows[0][0].removeprefix("\ufeff")  # which some programs write before the first character
+    if header is None:
+        header = _has_header(rows, known, path)
+    if not header:
+        names = [f"column {number}" for number in range(1, len(rows[0]) + 1)]
+        return Table({name: [row[i] for row in rows] for i, name in enumerate(names)}, has_names=False)
+    names = [name.strip() for name in rows[0]]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidArgumentError(
+            f"{_DATA}: {path} line 1: expected a name for each column, found {twice!r} twice; --no-header reads a file that "
+            "has no names"
+        )
+    return Table({name: [row[i] for row in rows[1:]] for i, name in enumerate(names)})
+
+
+def _has_header(rows: Sequence[Sequence[str]], known: Collection[str], path: Path) -> bool:
+    """Whether the first row of a table has names: it has, unless it looks like the rows below.
+
+    Raises
+    ------
+    InvalidArgumentError
+        When it may be either.
+    """
+    first = [cell.strip() for cell in rows[0]]
+    if not any(_is_number(cell) for cell in first) or (known and set(known) <= set(first)):
+        return True
+    below = rows[1 : 1 + _LOOKED_AT]
+    of_numbers = [
+        i for i in range(len(first)) if all(_is_number(row[i]) or not row[i].strip() for row in below)
+    ]
+    as_below = [i for i in of_numbers if _is_number(first[i])]
+    names = [i for i in of_numbers if first[i] and not _is_number(first[i])]
+    numbered = all(first[i] == str(i) for i in range(len(first)) if _is_number(first[i]))  # as pandas does
+    if as_below and not names and not numbered:
+        return False
+    if numbered and (names or len(first) >= _NUMBERED or len(as_below) < len(first)):
+        return True
+    shown = ",".join(rows[0])
+    raise InvalidArgumentError(
+        f"{_DATA}: {path} line 1 may be the names of the columns or the first row: {shown[:_SHOWN]}; --header or "
+        "--no-header says which"
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_parquet(path: Path) -> dict[str, list[Any]]:

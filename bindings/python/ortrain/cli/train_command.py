@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import signal
-import time
 import types
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ortrain._files.reading import open_file, parse_json
-from ortrain.cli import app, running
+from ortrain._files.writing import write_file
+from ortrain.cli import app, fitting, results, running
+from ortrain.errors import OrtrainError
 from ortrain.trainer import (
     Callback,
     CSVLogger,
     EarlyStopping,
     JSONLogger,
-    ModelCheckpoint,
     ProgbarLogger,
     TensorBoard,
     Trainer,
@@ -29,10 +28,12 @@ from ortrain.trainer import (
     """
     ortrain train artifacts --data digits.npz --epochs 10 --metric accuracy --validation 0.2
     ortrain train artifacts --data images/ --epochs 20 --patience 3 --lr 1e-3 --schedule cosine
-    ortrain train artifacts --data digits.npz --epochs 20 --resume artifacts/runs/interrupted.ckpt
+    ortrain train artifacts --data digits.npz --epochs 20 --resume artifacts/runs/1/interrupted.ckpt
+    ortrain train artifacts --data digits.npz --epochs 10 --from-start
+    ortrain train --data flowers.csv --target kind --validation 0.2 --epochs 20
     """,
 )
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR]", required=False)
 @running.data_options
 @click.option("--epochs", type=running.COUNT, default=1, show_default=True, help="passes over the data")
 @click.option(
@@ -41,7 +42,7 @@ from ortrain.trainer import (
 @click.option(
     "--lr",
     type=click.FloatRange(min=0, min_open=True),
-    help="learning rate (default: the rate in the optimizer model)",
+    help="learning rate (default: that of the run that is continued, else the rate in the optimizer model)",
 )
 @click.option(
     "--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant", show_default=True
@@ -59,18 +60,23 @@ from ortrain.trainer import (
 @click.option(
     "--metric", "metrics", multiple=True, help="accuracy, top<k>, f1, mae, perplexity; may be repeated"
 )
+@click.option(
+    "--monitor",
+    metavar="VALUE",
+    help="value that says which epoch is best, such as val_accuracy (default val_loss with validation, else loss)",
+)
 @click.option("--patience", type=running.COUNT, help="stop after this many epochs without an improvement")
 @click.option(
     "--keep",
     type=running.COUNT,
     default=3,
     show_default=True,
-    help="number of checkpoints to keep, the best ones",
+    help="epochs whose checkpoints are kept, the best ones and the last one",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="folder of checkpoints and logs (default DIR/runs)",
+    help="folder of runs, in which each run has a numbered folder of logs and checkpoints (default DIR/runs)",
 )
 @click.option(
     "--samples",
@@ -81,18 +87,26 @@ from ortrain.trainer import (
 )
 @click.option("--tensorboard", is_flag=True, help="also write event files of TensorBoard into that folder")
 @click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="begin with these parameters (default DIR/best.ckpt if it exists, else DIR/checkpoint)",
+)
+@click.option("--from-start", is_flag=True, help="begin with DIR/checkpoint, the parameters before training")
+@click.option(
     "--resume",
     type=click.Path(path_type=Path),
-    metavar="CHECKPOINT",
-    help="continue the run that saved this checkpoint",
+    metavar="FILE",
+    help="complete the run that saved this checkpoint",
 )
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
 @app.as_json
 def command(
-    folder: Path,
+    folder: Path | None,
     data: Path,
     target: str | None,
     batch: int,
+    header: bool | None,
     epochs: int,
     validation: str | None,
     lr: float | None,
@@ -102,44 +116,142 @@ def command(
     shuffle: bool,
     seed: int,
     metrics: tuple[str, ...],
+    monitor: str | None,
     patience: int | None,
     keep: int,
     out: Path | None,
     samples: int,
     tensorboard: bool,
+    checkpoint: Path | None,
+    from_start: bool,
     resume: Path | None,
     threads: int,
     json_output: bool,
 ) -> int:
-    """Train the artifacts in DIR.
+    """Train the artifacts in DIR, or, without DIR, a network that fits the data.
 
-    The result is DIR/trained.ckpt, which evaluate, predict and export read. After each epoch a checkpoint is saved in
-    the folder of the run, beside log.csv and log.jsonl, which `ortrain dashboard DIR` shows. The log.jsonl of an earlier
-    run is renamed after the time at which that run began. Ctrl-C ends the run after the current step, saves it and says
-    how to resume it.
+    Without DIR, the folder is ./artifacts; if it has no artifacts, they are made for an mlp, cnn or gru, as the data require.
+
+    The results are DIR/best.ckpt and DIR/last.ckpt, the best and the last epoch. evaluate, predict and export read the best
+    one, and the next training continues from it. Results of an earlier run are kept, as DIR/best-1.ckpt and so on. Each
+    run has a folder DIR/runs/1, DIR/runs/2, ... with log.csv, log.jsonl, which `ortrain dashboard DIR` shows, and a
+    checkpoint of each of the best epochs. Ctrl-C ends the run after the current step, saves it and says how to resume it.
     """
-    out = out or folder / "runs"
-    trainer = Trainer(
-        running.artifacts_folder(folder),
-        learning_rate=lr,
-        schedule=schedule,
-        warmup=warmup,
-        accumulate=accumulate,
-        metrics=metrics,
-        seed=seed,
-        checkpoint=resume,
-        threads=threads,
+    if folder is None:
+        folder = _folder_for(data, target, header, seed)
+    start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
+    settings = {"learning_rate": lr, "schedule": schedule, "warmup": warmup, "accumulate": accumulate}
+    trainer = _trainer(
+        folder, start, resume, {**settings, "metrics": metrics, "seed": seed, "threads": threads}
     )
-    rows = running.load_all(data, trainer, target)
+    if resume is not None and trainer.saved_run is not None and trainer.saved_run["epoch"] >= epochs:
+        return _is_finished(resume, trainer, folder, json_output)
+    rows = running.load_all(data, trainer, target, header)
     held_out: Any = None
     if validation is not None:
         held_out = _share(validation)
         if held_out is None:
-            held_out = running.load_all(Path(validation), trainer, target)
-    monitor = "loss" if held_out is None else "val_loss"
-    callbacks = _callbacks(out, monitor, keep, samples, patience, tensorboard)
-    if resume is None:
-        _keep_log(out / "log.jsonl")
+            held_out = running.load_all(Path(validation), trainer, target, header)
+    monitor = monitor or ("loss" if held_out is None else "val_loss")
+    runs = out or folder / "runs"
+    run = results.new_run(runs) if resume is None else results.run_of(trainer, resume, runs)
+    checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
+    callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard)
+    options = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
+    interrupted = _fit(
+        trainer, rows, epochs, {**options, "callbacks": callbacks, "resume": resume, "verbose": False}
+    )
+    if interrupted:
+        path = run / "interrupted.ckpt"
+        trainer.save(path)
+        click.echo(
+            f"ortrain: interrupted in epoch {trainer.epoch + 1}, saved {path}\n"
+            f"hint: continue with the same command and --resume {path}",
+            err=True,
+        )
+        return app.INTERRUPTED
+    _report(trainer, checkpoints, run, json_output)
+    return app.OK
+
+
+def _folder_for(data: Path, target: str | None, header: bool | None, seed: int) -> Path:
+    """Return ./artifacts, made for a network that fits the data if there are none."""
+    from ortrain.trainer.creation import make_artifacts
+
+    folder = Path("artifacts")
+    if (folder / "training_model.onnx").exists():
+        click.echo(f"ortrain: no DIR was given, trains the artifacts in {folder}", err=True)
+        return folder
+    found = fitting.look_at(data, target, header, None, None)
+    network = fitting.network_for(found)
+    model = fitting.make_network(network, found, seed)
+    make_artifacts(model, found.loss, "adamw", folder, None, None)
+    write_file(folder / "model.onnx", "model", model.SerializeToString())
+    click.echo(
+        f"ortrain: no DIR was given, made {folder} for the network {network} ({found.shown()}) with the loss {found.loss}; "
+        "`ortrain new` makes others",
+        err=True,
+    )
+    return folder
+
+
+def _start(folder: Path, checkpoint: Path | None, from_start: bool, resume: Path | None) -> Path | None:
+    """Return the trained checkpoint that a new run begins with; None if it begins with the parameters before training."""
+    given = {
+        "--checkpoint": checkpoint is not None,
+        "--from-start": from_start,
+        "--resume": resume is not None,
+    }
+    if sum(given.values()) > 1:
+        both = " and ".join(name for name, is_given in given.items() if is_given)
+        raise click.UsageError(f"{both} each say where to begin: expected one of them")
+    if resume is not None or from_start:
+        return None
+    found = results.chosen_checkpoint(folder, checkpoint)
+    return None if found == folder / results.INITIAL else found
+
+
+def _trainer(folder: Path, start: Path | None, resume: Path | None, settings: dict[str, Any]) -> Trainer:
+    """Return the trainer of a run, and say which trained parameters it begins with."""
+    try:
+        trainer = Trainer(folder, checkpoint=start or resume, **settings)
+    except OrtrainError as error:
+        if start is None:
+            raise
+        raise type(error)(
+            f"{error.message}\nThe run was to continue from {start}; --from-start begins with {folder / results.INITIAL}",
+            error.code,
+        ) from error
+    if start is not None:
+        saved = trainer.saved_run
+        if saved is not None and settings["learning_rate"] is None:
+            trainer.learning_rate = saved["learning_rate"]  # the optimizer's may be the end of a schedule
+        click.echo(
+            f"ortrain: continues from {start} ({results.origin_of(start, trainer)}) with the learning rate "
+            f"{trainer.learning_rate:g}; --from-start begins with the parameters before training",
+            err=True,
+        )
+    return trainer
+
+
+def _is_finished(resume: Path, trainer: Trainer, folder: Path, json_output: bool) -> int:
+    """Say that a run has nothing left to resume."""
+    assert trainer.saved_run is not None
+    done = trainer.saved_run["epoch"]
+    if json_output:
+        found = {"checkpoint": resume, "epochs": done, "steps": trainer.saved_run["step"], "finished": True}
+        app.print_json({**found, "history": trainer.saved_run["history"]})
+    click.echo(
+        f"ortrain: the run of {resume} is finished: it has {done} epoch{'s' * (done != 1)}, nothing was changed\n"
+        f"hint: --epochs {done + 5} with --resume makes it longer, `ortrain train {folder}` without --resume begins another run "
+        "with its parameters",
+        err=True,
+    )
+    return app.OK
+
+
+def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any]) -> bool:
+    """Train, and return whether Ctrl-C ended the run."""
     interrupted = False
 
     def stop(number: int, frame: types.FrameType | None) -> None:
@@ -149,68 +261,57 @@ def command(
 
     before = signal.signal(signal.SIGINT, stop)
     try:
-        history = trainer.fit(
-            rows,
-            epochs,
-            validation=held_out,
-            batch_size=batch,
-            shuffle=shuffle,
-            callbacks=callbacks,
-            resume=resume,
-            verbose=False,
-        )
+        trainer.fit(rows, epochs, **options)
     finally:
         signal.signal(signal.SIGINT, before)
-    if interrupted:
-        path = out / "interrupted.ckpt"
-        trainer.save(path)
-        click.echo(
-            f"ortrain: interrupted in epoch {trainer.epoch + 1}, saved {path}\n"
-            f"hint: continue with the same command and --resume {path}",
-            err=True,
-        )
-        return app.INTERRUPTED
-    result = folder / "trained.ckpt"
-    trainer.save(result)
+    return interrupted
+
+
+def _report(trainer: Trainer, checkpoints: results.RunCheckpoints, run: Path, json_output: bool) -> None:
+    """Print which epoch was the best, why the run stopped, and where the results are."""
+    best, last = Path(str(checkpoints.best_path)), Path(str(checkpoints.last_path))
+    value = f"{checkpoints.monitor} {checkpoints.best:.4g}"
     if json_output:
         app.print_json(
-            {"checkpoint": result, "epochs": trainer.epoch, "steps": trainer.step, "history": history}
+            {
+                "checkpoint": best,
+                "best": {"epoch": checkpoints.best_epoch, checkpoints.monitor: checkpoints.best},
+                "last": last,
+                "run": run,
+                "epochs": trainer.epoch,
+                "steps": trainer.step,
+                "stopped": trainer.stop_reason,
+                "kept": checkpoints.kept,
+                "history": trainer.history,
+            }
         )
-    else:
-        click.echo(f"wrote {result} after {trainer.epoch} epochs, {trainer.step} steps")
-    return app.OK
+        return
+    if trainer.stop_reason is not None:
+        click.echo(f"stopped after epoch {trainer.epoch} of {trainer.epochs}: {trainer.stop_reason}")
+    if checkpoints.best_epoch == 0:
+        click.echo(f"best  {best}: as before training, {value}; no epoch was better")
+    elif checkpoints.best_epoch is not None:
+        click.echo(f"best  {best}: epoch {checkpoints.best_epoch}, {value}")
+    click.echo(f"last  {last}: epoch {trainer.epoch}, {trainer.step} steps; logs in {run}")
+    if checkpoints.kept:
+        click.echo(f"kept  {', '.join(map(str, checkpoints.kept))}: results of earlier runs")
 
 
 def _callbacks(
-    out: Path, monitor: str, keep: int, samples: int, patience: int | None, tensorboard: bool
+    run: Path, checkpoints: results.RunCheckpoints, samples: int, patience: int | None, tensorboard: bool
 ) -> list[Callback]:
     """Return what logs the run, saves its checkpoints and may end it early."""
     callbacks: list[Callback] = [
-        CSVLogger(out / "log.csv"),
-        JSONLogger(out / "log.jsonl", samples=samples),
-        ModelCheckpoint(out / "epoch-{epoch}.ckpt", monitor=monitor, keep=keep),
+        CSVLogger(run / "log.csv"),
+        JSONLogger(run / "log.jsonl", samples=samples),
+        checkpoints,
         ProgbarLogger(),
     ]
     if patience is not None:
-        callbacks.append(EarlyStopping(monitor, patience=patience))
+        callbacks.append(EarlyStopping(checkpoints.monitor, patience=patience))
     if tensorboard:
-        callbacks.append(TensorBoard(out / "tensorboard"))
+        callbacks.append(TensorBoard(run / "tensorboard"))
     return callbacks
-
-
-def _keep_log(path: Path) -> None:
-    """Rename the log of an earlier run after the time at which it began, so that the dashboard shows both."""
-    try:
-        with open_file(path, "log") as file:
-            began = time.localtime(parse_json(file.readline())["time"])
-    except (OSError, ValueError, TypeError, LookupError, OverflowError):
-        return  # there is none, or it is not a log
-    name = f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S', began)}"
-    kept, number = path.with_name(f"{name}{path.suffix}"), 1
-    while kept.exists():
-        number += 1
-        kept = path.with_name(f"{name}-{number}{path.suffix}")
-    path.rename(kept)
 
 
 def _share(text: str) -> float | None:

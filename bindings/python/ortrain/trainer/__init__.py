@@ -19,9 +19,19 @@ from ortrain.trainer.loggers import (
     TensorBoard,
     WandbLogger,
 )
-from ortrain.trainer.metrics import F1, MAE, Accuracy, ConfusionMatrix, Metric, Perplexity, TopK
+from ortrain.trainer.metrics import (
+    F1,
+    MAE,
+    Accuracy,
+    ConfusionMatrix,
+    FunctionMetric,
+    Metric,
+    Perplexity,
+    TopK,
+)
 from ortrain.trainer.plotting import plot
 from ortrain.trainer.progress import ProgbarLogger
+from ortrain.trainer.rate_search import LearningRates
 
 __all__ = [
     "F1",
@@ -31,10 +41,12 @@ __all__ = [
     "Callback",
     "ConfusionMatrix",
     "EarlyStopping",
+    "FunctionMetric",
     "JSONLogger",
     "LambdaCallback",
     "LearningRateMonitor",
     "LearningRateScheduler",
+    "LearningRates",
     "MLflowLogger",
     "Metric",
     "ModelCheckpoint",

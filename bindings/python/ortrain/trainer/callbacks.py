@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ortrain._files.writing import link_file
 from ortrain._support.suggestions import did_you_mean
 from ortrain.trainer.view import TrainerView
 
@@ -42,7 +43,7 @@ class Callback:
     Attributes
     ----------
     trainer : Trainer
-        The trainer, from the beginning of a run on. Setting its ``stop_training`` ends the run.
+        The trainer, from the beginning of a run on. Setting its ``stop_training`` ends the run; ``stop_reason`` says why.
     """
 
     trainer: TrainerView
@@ -190,6 +191,9 @@ class EarlyStopping(_Monitor):
         if self.wait >= max(1, self.patience):
             self.stopped_epoch = epoch
             self.trainer.stop_training = True
+            self.trainer.stop_reason = (
+                f"{self.monitor} has not improved for {self.wait} epoch{'s' * (self.wait > 1)}"
+            )
 
     def on_train_end(self, logs: Logs) -> None:
         """Restore the best parameters if asked to."""
@@ -291,6 +295,17 @@ class ModelCheckpoint(_Monitor):
         When: after each epoch, or after so many optimizer steps.
     keep : int, optional
         How many are kept, the best if the epochs have the monitored value, else the latest. All by default.
+    best_path : str or os.PathLike, optional
+        A second name of the checkpoint with the best value, which stays when the first one is deleted.
+    last_path : str or os.PathLike, optional
+        A second name of the newest checkpoint.
+
+    Attributes
+    ----------
+    best : float
+        The best value so far.
+    best_epoch : int or None
+        The epoch that had it, from 1. None before the first one.
     """
 
     def __init__(
@@ -301,24 +316,32 @@ class ModelCheckpoint(_Monitor):
         mode: str = "auto",
         save_freq: str | int = "epoch",
         keep: int | None = None,
+        best_path: str | os.PathLike[str] | None = None,
+        last_path: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(monitor, mode)
         if save_freq != "epoch" and (not isinstance(save_freq, int) or save_freq < 1):
             raise ValueError(f"save_freq: expected 'epoch' or 1 or more, found {save_freq!r}")
         if keep is not None and keep < 1:
             raise ValueError(f"keep: expected 1 or more, found {keep}")
+        if best_path is not None and save_freq != "epoch":
+            raise ValueError(
+                f"best_path: expected save_freq='epoch' with it, because epochs are compared, found {save_freq}"
+            )
         self.filepath = os.fspath(filepath)
         self.save_best_only, self.save_freq, self.keep = save_best_only, save_freq, keep
+        self.best_path, self.last_path = best_path, last_path
+        self.best_epoch: int | None = None
         self.saved: list[tuple[float | None, str]] = []
         self._last_step = -1
 
     def on_train_begin(self, logs: Logs) -> None:
         """Check the pattern and start a new list, unless the run is resumed."""
-        if self.save_best_only and self.save_freq == "epoch":
+        if self.save_freq == "epoch" and (self.save_best_only or self.best_path is not None):
             self.check()
         self._last_step = self.trainer.step
         if not self.trainer.resumed:
-            self.best, self.saved = self.worst, []
+            self.best, self.best_epoch, self.saved = self.worst, None, []
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """Save if enough steps have been taken."""
@@ -333,15 +356,24 @@ class ModelCheckpoint(_Monitor):
         """Save, unless only the best are saved and this is not the best."""
         if self.save_freq != "epoch":
             return
-        if not self.save_best_only:
+        if not self.save_best_only and self.best_path is None:
             self._save(logs.get(self.monitor), epoch, logs)
             return
         value = self.value(logs)
-        if self.improves(value):
-            self.best = value
-            self._save(value, epoch, logs)
+        is_best = self.improves(value)
+        if is_best:
+            self.best, self.best_epoch = value, epoch + 1
+        if is_best or not self.save_best_only:
+            path = self._save(value, epoch, logs)
+            if is_best and self.best_path is not None:
+                self.give_name(path, self.best_path)
 
-    def _save(self, value: float | None, epoch: int, logs: Logs) -> None:
+    def give_name(self, path: str | os.PathLike[str], name: str | os.PathLike[str]) -> None:
+        """Give a checkpoint a second name, ``best_path`` or ``last_path``."""
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        link_file(path, name, "checkpoint")
+
+    def _save(self, value: float | None, epoch: int, logs: Logs) -> str:
         try:
             path = self.filepath.format(**{**logs, "epoch": epoch + 1, "step": self.trainer.step})
         except KeyError as error:
@@ -351,8 +383,11 @@ class ModelCheckpoint(_Monitor):
         self.saved = [entry for entry in self.saved if entry[1] != path] + [(value, path)]
         old = self._surplus()
         self.trainer.save(path)  # with the list, but before anything is deleted
+        if self.last_path is not None:
+            self.give_name(path, self.last_path)
         for name in old:
             Path(name).unlink(missing_ok=True)
+        return path
 
     def _surplus(self) -> list[str]:
         """Take those out of the list that are not kept; the newest is, because a run resumes from it."""
@@ -370,11 +405,12 @@ class ModelCheckpoint(_Monitor):
 
     def state(self) -> dict[str, Any]:
         """Return best value and files."""
-        return {"best": self.best, "saved": [list(entry) for entry in self.saved]}
+        saved = [list(entry) for entry in self.saved]
+        return {"best": self.best, "best_epoch": self.best_epoch, "saved": saved}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from them."""
-        self.best = state["best"]
+        self.best, self.best_epoch = state["best"], state.get("best_epoch")
         self.saved = [(value, path) for value, path in state["saved"]]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,23 +12,43 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortrain import _ortrain
+from ortrain.api import CheckpointState
 from ortrain.errors import NoSuchFileError
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
 from ortrain.trainer.callbacks import Callback, Logs, ModelCheckpoint, checked
+from ortrain.trainer.checks import as_array, is_frame
 from ortrain.trainer.data import Source, prefetched, source_of, split
 from ortrain.trainer.loop import Loop
 from ortrain.trainer.metrics import Metric, metric_of
 from ortrain.trainer.prediction import predict
 from ortrain.trainer.progress import ProgbarLogger
+from ortrain.trainer.rate_search import LearningRates, Search
 from ortrain.trainer.run import StrPath
 from ortrain.trainer.schedules import Schedule, schedule_of
+from ortrain.trainer.summaries import optimizer_states
+from ortrain.trainer.summary import summary_of
+from ortrain.trainer.weighting import WEIGHTS, weights_of
 
 if TYPE_CHECKING:
     import onnx
 
     from ortrain.artifacts import LossType, OptimType
     from ortrain.onnxblock import Block
+
+
+def _existing(folder: Path, of_a_model: Mapping[str, Any]) -> Path:
+    """Return a folder of artifacts, which needs none of the arguments by which artifacts are made of a model."""
+    for name, given in of_a_model.items():
+        if given is not None:
+            raise TypeError(
+                f"{name}: expected a model or a network with it, found a folder of artifacts, {os.fspath(folder)!r}, whose "
+                "models are made already"
+            )
+    for name in ("training_model.onnx", "checkpoint", "optimizer_model.onnx"):
+        if not (folder / name).exists():
+            raise NoSuchFileError(f"Trainer: expected {name} among the artifacts in {folder}")
+    return folder
 
 
 class Trainer(Loop):
@@ -52,8 +72,9 @@ class Trainer(Loop):
         Optimizer steps in which a named schedule goes up from 0.
     accumulate : int, default 1
         Batches whose gradients are added up for an optimizer step. The sum is not divided.
-    metrics : list of str or Metric, default ()
-        What is computed besides the loss.
+    metrics : list of str or Metric or callable, default ()
+        What is computed besides the loss: names, objects of `ortrain.trainer.metrics`, or functions of the prediction and the
+        target of a batch that return the mean over its rows.
     callbacks : list of Callback, default ()
         What happens at the moments of every run.
     seed : int, default 0
@@ -74,6 +95,14 @@ class Trainer(Loop):
         For an inference model that was exported with a fixed batch size: as in `generate_artifacts`.
     args : tensor, tuple, list or mapping, optional
         For a network: example arguments, as in `generate_artifacts`.
+    sample_weight : bool, default False
+        For an inference model and a loss given by its name: whether steps take a weight for each row, the input
+        ``sample_weight``. Data without weights have 1.
+    clip : float, optional
+        For an inference model and an optimizer given by its name: the largest norm of all gradients together, to which
+        larger gradients are scaled.
+    precision : {"fp32", "bf16"}, default "fp32"
+        Whether activations are kept in bfloat16, see the page on mixed precision.
     threads : int, default 0
         Threads of a step; 0 for one per processor.
     config : mapping of str to str, optional
@@ -92,10 +121,16 @@ class Trainer(Loop):
     classes : list of str or None
         The names of the classes of a classifier, in the order of their numbers. Checkpoints keep them. None if they are not
         known.
+    columns : Columns or None
+        The names of the columns that a model with one input is trained on, if the data have names: those of a data frame or
+        of a table. Other data frames and tables are read by these names, in any order of the columns. Checkpoints keep them.
+        None if the columns have no names; set it to None to train on other columns.
     resumed : bool
         Whether the run goes on from a checkpoint.
     stop_training : bool
         Set it to end the run after the current optimizer step.
+    stop_reason : str or None
+        Why the run ended before its last epoch, as the callback that ended it says. None if it did not.
     last_batch, last_outputs : list of array
         What the eval step before ``on_test_batch_end`` took, and what it returned: the loss, then other outputs.
 
@@ -117,7 +152,7 @@ class Trainer(Loop):
         schedule: str | Schedule | None = None,
         warmup: int = 0,
         accumulate: int = 1,
-        metrics: Sequence[str | Metric] = (),
+        metrics: Sequence[str | Metric | Callable[[Any, Any], Any]] = (),
         callbacks: Sequence[Callback] = (),
         seed: int = 0,
         outputs: Sequence[str] | None = None,
@@ -128,6 +163,9 @@ class Trainer(Loop):
         output: str | None = None,
         batch: str | None = None,
         args: Any = None,
+        sample_weight: bool = False,
+        clip: float | None = None,
+        precision: str = "fp32",
         threads: int = 0,
         config: Mapping[str, str] | None = None,
     ) -> None:
@@ -135,28 +173,36 @@ class Trainer(Loop):
             raise ValueError(f"accumulate: expected 1 or more, found {accumulate}")
         if seed < 0:
             raise ValueError(f"seed: expected 0 or more, found {seed}")
+        if precision not in ("fp32", "bf16"):
+            raise ValueError(f"precision: expected fp32 or bf16, found {precision!r}")
+        if precision == "bf16":
+            config = {"ortrain.mixed_precision": "bf16", **(config or {})}
         # What is wrong is rejected before artifacts are made.
         checked_metrics = [metric_of(metric) for metric in metrics]
         schedule_of(schedule, warmup)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
-            folder = Path(model)
-            if args is not None:
-                raise TypeError(
-                    f"args: expected a network with them, found a folder of artifacts, {os.fspath(model)!r}"
-                )
-            for name in ("training_model.onnx", "checkpoint", "optimizer_model.onnx"):
-                if not (folder / name).exists():
-                    raise NoSuchFileError(f"Trainer: expected {name} among the artifacts in {folder}")
+            folder = _existing(
+                Path(model), {"args": args, "sample_weight": sample_weight or None, "clip": clip}
+            )
         else:
-            from ortrain.trainer.creation import make_artifacts  # needs onnx
+            from ortrain.trainer.creation import clipped, make_artifacts  # needs onnx
 
             if artifact_directory is None:
                 self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-")
                 artifact_directory = self._temporary.name
             folder = Path(artifact_directory)
             make_artifacts(
-                model, loss, optimizer, folder, requires_grad, frozen_params, output, args=args, batch=batch
+                model,
+                loss,
+                optimizer if clip is None else clipped(optimizer, clip),
+                folder,
+                requires_grad,
+                frozen_params,
+                output,
+                args=args,
+                weighted=sample_weight,
+                batch=batch,
             )
         super().__init__(
             folder,
@@ -179,6 +225,8 @@ class Trainer(Loop):
         target: Any = None,
         epochs: int = 1,
         *,
+        sample_weight: Any = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         validation: Any = None,
         batch_size: int = 32,
         shuffle: bool = True,
@@ -205,6 +253,11 @@ class Trainer(Loop):
             The targets, if ``data`` are the other inputs only. A number is taken for ``epochs``.
         epochs : int, default 1
             How often the data are used, including what happened before a checkpoint that is resumed.
+        sample_weight : array of float, optional
+            A weight for each row of arrays in memory. The trainer must have been created with ``sample_weight=True``.
+        class_weight : mapping or "balanced", optional
+            The weight of each class, by its number or name, or weights that make all classes count the same. They multiply the
+            weights of rows, and need a trainer with ``sample_weight=True`` too.
         validation : object, optional
             Data that are evaluated after each epoch; or the share of the rows of ``data`` that is held out for that.
         batch_size : int, default 32
@@ -212,7 +265,7 @@ class Trainer(Loop):
         shuffle : bool, default True
             Whether each epoch has its own order of rows.
         drop_last : bool, default False
-            Whether a last batch with fewer rows is left out.
+            Whether a last batch with fewer rows is left out, as a model with a fixed batch size requires.
         steps_per_epoch : int, optional
             Batches of an epoch; all by default.
         prefetch : int, optional
@@ -239,7 +292,9 @@ class Trainer(Loop):
         self._begin_run(resume)
         if epochs < 1:
             raise ValueError(f"epochs: expected 1 or more, found {epochs}")
-        self.inputs.classes = self.classes
+        if sample_weight is not None or class_weight is not None:
+            data = self._weighted(data, sample_weight, class_weight)
+        self._give_names()
         rows = held_out = None
         if isinstance(validation, float):
             rows, held_out = split(data, validation, self.inputs, self.seed)
@@ -251,8 +306,8 @@ class Trainer(Loop):
             test = source_of(data, self.inputs, batch_size, False, self.seed, rows=held_out)
         elif validation is not None:
             test = source_of(validation, self.inputs, batch_size, False, self.seed)
-        self.classes = self.inputs.classes
-        self._columns, self._validates = source.columns, test is not None
+        self._take_names()
+        self._columns, self._validation = source.columns, test
         self._data_settings = {"batch_size": batch_size, "shuffle": shuffle, "accumulate": self.accumulate}
         self._data_settings["steps_per_epoch"] = self.steps_per_epoch = source.steps
         self.epochs = epochs
@@ -266,7 +321,7 @@ class Trainer(Loop):
             callback.set_trainer(self)
         first_batch = self._continue(self._position) if self.resumed and self._position else 0
         _ortrain.set_seed(self.seed)
-        self.stop_training = False
+        self.stop_training, self.stop_reason = False, None
         logs: Logs = {}
         self._call("on_train_begin", logs)
         try:
@@ -280,10 +335,11 @@ class Trainer(Loop):
                     complete = self._train_epoch(batches, first_batch)
                 if not complete:
                     break
-                logs = self._end_epoch(test)
+                logs = self._end_epoch()
                 first_batch = 0
         finally:
             self._call("on_train_end", logs)
+            self._validation = None
         return self.history
 
     def _with_target(self, data: Any, target: Any, epochs: int) -> tuple[Any, int]:
@@ -296,7 +352,92 @@ class Trainer(Loop):
             return {**data, self.inputs.names[-1]: target}, epochs
         return (*(data if isinstance(data, tuple) else (data,)), target), epochs
 
+    def _weighted(self, data: Any, sample_weight: Any, class_weight: Mapping[Any, float] | str | None) -> Any:
+        """Return data with a weight for each row."""
+        if WEIGHTS not in self.inputs.names:
+            raise ValueError(
+                "sample_weight: the training model takes no weights; Trainer(model, loss=..., sample_weight=True) makes one "
+                "that does"
+            )
+        if is_frame(data):
+            data = self.inputs.of_frame(data)
+        if not isinstance(data, (tuple, Mapping)):
+            raise ValueError(
+                f"sample_weight: expected arrays in memory, found {type(data).__name__}; batches may have the weights as "
+                f"{WEIGHTS!r}"
+            )
+        values = dict(zip(self.inputs.names, self.inputs.in_order(data), strict=True))
+        target = as_array(values[self.inputs.names[-1]], self.inputs.names[-1])
+        return {**values, WEIGHTS: weights_of(target, sample_weight, class_weight)}
+
+    def find_learning_rate(
+        self,
+        data: Any,
+        target: Any = None,
+        *,
+        lowest: float = 1e-6,
+        highest: float = 1.0,
+        steps: int = 100,
+        batch_size: int = 32,
+    ) -> LearningRates:
+        """Take steps at rising learning rates until the loss grows. Afterwards the trainer is as before.
+
+        Parameters
+        ----------
+        data, target
+            As for `fit`.
+        lowest, highest : float
+            The first and the last rate.
+        steps : int, default 100
+            How many steps there are at most.
+        batch_size : int, default 32
+            Rows of a batch, for data that have rows.
+
+        Returns
+        -------
+        LearningRates
+            Rates and losses, with a ``suggestion`` and a ``plot``.
+
+        Raises
+        ------
+        ValueError
+            When the data do not match the model, or the loss is not finite from the start.
+        """
+        data, _ = self._with_target(data, target, 1)
+        search, rate_before = Search(lowest, highest, steps), self._learning_rate
+        self._give_names()
+        source = source_of(data, self.inputs, batch_size, True, self.seed)
+        names = self.inputs.classes, self.inputs.columns
+        position, runs = self._position, self._runs
+        with tempfile.TemporaryDirectory() as folder:
+            before = Path(folder) / "checkpoint"
+            CheckpointState.save_checkpoint(self.state, before, include_optimizer_state=True)
+            try:
+                self._search(search, source)
+            finally:
+                self._open(before)
+                self._position, self._runs = position, runs
+                self.learning_rate = rate_before
+        self.classes, self.columns = names
+        if len(search.losses) < 3:
+            raise ValueError(
+                f"find_learning_rate: expected a finite loss from the start, found {len(search.losses)} finite losses; lower "
+                f"``lowest``, {lowest:g}, or look for values in the data that are not finite"
+            )
+        return LearningRates(search.rates, search.losses)
+
     # ---- evaluation, prediction, files ----
+
+    def summary(self) -> str:
+        """Return a table of the parameters, which of them train, and what training keeps in memory.
+
+        ``print(trainer)`` prints it.
+        """
+        shown = [f"{form.name} {form.shown()}" for form in self.inputs.forms]
+        return summary_of(self.state, shown, optimizer_states(self.folder))
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def evaluate(
         self, data: Any, target: Any = None, *, batch_size: int = 32, prefetch: int | None = None
@@ -315,8 +456,30 @@ class Trainer(Loop):
             callback.set_trainer(self)
         if target is not None:
             data, _ = self._with_target(data, np.asarray(target) if np.isscalar(target) else target, 1)
-        self.inputs.classes = self.classes
+        self._give_names()
         return self._test(source_of(data, self.inputs, batch_size, False, self.seed), prefetch)
+
+    def _give_names(self) -> None:
+        """Tell the inputs by which names data are read."""
+        self.inputs.classes, self.inputs.columns = self.classes, self.columns
+
+    def _take_names(self) -> None:
+        """Remember the names that data in memory have."""
+        self.classes, self.columns = self.inputs.classes, self.inputs.columns
+
+    def validate(self) -> dict[str, Any]:
+        """Return loss and metrics on the validation data of the current run, for a callback.
+
+        Raises
+        ------
+        ValueError
+            When no run is going on, or it has no validation data.
+        """
+        if self._validation is None:
+            raise ValueError(
+                "validate: expected a run with validation data, found none; give fit a validation"
+            )
+        return self._test(self._validation, 0)
 
     def predict(self, data: Any, *, batch_size: int = 32) -> Any:
         """Return the outputs of the model for data.
@@ -339,6 +502,7 @@ class Trainer(Loop):
         ValueError
             When the data do not match the model, or no output is known, see ``outputs``.
         """
+        self._give_names()
         return predict(self._prediction_session(), self.inputs, data, batch_size, self.seed)
 
     def _prediction_session(self) -> InferenceSession:

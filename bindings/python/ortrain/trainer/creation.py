@@ -8,14 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortrain._files.writing import write_file
 from ortrain._support.suggestions import did_you_mean
 
 try:
     import onnx
 
-    from ortrain import artifacts
+    from ortrain import artifacts, onnxblock
+    from ortrain._frameworks.record import export_of
     from ortrain.artifacts.blocks import named_elsewhere
     from ortrain.artifacts.loading import load
+    from ortrain.trainer.weighted_loss import WeightedLoss
 except ImportError as error:
     raise ImportError(
         "Trainer: creating artifacts from a model needs onnx: pip install 'ortrain[artifacts]'"
@@ -28,6 +31,9 @@ _LOSSES = {
     "l1": "L1Loss",
 }
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
+_OPTIONAL_OUTPUTS = "ortrain.optional_outputs"
+"""The key in the metadata of a training or eval model that lists the outputs which only a session with the configuration entry
+of this name returns, one per line."""
 
 
 def _named(kind: str, given: Any, known: Mapping[str, str], enum: Any) -> Any:
@@ -86,9 +92,15 @@ def make_artifacts(
     frozen_params: Sequence[str] | None,
     output: str | None = None,
     args: Any = None,
+    weighted: bool = False,
     **settings: Any,
 ) -> artifacts.ArtifactReport:
-    """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from."""
+    """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from.
+
+    These outputs are optional: a session returns the loss alone unless it is configured otherwise, as that of `Trainer` is. So
+    the training loop that is written for artifacts with a loss runs with these too. With ``weighted``, a loss given by its name
+    takes a weight for each row.
+    """
     chosen_loss = _named("loss", loss, _LOSSES, artifacts.LossType)
     loaded = model if isinstance(model, onnx.ModelProto) and args is None else load(model, args)[0]
     model = model if isinstance(model, (str, os.PathLike)) else loaded
@@ -106,13 +118,16 @@ def make_artifacts(
         )
     if chosen_loss is None:
         _check_scalar(loaded.graph.output[0])
+    of_names = names[:1] if isinstance(chosen_loss, artifacts.LossType) else None
+    if weighted:
+        chosen_loss = _weighted(chosen_loss, loaded)
     with warnings.catch_warnings():
         # Nobody means either here. Both come before files are written.
         mistakes = (artifacts.NothingToTrainWarning, artifacts.UnknownParameterWarning)
         for mistake in mistakes:
             warnings.simplefilter("error", mistake)
         try:
-            return artifacts.generate_artifacts(
+            report = artifacts.generate_artifacts(
                 model,
                 requires_grad=requires_grad,
                 frozen_params=frozen_params,
@@ -120,8 +135,50 @@ def make_artifacts(
                 optimizer=_named("optimizer", optimizer, _OPTIMIZERS, artifacts.OptimType),
                 artifact_directory=folder,
                 additional_output_names=names if chosen_loss is not None else names[1:],
-                loss_input_names=names[:1] if isinstance(chosen_loss, artifacts.LossType) else None,
+                loss_input_names=of_names,
                 **settings,
             )
         except mistakes as found:
             raise ValueError(str(found)) from None
+    _declare_optional(report, names if chosen_loss is not None else names[1:])
+    return report
+
+
+def _weighted(loss: Any, model: onnx.ModelProto) -> WeightedLoss:
+    """Return the block of a loss by its name that weights rows."""
+    if not isinstance(loss, artifacts.LossType):
+        raise ValueError(
+            f"sample_weight: expected a loss by its name with it, {', '.join(_LOSSES)}, found {loss!r:.60}; a block may use "
+            "ortrain.trainer.weighted_loss.WeightedLoss"
+        )
+    if loss is artifacts.LossType.CrossEntropyLoss:
+        export = export_of(model)
+        axis = -1 if export is not None and export.framework in ("keras", "jax") else 1
+        return WeightedLoss(onnxblock.loss.CrossEntropyLoss(reduction="none", axis=axis))
+    return WeightedLoss(getattr(onnxblock.loss, loss.name)(reduction="none"))
+
+
+def clipped(optimizer: Any, norm: float) -> Any:
+    """Return an optimizer given by its name as a block that clips the norm of all gradients."""
+    chosen = _named("optimizer", optimizer, _OPTIMIZERS, artifacts.OptimType)
+    if not isinstance(chosen, artifacts.OptimType):
+        raise ValueError(
+            "clip: expected an optimizer by its name with it, adamw or sgd, found a block; use its argument clip_grad"
+        )
+    if not norm > 0:
+        raise ValueError(f"clip: expected a norm above 0, found {norm}")
+    return getattr(onnxblock.optim, chosen.name)(clip_grad=onnxblock.optim.ClipGradNorm(norm))
+
+
+def _declare_optional(report: artifacts.ArtifactReport, names: Sequence[str]) -> None:
+    """Declare outputs of the training and the eval model as optional."""
+    for path in (report.training_model, report.eval_model):
+        model = onnx.load(path)
+        onnx.helper.set_model_props(
+            model,
+            {
+                **{entry.key: entry.value for entry in model.metadata_props},
+                _OPTIONAL_OUTPUTS: "\n".join(names),
+            },
+        )
+        write_file(path, "model", model.SerializeToString())

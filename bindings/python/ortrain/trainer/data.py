@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from ortrain._support.suggestions import did_you_mean
 from ortrain.trainer.checks import Form, Shape, as_array, check_rows, fitted, is_frame
+from ortrain.trainer.columns import Columns
+from ortrain.trainer.weighting import WEIGHTS
 
 Array = npt.NDArray[Any]
 Batch = tuple[Array, ...]
@@ -56,6 +58,8 @@ class Inputs:
     ----------
     classes : list of str or None
         The names of the classes, by which targets may be given. Data in memory set them if they are not known.
+    columns : Columns or None
+        The names of the columns that data frames are read by. Those of a frame in memory if they are not known.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Inputs:
             )
         ]
         self.classes: list[str] | None = None
+        self.columns: Columns | None = None
 
     def take(self, batch: Any) -> Batch:
         """Return one batch as arrays in the order of the model's inputs.
@@ -90,6 +95,8 @@ class Inputs:
 
         A pair may be the inputs, themselves a tuple or a dictionary, and the target, as data sets of PyTorch and Keras have them.
         """
+        if WEIGHTS in self.names:
+            batch = self._with_weights(batch)
         if isinstance(batch, Mapping):
             missing = [name for name in self.names if name not in batch]
             if missing:
@@ -112,10 +119,49 @@ class Inputs:
     def convert(self, i: int, value: Any) -> Array:
         """Return the value of input number ``i`` as an array of its type and shape, without a copy where possible."""
         form = self.forms[i]
-        array = as_array(value, form.name)
+        array = as_array(self._in_known_order(i, value), form.name)
         if form.takes_classes and array.dtype.kind in "US":
             array = self._numbers_of(array, form)
         return fitted(array, form)
+
+    def _with_weights(self, batch: Any) -> Any:
+        """Return a batch with a weight of 1 for each row, if it has no weights."""
+        if isinstance(batch, Mapping):
+            return batch if WEIGHTS in batch else {**batch, WEIGHTS: _ones(next(iter(batch.values())))}
+        values = list(batch) if isinstance(batch, (tuple, list)) else [batch]
+        if len(values) == 2 and isinstance(values[0], Mapping):
+            return {**values[0], self.names[-1]: values[1], WEIGHTS: _ones(values[1])}
+        if len(values) == 2 and isinstance(values[0], tuple):
+            values = [*values[0], values[1]]
+        if len(values) == len(self.names) - 1:
+            values.insert(self.names.index(WEIGHTS), _ones(values[0]))
+        return tuple(values)
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the inputs but for the target and the weights of rows."""
+        return [form.name for form in self.forms if not form.is_target and form.name != WEIGHTS]
+
+    def _is_only_input(self, i: int) -> bool:
+        """Whether an input is the only one besides the target, so that the columns of a data frame are its elements."""
+        return self.features == [self.forms[i].name]
+
+    def _in_known_order(self, i: int, value: Any) -> Any:
+        """Return a data frame with the columns that the model was trained on, in their order; other values unchanged."""
+        if self.columns is None or not is_frame(value) or not self._is_only_input(i):
+            return value
+        labels = {str(label): label for label in value.columns}
+        self.columns.check(list(labels), f"data: input {self.forms[i].name!r}")
+        return value[[labels[name] for name in self.columns.features]]
+
+    def learn_columns(self, values: Sequence[Any]) -> None:
+        """Take over the names of the columns of a data frame in memory, unless they are known."""
+        for i, value in enumerate(values):
+            if self.columns is None and is_frame(value) and self._is_only_input(i):
+                target = getattr(values[-1], "name", None) if len(values) > 1 else None
+                self.columns = Columns(
+                    tuple(map(str, value.columns)), None if target is None else str(target)
+                )
 
     def learn_classes(self, value: Any) -> None:
         """Take over the names of the classes, in alphabetical order, from a target in memory, unless they are known."""
@@ -151,13 +197,17 @@ class Inputs:
         """
         columns = [str(name) for name in frame.columns]
         target = self.names[-1]
-        if len(self.names) != 2 or target not in columns:
+        if len(self.features) != 1 or target not in columns:
             raise ValueError(
                 f"data: expected the inputs {', '.join(self.names)}, found a data frame with the columns "
                 f"{', '.join(columns[:12])}{', ...' if len(columns) > 12 else ''}; "
                 "pass features and target separately: fit(frame[features], frame[target])"
             )
         return frame[[name for name in frame.columns if str(name) != target]], frame[target]
+
+
+def _ones(values: Any) -> Array:
+    return np.ones(len(values), np.float32)
 
 
 class Rows:
@@ -274,6 +324,7 @@ def columns_of(data: Any, inputs: Inputs) -> list[Array]:
     """Return arrays that were given as a tuple or by name, one for each input, with the same number of rows."""
     values = inputs.in_order(data)
     inputs.learn_classes(values[-1])
+    inputs.learn_columns(values)
     columns = [inputs.convert(i, value) for i, value in enumerate(values)]
     counts = [len(column) if column.ndim else -1 for column in columns]
     if len(set(counts)) > 1 or -1 in counts:

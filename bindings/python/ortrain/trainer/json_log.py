@@ -203,6 +203,8 @@ class JSONLogger(Callback):
         values["status"] = (
             "failed" if failed else "complete" if trainer.epoch >= trainer.epochs else "stopped"
         )
+        if trainer.stop_reason is not None:
+            values["reason"] = trainer.stop_reason
         if failed:
             values["error"] = f"{type(error).__name__}: {error}"
         self._write("end", values)

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
+from ortrain import _ortrain
 from ortrain.errors import InvalidArgumentError, OrtrainError
 from ortrain.trainer import diagnosis
 from ortrain.trainer.callbacks import Logs, TerminateOnNaN
 from ortrain.trainer.data import Batch, Source, prefetched
+from ortrain.trainer.rate_search import Search
 from ortrain.trainer.run import Array, Run
 
 
@@ -42,7 +44,7 @@ class Loop(Run):
             except OrtrainError as error:
                 self._explain(error, batch, self._columns)
                 raise
-            loss = float(outputs[0]) if several else float(outputs)
+            loss = float((outputs[0] if several else outputs).item())
             losses.append(loss)
             self._runs += 1
             self._micro += 1
@@ -55,6 +57,7 @@ class Loop(Run):
             if ends_on_nan and not math.isfinite(loss):
                 module.lazy_reset_grad()
                 self._micro = 0
+                self.stop_reason = f"the loss of batch {number + 1} of epoch {self.epoch + 1} was {loss}"
                 return False
             if self._micro == accumulate:
                 if schedule is not None:
@@ -81,6 +84,29 @@ class Loop(Run):
             raise ValueError(f"data: expected at least one batch in epoch {self.epoch + 1}, found none")
         return True
 
+    def _search(self, search: Search, source: Source) -> None:
+        """Take the steps of a search for a learning rate."""
+        _ortrain.set_seed(self.seed)
+        module, several, epoch = self.module.train(), len(self._train_outputs) > 1, 0
+        module.lazy_reset_grad()
+        while True:
+            for batch in source.batches(epoch, 0):
+                rate = search.next_rate
+                if rate is None:
+                    return
+                outputs = module(*batch)
+                if not search.take(rate, float((outputs[0] if several else outputs).item())):
+                    return
+                self.optimizer.set_learning_rate(rate)
+                try:
+                    self.optimizer.step()
+                except OrtrainError as error:
+                    if "not finite" not in str(error):
+                        raise
+                    return
+                module.lazy_reset_grad()
+            epoch += 1
+
     def _optimizer_step(self, batch: Batch) -> None:
         try:
             self.optimizer.step()
@@ -103,13 +129,13 @@ class Loop(Run):
         if reason is not None:
             raise InvalidArgumentError(f"{reason}.\n{error.message}", error.code) from error
 
-    def _end_epoch(self, test: Source | None) -> Logs:
+    def _end_epoch(self) -> Logs:
         logs: Logs = {"loss": self._loss_sum / self._row_count}
         logs |= {metric.name: metric.result() for metric in self.metrics}
         logs["learning_rate"] = self.optimizer.get_learning_rate()
-        if test is not None:
+        if self._validation is not None:
             # The sums of the validation are not those of the epoch, which are no longer needed.
-            logs |= {f"val_{name}": value for name, value in self._test(test, 0).items()}
+            logs |= {f"val_{name}": value for name, value in self._test(self._validation, 0).items()}
         for name, value in logs.items():
             self.history.setdefault(name, []).append(value)
         epoch = self.epoch
@@ -138,7 +164,7 @@ class Loop(Run):
                     except OrtrainError as error:
                         self._explain(error, batch, source.columns)
                         raise
-                    loss = float(outputs[0]) if several else float(outputs)
+                    loss = float((outputs[0] if several else outputs).item())
                     if not math.isfinite(loss):
                         wrong = diagnosis.not_finite(self.inputs.names, batch, source.columns)
                         if wrong is not None:

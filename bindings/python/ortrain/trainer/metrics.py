@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -291,6 +292,44 @@ class Perplexity(Metric):
             return math.inf
 
 
+class FunctionMetric(Metric):
+    """The mean over rows of a function of predictions and targets.
+
+    Parameters
+    ----------
+    function : callable
+        Called with the prediction and the target of each batch; returns its mean over the rows.
+    name : str, optional
+        Its name; that of the function by default.
+    **kwargs
+        As in `Metric`.
+    """
+
+    def __init__(
+        self, function: Callable[[Array, Array], Any], name: str | None = None, **kwargs: Any
+    ) -> None:
+        self.function = function
+        super().__init__(name or str(getattr(function, "__name__", type(function).__name__)), **kwargs)
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._sum, self._count = 0.0, 0
+
+    def update(self, prediction: Array, target: Array, loss: float) -> None:
+        """Take a batch."""
+        value = np.asarray(self.function(prediction, target))
+        if value.size != 1:
+            raise ValueError(
+                f"metric {self.name!r}: expected one number for a batch, found an array of shape {value.shape}"
+            )
+        self._sum += float(value.item()) * len(prediction)
+        self._count += len(prediction)
+
+    def result(self) -> float:
+        """Return the mean; NaN without rows."""
+        return self._sum / self._count if self._count else math.nan
+
+
 _BY_NAME: dict[str, Callable[[], Metric]] = {
     "accuracy": Accuracy,
     "top5": TopK,
@@ -301,8 +340,8 @@ _BY_NAME: dict[str, Callable[[], Metric]] = {
 }
 
 
-def metric_of(given: str | Metric) -> Metric:
-    """Return a metric that was given as such or by its name.
+def metric_of(given: str | Metric | Callable[[Array, Array], Any]) -> Metric:
+    """Return a metric that was given as such, as a function, or by its name.
 
     Raises
     ------
@@ -313,10 +352,12 @@ def metric_of(given: str | Metric) -> Metric:
     """
     if isinstance(given, Metric):
         return given
+    if inspect.isroutine(given):
+        return FunctionMetric(given)
     if not isinstance(given, str):
         raise TypeError(
-            f"metrics: expected names or instances of ortrain.trainer.Metric, found {type(given).__name__}; known are "
-            f"{', '.join(_BY_NAME)} and top<k>"
+            f"metrics: expected names, functions or instances of ortrain.trainer.Metric, found {type(given).__name__}; known "
+            f"are {', '.join(_BY_NAME)} and top<k>"
         )
     if given in _BY_NAME:
         return _BY_NAME[given]()

@@ -11,10 +11,12 @@ from typing import Any
 from ortrain import _ortrain
 from ortrain.api import CheckpointState, Module, Optimizer
 from ortrain.options import SessionOptions
+from ortrain.trainer.columns import Columns
 from ortrain.trainer.data import Inputs
 
 _POSITION = "ortrain.trainer"  # the property of a checkpoint that holds where the run is
 _CLASSES = "ortrain.classes"  # the property that holds the names of the classes, as JSON
+_COLUMNS = "ortrain.columns"  # the property that holds the names of the columns of the data, as JSON
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Opened:
     """Where the run was that wrote the checkpoint; None if no trainer did."""
     classes: list[str] | None
     """The names of the classes; None if the checkpoint has none."""
+    columns: Columns | None
+    """The names of the columns that the model was trained on; None if the checkpoint has none."""
 
 
 def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, str]) -> Opened:
@@ -42,8 +46,12 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
     classes = None
     if _CLASSES in properties:
         classes = [str(name) for name in json.loads(str(properties[_CLASSES]))]
+    columns = None
+    if _COLUMNS in properties:
+        columns = Columns.of_json(json.loads(str(properties[_COLUMNS])))
     options = SessionOptions()
     options.intra_op_num_threads = threads
+    options.add_session_config_entry("ortrain.optional_outputs", "1")  # for metrics and predictions
     for key, value in config.items():
         options.add_session_config_entry(key, value)
     if position and position["runs"]:
@@ -59,16 +67,22 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
     module.eval()
     eval_outputs = module.output_names() if has_eval_model else []
     module.train()
-    return Opened(state, module, optimizer, inputs, train_outputs, eval_outputs, position, classes)
+    return Opened(state, module, optimizer, inputs, train_outputs, eval_outputs, position, classes, columns)
 
 
 def save_run(
-    state: CheckpointState, path: Path, position: Mapping[str, Any], classes: Sequence[str] | None
+    state: CheckpointState,
+    path: Path,
+    position: Mapping[str, Any],
+    classes: Sequence[str] | None,
+    columns: Columns | None,
 ) -> None:
     """Write a checkpoint with where the run is."""
     state.properties[_POSITION] = json.dumps(position)
     if classes is not None:
         state.properties[_CLASSES] = json.dumps(classes)
+    if columns is not None:
+        state.properties[_COLUMNS] = json.dumps(columns.as_json())
     path.parent.mkdir(parents=True, exist_ok=True)
     CheckpointState.save_checkpoint(state, path, include_optimizer_state=True)
 

@@ -36,6 +36,7 @@ def predict(session: InferenceSession, known: Inputs, data: Any, batch_size: int
     wanted = [argument.name for argument in session.get_inputs()]
     forms = {form.name: form for form in known.forms}
     inputs = _PredictorInputs(known.names, wanted, [forms.get(name, Form(name, None)) for name in wanted])
+    inputs.columns = known.columns
     if hasattr(data, "__dlpack__") or is_frame(data) or is_rows(data, inputs.forms[0]):
         data = (data,)
     if isinstance(data, (tuple, Mapping)):

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from ortrain.inference_session import InferenceSession
 from ortrain.trainer.callbacks import Callback, LambdaCallback, checked
+from ortrain.trainer.columns import Columns
+from ortrain.trainer.data import Source
 from ortrain.trainer.metrics import Metric
 from ortrain.trainer.opening import open_run, save_run
 from ortrain.trainer.schedules import Schedule, schedule_of
@@ -51,11 +53,13 @@ class Run:
         self._loss_sum, self._row_count = 0.0, 0
         self._active: list[Callback] = []
         self._columns: Sequence[Array] | None = None
-        self._validates = False
         self._losses: deque[float] = deque(maxlen=5)
         self.steps_per_epoch: int | None = None
         self.stop_training = self.resumed = False
+        self.stop_reason: str | None = None
+        self._validation: Source | None = None
         self.classes: list[str] | None = None
+        self.columns: Columns | None = None
         self._data_settings: dict[str, Any] = {}
         self._open(checkpoint)
         self._learning_rate = self.optimizer.get_learning_rate() if learning_rate is None else learning_rate
@@ -73,6 +77,7 @@ class Run:
         self._position = opened.position
         self._runs = opened.position["runs"] if opened.position else 0
         self.classes = opened.classes or self.classes
+        self.columns = opened.columns or self.columns
         self._micro = 0  # batches whose gradients wait for an optimizer step
         self._predictor: InferenceSession | None = None
         self.last_batch: Sequence[Array] = ()
@@ -128,6 +133,15 @@ class Run:
             "config": self._config,
         }
 
+    @property
+    def saved_run(self) -> dict[str, Any] | None:
+        """Where the run was that wrote the checkpoint; None if no trainer wrote it.
+
+        Among its entries are ``epoch``, the number of complete epochs, ``epochs``, how many it was to have, ``step``,
+        ``learning_rate``, ``history`` and ``callbacks``, the state of each callback.
+        """
+        return self._position
+
     def parameters_changed(self) -> None:
         """Tell the trainer that parameters were changed outside of `fit`, so that `predict` uses the new ones."""
         self._predictor = None
@@ -138,7 +152,7 @@ class Run:
     def value_names(self) -> list[str]:
         """The names of the values of an epoch of this run, which callbacks can monitor."""
         names = ["loss", *(metric.name for metric in self.metrics)]
-        return [*names, "learning_rate", *(f"val_{name}" for name in names if self._validates)]
+        return [*names, "learning_rate", *(f"val_{name}" for name in names if self._validation is not None)]
 
     def has_foreign_callbacks(self) -> bool:
         """Whether a callback of the run is the user's, which may add values to those of an epoch."""
@@ -221,6 +235,7 @@ class Run:
             "seed": self.seed,
             "runs": self._runs,
             "epoch": self.epoch,
+            "epochs": self.epochs,
             "batch": self._batch,
             "step": self.step,
             "loss_sum": self._loss_sum,
@@ -231,4 +246,4 @@ class Run:
             "callbacks": {name: callback.state() for name, callback in self._named_callbacks()},
             "data": self._data_settings,
         }
-        save_run(self.state, Path(path), position, self.classes)
+        save_run(self.state, Path(path), position, self.classes, self.columns)

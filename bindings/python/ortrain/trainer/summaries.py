@@ -172,6 +172,19 @@ def memory_in_use() -> int | None:
         return None
 
 
+def optimizer_states(folder: Path) -> int | None:
+    """Return how many arrays the optimizer keeps for each parameter; None without the package onnx.
+
+    The optimizer model takes them as sequences, beside those of parameters and gradients.
+    """
+    try:
+        onnx = importlib.import_module("onnx")
+    except ImportError:
+        return None
+    inputs = onnx.load(folder / "optimizer_model.onnx", load_external_data=False).graph.input
+    return max(0, sum(1 for value in inputs if value.type.HasField("sequence_type")) - 2)
+
+
 def describe_model(trainer: TrainerView) -> dict[str, Any]:
     """Return the parameters of a model, and with the package onnx its nodes and the name of the optimizer."""
     parameters = {

@@ -31,6 +31,7 @@ class TrainerView(Protocol):
     steps_per_epoch: int | None
     resumed: bool
     stop_training: bool
+    stop_reason: str | None
     last_batch: Sequence[Array]
     last_outputs: Sequence[Array]
 
@@ -57,6 +58,9 @@ class TrainerView(Protocol):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint from which the run can be resumed."""
+
+    def validate(self) -> dict[str, Any]:
+        """Return loss and metrics on the validation data of the run."""
 
     def evaluate(
         self, data: Any, target: Any = None, *, batch_size: int = 32, prefetch: int | None = None

@@ -1,0 +1,222 @@
+"""A network that fits data: what a file has, and which network takes it. Making one needs onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortrain._files.reading import check_file, explained, open_file, read_npy, read_npz
+from ortrain.cli.datasets import class_folders, images_in
+from ortrain.cli.tables import package, read_table
+
+Array = npt.NDArray[Any]
+
+NETWORKS = {
+    "mlp": "rows of numbers",
+    "cnn": "images",
+    "resnet": "images",
+    "gru": "sequences of rows of numbers",
+    "transformer": "rows of token numbers",
+}
+_TARGETS = ("y", "labels", "label", "target", "targets")
+_MOST_CLASSES = 50  # whole numbers up to this are classes unless the user says otherwise
+_LARGEST = 64  # pixels of the longer side of images unless the user says otherwise
+
+
+@dataclass(frozen=True)
+class Found:
+    """What data have.
+
+    Parameters
+    ----------
+    input : str
+        The name that the input of a network gets, by which the data are then read.
+    row : tuple of int
+        The shape of a row.
+    tokens : int or None
+        One more than the largest value, if the rows are whole numbers of 0 or more.
+    outputs : int
+        Numbers that a network returns for a row: a score for each class, or the targets.
+    classes : bool
+        Whether the target is a class.
+    """
+
+    input: str
+    row: tuple[int, ...]
+    tokens: int | None
+    outputs: int
+    classes: bool
+
+    @property
+    def loss(self) -> str:
+        """The loss that fits the target."""
+        return "cross_entropy" if self.classes else "mse"
+
+    def shown(self) -> str:
+        """Return what the data have, as in ``4 numbers a row, 3 classes``."""
+        row = f"{self.row[0]} numbers a row" if len(self.row) == 1 else f"rows of shape {list(self.row)}"
+        return f"{row}, {self.outputs} {'classes' if self.classes else 'numbers to predict'}"
+
+
+def look_at(path: Path, target: str | None, header: bool | None, task: str | None, size: int | None) -> Found:
+    """Return what a file or folder has.
+
+    Parameters
+    ----------
+    path : Path
+        A folder of images by class, a table, or an NPZ or NPY file.
+    target : str, optional
+        The column or array that is the target.
+    header : bool, optional
+        Whether the first line of a CSV file has names.
+    task : {"classes", "numbers"}, optional
+        What the target is. By default, text and whole numbers from 0 to 50 are classes.
+    size : int, optional
+        Height and width of images.
+
+    Raises
+    ------
+    ValueError
+        When the data are of no such kind, or have text among the features.
+    FileNotFoundError
+        When there is nothing at the path.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"--data: there is no file or folder {path}")
+    if path.is_dir():
+        return _folder(path, size)
+    check_file(path, "--data")
+    if path.suffix.lower() == ".npz":
+        return _arrays(read_npz(path, "--data"), target, task, path)
+    if path.suffix.lower() == ".npy":
+        array = read_npy(path, "--data")
+        if array.ndim != 2 or array.shape[1] < 2:
+            raise ValueError(
+                f"--data: expected rows with the target in the last column in {path}, found {array.shape}"
+            )
+        return _of(array[:, :-1], array[:, -1], "features", task)
+    table = read_table(path, header)
+    if table is None or not table.columns:
+        raise ValueError(
+            f"--data: expected NPZ, NPY, CSV, Parquet, JSON lines or a folder of images, found {path}"
+        )
+    names = list(table.columns)
+    if target is not None and target not in names:
+        raise ValueError(f"--target: {path} has no column {target}, it has {', '.join(names)}")
+    column = target or next((name for name in names if name.lower() in _TARGETS), names[-1])
+    features = [name for name in names if name != column]
+    values = [_numbers(table.columns[name], name, path) for name in features]
+    if not values:
+        raise ValueError(f"--data: expected features beside the target {column} in {path}, found none")
+    return _of(np.stack(values, axis=1), np.asarray(table.columns[column]), "features", task)
+
+
+def _numbers(values: Sequence[Any], name: str, path: Path) -> Array:
+    try:
+        return np.array(values, np.float64)
+    except (TypeError, ValueError):
+        wrong = next(value for value in values if not _is_number(value))
+        raise ValueError(
+            f"--data: {path}, column {name}: expected numbers among the features, found {wrong!r:.60}; --target names the "
+            "target, other text has to be encoded as numbers"
+        ) from None
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _arrays(arrays: dict[str, Array], target: str | None, task: str | None, path: Path) -> Found:
+    if target is not None and target not in arrays:
+        raise ValueError(f"--target: {path} has no {target}, it has {', '.join(arrays)}")
+    column = target or next((name for name in arrays if name.lower() in _TARGETS), list(arrays)[-1])
+    features = [name for name in arrays if name != column]
+    if len(features) != 1 or arrays[features[0]].ndim < 2:
+        shown = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise ValueError(f"--data: expected an array of rows and one of targets in {path}, found {shown}")
+    return _of(arrays[features[0]], arrays[column], features[0], task)
+
+
+def _of(rows: Array, target: Array, name: str, task: str | None) -> Found:
+    whole = rows.dtype.kind in "iu" and rows.size > 0 and int(rows.min()) >= 0
+    tokens = int(rows.max()) + 1 if whole else None
+    text = target.dtype.kind not in "biuf" and not all(_is_number(value) for value in target.ravel().tolist())
+    numbers = np.zeros(0) if text else target.astype(np.float64)
+    few = not text and numbers.ndim == 1 and numbers.size > 0
+    few = few and bool(
+        (numbers == np.round(numbers)).all() and numbers.min() >= 0 and numbers.max() <= _MOST_CLASSES
+    )
+    if task == "classes" or (task is None and (text or few)):
+        count = len(np.unique(target)) if text else int(numbers.max()) + 1
+        return Found(name, rows.shape[1:], tokens, max(2, count), True)
+    if text:
+        raise ValueError(f"--task numbers: expected numbers as targets, found {target.ravel()[0]!r:.60}")
+    return Found(name, rows.shape[1:], tokens, int(np.prod(numbers.shape[1:])), False)
+
+
+def _folder(path: Path, size: int | None) -> Found:
+    opener = package("PIL.Image", "reading images needs Pillow: pip install pillow")
+    classes = class_folders(path)
+    first = next((file for folder in classes for file in images_in(folder)), None)
+    if first is None:
+        raise ValueError(f"--data: expected a folder per class with images in {path}, found none")
+    with (
+        open_file(first, "--data") as file,
+        explained(first, "--data", "an image"),
+        opener.open(file) as image,
+    ):
+        width, height = image.size
+        channels = 1 if image.mode in ("1", "L", "LA", "I", "I;16") else 3
+    scale = min(1.0, _LARGEST / max(width, height))
+    extents = (size, size) if size else (max(1, round(height * scale)), max(1, round(width * scale)))
+    return Found("image", (channels, *extents), None, max(2, len(classes)), True)
+
+
+def network_for(found: Found) -> str:
+    """Return the network that a user who names none gets."""
+    return {1: "mlp", 2: "gru", 3: "cnn"}.get(len(found.row), "mlp")
+
+
+def make_network(kind: str, found: Found, seed: int) -> Any:
+    """Return a network for data, as an ONNX model.
+
+    Raises
+    ------
+    ValueError
+        When the network does not take such rows.
+    """
+    from ortrain import models
+
+    names: dict[str, Any] = {
+        "seed": seed,
+        "input": found.input,
+        "output": "scores" if found.classes else "values",
+    }
+    row = found.row
+    if kind == "mlp" and len(row) == 1:
+        return models.mlp(row[0], found.outputs, **names)
+    if kind in ("cnn", "resnet") and len(row) in (2, 3):
+        shape = (1, *row) if len(row) == 2 else row
+        if shape[0] not in (1, 3, 4):
+            raise ValueError(
+                f"{kind}: expected images with 1, 3 or 4 channels in front, found rows of shape {list(row)}"
+                + ("; x.transpose(0, 3, 1, 2) moves them there" if shape[-1] in (1, 3, 4) else "")
+            )
+        return (models.cnn if kind == "cnn" else models.resnet)(shape, found.outputs, **names)
+    if kind == "gru" and len(row) == 2:
+        return models.gru(row[1], found.outputs, **names)
+    if kind == "transformer" and len(row) == 1 and found.tokens is not None:
+        return models.transformer(found.tokens, found.outputs, row[0], **names)
+    numbers = "" if kind != "transformer" or len(row) != 1 else " of numbers that are not tokens"
+    raise ValueError(
+        f"{kind}: expected {NETWORKS[kind]}, found rows of shape {list(row)}{numbers}; {network_for(found)} takes these"
+    )

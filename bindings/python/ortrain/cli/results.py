@@ -1,0 +1,178 @@
+"""The results of runs in a folder of artifacts: which checkpoint a command reads, and how a run keeps the earlier ones.
+
+A run writes its best and its last checkpoint beside the artifacts, and everything else into a numbered folder. Whatever an
+earlier run wrote under the same name gets a number first.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ortrain import _ortrain
+from ortrain._files.writing import link_file
+from ortrain.trainer import ModelCheckpoint, Trainer
+from ortrain.trainer.callbacks import Logs
+
+BEST, LAST, OLDER, INITIAL = "best.ckpt", "last.ckpt", "trained.ckpt", "checkpoint"
+"""The best and the last epoch of a run; the result of earlier versions, and of programs; the parameters before training."""
+
+
+def chosen_checkpoint(folder: Path, checkpoint: Path | None = None) -> Path:
+    """Return the checkpoint that a command reads: a given one, otherwise the best there is."""
+    if checkpoint is not None:
+        return checkpoint
+    return next((folder / name for name in (BEST, LAST, OLDER) if (folder / name).exists()), folder / INITIAL)
+
+
+def say_which(path: Path, trainer: Trainer) -> None:
+    """Print on standard error which checkpoint a command reads, and what is known of it."""
+    click.echo(f"ortrain: the parameters are those of {path} ({origin_of(path, trainer)})", err=True)
+
+
+def origin_of(path: Path, trainer: Trainer) -> str:
+    """Return what is known of the checkpoint of a trainer, such as "epoch 4, val_loss 0.09"."""
+    saved = trainer.saved_run
+    if saved is None:
+        steps = _ortrain.checkpoint_get_optimizer_step_count(trainer.state._handle)
+        if steps:
+            return f"{steps} optimizer step{'s' * (steps > 1)}"
+        return "not trained" if path.name == INITIAL else "it has no record of its training"
+    history = saved["history"]
+    shown = [f"epoch {saved['epoch']}"]
+    for name in ("val_loss", "val_accuracy") if "val_loss" in history else ("loss", "accuracy"):
+        values = history.get(name)
+        if values and isinstance(values[-1], (int, float)):
+            shown.append(f"{name} {values[-1]:.4g}")
+    return ", ".join(shown)
+
+
+def next_number(folder: Path) -> int:
+    """Return the number of the next run in a folder of runs, from 1."""
+    numbers = (
+        [int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()] if folder.is_dir() else []
+    )
+    return max(numbers, default=0) + 1
+
+
+def new_run(folder: Path) -> Path:
+    """Create and return the folder of a new run in a folder of runs."""
+    while True:
+        path = folder / str(next_number(folder))
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:  # of a run that began at the same time
+            continue
+        return path
+
+
+def set_aside(folder: Path) -> list[Path]:
+    """Rename the results of earlier runs because the artifacts are replaced, and return their new names."""
+    number = _free_number(folder)
+    renamed = []
+    for name in (BEST, LAST, OLDER):
+        if (folder / name).exists():
+            renamed.append(_numbered(folder / name, number))
+            (folder / name).rename(renamed[-1])
+    return renamed
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def _free_number(folder: Path) -> int:
+    number = 1
+    while any(_numbered(folder / name, number).exists() for name in (BEST, LAST, OLDER)):
+        number += 1
+    return number
+
+
+class RunCheckpoints(ModelCheckpoint):
+    """Saves the checkpoints of a run, and numbers those of earlier runs before it replaces them.
+
+    A run that continues with trained parameters begins with a validation. If no epoch is better, they stay the best.
+
+    Parameters
+    ----------
+    artifacts : Path
+        The folder of the artifacts, for the best and the last checkpoint.
+    run : Path
+        The folder of the run, for the checkpoints of its epochs.
+    monitor : str
+        The value that is compared.
+    keep : int
+        How many epochs are kept.
+    start : Path, optional
+        The trained checkpoint that the run continues from.
+    """
+
+    def __init__(
+        self, artifacts: Path, run: Path, monitor: str, keep: int, start: Path | None = None
+    ) -> None:
+        pattern = os.fspath(run).replace("{", "{{").replace("}", "}}")
+        super().__init__(
+            os.path.join(pattern, "epoch-{epoch}.ckpt"),
+            monitor,
+            keep=keep,
+            best_path=artifacts / BEST,
+            last_path=artifacts / LAST,
+        )
+        self.run, self.start = run, start
+        self.kept: list[Path] = []
+        self._number = _free_number(artifacts)
+        self._replaced: set[Path] = set()
+
+    def on_train_begin(self, logs: Logs) -> None:
+        """Validate the parameters that a run continues with."""
+        super().on_train_begin(logs)
+        if self.trainer.resumed or self.start is None or not self.monitor.startswith("val_"):
+            return
+        found = self.trainer.validate()
+        shown = ", ".join(
+            f"val_{name} {value:.4g}" for name, value in found.items() if isinstance(value, float)
+        )
+        click.echo(f"before training: {shown}", err=True)
+        self.best, self.best_epoch = self.value({f"val_{name}": value for name, value in found.items()}), 0
+        best = Path(str(self.best_path))
+        if not (best.exists() and best.samefile(self.start)):
+            self.give_name(self.start, best)
+
+    def give_name(self, path: str | os.PathLike[str], name: str | os.PathLike[str]) -> None:
+        """Replace the best or the last checkpoint; one of an earlier run gets a number."""
+        target = Path(name)
+        if target not in self._replaced and target.exists() and not self._is_of_this_run(target):
+            kept = _numbered(target, self._number)
+            link_file(target, kept, "checkpoint")
+            self.kept.append(kept)
+        super().give_name(path, target)
+        self._replaced.add(target)
+
+    def _is_of_this_run(self, path: Path) -> bool:
+        """Whether a resumed run has written a checkpoint, which is one of its epochs under another name."""
+        if not self.trainer.resumed:
+            return False
+        return any(Path(name).exists() and path.samefile(name) for _, name in self.saved)
+
+    def state(self) -> dict[str, Any]:
+        """Return what `ModelCheckpoint` does, and the folder of the run."""
+        return {**super().state(), "run": self.run.name}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from it, also if the folder has been moved."""
+        super().load_state(state)
+        self.saved = [(value, os.fspath(self.run / Path(path).name)) for value, path in self.saved]
+
+
+def run_of(trainer: Trainer, checkpoint: Path, runs: Path) -> Path:
+    """Return the folder of the run that a checkpoint resumes: where the checkpoint is, or the one that it names.
+
+    Runs of earlier versions have no number: their files are in the folder of runs itself.
+    """
+    if (checkpoint.parent / "log.jsonl").exists():
+        return checkpoint.parent
+    saved = (trainer.saved_run or {}).get("callbacks", {}).get("RunCheckpoints 1", {}).get("run", "")
+    return runs / saved if (runs / saved).is_dir() else runs
