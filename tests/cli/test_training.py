@@ -261,3 +261,29 @@ def test_ctrl_c_saves_and_the_resumed_run_is_the_same(artifacts, train_npz, run)
     assert {name: value.tobytes() for name, value in resumed.items()} == {
         name: value.tobytes() for name, value in whole.items()
     }
+
+
+def test_a_new_head_needs_no_loss_and_no_names(artifacts, run, tmp_path):
+    found = run(
+        "artifacts", tmp_path / "model.onnx", "--classes", 4, "--out", tmp_path / "head", "--json"
+    ).json
+    assert found["head"]["classes"] == 4
+    assert {e["name"] for e in found["initializers"] if e["fate"] == "trained"} == {"w", "b"}
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "four.npz", x=rng.normal(size=(8, 1, 4, 4)).astype(np.float32), y=np.arange(8) % 4)
+    trained = run(
+        "train",
+        tmp_path / "head",
+        "--data",
+        tmp_path / "four.npz",
+        "--metric",
+        "accuracy",
+        "--epochs",
+        3,
+        "--json",
+    ).json
+    assert trained["history"]["loss"][-1] < trained["history"]["loss"][0]
+    assert "expected --loss, one of cross_entropy" in run("artifacts", tmp_path / "model.onnx", status=2).err
+    words = ("--train", "last:2", "--train", "w")
+    wrong = run("artifacts", tmp_path / "model.onnx", "--classes", 4, *words, status=2)
+    assert "--train last:2 says all that is trained; found 2 options" in wrong.err

@@ -29,6 +29,7 @@ INSIDE = {
     ("artifacts.networks", "ortrain.jax._export"): FRAMEWORK,
     ("artifacts.networks", "ortrain.keras._export"): FRAMEWORK,
     ("artifacts.networks", "ortrain.torch._export"): FRAMEWORK,
+    ("cli.artifacts_command", "ortrain.artifacts"): ONNX,
     ("cli.artifacts_command", "ortrain.onnxblock.optim"): ONNX,
     ("cli.artifacts_command", "ortrain.trainer.creation"): ONNX,
     ("cli.checkpoints", "onnx"): ONNX,

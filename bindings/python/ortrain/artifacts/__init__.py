@@ -12,6 +12,7 @@ from ortrain.artifacts.choice.declaration import UnknownParameterWarning
 from ortrain.artifacts.choice.fates import Fate, InitializerReport
 from ortrain.artifacts.generation import NothingToTrainWarning, generate_artifacts
 from ortrain.artifacts.graph.changes import ChangeKind, WeightChange
+from ortrain.artifacts.graph.head import Head, NewHead
 from ortrain.artifacts.report.artifact_report import ArtifactReport
 from ortrain.artifacts.report.findings import SharedWeight
 from ortrain.artifacts.report.folded import FoldedWeight
@@ -21,8 +22,10 @@ __all__ = [
     "ChangeKind",
     "Fate",
     "FoldedWeight",
+    "Head",
     "InitializerReport",
     "LossType",
+    "NewHead",
     "NothingToTrainWarning",
     "OptimType",
     "SharedWeight",

@@ -27,7 +27,7 @@ from ortrain.trainer.schedules import Schedule, schedule_of
 if TYPE_CHECKING:
     import onnx
 
-    from ortrain.artifacts import LossType, OptimType
+    from ortrain.artifacts import Head, LossType, OptimType
     from ortrain.onnxblock import Block
 
 
@@ -72,6 +72,8 @@ class Trainer(Loop):
         entropy takes scores, which is what a model has before its Softmax.
     batch : "dynamic", optional
         For an inference model that was exported with a fixed batch size: as in `generate_artifacts`.
+    head : Head, optional
+        For an inference model: a new classifier, as in `generate_artifacts`. The loss is cross entropy by default.
     args : tensor, tuple, list or mapping, optional
         For a network: example arguments, as in `generate_artifacts`.
     threads : int, default 0
@@ -127,6 +129,7 @@ class Trainer(Loop):
         frozen_params: Sequence[str] | None = None,
         output: str | None = None,
         batch: str | None = None,
+        head: Head | None = None,
         args: Any = None,
         threads: int = 0,
         config: Mapping[str, str] | None = None,
@@ -141,10 +144,12 @@ class Trainer(Loop):
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
             folder = Path(model)
-            if args is not None:
-                raise TypeError(
-                    f"args: expected a network with them, found a folder of artifacts, {os.fspath(model)!r}"
-                )
+            for argument, expected in (
+                (args, "args: expected a network with them"),
+                (head, "head: expected a model"),
+            ):
+                if argument is not None:
+                    raise TypeError(f"{expected}, found a folder of artifacts, {os.fspath(model)!r}")
             for name in ("training_model.onnx", "checkpoint", "optimizer_model.onnx"):
                 if not (folder / name).exists():
                     raise NoSuchFileError(f"Trainer: expected {name} among the artifacts in {folder}")
@@ -156,7 +161,16 @@ class Trainer(Loop):
                 artifact_directory = self._temporary.name
             folder = Path(artifact_directory)
             make_artifacts(
-                model, loss, optimizer, folder, requires_grad, frozen_params, output, args=args, batch=batch
+                model,
+                loss,
+                optimizer,
+                folder,
+                requires_grad,
+                frozen_params,
+                output,
+                args=args,
+                batch=batch,
+                head=head,
             )
         super().__init__(
             folder,

@@ -86,10 +86,13 @@ def make_artifacts(
     frozen_params: Sequence[str] | None,
     output: str | None = None,
     args: Any = None,
+    head: Any = None,
     **settings: Any,
 ) -> artifacts.ArtifactReport:
     """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from."""
     chosen_loss = _named("loss", loss, _LOSSES, artifacts.LossType)
+    if head is not None and chosen_loss is None:
+        chosen_loss = artifacts.LossType.CrossEntropyLoss
     loaded = model if isinstance(model, onnx.ModelProto) and args is None else load(model, args)[0]
     model = model if isinstance(model, (str, os.PathLike)) else loaded
     names = [value.name for value in loaded.graph.output]
@@ -106,6 +109,9 @@ def make_artifacts(
         )
     if chosen_loss is None:
         _check_scalar(loaded.graph.output[0])
+    # With a head, the scores come first, which only the edit of the model finds.
+    returned = None if head is not None else names if chosen_loss is not None else names[1:]
+    is_named = isinstance(chosen_loss, artifacts.LossType) and (head is None or output is not None)
     with warnings.catch_warnings():
         # Nobody means either here. Both come before files are written.
         mistakes = (artifacts.NothingToTrainWarning, artifacts.UnknownParameterWarning)
@@ -119,8 +125,9 @@ def make_artifacts(
                 loss=chosen_loss,
                 optimizer=_named("optimizer", optimizer, _OPTIMIZERS, artifacts.OptimType),
                 artifact_directory=folder,
-                additional_output_names=names if chosen_loss is not None else names[1:],
-                loss_input_names=names[:1] if isinstance(chosen_loss, artifacts.LossType) else None,
+                additional_output_names=returned,
+                loss_input_names=names[:1] if is_named else None,
+                head=head,
                 **settings,
             )
         except mistakes as found:
