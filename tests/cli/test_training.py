@@ -287,3 +287,12 @@ def test_a_new_head_needs_no_loss_and_no_names(artifacts, run, tmp_path):
     words = ("--train", "last:2", "--train", "w")
     wrong = run("artifacts", tmp_path / "model.onnx", "--classes", 4, *words, status=2)
     assert "--train last:2 says all that is trained; found 2 options" in wrong.err
+
+
+def test_features_are_kept_in_a_folder_or_not_at_all(artifacts, run, tmp_path):
+    run("artifacts", tmp_path / "model.onnx", "--classes", 3, "--out", tmp_path / "head")
+    losses = []
+    for where in ("memory", "off", tmp_path / "features"):
+        arguments = ("--data", tmp_path / "train.npz", "--epochs", 3, "--features", where, "--json")
+        losses.append(run("train", tmp_path / "head", *arguments).json["history"]["loss"])
+    assert losses[0] == losses[1] == losses[2]

@@ -54,6 +54,8 @@ INSIDE = {
     ("torch._exporters", "onnxscript"): OPTIONAL,
     ("torch._exporters", "torch"): FRAMEWORK,
     ("torch._state", "ml_dtypes"): OPTIONAL,
+    ("trainer.caching", "ortrain.trainer.cached_module"): ONNX,
+    ("trainer.caching", "ortrain.trainer.frozen_body"): ONNX,
     ("trainer.core", "ortrain.trainer.creation"): ONNX,
     ("trainer.plotting", "matplotlib"): OPTIONAL,
     ("training", "ortrain.artifacts"): ONNX,

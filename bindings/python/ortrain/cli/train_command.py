@@ -16,6 +16,7 @@ from ortrain.trainer import (
     Callback,
     CSVLogger,
     EarlyStopping,
+    FeatureCache,
     JSONLogger,
     ModelCheckpoint,
     ProgbarLogger,
@@ -86,6 +87,14 @@ from ortrain.trainer import (
     metavar="CHECKPOINT",
     help="continue the run that saved this checkpoint",
 )
+@click.option(
+    "--features",
+    metavar="memory|off|DIR",
+    default="memory",
+    show_default=True,
+    help="where to keep what a frozen body computes for each row, so that later epochs run only what is trained: in memory, "
+    "nowhere, or in a folder for later runs too",
+)
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
 @app.as_json
 def command(
@@ -108,6 +117,7 @@ def command(
     samples: int,
     tensorboard: bool,
     resume: Path | None,
+    features: str,
     threads: int,
     json_output: bool,
 ) -> int:
@@ -129,13 +139,12 @@ def command(
         seed=seed,
         checkpoint=resume,
         threads=threads,
+        feature_cache=features == "memory" if features in ("memory", "off") else FeatureCache(features),
     )
     rows = running.load_all(data, trainer, target)
-    held_out: Any = None
-    if validation is not None:
-        held_out = _share(validation)
-        if held_out is None:
-            held_out = running.load_all(Path(validation), trainer, target)
+    held_out: Any = None if validation is None else _share(validation)
+    if validation is not None and held_out is None:
+        held_out = running.load_all(Path(validation), trainer, target)
     monitor = "loss" if held_out is None else "val_loss"
     callbacks = _callbacks(out, monitor, keep, samples, patience, tensorboard)
     if resume is None:

@@ -15,9 +15,10 @@ from ortrain import _ortrain
 from ortrain.errors import NoSuchFileError
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
+from ortrain.trainer.caching import Caching
 from ortrain.trainer.callbacks import Callback, Logs, ModelCheckpoint, checked
 from ortrain.trainer.data import Source, prefetched, source_of, split
-from ortrain.trainer.loop import Loop
+from ortrain.trainer.feature_store import FeatureCache
 from ortrain.trainer.metrics import Metric, metric_of
 from ortrain.trainer.prediction import predict
 from ortrain.trainer.progress import ProgbarLogger
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ortrain.onnxblock import Block
 
 
-class Trainer(Loop):
+class Trainer(Caching):
     """Trains a model: a loop over train steps and optimizer steps, with data, metrics and callbacks.
 
     Parameters
@@ -80,6 +81,10 @@ class Trainer(Loop):
         Threads of a step; 0 for one per processor.
     config : mapping of str to str, optional
         Configuration entries of the session.
+    feature_cache : FeatureCache or bool, default True
+        Whether `fit` computes the frozen body of a model once for each sample and keeps its features: in memory, or as a
+        `FeatureCache` says. It does so for data with rows and several epochs, if most layers are frozen and the results have
+        the same bits.
 
     Attributes
     ----------
@@ -133,6 +138,7 @@ class Trainer(Loop):
         args: Any = None,
         threads: int = 0,
         config: Mapping[str, str] | None = None,
+        feature_cache: FeatureCache | bool = True,
     ) -> None:
         if accumulate < 1:
             raise ValueError(f"accumulate: expected 1 or more, found {accumulate}")
@@ -185,6 +191,7 @@ class Trainer(Loop):
             threads=threads,
             config=config,
         )
+        self._feature_cache = FeatureCache() if feature_cache is True else feature_cache or None
         self.outputs = list(outputs) if outputs is not None else self._eval_outputs[1:]
 
     def fit(
@@ -279,6 +286,7 @@ class Trainer(Loop):
         for callback in self._active:
             callback.set_trainer(self)
         first_batch = self._continue(self._position) if self.resumed and self._position else 0
+        self._keep_features(source, first_batch)
         _ortrain.set_seed(self.seed)
         self.stop_training = False
         logs: Logs = {}
@@ -295,9 +303,11 @@ class Trainer(Loop):
                 if not complete:
                     break
                 logs = self._end_epoch(test)
+                self._features_of_epoch()
                 first_batch = 0
         finally:
             self._call("on_train_end", logs)
+            self._drop_features()
         return self.history
 
     def _with_target(self, data: Any, target: Any, epochs: int) -> tuple[Any, int]:

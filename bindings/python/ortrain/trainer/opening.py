@@ -42,24 +42,38 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
     classes = None
     if _CLASSES in properties:
         classes = [str(name) for name in json.loads(str(properties[_CLASSES]))]
-    options = SessionOptions()
-    options.intra_op_num_threads = threads
-    for key, value in config.items():
-        options.add_session_config_entry(key, value)
-    if position and position["runs"]:
-        options.add_session_config_entry("ortrain.first_run", str(position["runs"]))
-    eval_model = folder / "eval_model.onnx"
-    has_eval_model = eval_model.exists()
-    module = Module(
-        folder / "training_model.onnx", state, eval_model if has_eval_model else None, session_options=options
-    )
-    optimizer = Optimizer(folder / "optimizer_model.onnx", module)
+    options = options_of(threads, config, position["runs"] if position else 0)
+    has_eval_model = (folder / "eval_model.onnx").exists()
+    module, optimizer = sessions_of(folder, state, options)
     train_outputs = module.train().output_names()
     inputs = _inputs_of(module, training=True)
     module.eval()
     eval_outputs = module.output_names() if has_eval_model else []
     module.train()
     return Opened(state, module, optimizer, inputs, train_outputs, eval_outputs, position, classes)
+
+
+def options_of(threads: int, config: Mapping[str, str], runs: int) -> SessionOptions:
+    """Return the options of a session, whose random operators draw as after a number of runs."""
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    for key, value in config.items():
+        options.add_session_config_entry(key, value)
+    if runs:
+        options.add_session_config_entry("ortrain.first_run", str(runs))
+    return options
+
+
+def sessions_of(folder: Path, state: CheckpointState, options: SessionOptions) -> tuple[Module, Optimizer]:
+    """Return module and optimizer of the artifacts in a folder, on a state."""
+    eval_model = folder / "eval_model.onnx"
+    module = Module(
+        folder / "training_model.onnx",
+        state,
+        eval_model if eval_model.exists() else None,
+        session_options=options,
+    )
+    return module, Optimizer(folder / "optimizer_model.onnx", module)
 
 
 def save_run(
