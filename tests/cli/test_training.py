@@ -289,8 +289,9 @@ def test_a_new_head_needs_no_loss_and_no_names(artifacts, run, tmp_path):
     assert "--train last:2 says all that is trained; found 2 options" in wrong.err
 
 
-def test_features_are_kept_in_a_folder_or_not_at_all(artifacts, run, tmp_path):
+def test_features_are_kept_in_a_folder_or_not_at_all(artifacts, run, rows, tmp_path):
     run("artifacts", tmp_path / "model.onnx", "--classes", 3, "--out", tmp_path / "head")
+    np.savez(tmp_path / "train.npz", x=rows[0].astype(np.float32), y=rows[1])
     losses = []
     for where in ("memory", "off", tmp_path / "features"):
         arguments = ("--data", tmp_path / "train.npz", "--epochs", 3, "--features", where, "--json")

@@ -1,9 +1,9 @@
 """The examples in the README and the docs work, and links between the pages are valid.
 
 A fenced block that begins with ``python test`` is run; the blocks of a page share their names and a folder. The folder
-contains ``model.onnx``, a network that maps 64 values to 10 classes, ``artifacts/`` created from it, and ``mobilenet_v2.onnx``,
-for images of 16 by 16 pixels; the names ``batches`` (pairs of images and labels), ``images`` and ``labels`` (one of the pairs) are
-defined.
+contains ``model.onnx``, a network that maps 64 values to 10 classes, ``artifacts/`` created from it, and
+``mobilenet_v2.onnx``, for images of 16 by 16 pixels; the names ``batches`` (pairs of images and labels), ``images`` and
+``labels`` (one of the pairs) are defined.
 
 A block that begins with ``c test``, ``cpp test``, ``csharp test``, ``objc test`` or ``swift test`` is a whole program. It
 is compiled unchanged, together with a function that supplies batches: ``bool next_batch(float* images, int64_t* labels)``,
