@@ -17,6 +17,7 @@ from ortrain._files.models import in_ort_format
 from ortrain._files.writing import write_file
 from ortrain._frameworks.record import export_of
 from ortrain._support.checks import names_of
+from ortrain.api import CheckpointState
 from ortrain.artifacts.blocks import (
     CLASSES_LAST,
     LossOnModel,
@@ -28,6 +29,8 @@ from ortrain.artifacts.blocks import (
 )
 from ortrain.artifacts.choice.declaration import name_parameters, settled
 from ortrain.artifacts.graph import dynamic_batch
+from ortrain.artifacts.graph.adapters import KEY as ADAPTERS
+from ortrain.artifacts.graph.adapters import LoRA
 from ortrain.artifacts.graph.changes import WeightChange
 from ortrain.artifacts.graph.edited import edited
 from ortrain.artifacts.graph.head import Head
@@ -66,6 +69,7 @@ def generate_artifacts(
     *,
     args: Any = None,
     head: Head | None = None,
+    adapter: LoRA | None = None,
 ) -> ArtifactReport:
     """Create the files that a training session needs from an inference model.
 
@@ -104,7 +108,7 @@ def generate_artifacts(
         name of the loss. Left out, the first output of the model is the loss; with a ``head``, cross entropy.
     optimizer : OptimType or onnxblock.Block, optional
         The optimizer, with its defaults or as a block such as :class:`ortrain.onnxblock.optim.AdamW`. Left
-        out, no optimizer model is written; with a ``head``, one of AdamW.
+        out, no optimizer model is written; with a ``head`` or an ``adapter``, one of AdamW.
     artifact_directory : str or bytes or os.PathLike, optional
         The folder of the files; it is created if it does not exist. The current directory by default.
     prefix : str, default: ""
@@ -116,8 +120,8 @@ def generate_artifacts(
         A library of custom operators, for sessions to load. Their gradients are those that were given to
         :func:`ortrain.register_gradient`.
     additional_output_names : list of str, optional
-        Values that the training and eval model return besides the loss, such as the prediction. With a ``head``, the scores and
-        the outputs of the model by default.
+        Values that the training and eval model return besides the loss, such as the prediction. With a ``head`` or an
+        ``adapter``, the scores and the outputs of the model by default.
     nominal_checkpoint : bool, default: False
         Whether to write a second checkpoint with names, types and shapes but no values.
     loss_input_names : list of str, optional
@@ -146,6 +150,9 @@ def generate_artifacts(
     head : Head, optional
         A new classifier in place of the model's. It is trained, and the rest of the model is not unless ``head.train`` says so:
         it computes as in inference, with fixed running statistics. ``requires_grad`` must be left out.
+    adapter : LoRA, optional
+        Low-rank adapters beside layers of the model, which are trained; with a ``head``, that too. All other weights are
+        constants of the models, and not in the checkpoint. ``requires_grad`` must be left out.
 
     Returns
     -------
@@ -180,7 +187,9 @@ def generate_artifacts(
     additional = names_of("additional_output_names", additional_output_names)
     loss_block(loss)  # rejects anything but a loss, before a network is exported
     if head is not None:
-        loss, optimizer = loss or LossType.CrossEntropyLoss, optimizer or OptimType.AdamW
+        loss = loss or LossType.CrossEntropyLoss
+    if head is not None or adapter is not None:
+        optimizer = optimizer or OptimType.AdamW
     chosen_optimizer = optimizer_block(optimizer)
     directory = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
 
@@ -190,7 +199,9 @@ def generate_artifacts(
         _log.warning("%s", dynamic_batch.note(fixed_batch))
     activation = activation_of(loss) if isinstance(loss, LossType) else None
     output = next(iter(names_of("loss_input_names", loss_input_names)), None)
-    edit = edited(loaded, head, output, activation, requires_grad, frozen_params, is_given=path is None)
+    edit = edited(
+        loaded, head, adapter, output, activation, requires_grad, frozen_params, is_given=path is None
+    )
     loaded = edit.model
     loss_inputs = [edit.head.scores] if edit.head else _loss_inputs(loss, loss_input_names, loaded)
     export = export_of(loaded)
@@ -232,6 +243,7 @@ def generate_artifacts(
         folded=findings.folded,
         absent=findings.absent,
         head=edit.head,
+        adapters=edit.adapters,
     )
     return _written(report, models, block, ort_format)
 
@@ -305,6 +317,10 @@ def _written(
         write_file(file, "model", data)
         _log.info("wrote %s (%d bytes)", file, len(data))
     _save_checkpoint(block, report.checkpoint, nominal=False)
+    if report.adapters is not None:
+        state = CheckpointState.load_checkpoint(report.checkpoint)
+        state.properties[ADAPTERS] = report.adapters.to_json()
+        CheckpointState.save_checkpoint(state, report.checkpoint)
     if report.nominal_checkpoint is not None:
         _save_checkpoint(block, report.nominal_checkpoint, nominal=True)
     return report

@@ -131,7 +131,7 @@ def _is_floating(model: onnx.ModelProto, name: str) -> bool:
 
 def _classifier_of(model: onnx.ModelProto, output: str) -> Classifier:
     producers = {name: node for node in model.graph.node for name in node.output}
-    constants = _Constants(model, producers)
+    constants = Constants(model, producers)
     carriers: list[onnx.NodeProto] = []
     bias: tuple[onnx.NodeProto, int] | None = None
     value = output
@@ -157,7 +157,7 @@ def _checked(
     model: onnx.ModelProto,
     node: onnx.NodeProto,
     bias: tuple[onnx.NodeProto, int] | None,
-    constants: _Constants,
+    constants: Constants,
     carriers: list[onnx.NodeProto],
     output: str,
 ) -> Classifier:
@@ -199,7 +199,7 @@ def _described(node: onnx.NodeProto) -> str:
     return f"node {node.name or node.output[0]} ({node.op_type})"
 
 
-class _Constants:
+class Constants:
     """Which values of a model do not depend on its inputs."""
 
     def __init__(self, model: onnx.ModelProto, producers: dict[str, onnx.NodeProto]) -> None:

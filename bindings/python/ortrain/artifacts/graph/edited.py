@@ -1,4 +1,4 @@
-"""Edits that a user asks for before the artifacts are made: a new head."""
+"""Edits that a user asks for before the artifacts are made: adapters and a new head."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import onnx
 
 from ortrain.artifacts.choice.declaration import Wanted, wanted
 from ortrain.artifacts.choice.fates import InitializerReport
+from ortrain.artifacts.graph.adapters import Adapters, LoRA, add_adapters
 from ortrain.artifacts.graph.head import Head, NewHead, freeze_body, replace_head, trained_with
 
 
@@ -19,6 +20,7 @@ class Edited:
     model: onnx.ModelProto
     wanted: Wanted
     head: NewHead | None = None
+    adapters: Adapters | None = None
 
     @property
     def class_axis(self) -> int | None:
@@ -27,26 +29,28 @@ class Edited:
 
     def outputs(self, loss_inputs: Sequence[str]) -> list[str]:
         """Return what a step returns besides the loss, unless the caller says otherwise."""
-        if self.head is None:
+        if self.head is None and self.adapters is None:
             return []
         return list(dict.fromkeys([*loss_inputs, *(output.name for output in self.model.graph.output)]))
 
     def explain(self, choices: dict[str, InitializerReport]) -> None:
         """Give the parameters that the edits added their reason."""
-        for name in self.head.parameters if self.head else ():
-            choices[name] = replace(choices[name], reason="the new head")
+        for edit, reason in ((self.head, "the new head"), (self.adapters, "of an adapter")):
+            for name in edit.parameters if edit is not None else ():
+                choices[name] = replace(choices[name], reason=reason)
 
 
 def edited(
     model: onnx.ModelProto,
     head: Head | None,
+    lora: LoRA | None,
     output: str | None,
     activation: str | None,
     requires_grad: Sequence[str] | None,
     frozen_params: Sequence[str] | None,
     is_given: bool,
 ) -> Edited:
-    """Return a model with a new head, or as it is without one.
+    """Return a model with adapters and a new head, or as it is without both.
 
     Parameters
     ----------
@@ -54,6 +58,8 @@ def edited(
         The model with the weights of the network.
     head : Head, optional
         The new classifier.
+    lora : LoRA, optional
+        The adapters.
     output : str, optional
         The value that the classifier computes.
     activation : str, optional
@@ -68,25 +74,34 @@ def edited(
     ValueError
         When the model has no classifier, or a pattern stands for nothing.
     """
-    if head is None:
+    if head is None and lora is None:
         return Edited(model, wanted(model, requires_grad, frozen_params))
     if requires_grad is not None:
         raise ValueError(
-            "generate_artifacts: expected head or requires_grad; name what else is trained in Head(train=[...])"
+            "generate_artifacts: expected head, adapter or requires_grad; name what else is trained in Head(train=[...])"
         )
     if is_given:
         given, model = model, onnx.ModelProto()
         model.CopyFrom(given)
-    new = replace_head(model, head, output, activation)
-    trained = trained_with(model, head, new)
+    adapters = add_adapters(model, lora) if lora is not None else None
+    new = replace_head(model, head, output, activation) if head is not None else None
+    trained = list(adapters.parameters) if adapters is not None else []
+    if head is not None and new is not None:
+        trained = list(dict.fromkeys([*trained, *trained_with(model, head, new)]))
     freeze_body(model, trained, new)
     frozen = wanted(model, trained, frozen_params).frozen
-    what = head.train if isinstance(head.train, str) else ", ".join(head.train)
+    what = (
+        "the adapters"
+        if head is None
+        else head.train
+        if isinstance(head.train, str)
+        else ", ".join(head.train)
+    )
     choice = Wanted(
         trained,
         frozen,
-        reason=f"trained with the head: {what}",
-        otherwise=f"not trained: {what} is",
+        reason=f"trained: {what}",
+        otherwise=f"not trained, as train is {what}" if head is not None else "of the base of the adapters",
         leaves_out_unreached=True,
     )
-    return Edited(model, choice, new)
+    return Edited(model, choice, new, adapters)

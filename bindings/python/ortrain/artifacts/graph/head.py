@@ -16,6 +16,7 @@ from ortrain._graph.initializers import add_initializer, free_name, is_read, rem
 from ortrain._support.checks import names_of
 from ortrain.artifacts.choice.export_record import PATH, is_generated, module_of
 from ortrain.artifacts.choice.selection import Selection
+from ortrain.artifacts.graph.adapters import is_added
 from ortrain.artifacts.graph.classifier import ACTIVATIONS, Classifier, find_classifier, pooling_of
 
 #: Nodes between a network's body and its classifier that belong to the head: their Dropout stays.
@@ -395,7 +396,7 @@ def trained_with(model: onnx.ModelProto, head: Head, new: NewHead) -> list[str]:
     return [*(name for layer in chosen for name in layer), *new.parameters]
 
 
-def freeze_body(model: onnx.ModelProto, trained: Sequence[str], new: NewHead) -> None:
+def freeze_body(model: onnx.ModelProto, trained: Sequence[str], new: NewHead | None) -> None:
     """Switch what is not trained to inference, in place.
 
     That is batch normalization whose scale and bias are fixed, and Dropout before the first trained layer. Dropout directly
@@ -406,15 +407,15 @@ def freeze_body(model: onnx.ModelProto, trained: Sequence[str], new: NewHead) ->
         if not reached.isdisjoint(node.input):
             reached.update(node.output)
     producers = {name: node for node in model.graph.node for name in node.output}
-    layer = next(node for node in model.graph.node if new.weight in node.input)
-    before = producers.get(layer.input[0])
+    layer = next((node for node in model.graph.node if new is not None and new.weight in node.input), None)
+    before = producers.get(layer.input[0]) if layer is not None else None
     while before is not None and before.op_type in _PASSING:
         reached.update(before.output)
         before = producers.get(before.input[0])
 
     def is_fixed(node: onnx.NodeProto) -> bool:
         if node.op_type == "Dropout":
-            return reached.isdisjoint(node.output)
+            return reached.isdisjoint(node.output) and not is_added(node)
         return set(trained).isdisjoint(node.input[1:3])
 
     set_evaluation_mode(model, is_fixed)
