@@ -233,7 +233,7 @@ def test_settings_that_are_no_head_are_rejected() -> None:
         Head(3, train="last")
     with pytest.raises(TypeError, match="expected a number of classes, found '3'"):
         Head("3")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="expected head or requires_grad"):
+    with pytest.raises(ValueError, match="expected head, adapter or requires_grad"):
         artifacts.generate_artifacts(
             Fixture("mlp_adamw").path("model.onnx"), requires_grad=["fc1"], head=Head(3)
         )

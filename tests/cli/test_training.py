@@ -297,3 +297,16 @@ def test_features_are_kept_in_a_folder_or_not_at_all(artifacts, run, rows, tmp_p
         arguments = ("--data", tmp_path / "train.npz", "--epochs", 3, "--features", where, "--json")
         losses.append(run("train", tmp_path / "head", *arguments).json["history"]["loss"])
     assert losses[0] == losses[1] == losses[2]
+
+
+def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):
+    options = ("--loss", "cross_entropy", "--adapter", "lora", "--rank", 2, "--target", "classify")
+    found = run("artifacts", tmp_path / "model.onnx", *options, "--out", tmp_path / "lora", "--json").json
+    layer = found["adapters"]["layers"][0]
+    assert (layer["module"], layer["operator"], found["adapters"]["r"]) == ("classify", "Gemm", 2)
+    np.savez(tmp_path / "train.npz", x=rows[0].astype(np.float32) / 255, y=rows[1])
+    data = ("--data", tmp_path / "train.npz", "--epochs", 3, "--lr", 0.05, "--json")
+    losses = run("train", tmp_path / "lora", *data).json["history"]["loss"]
+    assert losses[-1] < losses[0]
+    assert set(parameters(tmp_path / "lora" / "trained.ckpt")) == {layer["a"], layer["b"]}
+    run("export", tmp_path / "lora", tmp_path / "adapted.onnx")

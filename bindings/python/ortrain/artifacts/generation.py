@@ -186,11 +186,8 @@ def generate_artifacts(
     load_custom_op_library(custom_op_library)
     additional = names_of("additional_output_names", additional_output_names)
     loss_block(loss)  # rejects anything but a loss, before a network is exported
-    if head is not None:
-        loss = loss or LossType.CrossEntropyLoss
-    if head is not None or adapter is not None:
-        optimizer = optimizer or OptimType.AdamW
-    chosen_optimizer = optimizer_block(optimizer)
+    loss = LossType.CrossEntropyLoss if loss is None and head is not None else loss
+    chosen_optimizer = optimizer_block(optimizer or (OptimType.AdamW if head or adapter else None))
     directory = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
 
     loaded, path, changes = _restored(model, args, requires_grad, untie, tie, batch)
@@ -199,9 +196,7 @@ def generate_artifacts(
         _log.warning("%s", dynamic_batch.note(fixed_batch))
     activation = activation_of(loss) if isinstance(loss, LossType) else None
     output = next(iter(names_of("loss_input_names", loss_input_names)), None)
-    edit = edited(
-        loaded, head, adapter, output, activation, requires_grad, frozen_params, is_given=path is None
-    )
+    edit = edited(loaded, head, adapter, output, activation, requires_grad, frozen_params, path=path)
     loaded = edit.model
     loss_inputs = [edit.head.scores] if edit.head else _loss_inputs(loss, loss_input_names, loaded)
     export = export_of(loaded)

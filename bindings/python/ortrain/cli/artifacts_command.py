@@ -11,7 +11,7 @@ import click
 from ortrain.cli import app
 
 if TYPE_CHECKING:
-    from ortrain.artifacts import ArtifactReport
+    from ortrain.artifacts import ArtifactReport, LoRA
 
 LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
 
@@ -26,6 +26,7 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     ortrain artifacts model.onnx --classes 4
     ortrain artifacts model.onnx --classes 4 --train last:2
     ortrain artifacts model.onnx --loss cross_entropy --freeze 'encoder.*' --freeze embeddings
+    ortrain artifacts model.onnx --loss cross_entropy --adapter lora --rank 8 --target q_proj --target v_proj
     ortrain artifacts model.onnx --loss mse --optimizer sgd --train fc.weight --train fc.bias --out head
     """,
 )
@@ -80,7 +81,24 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="seed of the weights of a new classifier",
+    help="seed of the weights of a new classifier, and of new adapters",
+)
+@click.option(
+    "--adapter",
+    metavar="lora|DIR",
+    help="train low-rank adapters instead of the weights: lora for new ones, or the folder of adapters that PEFT saved",
+)
+@click.option("--rank", type=click.IntRange(min=1), default=8, show_default=True, help="rank of new adapters")
+@click.option(
+    "--alpha", type=float, default=16, show_default=True, help="new adapters are scaled by alpha / rank"
+)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="NAME",
+    help="layers that get an adapter: a module or its end such as q_proj, a pattern, an operator such as Conv, or all-linear "
+    "(default); may be repeated",
 )
 @click.option(
     "--batch",
@@ -115,6 +133,10 @@ def command(
     trained: tuple[str, ...],
     frozen: tuple[str, ...],
     seed: int,
+    adapter: str | None,
+    rank: int,
+    alpha: float,
+    targets: tuple[str, ...],
     batch: str,
     untie: tuple[str, ...],
     tie: tuple[str, ...],
@@ -156,6 +178,7 @@ def command(
         list(frozen) or None,
         output,
         head=head,
+        adapter=_adapter(adapter, rank, alpha, targets, seed),
         batch="dynamic" if batch == "dynamic" else None,
         untie=_named(untie),
         tie=_named(tie),
@@ -191,9 +214,21 @@ def _as_json(report: ArtifactReport) -> dict[str, Any]:
         "folded": {weight.name: weight.reason for weight in report.folded},
         "absent": list(report.absent),
         "head": None if report.head is None else asdict(report.head),
+        "adapters": None if report.adapters is None else asdict(report.adapters),
         "files": [str(path) for path in report.files],
         "fixed_batch": None if report.fixed_batch is None else report.fixed_batch[1],
     }
+
+
+def _adapter(given: str | None, rank: int, alpha: float, targets: tuple[str, ...], seed: int) -> LoRA | None:
+    """Return the adapters that the options ask for."""
+    if given is None:
+        return None
+    from ortrain.artifacts import LoRA, read_peft
+
+    if given != "lora":
+        return read_peft(given)
+    return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", seed=seed)
 
 
 def _trained_with_head(names: tuple[str, ...]) -> str | list[str]:

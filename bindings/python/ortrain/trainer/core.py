@@ -28,8 +28,23 @@ from ortrain.trainer.schedules import Schedule, schedule_of
 if TYPE_CHECKING:
     import onnx
 
-    from ortrain.artifacts import Head, LossType, OptimType
+    from ortrain.artifacts import Head, LoRA, LossType, OptimType
     from ortrain.onnxblock import Block
+
+
+def _checked_folder(folder: Path, args: Any, head: Any, adapter: Any) -> Path:
+    """Return a folder that has artifacts, and reject what is for making them."""
+    for argument, expected in (
+        (args, "args: expected a network with them"),
+        (head, "head: expected a model"),
+        (adapter, "adapter: expected a model"),
+    ):
+        if argument is not None:
+            raise TypeError(f"{expected}, found a folder of artifacts, {os.fspath(folder)!r}")
+    for name in ("training_model.onnx", "checkpoint", "optimizer_model.onnx"):
+        if not (folder / name).exists():
+            raise NoSuchFileError(f"Trainer: expected {name} among the artifacts in {folder}")
+    return folder
 
 
 class Trainer(Caching):
@@ -75,6 +90,8 @@ class Trainer(Caching):
         For an inference model that was exported with a fixed batch size: as in `generate_artifacts`.
     head : Head, optional
         For an inference model: a new classifier, as in `generate_artifacts`. The loss is cross entropy by default.
+    adapter : LoRA, optional
+        For an inference model: low-rank adapters, which are trained in place of its weights, as in `generate_artifacts`.
     args : tensor, tuple, list or mapping, optional
         For a network: example arguments, as in `generate_artifacts`.
     threads : int, default 0
@@ -135,6 +152,7 @@ class Trainer(Caching):
         output: str | None = None,
         batch: str | None = None,
         head: Head | None = None,
+        adapter: LoRA | None = None,
         args: Any = None,
         threads: int = 0,
         config: Mapping[str, str] | None = None,
@@ -149,16 +167,7 @@ class Trainer(Caching):
         schedule_of(schedule, warmup)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
-            folder = Path(model)
-            for argument, expected in (
-                (args, "args: expected a network with them"),
-                (head, "head: expected a model"),
-            ):
-                if argument is not None:
-                    raise TypeError(f"{expected}, found a folder of artifacts, {os.fspath(model)!r}")
-            for name in ("training_model.onnx", "checkpoint", "optimizer_model.onnx"):
-                if not (folder / name).exists():
-                    raise NoSuchFileError(f"Trainer: expected {name} among the artifacts in {folder}")
+            folder = _checked_folder(Path(model), args, head, adapter)
         else:
             from ortrain.trainer.creation import make_artifacts  # needs onnx
 
@@ -177,6 +186,7 @@ class Trainer(Caching):
                 args=args,
                 batch=batch,
                 head=head,
+                adapter=adapter,
             )
         super().__init__(
             folder,

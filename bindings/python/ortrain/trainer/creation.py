@@ -87,6 +87,7 @@ def make_artifacts(
     output: str | None = None,
     args: Any = None,
     head: Any = None,
+    adapter: Any = None,
     **settings: Any,
 ) -> artifacts.ArtifactReport:
     """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from."""
@@ -128,6 +129,7 @@ def make_artifacts(
                 additional_output_names=returned,
                 loss_input_names=names[:1] if is_named else None,
                 head=head,
+                adapter=adapter,
                 **settings,
             )
         except mistakes as found:

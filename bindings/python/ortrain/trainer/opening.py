@@ -14,6 +14,7 @@ from ortrain.options import SessionOptions
 from ortrain.trainer.data import Inputs
 
 _POSITION = "ortrain.trainer"  # the property of a checkpoint that holds where the run is
+_ADAPTERS = "ortrain.adapter"  # the property with the record of adapters, as ortrain.artifacts writes it
 _CLASSES = "ortrain.classes"  # the property that holds the names of the classes, as JSON
 
 
@@ -38,6 +39,7 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
     """Create state, module and optimizer from a checkpoint, and read where its run was."""
     state = CheckpointState.load_checkpoint(checkpoint)
     properties = state.properties
+    _check_base(folder, state)
     position = json.loads(str(properties[_POSITION])) if _POSITION in properties else None
     classes = None
     if _CLASSES in properties:
@@ -51,6 +53,19 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
     eval_outputs = module.output_names() if has_eval_model else []
     module.train()
     return Opened(state, module, optimizer, inputs, train_outputs, eval_outputs, position, classes)
+
+
+def _check_base(folder: Path, state: CheckpointState) -> None:
+    """Reject adapters that were trained beside other weights than those in a folder of artifacts."""
+    if _ADAPTERS not in state.properties or not (folder / "checkpoint").exists():
+        return
+    here = CheckpointState.load_checkpoint(folder / "checkpoint").properties
+    mine, theirs = (json.loads(str(p[_ADAPTERS])) if _ADAPTERS in p else {} for p in (here, state.properties))
+    if mine.get("base") != theirs.get("base"):
+        raise ValueError(
+            f"the adapters of the checkpoint are of another base than the artifacts in {folder}: expected the digest "
+            f"{mine.get('base')} of {mine.get('model')}, found {theirs.get('base')} of {theirs.get('model')}"
+        )
 
 
 def options_of(threads: int, config: Mapping[str, str], runs: int) -> SessionOptions:

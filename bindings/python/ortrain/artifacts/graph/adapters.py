@@ -113,8 +113,8 @@ class Adapters:
 
     Attributes
     ----------
-    base : str
-        The digest of the weights and nodes of the given model.
+    model, base : str
+        The name of the given model's file or graph, and the digest of its weights and nodes.
     layers : tuple of AdaptedLayer
         The layers with adapters.
     skipped : tuple of str
@@ -127,6 +127,7 @@ class Adapters:
         The settings.
     """
 
+    model: str
     base: str
     layers: tuple[AdaptedLayer, ...]
     skipped: tuple[str, ...]
@@ -198,8 +199,8 @@ def adapters_of(record: str) -> Adapters:
         raise ValueError(f"the record {KEY!r} of the adapters is damaged: {error}") from error
 
 
-def add_adapters(model: onnx.ModelProto, lora: LoRA) -> Adapters:
-    """Add adapters to a model in place.
+def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
+    """Add adapters to a model in place. The name is that of its file or graph.
 
     Raises
     ------
@@ -218,6 +219,7 @@ def add_adapters(model: onnx.ModelProto, lora: LoRA) -> Adapters:
             f"for {', '.join(layer.module for layer in layers[:8])}{', ...' if len(layers) > 8 else ''}"
         )
     adapters = Adapters(
+        model=name,
         base=base,
         layers=layers,
         skipped=tuple(skipped),
@@ -387,13 +389,14 @@ class _Editor:
             nodes.append(onnx.helper.make_node(operator, inputs, [output], output, **attributes))
             return output
 
-        scale = self._free(f"{module}/lora/scale")
-        add_initializer(self._model, scale, np.array(self._lora.scale, dtype))
+        def constant(value: Array, what: str) -> str:
+            return add("Constant", [], what, value=onnx.numpy_helper.from_array(value))
+
+        scale = constant(np.array(self._lora.scale, dtype), "scale")
         value = node.input[1 if kind == "Gather" else 0]
         if self._lora.dropout and kind != "Gather":
-            ratio, training = self._free(f"{module}/lora/ratio"), self._free(f"{module}/lora/training")
-            add_initializer(self._model, ratio, np.array(self._lora.dropout, np.float32))
-            add_initializer(self._model, training, np.array(True))
+            ratio = constant(np.array(self._lora.dropout, np.float32), "ratio")
+            training = constant(np.array(True), "training")
             value = add("Dropout", [value, ratio, training], "dropped")
         if kind == "Conv":
             kept = {k: v for k, v in _attributes(node).items() if k != "group"}

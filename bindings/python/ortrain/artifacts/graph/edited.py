@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -48,7 +49,7 @@ def edited(
     activation: str | None,
     requires_grad: Sequence[str] | None,
     frozen_params: Sequence[str] | None,
-    is_given: bool,
+    path: str | None,
 ) -> Edited:
     """Return a model with adapters and a new head, or as it is without both.
 
@@ -66,8 +67,8 @@ def edited(
         The operator that the loss applies to scores.
     requires_grad, frozen_params : list of str, optional
         What the caller names.
-    is_given : bool
-        Whether the caller gave this object, so that an edit needs a copy.
+    path : str, optional
+        The file of the model; None if the caller gave this object, so that an edit needs a copy.
 
     Raises
     ------
@@ -80,10 +81,11 @@ def edited(
         raise ValueError(
             "generate_artifacts: expected head, adapter or requires_grad; name what else is trained in Head(train=[...])"
         )
-    if is_given:
+    if path is None:
         given, model = model, onnx.ModelProto()
         model.CopyFrom(given)
-    adapters = add_adapters(model, lora) if lora is not None else None
+    name = model.graph.name if path is None else os.path.basename(path)
+    adapters = add_adapters(model, lora, name) if lora is not None else None
     new = replace_head(model, head, output, activation) if head is not None else None
     trained = list(adapters.parameters) if adapters is not None else []
     if head is not None and new is not None:
