@@ -89,6 +89,56 @@ def test_what_peft_saved_computes_what_it_does_there(case: str, tmp_path: pathli
         np.testing.assert_allclose(run(model, record["x"]), record["output"], rtol=1e-4, atol=1e-5)
 
 
+def test_a_weight_that_others_read_is_merged_apart(tmp_path: pathlib.Path) -> None:
+    """The embedding of Bloom is its output layer too."""
+    path = DATA.parent / "exports" / "hf_bloom__dyn20d" / "model.onnx"
+    artifacts.generate_artifacts(
+        path,
+        adapter=LoRA(r=2, targets="Gather"),
+        loss=artifacts.LossType.MSELoss,
+        artifact_directory=tmp_path,
+    )
+    training, ids = Training(tmp_path), np.arange(24).reshape(2, 12) % 9
+    batch = ids, np.ones_like(ids)
+    training.optimizer.set_learning_rate(0.05)
+    training.step(*batch, np.ones((2, 12, 50), np.float32))
+    file = tmp_path / "exported.onnx"
+    training.module.export_model_for_inferencing(str(file), ["output"])
+    outputs = []
+    for model in (onnx.load(path), onnx.load(file), artifacts.merged(file)):
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        outputs.append(session.run(None, dict(zip(("input_ids", "attention_mask"), batch, strict=True)))[0])
+    assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
+    np.testing.assert_allclose(outputs[2], outputs[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_that_is_applied_twice_has_one_adapter(tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "fc.weight"], ["h"], "first"),
+        helper.make_node("MatMul", ["h", "fc.weight"], ["y"], "second"),
+    ]
+    ends = [helper.make_tensor_value_info(name, 1, ["n", 3]) for name in "xy"]
+    weight = numpy_helper.from_array(rng.normal(size=(3, 3)).astype(np.float32), "fc.weight")
+    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    report = artifacts.generate_artifacts(
+        model,
+        adapter=LoRA(r=2, alpha=2, targets="fc"),
+        loss=artifacts.LossType.MSELoss,
+        artifact_directory=tmp_path,
+    )
+    assert report.trained == ["fc.lora_A.weight", "fc.lora_B.weight"]
+    training, x = Training(tmp_path), rng.normal(size=(5, 3)).astype(np.float32)
+    training.optimizer.set_learning_rate(0.1)
+    training.step(x, x)
+    a, b = (training.parameters()[name] for name in report.trained)
+    together = numpy_helper.to_array(weight) + (b @ a).T
+    training.module.export_model_for_inferencing(str(tmp_path / "exported.onnx"), ["y"])
+    session = onnxruntime.InferenceSession(artifacts.merged(tmp_path / "exported.onnx").SerializeToString())
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ together @ together, rtol=1e-4, atol=1e-5)
+
+
 def run(model: onnx.ModelProto, x: Array) -> Array:
     session = onnxruntime.InferenceSession(model.SerializeToString())
     found: Array = session.run(None, {"input": x})[0]

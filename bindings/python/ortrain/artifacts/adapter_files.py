@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from ortrain import _graph
 from ortrain._files.models import load_model
 from ortrain._files.reading import explained, open_file
 from ortrain._files.writing import write_files
-from ortrain._graph.initializers import remove_initializers
+from ortrain._graph.initializers import add_initializer, free_name, remove_initializers
 from ortrain._ortrain import OrtValue
 from ortrain.adapters import AdapterFormat
 from ortrain.api import CheckpointState
-from ortrain.artifacts.graph.adapters import KEY, AdaptedLayer, Adapters, LoRA, adapters_of, is_added
+from ortrain.artifacts.graph.adapters import KEY, AdaptedLayer, Adapters, LoRA, adapters_of, is_added, sums_of
 
 StrPath = str | os.PathLike[str]
 Array = npt.NDArray[Any]
@@ -235,29 +237,45 @@ def merged(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
     graph = changed.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     producers = {name: node for node in graph.node for name in node.output}
+    reads = Counter(name for node in graph.node for name in node.input)
     for layer in adapters.layers:
-        a, b = (onnx.numpy_helper.to_array(tensors[name]) for name in (layer.a, layer.b))
-        name, transposed = layer.weight, False
-        while name not in tensors:
-            node = producers.get(name)
-            if node is None or node.op_type not in ("Transpose", "Identity"):
-                raise ValueError(
-                    f"cannot merge the adapter of {layer.module}: its weights are no float initializer"
-                )
-            transposed ^= node.op_type == "Transpose"
-            name = node.input[0]
-        reader = next(
-            node for node in graph.node if layer.weight in node.input and node.op_type == layer.operator
-        )
-        if layer.operator == "Gemm" and not any(a.name == "transB" and a.i for a in reader.attribute):
-            transposed = not transposed
-        weight = onnx.numpy_helper.to_array(tensors[name])
-        delta = adapters.scale * _product(layer, a.astype(np.float64), b.astype(np.float64))
-        delta = delta.T if transposed else delta
-        value = (weight + delta.reshape(weight.shape)).astype(weight.dtype)
-        tensors[name].CopyFrom(onnx.numpy_helper.from_array(value, name))
+        a, b = (onnx.numpy_helper.to_array(tensors[name]).astype(np.float64) for name in (layer.a, layer.b))
+        delta = adapters.scale * _product(layer, a, b)
+        for node in sums_of(graph, layer):
+            _merge(changed, producers[node.input[0]], layer, delta, reads)
     _remove_adapters(changed, adapters)
     return changed
+
+
+def _merge(
+    model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer, delta: Array, reads: Counter[str]
+) -> None:
+    """Add a product to the weights that a node reads, in a new initializer if other nodes read them as they are."""
+    slot = 0 if layer.operator == "Gather" else 1
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    producers = {name: node for node in model.graph.node for name in node.output}
+    name, transposed, is_shared = reader.input[slot], False, reads[reader.input[slot]] > 1
+    while name not in tensors:
+        node = producers.get(name)
+        if node is None or node.op_type not in ("Transpose", "Identity"):
+            raise ValueError(
+                f"cannot merge the adapter of {layer.module}: its weights are no float initializer"
+            )
+        transposed ^= node.op_type == "Transpose"
+        name = node.input[0]
+        is_shared |= reads[name] > 1
+    weight = onnx.numpy_helper.to_array(tensors[name])
+    weight = weight.T if transposed else weight
+    if layer.operator == "Gemm" and not any(a.name == "transB" and a.i for a in reader.attribute):
+        delta = delta.T
+    value = np.ascontiguousarray(weight + delta.reshape(weight.shape), dtype=weight.dtype)
+    if is_shared:
+        apart = free_name(f"{layer.a.partition('.lora_')[0]}.merged", _graph.names_in_use(model))
+        add_initializer(model, apart, value)
+        reader.input[slot] = apart
+    else:
+        value = np.ascontiguousarray(value.T) if transposed else value
+        tensors[name].CopyFrom(onnx.numpy_helper.from_array(value, name))
 
 
 def _product(layer: AdaptedLayer, a: Array, b: Array) -> Array:
@@ -274,7 +292,7 @@ def _remove_adapters(model: onnx.ModelProto, adapters: Adapters) -> None:
     """Remove the nodes and initializers of adapters; layers compute what their sums were called."""
     graph = model.graph
     sums = {
-        node.input[0]: node.output[0] for node in graph.node if is_added(node) and node.name.endswith("/sum")
+        node.input[0]: node.output[0] for node in graph.node if is_added(node) and "/lora/sum" in node.name
     }
     kept = []
     for node in graph.node:

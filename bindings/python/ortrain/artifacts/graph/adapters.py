@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
@@ -32,6 +33,8 @@ KEY = "ortrain.adapter"
 #: Layers, and the input that has their weights.
 _WEIGHTS = {"Conv": 1, "Gather": 0, "Gemm": 1, "MatMul": 1, "MatMulNBits": 1}
 _LINEAR = frozenset({"Gemm", "MatMul", "MatMulNBits"})
+#: Operators between an initializer and the layer that reads it.
+_COPIES = ("Cast", "DequantizeLinear", "Identity", "Transpose")
 _BIASES = ("none", "all", "lora_only")
 
 
@@ -211,7 +214,7 @@ def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
     _graph.infer_shapes(model)
     editor = _Editor(model, lora)
     chosen, skipped = editor.choose()
-    layers = tuple(editor.adapt(node) for node in chosen)
+    layers = tuple(dict.fromkeys(editor.adapt(node) for node in chosen))
     unused = editor.unused_values()
     if unused:
         raise ValueError(
@@ -245,6 +248,8 @@ class _Editor:
         self._taken = _graph.names_in_use(model)
         self._rng = np.random.default_rng(lora.seed)
         self._used: set[str] = set()
+        self._paths: set[str] = set()
+        self._adapted: dict[tuple[str, str], AdaptedLayer] = {}
         self._added: dict[str, list[onnx.NodeProto]] = {}
         floats = [t for t in model.graph.initializer if t.data_type in _graph.FLOATING]
         self.base_parameters = sum(int(np.prod(t.dims)) for t in floats)
@@ -258,7 +263,7 @@ class _Editor:
             if PATH.fullmatch(name):
                 return name.rpartition(".")[0]
             source = self._producers.get(name)
-            if source is None or source.op_type not in ("Cast", "DequantizeLinear", "Identity", "Transpose"):
+            if source is None or source.op_type not in _COPIES:
                 return module_of(node) or node.name or node.output[0]
             name = str(source.input[0])
 
@@ -340,9 +345,16 @@ class _Editor:
         module, kind, attributes = self._module(node), node.op_type, _attributes(node)
         shape = self._shape(node) or ()
         r, dtype = self._lora.r, self._floating(node) or np.dtype(np.float32)
+        key = self._root(weight), kind
+        if key in self._adapted:  # the network applies the layer once more
+            layer = self._adapted[key]
+            self._insert(node, kind, [layer.a, layer.b], dtype)
+            return layer
         prefix = "lora_embedding_" if kind == "Gather" else "lora_"
         suffix = "" if kind == "Gather" else ".weight"
-        names = [self._free(f"{module}.{prefix}{letter}{suffix}") for letter in "AB"]
+        path = free_name(module, self._paths)
+        self._paths.add(path)
+        names = [self._free(f"{path}.{prefix}{letter}{suffix}") for letter in "AB"]
         if kind == "MatMulNBits":
             inputs, outputs = attributes["K"], attributes["N"]
         elif kind == "Conv":
@@ -362,7 +374,14 @@ class _Editor:
         for name, value in zip(names, (a, b), strict=True):
             add_initializer(self._model, name, self._given(name, value.shape, value).astype(dtype))
         self._insert(node, kind, names, dtype)
-        return AdaptedLayer(module, kind, weight, names[0], names[1], a.size + b.size)
+        self._adapted[key] = AdaptedLayer(module, kind, weight, names[0], names[1], a.size + b.size)
+        return self._adapted[key]
+
+    def _root(self, name: str) -> str:
+        """Return the initializer that a weight is read from, or the last value on the way to it."""
+        while (source := self._producers.get(name)) is not None and source.op_type in _COPIES:
+            name = source.input[0]
+        return name
 
     def _given(self, name: str, shape: tuple[int, ...], value: Array) -> Array:
         fitting = [key for key in self._lora.values if name == key or name.endswith(f".{key}")]
@@ -416,7 +435,8 @@ class _Editor:
             product = add("MatMul", [add("Mul", [low, scale], "scaled"), second], "product")
         output = node.output[0]
         node.output[0] = self._free(f"{module}/lora/without")
-        nodes.append(onnx.helper.make_node("Add", [node.output[0], product], [output], f"{module}/lora/sum"))
+        inputs = [node.output[0], product]
+        nodes.append(onnx.helper.make_node("Add", inputs, [output], self._free(f"{module}/lora/sum")))
         self._added[node.output[0]] = nodes
 
     def unused_values(self) -> list[str]:
@@ -466,6 +486,12 @@ class _Editor:
         del self._model.graph.node[:]
         self._model.graph.node.extend(copies)
         _graph.infer_shapes(self._model)
+
+
+def sums_of(graph: onnx.GraphProto, layer: AdaptedLayer) -> list[onnx.NodeProto]:
+    """Return the nodes that add a layer's adapter to what it computes: one for each time that the network applies the layer."""
+    name = re.compile(re.escape(layer.a.partition(".lora_")[0]) + r"/lora/sum(_\d+)?")
+    return [node for node in graph.node if name.fullmatch(node.name)]
 
 
 def is_added(node: onnx.NodeProto) -> bool:
