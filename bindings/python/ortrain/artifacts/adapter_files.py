@@ -259,7 +259,7 @@ def _merge(
         node = producers.get(name)
         if node is None or node.op_type not in ("Transpose", "Identity"):
             raise ValueError(
-                f"cannot merge the adapter of {layer.module}: its weights are no float initializer"
+                f"cannot merge the adapter of {layer.module}: expected weights in an initializer of float numbers, found none"
             )
         transposed ^= node.op_type == "Transpose"
         name = node.input[0]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from ortrain._files.writing import write_file
 from ortrain._ortrain import __version__
 from ortrain.api import CheckpointState, Module
 from ortrain.inference_session import InferenceSession
@@ -96,7 +97,7 @@ class CachedModule:
         with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:
             paths = {training: Path(temporary) / f"{training}.onnx" for training in parts}
             for training, part in parts.items():
-                onnx.save(part.rest, paths[training])
+                write_file(paths[training], "model", part.rest.SerializeToString())
             self.inner = Module(paths[True], state, paths.get(False), session_options=options)
         self._inputs = self.inner.train().input_names()
 

@@ -74,7 +74,7 @@ class LoRA:
     values: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        """Reject settings that are none of an adapter."""
+        """Reject invalid settings."""
         if self.r < 1:
             raise ValueError(f"LoRA: expected a rank r of 1 or more, found {self.r}")
         if not 0 <= self.dropout < 1:

@@ -167,7 +167,7 @@ def _checked(
         raise _NoClassifierError(_described(node))
     if not constants.has(node.input[slot]):
         raise _NoClassifierError(
-            f"{_described(node)}, whose second input {node.input[slot]!r} is no weight but computed"
+            f"{_described(node)}, whose second input {node.input[slot]!r} depends on the input of the model"
         )
     shape = constants.shape(node.input[slot])
     if shape is None:

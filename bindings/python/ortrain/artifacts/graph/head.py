@@ -46,7 +46,7 @@ class Head:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Reject settings that are no head."""
+        """Reject invalid settings."""
         if isinstance(self.classes, bool) or not isinstance(self.classes, int):
             raise TypeError(f"Head: expected a number of classes, found {self.classes!r}")
         if self.classes < 2:
