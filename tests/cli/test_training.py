@@ -260,3 +260,52 @@ def test_ctrl_c_saves_and_the_resumed_run_is_the_same(artifacts, train_npz, run)
     assert {name: value.tobytes() for name, value in resumed.items()} == {
         name: value.tobytes() for name, value in whole.items()
     }
+
+
+def test_a_new_head_needs_no_loss_and_no_names(artifacts, run, tmp_path):
+    found = run(
+        "artifacts", tmp_path / "model.onnx", "--classes", 4, "--out", tmp_path / "head", "--json"
+    ).json
+    assert found["head"]["classes"] == 4
+    assert {e["name"] for e in found["initializers"] if e["fate"] == "trained"} == {"w", "b"}
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "four.npz", x=rng.normal(size=(8, 1, 4, 4)).astype(np.float32), y=np.arange(8) % 4)
+    trained = run(
+        "train",
+        tmp_path / "head",
+        "--data",
+        tmp_path / "four.npz",
+        "--metric",
+        "accuracy",
+        "--epochs",
+        3,
+        "--json",
+    ).json
+    assert trained["history"]["loss"][-1] < trained["history"]["loss"][0]
+    assert "expected --loss, one of cross_entropy" in run("artifacts", tmp_path / "model.onnx", status=2).err
+    words = ("--train", "last:2", "--train", "w")
+    wrong = run("artifacts", tmp_path / "model.onnx", "--classes", 4, *words, status=2)
+    assert "--train last:2 says all that is trained; found 2 options" in wrong.err
+
+
+def test_features_are_kept_in_a_folder_or_not_at_all(artifacts, run, rows, tmp_path):
+    run("artifacts", tmp_path / "model.onnx", "--classes", 3, "--out", tmp_path / "head")
+    np.savez(tmp_path / "train.npz", x=rows[0].astype(np.float32), y=rows[1])
+    losses = []
+    for where in ("memory", "off", tmp_path / "features"):
+        arguments = ("--data", tmp_path / "train.npz", "--epochs", 3, "--features", where, "--json")
+        losses.append(run("train", tmp_path / "head", *arguments).json["history"]["loss"])
+    assert losses[0] == losses[1] == losses[2]
+
+
+def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):
+    options = ("--loss", "cross_entropy", "--adapter", "lora", "--rank", 2, "--target", "classify")
+    found = run("artifacts", tmp_path / "model.onnx", *options, "--out", tmp_path / "lora", "--json").json
+    layer = found["adapters"]["layers"][0]
+    assert (layer["module"], layer["operator"], found["adapters"]["r"]) == ("classify", "Gemm", 2)
+    np.savez(tmp_path / "train.npz", x=rows[0].astype(np.float32) / 255, y=rows[1])
+    data = ("--data", tmp_path / "train.npz", "--epochs", 3, "--lr", 0.05, "--json")
+    losses = run("train", tmp_path / "lora", *data).json["history"]["loss"]
+    assert losses[-1] < losses[0]
+    assert set(parameters(tmp_path / "lora" / "trained.ckpt")) == {layer["a"], layer["b"]}
+    run("export", tmp_path / "lora", tmp_path / "adapted.onnx")

@@ -1,8 +1,9 @@
 """The examples in the README and the docs work, and links between the pages are valid.
 
 A fenced block that begins with ``python test`` is run; the blocks of a page share their names and a folder. The folder
-contains ``model.onnx``, a network that maps 64 values to 10 classes, and ``artifacts/`` created from it; the names
-``batches`` (pairs of images and labels), ``images`` and ``labels`` (one of the pairs) are defined.
+contains ``model.onnx``, a network that maps 64 values to 10 classes, ``artifacts/`` created from it, and
+``mobilenet_v2.onnx``, for images of 16 by 16 pixels; the names ``batches`` (pairs of images and labels), ``images`` and
+``labels`` (one of the pairs) are defined.
 
 A block that begins with ``c test``, ``cpp test``, ``csharp test``, ``objc test`` or ``swift test`` is a whole program. It
 is compiled unchanged, together with a function that supplies batches: ``bool next_batch(float* images, int64_t* labels)``,
@@ -70,6 +71,7 @@ def prepared(tmp_path_factory):
     """A folder with a model and its artifacts."""
     folder = tmp_path_factory.mktemp("examples")
     shutil.copy(ROOT / "tests/data/fixtures/mlp_adamw/model.onnx", folder / "model.onnx")
+    shutil.copy(ROOT / "tests/models/data/mobilenet_v2/torchscript_17.onnx", folder / "mobilenet_v2.onnx")
     artifacts.generate_artifacts(
         str(folder / "model.onnx"),
         requires_grad=["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"],

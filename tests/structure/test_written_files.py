@@ -10,6 +10,7 @@ WRITER = PACKAGE / "_files/writing.py"
 
 APPENDING = {
     ("flower/server.py", "server_app", "open"),  # a line per round
+    ("trainer/feature_store.py", "FeatureStore", "open"),  # a record per sample
     ("trainer/json_log.py", "JSONLogger", "open"),  # a line per event
     ("trainer/loggers.py", "CSVLogger", "open"),  # a row per epoch
 }

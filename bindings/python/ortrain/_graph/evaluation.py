@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx
 
 _ONNX = ("", "ai.onnx")
 
 
-def set_evaluation_mode(model: onnx.ModelProto) -> None:
-    """Switch batch normalization and dropout of a model to inference, in place.
+def set_evaluation_mode(
+    model: onnx.ModelProto, chosen: Callable[[onnx.NodeProto], bool] = lambda node: True
+) -> None:
+    """Switch batch normalization and dropout of a model to inference, in place: all nodes, or those that are chosen.
 
     Raises
     ------
     ValueError
         When a value that batch normalization produces only in training is used elsewhere in the model.
     """
-    removed = _set_graph(model.graph)
+    removed = _set_graph(model.graph, chosen)
     kept = [value for value in model.graph.value_info if value.name not in removed]
     del model.graph.value_info[:]
     model.graph.value_info.extend(kept)
 
 
-def _set_graph(graph: onnx.GraphProto) -> set[str]:
+def _set_graph(graph: onnx.GraphProto, chosen: Callable[[onnx.NodeProto], bool]) -> set[str]:
     used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     removed: set[str] = set()
     nodes: list[onnx.NodeProto] = []
@@ -29,14 +33,18 @@ def _set_graph(graph: onnx.GraphProto) -> set[str]:
         nodes.append(node)
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _set_graph(attribute.g)
-        if node.domain not in _ONNX:
+                _set_graph(attribute.g, chosen)
+        if (
+            node.domain not in _ONNX
+            or node.op_type not in ("BatchNormalization", "Dropout")
+            or not chosen(node)
+        ):
             continue
         if node.op_type == "BatchNormalization":
             replaced, gone = _set_batch_normalization(node, used)
             nodes.extend(replaced)
             removed |= gone
-        elif node.op_type == "Dropout" and len(node.input) > 2:
+        elif len(node.input) > 2:
             # Without its third input, training_mode, the operator passes its input through. The name stays, empty:
             # programs for onnxruntime look there.
             node.input[2] = ""

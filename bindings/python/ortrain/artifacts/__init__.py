@@ -7,26 +7,45 @@ Three subpackages do the work, and each imports only those before it: ``choice``
 ``graph`` changes the graph of the model, ``report`` says what was chosen and what to know about the weights.
 """
 
+from ortrain.artifacts.adapter_files import (
+    merged,
+    read_peft,
+    with_adapter_inputs,
+    write_onnx_adapter,
+    write_peft,
+)
 from ortrain.artifacts.blocks import LossType, OptimType
 from ortrain.artifacts.choice.declaration import UnknownParameterWarning
 from ortrain.artifacts.choice.fates import Fate, InitializerReport
 from ortrain.artifacts.generation import NothingToTrainWarning, generate_artifacts
+from ortrain.artifacts.graph.adapters import AdaptedLayer, Adapters, LoRA
 from ortrain.artifacts.graph.changes import ChangeKind, WeightChange
+from ortrain.artifacts.graph.head import Head, NewHead
 from ortrain.artifacts.report.artifact_report import ArtifactReport
 from ortrain.artifacts.report.findings import SharedWeight
 from ortrain.artifacts.report.folded import FoldedWeight
 
 __all__ = [
+    "AdaptedLayer",
+    "Adapters",
     "ArtifactReport",
     "ChangeKind",
     "Fate",
     "FoldedWeight",
+    "Head",
     "InitializerReport",
+    "LoRA",
     "LossType",
+    "NewHead",
     "NothingToTrainWarning",
     "OptimType",
     "SharedWeight",
     "UnknownParameterWarning",
     "WeightChange",
     "generate_artifacts",
+    "merged",
+    "read_peft",
+    "with_adapter_inputs",
+    "write_onnx_adapter",
+    "write_peft",
 ]

@@ -83,15 +83,16 @@ class LossOnModel(onnxblock.TrainingBlock):
         return (*([made] if isinstance(made, str) else made), *self._other_outputs)
 
 
-_CLASSES_LAST = ("keras", "jax")
+CLASSES_LAST = ("keras", "jax")
+"""The frameworks whose cross entropy has the classes in the last dimension."""
 
 
-def loss_block(loss: object, framework: str | None = None) -> onnxblock.Block:
-    """Return the block of a loss, which may be a name, for a network of a framework."""
+def loss_block(loss: object, class_axis: int | None = None) -> onnxblock.Block:
+    """Return the block of a loss, which may be a name, for scores whose classes are in a dimension, if it is known."""
     if loss is None:
         return onnxblock.blocks.PassThrough()
-    if loss is LossType.CrossEntropyLoss and framework in _CLASSES_LAST:
-        return onnxblock.loss.CrossEntropyLoss(axis=-1)
+    if loss is LossType.CrossEntropyLoss and class_axis is not None:
+        return onnxblock.loss.CrossEntropyLoss(axis=class_axis)
     if isinstance(loss, LossType):
         return _LOSSES[loss]()
     if isinstance(loss, onnxblock.Block):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,9 @@ from ortrain._files.models import in_ort_format
 from ortrain._files.writing import write_file
 from ortrain._frameworks.record import export_of
 from ortrain._support.checks import names_of
+from ortrain.api import CheckpointState
 from ortrain.artifacts.blocks import (
+    CLASSES_LAST,
     LossOnModel,
     LossType,
     OptimType,
@@ -27,6 +29,11 @@ from ortrain.artifacts.blocks import (
 )
 from ortrain.artifacts.choice.declaration import name_parameters, settled
 from ortrain.artifacts.graph import dynamic_batch
+from ortrain.artifacts.graph.adapters import KEY as ADAPTERS
+from ortrain.artifacts.graph.adapters import LoRA
+from ortrain.artifacts.graph.changes import WeightChange
+from ortrain.artifacts.graph.edited import edited
+from ortrain.artifacts.graph.head import Head
 from ortrain.artifacts.graph.lifted import with_weights_as_initializers
 from ortrain.artifacts.graph.restore import with_weights_restored
 from ortrain.artifacts.loading import load
@@ -61,6 +68,8 @@ def generate_artifacts(
     tie: Sequence[str] | Literal[False] | None = None,
     *,
     args: Any = None,
+    head: Head | None = None,
+    adapter: LoRA | None = None,
 ) -> ArtifactReport:
     """Create the files that a training session needs from an inference model.
 
@@ -83,22 +92,23 @@ def generate_artifacts(
     requires_grad : list of str, optional
         Initializers to train, of the model's graph or of the graphs inside If, Loop and Scan, which move to
         the model's graph under their name (with a number if it is taken). Also inputs of the model, whose
-        gradients become outputs of the training model, ``<input>_grad``. By default, all floating-point
+        gradients become outputs of the training model, ``<input>_grad``. Also patterns such as ``"*.bias"`` and paths of
+        modules such as ``"encoder.layer.1"``, which stand for the parameters that fit. By default, all floating-point
         initializers of the model's graph that are not in ``frozen_params`` and are parameters: those that
         the exporter recorded as parameters (:func:`ortrain.torch.export` records what requires a gradient, and the
         other parameters are frozen), or, without a record, those that are not named or used like a constant of the
         code (an exponent, an epsilon, a bound, a rotary frequency). Parameters that no gradient reaches are left
         out. The report gives the reason for each.
     frozen_params : list of str, optional
-        Initializers that are parameters, stored in the checkpoint, but not trained. Names that the model does
-        not have are ignored with a warning. Initializers that are neither trained nor frozen stay in the
-        models as constants.
+        Initializers that are parameters, stored in the checkpoint, but not trained, by name, pattern or module. Names that
+        the model does not have are ignored with a warning. Initializers that are neither trained nor frozen stay in the
+        models as constants. Where both arguments fit, a name beats a pattern, and ``frozen_params`` beats ``requires_grad``.
     loss : LossType or onnxblock.Block, optional
         The loss to add. A custom block is called with the names of the loss inputs and returns the
-        name of the loss. Left out, the first output of the model is the loss.
+        name of the loss. Left out, the first output of the model is the loss; with a ``head``, cross entropy.
     optimizer : OptimType or onnxblock.Block, optional
         The optimizer, with its defaults or as a block such as :class:`ortrain.onnxblock.optim.AdamW`. Left
-        out, no optimizer model is written.
+        out, no optimizer model is written; with a ``head`` or an ``adapter``, one of AdamW.
     artifact_directory : str or bytes or os.PathLike, optional
         The folder of the files; it is created if it does not exist. The current directory by default.
     prefix : str, default: ""
@@ -110,7 +120,8 @@ def generate_artifacts(
         A library of custom operators, for sessions to load. Their gradients are those that were given to
         :func:`ortrain.register_gradient`.
     additional_output_names : list of str, optional
-        Values that the training and eval model return besides the loss, such as the prediction.
+        Values that the training and eval model return besides the loss, such as the prediction. With a ``head`` or an
+        ``adapter``, the scores and the outputs of the model by default.
     nominal_checkpoint : bool, default: False
         Whether to write a second checkpoint with names, types and shapes but no values.
     loss_input_names : list of str, optional
@@ -136,6 +147,12 @@ def generate_artifacts(
         it does not know its inputs; a dictionary is one argument there. For JAX these are the arguments of a
         ``flax.nnx.Module``, of ``apply`` of a ``flax.linen.Module``, or of the function: ``(variables, inputs, True)``
         if the network is called like ``network.apply(variables, inputs, train=True)``.
+    head : Head, optional
+        A new classifier in place of the model's. It is trained, and the rest of the model is not unless ``head.train`` says so:
+        it computes as in inference, with fixed running statistics. ``requires_grad`` must be left out.
+    adapter : LoRA, optional
+        Low-rank adapters beside layers of the model, which are trained; with a ``head``, that too. All other weights are
+        constants of the models, and not in the checkpoint. ``requires_grad`` must be left out.
 
     Returns
     -------
@@ -169,32 +186,34 @@ def generate_artifacts(
     load_custom_op_library(custom_op_library)
     additional = names_of("additional_output_names", additional_output_names)
     loss_block(loss)  # rejects anything but a loss, before a network is exported
-    chosen_optimizer = optimizer_block(optimizer)
+    loss = LossType.CrossEntropyLoss if loss is None and head is not None else loss
+    chosen_optimizer = optimizer_block(optimizer or (OptimType.AdamW if head or adapter else None))
     directory = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
 
-    loaded, path = load(model, args)
-    loss_inputs = _loss_inputs(loss, loss_input_names, loaded)
-    frozen = names_of("frozen_params", frozen_params)
-    export = export_of(loaded)
-    block = LossOnModel(loss_block(loss, export.framework if export else None), loss_inputs, additional)
-    block.disabled_passes = names_of("disabled_passes", disabled_passes)
-    if requires_grad is None:
-        loaded = with_weights_as_initializers(loaded)
-    loaded, changes = with_weights_restored(loaded, path, requires_grad, untie, tie)
-    # After the class tokens that an exporter stored once per row have become single rows.
-    loaded = _with_batch(loaded, batch, requires_grad)
+    loaded, path, changes = _restored(model, args, requires_grad, untie, tie, batch)
     fixed_batch = dynamic_batch.fixed_batch(loaded)
     if fixed_batch is not None:
         _log.warning("%s", dynamic_batch.note(fixed_batch))
-    if isinstance(loss, LossType):
-        log_probabilities(loaded, loss_inputs[0], activation_of(loss))
-    choices = name_parameters(loaded, block, requires_grad, frozen)
+    activation = activation_of(loss) if isinstance(loss, LossType) else None
+    output = next(iter(names_of("loss_input_names", loss_input_names)), None)
+    edit = edited(loaded, head, adapter, output, activation, requires_grad, frozen_params, path=path)
+    loaded = edit.model
+    loss_inputs = [edit.head.scores] if edit.head else _loss_inputs(loss, loss_input_names, loaded)
+    export = export_of(loaded)
+    axis = edit.class_axis or (-1 if export is not None and export.framework in CLASSES_LAST else None)
+    additional = additional or edit.outputs(loss_inputs)
+    block = LossOnModel(loss_block(loss, axis), loss_inputs, additional)
+    block.disabled_passes = names_of("disabled_passes", disabled_passes)
+    if activation is not None:
+        log_probabilities(loaded, loss_inputs[0], activation)
+    choices = name_parameters(loaded, block, edit.wanted)
+    edit.explain(choices)
     with onnxblock.base(loaded, path):
         block()
     training_model, eval_model = block.to_model_proto()
-    initializers = settled(block, choices, frozen)
+    initializers = settled(block, choices, edit.wanted.frozen)
     findings = find(loaded, initializers)
-    log_choices(initializers, chosen_here=requires_grad is None and export is None)
+    log_choices(initializers, chosen_here=edit.wanted.trained is None and export is None)
     log_weights(changes, findings)
     if requires_grad is None and not block.parameters()[0]:
         warnings.warn(
@@ -212,18 +231,40 @@ def generate_artifacts(
         input_gradients=tuple(
             name for name in outputs if name.removesuffix("_grad") in (requires_grad or ())
         ),
-        training_model=directory / f"{prefix}training_model.onnx",
-        eval_model=directory / f"{prefix}eval_model.onnx",
-        checkpoint=directory / f"{prefix}checkpoint",
-        optimizer_model=directory / f"{prefix}optimizer_model.onnx" if "optimizer_model" in models else None,
-        nominal_checkpoint=directory / f"{prefix}nominal_checkpoint" if nominal_checkpoint else None,
+        **_paths(directory, prefix, models, nominal_checkpoint),
         fixed_batch=fixed_batch,
         changes=tuple(changes),
         shared=findings.shared,
         folded=findings.folded,
         absent=findings.absent,
+        head=edit.head,
+        adapters=edit.adapters,
     )
     return _written(report, models, block, ort_format)
+
+
+def _restored(
+    model: object,
+    args: Any,
+    requires_grad: Sequence[str] | None,
+    untie: Sequence[str] | Literal[False] | None,
+    tie: Sequence[str] | Literal[False] | None,
+    batch: str | None,
+) -> tuple[onnx.ModelProto, str | None, list[WeightChange]]:
+    """Return a model with the weights of its network, the path it came from, and what was changed."""
+    loaded, path = load(model, args)
+    if requires_grad is None:
+        loaded = with_weights_as_initializers(loaded)
+    loaded, changes = with_weights_restored(loaded, path, requires_grad, untie, tie)
+    # After the class tokens that an exporter stored once per row have become single rows.
+    return _with_batch(loaded, batch, requires_grad), path, changes
+
+
+def _paths(directory: Path, prefix: str, models: Iterable[str], nominal: bool) -> dict[str, Any]:
+    """Return the paths of the files by the attributes of the report."""
+    paths = {name: directory / f"{prefix}{name}.onnx" for name in models}
+    checkpoints = ["checkpoint", *(["nominal_checkpoint"] if nominal else [])]
+    return paths | {name: directory / f"{prefix}{name}" for name in checkpoints}
 
 
 def _loss_inputs(loss: object, names: Sequence[str] | None, model: onnx.ModelProto) -> list[str]:
@@ -271,6 +312,10 @@ def _written(
         write_file(file, "model", data)
         _log.info("wrote %s (%d bytes)", file, len(data))
     _save_checkpoint(block, report.checkpoint, nominal=False)
+    if report.adapters is not None:
+        state = CheckpointState.load_checkpoint(report.checkpoint)
+        state.properties[ADAPTERS] = report.adapters.to_json()
+        CheckpointState.save_checkpoint(state, report.checkpoint)
     if report.nominal_checkpoint is not None:
         _save_checkpoint(block, report.nominal_checkpoint, nominal=True)
     return report

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ortrain.cli import app, results
+
+if TYPE_CHECKING:
+    from ortrain.artifacts import ArtifactReport, LoRA
 
 LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
 
@@ -19,6 +23,10 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     ortrain artifacts model.onnx --loss cross_entropy --weight-decay 0.01
     ortrain artifacts model.onnx --loss cross_entropy --output logits
     ortrain artifacts model.onnx --loss cross_entropy --batch dynamic
+    ortrain artifacts model.onnx --classes 4
+    ortrain artifacts model.onnx --classes 4 --train last:2
+    ortrain artifacts model.onnx --loss cross_entropy --freeze 'encoder.*' --freeze embeddings
+    ortrain artifacts model.onnx --loss cross_entropy --adapter lora --rank 8 --target q_proj --target v_proj
     ortrain artifacts model.onnx --loss mse --optimizer sgd --train fc.weight --train fc.bias --out head
     """,
 )
@@ -33,8 +41,13 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
 @click.option(
     "--loss",
     type=click.Choice(LOSSES),
-    required=True,
-    help="the loss; none if the first output of the model is the loss",
+    help="the loss; none if the first output of the model is the loss (default cross_entropy with --classes)",
+)
+@click.option(
+    "--classes",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="replace the classifier of the model by a new one for N classes, and train it",
 )
 @click.option(
     "--output",
@@ -49,10 +62,43 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     help="weight decay of AdamW; biases and normalizations, the group no_decay, do not decay",
 )
 @click.option(
-    "--train", "trained", multiple=True, metavar="NAME", help="train this initializer; may be repeated"
+    "--train",
+    "trained",
+    multiple=True,
+    metavar="NAME",
+    help="train these parameters: a name, a pattern such as '*.bias', or the path of a module such as encoder.layer.1; may be "
+    "repeated. With --classes also head (default), last:N for the last N layers, or all",
 )
 @click.option(
-    "--freeze", "frozen", multiple=True, metavar="NAME", help="do not train this initializer; may be repeated"
+    "--freeze",
+    "frozen",
+    multiple=True,
+    metavar="NAME",
+    help="store these parameters in the checkpoint, but do not train them; a name, pattern or module, may be repeated",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="seed of the weights of a new classifier, and of new adapters",
+)
+@click.option(
+    "--adapter",
+    metavar="lora|DIR",
+    help="train low-rank adapters instead of the weights: lora for new ones, or the folder of adapters that PEFT saved",
+)
+@click.option("--rank", type=click.IntRange(min=1), default=8, show_default=True, help="rank of new adapters")
+@click.option(
+    "--alpha", type=float, default=16, show_default=True, help="new adapters are scaled by alpha / rank"
+)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="NAME",
+    help="layers that get an adapter: a module or its end such as q_proj, a pattern, an operator such as Conv, or all-linear "
+    "(default); may be repeated",
 )
 @click.option(
     "--batch",
@@ -79,12 +125,18 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
 def command(
     model: Path,
     out: Path,
-    loss: str,
+    loss: str | None,
+    classes: int | None,
     output: str | None,
     optimizer: str,
     weight_decay: float | None,
     trained: tuple[str, ...],
     frozen: tuple[str, ...],
+    seed: int,
+    adapter: str | None,
+    rank: int,
+    alpha: float,
+    targets: tuple[str, ...],
     batch: str,
     untie: tuple[str, ...],
     tie: tuple[str, ...],
@@ -93,6 +145,19 @@ def command(
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
     from ortrain.trainer.creation import make_artifacts
 
+    head: Any = None
+    if classes is not None:
+        from ortrain.artifacts import Head
+
+        head = Head(classes, _trained_with_head(trained), seed)
+    elif loss is None:
+        raise click.UsageError(
+            f"expected --loss, one of {', '.join(LOSSES)}; or --classes N, for a new classifier and its loss"
+        )
+    if head is not None and loss == "none":
+        raise click.UsageError(
+            "--classes replaces the classifier, whose scores need a --loss other than none"
+        )
     if output is not None and loss == "none":
         raise click.UsageError(
             "--output names the value that a loss is computed from, but with --loss none the model computes its own loss"
@@ -109,9 +174,11 @@ def command(
         None if loss == "none" else loss,
         chosen,
         out,
-        list(trained) or None,
+        None if head else list(trained) or None,
         list(frozen) or None,
         output,
+        head=head,
+        adapter=_adapter(adapter, rank, alpha, targets, seed),
         batch="dynamic" if batch == "dynamic" else None,
         untie=_named(untie),
         tie=_named(tie),
@@ -119,36 +186,63 @@ def command(
     for path in results.set_aside(out):  # they are of the artifacts that were there
         click.echo(f"ortrain: the result of training that was in {out} is now {path}", err=True)
     if json_output:
-        app.print_json(
-            {
-                "initializers": [
-                    {
-                        "name": choice.name,
-                        "shape": list(choice.shape),
-                        "dtype": str(choice.dtype),
-                        "fate": choice.fate.value,
-                        "reason": choice.reason,
-                    }
-                    for choice in report.initializers
-                ],
-                "changes": [
-                    {
-                        "kind": change.kind.value,
-                        "initializer": change.initializer,
-                        "parameters": list(change.parameters),
-                        "reason": change.reason,
-                    }
-                    for change in report.changes
-                ],
-                "shared": {weight.name: list(weight.nodes) for weight in report.shared},
-                "folded": {weight.name: weight.reason for weight in report.folded},
-                "absent": list(report.absent),
-                "files": [str(path) for path in report.files],
-                "fixed_batch": None if report.fixed_batch is None else report.fixed_batch[1],
-            }
-        )
+        app.print_json(_as_json(report))
     else:
         click.echo(str(report))
+
+
+def _as_json(report: ArtifactReport) -> dict[str, Any]:
+    return {
+        "initializers": [
+            {
+                "name": choice.name,
+                "shape": list(choice.shape),
+                "dtype": str(choice.dtype),
+                "fate": choice.fate.value,
+                "reason": choice.reason,
+            }
+            for choice in report.initializers
+        ],
+        "changes": [
+            {
+                "kind": change.kind.value,
+                "initializer": change.initializer,
+                "parameters": list(change.parameters),
+                "reason": change.reason,
+            }
+            for change in report.changes
+        ],
+        "shared": {weight.name: list(weight.nodes) for weight in report.shared},
+        "folded": {weight.name: weight.reason for weight in report.folded},
+        "absent": list(report.absent),
+        "head": None if report.head is None else asdict(report.head),
+        "adapters": None if report.adapters is None else asdict(report.adapters),
+        "files": [str(path) for path in report.files],
+        "fixed_batch": None if report.fixed_batch is None else report.fixed_batch[1],
+    }
+
+
+def _adapter(given: str | None, rank: int, alpha: float, targets: tuple[str, ...], seed: int) -> LoRA | None:
+    """Return the adapters that the options ask for."""
+    if given is None:
+        return None
+    from ortrain.artifacts import LoRA, read_peft
+
+    if given != "lora":
+        return read_peft(given)
+    return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", seed=seed)
+
+
+def _trained_with_head(names: tuple[str, ...]) -> str | list[str]:
+    """Return what is trained with a new head: a word, if it is the only one, or names."""
+    if not names:
+        return "head"
+    words = [name for name in names if name in ("head", "all") or name.startswith("last:")]
+    if words and len(names) > 1:
+        raise click.UsageError(
+            f"--train {words[0]} says all that is trained; found {len(names)} options --train"
+        )
+    return words[0] if words else list(names)
 
 
 def _named(names: tuple[str, ...]) -> list[str] | None:

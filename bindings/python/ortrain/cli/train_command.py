@@ -16,6 +16,7 @@ from ortrain.trainer import (
     Callback,
     CSVLogger,
     EarlyStopping,
+    FeatureCache,
     JSONLogger,
     ProgbarLogger,
     TensorBoard,
@@ -99,6 +100,14 @@ from ortrain.trainer import (
     metavar="FILE",
     help="complete the run that saved this checkpoint",
 )
+@click.option(
+    "--features",
+    metavar="memory|off|DIR",
+    default="memory",
+    show_default=True,
+    help="where to keep what a frozen body computes for each row, so that later epochs run only what is trained: in memory, "
+    "nowhere, or in a folder for later runs too",
+)
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
 @app.as_json
 def command(
@@ -125,6 +134,7 @@ def command(
     checkpoint: Path | None,
     from_start: bool,
     resume: Path | None,
+    features: str,
     threads: int,
     json_output: bool,
 ) -> int:
@@ -141,9 +151,11 @@ def command(
         folder = _folder_for(data, target, header, seed)
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings = {"learning_rate": lr, "schedule": schedule, "warmup": warmup, "accumulate": accumulate}
-    trainer = _trainer(
-        folder, start, resume, {**settings, "metrics": metrics, "seed": seed, "threads": threads}
+    settings |= {"metrics": metrics, "seed": seed, "threads": threads}
+    settings["feature_cache"] = (
+        features == "memory" if features in ("memory", "off") else FeatureCache(features)
     )
+    trainer = _trainer(folder, start, resume, settings)
     if resume is not None and trainer.saved_run is not None and trainer.saved_run["epoch"] >= epochs:
         return _is_finished(resume, trainer, folder, json_output)
     rows = running.load_all(data, trainer, target, header)

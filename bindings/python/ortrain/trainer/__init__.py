@@ -11,6 +11,7 @@ from ortrain.trainer.callbacks import (
     TerminateOnNaN,
 )
 from ortrain.trainer.core import Trainer
+from ortrain.trainer.feature_store import FeatureCache
 from ortrain.trainer.json_log import JSONLogger
 from ortrain.trainer.loggers import (
     CSVLogger,
@@ -41,6 +42,7 @@ __all__ = [
     "Callback",
     "ConfusionMatrix",
     "EarlyStopping",
+    "FeatureCache",
     "FunctionMetric",
     "JSONLogger",
     "LambdaCallback",

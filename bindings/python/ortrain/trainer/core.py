@@ -16,10 +16,11 @@ from ortrain.api import CheckpointState
 from ortrain.errors import NoSuchFileError
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
+from ortrain.trainer.caching import Caching
 from ortrain.trainer.callbacks import Callback, Logs, ModelCheckpoint, checked
 from ortrain.trainer.checks import as_array, is_frame
 from ortrain.trainer.data import Source, prefetched, source_of, split
-from ortrain.trainer.loop import Loop
+from ortrain.trainer.feature_store import FeatureCache
 from ortrain.trainer.metrics import Metric, metric_of
 from ortrain.trainer.prediction import predict
 from ortrain.trainer.progress import ProgbarLogger
@@ -33,7 +34,7 @@ from ortrain.trainer.weighting import WEIGHTS, weights_of
 if TYPE_CHECKING:
     import onnx
 
-    from ortrain.artifacts import LossType, OptimType
+    from ortrain.artifacts import Head, LoRA, LossType, OptimType
     from ortrain.onnxblock import Block
 
 
@@ -41,9 +42,9 @@ def _existing(folder: Path, of_a_model: Mapping[str, Any]) -> Path:
     """Return a folder of artifacts, which needs none of the arguments by which artifacts are made of a model."""
     for name, given in of_a_model.items():
         if given is not None:
+            expected = "a network with them" if name == "args" else "a model or a network with it"
             raise TypeError(
-                f"{name}: expected a model or a network with it, found a folder of artifacts, {os.fspath(folder)!r}, whose "
-                "models are made already"
+                f"{name}: expected {expected}, found a folder of artifacts, {os.fspath(folder)!r}, whose models are made already"
             )
     for name in ("training_model.onnx", "checkpoint", "optimizer_model.onnx"):
         if not (folder / name).exists():
@@ -51,7 +52,7 @@ def _existing(folder: Path, of_a_model: Mapping[str, Any]) -> Path:
     return folder
 
 
-class Trainer(Loop):
+class Trainer(Caching):
     """Trains a model: a loop over train steps and optimizer steps, with data, metrics and callbacks.
 
     Parameters
@@ -93,6 +94,10 @@ class Trainer(Loop):
         entropy takes scores, which is what a model has before its Softmax.
     batch : "dynamic", optional
         For an inference model that was exported with a fixed batch size: as in `generate_artifacts`.
+    head : Head, optional
+        For an inference model: a new classifier, as in `generate_artifacts`. The loss is cross entropy by default.
+    adapter : LoRA, optional
+        For an inference model: low-rank adapters, which are trained in place of its weights, as in `generate_artifacts`.
     args : tensor, tuple, list or mapping, optional
         For a network: example arguments, as in `generate_artifacts`.
     sample_weight : bool, default False
@@ -107,6 +112,10 @@ class Trainer(Loop):
         Threads of a step; 0 for one per processor.
     config : mapping of str to str, optional
         Configuration entries of the session.
+    feature_cache : FeatureCache or bool, default True
+        Whether `fit` computes the frozen body of a model once for each sample and keeps its features: in memory, or as a
+        `FeatureCache` says. It does so for data with rows and several epochs, if most layers are frozen and the results have
+        the same bits.
 
     Attributes
     ----------
@@ -162,12 +171,15 @@ class Trainer(Loop):
         frozen_params: Sequence[str] | None = None,
         output: str | None = None,
         batch: str | None = None,
+        head: Head | None = None,
+        adapter: LoRA | None = None,
         args: Any = None,
         sample_weight: bool = False,
         clip: float | None = None,
         precision: str = "fp32",
         threads: int = 0,
         config: Mapping[str, str] | None = None,
+        feature_cache: FeatureCache | bool = True,
     ) -> None:
         if accumulate < 1:
             raise ValueError(f"accumulate: expected 1 or more, found {accumulate}")
@@ -182,9 +194,8 @@ class Trainer(Loop):
         schedule_of(schedule, warmup)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
-            folder = _existing(
-                Path(model), {"args": args, "sample_weight": sample_weight or None, "clip": clip}
-            )
+            settings = {"args": args, "head": head, "adapter": adapter, "clip": clip}
+            folder = _existing(Path(model), {**settings, "sample_weight": sample_weight or None})
         else:
             from ortrain.trainer.creation import clipped, make_artifacts  # needs onnx
 
@@ -203,6 +214,8 @@ class Trainer(Loop):
                 args=args,
                 weighted=sample_weight,
                 batch=batch,
+                head=head,
+                adapter=adapter,
             )
         super().__init__(
             folder,
@@ -217,6 +230,7 @@ class Trainer(Loop):
             threads=threads,
             config=config,
         )
+        self._feature_cache = FeatureCache() if feature_cache is True else feature_cache or None
         self.outputs = list(outputs) if outputs is not None else self._eval_outputs[1:]
 
     def fit(
@@ -320,6 +334,7 @@ class Trainer(Loop):
         for callback in self._active:
             callback.set_trainer(self)
         first_batch = self._continue(self._position) if self.resumed and self._position else 0
+        self._keep_features(source, first_batch)
         _ortrain.set_seed(self.seed)
         self.stop_training, self.stop_reason = False, None
         logs: Logs = {}
@@ -336,10 +351,12 @@ class Trainer(Loop):
                 if not complete:
                     break
                 logs = self._end_epoch()
+                self._features_of_epoch()
                 first_batch = 0
         finally:
             self._call("on_train_end", logs)
             self._validation = None
+            self._drop_features()
         return self.history
 
     def _with_target(self, data: Any, target: Any, epochs: int) -> tuple[Any, int]:

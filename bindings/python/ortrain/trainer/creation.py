@@ -93,6 +93,8 @@ def make_artifacts(
     output: str | None = None,
     args: Any = None,
     weighted: bool = False,
+    head: Any = None,
+    adapter: Any = None,
     **settings: Any,
 ) -> artifacts.ArtifactReport:
     """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from.
@@ -102,6 +104,8 @@ def make_artifacts(
     takes a weight for each row.
     """
     chosen_loss = _named("loss", loss, _LOSSES, artifacts.LossType)
+    if head is not None and chosen_loss is None:
+        chosen_loss = artifacts.LossType.CrossEntropyLoss
     loaded = model if isinstance(model, onnx.ModelProto) and args is None else load(model, args)[0]
     model = model if isinstance(model, (str, os.PathLike)) else loaded
     names = [value.name for value in loaded.graph.output]
@@ -118,7 +122,9 @@ def make_artifacts(
         )
     if chosen_loss is None:
         _check_scalar(loaded.graph.output[0])
-    of_names = names[:1] if isinstance(chosen_loss, artifacts.LossType) else None
+    # With a head, the scores come first, which only the edit of the model finds.
+    returned = None if head is not None else names if chosen_loss is not None else names[1:]
+    is_named = isinstance(chosen_loss, artifacts.LossType) and (head is None or output is not None)
     if weighted:
         chosen_loss = _weighted(chosen_loss, loaded)
     with warnings.catch_warnings():
@@ -134,13 +140,15 @@ def make_artifacts(
                 loss=chosen_loss,
                 optimizer=_named("optimizer", optimizer, _OPTIMIZERS, artifacts.OptimType),
                 artifact_directory=folder,
-                additional_output_names=names if chosen_loss is not None else names[1:],
-                loss_input_names=of_names,
+                additional_output_names=returned,
+                loss_input_names=names[:1] if is_named else None,
+                head=head,
+                adapter=adapter,
                 **settings,
             )
         except mistakes as found:
             raise ValueError(str(found)) from None
-    _declare_optional(report, names if chosen_loss is not None else names[1:])
+    _declare_optional(report)
     return report
 
 
@@ -170,8 +178,10 @@ def clipped(optimizer: Any, norm: float) -> Any:
     return getattr(onnxblock.optim, chosen.name)(clip_grad=onnxblock.optim.ClipGradNorm(norm))
 
 
-def _declare_optional(report: artifacts.ArtifactReport, names: Sequence[str]) -> None:
-    """Declare outputs of the training and the eval model as optional."""
+def _declare_optional(report: artifacts.ArtifactReport) -> None:
+    """Declare the outputs of the eval model after the loss as optional, in the training model too."""
+    outputs = onnx.load(report.eval_model, load_external_data=False).graph.output
+    names = [value.name for value in outputs[1:]]
     for path in (report.training_model, report.eval_model):
         model = onnx.load(path)
         onnx.helper.set_model_props(

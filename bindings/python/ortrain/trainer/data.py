@@ -251,6 +251,12 @@ class Rows:
         if self.steps == 0:
             raise ValueError(f"data: expected at least one batch of {batch_size} rows, found {count} rows")
 
+    @property
+    def last_rows(self) -> int:
+        """The rows of the last batch of an epoch."""
+        assert self.steps is not None
+        return min(self.batch_size, self.count - (self.steps - 1) * self.batch_size)
+
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, from number ``first`` on."""
         order = np.arange(self.count)

@@ -15,6 +15,7 @@ from ortrain.trainer.columns import Columns
 from ortrain.trainer.data import Inputs
 
 _POSITION = "ortrain.trainer"  # the property of a checkpoint that holds where the run is
+_ADAPTERS = "ortrain.adapter"  # the property with the record of adapters, as ortrain.artifacts writes it
 _CLASSES = "ortrain.classes"  # the property that holds the names of the classes, as JSON
 _COLUMNS = "ortrain.columns"  # the property that holds the names of the columns of the data, as JSON
 
@@ -42,6 +43,7 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
     """Create state, module and optimizer from a checkpoint, and read where its run was."""
     state = CheckpointState.load_checkpoint(checkpoint)
     properties = state.properties
+    _check_base(folder, state)
     position = json.loads(str(properties[_POSITION])) if _POSITION in properties else None
     classes = None
     if _CLASSES in properties:
@@ -49,25 +51,52 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
     columns = None
     if _COLUMNS in properties:
         columns = Columns.of_json(json.loads(str(properties[_COLUMNS])))
-    options = SessionOptions()
-    options.intra_op_num_threads = threads
-    options.add_session_config_entry("ortrain.optional_outputs", "1")  # for metrics and predictions
-    for key, value in config.items():
-        options.add_session_config_entry(key, value)
-    if position and position["runs"]:
-        options.add_session_config_entry("ortrain.first_run", str(position["runs"]))
-    eval_model = folder / "eval_model.onnx"
-    has_eval_model = eval_model.exists()
-    module = Module(
-        folder / "training_model.onnx", state, eval_model if has_eval_model else None, session_options=options
-    )
-    optimizer = Optimizer(folder / "optimizer_model.onnx", module)
+    options = options_of(threads, config, position["runs"] if position else 0)
+    has_eval_model = (folder / "eval_model.onnx").exists()
+    module, optimizer = sessions_of(folder, state, options)
     train_outputs = module.train().output_names()
     inputs = _inputs_of(module, training=True)
     module.eval()
     eval_outputs = module.output_names() if has_eval_model else []
     module.train()
     return Opened(state, module, optimizer, inputs, train_outputs, eval_outputs, position, classes, columns)
+
+
+def _check_base(folder: Path, state: CheckpointState) -> None:
+    """Reject adapters that were trained beside other weights than those in a folder of artifacts."""
+    if _ADAPTERS not in state.properties or not (folder / "checkpoint").exists():
+        return
+    here = CheckpointState.load_checkpoint(folder / "checkpoint").properties
+    mine, theirs = (json.loads(str(p[_ADAPTERS])) if _ADAPTERS in p else {} for p in (here, state.properties))
+    if mine.get("base") != theirs.get("base"):
+        raise ValueError(
+            f"the adapters of the checkpoint are of another base than the artifacts in {folder}: expected the digest "
+            f"{mine.get('base')} of {mine.get('model')}, found {theirs.get('base')} of {theirs.get('model')}"
+        )
+
+
+def options_of(threads: int, config: Mapping[str, str], runs: int) -> SessionOptions:
+    """Return the options of a session, whose random operators draw as after a number of runs."""
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("ortrain.optional_outputs", "1")  # for metrics and predictions
+    for key, value in config.items():
+        options.add_session_config_entry(key, value)
+    if runs:
+        options.add_session_config_entry("ortrain.first_run", str(runs))
+    return options
+
+
+def sessions_of(folder: Path, state: CheckpointState, options: SessionOptions) -> tuple[Module, Optimizer]:
+    """Return module and optimizer of the artifacts in a folder, on a state."""
+    eval_model = folder / "eval_model.onnx"
+    module = Module(
+        folder / "training_model.onnx",
+        state,
+        eval_model if eval_model.exists() else None,
+        session_options=options,
+    )
+    return module, Optimizer(folder / "optimizer_model.onnx", module)
 
 
 def save_run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -13,21 +13,46 @@ from ortrain._support.checks import names_of
 from ortrain._support.suggestions import did_you_mean
 from ortrain.artifacts.choice.fates import Fate, InitializerReport
 from ortrain.artifacts.choice.rules import choose
+from ortrain.artifacts.choice.selection import Selection, settle
 
 
 class UnknownParameterWarning(UserWarning):
     """``frozen_params`` of :func:`generate_artifacts` has names that are not in the model."""
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be trained and frozen, by name; and the reasons that the report gives."""
+
+    trained: list[str] | None
+    """None if the rules choose."""
+    frozen: list[str]
+    reason: str = "named in requires_grad"
+    otherwise: str = "not named in requires_grad"
+    leaves_out_unreached: bool = False
+    """Whether parameters without a gradient are left out, not rejected."""
+
+
+def wanted(
+    model: onnx.ModelProto, requires_grad: Sequence[str] | None, frozen_params: Sequence[str] | None
+) -> Wanted:
+    """Return what two arguments of ``generate_artifacts`` name in a model, patterns and modules resolved."""
+    frozen = names_of("frozen_params", frozen_params)
+    if requires_grad is None and not frozen:
+        return Wanted(None, [])
+    names = names_of("requires_grad", requires_grad)
+    trained, frozen = settle(Selection(model), names, frozen)
+    return Wanted(None if requires_grad is None else trained, frozen)
+
+
 def name_parameters(
-    model: onnx.ModelProto,
-    block: onnxblock.TrainingBlock,
-    requires_grad: Sequence[str] | None,
-    frozen: list[str],
+    model: onnx.ModelProto, block: onnxblock.TrainingBlock, wanted: Wanted
 ) -> dict[str, InitializerReport]:
     """Declare to a block what to train and what to freeze; return the reports by name."""
     floats = [tensor for tensor in model.graph.initializer if tensor.data_type in _graph.FLOATING]
-    if requires_grad is None:
+    frozen = list(wanted.frozen)
+    block.leave_out_unreached = wanted.trained is None or wanted.leaves_out_unreached
+    if wanted.trained is None:
         choices = {choice.name: choice for choice in choose(model)}
         frozen += [
             name for name, choice in choices.items() if choice.fate is Fate.FROZEN and name not in frozen
@@ -35,16 +60,12 @@ def name_parameters(
         trainable = [
             name for name, choice in choices.items() if choice.fate is Fate.TRAINED and name not in frozen
         ]
-        block.leave_out_unreached = True
     else:
-        trainable = names_of("requires_grad", requires_grad)
-        both = [name for name in trainable if name in frozen]
-        if both:
-            raise ValueError(f"requires_grad and frozen_params both name {', '.join(both)}")
+        trainable = [name for name in wanted.trained if name not in frozen]
         choices = {
-            tensor.name: InitializerReport.of(tensor, Fate.TRAINED, "named in requires_grad")
+            tensor.name: InitializerReport.of(tensor, Fate.TRAINED, wanted.reason)
             if tensor.name in trainable
-            else InitializerReport.of(tensor, Fate.LEFT_OUT, "not named in requires_grad")
+            else InitializerReport.of(tensor, Fate.LEFT_OUT, wanted.otherwise)
             for tensor in floats
         }
     for name in trainable:

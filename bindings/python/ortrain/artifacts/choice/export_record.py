@@ -57,6 +57,11 @@ _BUFFERS = frozenset(
 )
 
 
+def is_generated(name: str) -> bool:
+    """Whether an exporter made a name up, or took it from the code around a tensor."""
+    return MADE_UP.fullmatch(name) is not None or LITERAL.fullmatch(name) is not None
+
+
 def is_named_as_constant(name: str) -> bool:
     """Whether exporters give this name to constants of the code, or libraries to buffers."""
     return LITERAL.fullmatch(name) is not None or name.rpartition(".")[2] in _BUFFERS

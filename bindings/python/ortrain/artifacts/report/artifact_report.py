@@ -8,7 +8,9 @@ from pathlib import Path
 
 from ortrain.artifacts.choice.fates import Fate, InitializerReport
 from ortrain.artifacts.graph import dynamic_batch
+from ortrain.artifacts.graph.adapters import Adapters
 from ortrain.artifacts.graph.changes import ChangeKind, WeightChange
+from ortrain.artifacts.graph.head import NewHead
 from ortrain.artifacts.report.findings import SharedWeight
 from ortrain.artifacts.report.folded import FoldedWeight
 
@@ -45,6 +47,10 @@ class ArtifactReport:
     absent : tuple of str
         Parameters of the network that the model does not have, although it has others of the same module: unused, or
         merged by the exporter with something equal.
+    head : NewHead or None
+        The new classifier, if there is one, with ``layer``, ``reason``, ``weight``, ``bias``, ``scores``.
+    adapters : Adapters or None
+        The adapters, if there are any, with ``layers``, ``skipped``, ``count`` and ``base``.
     """
 
     initializers: tuple[InitializerReport, ...]
@@ -60,6 +66,8 @@ class ArtifactReport:
     shared: tuple[SharedWeight, ...] = ()
     folded: tuple[FoldedWeight, ...] = ()
     absent: tuple[str, ...] = ()
+    head: NewHead | None = None
+    adapters: Adapters | None = None
 
     @property
     def files(self) -> list[Path]:
@@ -107,6 +115,7 @@ class ArtifactReport:
         ]
         lines.insert(1, "  ".join("-" * width for width in (*widths, len("reason"))))
         lines += self._lines_about_weights()
+        lines += [str(edit) for edit in (self.head, self.adapters) if edit is not None]
         lines += [f"output  {name}" for name in self.input_gradients]
         lines += [f"wrote   {path}" for path in self.files]
         if self.fixed_batch is not None:

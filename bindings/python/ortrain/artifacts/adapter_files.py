@@ -1,0 +1,312 @@
+"""Adapters outside of checkpoints: files of PEFT, ``.onnx_adapter``, and models with the adapters merged or as inputs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from ortrain import _graph
+from ortrain._files.models import load_model
+from ortrain._files.reading import explained, open_file
+from ortrain._files.writing import write_files
+from ortrain._graph.initializers import add_initializer, free_name, remove_initializers
+from ortrain._ortrain import OrtValue
+from ortrain.adapters import AdapterFormat
+from ortrain.api import CheckpointState
+from ortrain.artifacts.graph.adapters import KEY, AdaptedLayer, Adapters, LoRA, adapters_of, is_added, sums_of
+
+StrPath = str | os.PathLike[str]
+Array = npt.NDArray[Any]
+
+_PREFIX = "base_model.model."
+_CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
+#: Settings of PEFT that change what an adapter computes and that adapters here do not have.
+_OTHERS = (
+    "alpha_pattern",
+    "layer_replication",
+    "lora_bias",
+    "megatron_config",
+    "modules_to_save",
+    "rank_pattern",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_dora",
+    "use_qalora",
+)
+
+
+def _safetensors() -> Any:
+    try:
+        return importlib.import_module("safetensors.numpy")
+    except ImportError as error:
+        raise ImportError("files of PEFT need safetensors: pip install safetensors") from error
+
+
+def read_peft(folder: StrPath) -> LoRA:
+    """Return the adapters that PEFT saved, as settings for :func:`generate_artifacts`.
+
+    Parameters
+    ----------
+    folder : str or os.PathLike
+        The folder with ``adapter_config.json`` and ``adapter_model.safetensors``.
+
+    Returns
+    -------
+    LoRA
+        The settings, with the values of the tensors. The targets are the modules of the tensors.
+
+    Raises
+    ------
+    FileNotFoundError
+        When a file is missing.
+    ValueError
+        When a file is damaged, or the adapters are of another kind.
+    ImportError
+        Without the package ``safetensors``.
+    """
+    package = _safetensors()
+    path = Path(folder) / _CONFIG
+    with explained(path, "adapter", "a configuration of PEFT"), open_file(path, "adapter") as file:
+        config = json.load(file)
+    if config.get("peft_type") != "LORA":
+        raise ValueError(f"{path}: expected adapters of the type LORA, found {config.get('peft_type')}")
+    wrong = [name for name in _OTHERS if config.get(name)]
+    if wrong:
+        raise ValueError(f"{path}: adapters with {', '.join(wrong)} are not supported")
+    path = Path(folder) / _TENSORS
+    with open_file(path, "adapter"), explained(path, "adapter", "a safetensors file"):
+        tensors: dict[str, Array] = package.load_file(str(path))
+    values = {
+        name.removeprefix(_PREFIX).replace(".base_layer.", "."): value for name, value in tensors.items()
+    }
+    modules = dict.fromkeys(name.partition(".lora_")[0] for name in values if ".lora_" in name)
+    return LoRA(
+        r=int(config["r"]),
+        alpha=float(config["lora_alpha"]),
+        targets=list(modules),
+        dropout=float(config.get("lora_dropout") or 0),
+        bias=str(config.get("bias") or "none"),
+        use_rslora=bool(config.get("use_rslora")),
+        values=values,
+    )
+
+
+def _record(state: CheckpointState) -> Adapters:
+    if KEY not in state.properties:
+        raise ValueError(
+            "the checkpoint has no adapters: expected one of artifacts that were created with adapter=LoRA(...)"
+        )
+    return adapters_of(str(state.properties[KEY]))
+
+
+def _values(state: CheckpointState, names: list[str]) -> dict[str, Array]:
+    return {name: state.parameters[name].data for name in names}
+
+
+def write_peft(checkpoint: CheckpointState | StrPath, folder: StrPath, base_model: str | None = None) -> None:
+    """Write the adapters of a checkpoint as PEFT does.
+
+    Parameters
+    ----------
+    checkpoint : CheckpointState or str or os.PathLike
+        The checkpoint.
+    folder : str or os.PathLike
+        The folder for ``adapter_config.json`` and ``adapter_model.safetensors``, which ``PeftModel.from_pretrained`` reads.
+    base_model : str, optional
+        The name of the model that the configuration states.
+
+    Raises
+    ------
+    ValueError
+        When the checkpoint has no adapters.
+    ImportError
+        Without the package ``safetensors``.
+    """
+    package = _safetensors()
+    state = _opened(checkpoint)
+    adapters = _record(state)
+    tensors = {f"{_PREFIX}{name}": value for name, value in _values(state, adapters.parameters).items()}
+    for bias in adapters.biases:
+        module, _, leaf = bias.rpartition(".")
+        if any(layer.module == module for layer in adapters.layers):
+            tensors[f"{_PREFIX}{module}.base_layer.{leaf}"] = tensors.pop(f"{_PREFIX}{bias}")
+    config = {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": base_model,
+        "inference_mode": True,
+        "r": adapters.r,
+        "lora_alpha": adapters.alpha,
+        "lora_dropout": adapters.dropout,
+        "bias": adapters.bias,
+        "use_rslora": adapters.use_rslora,
+        "fan_in_fan_out": False,
+        "target_modules": [layer.module for layer in adapters.layers],
+    }
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    write_files(
+        {
+            target / _TENSORS: package.save(contiguous, {"format": "pt"}),
+            target / _CONFIG: json.dumps(config, indent=2).encode(),
+        },
+        "adapter",
+    )
+
+
+def write_onnx_adapter(checkpoint: CheckpointState | StrPath, path: StrPath) -> None:
+    """Write the adapters of a checkpoint as an ``.onnx_adapter``, for runs of the model of :func:`with_adapter_inputs`.
+
+    Raises
+    ------
+    ValueError
+        When the checkpoint has no adapters.
+    """
+    state = _opened(checkpoint)
+    values = _values(state, _record(state).parameters)
+    adapter = AdapterFormat()
+    adapter.set_parameters({name: OrtValue.ortvalue_from_numpy(value) for name, value in values.items()})
+    adapter.export_adapter(path)
+
+
+def _opened(checkpoint: CheckpointState | StrPath) -> CheckpointState:
+    if isinstance(checkpoint, CheckpointState):
+        return checkpoint
+    return CheckpointState.load_checkpoint(checkpoint)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Models.
+
+
+def _loaded(model: onnx.ModelProto | StrPath) -> tuple[onnx.ModelProto, Adapters]:
+    """Return a copy of a model, and its adapters."""
+    if isinstance(model, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+    else:
+        copy = load_model(os.fspath(model))
+    record = next((entry.value for entry in copy.metadata_props if entry.key == KEY), None)
+    if record is None:
+        raise ValueError("the model has no adapters: expected an export of artifacts with adapter=LoRA(...)")
+    return copy, adapters_of(record)
+
+
+def with_adapter_inputs(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
+    """Return an exported model whose adapters are inputs, with B of zeros as their default.
+
+    Without an adapter it computes what the base computes. onnxruntime and ortrain run it with an ``.onnx_adapter``.
+
+    Raises
+    ------
+    ValueError
+        When the model has no adapters.
+    """
+    changed, adapters = _loaded(model)
+    tensors = {tensor.name: tensor for tensor in changed.graph.initializer}
+    for layer in adapters.layers:
+        for name in (layer.a, layer.b):
+            tensor = tensors[name]
+            if name == layer.b:
+                zeros = np.zeros_like(onnx.numpy_helper.to_array(tensor))
+                tensor.CopyFrom(onnx.numpy_helper.from_array(zeros, name))
+            changed.graph.input.append(
+                onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+            )
+    return changed
+
+
+def merged(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
+    """Return an exported model with its adapters added to its weights: the size and the speed of the base.
+
+    Raises
+    ------
+    ValueError
+        When the model has no adapters, or weights with one are quantized.
+    """
+    changed, adapters = _loaded(model)
+    graph = changed.graph
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    producers = {name: node for node in graph.node for name in node.output}
+    reads = Counter(name for node in graph.node for name in node.input)
+    for layer in adapters.layers:
+        a, b = (onnx.numpy_helper.to_array(tensors[name]).astype(np.float64) for name in (layer.a, layer.b))
+        delta = adapters.scale * _product(layer, a, b)
+        for node in sums_of(graph, layer):
+            _merge(changed, producers[node.input[0]], layer, delta, reads)
+    _remove_adapters(changed, adapters)
+    return changed
+
+
+def _merge(
+    model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer, delta: Array, reads: Counter[str]
+) -> None:
+    """Add a product to the weights that a node reads, in a new initializer if other nodes read them as they are."""
+    slot = 0 if layer.operator == "Gather" else 1
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    producers = {name: node for node in model.graph.node for name in node.output}
+    name, transposed, is_shared = reader.input[slot], False, reads[reader.input[slot]] > 1
+    while name not in tensors:
+        node = producers.get(name)
+        if node is None or node.op_type not in ("Transpose", "Identity"):
+            raise ValueError(
+                f"cannot merge the adapter of {layer.module}: expected weights in an initializer of float numbers, found none"
+            )
+        transposed ^= node.op_type == "Transpose"
+        name = node.input[0]
+        is_shared |= reads[name] > 1
+    weight = onnx.numpy_helper.to_array(tensors[name])
+    weight = weight.T if transposed else weight
+    if layer.operator == "Gemm" and not any(a.name == "transB" and a.i for a in reader.attribute):
+        delta = delta.T
+    value = np.ascontiguousarray(weight + delta.reshape(weight.shape), dtype=weight.dtype)
+    if is_shared:
+        apart = free_name(f"{layer.a.partition('.lora_')[0]}.merged", _graph.names_in_use(model))
+        add_initializer(model, apart, value)
+        reader.input[slot] = apart
+    else:
+        value = np.ascontiguousarray(value.T) if transposed else value
+        tensors[name].CopyFrom(onnx.numpy_helper.from_array(value, name))
+
+
+def _product(layer: AdaptedLayer, a: Array, b: Array) -> Array:
+    """Return B A in the form in which a layer reads its weights."""
+    if layer.operator == "Conv":
+        product: Array = np.tensordot(b[..., 0, 0] if b.ndim == 4 else b.reshape(b.shape[:2]), a, axes=1)
+        return product
+    if layer.operator in ("Gather", "MatMul"):
+        return np.asarray((b @ a).T)
+    return np.asarray(b @ a)
+
+
+def _remove_adapters(model: onnx.ModelProto, adapters: Adapters) -> None:
+    """Remove the nodes and initializers of adapters; layers compute what their sums were called."""
+    graph = model.graph
+    sums = {
+        node.input[0]: node.output[0] for node in graph.node if is_added(node) and "/lora/sum" in node.name
+    }
+    kept = []
+    for node in graph.node:
+        if not is_added(node):
+            node.output[:] = [sums.get(name, name) for name in node.output]
+            kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
+    del graph.node[:]
+    graph.node.extend(kept)
+    read = {name for node in kept for name in node.input} | {value.name for value in graph.output}
+    gone = [tensor.name for tensor in graph.initializer if tensor.name not in read]
+    remove_initializers(model, [*gone, *sums])
+    made = {name for node in kept for name in node.output}
+    for place in reversed([i for i, value in enumerate(graph.value_info) if value.name not in made]):
+        del graph.value_info[place]
+    entries = [entry for entry in model.metadata_props if entry.key != KEY]
+    del model.metadata_props[:]
+    model.metadata_props.extend(entries)

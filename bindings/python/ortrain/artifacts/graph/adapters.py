@@ -1,0 +1,503 @@
+"""Low-rank adapters: a trained product of two small matrices beside each layer whose weights stay as they are.
+
+For a layer ``y = W x``, the model computes ``y = W x + s B A x`` with ``A`` of ``r`` rows and ``B`` of ``r`` columns. Source:
+E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021. Names and shapes of ``A`` and ``B`` are those of PEFT.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from ortrain import _graph
+from ortrain._graph.initializers import add_initializer, free_name
+from ortrain._support.checks import names_of
+from ortrain.artifacts.choice.export_record import PATH, module_of
+from ortrain.artifacts.choice.selection import Selection
+from ortrain.artifacts.graph.classifier import Constants, find_classifier
+
+Array = npt.NDArray[Any]
+
+KEY = "ortrain.adapter"
+"""The key of the record of the adapters in a model's metadata, and in the properties of a checkpoint."""
+
+#: Layers, and the input that has their weights.
+_WEIGHTS = {"Conv": 1, "Gather": 0, "Gemm": 1, "MatMul": 1, "MatMulNBits": 1}
+_LINEAR = frozenset({"Gemm", "MatMul", "MatMulNBits"})
+#: Operators between an initializer and the layer that reads it.
+_COPIES = ("Cast", "DequantizeLinear", "Identity", "Transpose")
+_BIASES = ("none", "all", "lora_only")
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Low-rank adapters for a model whose weights are not trained.
+
+    Parameters
+    ----------
+    r : int, default 8
+        The rank: rows of A and columns of B.
+    alpha : float, default 16
+        The product is scaled by ``alpha / r``, or by ``alpha / sqrt(r)`` with ``use_rslora``.
+    targets : str or list of str, default "all-linear"
+        The layers: patterns, paths of modules or their ends (``"q_proj"``), names of nodes, or operators (``"Conv"``,
+        ``"Gather"`` for embeddings). ``"all-linear"`` stands for every Gemm, MatMul and MatMulNBits with weights, except one
+        that computes the output.
+    dropout : float, default 0.0
+        The probability with which a train step drops an element of what A reads.
+    bias : {"none", "all", "lora_only"}, default "none"
+        Which biases are trained besides: none, all of the model, or those of the layers with adapters.
+    use_rslora : bool, default False
+        Whether the scale is that of rank-stabilized LoRA (D. Kalajdzievski, 2023).
+    seed : int, default 0
+        Seed of the initial A, which is uniform in ±1/sqrt(inputs); B is zero. For embeddings A is zero and B is normal.
+    values : mapping of str to array, optional
+        Initial values by name, such as ``"encoder.fc.lora_A.weight"``, as :func:`ortrain.artifacts.read_peft` returns them.
+    """
+
+    r: int = 8
+    alpha: float = 16
+    targets: str | Sequence[str] = "all-linear"
+    dropout: float = 0.0
+    bias: str = "none"
+    use_rslora: bool = False
+    seed: int = 0
+    values: Mapping[str, Array] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Reject invalid settings."""
+        if self.r < 1:
+            raise ValueError(f"LoRA: expected a rank r of 1 or more, found {self.r}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"LoRA: expected dropout of at least 0 and less than 1, found {self.dropout}")
+        if self.bias not in _BIASES:
+            raise ValueError(f"LoRA: expected bias to be one of {', '.join(_BIASES)}, found {self.bias!r}")
+
+    @property
+    def scale(self) -> float:
+        """The factor of the product."""
+        return float(self.alpha / (np.sqrt(self.r) if self.use_rslora else self.r))
+
+    @property
+    def entries(self) -> list[str]:
+        """The targets as a list."""
+        return [self.targets] if isinstance(self.targets, str) else names_of("LoRA.targets", self.targets)
+
+
+@dataclass(frozen=True)
+class AdaptedLayer:
+    """A layer with an adapter."""
+
+    module: str
+    """The path of the module, or the name of the node."""
+    operator: str
+    weight: str
+    """The value with the weights that the layer reads."""
+    a: str
+    """The parameter A, ``[r, inputs]``; for a convolution with its kernel."""
+    b: str
+    """The parameter B, ``[outputs, r]``."""
+    parameters: int
+    """The number of elements of A and B."""
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """The adapters of a model.
+
+    Attributes
+    ----------
+    model, base : str
+        The name of the given model's file or graph, and the digest of its weights and nodes.
+    layers : tuple of AdaptedLayer
+        The layers with adapters.
+    skipped : tuple of str
+        Layers that a target names and that cannot have one, with the reason.
+    biases : tuple of str
+        The biases that are trained.
+    base_parameters : int
+        The number of elements of the floating-point initializers of the given model.
+    r, alpha, scale, dropout, bias, use_rslora
+        The settings.
+    """
+
+    model: str
+    base: str
+    layers: tuple[AdaptedLayer, ...]
+    skipped: tuple[str, ...]
+    biases: tuple[str, ...]
+    base_parameters: int
+    r: int
+    alpha: float
+    scale: float
+    dropout: float
+    bias: str
+    use_rslora: bool
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of what is trained."""
+        return [name for layer in self.layers for name in (layer.a, layer.b)] + list(self.biases)
+
+    @property
+    def count(self) -> int:
+        """The number of elements of all A and B."""
+        return sum(layer.parameters for layer in self.layers)
+
+    def to_json(self) -> str:
+        """Return the record, which `adapters_of` reads."""
+        return json.dumps(asdict(self))
+
+    def __str__(self) -> str:
+        """Return the lines of the report."""
+        lines = [
+            f"{'adapter':<10}  {layer.module} ({layer.operator}): {layer.parameters} elements"
+            for layer in self.layers
+        ]
+        lines += [f"{'adapter':<10}  left out: {reason}" for reason in self.skipped]
+        share = 100 * self.count / max(1, self.base_parameters)
+        lines.append(
+            f"{'adapter':<10}  {len(self.layers)} layers, {self.count} elements, {share:.2f} % of the model's "
+            f"{self.base_parameters}; with gradients and two moments {16 * self.count / 1e6:.2f} MB instead of "
+            f"{16 * self.base_parameters / 1e6:.2f} MB"
+        )
+        return "\n".join(lines)
+
+
+def digest_of(model: onnx.ModelProto) -> str:
+    """Return a digest of the nodes and initializers of a model."""
+    digest = hashlib.blake2b(digest_size=16)
+    for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor.name):
+        array = onnx.numpy_helper.to_array(tensor)
+        digest.update(f"{tensor.name} {tensor.data_type} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    for node in model.graph.node:
+        digest.update(f"{node.op_type} {list(node.input)} {list(node.output)}".encode())
+    return digest.hexdigest()
+
+
+def adapters_of(record: str) -> Adapters:
+    """Return the adapters that a record describes.
+
+    Raises
+    ------
+    ValueError
+        When the record is damaged.
+    """
+    try:
+        entries = json.loads(record)
+        layers = tuple(AdaptedLayer(**layer) for layer in entries.pop("layers"))
+        entries |= {name: tuple(entries[name]) for name in ("skipped", "biases")}
+        return Adapters(layers=layers, **entries)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"the record {KEY!r} of the adapters is damaged: {error}") from error
+
+
+def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
+    """Add adapters to a model in place. The name is that of its file or graph.
+
+    Raises
+    ------
+    ValueError
+        When a target fits no layer, or a given value fits no adapter or has another shape.
+    """
+    base = digest_of(model)
+    _graph.infer_shapes(model)
+    editor = _Editor(model, lora)
+    chosen, skipped = editor.choose()
+    layers = tuple(dict.fromkeys(editor.adapt(node) for node in chosen))
+    unused = editor.unused_values()
+    if unused:
+        raise ValueError(
+            f"LoRA: the values of {len(unused)} tensors fit no adapter: {', '.join(unused[:5])}; the model has adapters "
+            f"for {', '.join(layer.module for layer in layers[:8])}{', ...' if len(layers) > 8 else ''}"
+        )
+    adapters = Adapters(
+        model=name,
+        base=base,
+        layers=layers,
+        skipped=tuple(skipped),
+        biases=tuple(editor.trained_biases(chosen)),
+        base_parameters=editor.base_parameters,
+        r=lora.r,
+        alpha=lora.alpha,
+        scale=lora.scale,
+        dropout=lora.dropout,
+        bias=lora.bias,
+        use_rslora=lora.use_rslora,
+    )
+    editor.finish()
+    model.metadata_props.add(key=KEY, value=adapters.to_json())
+    return adapters
+
+
+class _Editor:
+    def __init__(self, model: onnx.ModelProto, lora: LoRA) -> None:
+        self._model, self._lora = model, lora
+        self._producers = {name: node for node in model.graph.node for name in node.output}
+        self._constants = Constants(model, self._producers)
+        self._taken = _graph.names_in_use(model)
+        self._rng = np.random.default_rng(lora.seed)
+        self._used: set[str] = set()
+        self._paths: set[str] = set()
+        self._adapted: dict[tuple[str, str], AdaptedLayer] = {}
+        self._added: dict[str, list[onnx.NodeProto]] = {}
+        floats = [t for t in model.graph.initializer if t.data_type in _graph.FLOATING]
+        self.base_parameters = sum(int(np.prod(t.dims)) for t in floats)
+
+    # ---- which layers ----
+
+    def _module(self, node: onnx.NodeProto) -> str:
+        """Return the path of the module of a layer: that of its weights, or of the node."""
+        name = str(node.input[_WEIGHTS[node.op_type]])
+        while True:
+            if PATH.fullmatch(name):
+                return name.rpartition(".")[0]
+            source = self._producers.get(name)
+            if source is None or source.op_type not in _COPIES:
+                return module_of(node) or node.name or node.output[0]
+            name = str(source.input[0])
+
+    def choose(self) -> tuple[list[onnx.NodeProto], list[str]]:
+        """Return the layers that the targets name, and why others that they name have no adapter."""
+        try:
+            head = find_classifier(self._model).node.output[0]
+        except ValueError:
+            head = ""
+        candidates = [
+            node
+            for node in self._model.graph.node
+            if node.op_type in _WEIGHTS and self._constants.has(node.input[_WEIGHTS[node.op_type]])
+        ]
+        chosen: list[onnx.NodeProto] = []
+        skipped: list[str] = []
+        for node in candidates:
+            entries = [
+                entry for entry in self._lora.entries if self._fits(node, entry, node.output[0] == head)
+            ]
+            reason = self._obstacle(node) if entries else None
+            if reason is not None and entries != ["all-linear"]:
+                skipped.append(f"{self._module(node)} ({node.op_type}): {reason}")
+            elif entries and reason is None:
+                chosen.append(node)
+        for entry in self._lora.entries:
+            if not any(self._fits(node, entry, node.output[0] == head) for node in chosen):
+                known = list(dict.fromkeys(f"{self._module(n)} ({n.op_type})" for n in candidates))
+                raise ValueError(
+                    f"LoRA: target {entry!r} fits no layer that can have an adapter"
+                    f"{'; ' + '; '.join(skipped) if skipped else ''}; the model has {len(known)}: "
+                    f"{', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
+                )
+        return chosen, skipped
+
+    def _fits(self, node: onnx.NodeProto, entry: str, is_head: bool) -> bool:
+        if entry == "all-linear":
+            return node.op_type in _LINEAR and not is_head
+        if entry == node.op_type:
+            return True
+        names = {self._module(node), module_of(node) or "", node.name}
+        return any(
+            fnmatchcase(name, entry) or name.startswith(f"{entry}.") or name.endswith(f".{entry}")
+            for name in names
+            if name
+        )
+
+    def _obstacle(self, node: onnx.NodeProto) -> str | None:
+        """Return why a layer cannot have an adapter; None if it can."""
+        attributes = _attributes(node)
+        if node.op_type == "Gemm" and attributes.get("transA"):
+            return "its input is transposed"
+        if node.op_type == "Gather" and (attributes.get("axis") or len(self._shape(node) or ()) != 2):
+            return "it does not look up rows of a matrix"
+        if node.op_type == "Gather" and self._floating(node) is None:
+            return "it looks up no floating-point numbers"
+        if node.op_type == "Conv" and attributes.get("group", 1) != 1:
+            return f"it has {attributes['group']} groups"
+        if node.op_type == "MatMul" and len(self._shape(node) or ()) != 2:
+            return "its weights are not a matrix"
+        return (
+            None
+            if node.op_type == "MatMulNBits" or self._shape(node)
+            else "the shape of its weights is unknown"
+        )
+
+    def _shape(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
+        return self._constants.shape(node.input[_WEIGHTS[node.op_type]])
+
+    def _floating(self, node: onnx.NodeProto) -> np.dtype[Any] | None:
+        element = _graph.element_type(self._model, node.input[0])
+        return onnx.helper.tensor_dtype_to_np_dtype(element) if element in _graph.FLOATING else None
+
+    # ---- one layer ----
+
+    def adapt(self, node: onnx.NodeProto) -> AdaptedLayer:
+        """Add A and B beside a layer."""
+        weight = node.input[_WEIGHTS[node.op_type]]
+        module, kind, attributes = self._module(node), node.op_type, _attributes(node)
+        shape = self._shape(node) or ()
+        r, dtype = self._lora.r, self._floating(node) or np.dtype(np.float32)
+        key = self._root(weight), kind
+        if key in self._adapted:  # the network applies the layer once more
+            layer = self._adapted[key]
+            self._insert(node, kind, [layer.a, layer.b], dtype)
+            return layer
+        prefix = "lora_embedding_" if kind == "Gather" else "lora_"
+        suffix = "" if kind == "Gather" else ".weight"
+        path = free_name(module, self._paths)
+        self._paths.add(path)
+        names = [self._free(f"{path}.{prefix}{letter}{suffix}") for letter in "AB"]
+        if kind == "MatMulNBits":
+            inputs, outputs = attributes["K"], attributes["N"]
+        elif kind == "Conv":
+            outputs, inputs = shape[0], shape[1]
+        elif kind == "Gather":
+            inputs, outputs = shape
+        else:
+            outputs, inputs = shape if attributes.get("transB") else shape[::-1]
+        kernel = tuple(shape[2:]) if kind == "Conv" else ()
+        fan_in = inputs * int(np.prod(kernel))
+        if kind == "Gather":
+            a = np.zeros((r, inputs))
+            b = self._rng.normal(size=(outputs, r))
+        else:
+            a = self._rng.uniform(-1, 1, (r, inputs, *kernel)) / np.sqrt(fan_in)
+            b = np.zeros((outputs, r, *(1 for _ in kernel)))
+        for name, value in zip(names, (a, b), strict=True):
+            add_initializer(self._model, name, self._given(name, value.shape, value).astype(dtype))
+        self._insert(node, kind, names, dtype)
+        self._adapted[key] = AdaptedLayer(module, kind, weight, names[0], names[1], a.size + b.size)
+        return self._adapted[key]
+
+    def _root(self, name: str) -> str:
+        """Return the initializer that a weight is read from, or the last value on the way to it."""
+        while (source := self._producers.get(name)) is not None and source.op_type in _COPIES:
+            name = source.input[0]
+        return name
+
+    def _given(self, name: str, shape: tuple[int, ...], value: Array) -> Array:
+        fitting = [key for key in self._lora.values if name == key or name.endswith(f".{key}")]
+        if not fitting:
+            return value
+        given = self._lora.values[fitting[0]]
+        self._used.update(fitting)
+        if given.shape != shape:
+            raise ValueError(f"LoRA: expected {name} of shape {list(shape)}, found {list(given.shape)}")
+        return np.asarray(given)
+
+    def _free(self, name: str) -> str:
+        found = free_name(name, self._taken)
+        self._taken.add(found)
+        return found
+
+    def _insert(self, node: onnx.NodeProto, kind: str, names: list[str], dtype: np.dtype[Any]) -> None:
+        """Add the nodes that compute the product, and add it to what the layer computes."""
+        nodes: list[onnx.NodeProto] = []
+        module = names[0].rpartition(".lora_")[0]
+
+        def add(operator: str, inputs: list[str], what: str, **attributes: Any) -> str:
+            output = self._free(f"{module}/lora/{what}")
+            nodes.append(onnx.helper.make_node(operator, inputs, [output], output, **attributes))
+            return output
+
+        def constant(value: Array, what: str) -> str:
+            return add("Constant", [], what, value=onnx.numpy_helper.from_array(value))
+
+        scale = constant(np.array(self._lora.scale, dtype), "scale")
+        value = node.input[1 if kind == "Gather" else 0]
+        if self._lora.dropout and kind != "Gather":
+            ratio = constant(np.array(self._lora.dropout, np.float32), "ratio")
+            training = constant(np.array(True), "training")
+            value = add("Dropout", [value, ratio, training], "dropped")
+        if kind == "Conv":
+            kept = {k: v for k, v in _attributes(node).items() if k != "group"}
+            low = add("Conv", [value, names[0]], "low", **kept)
+            product = add("Conv", [add("Mul", [low, scale], "scaled"), names[1]], "product")
+        elif kind == "Gemm":
+            low = add("Gemm", [value, names[0]], "low", transB=1)
+            product = add("Gemm", [add("Mul", [low, scale], "scaled"), names[1]], "product", transB=1)
+        else:
+            first = add("Transpose", [names[0]], "a", perm=[1, 0])
+            low = (
+                add("Gather", [first, value], "low")
+                if kind == "Gather"
+                else add("MatMul", [value, first], "low")
+            )
+            second = add("Transpose", [names[1]], "b", perm=[1, 0])
+            product = add("MatMul", [add("Mul", [low, scale], "scaled"), second], "product")
+        output = node.output[0]
+        node.output[0] = self._free(f"{module}/lora/without")
+        inputs = [node.output[0], product]
+        nodes.append(onnx.helper.make_node("Add", inputs, [output], self._free(f"{module}/lora/sum")))
+        self._added[node.output[0]] = nodes
+
+    def unused_values(self) -> list[str]:
+        """Take over the given values of biases; return the names of values that are of nothing."""
+        for bias in self.biases():
+            tensor = next(tensor for tensor in self._model.graph.initializer if tensor.name == bias)
+            shape = tuple(tensor.dims)
+            value = self._given(bias, shape, onnx.numpy_helper.to_array(tensor))
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value.astype(dtype), bias))
+        return sorted(set(self._lora.values) - self._used)
+
+    # ---- biases ----
+
+    def biases(self) -> set[str]:
+        """Return the names of the model's biases: vectors that layers, or Add nodes behind them, add."""
+        return {name for node in self._model.graph.node if (name := self._bias(node)) is not None}
+
+    def _bias(self, node: onnx.NodeProto) -> str | None:
+        tensors = {t.name: t for t in self._model.graph.initializer if len(t.dims) == 1}
+        if node.op_type in ("Conv", "Gemm"):
+            return node.input[2] if len(node.input) > 2 and node.input[2] in tensors else None
+        output = node.output[0] if node.op_type in _LINEAR else ""
+        for reader in self._model.graph.node if output else ():
+            if reader.op_type == "Add" and output in reader.input:
+                return next((name for name in reader.input if name in tensors), None)
+        return None
+
+    def trained_biases(self, chosen: Sequence[onnx.NodeProto]) -> list[str]:
+        """Return the biases that are trained."""
+        if self._lora.bias == "none":
+            return []
+        if self._lora.bias == "all":
+            choices = Selection(self._model).resolve("LoRA.bias", ["*bias"])
+            return sorted(self.biases() | set(choices))
+        found = []
+        for node in chosen:
+            added = self._added[node.output[0]][-1].output[0]
+            probe = onnx.helper.make_node(node.op_type, list(node.input), [added])
+            found += [name for name in [self._bias(probe)] if name is not None]
+        return list(dict.fromkeys(found))
+
+    def finish(self) -> None:
+        """Put the new nodes behind their layers."""
+        nodes = [n for node in self._model.graph.node for n in (node, *self._added.get(node.output[0], ()))]
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del self._model.graph.node[:]
+        self._model.graph.node.extend(copies)
+        _graph.infer_shapes(self._model)
+
+
+def sums_of(graph: onnx.GraphProto, layer: AdaptedLayer) -> list[onnx.NodeProto]:
+    """Return the nodes that add a layer's adapter to what it computes: one for each time that the network applies the layer."""
+    name = re.compile(re.escape(layer.a.partition(".lora_")[0]) + r"/lora/sum(_\d+)?")
+    return [node for node in graph.node if name.fullmatch(node.name)]
+
+
+def is_added(node: onnx.NodeProto) -> bool:
+    """Whether a node belongs to an adapter."""
+    return "/lora/" in node.name
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}

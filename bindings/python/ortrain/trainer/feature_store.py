@@ -1,0 +1,165 @@
+"""Features of samples by the digests of the samples: in memory, or in a file that later runs read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+_DIGEST = 16  # bytes
+_CHECKSUM = 4
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """Where a trainer keeps the features that a frozen body computes.
+
+    Parameters
+    ----------
+    folder : str or os.PathLike, optional
+        A folder for files, one for each body, which later runs read. By default the features stay in memory.
+    limit : int, default 1 GiB
+        The most bytes of features to keep in memory, or in a file. Features beyond it are computed in every epoch.
+    """
+
+    folder: str | os.PathLike[str] | None = None
+    limit: int = 2**30
+
+    def __post_init__(self) -> None:
+        """Reject a limit below 0."""
+        if self.limit < 0:
+            raise ValueError(f"FeatureCache: expected a limit of 0 bytes or more, found {self.limit}")
+
+
+def digests_of(columns: Sequence[Array], number: int = 0) -> list[bytes]:
+    """Return a digest for each row of some arrays, which depends on types, shapes and values, and on a number."""
+    head = "".join([f"{number}", *(f"{column.dtype.str}{column.shape[1:]}" for column in columns)]).encode()
+    rows = [np.ascontiguousarray(column) for column in columns]
+    found = []
+    for number in range(len(rows[0])):
+        digest = hashlib.blake2b(head, digest_size=_DIGEST)
+        for column in rows:
+            digest.update(column[number].tobytes() if column.ndim == 1 else column[number])
+        found.append(digest.digest())
+    return found
+
+
+class FeatureStore:
+    """Features by digest.
+
+    Parameters
+    ----------
+    cache : FeatureCache
+        The place and the limit.
+    body : str
+        The digest of what computes the features: the name of the file.
+    """
+
+    def __init__(self, cache: FeatureCache, body: str) -> None:
+        self._limit = cache.limit
+        self._path = None if cache.folder is None else Path(cache.folder) / f"{body}.features"
+        self._file: BinaryIO | None = None
+        self._rows: dict[bytes, tuple[Array, ...]] = {}
+        self._places: dict[bytes, int] = {}
+        self._form: list[tuple[np.dtype[Any], tuple[int, ...]]] = []
+        self._end = 0
+        self.bytes = 0
+        """The bytes of features that are kept."""
+        self.is_full = False
+        """Whether features were turned away because of the limit."""
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._places)
+
+    def open(self, features: Sequence[Array]) -> None:
+        """Begin with the form of some features, and with those of the file that have it."""
+        self._form = [(feature.dtype, feature.shape[1:]) for feature in features]
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("a+b")
+        head = json.dumps([[dtype.str, list(shape)] for dtype, shape in self._form]).encode() + b"\n"
+        self._file.seek(0)
+        size = os.fstat(self._file.fileno()).st_size
+        if self._file.read(len(head)) != head:  # it is new, or of another form
+            self._file.truncate(0)
+            self._file.write(head)
+            self._file.flush()
+            size = len(head)
+        records = (size - len(head)) // self._record_bytes
+        self._end = len(head) + records * self._record_bytes
+        self._file.truncate(self._end)  # a process may have ended within a record
+        for number in range(records):
+            place = len(head) + number * self._record_bytes
+            self._places[os.pread(self._file.fileno(), _DIGEST, place)] = place
+        self.bytes = records * self._row_bytes
+
+    @property
+    def _row_bytes(self) -> int:
+        return sum(dtype.itemsize * int(np.prod(shape)) for dtype, shape in self._form)
+
+    @property
+    def _record_bytes(self) -> int:
+        return _DIGEST + self._row_bytes + _CHECKSUM
+
+    def get(self, digest: bytes) -> tuple[Array, ...] | None:
+        """Return the features of a sample; None if they are not kept, or damaged."""
+        row = self._rows.get(digest)
+        if row is not None or self._file is None or digest not in self._places:
+            return row
+        record = os.pread(self._file.fileno(), self._record_bytes, self._places[digest])
+        content = record[:-_CHECKSUM]
+        if (
+            record[:_DIGEST] != digest
+            or zlib.crc32(content).to_bytes(_CHECKSUM, "little") != record[-_CHECKSUM:]
+        ):
+            del self._places[digest]
+            return None
+        arrays, start = [], _DIGEST
+        for dtype, shape in self._form:
+            array = np.frombuffer(content, dtype, int(np.prod(shape)), start).reshape(shape)
+            arrays.append(array)
+            start += array.nbytes
+        return tuple(arrays)
+
+    def put(self, digest: bytes, row: Sequence[Array]) -> None:
+        """Keep the features of a sample if there is room."""
+        if digest in self._rows or digest in self._places:
+            return
+        if self.bytes + self._row_bytes > self._limit:
+            self.is_full = True
+            return
+        self.bytes += self._row_bytes
+        if self._file is None:
+            self._rows[digest] = tuple(np.array(feature) for feature in row)
+            return
+        content = digest + b"".join(np.ascontiguousarray(feature).tobytes() for feature in row)
+        self._file.write(content + zlib.crc32(content).to_bytes(_CHECKSUM, "little"))
+        self._file.flush()
+        self._places[digest] = self._end
+        self._end += self._record_bytes
+
+    def clear(self) -> None:
+        """Forget all features, also those in the file."""
+        self._rows.clear()
+        self._places.clear()
+        self.bytes = 0
+        if self._file is not None:
+            self._file.truncate(0)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

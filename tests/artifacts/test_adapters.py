@@ -1,0 +1,316 @@
+"""Adapters train as PEFT trains them: gradients, losses and files, recorded in tests/data/lora."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from exported import check_exported
+from onnx import helper, numpy_helper
+from ortrain import artifacts
+from ortrain.api import CheckpointState
+from ortrain.artifacts import LoRA
+from ortrain.trainer import Trainer
+from recorded import Fixture
+from training import Training
+
+Array = np.ndarray[Any, Any]
+DATA = pathlib.Path(__file__).parents[1] / "data" / "lora"
+CASES = ["conv", "conv_bias", "gpt2", "gpt2_embedding", "gpt2_rslora"]
+
+
+def recorded_of(case: str) -> dict[str, Array]:
+    with np.load(DATA / f"{case}.npz") as file:
+        return {plain(name): file[name] for name in file.files}
+
+
+def plain(name: str) -> str:
+    """The name of a parameter of PEFT in the exported model."""
+    return name.replace("base_model.model.", "").replace(".default", "").replace(".base_layer", "")
+
+
+def start_of(case: str) -> LoRA:
+    """The adapters before the first step: PEFT's file with other values."""
+    found = artifacts.read_peft(DATA / case)
+    values = {n.removeprefix("start/"): v for n, v in recorded_of(case).items() if n.startswith("start/")}
+    assert set(found.values) == set(values)
+    return LoRA(
+        r=found.r, alpha=found.alpha, targets=found.targets, bias=found.bias, use_rslora=found.use_rslora, values=values
+    )  # fmt: skip
+
+
+def training_of(case: str, lora: LoRA, folder: pathlib.Path) -> tuple[Training, artifacts.ArtifactReport]:
+    report = artifacts.generate_artifacts(
+        DATA / f"{case.partition('_')[0]}.onnx",
+        adapter=lora,
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.SGD,
+        artifact_directory=folder,
+    )
+    return Training(folder), report
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_adapters_train_as_those_of_peft(case: str, tmp_path: pathlib.Path) -> None:
+    record = recorded_of(case)
+    training, report = training_of(case, start_of(case), tmp_path)
+    training.optimizer.set_learning_rate(0.05)
+    training.loss(record["x"], record["y"])
+    gradients = training.gradients()
+    expected = {n.removeprefix("grad/"): v for n, v in record.items() if n.startswith("grad/")}
+    assert set(gradients) == set(expected) == set(report.trained)
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(
+            gradient, expected[name], rtol=1e-4, atol=1e-4 * np.abs(expected[name]).max()
+        )
+    training.module.lazy_reset_grad()
+    losses = [training.step(record["x"], record["y"]) for _ in record["losses"]]
+    np.testing.assert_allclose(losses, record["losses"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_peft_saved_computes_what_it_does_there(case: str, tmp_path: pathlib.Path) -> None:
+    record = recorded_of(case)
+    training, _ = training_of(case, artifacts.read_peft(DATA / case), tmp_path)
+    file = tmp_path / "exported.onnx"
+    training.module.export_model_for_inferencing(str(file), ["output"])
+    adapted = onnx.load(file)
+    together = artifacts.merged(file)
+    onnx.save(together, tmp_path / "merged.onnx")
+    check_exported(tmp_path / "merged.onnx")
+    assert not any("lora" in node.name for node in together.graph.node)
+    assert not any("lora" in tensor.name for tensor in together.graph.initializer)
+    for model in (adapted, together):
+        np.testing.assert_allclose(run(model, record["x"]), record["output"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_weight_that_others_read_is_merged_apart(tmp_path: pathlib.Path) -> None:
+    """The embedding of Bloom is its output layer too."""
+    path = DATA.parent / "exports" / "hf_bloom__dyn20d" / "model.onnx"
+    artifacts.generate_artifacts(
+        path,
+        adapter=LoRA(r=2, targets="Gather"),
+        loss=artifacts.LossType.MSELoss,
+        artifact_directory=tmp_path,
+    )
+    training, ids = Training(tmp_path), np.arange(24).reshape(2, 12) % 9
+    batch = ids, np.ones_like(ids)
+    training.optimizer.set_learning_rate(0.05)
+    training.step(*batch, np.ones((2, 12, 50), np.float32))
+    file = tmp_path / "exported.onnx"
+    training.module.export_model_for_inferencing(str(file), ["output"])
+    outputs = []
+    for model in (onnx.load(path), onnx.load(file), artifacts.merged(file)):
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        outputs.append(session.run(None, dict(zip(("input_ids", "attention_mask"), batch, strict=True)))[0])
+    assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
+    np.testing.assert_allclose(outputs[2], outputs[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_that_is_applied_twice_has_one_adapter(tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "fc.weight"], ["h"], "first"),
+        helper.make_node("MatMul", ["h", "fc.weight"], ["y"], "second"),
+    ]
+    ends = [helper.make_tensor_value_info(name, 1, ["n", 3]) for name in "xy"]
+    weight = numpy_helper.from_array(rng.normal(size=(3, 3)).astype(np.float32), "fc.weight")
+    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    report = artifacts.generate_artifacts(
+        model,
+        adapter=LoRA(r=2, alpha=2, targets="fc"),
+        loss=artifacts.LossType.MSELoss,
+        artifact_directory=tmp_path,
+    )
+    assert report.trained == ["fc.lora_A.weight", "fc.lora_B.weight"]
+    training, x = Training(tmp_path), rng.normal(size=(5, 3)).astype(np.float32)
+    training.optimizer.set_learning_rate(0.1)
+    training.step(x, x)
+    a, b = (training.parameters()[name] for name in report.trained)
+    together = numpy_helper.to_array(weight) + (b @ a).T
+    training.module.export_model_for_inferencing(str(tmp_path / "exported.onnx"), ["y"])
+    session = onnxruntime.InferenceSession(artifacts.merged(tmp_path / "exported.onnx").SerializeToString())
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ together @ together, rtol=1e-4, atol=1e-5)
+
+
+def run(model: onnx.ModelProto, x: Array) -> Array:
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    found: Array = session.run(None, {"input": x})[0]
+    return found
+
+
+@pytest.mark.parametrize("case", ["conv_bias", "gpt2_embedding"])
+def test_files_of_peft_are_written_as_they_were_read(case: str, tmp_path: pathlib.Path) -> None:
+    training, _ = training_of(case, artifacts.read_peft(DATA / case), tmp_path)
+    artifacts.write_peft(training.state, tmp_path / "peft", base_model="gpt2")
+    safetensors = pytest.importorskip("safetensors.numpy")
+    name = "adapter_model.safetensors"
+    ours, theirs = (safetensors.load_file(folder / name) for folder in (tmp_path / "peft", DATA / case))
+    assert set(ours) == set(theirs)
+    assert all((ours[key] == theirs[key]).all() for key in theirs)
+    config, given = (
+        json.loads((folder / "adapter_config.json").read_text())
+        for folder in (tmp_path / "peft", DATA / case)
+    )
+    for key in ("peft_type", "r", "lora_alpha", "lora_dropout", "bias", "use_rslora"):
+        assert config[key] == given[key]
+    assert config["base_model_name_or_path"] == "gpt2"
+
+
+def test_adapters_of_another_kind_are_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match="adapters with use_dora are not supported"):
+        artifacts.read_peft(DATA / "gpt2_dora")
+    with pytest.raises(FileNotFoundError, match=r"adapter_config\.json"):
+        artifacts.read_peft(tmp_path)
+    lora = artifacts.read_peft(DATA / "gpt2")
+    with pytest.raises(
+        ValueError, match=r"target 'm\.transformer\.h\.0\.attn\.c_attn' fits no layer .* has 3: 0 \(Conv\)"
+    ):
+        training_of("conv", lora, tmp_path)
+
+
+def test_stock_onnxruntime_runs_the_base_with_an_adapter(tmp_path: pathlib.Path) -> None:
+    record = recorded_of("conv")
+    training, _ = training_of("conv", artifacts.read_peft(DATA / "conv"), tmp_path)
+    file = tmp_path / "exported.onnx"
+    training.module.export_model_for_inferencing(str(file), ["output"])
+    base = artifacts.with_adapter_inputs(file)
+    artifacts.write_onnx_adapter(training.state, tmp_path / "task.onnx_adapter")
+    session = onnxruntime.InferenceSession(base.SerializeToString())
+    without = session.run(["output"], {"input": record["x"]})[0]
+    np.testing.assert_allclose(without, run(onnx.load(DATA / "conv.onnx"), record["x"]), rtol=1e-5, atol=1e-6)
+    adapter = onnxruntime.LoraAdapter()
+    adapter.Load(str(tmp_path / "task.onnx_adapter"))
+    options = onnxruntime.RunOptions()
+    options.add_active_adapter(adapter)
+    found = session.run(["output"], {"input": record["x"]}, options)[0]
+    np.testing.assert_allclose(found, record["output"], rtol=1e-4, atol=1e-5)
+
+
+def test_the_checkpoint_has_the_adapters_alone_and_names_its_base(tmp_path: pathlib.Path) -> None:
+    path = Fixture("encoder").path("model.onnx")
+    report = artifacts.generate_artifacts(
+        path, adapter=LoRA(r=2), loss=artifacts.LossType.CrossEntropyLoss, artifact_directory=tmp_path
+    )
+    adapters = report.adapters
+    assert adapters is not None
+    assert report.optimizer_model is not None
+    state = CheckpointState.load_checkpoint(report.checkpoint)
+    assert sorted(name for name, _ in state.parameters) == sorted(adapters.parameters)
+    assert adapters.base in str(state.properties["ortrain.adapter"])
+    model = onnx.load(report.training_model)
+    trained = {f"{name}_grad.accumulation.out" for name in adapters.parameters}
+    assert {output.name for output in model.graph.output if "_grad" in output.name} == trained
+    # Without training, the model computes what the base does: B is zero.
+    exported = tmp_path / "exported.onnx"
+    Training(tmp_path).module.export_model_for_inferencing(str(exported), ["output"])
+    x = Fixture("encoder").batches[0][0]
+    np.testing.assert_allclose(run(onnx.load(exported), x), run(onnx.load(path), x), rtol=1e-5, atol=1e-6)
+    # "all-linear" leaves the classifier alone.
+    assert not any(layer.module == "head" for layer in adapters.layers)
+    assert f"{adapters.count} elements" in str(report)
+
+
+def test_adapters_of_another_base_are_refused(tmp_path: pathlib.Path) -> None:
+    path = Fixture("mlp_adamw").path("model.onnx")
+    other = onnx.load(path)
+    weight = numpy_helper.to_array(other.graph.initializer[0]) * np.float32(1.5)
+    other.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, other.graph.initializer[0].name))
+    lora = LoRA(r=2, targets="fc1")
+    for name, model in (("a", path), ("b", other)):
+        artifacts.generate_artifacts(
+            model, adapter=lora, loss=artifacts.LossType.CrossEntropyLoss, artifact_directory=tmp_path / name
+        )
+    Trainer(tmp_path / "a", checkpoint=tmp_path / "a" / "checkpoint")
+    with pytest.raises(
+        ValueError, match=r"of another base than the artifacts in .*: expected the digest \w+ of main_graph"
+    ):
+        Trainer(tmp_path / "b", checkpoint=tmp_path / "a" / "checkpoint")
+
+
+def test_a_target_is_a_module_a_pattern_or_an_operator(tmp_path: pathlib.Path) -> None:
+    def layers(targets: Any) -> list[str]:
+        report = training_of("gpt2", LoRA(r=2, targets=targets), tmp_path)[1]
+        assert report.adapters is not None
+        return [layer.module.removeprefix("m.transformer.") for layer in report.adapters.layers]
+
+    assert layers("m.transformer.h.0.attn") == ["h.0.attn.c_attn", "h.0.attn.c_proj"]
+    assert layers("*.mlp.c_fc") == ["h.0.mlp.c_fc", "h.1.mlp.c_fc"]
+    assert layers(["c_attn", "wte"]) == ["wte", "h.0.attn.c_attn", "h.1.attn.c_attn"]
+    assert len(layers("Gemm")) == 8
+    with pytest.raises(
+        ValueError,
+        match=r"target 'q_proj' fits no layer .* the model has \d+: m\.transformer\.wte \(Gather\)",
+    ):
+        layers("q_proj")
+
+
+def test_dropout_is_of_train_steps_alone(tmp_path: pathlib.Path) -> None:
+    record = recorded_of("conv")
+    lora = artifacts.read_peft(DATA / "conv")
+    dropping = LoRA(r=lora.r, alpha=lora.alpha, targets=lora.targets, values=lora.values, dropout=0.5)
+    training, _ = training_of("conv", dropping, tmp_path / "dropping")
+    without, _ = training_of("conv", lora, tmp_path / "without")
+    batch = record["x"], record["y"]
+    assert training.evaluate(*batch) == without.evaluate(*batch)
+    training.module.train()
+    assert len({training.loss(*batch) for _ in range(4)}) == 4
+
+
+def test_quantized_weights_take_adapters(tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    weight, scale = rng.integers(-100, 100, (6, 5)).astype(np.int8), np.float32(0.02)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["float"], "dequantize"),
+        helper.make_node("MatMul", ["x", "float"], ["y"], "fc"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", 1, ["n", 6])],
+        [helper.make_tensor_value_info("y", 1, ["n", 5])],
+        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(np.array(scale), "s")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    report = artifacts.generate_artifacts(
+        model, adapter=LoRA(r=2, alpha=4, targets="fc"), loss=artifacts.LossType.MSELoss,
+        optimizer=artifacts.OptimType.SGD, artifact_directory=tmp_path,
+    )  # fmt: skip
+    training = Training(tmp_path)
+    training.optimizer.set_learning_rate(0.1)
+    x, y = rng.normal(size=(8, 6)).astype(np.float32), rng.normal(size=(8, 5)).astype(np.float32)
+    assert report.adapters is not None
+    a, b = (training.parameters()[name].astype(np.float64) for name in report.trained)
+    for _ in range(5):  # y = x (W + s (B A)ᵀ), in double precision
+        error = x @ (weight * float(scale) + 2 * (b @ a).T) - y
+        np.testing.assert_allclose(training.step(x, y), (error**2).mean(), rtol=1e-5)
+        slope = 2 * 2 * error.T @ x / error.size
+        a, b = a - 0.1 * b.T @ slope, b - 0.1 * slope @ a.T
+    training.module.export_model_for_inferencing(str(tmp_path / "exported.onnx"), ["y"])
+    with pytest.raises(
+        ValueError,
+        match="cannot merge the adapter of fc: expected weights in an initializer of float numbers",
+    ):
+        artifacts.merged(tmp_path / "exported.onnx")
+
+
+def test_a_head_and_adapters_are_trained_together(tmp_path: pathlib.Path) -> None:
+    report = artifacts.generate_artifacts(
+        Fixture("encoder").path("model.onnx"),
+        adapter=LoRA(r=2),
+        head=artifacts.Head(4),
+        artifact_directory=tmp_path,
+    )
+    assert report.adapters is not None
+    assert report.head is not None
+    assert set(report.trained) == {*report.adapters.parameters, *report.head.parameters}
+    x, y = Fixture("encoder").batches[0]
+    training = Training(tmp_path)
+    losses = [training.step(x, y % 4) for _ in range(5)]
+    assert losses[-1] < losses[0]

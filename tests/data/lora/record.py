@@ -1,0 +1,113 @@
+"""Records what PEFT computes: losses of 20 steps and the gradients of the first one, for adapters on two small networks.
+
+``python tests/data/lora/record.py`` with torch, transformers and peft installed. The stored files were made by PyTorch 2.13,
+transformers 5.23 and PEFT 0.21.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+HERE = Path(__file__).parent
+STEPS = 20
+
+CONV = {"target_modules": ["0", "2", "6"], "r": 2, "lora_alpha": 4}
+GPT2 = {"target_modules": ["c_attn", "c_proj", "c_fc"], "r": 4, "lora_alpha": 8, "fan_in_fan_out": True}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", GPT2),
+    "gpt2_rslora": ("gpt2", {**GPT2, "use_rslora": True}),
+    "gpt2_dora": ("gpt2", {**GPT2, "use_dora": True}),
+    "gpt2_embedding": ("gpt2", {**GPT2, "target_modules": ["wte", "c_attn"]}),
+    "conv": ("conv", CONV),
+    "conv_bias": ("conv", {**CONV, "bias": "lora_only"}),
+}
+
+
+class Logits(torch.nn.Module):
+    """A language model with an array as its result, the classes in the second dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.m = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=40,
+                n_positions=12,
+                n_embd=16,
+                n_layer=2,
+                n_head=2,
+                resid_pdrop=0,
+                embd_pdrop=0,
+                attn_pdrop=0,
+                tie_word_embeddings=False,
+                attn_implementation="eager",
+            )
+        )
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones_like(ids)
+        return self.m(input_ids=ids, attention_mask=mask, use_cache=False).logits.transpose(1, 2)
+
+
+def network(kind: str) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    if kind == "gpt2":
+        ids = torch.randint(0, 40, (4, 10))
+        return Logits(), ids, torch.randint(0, 40, (4, 10))
+    layers = [
+        torch.nn.Conv2d(3, 6, 3, stride=2, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(6, 8, 1, bias=False),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, 5),
+    ]
+    return torch.nn.Sequential(*layers), torch.randn(6, 3, 8, 8), torch.randint(0, 5, (6,))
+
+
+def record(name: str, kind: str, settings: dict[str, Any]) -> None:
+    base, x, y = network(kind)
+    path = HERE / f"{kind}.onnx"
+    if not path.exists():
+        axes = {"input": {0: "batch"}, "output": {0: "batch"}}
+        torch.onnx.export(
+            base.eval(), (x,), path, dynamo=False, opset_version=17, input_names=["input"], output_names=["output"],
+            dynamic_axes=axes, do_constant_folding=False,
+        )  # fmt: skip
+    torch.manual_seed(2)
+    model = get_peft_model(base, LoraConfig(init_lora_weights=False, lora_dropout=0.0, **settings)).train()
+    found: dict[str, np.ndarray[Any, Any]] = {"x": x.numpy(), "y": y.numpy()}
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    found |= {f"start/{n}": p.detach().numpy().copy() for n, p in trained.items()}
+    optimizer = torch.optim.SGD(trained.values(), lr=0.05)
+    losses = []
+    for step in range(STEPS):
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        if step == 0:
+            found |= {f"grad/{n}": p.grad.numpy().copy() for n, p in trained.items()}
+        optimizer.step()
+        losses.append(loss.item())
+    found["losses"] = np.array(losses)
+    found["output"] = model.eval()(x).detach().numpy()
+    np.savez_compressed(HERE / f"{name}.npz", **found)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        (HERE / name).mkdir(exist_ok=True)
+        for file in ("adapter_config.json", "adapter_model.safetensors"):
+            shutil.copy(Path(folder) / file, HERE / name / file)
+
+
+if __name__ == "__main__":
+    for name, (kind, settings) in CASES.items():
+        record(name, kind, settings)
+        print(name, flush=True)
