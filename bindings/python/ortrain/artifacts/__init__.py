@@ -15,6 +15,7 @@ from ortrain.artifacts.graph.changes import ChangeKind, WeightChange
 from ortrain.artifacts.report.artifact_report import ArtifactReport
 from ortrain.artifacts.report.findings import SharedWeight
 from ortrain.artifacts.report.folded import FoldedWeight
+from ortrain.artifacts.step import generate_step, write_step
 
 __all__ = [
     "ArtifactReport",
@@ -29,4 +30,6 @@ __all__ = [
     "UnknownParameterWarning",
     "WeightChange",
     "generate_artifacts",
+    "generate_step",
+    "write_step",
 ]

@@ -20,6 +20,7 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     ortrain artifacts model.onnx --loss cross_entropy --output logits
     ortrain artifacts model.onnx --loss cross_entropy --batch dynamic
     ortrain artifacts model.onnx --loss mse --optimizer sgd --train fc.weight --train fc.bias --out head
+    ortrain artifacts model.onnx --loss cross_entropy --step
     """,
 )
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
@@ -75,6 +76,21 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     help="make one parameter of this matrix and all matrices with the same elements, also transposed; a name or pattern, may "
     "be repeated; none ties nothing (default: initializers that the exporter made of one parameter)",
 )
+@click.option(
+    "--step",
+    is_flag=False,
+    flag_value="step",
+    type=click.Choice(["step", "gradients", "evaluation"]),
+    help="also write the training step, or the gradients or an evaluation alone, as one model with operators of ONNX, "
+    "step.onnx, which any runtime runs",
+)
+@click.option(
+    "--accumulate",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="with --step, the number of batches whose gradients are added up in one step",
+)
 @app.as_json
 def command(
     model: Path,
@@ -88,6 +104,8 @@ def command(
     batch: str,
     untie: tuple[str, ...],
     tie: tuple[str, ...],
+    step: Any,
+    accumulate: int,
     json_output: bool,
 ) -> None:
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
@@ -104,8 +122,13 @@ def command(
         if optimizer != "adamw":
             raise click.UsageError(f"--weight-decay is a setting of adamw, not of {optimizer}")
         chosen = optim.AdamW(weight_decay=weight_decay, param_groups=[optim.no_decay()])
+    given: Any = str(model)
+    if step is not None:
+        from ortrain.artifacts.step import in_standard_opset
+
+        given = in_standard_opset(given)
     report = make_artifacts(
-        str(model),
+        given,
         None if loss == "none" else loss,
         chosen,
         out,
@@ -116,6 +139,12 @@ def command(
         untie=_named(untie),
         tie=_named(tie),
     )
+    files = list(report.files)
+    if step is not None:
+        from ortrain.artifacts.step import write_step
+
+        files.append(out / "step.onnx")
+        write_step(report, files[-1], kind=step, accumulate=accumulate)
     if json_output:
         app.print_json(
             {
@@ -141,12 +170,14 @@ def command(
                 "shared": {weight.name: list(weight.nodes) for weight in report.shared},
                 "folded": {weight.name: weight.reason for weight in report.folded},
                 "absent": list(report.absent),
-                "files": [str(path) for path in report.files],
+                "files": [str(path) for path in files],
                 "fixed_batch": None if report.fixed_batch is None else report.fixed_batch[1],
             }
         )
     else:
         click.echo(str(report))
+        if step is not None:
+            click.echo(f"{step}: {files[-1]}")
 
 
 def _named(names: tuple[str, ...]) -> list[str] | None:
