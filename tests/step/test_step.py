@@ -196,19 +196,16 @@ def test_the_gradient_of_dropout_uses_the_mask_of_its_run(tmp_path: pathlib.Path
     path = tmp_path / "gradients.onnx"
     generate_step(network(0.5, normalization=False), CROSS_ENTROPY, path=path, kind="gradients")
     session = step.Session(path, seed=5)
-    bias = session.parameters["fc.bias"]
-    weight = session.parameters["conv.bias"]
-    _, gradients = session(*BATCHES[0])
-    for at in range(3):
+    weight = session.parameters["deep.weight"]
+    gradient = session(*BATCHES[0])[1]["deep.weight"]
+    for at in np.argsort(np.abs(gradient), axis=None)[-3:]:
         losses = []
         for sign in (1, -1):
             moved = weight.copy()
-            moved[at] += sign * 1e-2
-            session.set_parameter("conv.bias", moved)
+            moved.flat[at] += sign * 1e-2
+            session.set_parameter("deep.weight", moved)
             losses.append(float(session(*BATCHES[0])[0]))
-        session.set_parameter("conv.bias", weight)
-        assert (losses[0] - losses[1]) / 2e-2 == pytest.approx(gradients["conv.bias"][at], rel=0.05, abs=1e-3)
-    assert bias.shape == (5,)
+        assert (losses[0] - losses[1]) / 2e-2 == pytest.approx(gradient.flat[at], rel=0.05)
 
 
 def test_a_step_whose_scaled_gradients_overflow_changes_nothing(tmp_path: pathlib.Path) -> None:

@@ -175,7 +175,8 @@ class Context : public DecompositionContext {
     return decomposer_.types_.info(value).dims;
   }
   const Tensor* constant_value(const std::string& value) const override {
-    return decomposer_.types_.constant(value);
+    const Tensor* constant = decomposer_.types_.constant(value);
+    return constant ? constant : decomposer_.types_.known(value);
   }
 
   bool is_sequence(const std::string& value) const override {

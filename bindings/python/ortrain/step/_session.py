@@ -187,9 +187,9 @@ class Session:
         self._now = 1 - self._now
         if self._about["kind"] == "step" and (FINITE not in found or found[FINITE].numpy()):
             self._step_count += 1
-        results: list[Any] = [found[name].numpy() for name in self._about["outputs"]]
+        results: list[Any] = [_copied(found[name]) for name in self._about["outputs"]]
         if self._about["gradients"]:
-            results.append({p: found[name].numpy() for p, name in self._about["gradients"].items()})
+            results.append({p: _copied(found[name]) for p, name in self._about["gradients"].items()})
         return results[0] if len(results) == 1 else tuple(results)
 
     def _feeds(self, batch: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Array]:
@@ -238,7 +238,7 @@ class Session:
     def parameters(self) -> dict[str, Array]:
         """The current values of all parameters, copied from the device."""
         values = {**self._fixed, **self._sets[self._now]}
-        return {name: values[name].numpy() for name in (*self._about["trained"], *self._about["frozen"])}
+        return {name: _copied(values[name]) for name in (*self._about["trained"], *self._about["frozen"])}
 
     def set_parameter(self, name: str, value: Any) -> None:
         """Overwrite a parameter: for optimizers outside of the model.
@@ -305,6 +305,11 @@ class Session:
     def _like(self, value: Any) -> Any:
         """Return memory for a value of the same type and shape."""
         return self._on_device(np.zeros_like(value.numpy()))
+
+
+def _copied(value: Any) -> Array:
+    """Return the elements, which a later step does not change."""
+    return np.array(value.numpy())
 
 
 def _dtype_of(type: str) -> np.dtype[Any]:

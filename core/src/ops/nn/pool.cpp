@@ -169,10 +169,21 @@ ORTRAIN_OPERATOR({.type = "GlobalMaxPool",
 // -----------------------------------------------------------------------------------------------------------
 // With operators of ONNX.
 
+// The dimensions of dX: those that the model states, or the last input if it is known.
+Dims input_dims(DecompositionContext& e, size_t shape_input) {
+  Dims dims = e.dims(e.y(0));
+  const Tensor* given = e.has_x(shape_input) ? e.constant_value(e.x(shape_input)) : nullptr;
+  if (!dims && given) {
+    dims.emplace();
+    for (const int64_t size : given->to_int64()) dims->push_back({size, ""});
+  }
+  return dims;
+}
+
 // The shape of dX: the last input, or what the model states, with the batch and the channels of dY.
 std::string input_shape(DecompositionContext& e, size_t shape_input) {
   if (e.has_x(shape_input)) return e.x(shape_input);
-  const auto stated = e.dims(e.y(0));
+  const Dims stated = input_dims(e, shape_input);
   std::vector<int64_t> space;
   for (size_t i = 2; stated && i < stated->size(); ++i)
     if ((*stated)[i].known()) space.push_back((*stated)[i].value);
@@ -197,8 +208,8 @@ void max_pool_grad_form(DecompositionContext& e) {
 // one channel here.
 void average_pool_grad_form(DecompositionContext& e) {
   const Node& node = e.node();
-  const std::string shape = input_shape(e, 1), &dx = e.y(0);
-  const std::vector<WindowForm> windows = windows_of(e, dx, e.x(0), {});
+  const std::string shape = input_shape(e, 1);
+  const std::vector<WindowForm> windows = windows_of(e, input_dims(e, 1), e.dims(e.x(0)), {});
   std::vector<int64_t> kernel = {1, 1}, apart = {-1, 1};
   int64_t elements = 1;
   bool all_inside = true;  // no window holds padding
@@ -250,7 +261,7 @@ void average_pool_grad_form(DecompositionContext& e) {
   }
   // Its spatial shape is that of dX.
   const std::string like = e("Expand", {dy.number(0), shape});
-  e.state_like(like, dx);
+  e.state_like(like, e.y(0));
   e.set(0, reshape_to(e, spread_windows(e, windows, dy, weights, 1, like), shape));
 }
 

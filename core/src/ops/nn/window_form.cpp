@@ -50,8 +50,8 @@ std::string channels_as_batch(DecompositionContext& e, const std::string& x, int
 
 }  // namespace
 
-std::vector<WindowForm> windows_of(const DecompositionContext& e, const std::string& input,
-                                   const std::string& output, const std::vector<int64_t>& kernel) {
+std::vector<WindowForm> windows_of(const DecompositionContext& e, const Dims& input, const Dims& output,
+                                   const std::vector<int64_t>& kernel) {
   const Node& node = e.node();
   const Ints sizes = node.ints_or("kernel_shape", kernel);
   const size_t count = sizes.size();
@@ -59,8 +59,7 @@ std::vector<WindowForm> windows_of(const DecompositionContext& e, const std::str
              dilations = node.ints_or("dilations", Ints(count, 1)),
              pads = node.ints_or("pads", Ints(2 * count, 0));
   const std::string automatic = node.string_or("auto_pad", "NOTSET");
-  const auto size_at = [&](const std::string& value, size_t i) -> std::optional<int64_t> {
-    const auto dims = e.dims(value);
+  const auto size_at = [&](const Dims& dims, size_t i) -> std::optional<int64_t> {
     if (!dims || dims->size() != count + 2 || !(*dims)[i + 2].known()) return std::nullopt;
     return (*dims)[i + 2].value;
   };

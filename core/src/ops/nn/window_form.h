@@ -18,11 +18,14 @@ struct WindowForm {
   int64_t span() const { return (kernel - 1) * dilation + 1; }
 };
 
+// The dimensions of a value, as far as the model states them.
+using Dims = std::optional<std::vector<Dim>>;
+
 // The axes of the current node. `input` and `output`: the values that the windows are taken of, and that have
 // one element per window; both are [N, C, spatial...]. `kernel`: the sizes of a window, unless the node
 // states them. Rejects the node if auto_pad needs sizes that are not known.
-std::vector<WindowForm> windows_of(const DecompositionContext& e, const std::string& input,
-                                   const std::string& output, const std::vector<int64_t>& kernel);
+std::vector<WindowForm> windows_of(const DecompositionContext& e, const Dims& input, const Dims& output,
+                                   const std::vector<int64_t>& kernel);
 
 // The sizes of the spatial axes of weights [., ., kernel...]; rejects the node if they are not known.
 std::vector<int64_t> kernel_of(const DecompositionContext& e, const std::string& weights);
