@@ -9,8 +9,8 @@ from typing import Any
 import click
 import numpy as np
 
-from ortrain import _checkpoint_file as stored_state
 from ortrain._files import models as model_files
+from ortrain._files import stored_state
 from ortrain._files.reading import check_file, explained, read_npz
 from ortrain._files.writing import replaced_file, write_file
 from ortrain.api import CheckpointState

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ortrain import _checkpoint_file as checkpoint_file
+from ortrain._files import stored_state as checkpoint_file
 from ortrain._files.writing import write_file
 from ortrain._support.suggestions import did_you_mean
 from ortrain.step._names import FINITE, METADATA, RATE, SCALE, SEEDS, STEP, VERSION
@@ -300,7 +300,7 @@ class Session:
         write_file(Path(path), "checkpoint", checkpoint_file.as_file(state))
 
     def _on_device(self, array: Array) -> Any:
-        return self._ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"), *self._device)
+        return self._ort.OrtValue.ortvalue_from_numpy(np.array(array, order="C"), *self._device)
 
     def _like(self, value: Any) -> Any:
         """Return memory for a value of the same type and shape."""

@@ -38,29 +38,22 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = shape},
                   .traits = {.stops_gradient = true, .optional_outputs = true}});
 
-// With operators of ONNX, if the number of axes of both operands is known: the axes that an operand lacks,
-// and those where it has size 1 and the other does not.
+// With operators of ONNX: the axes that an operand lacks, and those where it has size 1 and the other does
+// not.
 void form(DecompositionContext& e) {
-  std::vector<int64_t> ranks;
-  for (size_t i = 0; i < 2; ++i) {
-    const auto dims = e.dims(e.x(i));
-    if (!dims || dims->size() != 1 || !dims->front().known())
-      e.reject(concat("the rank of the operand whose shape is \"", e.x(i),
-                      "\" is not known; run ONNX shape inference on the model first"));
-    ranks.push_back(dims->front().value);
-  }
-  const int64_t rank = std::max(ranks[0], ranks[1]);
+  // Both shapes with the same number of axes; one that an operand lacks has the size -1 in its own shape.
+  const std::string lengths[] = {e("Shape", {e.x(0)}), e("Shape", {e.x(1)})};
+  const Expression rank(e, e("Max", {lengths[0], lengths[1]}));
   const auto padded = [&](size_t i, int64_t value) {
-    const std::vector<int64_t> front(static_cast<size_t>(rank - ranks[i]), value);
-    return Expression(
-        e, front.empty() ? e.x(i) : e("Concat", {e.int64s(front), e.x(i)}, {{"axis", int64_t{0}}}));
+    const std::string front = e("ConstantOfShape", {rank - Expression(e, lengths[i])},
+                                {{"value", Tensor::of(std::vector<int64_t>{value})}});
+    return Expression(e, e("Concat", {front, e.x(i)}, {{"axis", int64_t{0}}}));
   };
   for (size_t i = 0; i < 2; ++i) {
     if (!e.has_y(i)) continue;
-    // An axis that the operand lacks has the size -1.
-    const Expression own = padded(i, -1), other = padded(1 - i, 1), one = own.number(1);
+    const Expression own = padded(i, -1), other = padded(1 - i, 1);
     const std::string differs = e("Not", {own.call("Equal", other)});
-    const std::string repeated = e("And", {own.call("Equal", one), differs});
+    const std::string repeated = e("And", {own.call("Equal", own.number(1)), differs});
     const std::string missing = own.call("Less", own.number(0));
     e.set(i, e("Reshape", {e("NonZero", {e("Or", {repeated, missing})}), e.int64s({-1})}));
   }

@@ -232,9 +232,8 @@ void average_pool_grad_form(DecompositionContext& e) {
   const auto each_alone = [&](const std::string& value) {
     return e("Reshape", {value, with_dims_after(e, apart, value, 2)});
   };
-  Tensor ones(e.dtype(e.x(0)), kernel);
-  ones.copy_from(Tensor::of(std::vector<double>(static_cast<size_t>(elements), 1), kernel));
-  const std::string weights = e.constant(ones);
+  const Tensor ones = Tensor::of(std::vector<double>(static_cast<size_t>(elements), 1), kernel);
+  const std::string weights = cast_like(e, e.constant(ones), e.x(0));
   Expression dy(e, each_alone(e.x(0)));
   if (all_inside || counts_padding) {
     dy = dy * (1 / static_cast<double>(elements));

@@ -95,6 +95,14 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // gathered one is moved there.
 void gather_grad_form(DecompositionContext& e) {
   const Expression dy(e, e.x(2));
+  if (!e.rank(e.x(1)) && e.node().int_or("axis", 0) == 0) {  // the indices as one axis
+    const std::string inner = e("Slice", {e.x(0), e.int64s({1}), e.int64s({INT64_MAX})});
+    const std::string rows = e("Reshape", {dy, e("Concat", {e.int64s({-1}), inner}, {{"axis", int64_t{0}}})});
+    e.set(0, e("ScatterND",
+               {e("Expand", {dy.number(0), e.x(0)}), e("Reshape", {e.x(1), e.int64s({-1, 1})}), rows},
+               {{"reduction", std::string("add")}}));
+    return;
+  }
   const int64_t of_indices = need_rank(e, e.x(1)), of_dy = need_rank(e, dy), rank = of_dy - of_indices + 1;
   const int64_t axis = normalize_axis(e.node().int_or("axis", 0), rank, e.node().label());
   std::string shape = e.x(0), updates = dy;

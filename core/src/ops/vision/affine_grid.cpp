@@ -137,14 +137,14 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 void grad_form(DecompositionContext& e) {
   const int64_t axes = need_rank(e, e.x(0)) - 2;
   if (axes != 2 && axes != 3) e.reject("the gradient of a grid must have rank 4 or 5");
-  Tensor identity(e.dtype(e.x(0)), {1, axes, axes + 1});
-  Tensor numbers(DType::kDouble, identity.shape());
-  for (int64_t i = 0; i < axes; ++i) numbers.data<double>()[i * (axes + 2)] = 1;
-  identity.copy_from(numbers);
+  Tensor identity(DType::kDouble, {1, axes, axes + 1});
+  std::fill_n(identity.data<double>(), axes * (axes + 1), 0.0);
+  for (int64_t i = 0; i < axes; ++i) identity.data<double>()[i * (axes + 2)] = 1;
   const std::string size =
       e("Concat", {e.int64s({1}), e("Slice", {e.x(1), e.int64s({1}), e.int64s({INT64_MAX})})},
         {{"axis", int64_t{0}}});
-  const std::string grid = e("AffineGrid", {e.constant(identity), size}, e.node().attributes);
+  const std::string grid =
+      e("AffineGrid", {cast_like(e, e.constant(identity), e.x(0)), size}, e.node().attributes);
   const std::string places = e("Reshape", {grid, e.int64s({1, -1, axes})});
   const std::string ones =
       e("Expand",

@@ -158,15 +158,14 @@ void grad_form(DecompositionContext& e) {
   for (const int64_t extent : block) elements *= extent;
   std::vector<int64_t> kernel = {elements, 1};
   kernel.insert(kernel.end(), block.begin(), block.end());
-  Tensor ones(DType::kDouble, kernel), filters(e.dtype(e.x(0)), kernel);
+  Tensor ones(DType::kDouble, kernel);
   std::fill_n(ones.data<double>(), elements * elements, 0.0);
   for (int64_t i = 0; i < elements; ++i) ones.data<double>()[i * (elements + 1)] = 1;
-  filters.copy_from(ones);
   Attributes attributes;
   for (const char* name : {"dilations", "pads", "strides"})
     if (e.node().has(name)) attributes[name] = e.node().attributes.at(name);
   const std::string images = e("Reshape", {e.x(0), with_dims_after(e, {-1, 1}, e.x(0), 2)});
-  const std::string columns = e("Conv", {images, e.constant(filters)}, attributes);
+  const std::string columns = e("Conv", {images, cast_like(e, e.constant(ones), e.x(0))}, attributes);
   const std::string channels = e("Mul", {dims_of(e, e.x(0), 1, 2), e.int64s({elements})});
   e.set(0, e("Reshape", {columns, e("Concat", {dims_of(e, e.x(0), 0, 1), channels, e.int64s({-1})},
                                     {{"axis", int64_t{0}}})}));
