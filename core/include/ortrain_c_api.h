@@ -9,7 +9,7 @@
 #include "onnxruntime_training_c_api.h"
 
 /** The version of OrtrainApi that this header describes. */
-#define ORTRAIN_API_VERSION 2
+#define ORTRAIN_API_VERSION 3
 /** The oldest version of OrtrainApi that the library serves. */
 #define ORTRAIN_FIRST_API_VERSION 2
 
@@ -906,6 +906,27 @@ struct OrtrainApi {
    * \retval ORT_INVALID_ARGUMENT when the tensors have other types, or different numbers of elements.
    */
   OrtStatus*(ORT_API_CALL* ConvertFloats)(const OrtValue* source, OrtValue* target) NO_EXCEPTION;
+
+  /** Writes a model with operators of ONNX alone, so that any runtime can run it.
+   *
+   * Nodes of other domains, and operators in the ONNX domain that ONNX does not define, become operators
+   * of ONNX: the gradients that BuildGradientModel adds, for example. BatchNormalization in training
+   * mode does too, because few runtimes have it. Equal nodes are merged. Operators of ai.onnx.ml are
+   * left as they are. The model's opset must be 17 or later; the result has the same.
+   *
+   * \param[in] model_data The model. As many as model_length says.
+   * \param[in] model_length Its size. In bytes.
+   * \param[in] allocator Allocates the memory for the result.
+   * \param[out] out The model with operators of ONNX. As many as out_length says. Freed with the
+   *     allocator.
+   * \param[out] out_length Its size. In bytes.
+   * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
+   * \retval ORT_INVALID_GRAPH when the graph is not valid.
+   * \retval ORT_INVALID_ARGUMENT when the opset is older than 17.
+   * \retval ORT_NOT_IMPLEMENTED when some nodes have no standard form; the message lists them.
+   * \since version 3
+   */
+  OrtStatus*(ORT_API_CALL* UseStandardOperators)(const void* model_data, size_t model_length, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
 };
 

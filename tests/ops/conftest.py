@@ -11,7 +11,7 @@ import runner
 from gradient_coverage import COMPLETE
 from runner import WHOLE
 
-LAST = ("test_gradient_coverage", "test_every_operator")
+LAST = ("test_gradient_coverage", "test_every_operator", "test_standard_form")
 _HERE = pathlib.Path(__file__).parent
 _twice = 0
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "artifacts/standard_model.h"
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
@@ -59,6 +60,11 @@ void BuildGradientModel(const void* model_data, size_t model_length, const char*
   const Model forward = load_model(model_data, model_length, "forward model");
   give_model(build_gradient_model(forward, {texts(value_names, value_len), loss_name, {}}), allocator, out,
              out_length);
+}
+
+void UseStandardOperators(const void* model_data, size_t model_length, OrtAllocator* allocator, void** out,
+                          size_t* out_length) {
+  give_model(standard_model(load_model(model_data, model_length)), allocator, out, out_length);
 }
 
 void CreateGradientGraphBuilder(const void* model_data, size_t model_length, const char* const* y_node_names,

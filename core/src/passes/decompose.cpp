@@ -11,14 +11,26 @@
 #include "op/decomposition.h"
 #include "op/implementation.h"
 #include "op/left_out.h"
+#include "op/standard_form.h"
 
 namespace ortrain {
 namespace {
 
-bool is_decomposed(const Node& node, DecomposeFor purpose) {
+using Writer = void (*)(DecompositionContext&);
+
+// What writes the nodes that replace the node; null if it is left as it is.
+Writer writer_of(const Node& node, DecomposeFor purpose) {
   const Operator* op = find_operator(node.domain, node.op_type);
-  return op && op->rules.decompose && (!has_kernel(*op) || purpose == DecomposeFor::kGradient);
+  if (!op) return nullptr;
+  if (purpose == DecomposeFor::kStandard) {
+    const StandardForm* form = OperatorFacts<StandardForm>::find(node);
+    if (form && (!form->replaces || form->replaces(node))) return form->write;
+    return is_of_onnx(*op) ? nullptr : op->rules.decompose;
+  }
+  return !has_kernel(*op) || purpose == DecomposeFor::kGradient ? op->rules.decompose : nullptr;
 }
+
+bool is_decomposed(const Node& node, DecomposeFor purpose) { return writer_of(node, purpose) != nullptr; }
 
 bool has_decomposed(const Graph& graph, DecomposeFor purpose) {
   for (const Node& node : graph.nodes) {
@@ -130,9 +142,9 @@ class Context : public DecompositionContext {
     for (size_t o = 0; o < output_count; ++o)
       added.outputs.push_back(decomposer_.names_.unique(concat(added.name, "_output_", o)));
     const std::vector<std::string> outputs = added.outputs;
-    if (is_decomposed(added, decomposer_.names_.purpose)) {
+    if (const Writer write = writer_of(added, decomposer_.names_.purpose)) {
       Context inner(decomposer_, added);
-      find_operator(domain, op_type)->rules.decompose(inner);
+      write(inner);
       for (Node& node : inner.finished()) nodes_.push_back(std::move(node));
     } else {
       if (!find_operator(domain, op_type))
@@ -163,7 +175,8 @@ class Context : public DecompositionContext {
     return decomposer_.types_.info(value).dims;
   }
   const Tensor* constant_value(const std::string& value) const override {
-    return decomposer_.types_.constant(value);
+    const Tensor* constant = decomposer_.types_.constant(value);
+    return constant ? constant : decomposer_.types_.known(value);
   }
 
   bool is_sequence(const std::string& value) const override {
@@ -215,13 +228,14 @@ class Context : public DecompositionContext {
 
 void Decomposer::place(Node node) {
   std::vector<Node>& placed = model_.graph.nodes;
-  if (is_decomposed(node, names_.purpose)) {
+  if (const Writer write = writer_of(node, names_.purpose)) {
     const auto problem = [&](std::string text) {
-      if (!has_kernel(*find_operator(node.domain, node.op_type))) names_.problems.push_back(std::move(text));
+      if (names_.purpose == DecomposeFor::kStandard || !has_kernel(*find_operator(node.domain, node.op_type)))
+        names_.problems.push_back(std::move(text));
     };
     try {
       Context context(*this, node);
-      find_operator(node.domain, node.op_type)->rules.decompose(context);
+      write(context);
       for (Node& made : context.finished()) placed.push_back(std::move(made));
       return;
     } catch (const Error& error) {

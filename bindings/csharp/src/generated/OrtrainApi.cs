@@ -533,5 +533,12 @@ namespace Microsoft.ML.OnnxRuntime
         internal static ConvertFloatsCall ConvertFloats => convertFloats ??
             (convertFloats = NativeTables.Bind<ConvertFloatsCall>(NativeTables.OrtrainApi, 73));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UseStandardOperatorsCall(byte[] modelData, UIntPtr modelLength, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
+        private static UseStandardOperatorsCall useStandardOperators;
+        /// <summary>Writes a model with operators of ONNX alone, so that any runtime can run it.</summary>
+        internal static UseStandardOperatorsCall UseStandardOperators => useStandardOperators ??
+            (useStandardOperators = NativeTables.Bind<UseStandardOperatorsCall>(NativeTables.OrtrainApi, 74));
+
     }
 }

@@ -24,6 +24,7 @@ from ortrain.artifacts.graph.head import Head, NewHead
 from ortrain.artifacts.report.artifact_report import ArtifactReport
 from ortrain.artifacts.report.findings import SharedWeight
 from ortrain.artifacts.report.folded import FoldedWeight
+from ortrain.artifacts.step import generate_step, write_step
 
 __all__ = [
     "AdaptedLayer",
@@ -43,9 +44,11 @@ __all__ = [
     "UnknownParameterWarning",
     "WeightChange",
     "generate_artifacts",
+    "generate_step",
     "merged",
     "read_peft",
     "with_adapter_inputs",
     "write_onnx_adapter",
     "write_peft",
+    "write_step",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     ortrain artifacts model.onnx --loss cross_entropy --freeze 'encoder.*' --freeze embeddings
     ortrain artifacts model.onnx --loss cross_entropy --adapter lora --rank 8 --target q_proj --target v_proj
     ortrain artifacts model.onnx --loss mse --optimizer sgd --train fc.weight --train fc.bias --out head
+    ortrain artifacts model.onnx --loss cross_entropy --step
     """,
 )
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
@@ -121,6 +123,21 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     help="make one parameter of this matrix and all matrices with the same elements, also transposed; a name or pattern, may "
     "be repeated; none ties nothing (default: initializers that the exporter made of one parameter)",
 )
+@click.option(
+    "--step",
+    is_flag=False,
+    flag_value="step",
+    type=click.Choice(["step", "gradients", "evaluation"]),
+    help="also write the training step, or the gradients or an evaluation alone, as one model with operators of ONNX, "
+    "step.onnx, which any runtime runs",
+)
+@click.option(
+    "--accumulate",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="with --step, the number of batches whose gradients are added up in one step",
+)
 @app.as_json
 def command(
     model: Path,
@@ -140,6 +157,8 @@ def command(
     batch: str,
     untie: tuple[str, ...],
     tie: tuple[str, ...],
+    step: Any,
+    accumulate: int,
     json_output: bool,
 ) -> None:
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
@@ -169,8 +188,13 @@ def command(
         if optimizer != "adamw":
             raise click.UsageError(f"--weight-decay is a setting of adamw, not of {optimizer}")
         chosen = optim.AdamW(weight_decay=weight_decay, param_groups=[optim.no_decay()])
+    given: Any = str(model)
+    if step is not None:
+        from ortrain.artifacts.step import in_standard_opset
+
+        given = in_standard_opset(given)
     report = make_artifacts(
-        str(model),
+        given,
         None if loss == "none" else loss,
         chosen,
         out,
@@ -185,13 +209,21 @@ def command(
     )
     for path in results.set_aside(out):  # they are of the artifacts that were there
         click.echo(f"ortrain: the result of training that was in {out} is now {path}", err=True)
+    files = list(report.files)
+    if step is not None:
+        from ortrain.artifacts.step import write_step
+
+        files.append(out / "step.onnx")
+        write_step(report, files[-1], kind=step, accumulate=accumulate)
     if json_output:
-        app.print_json(_as_json(report))
+        app.print_json(_as_json(report, files))
     else:
         click.echo(str(report))
+        if step is not None:
+            click.echo(f"{step}: {files[-1]}")
 
 
-def _as_json(report: ArtifactReport) -> dict[str, Any]:
+def _as_json(report: ArtifactReport, files: Sequence[Path]) -> dict[str, Any]:
     return {
         "initializers": [
             {
@@ -217,7 +249,7 @@ def _as_json(report: ArtifactReport) -> dict[str, Any]:
         "absent": list(report.absent),
         "head": None if report.head is None else asdict(report.head),
         "adapters": None if report.adapters is None else asdict(report.adapters),
-        "files": [str(path) for path in report.files],
+        "files": [str(path) for path in files],
         "fixed_batch": None if report.fixed_batch is None else report.fixed_batch[1],
     }
 

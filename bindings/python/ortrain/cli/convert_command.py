@@ -10,10 +10,11 @@ import click
 import numpy as np
 
 from ortrain._files import models as model_files
+from ortrain._files import stored_state
 from ortrain._files.reading import check_file, explained, read_npz
 from ortrain._files.writing import replaced_file, write_file
 from ortrain.api import CheckpointState
-from ortrain.cli import app, checkpoints, stored_state
+from ortrain.cli import app, checkpoints
 from ortrain.errors import OrtrainError
 
 _ARRAYS = (".npz", ".safetensors")

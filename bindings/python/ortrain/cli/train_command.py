@@ -150,7 +150,12 @@ def command(
     if folder is None:
         folder = _folder_for(data, target, header, seed)
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
-    settings = {"learning_rate": lr, "schedule": schedule, "warmup": warmup, "accumulate": accumulate}
+    settings: dict[str, Any] = {
+        "learning_rate": lr,
+        "schedule": schedule,
+        "warmup": warmup,
+        "accumulate": accumulate,
+    }
     settings |= {"metrics": metrics, "seed": seed, "threads": threads}
     settings["feature_cache"] = (
         features == "memory" if features in ("memory", "off") else FeatureCache(features)

@@ -814,4 +814,14 @@ PYBIND11_MODULE(_ortrain, m) {
       check(extension_api().ConvertFloats(source.raw(), target.raw()));
     }
   }, py::arg("source"), py::arg("target"), "Converts the elements of a tensor between float and a type of 16 bits.");
+  m.def("use_standard_operators", [](const std::optional<py::bytes>& model_data) {
+    const Bytes model_data_(model_data);
+    void* out = {};
+    size_t out_length = 0;
+    {
+      const GilReleased released;
+      check(extension_api().UseStandardOperators(model_data_.data(), model_data_.size(), allocator(), &out, &out_length));
+    }
+    return take_bytes(out, out_length);
+  }, py::arg("model_data"), "Writes a model with operators of ONNX alone, so that any runtime can run it.");
 }

@@ -655,6 +655,16 @@ OrtStatus* ORT_API_CALL ConvertFloats(const OrtValue* source, OrtValue* target) 
   });
 }
 
+OrtStatus* ORT_API_CALL UseStandardOperators(const void* model_data, size_t model_length, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  return guarded("UseStandardOperators", [&] {
+    check_array(model_data, model_length, "model_data", "model_length");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    check_pointer(out_length, "out_length");
+    capi::UseStandardOperators(model_data, model_length, allocator, out, out_length);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -733,7 +743,8 @@ const OrtrainApi ortrain_api = {
     .ModelGetGraph = entry::ModelGetGraph,
     .SerializeModel = entry::SerializeModel,
     .ConvertFloats = entry::ConvertFloats,
+    .UseStandardOperators = entry::UseStandardOperators,
 };
-static_assert(sizeof(OrtrainApi) == 74 * sizeof(void*), "OrtrainApi has 74 slots");
+static_assert(sizeof(OrtrainApi) == 75 * sizeof(void*), "OrtrainApi has 75 slots");
 
 }  // namespace ortrain::capi

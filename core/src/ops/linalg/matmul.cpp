@@ -10,7 +10,9 @@
 #include "op/operator.h"
 #include "op/opset.h"
 #include "op/session_domain.h"
+#include "op/standard_form.h"
 #include "op/sum_of_products.h"
+#include "ops/common/decomposed.h"
 #include "runtime/broadcast.h"
 
 namespace ortrain {
@@ -213,6 +215,29 @@ void gemm_gradient(GradientContext& g) {
 }
 
 // -----------------------------------------------------------------------------------------------------------
+// FusedMatMul with operators of ONNX.
+
+// The operand with its last two axes swapped if `matrix`, after its rows, the first axis, were moved behind
+// the batch if `batch`.
+std::string transposed(DecompositionContext& e, const std::string& value, bool matrix, bool batch) {
+  const int64_t rank = need_rank(e, value);
+  if (rank < 2 || (!matrix && (!batch || rank == 2))) return value;
+  std::vector<int64_t> axes(static_cast<size_t>(rank));
+  std::iota(axes.begin(), axes.end(), 0);
+  if (batch) std::rotate(axes.begin(), axes.begin() + 1, axes.end() - 1);
+  if (matrix) std::swap(axes[axes.size() - 2], axes.back());
+  return e("Transpose", {value}, {{"perm", axes}});
+}
+
+void fused_matmul_form(DecompositionContext& e) {
+  const Transposes t = read_transposes(e.node());
+  const double alpha = static_cast<double>(e.node().float_or("alpha", 1));
+  const Expression product(
+      e, e("MatMul", {transposed(e, e.x(0), t.a, t.a_batch), transposed(e, e.x(1), t.b, t.b_batch)}));
+  e.set(0, alpha == 1 ? product : product * alpha);
+}
+
+// -----------------------------------------------------------------------------------------------------------
 // Traits.
 
 // A row of the product needs only the same row of A.
@@ -259,6 +284,7 @@ std::vector<ProductTerm> gemm_terms(const Node& node, size_t output) {
 
 ORTRAIN_OPERATOR_FACT(ProductTermsRule, "", "MatMul", matmul_terms);
 ORTRAIN_OPERATOR_FACT(ProductTermsRule, kMicrosoft, "FusedMatMul", matmul_terms);
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FusedMatMul", {fused_matmul_form});
 ORTRAIN_OPERATOR_FACT(ProductTermsRule, "", "Gemm", gemm_terms);
 ORTRAIN_OPERATOR_FACT(ProductTermsRule, kSessionDomain, "FusedProduct", matmul_terms);
 

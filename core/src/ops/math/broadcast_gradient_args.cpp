@@ -3,6 +3,8 @@
 // it is known at compile time.
 #include <algorithm>
 
+#include "op/gradient_expression.h"
+#include "op/standard_form.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -35,6 +37,28 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "a_shape, b_shape -> a_axes?, b_axes?",
                   .rules = {.shape = shape},
                   .traits = {.stops_gradient = true, .optional_outputs = true}});
+
+// With operators of ONNX: the axes that an operand lacks, and those where it has size 1 and the other does
+// not.
+void form(DecompositionContext& e) {
+  // Both shapes with the same number of axes; one that an operand lacks has the size -1 in its own shape.
+  const std::string lengths[] = {e("Shape", {e.x(0)}), e("Shape", {e.x(1)})};
+  const Expression rank(e, e("Max", {lengths[0], lengths[1]}));
+  const auto padded = [&](size_t i, int64_t value) {
+    const std::string front = e("ConstantOfShape", {rank - Expression(e, lengths[i])},
+                                {{"value", Tensor::of(std::vector<int64_t>{value})}});
+    return Expression(e, e("Concat", {front, e.x(i)}, {{"axis", int64_t{0}}}));
+  };
+  for (size_t i = 0; i < 2; ++i) {
+    if (!e.has_y(i)) continue;
+    const Expression own = padded(i, -1), other = padded(1 - i, 1);
+    const std::string differs = e("Not", {own.call("Equal", other)});
+    const std::string repeated = e("And", {own.call("Equal", own.number(1)), differs});
+    const std::string missing = own.call("Less", own.number(0));
+    e.set(i, e("Reshape", {e("NonZero", {e("Or", {repeated, missing})}), e.int64s({-1})}));
+  }
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BroadcastGradientArgs", {form});
 
 }  // namespace
 }  // namespace ortrain

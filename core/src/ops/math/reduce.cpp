@@ -8,6 +8,7 @@
 #include "backend/cpu/reduce/reduction.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
+#include "op/standard_form.h"
 #include "runtime/broadcast.h"
 #include "runtime/convert.h"
 
@@ -319,6 +320,12 @@ const bool registered = register_rows<std::size(kRows)>([]<size_t I>() -> Operat
 ORTRAIN_OPERATOR({.type = "ReduceLogSumExp",
                   .rules = {.shape = reduce_shape, .gradient = log_sum_exp_gradient},
                   .kernels = {.cpu = log_sum_exp_kernel}});
+
+// It is ReduceSum of opset 13.
+void sum_training_form(DecompositionContext& e) {
+  e.set(0, e("ReduceSum", e.node().inputs, e.node().attributes));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ReduceSumTraining", {sum_training_form});
 
 }  // namespace
 }  // namespace ortrain

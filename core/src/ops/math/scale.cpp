@@ -1,6 +1,9 @@
 // Scale (com.microsoft): y = x s, or x / s with scale_down; s is a scalar of any numeric type.
 
+#include "op/gradient_expression.h"
 #include "op/operator.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/elementwise.h"
 #include "runtime/threads.h"
 
@@ -45,6 +48,13 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "input, scale -> output",
                   .rules = {.shape = shape, .gradient = gradient},
                   .kernels = {.cpu = kernel}});
+
+// With operators of ONNX.
+void form(DecompositionContext& e) {
+  const Expression x(e, e.x(0)), factor(e, as_scalar(e, cast_like(e, e.x(1), e.x(0))));
+  e.set(0, e.node().int_or("scale_down", 0) != 0 ? x / factor : x * factor);
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "Scale", {form});
 
 }  // namespace
 }  // namespace ortrain

@@ -15,7 +15,9 @@
 #include "backend/cpu/elementwise/functions.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
+#include "op/opset.h"
 #include "op/session_domain.h"
+#include "op/standard_form.h"
 #include "ops/common/elementwise.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
@@ -47,12 +49,14 @@ struct UnaryRow {
 };
 
 using Derivative = Expression (*)(const Expression& x, double a);
+using PairForm = Expression (*)(const Expression& dy, const Expression& x, double a);
 
 // The gradient operator of a unary operator, dY s(X); its X may be the output Y of the operator.
 struct PairRow {
   std::string_view type;
   Defaults defaults;
   Derivative derivative;  // s'; null: zero
+  PairForm standard;      // dY s(X) with operators of ONNX
 };
 
 // The operator by which a pass replaces an operator and its gradient
@@ -63,6 +67,28 @@ struct WithDerivativeRow {
 };
 
 Expression square(const Expression& x) { return x * x; }
+
+// Phi(x), the distribution function of the standard normal distribution.
+Expression normal_distribution(const Expression& x) { return ((x * std::sqrt(0.5)).call("Erf") + 1.0) * 0.5; }
+
+// The derivative of x Phi(x): Phi(x) + x phi(x).
+Expression gelu_derivative(const Expression& x) {
+  const Expression density = (x * x * -0.5).call("Exp") * (1 / std::sqrt(2 * std::numbers::pi));
+  return normal_distribution(x) + x * density;
+}
+
+// The derivative of x sigmoid(u(x)), given sigmoid(u) and u'.
+Expression sigmoid_product_derivative(const Expression& x, const Expression& s,
+                                      const Expression& derivative) {
+  return s + x * s * (1.0 - s) * derivative;
+}
+
+// The argument of FastGelu's sigmoid, a x (1 + b x^2), and its derivative.
+constexpr double kFastGeluB = 0.044715;
+double fast_gelu_a() { return 2 * std::sqrt(2 / std::numbers::pi); }
+Expression fast_gelu_argument(const Expression& x) {
+  return fast_gelu_a() * x * (1.0 + kFastGeluB * (x * x));
+}
 
 // d/dx x w with w = tanh(softplus(x)): w + x sigmoid(x) (1 - w^2).
 Expression mish_derivative(const Expression& x, const Expression& w) {
@@ -82,9 +108,8 @@ Expression sigmoid_product_curvature(const Expression& x, const Expression& u, c
 }
 
 Expression fast_gelu_curvature(const Expression& x) {
-  const double a = 2 * std::sqrt(2 / std::numbers::pi), b = 0.044715;
-  const Expression x2 = x * x;
-  return sigmoid_product_curvature(x, a * x * (1.0 + b * x2), a * (1.0 + 3 * b * x2), 6 * a * b * x);
+  const double a = fast_gelu_a(), b = kFastGeluB;
+  return sigmoid_product_curvature(x, fast_gelu_argument(x), a * (1.0 + 3 * b * (x * x)), 6 * a * b * x);
 }
 
 Expression quick_gelu_curvature(const Expression& x, double a) {
@@ -127,6 +152,8 @@ T shrink(T x, double limit, double bias) {
 #define FLOATS nullptr
 #define FLAT nullptr
 #define DERIVATIVE(...) [](const Expression& x, [[maybe_unused]] double a) { return __VA_ARGS__; }
+#define STANDARD(...) \
+  [](const Expression& dy, const Expression& x, [[maybe_unused]] double a) { return __VA_ARGS__; }
 // clang-format off
 constexpr UnaryRow kUnaryRows[] = {
     {"Neg", "", {}, RULE(-dy), INTEGERS(static_cast<T>(T{0} - x))},
@@ -185,13 +212,21 @@ constexpr UnaryRow kFastGelu =
     {"FastGelu", kMicrosoft, {}, RULE(dy.call("FastGeluGrad", x, {}, kMicrosoft))};
 
 constexpr PairRow kPairRows[] = {
-    {"ReluGrad", {}, FLAT},
-    {"SigmoidGrad", {}, DERIVATIVE(1.0 - 2.0 * x)},
-    {"TanhGrad", {}, DERIVATIVE(-2.0 * x)},
-    {"LeakyReluGrad", {{"alpha", 0.01f}}, FLAT},
-    {"GeluGrad", {}, DERIVATIVE(gelu_curvature(x))},
-    {"FastGeluGrad", {}, DERIVATIVE(fast_gelu_curvature(x))},
-    {"QuickGeluGrad", {{"alpha", 1.702f}}, DERIVATIVE(quick_gelu_curvature(x, a))},
+    {"ReluGrad", {}, FLAT,
+      STANDARD((x > 0.0).choose(dy, dy.number(0)))},
+    {"SigmoidGrad", {}, DERIVATIVE(1.0 - 2.0 * x),
+      STANDARD(dy * (x * (1.0 - x)))},
+    {"TanhGrad", {}, DERIVATIVE(-2.0 * x),
+      STANDARD(dy * (1.0 - x * x))},
+    {"LeakyReluGrad", {{"alpha", 0.01f}}, FLAT,
+      STANDARD((x > 0.0).choose(dy, dy * a))},
+    {"GeluGrad", {}, DERIVATIVE(gelu_curvature(x)),
+      STANDARD(dy * gelu_derivative(x))},
+    {"FastGeluGrad", {}, DERIVATIVE(fast_gelu_curvature(x)),
+      STANDARD(dy * sigmoid_product_derivative(x, fast_gelu_argument(x).call("Sigmoid"),
+                                           fast_gelu_a() * (1.0 + 3 * kFastGeluB * (x * x))))},
+    {"QuickGeluGrad", {{"alpha", 1.702f}}, DERIVATIVE(quick_gelu_curvature(x, a)),
+      STANDARD(dy * sigmoid_product_derivative(x, (x * a).call("Sigmoid"), x.number(a)))},
 };
 
 constexpr WithDerivativeRow kWithDerivativeRows[] = {
@@ -206,6 +241,7 @@ constexpr WithDerivativeRow kWithDerivativeRows[] = {
 #undef FLOATS
 #undef FLAT
 #undef DERIVATIVE
+#undef STANDARD
 
 bool is_float_or_double(DType t) { return t == DType::kFloat || t == DType::kDouble; }
 
@@ -341,6 +377,33 @@ const bool registered_pairs = register_rows<std::size(kPairRows)>([]<size_t I>()
       .traits = {.takes_bf16 = true},
       .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kPairRows[I]); }}};
 });
+
+// ---------------------------------------------------------------------------------------------------------
+// Standard forms.
+
+template <size_t I>
+void pair_form(DecompositionContext& e) {
+  const PairRow& row = kPairRows[I];
+  e.set(0, row.standard({e, e.x(0)}, {e, e.x(1)}, Defaults::value(e.node(), row.defaults.a)));
+}
+const bool declared_pair_forms = []<size_t... I>(std::index_sequence<I...>) {
+  (OperatorFacts<StandardForm>::Declare(kMicrosoft, kPairRows[I].type, {pair_form<I>}), ...);
+  return true;
+}
+(std::make_index_sequence<std::size(kPairRows)>());
+
+void gelu_form(DecompositionContext& e) {
+  const Expression x(e, e.x(0));
+  e.set(0, e.opset() >= kGeluSince ? x.call("Gelu") : x * normal_distribution(x));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "Gelu", {gelu_form});
+
+void quick_gelu_form(DecompositionContext& e) {
+  const Expression x(e, e.x(0));
+  e.set(0, x * (x * static_cast<double>(e.node().float_or("alpha", 1.702f))).call("Sigmoid"));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "QuickGelu", {quick_gelu_form});
+
 const bool registered_with_derivatives =
     register_rows<std::size(kWithDerivativeRows)>([]<size_t I>() -> Operator {
       return {.domain = kSessionDomain,

@@ -13,6 +13,8 @@
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/nn/normalization_gradient.h"
 
 namespace ortrain {
@@ -170,6 +172,72 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, X, scale, mean, variance -> X_grad, scale_grad, bias_grad",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient, .element_type = grad_types},
                   .traits = {.takes_bf16 = true}});
+
+// -----------------------------------------------------------------------------------------------------------
+// With operators of ONNX. Its own BatchNormalization in training mode has no kernel in onnxruntime.
+
+// The axes of X: those that Unsqueeze adds to a value per channel, and those of the statistics.
+struct ChannelAxes {
+  std::vector<int64_t> lifted, reduced = {0};
+  ChannelAxes(const NodeWriter& e, size_t x) {
+    const int64_t rank = need_rank(e, e.x(x));
+    for (int64_t i = 2; i < rank; ++i) {
+      lifted.push_back(i - 1);
+      reduced.push_back(i);
+    }
+  }
+};
+
+void training_form(DecompositionContext& e) {
+  const ChannelAxes axes(e, kX);
+  const auto lift = [&](const Expression& v) {
+    return axes.lifted.empty() ? v : Expression(e, e.unsqueeze(v, axes.lifted));
+  };
+  const auto mean_of = [&](const Expression& v) {
+    return Expression(e, reduce(e, "ReduceMean", v, axes.reduced, true));
+  };
+  const auto flat = [&](const Expression& v) { return Expression(e, e.squeeze(v, axes.reduced)); };
+  const Expression x(e, cast_like(e, e.x(kX), e.x(kMean)));
+  const auto given = [&](size_t i) { return Expression(e, cast_like(e, e.x(i), e.x(kMean))); };
+  const Expression mean = mean_of(x), centred = x - mean, variance = mean_of(centred * centred);
+  const Expression inverse =
+      (variance + static_cast<double>(e.node().float_or("epsilon", 1e-5f))).call("Sqrt").call("Reciprocal");
+  e.set(0, cast_like(e, centred * (lift(given(kScale)) * inverse) + lift(given(kBias)), e.x(kX)));
+  const double momentum = static_cast<double>(e.node().float_or("momentum", 0.9f));
+  const auto moved = [&](size_t i, const Expression& batch) {
+    return given(i) * momentum + flat(batch) * (1 - momentum);
+  };
+  if (e.has_y(1)) e.set(1, moved(kMean, mean));
+  if (e.has_y(2)) e.set(2, moved(kVariance, variance));
+  if (e.has_y(3)) e.set(3, flat(mean));
+  if (e.has_y(4)) e.set(4, flat(inverse));
+}
+
+// dX = scale s (dY - mean(dY) - h mean(dY h)) with h = (X - mean) s.
+void grad_form(DecompositionContext& e) {
+  const ChannelAxes axes(e, kGradX);
+  const auto lift = [&](const Expression& v) {
+    return axes.lifted.empty() ? v : Expression(e, e.unsqueeze(v, axes.lifted));
+  };
+  const auto given = [&](size_t i) { return Expression(e, cast_like(e, e.x(i), e.x(kGradScale))); };
+  const auto sum = [&](const Expression& v) { return Expression(e, e.reduce_sum(v, axes.reduced, false)); };
+  const Expression dy = given(kGradDy), scale(e, e.x(kGradScale)), s = given(kGradInverse);
+  const Expression centred = given(kGradX) - lift(given(kGradMean));
+  const Expression bias_gradient = sum(dy), scale_gradient = sum(dy * centred) * s;
+  const std::string size = e("Gather", {e("Shape", {e.x(kGradX)}), e.int64s(axes.reduced)});
+  const Expression count = Expression(e, e("ReduceProd", {size}, {{"keepdims", int64_t{0}}})).as(scale);
+  const Expression factor = scale * s;
+  const Expression of_x = lift(factor) * dy - lift(factor * s * scale_gradient / count) * centred -
+                          lift(factor * bias_gradient / count);
+  e.set(0, cast_like(e, of_x, e.x(kGradX)));
+  e.set(1, scale_gradient);
+  e.set(2, bias_gradient);
+}
+
+bool computes_statistics(const Node& node) { return node.int_or("training_mode", 0) != 0; }
+ORTRAIN_OPERATOR_FACT(StandardForm, "", "BatchNormalization", {training_form, computes_statistics});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BatchNormInternal", {training_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BatchNormalizationGrad", {grad_form});
 
 }  // namespace
 

@@ -2,8 +2,13 @@
 // BiasGeluGrad_dX and BiasFastGeluGrad_dX. y = gelu(x + b), where b is added along the last axis.
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 
 #include "op/decomposition.h"
+#include "op/gradient_expression.h"
+#include "op/opset.h"
+#include "op/standard_form.h"
 #include "ops/common/elementwise.h"
 #include "runtime/threads.h"
 
@@ -118,6 +123,20 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, X, B -> dX",
                   .rules = {.shape = gradient_shape, .decompose = decompose_gradient<true>},
                   .kernels = {.cpu = gradient_kernel<true>}});
+
+// With operators of ONNX. FastGelu is x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), which is the usual form
+// with tanh.
+void bias_gelu_form(DecompositionContext& e) {
+  e.set(0, e("Gelu", {e("Add", {e.x(0), e.x(1)})}, {}, kMicrosoft));
+}
+void fast_gelu_form(DecompositionContext& e) {
+  const Expression x(e, e.has_x(1) ? e("Add", {e.x(0), e.x(1)}) : e.x(0));
+  if (e.opset() >= kGeluSince) return e.set(0, x.call("Gelu", {{"approximate", std::string("tanh")}}));
+  const Expression argument = 2 * std::sqrt(2 / std::numbers::pi) * x * (1.0 + 0.044715 * (x * x));
+  e.set(0, x * argument.call("Sigmoid"));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "BiasGelu", {bias_gelu_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FastGelu", {fast_gelu_form});
 
 }  // namespace
 }  // namespace ortrain

@@ -7,8 +7,10 @@
 #include "geometry/convolution.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
+#include "op/standard_form.h"
 #include "op/sum_of_products.h"
 #include "ops/nn/convolution_gradient.h"
+#include "ops/nn/window_form.h"
 
 namespace ortrain {
 
@@ -134,6 +136,56 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, X, W -> dX?, dW?, dB?",
                   .rules = {.shape = conv_grad_shape, .gradient = conv_grad_gradient},
                   .traits = {.takes_bf16 = true, .optional_outputs = true, .weights = 2}});
+
+// -----------------------------------------------------------------------------------------------------------
+// With operators of ONNX.
+
+// The sum over all axes but the second.
+std::string bias_gradient(DecompositionContext& e, const std::string& dy, size_t spatial) {
+  std::vector<int64_t> axes = {0};
+  for (size_t i = 0; i < spatial; ++i) axes.push_back(static_cast<int64_t>(i) + 2);
+  return e.reduce_sum(dy, axes, false);
+}
+
+void conv_grad_form(DecompositionContext& e) {
+  const std::string &dy = e.x(0), &x = e.x(1), &w = e.x(2);
+  const int64_t groups = e.node().int_or("group", 1);
+  const std::vector<WindowForm> windows = windows_of(e, e.dims(x), e.dims(dy), kernel_of(e, w));
+  if (e.has_y(0)) e.set(0, spread_windows(e, windows, dy, w, groups, x));
+  if (e.has_y(1)) e.set(1, weight_gradient(e, windows, dy, x, groups));
+  if (e.has_y(2)) e.set(2, bias_gradient(e, dy, windows.size()));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ConvGrad", {conv_grad_form});
+
+void fused_conv_form(DecompositionContext& e) {
+  Attributes attributes = e.node().attributes;
+  attributes.erase("activation");
+  attributes.erase("activation_params");
+  std::vector<std::string> inputs = {e.x(0), e.x(1)};
+  if (e.has_x(2)) inputs.push_back(e.x(2));
+  Expression y(e, e("Conv", inputs, attributes));
+  if (e.has_x(3)) y = y + Expression(e, e.x(3));
+  const Activation activation = read_activation(e.node());
+  using Kind = Activation::Kind;
+  switch (activation.kind) {
+    case Kind::kRelu:
+      return e.set(0, y.call("Relu"));
+    case Kind::kLeakyRelu:
+      return e.set(0, y.call("LeakyRelu", {{"alpha", activation.a}}));
+    case Kind::kClip:
+      return e.set(0, e("Clip", {y, e.scalar_like(y, static_cast<double>(activation.a)),
+                                 e.scalar_like(y, static_cast<double>(activation.b))}));
+    case Kind::kSigmoid:
+      return e.set(0, y.call("Sigmoid"));
+    case Kind::kTanh:
+      return e.set(0, y.call("Tanh"));
+    case Kind::kHardSigmoid:
+      return e.set(0, y.call("HardSigmoid", {{"alpha", activation.a}, {"beta", activation.b}}));
+    case Kind::kNone:
+      return e.set(0, y);
+  }
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FusedConv", {fused_conv_form});
 
 }  // namespace
 }  // namespace ortrain

@@ -12,8 +12,10 @@
 
 #include "backend/cpu/dropout_random.h"
 #include "backend/cpu/tuning.h"
+#include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
+#include "op/standard_form.h"
 #include "ops/common/dropout.h"
 #include "runtime/random.h"
 #include "runtime/threads.h"
@@ -217,6 +219,22 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dy, mask, ratio?, training_mode? -> dx",
                   .rules = {.shape = gradient_shape<true>, .gradient = grad_gradient<true>},
                   .kernels = {.cpu = gradient_kernel<true>}});
+
+// With operators of ONNX: the mask is all true outside of training.
+void gradient_form(DecompositionContext& e) {
+  const Expression dy(e, e.x(0)), mask(e, e.x(1));
+  const Tensor* training = e.has_x(3) ? e.constant_value(e.x(3)) : nullptr;
+  if (!e.has_x(3) || (training && !*training->data<bool>())) return e.set(0, e("Identity", {dy}));
+  Expression factor = dy.number(2);  // for the default ratio
+  if (e.has_x(2)) {
+    const Tensor* ratio = e.constant_value(e.x(2));
+    factor =
+        ratio ? dy.number(1 / (1 - ratio->to_double().at(0))) : 1.0 / (1.0 - Expression(e, e.x(2)).as(dy));
+  }
+  if (!training) factor = Expression(e, e.x(3)).choose(factor, dy.number(1));
+  e.set(0, mask.choose(dy * factor, dy.number(0)));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "DropoutGrad", {gradient_form});
 
 }  // namespace
 

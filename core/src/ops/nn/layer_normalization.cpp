@@ -10,6 +10,8 @@
 #include "backend/cpu/norm/layer_normalization_kernels.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/nn/normalization_gradient.h"
 
 namespace ortrain {
@@ -109,6 +111,53 @@ void grad_gradient(GradientContext& g) {
   for (int64_t i = 0; i < *rank; ++i) (i < axis ? axes.parameters : axes.group).push_back(i);
   normalization_grad_gradient(g, axes, Simplified ? "" : g.x(3), g.x(Simplified ? 3 : 4));
 }
+
+// With operators of ONNX, in the type of the statistics. With h = (X - mean) s and g = dY scale:
+// dX = s (g - mean(g) - h mean(g h)), without the first mean if simplified.
+template <bool Simplified>
+void grad_form(DecompositionContext& e) {
+  const int64_t rank = need_rank(e, e.x(1));
+  const int64_t axis = normalize_axis(e.node().int_or("axis", -1), rank, e.node().label());
+  std::vector<int64_t> group, rows;
+  for (int64_t i = 0; i < rank; ++i) (i < axis ? rows : group).push_back(i);
+  const std::string statistics = e.x(Simplified ? 3 : 4);
+  const auto wide = [&](size_t i) { return Expression(e, cast_like(e, e.x(i), statistics)); };
+  const auto mean = [&](const Expression& v) {
+    return Expression(e, reduce(e, "ReduceMean", v, group, true));
+  };
+  const Expression dy = wide(0), x = wide(1), s(e, statistics);
+  const Expression h = Simplified ? x * s : (x - Expression(e, e.x(3))) * s, g = dy * wide(2);
+  if (e.has_y(0)) {
+    const Expression rest = g - h * mean(g * h);
+    e.set(0, cast_like(e, s * (Simplified ? rest : rest - mean(g)), e.x(1)));
+  }
+  const auto total = [&](const Expression& v) {
+    const std::string sum = rows.empty() ? v.name() : e.reduce_sum(v, rows, false);
+    const bool exact = e.rank(e.x(2)) == rank - axis;
+    return cast_like(e, exact ? sum : reshape_to(e, sum, e("Shape", {e.x(2)})), e.x(2));
+  };
+  if (e.has_y(1)) e.set(1, total(dy * h));
+  if (!Simplified && e.has_y(2)) e.set(2, total(dy));
+}
+
+// X s scale with s = 1 / sqrt(mean(X^2) + epsilon).
+void simplified_form(DecompositionContext& e) {
+  const int64_t rank = need_rank(e, e.x(0));
+  std::vector<int64_t> group;
+  for (int64_t i = normalize_axis(e.node().int_or("axis", -1), rank, e.node().label()); i < rank; ++i)
+    group.push_back(i);
+  Expression x(e, e.x(0));
+  if (size_of(e.dtype(x)) < size_of(DType::kFloat))
+    x = x.call("Cast", {{"to", static_cast<int64_t>(DType::kFloat)}});
+  const Expression mean(e, reduce(e, "ReduceMean", x * x, group, true));
+  const Expression s =
+      (mean + static_cast<double>(e.node().float_or("epsilon", 1e-5f))).call("Sqrt").call("Reciprocal");
+  e.set(0, Expression(e, cast_like(e, x * s, e.x(1))) * Expression(e, e.x(1)));
+  if (e.has_y(1)) e.set(1, s);
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LayerNormalizationGrad", {grad_form<false>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SimplifiedLayerNormalizationGrad", {grad_form<true>});
+ORTRAIN_OPERATOR_FACT(StandardForm, "", "SimplifiedLayerNormalization", {simplified_form});
 
 std::optional<InputPositions> layer_positions(const PositionQuery& q) { return row_positions(q, -1); }
 

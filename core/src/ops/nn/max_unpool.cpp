@@ -5,6 +5,7 @@
 // output_shape only adds zeros after that, along any axis.
 #include <algorithm>
 
+#include "op/standard_form.h"
 #include "ops/common/indices.h"
 #include "runtime/checked.h"
 
@@ -130,6 +131,13 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = grad_kernel}});
+
+// With operators of ONNX, where the indices count in the shape of the result.
+void grad_form(DecompositionContext& e) {
+  if (e.has_x(2)) e.reject("with output_shape, its gradient has no standard form");
+  e.set(0, e("Gather", {e("Reshape", {e.x(0), e.int64s({-1})}), e.x(1)}));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "MaxUnpoolGrad", {grad_form});
 
 }  // namespace
 }  // namespace ortrain

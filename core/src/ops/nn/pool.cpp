@@ -6,6 +6,9 @@
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
+#include "ops/nn/window_form.h"
 
 namespace ortrain {
 
@@ -162,6 +165,107 @@ ORTRAIN_OPERATOR({.type = "GlobalAveragePool",
                   .traits = {.takes_bf16 = true}});
 ORTRAIN_OPERATOR({.type = "GlobalMaxPool",
                   .rules = {.shape = global_pool_shape, .gradient = global_max_gradient}});
+
+// -----------------------------------------------------------------------------------------------------------
+// With operators of ONNX.
+
+// The dimensions of dX: those that the model states, or the last input if it is known.
+Dims input_dims(DecompositionContext& e, size_t shape_input) {
+  Dims dims = e.dims(e.y(0));
+  const Tensor* given = e.has_x(shape_input) ? e.constant_value(e.x(shape_input)) : nullptr;
+  if (!dims && given) {
+    dims.emplace();
+    for (const int64_t size : given->to_int64()) dims->push_back({size, ""});
+  }
+  return dims;
+}
+
+// The shape of dX: the last input, or what the model states, with the batch and the channels of dY.
+std::string input_shape(DecompositionContext& e, size_t shape_input) {
+  if (e.has_x(shape_input)) return e.x(shape_input);
+  const Dims stated = input_dims(e, shape_input);
+  std::vector<int64_t> space;
+  for (size_t i = 2; stated && i < stated->size(); ++i)
+    if ((*stated)[i].known()) space.push_back((*stated)[i].value);
+  if (!stated || space.size() + 2 != stated->size())
+    e.reject("the size of the pooled value is not known; run ONNX shape inference on the model first");
+  return e("Concat", {dims_of(e, e.x(0), 0, 2), e.int64s(space)}, {{"axis", int64_t{0}}});
+}
+
+// dY is added to zeros at the indices, which count in the whole tensor.
+void max_pool_grad_form(DecompositionContext& e) {
+  const Expression dy(e, e.x(0));
+  const std::string line = e.int64s({-1}), shape = input_shape(e, 2);
+  const std::string size = e("ReduceProd", {shape}, {{"keepdims", int64_t{1}}});
+  const std::string sums =
+      e("ScatterElements",
+        {e("Expand", {dy.number(0), size}), e("Reshape", {e.x(1), line}), e("Reshape", {dy, line})},
+        {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
+  e.set(0, reshape_to(e, sums, shape));
+}
+
+// dY, divided by the number of elements of its window, is added to all of them. Each channel is a sample of
+// one channel here.
+void average_pool_grad_form(DecompositionContext& e) {
+  const Node& node = e.node();
+  const std::string shape = input_shape(e, 1);
+  const std::vector<WindowForm> windows = windows_of(e, input_dims(e, 1), e.dims(e.x(0)), {});
+  std::vector<int64_t> kernel = {1, 1}, apart = {-1, 1};
+  int64_t elements = 1;
+  bool all_inside = true;  // no window holds padding
+  for (const WindowForm& w : windows) {
+    kernel.push_back(w.kernel);
+    elements *= w.kernel;
+    all_inside &= w.before == 0 && w.after == 0;
+  }
+  const bool counts_padding = node.int_or("count_include_pad", 0) != 0;
+  if (node.int_or("ceil_mode", 0) != 0) {
+    for (const WindowForm& w : windows) {
+      if (!w.input || !w.output)
+        e.reject("with ceil_mode, its gradient needs the size of the pooled value, which is not known");
+      const bool reaches_beyond = (*w.output - 1) * w.stride + w.span() - w.before - *w.input > w.after;
+      all_inside &= !reaches_beyond;
+      if (reaches_beyond && counts_padding)
+        e.reject("with ceil_mode and count_include_pad, its gradient has no standard form");
+    }
+  }
+  const auto each_alone = [&](const std::string& value) {
+    return e("Reshape", {value, with_dims_after(e, apart, value, 2)});
+  };
+  const Tensor ones = Tensor::of(std::vector<double>(static_cast<size_t>(elements), 1), kernel);
+  const std::string weights = cast_like(e, e.constant(ones), e.x(0));
+  Expression dy(e, each_alone(e.x(0)));
+  if (all_inside || counts_padding) {
+    dy = dy * (1 / static_cast<double>(elements));
+  } else {
+    // What each window holds of an image of ones.
+    std::vector<int64_t> one_image = {1, 1};
+    std::string image;
+    std::vector<int64_t> pads, strides, dilations, after;
+    for (const WindowForm& w : windows) {
+      pads.push_back(w.before);
+      const bool known = w.input && w.output;
+      after.push_back(known
+                          ? std::max<int64_t>(0, (*w.output - 1) * w.stride + w.span() - w.before - *w.input)
+                          : w.after);
+      strides.push_back(w.stride);
+      dilations.push_back(w.dilation);
+    }
+    pads.insert(pads.end(), after.begin(), after.end());
+    const std::string space = e("Slice", {shape, e.int64s({2}), e.int64s({INT64_MAX})});
+    image = e("Expand", {dy.number(1), e("Concat", {e.int64s(one_image), space}, {{"axis", int64_t{0}}})});
+    const Expression count(
+        e, e("Conv", {image, weights}, {{"pads", pads}, {"strides", strides}, {"dilations", dilations}}));
+    dy = dy / count;
+  }
+  // Its spatial shape is that of dX.
+  const std::string like = e("Expand", {dy.number(0), shape});
+  e.state_like(like, e.y(0));
+  e.set(0, reshape_to(e, spread_windows(e, windows, dy, weights, 1, like), shape));
+}
+
+ORTRAIN_OPERATOR_FACT(StandardForm, "", "MaxPoolGrad", {max_pool_grad_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, "", "AveragePoolGrad", {average_pool_grad_form});
 
 }  // namespace
 

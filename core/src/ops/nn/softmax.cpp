@@ -7,6 +7,8 @@
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/elementwise.h"
 
 namespace ortrain {
@@ -63,16 +65,21 @@ void gradient(GradientContext& g) {
              kMicrosoft));
 }
 
+// The axes of one softmax.
+template <bool Flat>
+std::vector<int64_t> summed_axes(const Node& node, int64_t rank) {
+  std::vector<int64_t> axes;
+  if (rank > 0) axes = {normalize_axis(node.int_or("axis", Flat ? 1 : -1), rank, node.label())};
+  while (Flat && !axes.empty() && axes.back() + 1 < rank) axes.push_back(axes.back() + 1);
+  return axes;
+}
+
 // u is the gradient of dX. Softmax, dX = Y (dY - sum(dY Y)): the gradient of dY is the same with u for dY,
 // that of Y is u (dY - sum(dY Y)) - dY sum(u Y). LogSoftmax, dX = dY - exp(Y) sum(dY): u - sum(u exp(Y)) and
 // -u exp(Y) sum(dY).
 template <Function F, bool Flat>
 void grad_gradient(GradientContext& g) {
-  const auto rank = g.rank(g.x(1));
-  if (!rank) g.reject("the rank of its input is not known; run ONNX shape inference on the model first");
-  std::vector<int64_t> axes;
-  if (*rank > 0) axes = {normalize_axis(g.node().int_or("axis", Flat ? 1 : -1), *rank, g.node().label())};
-  while (Flat && !axes.empty() && axes.back() + 1 < *rank) axes.push_back(axes.back() + 1);
+  const std::vector<int64_t> axes = summed_axes<Flat>(g.node(), need_rank(g, g.x(1)));
   const auto sum = [&](const Expression& v) {
     return Expression(g, axes.empty() ? v.name() : g.reduce_sum(v, axes, true));
   };
@@ -85,6 +92,17 @@ void grad_gradient(GradientContext& g) {
     if (g.needs(0)) g.set(0, u.call(gradient_type(F, Flat), y, g.node().attributes, kMicrosoft));
     if (g.needs(1)) g.set(1, u * (dy - sum(dy * y)) - dy * sum(u * y));
   }
+}
+
+// With operators of ONNX: the same formulas.
+template <Function F, bool Flat>
+void gradient_form(DecompositionContext& e) {
+  const std::vector<int64_t> axes = summed_axes<Flat>(e.node(), need_rank(e, e.x(1)));
+  const auto sum = [&](const Expression& v) {
+    return Expression(e, axes.empty() ? v.name() : e.reduce_sum(v, axes, true));
+  };
+  const Expression dy(e, e.x(0)), y(e, e.x(1));
+  e.set(0, F == Function::kLog ? dy - y.call("Exp") * sum(dy) : y * (dy - sum(dy * y)));
 }
 
 template <bool Flat>
@@ -135,6 +153,11 @@ ORTRAIN_OPERATOR({gradient_operator<Function::kSoftmax, true>()});
 ORTRAIN_OPERATOR({gradient_operator<Function::kSoftmax, false>()});
 ORTRAIN_OPERATOR({gradient_operator<Function::kLog, true>()});
 ORTRAIN_OPERATOR({gradient_operator<Function::kLog, false>()});
+
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxGrad", {gradient_form<Function::kSoftmax, true>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxGrad_13", {gradient_form<Function::kSoftmax, false>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LogSoftmaxGrad", {gradient_form<Function::kLog, true>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LogSoftmaxGrad_13", {gradient_form<Function::kLog, false>});
 
 }  // namespace
 

@@ -12,6 +12,8 @@
 #include "backend/cpu/norm/softmax.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/elementwise.h"
 #include "runtime/threads.h"
 
@@ -342,6 +344,72 @@ ORTRAIN_OPERATOR({likelihood<Form::kInternal>(kMicrosoft, "NegativeLogLikelihood
                                               "input, target, weight?, ignore_index? -> loss")});
 ORTRAIN_OPERATOR({likelihood<Form::kInternal>(kMicrosoft, "NegativeLogLikelihoodLossInternal2",
                                               "input, target, weight?, ignore_index? -> loss")});
+
+// -----------------------------------------------------------------------------------------------------------
+// With operators of ONNX.
+
+// The gradient of the scores: exp(log_prob) times the factor of each position, which is then subtracted at
+// the label. An ignored label has the factor 0; 0 is its class.
+template <Form F>
+void gradient_form(DecompositionContext& e) {
+  const Inputs in = kBackward<F>;
+  const Expression dy(e, e.x(0)), log_prob(e, e.x(1));
+  Expression labels(e, e.x(in.labels));
+  const std::string reduction = e.node().string_or("reduction", "mean");
+  std::string ignored;
+  if (e.has_x(in.ignore_index))
+    ignored = labels.call("Equal", Expression(e, cast_like(e, e.x(in.ignore_index), labels)));
+  else if (e.node().has("ignore_index"))
+    ignored = labels.call("Equal", labels.number(static_cast<double>(e.node().int_or("ignore_index", 0))));
+  if (!ignored.empty()) labels = Expression(e, ignored).choose(labels.number(0), labels);
+  std::string weights;  // of the positions; empty: 1
+  if (e.has_x(in.weights)) weights = e("Gather", {e.x(in.weights), labels});
+  if (!ignored.empty()) {
+    const Expression one(e, weights.empty() ? log_prob.number(1).name() : weights);
+    weights = Expression(e, ignored).choose(log_prob.number(0), one);
+  }
+  Expression factor = weights.empty() ? dy : Expression(e, weights) * dy;
+  if (reduction == "mean") {
+    if (weights.empty()) {
+      factor = factor / labels.call("Size").as(log_prob);
+    } else {
+      const Expression sum(e, e("ReduceSum", {weights}, {{"keepdims", int64_t{0}}}));
+      factor = factor / sum.call("Equal", sum.number(0)).choose(sum.number(1), sum);
+    }
+  }
+  const std::string places = e.unsqueeze(labels, {1});
+  if (weights.empty() && reduction != "none")  // one number for all positions
+    factor = Expression(e, as_scalar(e, factor));
+  else
+    factor = Expression(e, e.unsqueeze(factor, {1}));
+  const std::string minus = e("Expand", {-factor, e("Shape", {places})});
+  const std::string gradient = e("ScatterElements", {log_prob.call("Exp") * factor, places, minus},
+                                 {{"axis", int64_t{1}}, {"reduction", std::string("add")}});
+  e.set(0, F == Form::kInternal && e.has_x(kBias) ? e("Add", {gradient, e.x(kBias)}) : gradient);
+}
+
+// The Internal forms are ONNX's operators if the label to ignore is a constant.
+void internal_form(DecompositionContext& e, const std::string& type) {
+  Attributes attributes = loss_attributes(e.node());
+  if (e.has_x(3)) {
+    const Tensor* ignored = e.constant_value(e.x(3));
+    if (!ignored) e.reject("its ignore_index is not a constant");
+    attributes["ignore_index"] = ignored->to_int64().at(0);
+  }
+  std::vector<std::string> inputs = {e.x(0), e.x(1)};
+  if (e.has_x(2)) inputs.push_back(e.x(2));
+  const size_t count = e.has_y(1) ? 2 : 1;
+  const std::vector<std::string> outputs = e.emit(type, inputs, count, attributes);
+  for (size_t o = 0; o < count; ++o) e.set(o, outputs[o]);
+}
+void likelihood_form(DecompositionContext& e) { internal_form(e, "NegativeLogLikelihoodLoss"); }
+void cross_entropy_form(DecompositionContext& e) { internal_form(e, "SoftmaxCrossEntropyLoss"); }
+
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, kLossGrad<Form::kOnnx>, {gradient_form<Form::kOnnx>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, kLossGrad<Form::kInternal>, {gradient_form<Form::kInternal>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxCrossEntropyLossInternal", {cross_entropy_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "NegativeLogLikelihoodLossInternal", {likelihood_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "NegativeLogLikelihoodLossInternal2", {likelihood_form});
 
 }  // namespace
 }  // namespace ortrain

@@ -14,8 +14,11 @@
 #include <vector>
 
 #include "backend/cpu/elementwise/quantization.h"
+#include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
 
@@ -604,6 +607,62 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, gradient_mask -> dX",
                   .rules = {.shape = fake_gradient_shape},
                   .kernels = {.cpu = fake_gradient_kernel}});
+
+// -----------------------------------------------------------------------------------------------------------
+// With operators of ONNX.
+
+void fake_gradient_form(DecompositionContext& e) {
+  const Expression dy(e, e.x(0));
+  e.set(0, Expression(e, e.x(1)).choose(dy, dy.number(0)));
+}
+
+// The value is computed as in the kernel, in the type of X.
+void fake_form(DecompositionContext& e) {
+  const Expression x(e, e.x(0)), scale(e, as_scalar(e, e.x(1))), zero(e, as_scalar(e, e.x(2)));
+  const Expression low = x.number(static_cast<double>(e.node().int_or("quant_min", 0))),
+                   high = x.number(static_cast<double>(e.node().int_or("quant_max", 255)));
+  const Expression q = (x / scale + zero).call("Round");
+  e.set(0, (Expression(e, e("Clip", {q, low, high})) - zero) * scale);
+  if (e.has_y(1)) e.set(1, q.call("GreaterOrEqual", low).call("And", q.call("LessOrEqual", high)));
+}
+
+// dY where round(X / scale) + zero_point is in the range of the type, for one scale, or one per index of an
+// axis.
+void quantize_gradient_form(DecompositionContext& e) {
+  const Expression dy(e, e.x(0));
+  if (e.node().int_or("block_size", 0) != 0) e.reject("with blocks, its gradient has no standard form");
+  const auto broadcast = [&](size_t i) {
+    const std::string value = cast_like(e, e.x(i), e.x(1));
+    const auto dims = e.dims(e.x(2));
+    if (!dims) e.reject("the rank of its scale is not known");
+    if (dims->empty()) return Expression(e, value);
+    const int64_t rank = need_rank(e, e.x(1));
+    const int64_t axis = normalize_axis(e.node().int_or("axis", 1), rank, e.node().label());
+    std::vector<int64_t> shape(static_cast<size_t>(rank), 1);
+    shape[static_cast<size_t>(axis)] = -1;
+    return Expression(e, e("Reshape", {value, e.int64s(shape)}));
+  };
+  const auto type = static_cast<DType>(e.node().int_or("output_dtype", static_cast<int64_t>(DType::kUInt8)));
+  double low = 0, high = 0;
+  if (type == DType::kUInt8)
+    high = 255;
+  else if (type == DType::kInt8)
+    low = -128, high = 127;
+  else if (type == DType::kUInt16)
+    high = 65535;
+  else if (type == DType::kInt16)
+    low = -32768, high = 32767;
+  else
+    e.reject(concat("for ", to_string(type), ", its gradient has no standard form"));
+  const Expression q = (Expression(e, e.x(1)) / broadcast(2)).call("Round");
+  const Expression placed = e.has_x(3) ? q + broadcast(3) : q;
+  const Expression inside = placed.call("GreaterOrEqual", placed.number(low))
+                                .call("And", placed.call("LessOrEqual", placed.number(high)));
+  e.set(0, inside.choose(dy, dy.number(0)));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FakeQuant", {fake_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FakeQuantGrad", {fake_gradient_form});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "QuantizeLinearGrad", {quantize_gradient_form});
 
 }  // namespace
 }  // namespace ortrain

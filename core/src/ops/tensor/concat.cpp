@@ -3,6 +3,8 @@
 
 #include "backend/cpu/strided_copy.h"
 #include "op/opset.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -101,6 +103,18 @@ ORTRAIN_OPERATOR(
      .rules = {.shape = shape, .gradient = gradient<true>, .element_type = first_like_input<DType::kInt64>},
      .traits = {.narrow_types = NarrowTypes::kPassthrough},
      .kernels = {.cpu = kernel}});
+
+// With operators of ONNX.
+void training_form(DecompositionContext& e) {
+  const int64_t axis = e.node().int_or("axis", 1);
+  e.set(0, e("Concat", e.node().inputs, {{"axis", axis}}));
+  if (!e.has_y(1)) return;
+  std::vector<std::string> lengths;
+  for (const std::string& x : e.node().inputs)
+    lengths.push_back(dims_of(e, x, axis, axis == -1 ? kToTheLast : axis + 1));
+  e.set(1, e("Concat", lengths, {{"axis", int64_t{0}}}));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ConcatTraining", {training_form});
 
 }  // namespace
 }  // namespace ortrain

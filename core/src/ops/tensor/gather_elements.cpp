@@ -1,6 +1,8 @@
 // GatherElements: every index selects one element along an axis; the other coordinates are those of the
 // index. GatherElementsGrad (com.microsoft): the scattered sum of the gradients.
 #include "backend/cpu/strided_copy.h"
+#include "op/gradient_expression.h"
+#include "op/standard_form.h"
 #include "ops/common/indices.h"
 
 namespace ortrain {
@@ -69,6 +71,14 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, shape, indices -> dX",
                   .rules = {.shape = gather_grad_shape, .gradient = gather_grad_gradient},
                   .kernels = {.cpu = gather_grad_kernel}});
+
+// GatherElementsGrad with operators of ONNX.
+void gather_grad_form(DecompositionContext& e) {
+  const Expression dy(e, e.x(0));
+  e.set(0, e("ScatterElements", {e("Expand", {dy.number(0), e.x(1)}), e.x(2), dy},
+             {{"axis", e.node().int_or("axis", 0)}, {"reduction", std::string("add")}}));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherElementsGrad", {gather_grad_form});
 
 }  // namespace
 }  // namespace ortrain

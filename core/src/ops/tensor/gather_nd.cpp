@@ -1,6 +1,9 @@
 // GatherND: the slices of the data that index tuples select. GatherNDGrad (com.microsoft): the scattered sum
 // of their gradients.
 #include "backend/cpu/strided_copy.h"
+#include "op/gradient_expression.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/indices.h"
 
 namespace ortrain {
@@ -69,6 +72,43 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                             .gradient = gather_grad_gradient,
                             .element_type = type_of_input<2>},
                   .kernels = {.cpu = gather_grad_kernel}});
+
+// GatherNDGrad with operators of ONNX. ScatterND has no batch axes: they become one axis, whose index is put
+// before the others.
+void gather_grad_form(DecompositionContext& e) {
+  const Expression update(e, e.x(2));
+  const int64_t batch_dims = e.node().int_or("batch_dims", 0);
+  std::string shape = e.x(0), indices = e.x(1), updates = update;
+  if (e.dtype(indices) != DType::kInt64)
+    indices = e("Cast", {indices}, {{"to", static_cast<int64_t>(DType::kInt64)}});
+  if (batch_dims > 0) {
+    const int64_t rank = need_rank(e, indices), rest = rank - batch_dims;  // with the axis of the tuples
+    const std::string minus = e.int64s({-1}), last = e.int64s({INT64_MAX}), axis = e.int64s({0});
+    const auto joined = [&](const std::string& dims) {
+      const std::string batch = e("ReduceProd", {e("Slice", {dims, axis, e.int64s({batch_dims}), axis})},
+                                  {{"keepdims", int64_t{1}}});
+      return e("Concat", {batch, e("Slice", {dims, e.int64s({batch_dims}), last, axis})},
+               {{"axis", int64_t{0}}});
+    };
+    shape = joined(shape);
+    updates = reshape_to(e, updates, joined(e("Shape", {updates})));
+    indices = reshape_to(e, indices, joined(e("Shape", {indices})));
+    const std::string batch = as_scalar(e, e("Slice", {shape, axis, e.int64s({1}), axis}));
+    std::vector<int64_t> column(static_cast<size_t>(rest) + 1, 1);
+    column[0] = -1;
+    const std::string numbers = e(
+        "Reshape",
+        {e("Range", {e.constant(Tensor::scalar(int64_t{0})), batch, e.constant(Tensor::scalar(int64_t{1}))}),
+         e.int64s(column)});
+    const std::string of_tuples =
+        e("Concat", {dims_of(e, indices, 0, rest), e.int64s({1})}, {{"axis", int64_t{0}}});
+    indices = e("Concat", {e("Expand", {numbers, of_tuples}), indices}, {{"axis", int64_t{-1}}});
+  }
+  const std::string sums = e("ScatterND", {e("Expand", {update.number(0), shape}), indices, updates},
+                             {{"reduction", std::string("add")}});
+  e.set(0, batch_dims > 0 ? reshape_to(e, sums, e.x(0)) : sums);
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherNDGrad", {gather_grad_form});
 
 }  // namespace
 }  // namespace ortrain

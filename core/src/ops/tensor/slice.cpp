@@ -2,6 +2,9 @@
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
+#include "op/gradient_expression.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -117,6 +120,45 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = slice_grad_shape, .gradient = slice_grad_gradient},
                   .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = slice_grad_kernel}});
+
+// SliceGrad with operators of ONNX: Pad where the starts are constants and the steps are 1. Otherwise dY is
+// scattered to the positions that the slice takes of the numbers 0, 1, 2 ...
+void slice_grad_form(DecompositionContext& e) {
+  const Expression dy(e, e.x(0)), shape(e, e.x(1));
+  const int64_t rank = need_rank(e, dy);
+  const auto constant = [&](size_t i) { return e.has_x(i) ? e.constant_value(e.x(i)) : nullptr; };
+  const Tensor *starts = constant(2), *axes = constant(4), *steps = constant(5);
+  bool is_pad = starts && (!e.has_x(4) || axes) && (!e.has_x(5) || steps);
+  if (is_pad && steps)
+    for (const int64_t step : steps->to_int64()) is_pad &= step == 1;
+  if (is_pad) {
+    std::vector<int64_t> before(static_cast<size_t>(rank), 0), from_end(static_cast<size_t>(rank), 0);
+    const std::vector<int64_t> given = starts->to_int64();
+    for (size_t i = 0; i < given.size(); ++i) {
+      const auto axis = static_cast<size_t>(
+          axes ? normalize_axis(axes->to_int64().at(i), rank, e.node().label()) : static_cast<int64_t>(i));
+      before.at(axis) = std::min<int64_t>(given[i], INT32_MAX);
+      from_end.at(axis) = given[i] < 0;
+    }
+    Expression begin(e, e.int64s(before));
+    if (std::count(from_end.begin(), from_end.end(), 1) > 0)
+      begin = (begin + Expression(e, e.int64s(from_end)) * shape).call("Max", Expression(e, e.int64s({0})));
+    if (std::count(before.begin(), before.end(), 0) != rank) begin = begin.call("Min", shape);
+    const Expression after = shape - dy.call("Shape") - begin;
+    e.set(0, e("Pad", {dy, e("Concat", {begin, after}, {{"axis", int64_t{0}}})}));
+    return;
+  }
+  const std::string line = e.int64s({-1});
+  const std::string count = e("ReduceProd", {shape}, {{"keepdims", int64_t{0}}});
+  const std::string numbers =
+      e("Range", {e.constant(Tensor::scalar(int64_t{0})), count, e.constant(Tensor::scalar(int64_t{1}))});
+  std::vector<std::string> slice = {reshape_to(e, numbers, shape)};
+  slice.insert(slice.end(), e.node().inputs.begin() + 2, e.node().inputs.end());
+  const std::string places = e("Reshape", {e("Slice", slice), line});
+  const std::string zeros = e("Expand", {dy.number(0), e("Reshape", {count, line})});
+  e.set(0, reshape_to(e, e("ScatterElements", {zeros, places, e("Reshape", {dy, line})}), shape));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SliceGrad", {slice_grad_form});
 
 }  // namespace
 }  // namespace ortrain

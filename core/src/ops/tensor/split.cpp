@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
+#include "op/standard_form.h"
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -92,6 +93,14 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = shape, .gradient = gradient},
                   .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = kernel}});
+
+// It is Split from opset 13 on.
+void training_form(DecompositionContext& e) {
+  const size_t count = e.node().outputs.size();
+  const auto parts = e.emit("Split", e.node().inputs, count, {{"axis", e.node().int_or("axis", 0)}});
+  for (size_t o = 0; o < count; ++o) e.set(o, parts[o]);
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SplitTraining", {training_form});
 
 }  // namespace
 }  // namespace ortrain

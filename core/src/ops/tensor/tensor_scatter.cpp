@@ -4,6 +4,9 @@
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
+#include "op/gradient_expression.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
@@ -134,6 +137,27 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = grad_kernel}});
+
+// TensorScatterGrad with operators of ONNX: the elements of dY along the axis at the places that were
+// written.
+void grad_form(DecompositionContext& e) {
+  const std::string &dy = e.x(0), &shape = e.x(1);
+  const int64_t rank = need_rank(e, dy);
+  const int64_t axis = normalize_axis(e.node().int_or("axis", -2), rank, e.node().label());
+  const auto scalar = [&](const std::string& dims) {
+    return e("Reshape", {e("Gather", {dims, e.int64s({axis})}), e.int64s({})});
+  };
+  std::vector<int64_t> along(static_cast<size_t>(rank), 1), by_sample = along;
+  along[static_cast<size_t>(axis)] = by_sample[0] = -1;
+  const std::string numbers = e("Range", {e.constant(Tensor::scalar(int64_t{0})), scalar(shape),
+                                          e.constant(Tensor::scalar(int64_t{1}))});
+  Expression places(e, e("Reshape", {numbers, e.int64s(along)}));
+  if (e.has_x(2)) places = places + Expression(e, e("Reshape", {e.x(2), e.int64s(by_sample)}));
+  if (e.node().string_or("mode", "linear") == "circular")
+    places = places.call("Mod", Expression(e, scalar(e("Shape", {dy}))));
+  e.set(0, e("GatherElements", {dy, e("Expand", {places, shape})}, {{"axis", axis}}));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "TensorScatterGrad", {grad_form});
 
 }  // namespace
 }  // namespace ortrain

@@ -2,6 +2,9 @@
 // and Col2ImGrad (com.microsoft), which takes the columns from an image. Any number of spatial axes.
 #include <memory>
 
+#include "op/gradient_expression.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/checked.h"
 #include "runtime/threads.h"
@@ -144,6 +147,30 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, image_shape, block_shape -> dX",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = kernel<false>}});
+
+// Col2ImGrad with operators of ONNX: each element of a block is a convolution with a filter that is 1 there.
+// Each channel is a sample of one channel.
+void grad_form(DecompositionContext& e) {
+  const Tensor* given = e.constant_value(e.x(2));
+  if (!given) e.reject("its gradient has a standard form only if block_shape is a constant");
+  const std::vector<int64_t> block = given->to_int64();
+  int64_t elements = 1;
+  for (const int64_t extent : block) elements *= extent;
+  std::vector<int64_t> kernel = {elements, 1};
+  kernel.insert(kernel.end(), block.begin(), block.end());
+  Tensor ones(DType::kDouble, kernel);
+  std::fill_n(ones.data<double>(), elements * elements, 0.0);
+  for (int64_t i = 0; i < elements; ++i) ones.data<double>()[i * (elements + 1)] = 1;
+  Attributes attributes;
+  for (const char* name : {"dilations", "pads", "strides"})
+    if (e.node().has(name)) attributes[name] = e.node().attributes.at(name);
+  const std::string images = e("Reshape", {e.x(0), with_dims_after(e, {-1, 1}, e.x(0), 2)});
+  const std::string columns = e("Conv", {images, cast_like(e, e.constant(ones), e.x(0))}, attributes);
+  const std::string channels = e("Mul", {dims_of(e, e.x(0), 1, 2), e.int64s({elements})});
+  e.set(0, e("Reshape", {columns, e("Concat", {dims_of(e, e.x(0), 0, 1), channels, e.int64s({-1})},
+                                    {{"axis", int64_t{0}}})}));
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "Col2ImGrad", {grad_form});
 
 }  // namespace
 }  // namespace ortrain

@@ -11,6 +11,8 @@
 #include <memory>
 
 #include "op/opset.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/checked.h"
 #include "runtime/convert.h"
@@ -576,6 +578,65 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, X, scales? -> dX",
                   .rules = {.shape = grad_shape<Form::kUpsample>, .gradient = grad_gradient<Form::kUpsample>},
                   .kernels = {.cpu = grad_kernel<Form::kUpsample>}});
+
+// -----------------------------------------------------------------------------------------------------------
+// With operators of ONNX. Axes are resized one after the other: along an axis, Y = R X with a matrix R, which
+// is the identity resized along its first axis, and dX = Rᵀ dY.
+
+// The gradient along one axis. `scale` and `size`: one element, or empty.
+std::string resized_axis_form(DecompositionContext& e, const std::string& dy, int64_t axis, int64_t rank,
+                              const std::string& length, const std::string& scale, const std::string& size) {
+  const std::string square = e("Concat", {length, length}, {{"axis", int64_t{0}}});
+  const std::string identity = e("EyeLike", {e("Expand", {e.scalar_like(dy, 0), square})});
+  Attributes attributes = e.node().attributes;
+  attributes.erase("axes");
+  std::vector<std::string> inputs = {identity, "", ""};
+  if (!size.empty())
+    inputs.push_back(e("Concat", {size, length}, {{"axis", int64_t{0}}}));
+  else
+    inputs[2] = e("Concat", {scale, e.constant(Tensor::of<float>({1}))}, {{"axis", int64_t{0}}});
+  const std::string resized = e("Resize", inputs, attributes);
+  if (axis == rank - 2)
+    return e("MatMul", {e("Transpose", {resized}, {{"perm", std::vector<int64_t>{1, 0}}}), dy});
+  std::vector<int64_t> order(static_cast<size_t>(rank));
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
+  std::swap(order[static_cast<size_t>(axis)], order.back());
+  if (axis == rank - 1) return e("MatMul", {dy, resized});
+  return e("Transpose", {e("MatMul", {e("Transpose", {dy}, {{"perm", order}}), resized})}, {{"perm", order}});
+}
+
+template <Form F>
+void grad_form(DecompositionContext& e) {
+  const Node& node = e.node();
+  const size_t scales_at = F == Form::kUpsample ? 2 : 3, sizes_at = 4;
+  if (node.string_or("coordinate_transformation_mode", "") == "tf_crop_and_resize" ||
+      node.string_or("keep_aspect_ratio_policy", "stretch") != "stretch")
+    e.reject("its gradient has a standard form only without a region and with the policy stretch");
+  const std::string& x = e.x(1);
+  const int64_t rank = need_rank(e, x);
+  std::vector<int64_t> every(static_cast<size_t>(rank));
+  for (size_t i = 0; i < every.size(); ++i) every[i] = static_cast<int64_t>(i);
+  const std::vector<int64_t> axes = node.ints_or("axes", every);
+  const bool by_sizes = F == Form::kResize && e.has_x(sizes_at);
+  const std::string settings = by_sizes ? e.x(sizes_at) : e.x(scales_at);
+  const Tensor* known = e.constant_value(settings);
+  const auto from = e.dims(x), to = e.dims(e.x(0));
+  std::string dx = e.x(0);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const int64_t axis = normalize_axis(axes[i], rank, node.label());
+    const auto at = static_cast<size_t>(axis);
+    const bool unchanged =
+        by_sizes ? from && to && (*from)[at].same((*to)[at]) : known && known->to_double().at(i) == 1;
+    if (unchanged) continue;
+    const std::string one =
+        e("Slice", {settings, e.int64s({static_cast<int64_t>(i)}), e.int64s({static_cast<int64_t>(i) + 1})});
+    const std::string length = dims_of(e, x, axis, axis + 1);
+    dx = resized_axis_form(e, dx, axis, rank, length, by_sizes ? "" : one, by_sizes ? one : "");
+  }
+  e.set(0, dx == e.x(0) ? e("Identity", {dx}) : dx);
+}
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ResizeGrad", {grad_form<Form::kResize>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "UpsampleGrad", {grad_form<Form::kUpsample>});
 
 }  // namespace
 }  // namespace ortrain

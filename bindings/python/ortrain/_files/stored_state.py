@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ortrain import _ortrain
 from ortrain._files.reading import explained, open_file
 from ortrain._files.writing import write_files
-from ortrain.api import CheckpointState
 
 _TENSORS, _PROPERTIES = "_tensors.pbseq", "_properties.pbseq"
 _VERSION = 2
@@ -320,7 +320,7 @@ def read_file(path: Path) -> StoredState:
     ValueError
         When it is none, or its tensors lie in a second file.
     """
-    CheckpointState.load_checkpoint(path)  # checks the file before anything here follows its offsets
+    _ortrain.load_checkpoint(path)  # checks the file before anything here follows its offsets
     flatbuffers = _flatbuffers()
     with open_file(path, "checkpoint") as file:
         data = file.read()
@@ -437,5 +437,5 @@ def as_file(state: StoredState) -> bytes:
     )
     builder.Finish(root, b"ODTC")
     content = bytes(builder.Output())
-    CheckpointState.load_checkpoint_from_buffer(content)
+    _ortrain.load_checkpoint_from_buffer(content)
     return content

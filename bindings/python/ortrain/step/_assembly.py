@@ -1,0 +1,475 @@
+"""The training step as one model: gradients, accumulation, clipping and optimizer, with operators of ONNX alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from ortrain import _graph, _ortrain
+from ortrain.errors import OrtrainError
+from ortrain.step._dropout import constants_of, seeded
+from ortrain.step._names import (
+    FINITE,
+    GRADIENT,
+    METADATA,
+    MOMENT,
+    NEXT,
+    RATE,
+    SCALE,
+    SEED,
+    SEEDS,
+    STEP,
+    VERSION,
+)
+from ortrain.step._nodes import Nodes, Value
+from ortrain.step._optimizers import Group, clipped, read_optimizer
+
+Kind = Literal["step", "gradients", "evaluation"]
+_ACCUMULATED = "_grad.accumulation.out"
+#: What the seeds of two batches of a step differ by.
+_SEED_STRIDE = 1_000_003
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a step model is made of: the artifacts of a training session.
+
+    Attributes
+    ----------
+    model : onnx.ModelProto
+        The training model, or the eval model for an evaluation.
+    optimizer : onnx.ModelProto or None
+        The optimizer model.
+    parameters : mapping of str to array
+        All parameters, by name.
+    """
+
+    model: onnx.ModelProto
+    optimizer: onnx.ModelProto | None
+    parameters: Mapping[str, npt.NDArray[Any]]
+
+
+def assemble(
+    source: Source, kind: Kind, accumulate: int, initializers: bool, loss_scaling: bool
+) -> onnx.ModelProto:
+    """Return the step model.
+
+    Parameters
+    ----------
+    source : Source
+        The artifacts.
+    kind : {"step", "gradients", "evaluation"}
+        What the model computes.
+    accumulate : int
+        The number of batches whose gradients are added up.
+    initializers : bool
+        Whether the model has the parameters as initializers too, which are the defaults of its inputs.
+    loss_scaling : bool
+        Whether the loss is multiplied by an input before its gradient is computed.
+
+    Raises
+    ------
+    ValueError
+        When something has no standard form; the message names every node.
+    """
+    step = _Step(source, kind, loss_scaling)
+    if accumulate > 1:
+        step.repeat(accumulate)
+    step.update()
+    return step.finish(initializers)
+
+
+class _Step:
+    def __init__(self, source: Source, kind: Kind, loss_scaling: bool) -> None:
+        self._source, self._kind, self._loss_scaling = source, kind, loss_scaling
+        model = onnx.ModelProto()
+        model.CopyFrom(source.model)
+        self._gradients = {} if kind == "evaluation" else _take_accumulation(model)
+        self._statistics = {} if kind == "evaluation" else _expose_statistics(model)
+        self._drop_unread_inputs(model)
+        self._batch = [v.name for v in model.graph.input if v.name not in source.parameters]
+        self._frozen = [
+            v.name for v in model.graph.input if v.name in source.parameters and v.name not in self._gradients
+        ]
+        self._outputs = [
+            v.name for v in model.graph.output
+            if v.name not in self._gradients.values() and v.name not in self._statistics.values()
+        ]  # fmt: skip
+        if loss_scaling:
+            self._scale_name = _seed_of_gradient(model, self._outputs[0])
+        self._model = _with_standard_operators(model)
+        self._graph = self._model.graph
+        self._nodes = Nodes(self._graph, {*_graph.names_in_use(self._model), *self._reserved()})
+        if loss_scaling:
+            self._scale_gradient()
+        self._seeded = self._use_seed()
+        self._moments: dict[str, list[str]] = {}
+        self._state: dict[str, str] = dict(self._statistics)
+        self._groups: dict[str, list[str]] = {}
+
+    def _reserved(self) -> set[str]:
+        """Names of the inputs and outputs that a step adds."""
+        names = {SEED, RATE, STEP, SCALE, FINITE, STEP + NEXT}
+        for name in self._gradients:
+            names |= {name + NEXT, name + GRADIENT}
+            names |= {f"{name}{MOMENT}{i}{end}" for i in (0, 1) for end in ("", NEXT)}
+        taken = names & _graph.names_in_use(self._model)
+        if taken:
+            raise ValueError(
+                f"the model has a value named {sorted(taken)[0]!r}, which a step needs for itself; rename it"
+            )
+        return names
+
+    def _drop_unread_inputs(self, model: onnx.ModelProto) -> None:
+        """Remove parameters that nothing reads: those that only the state of a session holds."""
+        read = {name for node in _graph.walk(model.graph) for name in node.input}
+        read |= {output.name for output in model.graph.output}
+        kept = [v for v in model.graph.input if v.name in read or v.name not in self._source.parameters]
+        del model.graph.input[:]
+        model.graph.input.extend(kept)
+
+    def _input(self, name: str, type: int, shape: Sequence[int]) -> None:
+        self._graph.input.append(helper.make_tensor_value_info(name, type, shape))
+
+    def _output(self, name: str, type: int, shape: Sequence[Any] | None) -> None:
+        self._graph.output.append(helper.make_tensor_value_info(name, type, shape))
+
+    def _type_of(self, name: str) -> int:
+        return int(helper.np_dtype_to_tensor_dtype(self._source.parameters[name].dtype))
+
+    # ---- the gradient ----
+
+    def _use_seed(self) -> bool:
+        """Give the masks of Dropout a seed; return whether there is one to give it to."""
+        constant, types = constants_of(self._graph), _element_types(self._model)
+        given = list(self._graph.node)
+        dropouts = [node for node in given if node.op_type == "Dropout" and not node.domain]
+        if not dropouts:
+            return False
+        del self._graph.node[:]
+        seed = self._nodes.value(SEED, TensorProto.INT64)
+        for node in given:
+            if node.op_type == "Dropout" and not node.domain:
+                kind = types.get(node.input[0], TensorProto.FLOAT)
+                seeded(node, dropouts.index(node), self._nodes, seed, kind, constant)
+            else:
+                self._graph.node.append(node)
+        if not any(SEED in node.input for node in self._graph.node):
+            return False  # none of them is in training mode
+        self._input(SEED, TensorProto.INT64, [])
+        return True
+
+    def _scale_gradient(self) -> None:
+        """Begin the walk back from the loss with an input instead of 1."""
+        for tensor in self._graph.initializer:
+            if tensor.name == self._scale_name:
+                break
+        one = numpy_helper.to_array(tensor)
+        self._graph.initializer.remove(tensor)
+        scale = Value(self._nodes, SCALE, TensorProto.FLOAT).as_type(tensor.data_type)
+        shape = self._nodes.constant(np.array(one.shape, np.int64))
+        self._nodes.add("Expand", [scale, shape], output=self._scale_name)
+        made = 1 + (scale.name != SCALE)
+        nodes = list(self._graph.node)
+        del self._graph.node[:]
+        self._graph.node.extend(nodes[-made:] + nodes[:-made])  # before everything that reads it
+        self._input(SCALE, TensorProto.FLOAT, [])
+
+    # ---- several batches ----
+
+    def repeat(self, count: int) -> None:
+        """Run the gradient for `count` batches, which each input has along a new first axis, and add up the gradients."""
+        graph, nodes = self._graph, self._nodes
+        inner = {
+            name: nodes.name(f"{name}.batch") for name in (*self._batch, *self._outputs, *self._statistics)
+        }
+        states: list[tuple[str, str, str, str]] = []  # outer before, inner before, inner after, outer after
+        body = onnx.GraphProto(name="batch")
+        body.node.extend(graph.node)
+        del graph.node[:]
+        body.value_info.extend(_renamed(v, inner.get(v.name, v.name)) for v in graph.value_info)
+        del graph.value_info[:]
+        infos = {value.name: value for value in (*graph.input, *graph.output)}
+        _rename(body, inner)
+        within = Nodes(body, ())
+        within._taken = nodes._taken  # one set of names for both graphs
+        if self._seeded:
+            index, later = nodes.name("batch.seed"), nodes.name("batch.seed.after")
+            _rename(body, {SEED: index})
+            start = nodes.add("Identity", [SEED])
+            within.add(
+                "Add",
+                [index, within.constant(np.array(_SEED_STRIDE, np.int64))],
+                output=nodes.name("batch.seed.sum"),
+            )
+            prime = within.constant(np.array(SEEDS, np.int64))
+            within.add("Mod", [body.node[-1].output[0], prime], output=later)
+            states.append((start, index, later, nodes.name("batch.seed.last")))
+            infos[index] = helper.make_tensor_value_info(index, TensorProto.INT64, [])
+        for name, gradient in self._gradients.items():
+            value = self._source.parameters[name]
+            zeros = nodes.add("ConstantOfShape", [nodes.constant(np.array(value.shape, np.int64))],
+                              value=numpy_helper.from_array(np.zeros(1, value.dtype)))  # fmt: skip
+            before, after = nodes.name(f"{name}.sum"), nodes.name(f"{name}.sum.after")
+            within.add("Add", [before, gradient], output=after)
+            total = nodes.name(f"{name}.sum.last")
+            states.append((zeros, before, after, total))
+            infos[before] = helper.make_tensor_value_info(before, self._type_of(name), value.shape)
+            self._gradients[name] = total
+        for name, moved in list(self._statistics.items()):
+            last = nodes.name(f"{name}.last")
+            states.append((name, inner[name], moved, last))
+            infos[inner[name]] = _renamed(infos[name], inner[name])
+            self._statistics[name] = self._state[name] = last
+        for _, before, after, _ in states:
+            body.input.append(infos[before])
+            body.output.append(_renamed(infos[before], after))
+        for name in self._batch:
+            body.input.append(_renamed(infos[name], inner[name]))
+        stacked = {name: nodes.name(f"{name}.batches") for name in self._outputs}
+        for name in self._outputs:
+            body.output.append(_renamed(infos[name], inner[name]))
+        graph.node.append(
+            helper.make_node(
+                "Scan",
+                [outer for outer, *_ in states] + self._batch,
+                [last for *_, last in states] + list(stacked.values()),
+                name=nodes.name("step/batches"),
+                body=body,
+                num_scan_inputs=len(self._batch),
+            )
+        )
+        del graph.output[:]
+        for name in self._batch:
+            _add_axis(infos[name], count)
+        for at, name in enumerate(self._outputs):
+            if at == 0:  # the loss
+                nodes.add("ReduceMean", [stacked[name]], output=name, keepdims=0)
+                self._output(name, infos[name].type.tensor_type.elem_type, [])
+            else:
+                nodes.add("Identity", [stacked[name]], output=name)
+                _add_axis(infos[name], count)
+                graph.output.append(infos[name])
+
+    # ---- the optimizer ----
+
+    def update(self) -> None:
+        """Write what happens to the gradients, and make the results outputs of the model."""
+        graph = self._graph
+        kept = [value for value in graph.output if value.name in self._outputs]
+        del graph.output[:]
+        graph.output.extend(kept)
+        gradients = {
+            name: self._nodes.value(gradient, self._type_of(name))
+            for name, gradient in self._gradients.items()
+        }
+        finite = None
+        if self._loss_scaling:
+            gradients, finite = self._unscaled(gradients)
+        if self._kind == "gradients":
+            for name, gradient in gradients.items():
+                self._give(gradient, name + GRADIENT, self._source.parameters[name].shape)
+        if self._kind == "step":
+            self._optimize(gradients, finite)
+        for name, moved in self._statistics.items():
+            value = self._nodes.value(moved, self._type_of(name))
+            if finite is not None:
+                value = _chosen(finite, value, self._nodes.value(name, value.type))
+            self._give(value, name + NEXT, self._source.parameters[name].shape)
+            self._state[name] = name + NEXT
+
+    def _give(self, value: Value, name: str, shape: Sequence[int]) -> None:
+        self._nodes.add("Identity", [value], output=name)
+        self._output(name, value.type, shape)
+
+    def _unscaled(self, gradients: dict[str, Value]) -> tuple[dict[str, Value], Value]:
+        """Divide by the scale of the loss, in float, and write whether all elements are finite."""
+        scale = Value(self._nodes, SCALE, TensorProto.FLOAT)
+        wide = {
+            name: g.as_type(_wide(g.type)) / scale.as_type(_wide(g.type)) for name, g in gradients.items()
+        }
+        # The sum of 0 x is 0, or not a number.
+        sums = [
+            Value(self._nodes, self._nodes.add("ReduceSum", [g * 0.0], keepdims=0), g.type).as_type(
+                TensorProto.FLOAT
+            )
+            for g in wide.values()
+        ]
+        total = self._nodes.value(self._nodes.add("Sum", sums))
+        finite = self._nodes.value(self._nodes.add("Equal", [total, total.number(0.0)]), TensorProto.BOOL)
+        self._give(finite, FINITE, [])
+        return wide, finite
+
+    def _optimize(self, gradients: dict[str, Value], finite: Value | None) -> None:
+        assert self._source.optimizer is not None
+        groups, limit = read_optimizer(self._source.optimizer, gradients)
+        if limit is not None:
+            gradients, _ = clipped(self._nodes, gradients, limit)
+        self._input(RATE, TensorProto.FLOAT, [])
+        self._input(STEP, TensorProto.INT64, [])
+        steps = self._nodes.value(STEP, TensorProto.INT64)
+        after = steps + 1
+        taken = after if finite is None else _chosen(finite, after, steps)
+        for group in groups:
+            group.prepare(self._nodes.value(RATE), after.as_type(TensorProto.FLOAT))
+            self._groups[group.name] = group.parameters
+            for name in group.parameters:
+                self._update_parameter(group, name, gradients[name], finite)
+        self._give(taken, STEP + NEXT, [])
+        self._state[STEP] = STEP + NEXT
+
+    def _update_parameter(self, group: Group, name: str, gradient: Value, finite: Value | None) -> None:
+        shape, own = self._source.parameters[name].shape, self._type_of(name)
+        wide = _wide(own)
+        weight = self._nodes.value(name, own)
+        moments = [self._nodes.value(f"{name}{MOMENT}{i}", wide) for i in range(group.moments)]
+        for moment in moments:
+            self._input(moment.name, wide, shape)
+        self._moments[name] = [moment.name for moment in moments]
+        updated, moved = group.update(weight.as_type(wide), gradient.as_type(wide), moments)
+        updated = updated.as_type(own)
+        for before, after in ((weight, updated), *zip(moments, moved, strict=True)):
+            if finite is not None:
+                after = _chosen(finite, after, before)
+            self._give(after, before.name + NEXT, shape)
+            self._state[before.name] = before.name + NEXT
+
+    # ---- the model ----
+
+    def finish(self, initializers: bool) -> onnx.ModelProto:
+        """Return the model, checked."""
+        model, parameters = self._model, self._source.parameters
+        if initializers:
+            present = {value.name for value in model.graph.input}
+            model.graph.initializer.extend(
+                numpy_helper.from_array(np.asarray(value), name)
+                for name, value in parameters.items() if name in present
+            )  # fmt: skip
+        about = {
+            "version": VERSION,
+            "kind": self._kind,
+            "batch": self._batch,
+            "outputs": self._outputs,
+            "trained": list(self._gradients),
+            "frozen": self._frozen,
+            "gradients": {n: n + GRADIENT for n in self._gradients} if self._kind == "gradients" else {},
+            "moments": self._moments,
+            "groups": self._groups,
+            "state": self._state,
+            "seed": SEED if self._seeded else None,
+            "loss_scale": SCALE if self._loss_scaling else None,
+        }
+        model.producer_name = "ortrain"
+        entry = model.metadata_props.add()
+        entry.key, entry.value = METADATA, json.dumps(about)
+        model.graph.name = f"ortrain {self._kind}"
+        onnx.checker.check_model(model, full_check=True)
+        return model
+
+
+def _wide(type: int) -> int:
+    """Float instead of the types of 16 bits."""
+    return TensorProto.FLOAT if type in (TensorProto.FLOAT16, TensorProto.BFLOAT16) else type
+
+
+def _chosen(condition: Value, yes: Value, no: Value) -> Value:
+    nodes = condition._nodes
+    return Value(nodes, nodes.add("Where", [condition, yes, no]), yes.type)
+
+
+def _with_standard_operators(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        made: onnx.ModelProto = onnx.ModelProto.FromString(
+            _ortrain.use_standard_operators(model.SerializeToString())
+        )
+    except OrtrainError as error:
+        raise ValueError(str(error)) from error
+    return made
+
+
+def _take_accumulation(model: onnx.ModelProto) -> dict[str, str]:
+    """Make the gradients of the parameters outputs of a training model instead of adding them to buffers; return their names."""
+    graph = model.graph
+    gradients = {}
+    buffers = set()
+    for node in list(graph.node):
+        if node.op_type == "InPlaceAccumulatorV2" and node.domain == "com.microsoft":
+            gradients[node.output[0].removesuffix(_ACCUMULATED)] = node.input[1]
+            buffers |= {node.input[0], node.input[2]}
+            graph.node.remove(node)
+    for values, gone in ((graph.input, buffers), (graph.output, {n + _ACCUMULATED for n in gradients})):
+        kept = [value for value in values if value.name not in gone]
+        del values[:]
+        values.extend(kept)
+    present = {value.name for value in graph.output}
+    graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in dict.fromkeys(gradients.values()) if name not in present
+    )
+    return gradients
+
+
+def _expose_statistics(model: onnx.ModelProto) -> dict[str, str]:
+    """Make the running statistics that batch normalization updates outputs; return these by the names of the inputs."""
+    statistics: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.op_type != "BatchNormInternal":
+            continue
+        for before, after in zip(node.input[3:5], node.output[1:3], strict=True):
+            if before in statistics:
+                raise ValueError(
+                    f"two nodes update the running statistic {before!r}, the second is {node.name!r}; "
+                    "a step has one new value for each"
+                )
+            statistics[before] = after
+            model.graph.output.append(onnx.ValueInfoProto(name=after))
+    return statistics
+
+
+def _seed_of_gradient(model: onnx.ModelProto, loss: str) -> str:
+    """Return the name of the constant 1 from which the gradients start."""
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith(f"{loss}_grad") and np.all(numpy_helper.to_array(tensor) == 1):
+            return str(tensor.name)
+    raise ValueError(f"the gradients do not start from the loss {loss!r}, so that it cannot be scaled")
+
+
+def _element_types(model: onnx.ModelProto) -> dict[str, int]:
+    inferred = onnx.shape_inference.infer_shapes(model)
+    values = (*inferred.graph.input, *inferred.graph.output, *inferred.graph.value_info)
+    return {v.name: v.type.tensor_type.elem_type for v in values} | {
+        tensor.name: tensor.data_type for tensor in inferred.graph.initializer
+    }
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename values in the nodes of a graph and of the graphs inside it."""
+    for node in _graph.walk(graph):
+        for values in (node.input, node.output):
+            values[:] = [names.get(value, value) for value in values]
+        for attribute in node.attribute:
+            for inner in [attribute.g] if attribute.HasField("g") else []:
+                for value in inner.output:
+                    value.name = names.get(value.name, value.name)
+
+
+def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(value)
+    copy.name = name
+    return copy
+
+
+def _add_axis(value: onnx.ValueInfoProto, size: int) -> None:
+    """State a new first axis."""
+    shape = value.type.tensor_type.shape
+    dims = list(shape.dim)
+    del shape.dim[:]
+    shape.dim.add().dim_value = size
+    shape.dim.extend(dims)

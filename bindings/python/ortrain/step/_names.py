@@ -1,0 +1,9 @@
+"""Names in a step model: its inputs and outputs besides those of the network, and its entry in the metadata."""
+
+#: The entry of the model's metadata that describes its inputs and outputs, as JSON, and the version of that description.
+METADATA, VERSION = "ortrain.step", 1
+SEED, RATE, STEP, SCALE, FINITE = "seed", "learning_rate", "step", "loss_scale", "all_finite"
+#: What is appended to the name of a parameter: its value after the step, its gradient, its moments by number.
+NEXT, GRADIENT, MOMENT = ".next", ".grad", ".momentum"
+#: Seeds are below this prime.
+SEEDS = 2**31 - 1

@@ -1,0 +1,357 @@
+"""Session: steps of a step model on onnxruntime."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortrain._files import stored_state as checkpoint_file
+from ortrain._files.writing import write_file
+from ortrain._support.suggestions import did_you_mean
+from ortrain.step._names import FINITE, METADATA, RATE, SCALE, SEEDS, STEP, VERSION
+
+Array = npt.NDArray[Any]
+
+#: The seed of a step is that of the session times this, plus the number of steps.
+_SEED_FACTOR = 48271
+#: How many moments an optimizer's parameters have in a checkpoint, and their names there.
+_MOMENT_NAMES = ("momentum0", "momentum1")
+#: The name of the optimizer's state in a checkpoint, for all groups of parameters.
+_GROUP = "group0"
+#: Element types of parameters, as ONNX numbers them.
+_NUMPY_TYPES = {
+    number: np.dtype(name)
+    for number, name in {
+        1: "float32", 11: "float64", 10: "float16", 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 9: "bool"
+    }.items()
+}  # fmt: skip
+
+
+class Session:
+    """Runs a step model with onnxruntime. What a step changes stays in the memory of the device between steps.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The step model.
+    providers : sequence, optional
+        Execution providers of onnxruntime, as its ``InferenceSession`` takes them. Only the CPU's by default.
+    checkpoint : str or os.PathLike, optional
+        The checkpoint with the parameters and, if it has it, the optimizer's state. By default the parameters are those
+        in the model.
+    learning_rate : float, optional
+        The learning rate of the first step; by default that of the checkpoint, or 0.001.
+    seed : int, default: 0
+        The seed of Dropout. Each step derives its own from it and from the number of steps taken.
+    loss_scale : float, default: 65536.0
+        What the loss is multiplied by, if the model has that input.
+    session_options : onnxruntime.SessionOptions, optional
+        Further options.
+
+    Raises
+    ------
+    ImportError
+        When onnxruntime is not installed.
+    ValueError
+        When the model is not a step model, or its parameters are neither in it nor in a checkpoint.
+
+    Examples
+    --------
+    ::
+
+        session = step.Session("step.onnx", providers=["CUDAExecutionProvider"], learning_rate=0.01)
+        for images, labels in batches:
+            loss = session(images, labels)
+        session.save_checkpoint("trained.ckpt")
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        providers: Sequence[Any] | None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        learning_rate: float | None = None,
+        seed: int = 0,
+        loss_scale: float = 65536.0,
+        session_options: Any = None,
+    ) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise ImportError("ortrain.step.Session needs onnxruntime: pip install onnxruntime") from error
+        self._ort = onnxruntime
+        if session_options is None:
+            session_options = onnxruntime.SessionOptions()
+            session_options.log_severity_level = 3  # not that each parameter is an input too
+        self._session = onnxruntime.InferenceSession(
+            os.fspath(path), session_options, providers=list(providers or ["CPUExecutionProvider"])
+        )
+        entry = self._session.get_modelmeta().custom_metadata_map.get(METADATA)
+        if entry is None:
+            raise ValueError(
+                f"{os.fspath(path)}: expected a step model of ortrain.artifacts.generate_step, found a model without the "
+                f"metadata {METADATA!r}"
+            )
+        self._about: dict[str, Any] = json.loads(entry)
+        if self._about["version"] != VERSION:
+            raise ValueError(
+                f"{os.fspath(path)}: expected a step model of version {VERSION}, found version {self._about['version']}"
+            )
+        self._types = {v.name: _dtype_of(v.type) for v in self._session.get_inputs()}
+        self._types |= {v.name: _dtype_of(v.type) for v in self._session.get_overridable_initializers()}
+        self._device = _device_of(self._session)
+        self._seed, self.loss_scale = seed, loss_scale
+        self._stored = (
+            checkpoint_file.StoredState()
+            if checkpoint is None
+            else checkpoint_file.read_file(Path(checkpoint))
+        )
+        groups = list(self._stored.groups.values())
+        self._step_count = groups[0].step if groups else 0
+        stored_rate = groups[0].learning_rate if groups else 0.0
+        #: The learning rate of the next step.
+        self.learning_rate = learning_rate if learning_rate is not None else stored_rate or 1e-3
+        values = {name: self._on_device(array) for name, array in self._initial(path, checkpoint).items()}
+        changed = [name for name in self._about["state"] if name != STEP]
+        self._fixed = {name: value for name, value in values.items() if name not in changed}
+        spare = {name: self._like(values[name]) for name in changed}
+        # What a step changes is in one of two sets of memory; the step writes the other one.
+        self._sets = ({name: values[name] for name in changed}, spare)
+        self._now = 0
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self._bindings = [self._binding(now) for now in (0, 1)]
+
+    def _initial(
+        self, path: str | os.PathLike[str], checkpoint: str | os.PathLike[str] | None
+    ) -> dict[str, Array]:
+        """Return the parameters and moments before the first step."""
+        names = [*self._about["trained"], *self._about["frozen"]]
+        if checkpoint is None:
+            found = _initializers_of(path, names)
+        else:
+            found = {
+                name: _array_of(tensor)
+                for name, tensor in {**self._stored.trained, **self._stored.frozen}.items()
+            }
+        missing = [name for name in names if name not in found]
+        if missing:
+            where = f"the checkpoint {os.fspath(checkpoint)}" if checkpoint is not None else "the model"
+            raise ValueError(
+                f"{os.fspath(path)}: {where} has no value for the parameter {missing[0]!r}{did_you_mean(missing[0], found)}"
+                + ("" if checkpoint is not None else "; pass a checkpoint")
+            )
+        values = {name: found[name] for name in names}
+        stored = {
+            parameter: moments
+            for group in self._stored.groups.values()
+            for parameter, moments in group.states.items()
+        }
+        for parameter, moments in self._about["moments"].items():
+            for moment, name in zip(moments, _MOMENT_NAMES, strict=False):
+                tensor = stored.get(parameter, {}).get(name)
+                values[moment] = (
+                    np.zeros(values[parameter].shape, self._types[moment])
+                    if tensor is None
+                    else _array_of(tensor)
+                )
+        return values
+
+    # ---- steps ----
+
+    def __call__(self, *batch: Any, **named: Any) -> Any:
+        """Take a step with a batch, given in the order of the model's inputs or by their names.
+
+        Returns
+        -------
+        numpy.ndarray or tuple of numpy.ndarray
+            The loss; with further outputs of the model, a tuple that begins with it. Of a model of gradients, the loss and the
+            outputs, and a dictionary of the gradients by parameter.
+
+        Raises
+        ------
+        TypeError
+            When the batch has other inputs than the model.
+        """
+        binding = self._bindings[self._now]
+        for name, array in self._feeds(batch, named).items():
+            binding.bind_cpu_input(name, array)
+        self._session.run_with_iobinding(binding)
+        found = dict(zip(self._outputs, binding.get_outputs(), strict=True))
+        self._now = 1 - self._now
+        if self._about["kind"] == "step" and (FINITE not in found or found[FINITE].numpy()):
+            self._step_count += 1
+        results: list[Any] = [_copied(found[name]) for name in self._about["outputs"]]
+        if self._about["gradients"]:
+            results.append({p: _copied(found[name]) for p, name in self._about["gradients"].items()})
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _feeds(self, batch: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Array]:
+        wanted = self._about["batch"]
+        given = dict(zip(wanted, batch, strict=False)) | dict(named)
+        if len(batch) + len(named) != len(wanted) or set(given) != set(wanted):
+            raise TypeError(
+                f"expected a value for each of the inputs {', '.join(wanted)}, found {len(batch)} by position and "
+                f"{', '.join(named) or 'none'} by name"
+            )
+        feeds = {
+            name: np.ascontiguousarray(value, self._types[name]).reshape(np.shape(value))
+            for name, value in given.items()
+        }
+        if self._about["kind"] == "step":
+            feeds[RATE] = np.array(self.learning_rate, np.float32)
+            feeds[STEP] = np.array(self._step_count, np.int64)
+        if self._about["seed"]:
+            drawn = (self._seed * _SEED_FACTOR + self._step_count) % SEEDS
+            feeds[self._about["seed"]] = np.array(drawn, np.int64)
+        if self._about["loss_scale"]:
+            feeds[SCALE] = np.array(self.loss_scale, np.float32)
+        return feeds
+
+    def _binding(self, now: int) -> Any:
+        """Return the binding of a step that reads one set of memory and writes the other."""
+        binding = self._session.io_binding()
+        for name, value in {**self._fixed, **self._sets[now]}.items():
+            binding.bind_ortvalue_input(name, value)
+        after = {self._about["state"][name]: value for name, value in self._sets[1 - now].items()}
+        for name in self._outputs:
+            if name in after:
+                binding.bind_ortvalue_output(name, after[name])
+            else:
+                binding.bind_output(name)
+        return binding
+
+    # ---- state ----
+
+    @property
+    def step_count(self) -> int:
+        """The number of steps taken, those before a checkpoint included."""
+        return self._step_count
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """The current values of all parameters, copied from the device."""
+        values = {**self._fixed, **self._sets[self._now]}
+        return {name: _copied(values[name]) for name in (*self._about["trained"], *self._about["frozen"])}
+
+    def set_parameter(self, name: str, value: Any) -> None:
+        """Overwrite a parameter: for optimizers outside of the model.
+
+        Parameters
+        ----------
+        name : str
+            Name of the parameter.
+        value : array_like
+            The value, of the parameter's shape.
+
+        Raises
+        ------
+        KeyError
+            When there is no parameter of that name.
+        ValueError
+            When the shape is another one.
+        """
+        if name not in (known := [*self._about["trained"], *self._about["frozen"]]):
+            raise KeyError(f"there is no parameter {name!r}{did_you_mean(name, known)}")
+        target = {**self._fixed, **self._sets[self._now]}[name]
+        array = np.asarray(value, self._types[name], order="C")
+        if list(array.shape) != target.shape():
+            raise ValueError(
+                f"parameter {name!r} has the shape {target.shape()}, found a value of shape {list(array.shape)}"
+            )
+        target.update_inplace(array)
+
+    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write a checkpoint with the parameters and the optimizer's state, from which ortrain and other sessions continue.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The file.
+
+        Raises
+        ------
+        ImportError
+            When flatbuffers is not installed.
+        OSError
+            When it cannot be written.
+        """
+        about, values = self._about, {**self._fixed, **self._sets[self._now]}
+        state = checkpoint_file.StoredState(properties=dict(self._stored.properties))
+        # Parameters that the model does not read keep their values.
+        state.trained, state.frozen = dict(self._stored.trained), dict(self._stored.frozen)
+        for names, stored in ((about["trained"], state.trained), (about["frozen"], state.frozen)):
+            stored |= {name: _tensor_of(values[name]) for name in names}
+        if about["kind"] == "step":
+            states = {
+                parameter: {
+                    name: _tensor_of(values[moment])
+                    for moment, name in zip(moments, _MOMENT_NAMES, strict=False)
+                }
+                for parameter, moments in about["moments"].items()
+            }
+            state.groups = {_GROUP: checkpoint_file.Group(self._step_count, self.learning_rate, states)}
+        write_file(Path(path), "checkpoint", checkpoint_file.as_file(state))
+
+    def _on_device(self, array: Array) -> Any:
+        return self._ort.OrtValue.ortvalue_from_numpy(np.array(array, order="C"), *self._device)
+
+    def _like(self, value: Any) -> Any:
+        """Return memory for a value of the same type and shape."""
+        return self._on_device(np.zeros_like(value.numpy()))
+
+
+def _copied(value: Any) -> Array:
+    """Return the elements, which a later step does not change."""
+    return np.array(value.numpy())
+
+
+def _dtype_of(type: str) -> np.dtype[Any]:
+    """Return the NumPy type of a value, which onnxruntime calls ``tensor(float)``."""
+    name = type.removeprefix("tensor(").removesuffix(")")
+    return np.dtype({"float": "float32", "double": "float64"}.get(name, name))
+
+
+def _device_of(session: Any) -> tuple[str, int]:
+    """Return the device in whose memory the values of a session stay."""
+    on_cuda = {"CUDAExecutionProvider", "TensorrtExecutionProvider", "ROCMExecutionProvider"}
+    provider = session.get_providers()[0]
+    if provider not in on_cuda:
+        return "cpu", 0
+    return "cuda", int(session.get_provider_options().get(provider, {}).get("device_id", 0))
+
+
+def _initializers_of(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, Array]:
+    """Return initializers of a model."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError(
+            "reading the parameters from a step model needs onnx: pip install 'ortrain[artifacts]'; or pass a checkpoint"
+        ) from error
+    wanted = set(names)
+    return {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in onnx.load(os.fspath(path)).graph.initializer
+        if tensor.name in wanted
+    }
+
+
+def _array_of(tensor: checkpoint_file.Tensor) -> Array:
+    if tensor.data_type not in _NUMPY_TYPES:
+        raise ValueError(
+            f"expected parameters of float, double or float16, found the element type {tensor.data_type} of ONNX"
+        )
+    return np.frombuffer(tensor.raw, _NUMPY_TYPES[tensor.data_type]).reshape(tensor.dims)
+
+
+def _tensor_of(value: Any) -> checkpoint_file.Tensor:
+    array = value.numpy()
+    kind = next(number for number, dtype in _NUMPY_TYPES.items() if dtype == array.dtype)
+    return checkpoint_file.Tensor(kind, list(array.shape), array.tobytes())

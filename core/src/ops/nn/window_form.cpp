@@ -1,0 +1,159 @@
+#include "ops/nn/window_form.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ops/common/decomposed.h"
+
+namespace ortrain {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+// One value of each axis, as an attribute has them.
+template <typename F>
+Ints each(const std::vector<WindowForm>& windows, F&& value) {
+  Ints values;
+  for (const WindowForm& w : windows) values.push_back(value(w));
+  return values;
+}
+
+Ints pads_of(const std::vector<WindowForm>& windows, const Ints& after) {
+  Ints pads = each(windows, [](const WindowForm& w) { return w.before; });
+  pads.insert(pads.end(), after.begin(), after.end());
+  return pads;
+}
+
+// The spatial axes of the value cut to [0, ends).
+std::string cut(DecompositionContext& e, const std::string& value, const std::string& ends, size_t count) {
+  Ints axes(count);
+  std::iota(axes.begin(), axes.end(), 2);
+  return e("Slice", {value, e.int64s(Ints(count, 0)), ends, e.int64s(axes)});
+}
+
+// [N, C, spatial...] as [C / groups, groups N, spatial...].
+std::string channels_as_batch(DecompositionContext& e, const std::string& x, int64_t groups) {
+  const std::vector<Dim> dims = *e.dims(x);
+  Ints order(dims.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[0], order[1]);
+  const std::string swapped = e("Transpose", {x}, {{"perm", order}});
+  if (groups == 1) return swapped;
+  if (!dims[1].known()) e.reject(concat("the number of channels of \"", x, "\" is not known"));
+  const int64_t each = dims[1].value / groups;
+  const std::string apart = e("Reshape", {swapped, with_dims_after(e, {groups, each, -1}, x, 2)});
+  Ints grouped(dims.size() + 1);
+  std::iota(grouped.begin(), grouped.end(), 0);
+  std::swap(grouped[0], grouped[1]);
+  return e("Reshape", {e("Transpose", {apart}, {{"perm", grouped}}), with_dims_after(e, {each, -1}, x, 2)});
+}
+
+}  // namespace
+
+std::vector<WindowForm> windows_of(const DecompositionContext& e, const Dims& input, const Dims& output,
+                                   const std::vector<int64_t>& kernel) {
+  const Node& node = e.node();
+  const Ints sizes = node.ints_or("kernel_shape", kernel);
+  const size_t count = sizes.size();
+  const Ints strides = node.ints_or("strides", Ints(count, 1)),
+             dilations = node.ints_or("dilations", Ints(count, 1)),
+             pads = node.ints_or("pads", Ints(2 * count, 0));
+  const std::string automatic = node.string_or("auto_pad", "NOTSET");
+  const auto size_at = [&](const Dims& dims, size_t i) -> std::optional<int64_t> {
+    if (!dims || dims->size() != count + 2 || !(*dims)[i + 2].known()) return std::nullopt;
+    return (*dims)[i + 2].value;
+  };
+  std::vector<WindowForm> windows;
+  for (size_t i = 0; i < count; ++i) {
+    WindowForm w{sizes[i],           strides.at(i),     dilations.at(i),   pads.at(i),
+                 pads.at(i + count), size_at(input, i), size_at(output, i)};
+    if (automatic == "SAME_UPPER" || automatic == "SAME_LOWER") {
+      if (!w.input || !w.output)
+        e.reject(
+            concat("auto_pad ", automatic, " needs sizes that the model does not state; make them fixed"));
+      const int64_t total = std::max<int64_t>(0, (*w.output - 1) * w.stride + w.span() - *w.input);
+      w.before = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
+      w.after = total - w.before;
+    } else if (automatic == "VALID") {
+      w.before = w.after = 0;
+    }
+    windows.push_back(w);
+  }
+  return windows;
+}
+
+std::vector<int64_t> kernel_of(const DecompositionContext& e, const std::string& weights) {
+  const auto dims = e.dims(weights);
+  Ints kernel;
+  for (size_t i = 2; dims && i < dims->size(); ++i) {
+    if (!(*dims)[i].known()) e.reject(concat("the size of the kernel \"", weights, "\" is not known"));
+    kernel.push_back((*dims)[i].value);
+  }
+  if (kernel.empty()) e.reject(concat("the shape of the kernel \"", weights, "\" is not known"));
+  return kernel;
+}
+
+std::string spread_windows(DecompositionContext& e, const std::vector<WindowForm>& windows,
+                           const std::string& dy, const std::string& weights, int64_t groups,
+                           const std::string& like) {
+  // ConvTranspose gives as many elements as the windows reach, and `extra` more.
+  bool exact = true;
+  Ints after, extra;
+  for (const WindowForm& w : windows) {
+    after.push_back(w.after);
+    extra.push_back(w.stride - 1);
+    if (!w.input || !w.output) {
+      exact &= w.stride == 1;
+      continue;
+    }
+    const int64_t reached = (*w.output - 1) * w.stride + w.span() - w.before;  // without padding at the end
+    const int64_t missing = *w.input - reached;  // negative: the windows reach into the padding
+    after.back() = std::max<int64_t>(0, -missing);
+    extra.back() = std::max<int64_t>(0, missing);
+  }
+  const Attributes attributes = {
+      {"group", groups},
+      {"strides", each(windows, [](const WindowForm& w) { return w.stride; })},
+      {"dilations", each(windows, [](const WindowForm& w) { return w.dilation; })},
+      {"kernel_shape", each(windows, [](const WindowForm& w) { return w.kernel; })},
+      {"pads", pads_of(windows, after)},
+      {"output_padding", extra}};
+  const std::string spread = e("ConvTranspose", {dy, weights}, attributes);
+  return exact ? spread : cut(e, spread, dims_of(e, like, 2, kToTheLast), windows.size());
+}
+
+std::string weight_gradient(DecompositionContext& e, const std::vector<WindowForm>& windows,
+                            const std::string& dy, const std::string& x, int64_t groups) {
+  const size_t count = windows.size();
+  // dW[m, c, k] = sum over samples and windows o of dY[n, m, o] X[n, c, o stride + k dilation - before]: a
+  // convolution of X, whose channels are the samples here, with dY as the kernel; strides and dilations
+  // change places.
+  bool exact = true, shorter = false;
+  Ints after, used, kernel;
+  for (const WindowForm& w : windows) {
+    kernel.push_back(w.kernel);
+    after.push_back(w.after);
+    used.push_back(INT64_MAX);
+    if (!w.input || !w.output) {
+      exact &= w.stride == 1;
+      continue;
+    }
+    const int64_t reach = (*w.output - 1) * w.stride + w.span() - *w.input - w.before;
+    after.back() = std::max<int64_t>(0, reach);
+    if (reach < 0) used.back() = *w.input + reach, shorter = true;
+  }
+  const std::string data = shorter ? cut(e, x, e.int64s(used), count) : x;
+  Ints order(count + 2);
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[0], order[1]);
+  const std::string filters = e("Transpose", {dy}, {{"perm", order}});
+  const Attributes attributes = {{"group", groups},
+                                 {"strides", each(windows, [](const WindowForm& w) { return w.dilation; })},
+                                 {"dilations", each(windows, [](const WindowForm& w) { return w.stride; })},
+                                 {"pads", pads_of(windows, after)}};
+  const std::string gradient = e("Conv", {channels_as_batch(e, data, groups), filters}, attributes);
+  const std::string transposed = e("Transpose", {gradient}, {{"perm", order}});
+  return exact ? transposed : cut(e, transposed, e.int64s(kernel), count);
+}
+
+}  // namespace ortrain
