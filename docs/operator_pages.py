@@ -1,13 +1,15 @@
-"""Writes the pages about single operators, ``reference/gradients.md`` and ``reference/conformance.md``, for the site.
+"""Writes pages for the site: ``reference/gradients.md``, ``reference/conformance.md``, ``reference/losses.md``.
 
-Both follow from data that is elsewhere: what the installed library registers, and ``tests/conformance/record.yaml``.
+They follow from data that is elsewhere: what the installed library registers, and ``tests/conformance/record.yaml``.
 """
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 from ortrain import _ortrain
+from ortrain.onnxblock.loss import LOSSES
 
 from tests.conformance import record
 
@@ -46,6 +48,28 @@ as `GRUGrad`, has no derivative.
 """
 
 
+_LOSSES = """# Losses
+
+Each is a class of `ortrain.onnxblock.loss`, a member of `LossType`, and a name for `ortrain artifacts --loss`, the trainer and
+[losses of several outputs](../artifacts.md#the-loss). Tests compare value and gradient of each with PyTorch.
+
+{table}
+"""
+
+
+def losses() -> str:
+    """Return the page of losses."""
+    rows = ["| name | class | loss | settings, by default |", "| --- " * 4 + "|"]
+    for name, loss in LOSSES.items():
+        settings = ", ".join(
+            f"`{parameter.name}` {parameter.default}"
+            for parameter in inspect.signature(loss).parameters.values()
+        )
+        meaning = (inspect.getdoc(loss) or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
+        rows.append(f"| `{name}` | `{loss.__name__}` | {meaning.replace('|', chr(92) + '|')} | {settings} |")
+    return _LOSSES.format(table="\n".join(rows))
+
+
 def gradients() -> str:
     """Return the page of gradients."""
     groups: dict[str, dict[str, list[str]]] = {}
@@ -64,5 +88,10 @@ def gradients() -> str:
 
 def write(folder: Path) -> None:
     """Write the pages into a folder."""
-    for name, page in {"gradients": gradients(), "conformance": record.render(record.read())}.items():
+    pages = {
+        "losses": losses(),
+        "gradients": gradients(),
+        "conformance": record.render(record.read()),
+    }
+    for name, page in pages.items():
         (folder / f"{name}.md").write_text(page, encoding="utf-8")

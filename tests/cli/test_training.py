@@ -14,6 +14,9 @@ import numpy as np
 import onnxruntime
 import pytest
 from ortrain.api import CheckpointState, Module, Optimizer
+from ortrain.cli.artifacts_command import LOSSES as cli_losses
+from ortrain.onnxblock.loss import LOSSES
+from ortrain.onnxblock.loss._loss import SeveralInputs
 
 
 def parameters(path):
@@ -90,6 +93,13 @@ def test_weights_decay_and_biases_do_not(artifacts, run, tmp_path):
     found = {name: (group.weight_decay, group.parameters) for name, group in optimizer.param_groups}
     assert found == {"group0": (0.25, ["w"]), "no_decay": (0.0, ["b"])}
     assert "not of sgd" in run(*made, "--optimizer", "sgd", status=2).err
+
+
+def test_the_losses_of_one_output_have_names():
+    assert cli_losses == [
+        *(name for name, block in LOSSES.items() if not issubclass(block, SeveralInputs)),
+        "none",
+    ]
 
 
 def test_train_evaluate_predict_export(artifacts, train_npz, rows, run, tmp_path):

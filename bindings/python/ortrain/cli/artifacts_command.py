@@ -9,7 +9,27 @@ import click
 
 from ortrain.cli import app
 
-LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
+# Those of onnxblock.loss that take one output of a model. That module loads slowly; a test compares the lists.
+LOSSES = [
+    "cross_entropy",
+    "mse",
+    "bce_with_logits",
+    "l1",
+    "soft_cross_entropy",
+    "focal",
+    "huber",
+    "smooth_l1",
+    "log_cosh",
+    "quantile",
+    "poisson_nll",
+    "kl_div",
+    "distillation",
+    "hinge",
+    "dice",
+    "jaccard",
+    "tversky",
+    "none",
+]
 
 
 @app.command(

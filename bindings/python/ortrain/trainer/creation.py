@@ -14,19 +14,13 @@ try:
     import onnx
 
     from ortrain import artifacts
-    from ortrain.artifacts.blocks import named_elsewhere
+    from ortrain.artifacts.blocks import LOSS_NAMES, named_elsewhere
     from ortrain.artifacts.loading import load
 except ImportError as error:
     raise ImportError(
         "Trainer: creating artifacts from a model needs onnx: pip install 'ortrain[artifacts]'"
     ) from error
 
-_LOSSES = {
-    "cross_entropy": "CrossEntropyLoss",
-    "mse": "MSELoss",
-    "bce_with_logits": "BCEWithLogitsLoss",
-    "l1": "L1Loss",
-}
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 
 
@@ -72,8 +66,8 @@ def _check_scalar(output: onnx.ValueInfoProto) -> None:
     if any(extent != 1 for extent in shape):
         raise ValueError(
             f"loss: without one, the first output of the model is the loss, but {output.name!r} has the shape "
-            f"[{', '.join(map(str, shape))}]; name a loss: {', '.join(map(repr, _LOSSES))} (cross_entropy for classes, mse for "
-            "numbers)"
+            f"[{', '.join(map(str, shape))}]; name a loss: {', '.join(map(repr, LOSS_NAMES))} "
+            "(cross_entropy for classes, mse for numbers)"
         )
 
 
@@ -89,7 +83,7 @@ def make_artifacts(
     **settings: Any,
 ) -> artifacts.ArtifactReport:
     """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from."""
-    chosen_loss = _named("loss", loss, _LOSSES, artifacts.LossType)
+    chosen_loss = _named("loss", loss, LOSS_NAMES, artifacts.LossType)
     loaded = model if isinstance(model, onnx.ModelProto) and args is None else load(model, args)[0]
     model = model if isinstance(model, (str, os.PathLike)) else loaded
     names = [value.name for value in loaded.graph.output]
