@@ -1,4 +1,4 @@
-"""Writes pages for the site: ``reference/gradients.md``, ``reference/conformance.md``, ``reference/losses.md``.
+"""Writes pages for the site: gradients, conformance, losses and optimizers, in ``reference/``.
 
 They follow from data that is elsewhere: what the installed library registers, and ``tests/conformance/record.yaml``.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ortrain import _ortrain
 from ortrain.onnxblock.loss import LOSSES
+from ortrain.onnxblock.optim.declarations import declared
 
 from tests.conformance import record
 
@@ -48,6 +49,20 @@ as `GRUGrad`, has no derivative.
 """
 
 
+_OPTIMIZERS = """# Optimizers
+
+Each is a class of `ortrain.onnxblock.optim`, a member of `OptimType`, and a name for the trainer and
+`ortrain artifacts --optimizer`. Tests compare 50 steps of each with PyTorch, or with the formula of the authors where PyTorch
+does not have it, and resume from a checkpoint to the bit.
+
+`w` is a weight, `g` its gradient, `lr` the learning rate, `t` the step from 1, ε `epsilon`, β₁ `beta1`, `decay` `weight_decay`.
+`AdamW`, `TorchAdamW` and `SGD` without settings are operators of onnxruntime. Optimizer models of all others are for ortrain.
+Classes take `betas` and `eps` in place of beta1, beta2 and epsilon, or of alpha and beta.
+
+{table}
+"""
+
+
 _LOSSES = """# Losses
 
 Each is a class of `ortrain.onnxblock.loss`, a member of `LossType`, and a name for `ortrain artifacts --loss`, the trainer and
@@ -70,6 +85,19 @@ def losses() -> str:
     return _LOSSES.format(table="\n".join(rows))
 
 
+def optimizers() -> str:
+    """Return the page of optimizers."""
+    rows = ["| name | class | step | settings, by default | states | source |", "| --- " * 6 + "|"]
+    for name, optimizer in declared().items():
+        settings = ", ".join(f"`{s.name}` {s.default:g}" for s in optimizer.settings) or "none"
+        states = ", ".join(f"`{s.name}`" + (f" with `{s.when}`" if s.when else "") for s in optimizer.states)
+        formula = optimizer.formula.replace("|", "\\|")
+        rows.append(
+            f"| `{name}` | `{optimizer.title}` | {formula} | {settings} | {states} | {optimizer.source} |"
+        )
+    return _OPTIMIZERS.format(table="\n".join(rows))
+
+
 def gradients() -> str:
     """Return the page of gradients."""
     groups: dict[str, dict[str, list[str]]] = {}
@@ -90,6 +118,7 @@ def write(folder: Path) -> None:
     """Write the pages into a folder."""
     pages = {
         "losses": losses(),
+        "optimizers": optimizers(),
         "gradients": gradients(),
         "conformance": record.render(record.read()),
     }

@@ -533,5 +533,12 @@ namespace Microsoft.ML.OnnxRuntime
         internal static ConvertFloatsCall ConvertFloats => convertFloats ??
             (convertFloats = NativeTables.Bind<ConvertFloatsCall>(NativeTables.OrtrainApi, 73));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ListOptimizersCall(IntPtr allocator, out IntPtr @out);
+        private static ListOptimizersCall listOptimizers;
+        /// <summary>Describes every optimizer that an optimizer model can have.</summary>
+        internal static ListOptimizersCall ListOptimizers => listOptimizers ??
+            (listOptimizers = NativeTables.Bind<ListOptimizersCall>(NativeTables.OrtrainApi, 74));
+
     }
 }

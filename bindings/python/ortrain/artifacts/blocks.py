@@ -10,6 +10,7 @@ import onnx
 
 from ortrain import onnxblock
 from ortrain.onnxblock.loss import LOSSES, SumOfLosses
+from ortrain.onnxblock.optim import BLOCKS
 
 
 class _FromLibrary(EnumMeta):
@@ -40,13 +41,19 @@ class LossType(Enum, metaclass=_FromLibrary):
     vars().update({block.__name__: name for name, block in list(LOSSES.items())[4:]})
 
 
-class OptimType(Enum):
-    """Optimizers that :func:`generate_artifacts` can create a model for."""
+class OptimType(Enum, metaclass=_FromLibrary):
+    """Optimizers that :func:`generate_artifacts` can create a model for: one for each class of :mod:`ortrain.onnxblock.optim`.
+
+    ``OptimType.Lion`` stands for :class:`ortrain.onnxblock.optim.Lion` with its defaults. The value is the name on the command
+    line, ``"lion"``; the first two have the values that they have in onnxruntime.
+    """
 
     AdamW = 1
     """AdamW, :class:`ortrain.onnxblock.optim.AdamW`."""
     SGD = 2
     """Stochastic gradient descent, :class:`ortrain.onnxblock.optim.SGD`."""
+
+    vars().update({block.__name__: name for name, block in BLOCKS.items() if name not in ("adamw", "sgd")})
 
 
 _LOSSES: dict[LossType, type[onnxblock.Block]] = {
@@ -57,9 +64,11 @@ _LOSSES: dict[LossType, type[onnxblock.Block]] = {
 LOSS_NAMES = {name: block.__name__ for name, block in LOSSES.items()}
 
 _OPTIMIZERS: dict[OptimType, type[onnxblock.Block]] = {
-    OptimType.AdamW: onnxblock.optim.AdamW,
-    OptimType.SGD: onnxblock.optim.SGD,
+    OptimType[block.__name__]: block for block in BLOCKS.values()
 }
+
+#: Names of the optimizers on the command line and in the trainer, and the members of OptimType.
+OPTIMIZER_NAMES = {name: block.__name__ for name, block in BLOCKS.items()}
 
 #: Names of these losses elsewhere, in PyTorch and Keras, without underscores.
 _ELSEWHERE: dict[str, LossType] = {

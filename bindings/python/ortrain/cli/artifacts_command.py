@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ortrain import _ortrain
 from ortrain.cli import app
 
+OPTIMIZERS = [declaration["name"] for declaration in json.loads(_ortrain.list_optimizers())]
 # Those of onnxblock.loss that take one output of a model. That module loads slowly; a test compares the lists.
 LOSSES = [
     "cross_entropy",
@@ -37,6 +41,7 @@ LOSSES = [
     """
     ortrain artifacts model.onnx --loss cross_entropy
     ortrain artifacts model.onnx --loss cross_entropy --weight-decay 0.01
+    ortrain artifacts model.onnx --loss cross_entropy --optimizer lion --setting beta2=0.98
     ortrain artifacts model.onnx --loss cross_entropy --output logits
     ortrain artifacts model.onnx --loss cross_entropy --batch dynamic
     ortrain artifacts model.onnx --loss mse --optimizer sgd --train fc.weight --train fc.bias --out head
@@ -62,11 +67,18 @@ LOSSES = [
     help="value of the model that the loss is computed from (default its first output); for cross_entropy the scores before "
     "a Softmax",
 )
-@click.option("--optimizer", type=click.Choice(["adamw", "sgd"]), default="adamw", show_default=True)
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adamw", show_default=True)
+@click.option(
+    "--setting",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="a setting of the optimizer, such as momentum=0.9 of sgd; may be repeated",
+)
 @click.option(
     "--weight-decay",
     type=click.FloatRange(min=0),
-    help="weight decay of AdamW; biases and normalizations, the group no_decay, do not decay",
+    help="weight decay of the optimizer; biases and normalizations, the group no_decay, do not decay",
 )
 @click.option(
     "--train", "trained", multiple=True, metavar="NAME", help="train this initializer; may be repeated"
@@ -102,6 +114,7 @@ def command(
     loss: str,
     output: str | None,
     optimizer: str,
+    settings: tuple[str, ...],
     weight_decay: float | None,
     trained: tuple[str, ...],
     frozen: tuple[str, ...],
@@ -118,12 +131,8 @@ def command(
             "--output names the value that a loss is computed from, but with --loss none the model computes its own loss"
         )
     chosen: Any = optimizer
-    if weight_decay is not None:
-        from ortrain.onnxblock import optim
-
-        if optimizer != "adamw":
-            raise click.UsageError(f"--weight-decay is a setting of adamw, not of {optimizer}")
-        chosen = optim.AdamW(weight_decay=weight_decay, param_groups=[optim.no_decay()])
+    if weight_decay is not None or settings:
+        chosen = _optimizer(optimizer, settings, weight_decay)
     report = make_artifacts(
         str(model),
         None if loss == "none" else loss,
@@ -167,6 +176,37 @@ def command(
         )
     else:
         click.echo(str(report))
+
+
+def _optimizer(name: str, settings: tuple[str, ...], weight_decay: float | None) -> Any:
+    """Return the block of an optimizer with settings."""
+    from ortrain.onnxblock import optim
+
+    block = optim.BLOCKS[name]
+    known = [
+        key
+        for key in inspect.signature(block).parameters
+        if key not in ("clip_grad", "param_groups", "betas")
+    ]
+    if issubclass(block, optim.DeclaredOptimizer):
+        known += [setting.name for setting in block.declaration.settings if setting.name not in known]
+    given: dict[str, Any] = {}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key not in known:
+            raise click.UsageError(f"--setting {setting}: {name} has no {key}; it has {', '.join(known)}")
+        try:
+            given[key] = float(value)
+        except ValueError:
+            raise click.UsageError(
+                f"--setting {setting}: expected NAME=NUMBER, such as momentum=0.9"
+            ) from None
+    if weight_decay is not None:
+        given |= {"weight_decay": weight_decay, "param_groups": [optim.no_decay()]}
+    try:
+        return block(**given)
+    except ValueError as error:
+        raise click.UsageError(f"--optimizer {name}: {error}") from None
 
 
 def _named(names: tuple[str, ...]) -> list[str] | None:

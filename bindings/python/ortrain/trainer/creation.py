@@ -14,14 +14,12 @@ try:
     import onnx
 
     from ortrain import artifacts
-    from ortrain.artifacts.blocks import LOSS_NAMES, named_elsewhere
+    from ortrain.artifacts.blocks import LOSS_NAMES, OPTIMIZER_NAMES, named_elsewhere
     from ortrain.artifacts.loading import load
 except ImportError as error:
     raise ImportError(
         "Trainer: creating artifacts from a model needs onnx: pip install 'ortrain[artifacts]'"
     ) from error
-
-_OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 
 
 def _named(kind: str, given: Any, known: Mapping[str, str], enum: Any) -> Any:
@@ -111,7 +109,7 @@ def make_artifacts(
                 requires_grad=requires_grad,
                 frozen_params=frozen_params,
                 loss=chosen_loss,
-                optimizer=_named("optimizer", optimizer, _OPTIMIZERS, artifacts.OptimType),
+                optimizer=_named("optimizer", optimizer, OPTIMIZER_NAMES, artifacts.OptimType),
                 artifact_directory=folder,
                 additional_output_names=names if chosen_loss is not None else names[1:],
                 loss_input_names=names[:1] if isinstance(chosen_loss, artifacts.LossType) else None,

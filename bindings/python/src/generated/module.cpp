@@ -814,4 +814,9 @@ PYBIND11_MODULE(_ortrain, m) {
       check(extension_api().ConvertFloats(source.raw(), target.raw()));
     }
   }, py::arg("source"), py::arg("target"), "Converts the elements of a tensor between float and a type of 16 bits.");
+  m.def("list_optimizers", []() {
+    char* out = {};
+    check(extension_api().ListOptimizers(allocator(), &out));
+    return take_text(out);
+  }, "Describes every optimizer that an optimizer model can have.");
 }

@@ -510,5 +510,6 @@ void ReadModelFromArray(const void* model_data, size_t model_data_length, OrtMod
 void ModelGetGraph(const OrtModel* model, const OrtGraph** graph);
 void SerializeModel(const OrtModel* model, OrtAllocator* allocator, void** out, size_t* out_length);
 void ConvertFloats(const OrtValue* source, OrtValue* target);
+void ListOptimizers(OrtAllocator* allocator, char** out);
 
 }  // namespace ortrain::capi

@@ -655,6 +655,14 @@ OrtStatus* ORT_API_CALL ConvertFloats(const OrtValue* source, OrtValue* target) 
   });
 }
 
+OrtStatus* ORT_API_CALL ListOptimizers(OrtAllocator* allocator, char** out) noexcept {
+  return guarded("ListOptimizers", [&] {
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::ListOptimizers(allocator, out);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -733,7 +741,8 @@ const OrtrainApi ortrain_api = {
     .ModelGetGraph = entry::ModelGetGraph,
     .SerializeModel = entry::SerializeModel,
     .ConvertFloats = entry::ConvertFloats,
+    .ListOptimizers = entry::ListOptimizers,
 };
-static_assert(sizeof(OrtrainApi) == 74 * sizeof(void*), "OrtrainApi has 74 slots");
+static_assert(sizeof(OrtrainApi) == 75 * sizeof(void*), "OrtrainApi has 75 slots");
 
 }  // namespace ortrain::capi

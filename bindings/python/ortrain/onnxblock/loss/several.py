@@ -10,7 +10,7 @@ from ortrain.onnxblock.loss._values import Value
 
 
 class SumOfLosses(Block):
-    """The weighted sum of losses, each of an output of the model and a target of its own name.
+    """The weighted sum of losses, each of an output of the model and a target.
 
     The target of output ``logits`` is the input ``logits_target``.
 
