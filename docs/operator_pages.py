@@ -1,13 +1,16 @@
-"""Writes the pages about single operators, ``reference/gradients.md`` and ``reference/conformance.md``, for the site.
+"""Writes pages for the site: gradients, conformance, losses and optimizers, in ``reference/``.
 
-Both follow from data that is elsewhere: what the installed library registers, and ``tests/conformance/record.yaml``.
+They follow from data that is elsewhere: what the installed library registers, and ``tests/conformance/record.yaml``.
 """
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 from ortrain import _ortrain
+from ortrain.onnxblock.loss import LOSSES
+from ortrain.onnxblock.optim.declarations import declared
 
 from tests.conformance import record
 
@@ -46,6 +49,55 @@ as `GRUGrad`, has no derivative.
 """
 
 
+_OPTIMIZERS = """# Optimizers
+
+Each is a class of `ortrain.onnxblock.optim`, a member of `OptimType`, and a name for the trainer and
+`ortrain artifacts --optimizer`. Tests compare 50 steps of each with PyTorch, or with the formula of the authors where PyTorch
+does not have it, and resume from a checkpoint to the bit.
+
+`w` is a weight, `g` its gradient, `lr` the learning rate, `t` the step from 1, ε `epsilon`, β₁ `beta1`, `decay` `weight_decay`.
+`AdamW`, `TorchAdamW` and `SGD` without settings are operators of onnxruntime. Optimizer models of all others are for ortrain.
+Classes take `betas` and `eps` in place of beta1, beta2 and epsilon, or of alpha and beta.
+
+{table}
+"""
+
+
+_LOSSES = """# Losses
+
+Each is a class of `ortrain.onnxblock.loss`, a member of `LossType`, and a name for `ortrain artifacts --loss`, the trainer and
+[losses of several outputs](../artifacts.md#the-loss). Tests compare value and gradient of each with PyTorch.
+
+{table}
+"""
+
+
+def losses() -> str:
+    """Return the page of losses."""
+    rows = ["| name | class | loss | settings, by default |", "| --- " * 4 + "|"]
+    for name, loss in LOSSES.items():
+        settings = ", ".join(
+            f"`{parameter.name}` {parameter.default}"
+            for parameter in inspect.signature(loss).parameters.values()
+        )
+        meaning = (inspect.getdoc(loss) or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
+        rows.append(f"| `{name}` | `{loss.__name__}` | {meaning.replace('|', chr(92) + '|')} | {settings} |")
+    return _LOSSES.format(table="\n".join(rows))
+
+
+def optimizers() -> str:
+    """Return the page of optimizers."""
+    rows = ["| name | class | step | settings, by default | states | source |", "| --- " * 6 + "|"]
+    for name, optimizer in declared().items():
+        settings = ", ".join(f"`{s.name}` {s.default:g}" for s in optimizer.settings) or "none"
+        states = ", ".join(f"`{s.name}`" + (f" with `{s.when}`" if s.when else "") for s in optimizer.states)
+        formula = optimizer.formula.replace("|", "\\|")
+        rows.append(
+            f"| `{name}` | `{optimizer.title}` | {formula} | {settings} | {states} | {optimizer.source} |"
+        )
+    return _OPTIMIZERS.format(table="\n".join(rows))
+
+
 def gradients() -> str:
     """Return the page of gradients."""
     groups: dict[str, dict[str, list[str]]] = {}
@@ -64,5 +116,11 @@ def gradients() -> str:
 
 def write(folder: Path) -> None:
     """Write the pages into a folder."""
-    for name, page in {"gradients": gradients(), "conformance": record.render(record.read())}.items():
+    pages = {
+        "losses": losses(),
+        "optimizers": optimizers(),
+        "gradients": gradients(),
+        "conformance": record.render(record.read()),
+    }
+    for name, page in pages.items():
         (folder / f"{name}.md").write_text(page, encoding="utf-8")

@@ -928,6 +928,21 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* UseStandardOperators)(const void* model_data, size_t model_length, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
+  /** Describes every optimizer that an optimizer model can have.
+   *
+   * The text is JSON: a list, sorted by name. Each optimizer has name, title, node, formula, source,
+   * settings and states. node is the operator of com.microsoft; if it is empty, the model has the
+   * operator Optimizer of the domain ortrain, with the name as the attribute type. A setting is an
+   * attribute of that operator: name, default, at_least, less_than, flag and meaning; flags are
+   * integers, the others floats. A state is an input of the operator: name, meaning and when, the
+   * setting without which there is no such state, or null.
+   *
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[out] out The JSON text. Freed with the allocator.
+   * \since version 3
+   */
+  OrtStatus*(ORT_API_CALL* ListOptimizers)(OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
 };
 
 /**

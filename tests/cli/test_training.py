@@ -11,9 +11,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from ortrain.api import CheckpointState, Module, Optimizer
+from ortrain.cli.artifacts_command import LOSSES as cli_losses
+from ortrain.onnxblock.loss import LOSSES
+from ortrain.onnxblock.loss._loss import SeveralInputs
 
 
 def parameters(path):
@@ -89,7 +93,26 @@ def test_weights_decay_and_biases_do_not(artifacts, run, tmp_path):
     )
     found = {name: (group.weight_decay, group.parameters) for name, group in optimizer.param_groups}
     assert found == {"group0": (0.25, ["w"]), "no_decay": (0.0, ["b"])}
-    assert "not of sgd" in run(*made, "--optimizer", "sgd", status=2).err
+
+
+def test_an_optimizer_has_a_name_and_settings(artifacts, run, tmp_path):
+    made = ("artifacts", tmp_path / "model.onnx", "--loss", "focal", "--out", tmp_path / "lion")
+    run(*made, "--optimizer", "lion", "--setting", "beta2=0.98", "--weight-decay", "0.25")
+    first, second = onnx.load(tmp_path / "lion/optimizer_model.onnx").graph.node
+    found = {a.name: onnx.helper.get_attribute_value(a) for a in first.attribute}
+    assert (found["type"], found["weight_decay"]) == (b"lion", 0.25)
+    assert found["beta2"] == pytest.approx(0.98)
+    assert [a.s for a in second.attribute if a.name == "group"] == [b"no_decay"]
+    said = run(*made, "--optimizer", "sgd", "--setting", "momntum=0.9", status=2).err
+    assert "sgd has no momntum; it has momentum, dampening, weight_decay, nesterov" in " ".join(said.split())
+    assert "expected NAME=NUMBER" in run(*made, "--optimizer", "sgd", "--setting", "momentum", status=2).err
+
+
+def test_the_losses_of_one_output_have_names():
+    assert cli_losses == [
+        *(name for name, block in LOSSES.items() if not issubclass(block, SeveralInputs)),
+        "none",
+    ]
 
 
 def test_train_evaluate_predict_export(artifacts, train_npz, rows, run, tmp_path):

@@ -206,8 +206,8 @@ def test_an_optimizer_model_without_groups_has_one(tmp_path: pathlib.Path) -> No
 def test_wrong_groups_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="parameter group 'head': no trainable parameter matches 'fc3"):
         make(tmp_path, optim.AdamW(param_groups=[optim.ParamGroup("head", ["fc3.*"])]))
-    with pytest.raises(ValueError, match="SGD has no weight_decay"):
-        optim.SGD(param_groups=[optim.ParamGroup("head", ["fc2.*"], weight_decay=0.1)])
+    with pytest.raises(TypeError, match="SGD has no betas"):
+        optim.SGD(param_groups=[optim.ParamGroup("head", ["fc2.*"], betas=(0.9, 0.9))])
     with pytest.raises(ValueError, match="two parameter groups are named 'no_decay'"):
         optim.AdamW(param_groups=[optim.no_decay(), optim.no_decay()])
     with pytest.raises(ValueError, match="betas must be two values"):

@@ -1,6 +1,7 @@
 #include "session/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string_view>
 #include <unordered_map>
@@ -18,6 +19,7 @@ namespace {
 // The group of a model that names none; checkpoints have used the name for all parameters.
 constexpr const char* kOnlyGroup = "group0";
 constexpr const char* kFactor = "learning_rate_factor";
+constexpr const char* kOwnDomain = "ortrain";
 constexpr size_t kNone = SIZE_MAX;
 
 std::vector<std::string> names_in(const Node& node, const std::string& attribute) {
@@ -35,26 +37,54 @@ std::vector<std::string> names_of(const std::vector<ParameterGroup>& groups) {
   return names;
 }
 
+// The optimizer that a node describes; null for other nodes and for an unknown type.
+const OptimizerRule* rule_of(const Node& node) {
+  if (node.domain == kMicrosoft) return optimizer_of_node(node.op_type);
+  if (node.domain == kOwnDomain && node.op_type == "Optimizer")
+    return find_optimizer(node.string_or("type", ""));
+  return nullptr;
+}
+
+std::string known_types() {
+  std::string text;
+  for (const OptimizerRule* rule : all_optimizers()) text += concat(text.empty() ? "" : ", ", rule->name);
+  return text;
+}
+
+// Whether a value can be that of a setting.
+bool fits(const OptimizerSetting& setting, float value) {
+  return std::isfinite(value) && value >= setting.least && value < setting.below;
+}
+
+std::string range_of(const OptimizerSetting& setting) {
+  if (std::isfinite(setting.below))
+    return concat("at least ", setting.least, " and less than ", setting.below);
+  if (std::isfinite(setting.least)) return concat("a finite number of at least ", setting.least);
+  return "a finite number";
+}
+
 }  // namespace
 
 Optimizer::Optimizer(const Model& model) {
   std::string problems;
-  const char* first = nullptr;
   for (const Node& node : model.graph.nodes) {
-    if (node.domain == kMicrosoft && (node.op_type == "AdamWOptimizer" || node.op_type == "SGDOptimizerV2")) {
-      kind_ = node.op_type == "AdamWOptimizer" ? Kind::kAdamW : Kind::kSgd;
-      if (first == nullptr) first = type();
-      if (std::string_view(first) != type())
-        problems += concat("\n  ", node.label(), ": expected ", first, " as in the group before");
-      add_group(node, problems);
+    if (const OptimizerRule* rule = rule_of(node)) {
+      if (rule_ == nullptr) rule_ = rule;
+      if (rule_ != rule)
+        problems += concat("\n  ", node.label(), ": expected ", type(), " as in the group before");
+      else
+        add_group(node, *rule, problems);
     } else if (node.domain == kMicrosoft && node.op_type == "InplaceClipGradNorm") {
       max_norm_ = node.float_or("max_norm", 1.0f);
       if (const std::string norm = node.string_or("norm_type", "fro"); norm != "fro")
         problems += concat("\n  ", node.label(), ": expected norm_type 'fro', found '", norm, "'");
+    } else if (node.domain == kOwnDomain && node.op_type == "Optimizer") {
+      problems += concat("\n  ", node.label(), ": its type is '", node.string_or("type", ""),
+                         "', expected one of ", known_types());
     } else {
-      problems +=
-          concat("\n  ", node.label(),
-                 ": expected AdamWOptimizer, SGDOptimizerV2 or InplaceClipGradNorm of domain com.microsoft");
+      problems += concat("\n  ", node.label(),
+                         ": expected AdamWOptimizer, SGDOptimizerV2 or InplaceClipGradNorm of domain "
+                         "com.microsoft, or Optimizer of domain ortrain");
     }
   }
   require(problems.empty(), ErrorCode::kNotImplemented,
@@ -67,24 +97,56 @@ Optimizer::Optimizer(const Model& model) {
       rest <= 1, ErrorCode::kInvalidGraph, "the optimizer model has ", rest,
       " optimizer nodes without the attribute 'parameters', which would update the same parameters; expected "
       "at most one");
+  choose_passes();
 }
 
-void Optimizer::add_group(const Node& node, std::string& problems) {
+void Optimizer::add_group(const Node& node, const OptimizerRule& rule, std::string& problems) {
   ParameterGroup group;
   group.name = node.string_or("group", kOnlyGroup);
   group.parameters = names_in(node, "parameters");
   group.learning_rate_factor = node.float_or(kFactor, 1);
-  if (kind_ == Kind::kAdamW) group.adamw = AdamWAttributes(node);
-  if (const std::string wrong = group.adamw.problem(); !wrong.empty())
-    problems += concat("\n  ", node.label(), ": ", wrong);
+  group.values = rule.defaults();
+  for (size_t i = 0; i < rule.settings.size(); ++i) {
+    const OptimizerSetting& setting = rule.settings[i];
+    float& value = group.values.settings[i];
+    value = setting.is_flag ? static_cast<float>(node.int_or(setting.name, static_cast<int64_t>(value)))
+                            : node.float_or(setting.name, value);
+    // Models of onnxruntime may have anything in the operators that it runs too.
+    if (node.domain == kOwnDomain && !fits(setting, value))
+      problems += concat("\n  ", node.label(), ": ", setting.name, " should be ", range_of(setting),
+                         ", found ", value);
+  }
+  if (rule.problem != nullptr)
+    if (const std::string wrong = rule.problem({rule, group.values, 1, 1, 1}); !wrong.empty())
+      problems += concat("\n  ", node.label(), ": ", wrong);
   for (const ParameterGroup& other : groups_)
     if (other.name == group.name)
       problems += concat("\n  ", node.label(), ": there is another parameter group \"", group.name, "\"");
   groups_.push_back(std::move(group));
 }
 
-void Optimizer::take(const CheckpointState& state) {
+void Optimizer::choose_passes() {
+  size_t index = 0, bit = 0;
+  for (const StateDeclaration& state : rule_->states) {
+    bool needed = true;
+    if (state.when != nullptr) {
+      const size_t setting = rule_->setting(state.when);
+      needed = std::any_of(groups_.begin(), groups_.end(),
+                           [&](const ParameterGroup& group) { return group.values.settings[setting] != 0; });
+      index |= size_t{needed} << bit++;
+    }
+    if (needed) state_names_.push_back(state.name);
+  }
+  passes_ = &rule_->passes.at(index);
+}
+
+void Optimizer::take(CheckpointState& state) {
   const std::vector<Parameter>& parameters = state.parameters();
+  const std::vector<std::string>& kept = state.optimizer().state_names;
+  require(kept.empty() || kept == state_names_, ErrorCode::kInvalidArgument,
+          "the checkpoint's optimizer state consists of ", quoted_list(kept), ", but the optimizer ", type(),
+          " keeps ", state_names_.empty() ? "none" : quoted_list(state_names_),
+          "; it was created with another optimizer. To switch, save it without optimizer state");
   size_t rest = kNone;
   std::unordered_map<std::string_view, size_t> named;
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -114,6 +176,15 @@ void Optimizer::take(const CheckpointState& state) {
         fail(e.code(), "the checkpoint's optimizer state does not fit the optimizer model: ", e.message(),
              ". To use another optimizer model, save the checkpoint without optimizer state");
       }
+  for (ParameterGroup& group : groups_) {
+    group.kept.clear();
+    for (size_t i = 0; i < rule_->scalars.size(); ++i) {
+      auto& scalars = state.optimizer().group_scalars[group.name];
+      const auto at = scalars.try_emplace(rule_->scalars[i].name, rule_->scalars[i].value).first;
+      group.kept.push_back(&at->second);
+      group.values.scalars[i] = at->second;
+    }
+  }
 }
 
 const ParameterGroup& Optimizer::group(const std::string& name) const {
@@ -135,52 +206,47 @@ std::vector<size_t> Optimizer::parameters_of(const std::string& name) const {
   return indices;
 }
 
-namespace {
-
-// The place of an attribute in a group.
-template <typename Group>
-auto* place_of(Group& group, bool is_adamw, const std::string& attribute) {
-  if (attribute == kFactor) return &group.learning_rate_factor;
-  if (is_adamw) {
-    if (attribute == "alpha") return &group.adamw.alpha;
-    if (attribute == "beta") return &group.adamw.beta;
-    if (attribute == "epsilon") return &group.adamw.epsilon;
-    if (attribute == "weight_decay") return &group.adamw.weight_decay;
-  }
-  fail(ErrorCode::kInvalidArgument, "a parameter group of ", is_adamw ? "AdamW" : "SGD",
-       " has no attribute \"", attribute, "\"; it has learning_rate, learning_rate_factor",
-       is_adamw ? ", alpha, beta, epsilon and weight_decay" : "");
-}
-
-}  // namespace
-
 float Optimizer::attribute(const std::string& name, const std::string& attribute) const {
-  return *place_of(group(name), kind_ == Kind::kAdamW, attribute);
+  const ParameterGroup& found = group(name);
+  if (attribute == kFactor) return found.learning_rate_factor;
+  const size_t setting = rule_->setting(attribute);
+  if (setting == SIZE_MAX || rule_->settings[setting].is_flag) {
+    std::string known;
+    for (const OptimizerSetting& s : rule_->settings)
+      if (!s.is_flag) known += concat(", ", s.name);
+    fail(ErrorCode::kInvalidArgument, "a parameter group of ", type(), " has no attribute \"", attribute,
+         "\"; it has learning_rate, learning_rate_factor", known);
+  }
+  return found.values.settings[setting];
 }
 
 void Optimizer::set_attribute(const std::string& name, const std::string& attribute, float value) {
+  this->attribute(name, attribute);  // rejects what does not exist
   ParameterGroup& target = groups_[static_cast<size_t>(&group(name) - groups_.data())];
-  float* place = place_of(target, kind_ == Kind::kAdamW, attribute);
-  const bool is_moment_decay = attribute == "alpha" || attribute == "beta";
-  const bool fits = std::isfinite(value) && (!is_moment_decay || (value >= 0 && value < 1)) &&
-                    (attribute != "epsilon" || value >= 0);
-  require(fits, ErrorCode::kInvalidArgument, "parameter group \"", name, "\": ", attribute, " should be ",
-          is_moment_decay          ? "at least 0 and less than 1"
-          : attribute == "epsilon" ? "a finite number of at least 0"
-                                   : "a finite number",
-          ", found ", value);
-  *place = value;
+  const size_t setting = attribute == kFactor ? SIZE_MAX : rule_->setting(attribute);
+  static const OptimizerSetting any{kFactor, 1, ""};
+  const OptimizerSetting& declared = setting == SIZE_MAX ? any : rule_->settings[setting];
+  require(fits(declared, value), ErrorCode::kInvalidArgument, "parameter group \"", name, "\": ", attribute,
+          " should be ", range_of(declared), ", found ", value);
+  for (const StateDeclaration& state : rule_->states)
+    require(state.when == nullptr || attribute != state.when || value == 0 ||
+                std::find(state_names_.begin(), state_names_.end(), state.name) != state_names_.end(),
+            ErrorCode::kInvalidArgument, "parameter group \"", name, "\": ", attribute,
+            " should be 0, because the optimizer model has none and so the session keeps no ", state.name,
+            ", found ", value);
+  (setting == SIZE_MAX ? target.learning_rate_factor : target.values.settings[setting]) = value;
 }
 
 namespace {
 
-std::byte* moment_of(const std::vector<Tensor>& moments, size_t m) {
-  return m < moments.size() ? moments[m].raw() : nullptr;
+std::array<std::byte*, kMostStates> addresses(const std::vector<Tensor>& moments) {
+  std::array<std::byte*, kMostStates> all{};
+  for (size_t m = 0; m < std::min(moments.size(), kMostStates); ++m) all[m] = moments[m].raw();
+  return all;
 }
 
 OptimizerRun run_of(const Parameter& p, int64_t n) {
-  return {
-      p.data.dtype(), p.data.raw(), p.gradient.raw(), moment_of(p.moments, 0), moment_of(p.moments, 1), n};
+  return {p.data.dtype(), p.data.raw(), p.gradient.raw(), addresses(p.moments), n};
 }
 
 // Whether the trainable parameters have one type, which is not a 16-bit float: their arenas then have the
@@ -199,7 +265,7 @@ void for_runs(const CheckpointState& state, F&& f) {
   if (are_alike(parameters)) {
     const DType dtype = parameters.front().data.dtype();
     f(OptimizerRun{dtype, state.data_arena().raw(), state.gradient_arena().raw(),
-                   moment_of(state.moment_arenas(), 0), moment_of(state.moment_arenas(), 1),
+                   addresses(state.moment_arenas()),
                    static_cast<int64_t>(state.data_arena().bytes() / size_of(dtype))});
     return;
   }
@@ -226,6 +292,14 @@ void for_runs_of(const CheckpointState& state, Wanted&& wanted, F&& f) {
   }
 }
 
+// Calls f(run) for each trainable parameter that is `wanted`.
+template <typename Wanted, typename F>
+void for_each_of(const CheckpointState& state, Wanted&& wanted, F&& f) {
+  const std::vector<Parameter>& parameters = state.parameters();
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (parameters[i].trainable && wanted(i)) f(run_of(parameters[i], parameters[i].data.size()));
+}
+
 }  // namespace
 
 double gradient_norm(const CheckpointState& state) {
@@ -235,7 +309,7 @@ double gradient_norm(const CheckpointState& state) {
 }
 
 bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step,
-                      const GradientBounds* bounds) const {
+                      const GradientBounds* bounds) {
   double squares = 0;
   for_runs(state, [&](const OptimizerRun& run) {
     require(is_floating(run.dtype), ErrorCode::kNotImplemented, "optimizer step: parameters of type ",
@@ -252,20 +326,19 @@ bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step,
   }
   const double scale = max_norm_ ? clip_factor(squares, *max_norm_) : 1.0;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const ParameterGroup& group = groups_[g];
+    ParameterGroup& group = groups_[g];
     const double rate = static_cast<double>(learning_rate) * static_cast<double>(group.learning_rate_factor);
-    const AdamWFactors<double> f = group.adamw.factors(rate, step, scale);
-    const auto update = [&](const OptimizerRun& run) {
-      if (kind_ == Kind::kSgd)
-        sgd(run, rate * scale);
-      else
-        adamw(run, f);
-    };
-    if (groups_.size() == 1)
+    double factors[kMostFactors];
+    passes_->prepare({*rule_, group.values, rate, step, scale}, factors);
+    const auto update = [&](const OptimizerRun& run) { run_optimizer(*passes_, run, factors, scale); };
+    const auto is_of_group = [&](size_t i) { return group_of_[i] == g; };
+    if (passes_->sums > 0)
+      for_each_of(state, is_of_group, update);
+    else if (groups_.size() == 1)
       for_runs(state, update);
     else
-      for_runs_of(
-          state, [&](size_t i) { return group_of_[i] == g; }, update);
+      for_runs_of(state, is_of_group, update);
+    for (size_t i = 0; i < group.kept.size(); ++i) *group.kept[i] = group.values.scalars[i];
   }
   return true;
 }

@@ -1,11 +1,19 @@
 // Optimizer: applies the optimizer that an optimizer model describes to the parameters, in one pass over the
 // state's arenas.
 //
-// The optimizer model is read, not run: it describes one of two optimizers, and one pass over the
-// contiguous state has the same effect. A model with an optimizer node per group of parameters gives each
-// group its settings; parameters of a group that are neighbours in memory are updated in one pass.
-// Settings that a program changes are part of the state, and override those of the model when a session is
-// created with that state.
+// The optimizer model is read, not run: it describes one of the declared optimizers
+// (backend/cpu/optimizer/rule.h), and one pass over the contiguous state has the same effect. A model with an
+// optimizer node per group of parameters gives each group its settings; parameters of a group that are
+// neighbours in memory are updated in one pass. Optimizers that need sums over a parameter take each
+// separately.
+//
+// AdamW and plain SGD are AdamWOptimizer and SGDOptimizerV2 of com.microsoft, as onnxruntime-training has
+// them. All others are one operator, Optimizer of the domain ortrain, with the name of the declaration as the
+// attribute `type` and its settings as attributes; the inputs are learning rate, step, parameters, gradients
+// and a sequence for each state. One operator, because no graph runs it: with an operator for each, a new
+// optimizer would need a signature and shape rules that nothing uses, and readers of models would need to
+// know its name. Settings that a program changes are part of the state, and override those of the model when
+// a session is created with that state.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/optimizer/rule.h"
 #include "graph/graph.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "session/gradient_bounds.h"
@@ -25,26 +34,27 @@ struct ParameterGroup {
   std::string name;
   std::vector<std::string> parameters;  // empty: those that no other group names
   float learning_rate_factor = 1;       // what the learning rate is multiplied by
-  AdamWAttributes adamw;
+  OptimizerValues values;
+  std::vector<double*> kept;  // where the state has the scalars
 };
 
-// Reads the model (nodes com.microsoft AdamWOptimizer or SGDOptimizerV2, one for each group of parameters,
-// with or without InplaceClipGradNorm before) and applies it. The norm of the gradients covers all groups.
+// Reads the model (nodes of one optimizer, one for each group of parameters, with or without
+// InplaceClipGradNorm before) and applies it. The norm of the gradients covers all groups.
 class Optimizer {
  public:
   // Throws kNotImplemented naming every node that is not one of those, kInvalidGraph when there is no
   // optimizer or the groups contradict each other.
   explicit Optimizer(const Model& model);
 
-  // How many moments a parameter has: two with AdamW, none with SGD.
-  int moment_count() const { return kind_ == Kind::kAdamW ? 2 : 0; }
+  // The names of the states that each parameter has: two with AdamW, none with plain SGD.
+  const std::vector<std::string>& state_names() const { return state_names_; }
 
-  // The operator of the model that it implements.
-  const char* type() const { return kind_ == Kind::kAdamW ? "AdamWOptimizer" : "SGDOptimizerV2"; }
+  // The name for profiles: the operator of com.microsoft, or the declaration's title.
+  const std::string& type() const { return rule_->node.empty() ? rule_->title : rule_->node; }
 
-  // Assigns the trainable parameters to groups, and takes the settings of groups that the state has. Throws
-  // kInvalidArgument if they do not fit.
-  void take(const CheckpointState& state);
+  // Assigns the trainable parameters to groups, and takes the settings and scalars of groups that the state
+  // has. Throws kInvalidArgument if they do not fit.
+  void take(CheckpointState& state);
 
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   // Throws kInvalidArgument naming the groups there are.
@@ -53,8 +63,8 @@ class Optimizer {
   const ParameterGroup* group_of(size_t parameter) const;
   // The indices in the state of the parameters of a group.
   std::vector<size_t> parameters_of(const std::string& group) const;
-  // learning_rate_factor and, of AdamW, alpha, beta, epsilon and weight_decay. Throws kInvalidArgument for
-  // unknown names and values out of range.
+  // learning_rate_factor, or a setting of the declaration. Throws kInvalidArgument for unknown names, values
+  // out of range, and settings that need a state which the optimizer model does not have.
   float attribute(const std::string& group, const std::string& attribute) const;
   void set_attribute(const std::string& group, const std::string& attribute, float value);
 
@@ -64,13 +74,15 @@ class Optimizer {
   // One update of all trainable parameters with their gradients. `step` counts from 1. With `bounds`, changes
   // nothing and returns false if a gradient is a NaN or infinite; those that are known to be finite are not
   // read to find out.
-  bool apply(CheckpointState& state, float learning_rate, int64_t step, const GradientBounds* bounds) const;
+  bool apply(CheckpointState& state, float learning_rate, int64_t step, const GradientBounds* bounds);
 
  private:
-  enum class Kind { kAdamW, kSgd };
-  void add_group(const Node& node, std::string& problems);
+  void add_group(const Node& node, const OptimizerRule& rule, std::string& problems);
+  void choose_passes();
 
-  Kind kind_ = Kind::kAdamW;
+  const OptimizerRule* rule_ = nullptr;
+  const OptimizerPasses* passes_ = nullptr;
+  std::vector<std::string> state_names_;
   std::vector<ParameterGroup> groups_;
   std::vector<size_t> group_of_;  // by the index of the parameter in the state; SIZE_MAX: none, it is frozen
   std::optional<float> max_norm_;

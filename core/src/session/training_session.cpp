@@ -407,7 +407,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
     s.eval_states[p.name] = p.data;
     if (p.trainable) s.train_states[p.name + std::string(kBufferSuffix)] = p.gradient;
   }
-  if (s.optimizer) state_->make_moments(s.optimizer->moment_count());  // last: it is saved with the state
+  if (s.optimizer) state_->make_moments(s.optimizer->state_names());  // last: it is saved with the state
 }
 
 TrainingSession::~TrainingSession() = default;
@@ -520,7 +520,7 @@ void TrainingSession::attach_optimizer(const Model& optimizer) {
           "attach an optimizer model: the training session already has one");
   Optimizer attached(optimizer);
   attached.take(*state_);
-  state_->make_moments(attached.moment_count());
+  state_->make_moments(attached.state_names());
   impl_->optimizer = std::move(attached);
   impl_->learning_rate = state_->optimizer().initial_learning_rate;
 }

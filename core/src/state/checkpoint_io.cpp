@@ -2,10 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <unordered_set>
 
@@ -24,6 +27,7 @@ namespace {
 constexpr int32_t kVersion = 2;
 constexpr const char* kGroup = "group0";
 constexpr const char* kMomentum = "momentum";
+constexpr std::array<std::string_view, 2> kAdamWStates = {"first_moment", "second_moment"};
 constexpr std::string_view kIdentityPrefix =
     "ortrain data id ";  // 16 characters, 16 hexadecimal digits follow
 constexpr size_t kIdentityBytes = 32;
@@ -193,7 +197,18 @@ class StateReader {
       require(parameter.moments.size() == expected, ErrorCode::kFail, "parameter \"", owner, "\" has ",
               parameter.moments.size(), " moments, others have ", expected);
     }
-    return OptimizerState{group.step(), group.initial_learning_rate(), group_settings(group)};
+    OptimizerState state{group.step(), group.initial_learning_rate(), group_settings(group), {}, {}};
+    state.group_scalars = group_scalars(group);
+    for (size_t i = 0; i < count(group.state_names()); ++i)
+      state.state_names.push_back(text_of(group.state_names()->Get(static_cast<flatbuffers::uoffset_t>(i)),
+                                          "name of an optimizer state"));
+    require(states == 0 || state.state_names.empty() || state.state_names.size() == expected,
+            ErrorCode::kFail, "it names ", state.state_names.size(),
+            " optimizer states, but its parameters have ", expected);
+    // Files without names are of AdamW or plain SGD, or of onnxruntime.
+    if (state.state_names.empty() && expected == kAdamWStates.size())
+      state.state_names.assign(kAdamWStates.begin(), kAdamWStates.end());
+    return state;
   }
 
   std::map<std::string, Property> properties() const {
@@ -233,6 +248,23 @@ class StateReader {
         const std::string key = text_of(setting.name(), "name of a setting of a parameter group");
         require(added->second.emplace(key, setting.value()).second, ErrorCode::kFail,
                 "it holds the setting \"", key, "\" of the parameter group \"", name, "\" twice");
+      }
+    }
+    return out;
+  }
+
+  static std::map<std::string, std::map<std::string, double>> group_scalars(const fbs::OptimizerGroup& from) {
+    std::map<std::string, std::map<std::string, double>> out;
+    for (size_t i = 0; i < count(from.parameter_groups()); ++i) {
+      const auto& group = *from.parameter_groups()->Get(static_cast<flatbuffers::uoffset_t>(i));
+      for (size_t k = 0; k < count(group.scalars()); ++k) {
+        const auto& scalar = *group.scalars()->Get(static_cast<flatbuffers::uoffset_t>(k));
+        const std::string key = text_of(scalar.name(), "name of a number of a parameter group");
+        require(std::isfinite(scalar.value()), ErrorCode::kFail, "the number \"", key,
+                "\" of a parameter group should be finite, found ", scalar.value());
+        require(out[group.group_name()->str()].emplace(key, scalar.value()).second, ErrorCode::kFail,
+                "it holds the number \"", key, "\" of the parameter group \"", group.group_name()->str(),
+                "\" twice");
       }
     }
     return out;
@@ -385,7 +417,7 @@ class TableWriter {
       const auto name = builder_.CreateString(kGroup);
       groups = builder_.CreateVector(std::vector{fbs::CreateOptimizerGroup(
           builder_, name, state.optimizer().step, state.optimizer().initial_learning_rate,
-          builder_.CreateVector(states), group_settings(state.optimizer()))});
+          builder_.CreateVector(states), group_settings(state.optimizer()), state_names(state.optimizer()))});
     }
     const auto bag = property_bag(state.properties());
     fbs::FinishCheckpointBuffer(builder_, fbs::CreateCheckpoint(builder_, kVersion, module, groups, bag));
@@ -423,16 +455,41 @@ class TableWriter {
 
   using GroupSettings = flatbuffers::Offset<fbs::ParameterGroupSettings>;
   flatbuffers::Offset<flatbuffers::Vector<GroupSettings>> group_settings(const OptimizerState& optimizer) {
-    if (optimizer.group_settings.empty()) return 0;
+    std::set<std::string> names;
+    for (const auto& [group, values] : optimizer.group_settings) names.insert(group);
+    for (const auto& [group, values] : optimizer.group_scalars) names.insert(group);
+    if (names.empty()) return 0;
     std::vector<GroupSettings> groups;
-    for (const auto& [group, values] : optimizer.group_settings) {
-      std::vector<flatbuffers::Offset<fbs::FloatProperty>> settings;
-      for (const auto& [key, value] : values)
-        settings.push_back(fbs::CreateFloatProperty(builder_, builder_.CreateString(key), value));
+    for (const std::string& group : names) {
+      const auto settings =
+          properties_of<fbs::FloatProperty>(optimizer.group_settings, group, fbs::CreateFloatProperty);
+      const auto scalars =
+          properties_of<fbs::DoubleProperty>(optimizer.group_scalars, group, fbs::CreateDoubleProperty);
       const auto name = builder_.CreateString(group);
-      groups.push_back(fbs::CreateParameterGroupSettings(builder_, name, builder_.CreateVector(settings)));
+      groups.push_back(fbs::CreateParameterGroupSettings(builder_, name, settings, scalars));
     }
     return builder_.CreateVector(groups);
+  }
+
+  // The numbers of a group; no vector if it has none.
+  template <typename Property, typename Groups, typename Create>
+  flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<Property>>> properties_of(
+      const Groups& groups, const std::string& group, Create&& create) {
+    const auto found = groups.find(group);
+    if (found == groups.end() || found->second.empty()) return 0;
+    std::vector<flatbuffers::Offset<Property>> all;
+    for (const auto& [key, value] : found->second)
+      all.push_back(create(builder_, builder_.CreateString(key), value));
+    return builder_.CreateVector(all);
+  }
+
+  // Files of AdamW and plain SGD are those of onnxruntime.
+  flatbuffers::Offset<flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>> state_names(
+      const OptimizerState& optimizer) {
+    const std::vector<std::string>& names = optimizer.state_names;
+    if (names.empty() || std::equal(names.begin(), names.end(), kAdamWStates.begin(), kAdamWStates.end()))
+      return 0;
+    return builder_.CreateVectorOfStrings(names);
   }
 
   flatbuffers::Offset<fbs::PropertyBag> property_bag(const std::map<std::string, Property>& properties) {

@@ -442,6 +442,11 @@ void CheckpointState::set_layouts(const std::unordered_map<std::string, LayoutPt
   if (changed) ++layouts_version_;
 }
 
+void CheckpointState::make_moments(const std::vector<std::string>& names) {
+  make_moments(static_cast<int>(names.size()), std::memcpy);
+  optimizer_.state_names = names;
+}
+
 void CheckpointState::make_moments(int count, const CopyBytes& copy) {
   const Places places = places_of(parameters_, true, /*moments=*/true);
   // onnxruntime-training 1.19.2 saves one moment for its SGD, which uses none and never reads it.

@@ -61,6 +61,10 @@ struct OptimizerState {
   // What was set for parameter groups while training, by the names of group and attribute. It takes the place
   // of what the optimizer model says.
   std::map<std::string, std::map<std::string, float>> group_settings;
+  // Numbers that the optimizer keeps for parameter groups, the same way.
+  std::map<std::string, std::map<std::string, double>> group_scalars;
+  // The names of the moments. Files of onnxruntime have no names.
+  std::vector<std::string> state_names;
 };
 
 class CheckpointState {
@@ -129,10 +133,11 @@ class CheckpointState {
   OptimizerState& optimizer() { return optimizer_; }
   const OptimizerState& optimizer() const { return optimizer_; }
 
-  // Puts data, gradients and `moment_count` moments of the parameters into contiguous arenas (zeros for what
-  // did not exist before). Called by the training session. Existing views of parameter data stay readable.
+  // Puts data, gradients and moments of the parameters into contiguous arenas (zeros for what did not exist
+  // before). Called by the training session. Existing views of parameter data stay readable.
   void make_arenas();
   void make_moments(int count) { make_moments(count, std::memcpy); }
+  void make_moments(const std::vector<std::string>& names);
   // The arenas of the trainable parameters as flat tensors of bytes with gaps (each parameter is aligned). If
   // no parameter is a 16-bit float, every arena has the same layout, so that one pass can process them
   // together; the moments of 16-bit floats are float. The gaps are zero.

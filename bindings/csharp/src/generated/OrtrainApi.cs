@@ -540,5 +540,12 @@ namespace Microsoft.ML.OnnxRuntime
         internal static UseStandardOperatorsCall UseStandardOperators => useStandardOperators ??
             (useStandardOperators = NativeTables.Bind<UseStandardOperatorsCall>(NativeTables.OrtrainApi, 74));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ListOptimizersCall(IntPtr allocator, out IntPtr @out);
+        private static ListOptimizersCall listOptimizers;
+        /// <summary>Describes every optimizer that an optimizer model can have.</summary>
+        internal static ListOptimizersCall ListOptimizers => listOptimizers ??
+            (listOptimizers = NativeTables.Bind<ListOptimizersCall>(NativeTables.OrtrainApi, 75));
+
     }
 }

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from enum import Enum, EnumMeta
+from typing import TYPE_CHECKING, Any
+
+import onnx
 
 from ortrain import onnxblock
+from ortrain.onnxblock.loss import LOSSES, SumOfLosses
+from ortrain.onnxblock.optim import BLOCKS
 
 
-class LossType(Enum):
-    """Losses that :func:`generate_artifacts` can add to a model."""
+class _FromLibrary(EnumMeta):
+    """An enumeration whose members type checkers do not see."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Any: ...
+
+
+class LossType(Enum, metaclass=_FromLibrary):
+    """Losses that :func:`generate_artifacts` can add to a model: one for each loss of :mod:`ortrain.onnxblock.loss`.
+
+    ``LossType.HuberLoss`` stands for :class:`ortrain.onnxblock.loss.HuberLoss` with its defaults. The value is the name on the
+    command line, ``"huber"``; the first four have the values that they have in onnxruntime.
+    """
 
     MSELoss = 1
     """Mean squared error, :class:`ortrain.onnxblock.loss.MSELoss`."""
@@ -21,30 +38,40 @@ class LossType(Enum):
     L1Loss = 4
     """Mean absolute error, :class:`ortrain.onnxblock.loss.L1Loss`."""
 
+    vars().update({block.__name__: name for name, block in list(LOSSES.items())[4:]})
 
-class OptimType(Enum):
-    """Optimizers that :func:`generate_artifacts` can create a model for."""
+
+class OptimType(Enum, metaclass=_FromLibrary):
+    """Optimizers that :func:`generate_artifacts` can create a model for: one for each class of :mod:`ortrain.onnxblock.optim`.
+
+    ``OptimType.Lion`` stands for :class:`ortrain.onnxblock.optim.Lion` with its defaults. The value is the name on the command
+    line, ``"lion"``; the first two have the values that they have in onnxruntime.
+    """
 
     AdamW = 1
     """AdamW, :class:`ortrain.onnxblock.optim.AdamW`."""
     SGD = 2
     """Stochastic gradient descent, :class:`ortrain.onnxblock.optim.SGD`."""
 
+    vars().update({block.__name__: name for name, block in BLOCKS.items() if name not in ("adamw", "sgd")})
+
 
 _LOSSES: dict[LossType, type[onnxblock.Block]] = {
-    LossType.MSELoss: onnxblock.loss.MSELoss,
-    LossType.CrossEntropyLoss: onnxblock.loss.CrossEntropyLoss,
-    LossType.BCEWithLogitsLoss: onnxblock.loss.BCEWithLogitsLoss,
-    LossType.L1Loss: onnxblock.loss.L1Loss,
+    LossType[block.__name__]: block for block in LOSSES.values()
 }
+
+#: Names of the losses on the command line and in the trainer, and the members of LossType.
+LOSS_NAMES = {name: block.__name__ for name, block in LOSSES.items()}
 
 _OPTIMIZERS: dict[OptimType, type[onnxblock.Block]] = {
-    OptimType.AdamW: onnxblock.optim.AdamW,
-    OptimType.SGD: onnxblock.optim.SGD,
+    OptimType[block.__name__]: block for block in BLOCKS.values()
 }
 
+#: Names of the optimizers on the command line and in the trainer, and the members of OptimType.
+OPTIMIZER_NAMES = {name: block.__name__ for name, block in BLOCKS.items()}
+
 #: Names of these losses elsewhere, in PyTorch and Keras, without underscores.
-_ELSEWHERE = {
+_ELSEWHERE: dict[str, LossType] = {
     "binarycrossentropy": LossType.BCEWithLogitsLoss,
     "binarycrossentropywithlogits": LossType.BCEWithLogitsLoss,
     "categoricalcrossentropy": LossType.CrossEntropyLoss,
@@ -56,7 +83,12 @@ _ELSEWHERE = {
     "sparsecategoricalcrossentropy": LossType.CrossEntropyLoss,
 }
 
-_ACTIVATIONS = {LossType.CrossEntropyLoss: "Softmax", LossType.BCEWithLogitsLoss: "Sigmoid"}
+_ACTIVATIONS = {
+    LossType.CrossEntropyLoss: "Softmax",
+    LossType.SoftCrossEntropyLoss: "Softmax",
+    LossType.BCEWithLogitsLoss: "Sigmoid",
+    LossType.FocalLoss: "Sigmoid",
+}
 
 
 def activation_of(loss: LossType) -> str | None:
@@ -91,6 +123,8 @@ def loss_block(loss: object, class_axis: int | None = None) -> onnxblock.Block:
     """Return the block of a loss, which may be a name, for scores whose classes are in a dimension, if it is known."""
     if loss is None:
         return onnxblock.blocks.PassThrough()
+    if isinstance(loss, Mapping):
+        return _sum_of_losses(loss, class_axis)
     if loss is LossType.CrossEntropyLoss and class_axis is not None:
         return onnxblock.loss.CrossEntropyLoss(axis=class_axis)
     if isinstance(loss, LossType):
@@ -100,6 +134,67 @@ def loss_block(loss: object, class_axis: int | None = None) -> onnxblock.Block:
     name = _name_of(loss)
     same = named_elsewhere(name)
     raise TypeError(f"loss must be a LossType or an onnxblock.Block, not {name}{_remedy(LossType, same)}")
+
+
+def _sum_of_losses(losses: Mapping[Any, Any], class_axis: int | None) -> SumOfLosses:
+    """Return the block of losses by output: ``{"logits": "cross_entropy", "energy": ("mse", 0.3)}``."""
+    blocks: dict[str | tuple[str, ...], tuple[onnxblock.Block, float]] = {}
+    for output, given in losses.items():
+        outputs = (output,) if isinstance(output, str) else output
+        if not isinstance(outputs, tuple) or not all(isinstance(name, str) for name in outputs):
+            raise TypeError(f"loss: expected the name of an output, or a tuple of names, found {output!r}")
+        loss, weight = given if isinstance(given, tuple) else (given, 1.0)
+        if isinstance(loss, str):
+            if loss not in LOSS_NAMES:
+                raise ValueError(
+                    f"loss: the loss of output {output!r} is {loss!r}, expected one of {', '.join(LOSS_NAMES)}"
+                )
+            loss = LossType[LOSS_NAMES[loss]]
+        block = loss_block(loss, class_axis)
+        blocks[output] = (block, float(weight))
+    return SumOfLosses(blocks)
+
+
+def outputs_of_losses(losses: Mapping[Any, Any]) -> list[str]:
+    """Return the outputs that losses by output are computed from."""
+    return [name for output in losses for name in ((output,) if isinstance(output, str) else output)]
+
+
+def expect_fitting(loss: LossType, given: Sequence[str], types: Mapping[str, int]) -> None:
+    """Reject a loss that takes another number of values than it would get, or class indices where there are none.
+
+    Parameters
+    ----------
+    loss : LossType
+        The loss.
+    given : sequence of str
+        The values that it would get.
+    types : mapping of str to int
+        Element types of the outputs of the model, as ONNX numbers them.
+
+    Raises
+    ------
+    ValueError
+        Saying which outputs there are, and how to choose.
+    """
+    block = _LOSSES[loss]
+    outputs, has_target = getattr(block, "outputs", 1), getattr(block, "has_target", True)
+    most = outputs + int(has_target)
+    indices = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+    if outputs <= len(given) <= most and not (
+        loss is LossType.CrossEntropyLoss
+        and len(given) == most
+        and types.get(given[-1], indices[0]) not in indices
+    ):
+        return
+    names = next(name for name, member in LOSS_NAMES.items() if member == loss.name)
+    expected = "a prediction" if outputs == 1 else f"{outputs} outputs of the model"
+    target = "class indices" if loss is LossType.CrossEntropyLoss else "the target"
+    raise ValueError(
+        f"{loss.name} takes {expected}{f' and, as a last value, {target}' if has_target else ''}, but it would "
+        f"get the outputs {', '.join(given)}; choose with loss_input_names, or give each output its loss: "
+        f"loss={{{given[0]!r}: {names!r}, ...}}"
+    )
 
 
 def named_elsewhere(name: str) -> LossType | None:

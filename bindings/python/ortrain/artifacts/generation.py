@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,8 +24,10 @@ from ortrain.artifacts.blocks import (
     LossType,
     OptimType,
     activation_of,
+    expect_fitting,
     loss_block,
     optimizer_block,
+    outputs_of_losses,
 )
 from ortrain.artifacts.choice.declaration import name_parameters, settled
 from ortrain.artifacts.graph import dynamic_batch
@@ -53,7 +55,7 @@ def generate_artifacts(
     model: onnx.ModelProto | str | os.PathLike[str] | Any,
     requires_grad: Sequence[str] | None = None,
     frozen_params: Sequence[str] | None = None,
-    loss: LossType | onnxblock.Block | None = None,
+    loss: LossType | onnxblock.Block | Mapping[Any, Any] | None = None,
     optimizer: OptimType | onnxblock.Block | None = None,
     artifact_directory: str | bytes | os.PathLike[str] | None = None,
     prefix: str = "",
@@ -103,9 +105,13 @@ def generate_artifacts(
         Initializers that are parameters, stored in the checkpoint, but not trained, by name, pattern or module. Names that
         the model does not have are ignored with a warning. Initializers that are neither trained nor frozen stay in the
         models as constants. Where both arguments fit, a name beats a pattern, and ``frozen_params`` beats ``requires_grad``.
-    loss : LossType or onnxblock.Block, optional
+    loss : LossType or onnxblock.Block or mapping, optional
         The loss to add. A custom block is called with the names of the loss inputs and returns the
-        name of the loss. Left out, the first output of the model is the loss; with a ``head``, cross entropy.
+        name of the loss. A mapping gives several outputs of the model their losses, whose sum is the loss:
+        ``{"logits": "cross_entropy", "energy": ("mse", 0.3)}``, where a number is the weight of a loss. The keys are outputs, or
+        tuples of outputs for a loss that takes several; the losses are names, members of LossType or blocks; the target of
+        ``logits`` is the input ``logits_target``. Left out, the first output of the model is the loss; with a
+        ``head``, cross entropy.
     optimizer : OptimType or onnxblock.Block, optional
         The optimizer, with its defaults or as a block such as :class:`ortrain.onnxblock.optim.AdamW`. Left
         out, no optimizer model is written; with a ``head`` or an ``adapter``, one of AdamW.
@@ -270,14 +276,21 @@ def _paths(directory: Path, prefix: str, models: Iterable[str], nominal: bool) -
 def _loss_inputs(loss: object, names: Sequence[str] | None, model: onnx.ModelProto) -> list[str]:
     """Return the values that the loss takes: those that are named, or the outputs of the model."""
     outputs = [output.name for output in model.graph.output]
+    if isinstance(loss, Mapping):
+        if names is not None:
+            raise ValueError("loss_input_names: a mapping of losses names the outputs that it takes")
+        wanted = outputs_of_losses(loss)
+        known = {*outputs, *(name for node in model.graph.node for name in node.output)}
+        for name in wanted:
+            if name not in known:
+                raise LookupError(
+                    f"loss: the model has no output {name!r}; its outputs are {', '.join(outputs)}"
+                )
+        return wanted
     if not isinstance(loss, LossType):
         return names_of("loss_input_names", names) or outputs
     chosen = names_of("loss_input_names", names) or (outputs[:1] if export_of(model) is not None else outputs)
-    if len(chosen) > 2:
-        raise ValueError(
-            f"{loss.name} takes a prediction and, as a second value, the target, "
-            f"but it would get {', '.join(chosen)}; choose with loss_input_names"
-        )
+    expect_fitting(loss, chosen, {o.name: o.type.tensor_type.elem_type for o in model.graph.output})
     return chosen
 
 

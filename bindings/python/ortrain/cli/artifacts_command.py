@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,12 +11,34 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ortrain import _ortrain
 from ortrain.cli import app, results
 
 if TYPE_CHECKING:
     from ortrain.artifacts import ArtifactReport, LoRA
 
-LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
+OPTIMIZERS = [declaration["name"] for declaration in json.loads(_ortrain.list_optimizers())]
+# Those of onnxblock.loss that take one output of a model. That module loads slowly; a test compares the lists.
+LOSSES = [
+    "cross_entropy",
+    "mse",
+    "bce_with_logits",
+    "l1",
+    "soft_cross_entropy",
+    "focal",
+    "huber",
+    "smooth_l1",
+    "log_cosh",
+    "quantile",
+    "poisson_nll",
+    "kl_div",
+    "distillation",
+    "hinge",
+    "dice",
+    "jaccard",
+    "tversky",
+    "none",
+]
 
 
 @app.command(
@@ -22,6 +46,7 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     """
     ortrain artifacts model.onnx --loss cross_entropy
     ortrain artifacts model.onnx --loss cross_entropy --weight-decay 0.01
+    ortrain artifacts model.onnx --loss cross_entropy --optimizer lion --setting beta2=0.98
     ortrain artifacts model.onnx --loss cross_entropy --output logits
     ortrain artifacts model.onnx --loss cross_entropy --batch dynamic
     ortrain artifacts model.onnx --classes 4
@@ -57,11 +82,18 @@ LOSSES = ["cross_entropy", "mse", "bce_with_logits", "l1", "none"]
     help="value of the model that the loss is computed from (default its first output); for cross_entropy the scores before "
     "a Softmax",
 )
-@click.option("--optimizer", type=click.Choice(["adamw", "sgd"]), default="adamw", show_default=True)
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adamw", show_default=True)
+@click.option(
+    "--setting",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="a setting of the optimizer, such as momentum=0.9 of sgd; may be repeated",
+)
 @click.option(
     "--weight-decay",
     type=click.FloatRange(min=0),
-    help="weight decay of AdamW; biases and normalizations, the group no_decay, do not decay",
+    help="weight decay of the optimizer; biases and normalizations, the group no_decay, do not decay",
 )
 @click.option(
     "--train",
@@ -146,6 +178,7 @@ def command(
     classes: int | None,
     output: str | None,
     optimizer: str,
+    settings: tuple[str, ...],
     weight_decay: float | None,
     trained: tuple[str, ...],
     frozen: tuple[str, ...],
@@ -182,12 +215,8 @@ def command(
             "--output names the value that a loss is computed from, but with --loss none the model computes its own loss"
         )
     chosen: Any = optimizer
-    if weight_decay is not None:
-        from ortrain.onnxblock import optim
-
-        if optimizer != "adamw":
-            raise click.UsageError(f"--weight-decay is a setting of adamw, not of {optimizer}")
-        chosen = optim.AdamW(weight_decay=weight_decay, param_groups=[optim.no_decay()])
+    if weight_decay is not None or settings:
+        chosen = _optimizer(optimizer, settings, weight_decay)
     given: Any = str(model)
     if step is not None:
         from ortrain.artifacts.step import in_standard_opset
@@ -275,6 +304,37 @@ def _trained_with_head(names: tuple[str, ...]) -> str | list[str]:
             f"--train {words[0]} says all that is trained; found {len(names)} options --train"
         )
     return words[0] if words else list(names)
+
+
+def _optimizer(name: str, settings: tuple[str, ...], weight_decay: float | None) -> Any:
+    """Return the block of an optimizer with settings."""
+    from ortrain.onnxblock import optim
+
+    block = optim.BLOCKS[name]
+    known = [
+        key
+        for key in inspect.signature(block).parameters
+        if key not in ("clip_grad", "param_groups", "betas")
+    ]
+    if issubclass(block, optim.DeclaredOptimizer):
+        known += [setting.name for setting in block.declaration.settings if setting.name not in known]
+    given: dict[str, Any] = {}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key not in known:
+            raise click.UsageError(f"--setting {setting}: {name} has no {key}; it has {', '.join(known)}")
+        try:
+            given[key] = float(value)
+        except ValueError:
+            raise click.UsageError(
+                f"--setting {setting}: expected NAME=NUMBER, such as momentum=0.9"
+            ) from None
+    if weight_decay is not None:
+        given |= {"weight_decay": weight_decay, "param_groups": [optim.no_decay()]}
+    try:
+        return block(**given)
+    except ValueError as error:
+        raise click.UsageError(f"--optimizer {name}: {error}") from None
 
 
 def _named(names: tuple[str, ...]) -> list[str] | None:

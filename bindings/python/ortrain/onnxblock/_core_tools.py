@@ -61,3 +61,8 @@ def load_checkpoint(path: str) -> dict[str, npt.NDArray[Any]]:
         for index in range(_ortrain.checkpoint_get_parameter_count(state))
     ]
     return {name: _ortrain.get_parameter(state, name).numpy() for name in names}
+
+
+def list_optimizers() -> str:
+    """Return the JSON text that describes the optimizers of the library."""
+    return _ortrain.list_optimizers()

@@ -16,7 +16,7 @@ try:
 
     from ortrain import artifacts, onnxblock
     from ortrain._frameworks.record import export_of
-    from ortrain.artifacts.blocks import named_elsewhere
+    from ortrain.artifacts.blocks import LOSS_NAMES, OPTIMIZER_NAMES, named_elsewhere
     from ortrain.artifacts.loading import load
     from ortrain.trainer.weighted_loss import WeightedLoss
 except ImportError as error:
@@ -24,13 +24,6 @@ except ImportError as error:
         "Trainer: creating artifacts from a model needs onnx: pip install 'ortrain[artifacts]'"
     ) from error
 
-_LOSSES = {
-    "cross_entropy": "CrossEntropyLoss",
-    "mse": "MSELoss",
-    "bce_with_logits": "BCEWithLogitsLoss",
-    "l1": "L1Loss",
-}
-_OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 _OPTIONAL_OUTPUTS = "ortrain.optional_outputs"
 """The key in the metadata of a training or eval model that lists the outputs which only a session with the configuration entry
 of this name returns, one per line."""
@@ -78,8 +71,8 @@ def _check_scalar(output: onnx.ValueInfoProto) -> None:
     if any(extent != 1 for extent in shape):
         raise ValueError(
             f"loss: without one, the first output of the model is the loss, but {output.name!r} has the shape "
-            f"[{', '.join(map(str, shape))}]; name a loss: {', '.join(map(repr, _LOSSES))} (cross_entropy for classes, mse for "
-            "numbers)"
+            f"[{', '.join(map(str, shape))}]; name a loss: {', '.join(map(repr, LOSS_NAMES))} "
+            "(cross_entropy for classes, mse for numbers)"
         )
 
 
@@ -103,7 +96,7 @@ def make_artifacts(
     the training loop that is written for artifacts with a loss runs with these too. With ``weighted``, a loss given by its name
     takes a weight for each row.
     """
-    chosen_loss = _named("loss", loss, _LOSSES, artifacts.LossType)
+    chosen_loss = _named("loss", loss, LOSS_NAMES, artifacts.LossType)
     if head is not None and chosen_loss is None:
         chosen_loss = artifacts.LossType.CrossEntropyLoss
     loaded = model if isinstance(model, onnx.ModelProto) and args is None else load(model, args)[0]
@@ -138,7 +131,7 @@ def make_artifacts(
                 requires_grad=requires_grad,
                 frozen_params=frozen_params,
                 loss=chosen_loss,
-                optimizer=_named("optimizer", optimizer, _OPTIMIZERS, artifacts.OptimType),
+                optimizer=_named("optimizer", optimizer, OPTIMIZER_NAMES, artifacts.OptimType),
                 artifact_directory=folder,
                 additional_output_names=returned,
                 loss_input_names=names[:1] if is_named else None,
@@ -156,7 +149,7 @@ def _weighted(loss: Any, model: onnx.ModelProto) -> WeightedLoss:
     """Return the block of a loss by its name that weights rows."""
     if not isinstance(loss, artifacts.LossType):
         raise ValueError(
-            f"sample_weight: expected a loss by its name with it, {', '.join(_LOSSES)}, found {loss!r:.60}; a block may use "
+            f"sample_weight: expected a loss by its name with it, {', '.join(LOSS_NAMES)}, found {loss!r:.60}; a block may use "
             "ortrain.trainer.weighted_loss.WeightedLoss"
         )
     if loss is artifacts.LossType.CrossEntropyLoss:
@@ -168,7 +161,7 @@ def _weighted(loss: Any, model: onnx.ModelProto) -> WeightedLoss:
 
 def clipped(optimizer: Any, norm: float) -> Any:
     """Return an optimizer given by its name as a block that clips the norm of all gradients."""
-    chosen = _named("optimizer", optimizer, _OPTIMIZERS, artifacts.OptimType)
+    chosen = _named("optimizer", optimizer, OPTIMIZER_NAMES, artifacts.OptimType)
     if not isinstance(chosen, artifacts.OptimType):
         raise ValueError(
             "clip: expected an optimizer by its name with it, adamw or sgd, found a block; use its argument clip_grad"

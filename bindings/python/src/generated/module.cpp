@@ -824,4 +824,9 @@ PYBIND11_MODULE(_ortrain, m) {
     }
     return take_bytes(out, out_length);
   }, py::arg("model_data"), "Writes a model with operators of ONNX alone, so that any runtime can run it.");
+  m.def("list_optimizers", []() {
+    char* out = {};
+    check(extension_api().ListOptimizers(allocator(), &out));
+    return take_text(out);
+  }, "Describes every optimizer that an optimizer model can have.");
 }

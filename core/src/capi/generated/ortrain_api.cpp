@@ -665,6 +665,14 @@ OrtStatus* ORT_API_CALL UseStandardOperators(const void* model_data, size_t mode
   });
 }
 
+OrtStatus* ORT_API_CALL ListOptimizers(OrtAllocator* allocator, char** out) noexcept {
+  return guarded("ListOptimizers", [&] {
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::ListOptimizers(allocator, out);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -744,7 +752,8 @@ const OrtrainApi ortrain_api = {
     .SerializeModel = entry::SerializeModel,
     .ConvertFloats = entry::ConvertFloats,
     .UseStandardOperators = entry::UseStandardOperators,
+    .ListOptimizers = entry::ListOptimizers,
 };
-static_assert(sizeof(OrtrainApi) == 75 * sizeof(void*), "OrtrainApi has 75 slots");
+static_assert(sizeof(OrtrainApi) == 76 * sizeof(void*), "OrtrainApi has 76 slots");
 
 }  // namespace ortrain::capi

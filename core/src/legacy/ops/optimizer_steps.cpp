@@ -87,8 +87,7 @@ struct Parameters {
     return {dtype,
             f.at<std::byte>(weights.state),
             f.at<std::byte>(gradient),
-            f.at_or_null<std::byte>(first.state),
-            f.at_or_null<std::byte>(second.state),
+            {f.at_or_null<std::byte>(first.state), f.at_or_null<std::byte>(second.state)},
             n};
   }
 };
@@ -155,7 +154,7 @@ void update(const Frame& f, const Parameters& p, bool updates, Step&& step) {
 void raise(const OptimizerRun& run, double smallest) {
   visit_floating(run.dtype, [&](auto zero) {
     using T = decltype(zero);
-    T* v = reinterpret_cast<T*>(run.second);
+    T* v = reinterpret_cast<T*>(run.states[1]);
     const T least = static_cast<T>(smallest);
     for (int64_t i = 0; i < run.n; ++i) v[i] = v[i] > 0 ? std::max(v[i], least) : v[i];
   });
@@ -234,7 +233,7 @@ Kernel adam_kernel(KernelContext& c) {
   const Node& node = c.node();
   const int64_t mode = node.int_or("weight_decay_mode", 0);
   c.expect(mode == 0 || mode == 1, "weight_decay_mode must be 0 or 1, found ", mode);
-  AdamWAttributes attributes;
+  AdamWSettings attributes;
   attributes.alpha = node.float_or("alpha", 0.9f);
   attributes.beta = node.float_or("beta", 0.999f);
   attributes.epsilon = node.float_or("epsilon", 1e-8f);
@@ -259,7 +258,7 @@ Kernel adam_kernel(KernelContext& c) {
     update(f, p, signals.updates(f), [&] {
       int64_t& step = *f.at<int64_t>(count.state);
       const OptimizerRun run = p.run(f);
-      adamw(run, attributes.factors(rate.at(f), step, 1 / signals.divisor(f, longest)));
+      adamw(run, adamw_factors(attributes, rate.at(f), step), 1 / signals.divisor(f, longest));
       if (smallest > 0) raise(run, smallest);
       ++step;
     });
@@ -331,7 +330,7 @@ Kernel lamb_kernel(KernelContext& c) {
   const StepSignals signals(c, 1, 2, 0);
   struct Group {
     Parameters p;
-    AdamWAttributes adam;  // those for the direction, with neither decay nor rate
+    AdamWSettings adam;  // those for the direction, with neither decay nor rate
     double decay, longest;
   };
   std::vector<Group> groups;
@@ -375,7 +374,7 @@ Kernel lamb_kernel(KernelContext& c) {
         const auto t = step.defined() ? static_cast<int64_t>(step.at(f)) : 0;
         std::byte* r = f.at<std::byte>(direction);
         const double divisor = signals.divisor(f, group.longest);
-        lamb_direction(run, group.adam.factors(1, t, 1 / divisor), group.decay, r);
+        lamb_direction(run, adamw_factors(group.adam, 1, t), 1 / divisor, group.decay, r);
         if (smallest > 0) raise(run, smallest);
         double norm_w = norm(run.dtype, run.weights, run.n), norm_r = norm(run.dtype, r, run.n);
         if (!whole.empty()) {
@@ -385,7 +384,7 @@ Kernel lamb_kernel(KernelContext& c) {
           norm_r = std::sqrt(squares[1]);
         }
         const double phi = norm_w > 0 && norm_r > 0 ? std::clamp(norm_w / norm_r, low, high) : 1;
-        sgd({run.dtype, run.weights, r, nullptr, nullptr, run.n}, rate.at(f) * phi);
+        sgd({run.dtype, run.weights, r, {}, run.n}, rate.at(f) * phi);
       });
     if (updates && count.state.defined()) ++*f.at<int64_t>(count.state);
     count.show(f);

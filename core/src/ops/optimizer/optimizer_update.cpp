@@ -1,8 +1,12 @@
 #include "ops/optimizer/optimizer_update.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 
+#include "backend/cpu/optimizer/rule.h"
+#include "backend/cpu/optimizer/rules/sgd.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
 
@@ -31,48 +35,25 @@ void as_floats(const OptimizerRun& run, F&& f) {
 
 template <typename T>
 AdamWFactors<T> rounded(const AdamWFactors<double>& f) {
-  return {static_cast<T>(f.alpha),          static_cast<T>(f.beta),         static_cast<T>(f.epsilon),
-          static_cast<T>(f.gradient_scale), static_cast<T>(f.decay_before), static_cast<T>(f.decay_after),
-          static_cast<T>(f.root_scale),     static_cast<T>(f.step_size)};
+  return {static_cast<T>(f.alpha),        static_cast<T>(f.beta),        static_cast<T>(f.epsilon),
+          static_cast<T>(f.decay_before), static_cast<T>(f.decay_after), static_cast<T>(f.root_scale),
+          static_cast<T>(f.step_size)};
 }
 
 }  // namespace
 
-AdamWAttributes::AdamWAttributes(const Node& node)
-    : alpha(node.float_or("alpha", 0.9f)),
-      beta(node.float_or("beta", 0.999f)),
-      epsilon(node.float_or("epsilon", 1e-8f)),
-      weight_decay(node.float_or("weight_decay", 1e-2f)),
-      correct_bias(node.int_or("correct_bias", 1) != 0),
-      adam_mode(node.int_or("adam_mode", 0)) {}
-
-std::string AdamWAttributes::problem() const {
-  if (adam_mode == 0 || adam_mode == 1) return "";
-  return concat("expected adam_mode 0 or 1, found ", adam_mode);
+AdamWSettings adamw_attributes(const Node& node) {
+  return {.alpha = static_cast<double>(node.float_or("alpha", 0.9f)),
+          .beta = static_cast<double>(node.float_or("beta", 0.999f)),
+          .epsilon = static_cast<double>(node.float_or("epsilon", 1e-8f)),
+          .weight_decay = static_cast<double>(node.float_or("weight_decay", 1e-2f)),
+          .correct_bias = node.int_or("correct_bias", 1) != 0,
+          .adam_mode = node.int_or("adam_mode", 0)};
 }
 
-AdamWFactors<double> AdamWAttributes::factors(double learning_rate, int64_t step,
-                                              double gradient_scale) const {
-  AdamWFactors<double> f;
-  f.alpha = static_cast<double>(alpha);
-  f.beta = static_cast<double>(beta);
-  f.epsilon = static_cast<double>(epsilon);
-  f.gradient_scale = gradient_scale;
-  const double correction1 = correct_bias ? 1 - std::pow(f.alpha, step) : 1;
-  const double correction2 = correct_bias ? 1 - std::pow(f.beta, step) : 1;
-  const double decay = 1 - learning_rate * static_cast<double>(weight_decay);
-  if (adam_mode == 0) {
-    // Loshchilov and Hutter, "Decoupled weight decay regularization", as PyTorch orders it: decay first,
-    // the bias correction of the second moment inside the root.
-    f.decay_before = decay;
-    f.root_scale = 1 / std::sqrt(correction2);
-    f.step_size = learning_rate / correction1;
-  } else {
-    // The order of Hugging Face's AdamW: decay last, epsilon added to the uncorrected root.
-    f.decay_after = decay;
-    f.step_size = learning_rate * std::sqrt(correction2) / correction1;
-  }
-  return f;
+std::string problem_of(const AdamWSettings& attributes) {
+  if (attributes.adam_mode == 0 || attributes.adam_mode == 1) return "";
+  return concat("expected adam_mode 0 or 1, found ", attributes.adam_mode);
 }
 
 // As in PyTorch's clip_grad_norm_: the small number avoids a division by zero.
@@ -118,16 +99,8 @@ double sum_of_squares(const OptimizerRun& run) {
 }
 
 void sgd(const OptimizerRun& run, double rate) {
-  visit_floating(run.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    sgd_update(reinterpret_cast<T*>(run.weights), reinterpret_cast<const T*>(run.gradients), run.n,
-               static_cast<T>(rate));
-  });
-  visit_types<Float16, BFloat16>(run.dtype, [&](auto zero) {
-    as_floats<decltype(zero)>(run, [&](float* w, const float* g, int64_t, int64_t n) {
-      sgd_update(w, g, n, static_cast<float>(rate));
-    });
-  });
+  const double factors[] = {rate, 1};  // SgdFactors: nothing decays
+  run_optimizer(sgd_passes(), run, factors, 1);
 }
 
 void scale(const OptimizerRun& run, double factor) {
@@ -146,35 +119,24 @@ void scale(const OptimizerRun& run, double factor) {
   });
 }
 
-void adamw(const OptimizerRun& run, const AdamWFactors<double>& factors) {
-  visit_floating(run.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    adamw_update(reinterpret_cast<T*>(run.weights), reinterpret_cast<const T*>(run.gradients),
-                 reinterpret_cast<T*>(run.first), reinterpret_cast<T*>(run.second), run.n,
-                 rounded<T>(factors));
-  });
-  // Moments of 16-bit floats are float: squares of their gradients would overflow or vanish.
-  visit_types<Float16, BFloat16>(run.dtype, [&](auto zero) {
-    const AdamWFactors<float> f = rounded<float>(factors);
-    as_floats<decltype(zero)>(run, [&](float* w, const float* g, int64_t at, int64_t n) {
-      adamw_update(w, g, reinterpret_cast<float*>(run.first) + at, reinterpret_cast<float*>(run.second) + at,
-                   n, f);
-    });
-  });
+void adamw(const OptimizerRun& run, const AdamWFactors<double>& factors, double gradient_scale) {
+  const auto numbers = std::bit_cast<std::array<double, sizeof factors / sizeof(double)>>(factors);
+  run_optimizer(adamw_passes(), run, numbers.data(), gradient_scale);
 }
 
-void lamb_direction(const OptimizerRun& run, const AdamWFactors<double>& factors, double decay,
-                    std::byte* direction) {
+void lamb_direction(const OptimizerRun& run, const AdamWFactors<double>& factors, double gradient_scale,
+                    double decay, std::byte* direction) {
   visit_floating(run.dtype, [&](auto zero) {
     using T = decltype(zero);
     lamb_direction_update(reinterpret_cast<const T*>(run.weights), reinterpret_cast<const T*>(run.gradients),
-                          reinterpret_cast<T*>(run.first), reinterpret_cast<T*>(run.second),
-                          reinterpret_cast<T*>(direction), run.n, rounded<T>(factors), static_cast<T>(decay));
+                          reinterpret_cast<T*>(run.states[0]), reinterpret_cast<T*>(run.states[1]),
+                          reinterpret_cast<T*>(direction), run.n, rounded<T>(factors), static_cast<T>(decay),
+                          static_cast<T>(gradient_scale));
   });
 }
 
 double norm(DType dtype, std::byte* values, int64_t n) {
-  return std::sqrt(sum_of_squares({dtype, nullptr, values, nullptr, nullptr, n}));
+  return std::sqrt(sum_of_squares({dtype, nullptr, values, {}, n}));
 }
 
 }  // namespace ortrain

@@ -88,20 +88,20 @@ void update_types(TypeContext& c, size_t first, size_t count, std::initializer_l
 
 // ---------------------------------------------------------------------------------------------------------------------
 // AdamWOptimizer: learning rate, step (from 1), weights, gradients, first and second moments, update signal.
-// The formula is that of AdamWAttributes::factors and adamw_update.
+// The formula is in backend/cpu/optimizer/rules/adamw.cpp.
 
 void adamw_types(TypeContext& c) {
   if (c.node().inputs.size() < 6)
     return c.reject(concat("it has ", c.node().inputs.size(), " inputs, expected at least 6"));
-  if (const std::string problem = AdamWAttributes(c.node()).problem(); !problem.empty())
+  if (const std::string problem = problem_of(adamw_attributes(c.node())); !problem.empty())
     return c.reject(problem);
   if (updates_a_group(c)) return;
   update_types(c, 2, 4, {0, 2, 3});
 }
 
 void adamw_run(DynamicContext& c) {
-  const AdamWAttributes attributes(c.node());
-  const std::string problem = attributes.problem();
+  const AdamWSettings attributes = adamw_attributes(c.node());
+  const std::string problem = problem_of(attributes);
   c.expect(problem.empty(), problem);
   Sequences all(c, 2, 4);
   if (!updates(c, 6)) {
@@ -112,12 +112,15 @@ void adamw_run(DynamicContext& c) {
   }
   const double step = scalar_in(c, 1);
   c.expect(step >= 1 && step < 0x1p63, "input 1, the step, is ", step, ", expected 1 or more");
-  const AdamWFactors<double> factors = attributes.factors(scalar_in(c, 0), static_cast<int64_t>(step), 1);
+  const AdamWFactors<double> factors = adamw_factors(attributes, scalar_in(c, 0), static_cast<int64_t>(step));
   const Sequence &weights = all.updated(0, 1), &first = all.updated(2, 2), &second = all.updated(3, 3);
   for (size_t i = 0; i < all.size(); ++i)
-    adamw({all.dtype(), weights.at(i).raw(), all.at(1, i).raw(), first.at(i).raw(), second.at(i).raw(),
+    adamw({all.dtype(),
+           weights.at(i).raw(),
+           all.at(1, i).raw(),
+           {first.at(i).raw(), second.at(i).raw()},
            weights.at(i).size()},
-          factors);
+          factors, 1);
   all.give();
 }
 
@@ -145,7 +148,7 @@ void sgd_run(DynamicContext& c) {
   const double rate = scalar_in(c, 0);
   const Sequence& weights = all.updated(0, 1);
   for (size_t i = 0; i < all.size(); ++i)
-    sgd({all.dtype(), weights.at(i).raw(), all.at(1, i).raw(), nullptr, nullptr, weights.at(i).size()}, rate);
+    sgd({all.dtype(), weights.at(i).raw(), all.at(1, i).raw(), {}, weights.at(i).size()}, rate);
   all.give();
 }
 
@@ -170,14 +173,12 @@ void clip_run(DynamicContext& c) {
   const Sequence& gradients = c.sequence(0);
   double squares = 0;
   for (size_t i = 0; i < gradients.size(); ++i)
-    squares += sum_of_squares(
-        {gradients.dtype(), nullptr, gradients.at(i).raw(), nullptr, nullptr, gradients.at(i).size()});
+    squares +=
+        sum_of_squares({gradients.dtype(), nullptr, gradients.at(i).raw(), {}, gradients.at(i).size()});
   const double factor = clip_factor(squares, c.node().float_or("max_norm", 1));
   const Sequence clipped = gradients.clone();
   for (size_t i = 0; i < clipped.size(); ++i)
-    scale(
-        {clipped.dtype(), clipped.at(i).raw(), gradients.at(i).raw(), nullptr, nullptr, clipped.at(i).size()},
-        factor);
+    scale({clipped.dtype(), clipped.at(i).raw(), gradients.at(i).raw(), {}, clipped.at(i).size()}, factor);
   c.set(0, clipped);
 }
 

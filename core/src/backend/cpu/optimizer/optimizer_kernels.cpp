@@ -10,98 +10,41 @@
 #include <limits>
 
 #include "backend/cpu/optimizer/optimizer_kernels.h"
+#include "backend/cpu/optimizer/pass-inl.h"
 #include "runtime/threads.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The moments of a weight whose gradient is zero, after a dead Relu or for a token that does not occur, decay
-// until they are denormal, and arithmetic on denormals takes a hundred times as long.
-template <class D, class V>
-V without_denormals(D d, V x) {
-  const auto normal = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::min());
-  return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), normal), x);
-}
-
-// The new moments of a gradient.
-template <class D>
-struct Moments {
-  hn::Vec<D> first, second;
-};
 template <class D, typename T = hn::TFromD<D>>
-Moments<D> new_moments(D d, const T* g, const T* m, const T* v, const AdamWFactors<T>& f) {
-  const auto gradient = hn::Mul(hn::LoadU(d, g), hn::Set(d, f.gradient_scale));
-  return {hn::MulAdd(hn::Set(d, f.alpha), hn::LoadU(d, m), hn::Mul(hn::Set(d, 1 - f.alpha), gradient)),
-          hn::MulAdd(hn::Set(d, f.beta), hn::LoadU(d, v),
-                     hn::Mul(hn::Set(d, 1 - f.beta), hn::Mul(gradient, gradient)))};
-}
-
-template <class D, typename T = hn::TFromD<D>>
-void adamw_at(D d, T* w, const T* g, T* m, T* v, const AdamWFactors<T>& f) {
-  const auto [first, second] = new_moments(d, g, m, v, f);
-  const auto root = hn::MulAdd(hn::Sqrt(second), hn::Set(d, f.root_scale), hn::Set(d, f.epsilon));
-  const auto kept = hn::Mul(hn::LoadU(d, w), hn::Set(d, f.decay_before));
-  const auto moved = hn::Sub(kept, hn::Div(hn::Mul(hn::Set(d, f.step_size), first), root));
-  hn::StoreU(without_denormals(d, first), d, m);
-  hn::StoreU(without_denormals(d, second), d, v);
-  hn::StoreU(hn::Mul(moved, hn::Set(d, f.decay_after)), d, w);
-}
-
-template <class D, typename T = hn::TFromD<D>>
-void lamb_at(D d, const T* w, const T* g, T* m, T* v, T* r, const AdamWFactors<T>& f, T decay) {
-  const auto [first, second] = new_moments(d, g, m, v, f);
-  const auto root = hn::MulAdd(hn::Sqrt(second), hn::Set(d, f.root_scale), hn::Set(d, f.epsilon));
-  const auto step = hn::Div(hn::Mul(hn::Set(d, f.step_size), first), root);
-  hn::StoreU(hn::MulAdd(hn::Set(d, decay), hn::LoadU(d, w), step), d, r);
-  hn::StoreU(without_denormals(d, first), d, m);
-  hn::StoreU(without_denormals(d, second), d, v);
+void lamb_at(D d, const T* w, const T* g, T* m, T* v, T* r, const AdamWFactors<T>& f, T decay, T scale) {
+  const auto at = [](const T* from) HWY_ATTR { return Number<D>(hn::LoadU(D(), from)); };
+  const Number<D> gradient = at(g) * scale;
+  const Number<D> first = mix(at(m), gradient, f.alpha), second = mix_squares(at(v), gradient, f.beta);
+  const Number<D> root = mul_add(sqrt(second), f.root_scale, f.epsilon);
+  hn::StoreU(mul_add(decay, at(w), f.step_size * first / root).v, d, r);
+  hn::StoreU(without_denormals(first).v, d, m);
+  hn::StoreU(without_denormals(second).v, d, v);
 }
 
 template <typename T>
-void lamb_part(const T* w, const T* g, T* m, T* v, T* r, int64_t n, const AdamWFactors<T>& f, T decay) {
+void lamb_part(const T* w, const T* g, T* m, T* v, T* r, int64_t n, const AdamWFactors<T>& f, T decay,
+               T scale) {
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) lamb_at(d, w + i, g + i, m + i, v + i, r + i, f, decay);
-  for (; i < n; ++i) lamb_at(hn::CappedTag<T, 1>(), w + i, g + i, m + i, v + i, r + i, f, decay);
+  for (; i + lanes <= n; i += lanes) lamb_at(d, w + i, g + i, m + i, v + i, r + i, f, decay, scale);
+  for (; i < n; ++i) lamb_at(hn::CappedTag<T, 1>(), w + i, g + i, m + i, v + i, r + i, f, decay, scale);
 }
 void lamb_float(const float* w, const float* g, float* m, float* v, float* r, int64_t n,
-                const AdamWFactors<float>& f, float decay) {
-  lamb_part(w, g, m, v, r, n, f, decay);
+                const AdamWFactors<float>& f, float decay, float scale) {
+  lamb_part(w, g, m, v, r, n, f, decay, scale);
 }
 void lamb_double(const double* w, const double* g, double* m, double* v, double* r, int64_t n,
-                 const AdamWFactors<double>& f, double decay) {
-  lamb_part(w, g, m, v, r, n, f, decay);
+                 const AdamWFactors<double>& f, double decay, double scale) {
+  lamb_part(w, g, m, v, r, n, f, decay, scale);
 }
-
-template <typename T>
-void adamw_part(T* w, const T* g, T* m, T* v, int64_t n, const AdamWFactors<T>& f) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) adamw_at(d, w + i, g + i, m + i, v + i, f);
-  for (; i < n; ++i) adamw_at(hn::CappedTag<T, 1>(), w + i, g + i, m + i, v + i, f);
-}
-void adamw_float(float* w, const float* g, float* m, float* v, int64_t n, const AdamWFactors<float>& f) {
-  adamw_part(w, g, m, v, n, f);
-}
-void adamw_double(double* w, const double* g, double* m, double* v, int64_t n,
-                  const AdamWFactors<double>& f) {
-  adamw_part(w, g, m, v, n, f);
-}
-
-template <typename T>
-void sgd_part(T* w, const T* g, int64_t n, T rate) {
-  const hn::ScalableTag<T> d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    hn::StoreU(hn::NegMulAdd(hn::Set(d, rate), hn::LoadU(d, g + i), hn::LoadU(d, w + i)), d, w + i);
-  for (; i < n; ++i) w[i] -= rate * g[i];
-}
-void sgd_float(float* w, const float* g, int64_t n, float rate) { sgd_part(w, g, n, rate); }
-void sgd_double(double* w, const double* g, int64_t n, double rate) { sgd_part(w, g, n, rate); }
 
 // The largest of the elements without their signs. Four maxima at a time hide the latency of each.
 template <typename U>
@@ -136,50 +79,24 @@ HWY_AFTER_NAMESPACE();
 
 namespace ortrain {
 
-HWY_EXPORT(adamw_float);
-HWY_EXPORT(adamw_double);
 HWY_EXPORT(lamb_float);
 HWY_EXPORT(lamb_double);
-HWY_EXPORT(sgd_float);
-HWY_EXPORT(sgd_double);
 HWY_EXPORT(largest_16);
 HWY_EXPORT(largest_32);
 HWY_EXPORT(largest_64);
 
-void adamw_update(float* w, const float* g, float* m, float* v, int64_t n, const AdamWFactors<float>& f) {
-  parallel_for(n, 4, [&](int64_t a, int64_t b) {
-    HWY_DYNAMIC_DISPATCH(adamw_float)(w + a, g + a, m + a, v + a, b - a, f);
-  });
-}
-void adamw_update(double* w, const double* g, double* m, double* v, int64_t n,
-                  const AdamWFactors<double>& f) {
-  parallel_for(n, 4, [&](int64_t a, int64_t b) {
-    HWY_DYNAMIC_DISPATCH(adamw_double)(w + a, g + a, m + a, v + a, b - a, f);
-  });
-}
 void lamb_direction_update(const float* w, const float* g, float* m, float* v, float* r, int64_t n,
-                           const AdamWFactors<float>& f, float decay) {
+                           const AdamWFactors<float>& f, float decay, float scale) {
   parallel_for(n, 4, [&](int64_t a, int64_t b) {
-    HWY_DYNAMIC_DISPATCH(lamb_float)(w + a, g + a, m + a, v + a, r + a, b - a, f, decay);
+    HWY_DYNAMIC_DISPATCH(lamb_float)(w + a, g + a, m + a, v + a, r + a, b - a, f, decay, scale);
   });
 }
 void lamb_direction_update(const double* w, const double* g, double* m, double* v, double* r, int64_t n,
-                           const AdamWFactors<double>& f, double decay) {
+                           const AdamWFactors<double>& f, double decay, double scale) {
   parallel_for(n, 4, [&](int64_t a, int64_t b) {
-    HWY_DYNAMIC_DISPATCH(lamb_double)(w + a, g + a, m + a, v + a, r + a, b - a, f, decay);
+    HWY_DYNAMIC_DISPATCH(lamb_double)(w + a, g + a, m + a, v + a, r + a, b - a, f, decay, scale);
   });
 }
-void sgd_update(float* w, const float* g, int64_t n, float rate) {
-  parallel_for(n, 1, [&](int64_t a, int64_t b) {
-    HWY_DYNAMIC_DISPATCH(sgd_float)(w + a, g + a, b - a, rate);
-  });
-}
-void sgd_update(double* w, const double* g, int64_t n, double rate) {
-  parallel_for(n, 1, [&](int64_t a, int64_t b) {
-    HWY_DYNAMIC_DISPATCH(sgd_double)(w + a, g + a, b - a, rate);
-  });
-}
-
 namespace {
 
 uint16_t largest(const uint16_t* bits, int64_t n) { return HWY_DYNAMIC_DISPATCH(largest_16)(bits, n); }

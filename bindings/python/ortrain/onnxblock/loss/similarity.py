@@ -1,0 +1,196 @@
+"""Losses between embeddings."""
+
+from __future__ import annotations
+
+import onnx
+
+from ortrain import _graph
+from ortrain.onnxblock.loss._loss import SeveralInputs
+from ortrain.onnxblock.loss._values import Value
+
+
+def _dot(a: Value, b: Value) -> Value:
+    return (a * b).sum([-1])
+
+
+def _distance(a: Value, b: Value, eps: float) -> Value:
+    difference = a - b + eps
+    return _dot(difference, difference).apply("Sqrt")
+
+
+class _OfPairs(SeveralInputs):
+    """A loss between two embeddings of shape [batch, features] and a target for each pair, an input of shape [batch]."""
+
+    def _target(self, like: str, name: str) -> Value:
+        if not _graph.value_exists(self.base, name):
+            kind = _graph.element_type(self.base, like)
+            self.base.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, [None]))
+        return Value(self, name, like)
+
+
+class CosineEmbeddingLoss(_OfPairs):
+    """``1 - cos(a, b)`` for pairs with the target 1, and ``max(0, cos(a, b) - margin)`` for those with the target -1.
+
+    Parameters
+    ----------
+    margin : float, default: 0.0
+        Between -1 and 1.
+    reduction : {"mean", "sum", "none"}
+        How the losses of all pairs are reduced.
+    """
+
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        if not -1 <= margin <= 1:
+            raise ValueError(f"margin must be between -1 and 1, found {margin}")
+        self._margin = margin
+
+    def build(self, first_name: str, second_name: str, target_name: str = "target") -> str:
+        """Add the loss.
+
+        Parameters
+        ----------
+        first_name, second_name : str
+            Names of the embeddings, of shape [batch, features].
+        target_name : str, default: "target"
+            Name of the targets, a new input of shape [batch] if there is no such value.
+
+        Returns
+        -------
+        str
+            Name of the loss.
+        """
+        a, b = (Value(self, name, first_name) for name in (first_name, second_name))
+        target = self._target(first_name, target_name)
+        tiny = 1e-12 if _graph.element_type(self.base, first_name) != onnx.TensorProto.FLOAT16 else 1e-4
+        cosine = _dot(a, b) / ((_dot(a, a) + tiny) * (_dot(b, b) + tiny)).apply("Sqrt")
+        similar = (target + 1.0) * 0.5
+        losses = similar * (1.0 - cosine) + (1.0 - similar) * (cosine - self._margin).apply("Relu")
+        return str(self._reduce(losses.name))
+
+
+class ContrastiveLoss(_OfPairs):
+    """``d² / 2`` for pairs with the target 1, and ``max(0, margin - d)² / 2`` for those with the target 0.
+
+    d is the Euclidean distance. R. Hadsell et al., "Dimensionality reduction by learning an invariant mapping", 2006, where the
+    targets are 0 for similar pairs and 1 for others.
+
+    Parameters
+    ----------
+    margin : float, default: 1.0
+        The distance beyond which pairs with the target 0 do not count.
+    reduction : {"mean", "sum", "none"}
+        How the losses of all pairs are reduced.
+    """
+
+    def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        if not margin > 0:
+            raise ValueError(f"margin must be a positive number, found {margin}")
+        self._margin = margin
+
+    def build(self, first_name: str, second_name: str, target_name: str = "target") -> str:
+        """Add the loss.
+
+        Parameters
+        ----------
+        first_name, second_name : str
+            Names of the embeddings, of shape [batch, features].
+        target_name : str, default: "target"
+            Name of the targets, a new input of shape [batch] if there is no such value.
+
+        Returns
+        -------
+        str
+            Name of the loss.
+        """
+        a, b = (Value(self, name, first_name) for name in (first_name, second_name))
+        target = self._target(first_name, target_name)
+        distance = _distance(a, b, 1e-6)
+        apart = (self._margin - distance).apply("Relu")
+        losses = (target * distance * distance + (1.0 - target) * apart * apart) * 0.5
+        return str(self._reduce(losses.name))
+
+
+class TripletMarginLoss(SeveralInputs):
+    """``max(0, ‖a - p‖ - ‖a - n‖ + margin)`` of an anchor a, a similar embedding p and another one n.
+
+    V. Balntas et al., "Learning local feature descriptors with triplets and shallow convolutional neural networks", 2016.
+
+    Parameters
+    ----------
+    margin : float, default: 1.0
+        By how much the other embedding should be farther away.
+    reduction : {"mean", "sum", "none"}
+        How the losses of all triplets are reduced.
+    """
+
+    outputs = 3
+    has_target = False
+
+    def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self._margin = margin
+
+    def build(self, anchor_name: str, positive_name: str, negative_name: str) -> str:
+        """Add the loss.
+
+        Parameters
+        ----------
+        anchor_name, positive_name, negative_name : str
+            Names of the embeddings, of shape [batch, features].
+
+        Returns
+        -------
+        str
+            Name of the loss.
+        """
+        anchor, positive, negative = (
+            Value(self, name, anchor_name) for name in (anchor_name, positive_name, negative_name)
+        )
+        apart = _distance(anchor, positive, 1e-6) - _distance(anchor, negative, 1e-6)
+        return str(self._reduce((apart + self._margin).apply("Relu").name))
+
+
+class InfoNCELoss(SeveralInputs):
+    """Cross entropy of the cosine similarities of each embedding to all of a second kind, of which that in the same row is right.
+
+    A. van den Oord et al., "Representation learning with contrastive predictive coding", 2018.
+
+    Parameters
+    ----------
+    temperature : float, default: 0.1
+        By which similarities are divided.
+    reduction : {"mean", "sum", "none"}
+        How the losses of all rows are reduced.
+    """
+
+    has_target = False
+
+    def __init__(self, temperature: float = 0.1, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        if not temperature > 0:
+            raise ValueError(f"temperature must be a positive number, found {temperature}")
+        self._temperature = temperature
+
+    def build(self, first_name: str, second_name: str) -> str:
+        """Add the loss.
+
+        Parameters
+        ----------
+        first_name, second_name : str
+            Names of the embeddings, of shape [batch, features].
+
+        Returns
+        -------
+        str
+            Name of the loss.
+        """
+        a, b = (Value(self, name, first_name) for name in (first_name, second_name))
+        a, b = (value / (_dot(value, value) + 1e-12).apply("Sqrt").unsqueeze([-1]) for value in (a, b))
+        scores = a.apply("MatMul", b.apply("Transpose", perm=[1, 0])) / self._temperature
+        # No score is above 1 / temperature, so that the exponentials are at most 1.
+        largest = 1 / self._temperature
+        normalizer = (scores - largest).apply("Exp").sum([1]).apply("Log") + largest
+        losses = normalizer - _dot(a, b) / self._temperature
+        return str(self._reduce(losses.name))

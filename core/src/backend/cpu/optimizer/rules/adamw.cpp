@@ -1,0 +1,121 @@
+// AdamW: I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", 2019. Operator AdamWOptimizer
+// of com.microsoft, under two names: the form of Hugging Face, which onnxruntime's artifacts have, and
+// PyTorch's.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/optimizer/rules/adamw.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.
+#include "backend/cpu/optimizer/pass-inl.h"
+#include "backend/cpu/optimizer/rules/adamw.h"
+#include "runtime/error.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace ortrain::HWY_NAMESPACE {
+namespace {
+
+struct AdamW {
+  static constexpr size_t kStates = 2;
+  template <typename T>
+  using Factors = AdamWFactors<T>;
+
+  static Factors<double> factors(const OptimizerStep& s) {
+    const AdamWSettings settings{s["alpha"],
+                                 s["beta"],
+                                 s["epsilon"],
+                                 s["weight_decay"],
+                                 s["correct_bias"] != 0,
+                                 static_cast<int64_t>(s["adam_mode"])};
+    return adamw_factors(settings, s.rate, s.step);
+  }
+
+  template <class E, class F>
+  static void update(E& e, const F& f) {
+    auto &m = e.s[0], &v = e.s[1];
+    m = mix(m, e.g, f.alpha);
+    v = mix_squares(v, e.g, f.beta);
+    const auto root = mul_add(sqrt(v), f.root_scale, f.epsilon);
+    e.w = (e.w * f.decay_before - f.step_size * m / root) * f.decay_after;
+  }
+};
+
+ORTRAIN_PASSES(AdamW)
+
+}  // namespace
+}  // namespace ortrain::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ortrain {
+
+AdamWFactors<double> adamw_factors(const AdamWSettings& settings, double learning_rate, int64_t step) {
+  AdamWFactors<double> f;
+  f.alpha = settings.alpha;
+  f.beta = settings.beta;
+  f.epsilon = settings.epsilon;
+  const double correction1 = settings.correct_bias ? 1 - std::pow(f.alpha, step) : 1;
+  const double correction2 = settings.correct_bias ? 1 - std::pow(f.beta, step) : 1;
+  const double decay = 1 - learning_rate * settings.weight_decay;
+  if (settings.adam_mode == 0) {
+    // As PyTorch orders it: decay first, the bias correction of the second moment inside the root.
+    f.decay_before = decay;
+    f.root_scale = 1 / std::sqrt(correction2);
+    f.step_size = learning_rate / correction1;
+  } else {
+    // The order of Hugging Face's AdamW: decay last, epsilon added to the uncorrected root.
+    f.decay_after = decay;
+    f.step_size = learning_rate * std::sqrt(correction2) / correction1;
+  }
+  return f;
+}
+
+namespace {
+
+ORTRAIN_EXPORT_PASSES(AdamW)
+
+OptimizerRule adamw(const char* name, const char* title, const char* formula, float epsilon, float decay,
+                    float mode) {
+  OptimizerRule rule{.name = name,
+                     .title = title,
+                     .node = "AdamWOptimizer",
+                     .reads_node = mode == 0,
+                     .formula = formula,
+                     .source = "Loshchilov and Hutter, Decoupled weight decay regularization, 2019",
+                     .passes = {AdamW_passes()}};
+  rule.settings = {
+      {"alpha", 0.9f, "decay of the first moment", 0, 1},
+      {"beta", 0.999f, "decay of the second moment", 0, 1},
+      {"epsilon", epsilon, "added to the root of the second moment", 0},
+      {"weight_decay", decay, "decay of the weights, as a fraction of the learning rate"},
+      {"correct_bias", 1, "whether the moments are corrected for starting at zero", 0, 2, true},
+      {"adam_mode", mode,
+       "0: decay first, epsilon is added to the corrected root; 1: decay last, to the root", 0, 2, true},
+  };
+  rule.states = {{"first_moment", "average of the gradients"}, {"second_moment", "average of their squares"}};
+  rule.problem = [](const OptimizerStep& s) {
+    const double mode = s["adam_mode"];
+    return mode == 0 || mode == 1 ? std::string() : concat("expected adam_mode 0 or 1, found ", mode);
+  };
+  return rule;
+}
+
+[[maybe_unused]] const bool kRegisteredAdamW =
+    register_optimizer(adamw("adamw", "AdamW",
+                             "m = αm + (1-α)g; v = βv + (1-β)g²; "
+                             "w = (w - lr √(1-βᵗ)/(1-αᵗ) m / (√v + ε)) (1 - lr·decay)",
+                             1e-6f, 0, 1),
+                       std::source_location::current()) &&
+    register_optimizer(adamw("adamw_torch", "TorchAdamW",
+                             "m = αm + (1-α)g; v = βv + (1-β)g²; "
+                             "w = w(1 - lr·decay) - lr/(1-αᵗ) m / (√(v/(1-βᵗ)) + ε)",
+                             1e-8f, 1e-2f, 0),
+                       std::source_location::current());
+
+}  // namespace
+
+const OptimizerPasses& adamw_passes() {
+  static const OptimizerPasses passes = AdamW_passes();
+  return passes;
+}
+
+}  // namespace ortrain
+#endif
