@@ -156,10 +156,28 @@ def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        with open(source, "rb") as given, replaced_file(path, what) as file:
-            shutil.copyfileobj(given, file)
+        copy_file(source, path, what)
         return
     _sync_folder(target)
+
+
+def copy_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what: str) -> None:
+    """Replace a file by a copy of another.
+
+    Parameters
+    ----------
+    source : str or os.PathLike
+        The file that is copied.
+    path, what
+        As for `write_file`.
+
+    Raises
+    ------
+    FileError
+        When it cannot be written. The file that was there is unchanged.
+    """
+    with open(source, "rb") as given, replaced_file(path, what) as file:
+        shutil.copyfileobj(given, file)
 
 
 def _reason(error: OSError) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from ortrain import _ortrain
-from ortrain._files.writing import link_file
+from ortrain._files.writing import copy_file, link_file
 from ortrain.trainer import ModelCheckpoint, Trainer
 from ortrain.trainer.callbacks import Logs
 
@@ -139,21 +139,28 @@ class RunCheckpoints(ModelCheckpoint):
         self.best, self.best_epoch = self.value({f"val_{name}": value for name, value in found.items()}), 0
         best = Path(str(self.best_path))
         if not (best.exists() and best.samefile(self.start)):
-            self.give_name(self.start, best)
+            self._keep(best)
+            copy_file(self.start, best, "checkpoint")  # the user may change the other file
+            self._replaced.add(best)
 
     def give_name(self, path: str | os.PathLike[str], name: str | os.PathLike[str]) -> None:
         """Replace the best or the last checkpoint; one of an earlier run gets a number."""
         target = Path(name)
-        if target not in self._replaced and target.exists() and not self._is_of_this_run(target):
-            kept = _numbered(target, self._number)
-            link_file(target, kept, "checkpoint")
-            self.kept.append(kept)
+        if target not in self._replaced and not self._is_of_this_run(target):
+            self._keep(target)
         super().give_name(path, target)
         self._replaced.add(target)
 
+    def _keep(self, target: Path) -> None:
+        """Give the result of an earlier run a number."""
+        if target.exists():
+            kept = _numbered(target, self._number)
+            link_file(target, kept, "checkpoint")
+            self.kept.append(kept)
+
     def _is_of_this_run(self, path: Path) -> bool:
         """Whether a resumed run has written a checkpoint, which is one of its epochs under another name."""
-        if not self.trainer.resumed:
+        if not self.trainer.resumed or not path.exists():
             return False
         return any(Path(name).exists() and path.samefile(name) for _, name in self.saved)
 
