@@ -21,7 +21,7 @@ from training import Training
 
 Array = np.ndarray[Any, Any]
 DATA = pathlib.Path(__file__).parents[1] / "data" / "lora"
-CASES = ["conv", "conv_bias", "gpt2", "gpt2_embedding", "gpt2_rslora"]
+CASES = ["conv", "conv_bias", "gpt2", "gpt2_embedding", "gpt2_rslora", "llama", "vit"]
 
 
 def recorded_of(case: str) -> dict[str, Array]:
@@ -251,6 +251,21 @@ def test_a_target_is_a_module_a_pattern_or_an_operator(tmp_path: pathlib.Path) -
         layers("q_proj")
 
 
+def test_biases_are_trained_on_request(tmp_path: pathlib.Path) -> None:
+    def biases(bias: str) -> tuple[str, ...]:
+        report = training_of("vit", LoRA(r=2, targets="q_proj", bias=bias), tmp_path)[1]
+        assert report.adapters is not None
+        assert set(report.adapters.biases) < set(report.trained)
+        return report.adapters.biases
+
+    assert biases("none") == ()
+    own = {f"m.vit.layers.{layer}.attention.q_proj.bias" for layer in (0, 1)}
+    assert set(biases("lora_only")) == own
+    assert own | {"m.vit.layernorm.bias", "m.classifier.bias", "m.vit.layers.1.mlp.fc2.bias"} < set(
+        biases("all")
+    )
+
+
 def test_dropout_is_of_train_steps_alone(tmp_path: pathlib.Path) -> None:
     record = recorded_of("conv")
     lora = artifacts.read_peft(DATA / "conv")
@@ -263,39 +278,56 @@ def test_dropout_is_of_train_steps_alone(tmp_path: pathlib.Path) -> None:
     assert len({training.loss(*batch) for _ in range(4)}) == 4
 
 
-def test_quantized_weights_take_adapters(tmp_path: pathlib.Path) -> None:
+def quantized(kind: str) -> tuple[onnx.ModelProto, Array]:
+    """A model of one product with quantized weights, and these weights as numbers, [inputs, outputs]."""
     rng = np.random.default_rng(0)
-    weight, scale = rng.integers(-100, 100, (6, 5)).astype(np.int8), np.float32(0.02)
-    nodes = [
-        helper.make_node("DequantizeLinear", ["w", "s"], ["float"], "dequantize"),
-        helper.make_node("MatMul", ["x", "float"], ["y"], "fc"),
-    ]
+    if kind == "DequantizeLinear":
+        weight = rng.integers(-100, 100, (32, 5)).astype(np.int8)
+        nodes = [
+            helper.make_node("DequantizeLinear", ["w", "s"], ["float"], "dequantize"),
+            helper.make_node("MatMul", ["x", "float"], ["y"], "fc"),
+        ]
+        tensors = {"w": weight, "s": np.array(0.02, np.float32)}
+        numbers = weight * 0.02
+    else:
+        codes = rng.integers(0, 16, (5, 32)).astype(np.uint8)  # two blocks of 16 in each row
+        scales = rng.uniform(0.05, 0.1, (5, 2)).astype(np.float32)
+        sizes = {"K": 32, "N": 5, "bits": 4, "block_size": 16}
+        nodes = [
+            helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], "fc", domain="com.microsoft", **sizes)
+        ]
+        tensors = {"w": (codes[:, ::2] | codes[:, 1::2] << 4).reshape(5, 2, 8), "s": scales.ravel()}
+        numbers = ((codes.astype(np.float64) - 8) * scales.repeat(16, axis=1)).T
     graph = helper.make_graph(
         nodes,
         "graph",
-        [helper.make_tensor_value_info("x", 1, ["n", 6])],
+        [helper.make_tensor_value_info("x", 1, ["n", 32])],
         [helper.make_tensor_value_info("y", 1, ["n", 5])],
-        [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(np.array(scale), "s")],
+        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8), numbers
+
+
+@pytest.mark.parametrize("kind", ["DequantizeLinear", "MatMulNBits"])
+def test_quantized_weights_take_adapters(kind: str, tmp_path: pathlib.Path) -> None:
+    model, weight = quantized(kind)
     report = artifacts.generate_artifacts(
         model, adapter=LoRA(r=2, alpha=4, targets="fc"), loss=artifacts.LossType.MSELoss,
         optimizer=artifacts.OptimType.SGD, artifact_directory=tmp_path,
     )  # fmt: skip
-    training = Training(tmp_path)
+    training, rng = Training(tmp_path), np.random.default_rng(1)
     training.optimizer.set_learning_rate(0.1)
-    x, y = rng.normal(size=(8, 6)).astype(np.float32), rng.normal(size=(8, 5)).astype(np.float32)
-    assert report.adapters is not None
+    x, y = rng.normal(size=(8, 32)).astype(np.float32), rng.normal(size=(8, 5)).astype(np.float32)
     a, b = (training.parameters()[name].astype(np.float64) for name in report.trained)
     for _ in range(5):  # y = x (W + s (B A)ᵀ), in double precision
-        error = x @ (weight * float(scale) + 2 * (b @ a).T) - y
+        error = x @ (weight + 2 * (b @ a).T) - y
         np.testing.assert_allclose(training.step(x, y), (error**2).mean(), rtol=1e-5)
         slope = 2 * 2 * error.T @ x / error.size
         a, b = a - 0.1 * b.T @ slope, b - 0.1 * slope @ a.T
     training.module.export_model_for_inferencing(str(tmp_path / "exported.onnx"), ["y"])
     with pytest.raises(
-        ValueError,
-        match="cannot merge the adapter of fc: expected weights in an initializer of float numbers",
+        ValueError, match="cannot merge the adapter of fc: expected weights in an initializer of float"
     ):
         artifacts.merged(tmp_path / "exported.onnx")
 

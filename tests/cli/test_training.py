@@ -331,4 +331,33 @@ def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):
     losses = run("train", tmp_path / "lora", *data).json["history"]["loss"]
     assert losses[-1] < losses[0]
     assert set(parameters(tmp_path / "lora" / "trained.ckpt")) == {layer["a"], layer["b"]}
-    run("export", tmp_path / "lora", tmp_path / "adapted.onnx")
+    forms = {}
+    for form in ("inside", "merged", "apart"):
+        run(
+            "export",
+            tmp_path / "lora",
+            tmp_path / f"{form}.onnx",
+            "--adapters",
+            form,
+            "--peft",
+            tmp_path / "peft",
+        )
+        session = onnxruntime.InferenceSession(str(tmp_path / f"{form}.onnx"))
+        options = onnxruntime.RunOptions()
+        if form == "apart":
+            adapter = onnxruntime.LoraAdapter()
+            adapter.Load(str(tmp_path / "apart.onnx_adapter"))
+            options.add_active_adapter(adapter)
+        forms[form] = session.run(["scores"], {"image": rows[0].astype(np.float32) / 255}, options)[0]
+    np.testing.assert_allclose(forms["merged"], forms["inside"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(forms["apart"], forms["inside"], rtol=1e-4, atol=1e-5)
+    wrong = run("artifacts", tmp_path / "model.onnx", "--loss", "mse", "--target", "classify", status=2)
+    assert "expected --adapter lora" in wrong.err
+    # What PEFT's files have is what another run starts from.
+    again = ("--loss", "cross_entropy", "--adapter", tmp_path / "peft", "--out", tmp_path / "again")
+    run("artifacts", tmp_path / "model.onnx", *again)
+    before, after = (
+        parameters(tmp_path / "lora" / "trained.ckpt"),
+        parameters(tmp_path / "again" / "checkpoint"),
+    )
+    assert all((before[name] == after[name]).all() for name in before)

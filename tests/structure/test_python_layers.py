@@ -40,6 +40,7 @@ INSIDE = {
     ("cli.compat_command", "ortrain.artifacts.loading"): ONNX,
     ("cli.compat_command", "ortrain.trainer.creation"): ONNX,
     ("cli.doctor_command", "onnx"): ONNX,
+    ("cli.export_command", "ortrain.artifacts"): ONNX,
     ("cli.fitting", "ortrain.models"): ONNX,
     ("cli.train_command", "ortrain.trainer.creation"): ONNX,
     ("compat", "ortrain.api"): NAMED,

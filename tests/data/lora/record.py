@@ -1,12 +1,13 @@
-"""Records what PEFT computes: losses of 20 steps and the gradients of the first one, for adapters on two small networks.
+"""Records what PEFT computes: losses of 20 steps and the gradients of the first one, for adapters on small networks.
 
-``python tests/data/lora/record.py`` with torch, transformers and peft installed. The stored files were made by PyTorch 2.13,
-transformers 5.23 and PEFT 0.21.
+``python tests/data/lora/record.py [CASE]`` with torch, transformers and peft installed. The stored files were made by PyTorch
+2.13, transformers 5.23 and PEFT 0.21.
 """
 
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,53 +15,70 @@ from typing import Any
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 HERE = Path(__file__).parent
 STEPS = 20
 
 CONV = {"target_modules": ["0", "2", "6"], "r": 2, "lora_alpha": 4}
 GPT2 = {"target_modules": ["c_attn", "c_proj", "c_fc"], "r": 4, "lora_alpha": 8, "fan_in_fan_out": True}
+LINEAR = {"r": 4, "lora_alpha": 8}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", GPT2),
     "gpt2_rslora": ("gpt2", {**GPT2, "use_rslora": True}),
     "gpt2_dora": ("gpt2", {**GPT2, "use_dora": True}),
     "gpt2_embedding": ("gpt2", {**GPT2, "target_modules": ["wte", "c_attn"]}),
+    "llama": ("llama", {**LINEAR, "target_modules": ["q_proj", "v_proj", "gate_proj", "down_proj"]}),
+    "vit": ("vit", {**LINEAR, "target_modules": ["q_proj", "v_proj", "fc1"]}),
     "conv": ("conv", CONV),
     "conv_bias": ("conv", {**CONV, "bias": "lora_only"}),
 }
 
 
 class Logits(torch.nn.Module):
-    """A language model with an array as its result, the classes in the second dimension."""
+    """A model of transformers with an array as its result, the classes in the second dimension."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         super().__init__()
-        self.m = GPT2LMHeadModel(
-            GPT2Config(
-                vocab_size=40,
-                n_positions=12,
-                n_embd=16,
-                n_layer=2,
-                n_head=2,
-                resid_pdrop=0,
-                embd_pdrop=0,
-                attn_pdrop=0,
-                tie_word_embeddings=False,
-                attn_implementation="eager",
+        sizes = {"vocab_size": 40, "attn_implementation": "eager"}
+        if kind == "gpt2":
+            free = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0, "tie_word_embeddings": False}
+            self.m = GPT2LMHeadModel(
+                GPT2Config(n_positions=12, n_embd=16, n_layer=2, n_head=2, **free, **sizes)
             )
-        )
+            return
+        sizes |= {
+            "hidden_size": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 24,
+        }
+        if kind == "llama":  # grouped queries
+            self.m = LlamaForCausalLM(LlamaConfig(num_key_value_heads=2, max_position_embeddings=12, **sizes))
+        else:
+            del sizes["vocab_size"]
+            self.m = ViTForImageClassification(ViTConfig(image_size=16, patch_size=4, num_labels=5, **sizes))
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        mask = torch.ones_like(ids)
-        return self.m(input_ids=ids, attention_mask=mask, use_cache=False).logits.transpose(1, 2)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.m, ViTForImageClassification):
+            return self.m(pixel_values=x).logits
+        return self.m(input_ids=x, attention_mask=torch.ones_like(x), use_cache=False).logits.transpose(1, 2)
 
 
 def network(kind: str) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
     torch.manual_seed(1)
-    if kind == "gpt2":
+    if kind == "vit":
+        return Logits(kind), torch.randn(6, 3, 16, 16), torch.randint(0, 5, (6,))
+    if kind in ("gpt2", "llama"):
         ids = torch.randint(0, 40, (4, 10))
-        return Logits(), ids, torch.randint(0, 40, (4, 10))
+        return Logits(kind), ids, torch.randint(0, 40, (4, 10))
     layers = [
         torch.nn.Conv2d(3, 6, 3, stride=2, padding=1),
         torch.nn.ReLU(),
@@ -108,6 +126,6 @@ def record(name: str, kind: str, settings: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    for name, (kind, settings) in CASES.items():
-        record(name, kind, settings)
+    for name in sys.argv[1:] or CASES:
+        record(name, *CASES[name])
         print(name, flush=True)

@@ -255,11 +255,12 @@ def _merge(
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     producers = {name: node for node in model.graph.node for name in node.output}
     name, transposed, is_shared = reader.input[slot], False, reads[reader.input[slot]] > 1
-    while name not in tensors:
+    while name not in tensors or tensors[name].data_type not in _graph.FLOATING:
         node = producers.get(name)
         if node is None or node.op_type not in ("Transpose", "Identity"):
             raise ValueError(
-                f"cannot merge the adapter of {layer.module}: expected weights in an initializer of float numbers, found none"
+                f"cannot merge the adapter of {layer.module}: expected weights in an initializer of float numbers, found "
+                f"{name!r}, which {'is quantized' if node is None else f'{node.op_type} computes'}"
             )
         transposed ^= node.op_type == "Transpose"
         name = node.input[0]

@@ -285,6 +285,8 @@ def _as_json(report: ArtifactReport, files: Sequence[Path]) -> dict[str, Any]:
 
 def _adapter(given: str | None, rank: int, alpha: float, targets: tuple[str, ...], seed: int) -> LoRA | None:
     """Return the adapters that the options ask for."""
+    if targets and given != "lora":
+        raise click.UsageError("--target names the layers of new adapters: expected --adapter lora")
     if given is None:
         return None
     from ortrain.artifacts import LoRA, read_peft

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ortrain._files.writing import write_file
 from ortrain.cli import app, results, running
 from ortrain.trainer import Trainer
 
@@ -15,6 +16,7 @@ from ortrain.trainer import Trainer
     """
     ortrain export artifacts trained.onnx
     ortrain export artifacts trained.onnx --checkpoint artifacts/runs/1/epoch-3.ckpt --output logits
+    ortrain export artifacts trained.onnx --adapters merged --peft adapter
     """,
 )
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
@@ -23,6 +25,19 @@ from ortrain.trainer import Trainer
 @click.option(
     "--output", "outputs", multiple=True, metavar="NAME", help="output of the model; may be repeated"
 )
+@click.option(
+    "--adapters",
+    type=click.Choice(["inside", "merged", "apart"]),
+    default="inside",
+    show_default=True,
+    help="adapters become nodes of MODEL, are added to its weights, or go to a file beside it that ends in .onnx_adapter",
+)
+@click.option(
+    "--peft",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="also write the adapters to a folder as PEFT does",
+)
 @app.as_json
 def command(
     folder: Path,
@@ -30,12 +45,16 @@ def command(
     checkpoint: Path | None,
     threads: int,
     outputs: tuple[str, ...],
+    adapters: str,
+    peft: Path | None,
     json_output: bool,
 ) -> None:
     """Write the trained model of DIR for inference to MODEL."""
     read = results.chosen_checkpoint(running.artifacts_folder(folder), checkpoint)
     trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read, threads=threads)
     trainer.export(model)
+    if adapters != "inside" or peft is not None:
+        _export_adapters(trainer, model, adapters, peft)
     if json_output:
         app.print_json({"model": model, "checkpoint": read, "outputs": trainer.outputs})
     else:
@@ -43,3 +62,16 @@ def command(
             f"wrote {model} with the parameters of {read} ({results.origin_of(read, trainer)}), outputs "
             f"{', '.join(trainer.outputs)}"
         )
+
+
+def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> None:
+    """Write adapters in another form than as nodes of an exported model."""
+    from ortrain import artifacts
+
+    if adapters == "merged":
+        write_file(model, "model", artifacts.merged(model).SerializeToString())
+    elif adapters == "apart":
+        write_file(model, "model", artifacts.with_adapter_inputs(model).SerializeToString())
+        artifacts.write_onnx_adapter(trainer.state, model.with_suffix(".onnx_adapter"))
+    if peft is not None:
+        artifacts.write_peft(trainer.state, peft)

@@ -91,15 +91,14 @@ class CachedModule:
         self.wanted = True
         self._folder, self._state, self._names = folder, state, list(names)
         self._is_training = True
-        self._stages = {
-            training: _stage(part, cache, body_options, names) for training, part in parts.items()
-        }
+        self._stages = {training: _stage(part, cache, body_options) for training, part in parts.items()}
         with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:
             paths = {training: Path(temporary) / f"{training}.onnx" for training in parts}
             for training, part in parts.items():
                 write_file(paths[training], "model", part.rest.SerializeToString())
             self.inner = Module(paths[True], state, paths.get(False), session_options=options)
-        self._inputs = self.inner.train().input_names()
+        self._inputs = {training: self.inner.train(training).input_names() for training in parts}
+        self.inner.train()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -119,7 +118,7 @@ class CachedModule:
         given = dict(zip(self._names, batch, strict=True))
         stage = self._stages[self._is_training]
         given |= dict(zip(stage.features, stage.of(given), strict=True))
-        return self.inner(*(given[name] for name in self._inputs))
+        return self.inner(*(given[name] for name in self._inputs[self._is_training]))
 
     def check(self, batch: Sequence[Array], last: int, expected: Sequence[Array] | None) -> None:
         """Check that kept features give the bits that steps on samples give.
@@ -209,7 +208,7 @@ def _bits(arrays: Iterable[Any]) -> list[bytes]:
     return [np.ascontiguousarray(array).tobytes() for array in arrays]
 
 
-def _stage(part: Split, cache: FeatureCache, options: SessionOptions, names: Sequence[str]) -> _Stage:
+def _stage(part: Split, cache: FeatureCache, options: SessionOptions) -> _Stage:
     content = part.body.SerializeToString()
     digest = hashlib.blake2b(content + __version__.encode(), digest_size=16).hexdigest()
     body = InferenceSession(content, options)

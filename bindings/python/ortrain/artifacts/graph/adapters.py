@@ -251,6 +251,8 @@ class _Editor:
         self._paths: set[str] = set()
         self._adapted: dict[tuple[str, str], AdaptedLayer] = {}
         self._added: dict[str, list[onnx.NodeProto]] = {}
+        self._vectors = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 1}
+        self._sums = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input}
         floats = [t for t in model.graph.initializer if t.data_type in _graph.FLOATING]
         self.base_parameters = sum(int(np.prod(t.dims)) for t in floats)
 
@@ -456,14 +458,15 @@ class _Editor:
         return {name for node in self._model.graph.node if (name := self._bias(node)) is not None}
 
     def _bias(self, node: onnx.NodeProto) -> str | None:
-        tensors = {t.name: t for t in self._model.graph.initializer if len(t.dims) == 1}
-        if node.op_type in ("Conv", "Gemm"):
-            return node.input[2] if len(node.input) > 2 and node.input[2] in tensors else None
-        output = node.output[0] if node.op_type in _LINEAR else ""
-        for reader in self._model.graph.node if output else ():
-            if reader.op_type == "Add" and output in reader.input:
-                return next((name for name in reader.input if name in tensors), None)
-        return None
+        """Return the vector that a layer, or an Add behind it, adds; None if there is none."""
+        if node.op_type in ("Conv", "Gemm") and len(node.input) > 2:
+            return node.input[2] if node.input[2] in self._vectors else None
+        if node.op_type not in _LINEAR:
+            return None
+        added = self._added.get(node.output[0])
+        reader = self._sums.get(added[-1].output[0] if added else node.output[0])
+        names = reader.input if reader is not None else ()
+        return next((name for name in names if name in self._vectors), None)
 
     def trained_biases(self, chosen: Sequence[onnx.NodeProto]) -> list[str]:
         """Return the biases that are trained."""
@@ -472,12 +475,8 @@ class _Editor:
         if self._lora.bias == "all":
             choices = Selection(self._model).resolve("LoRA.bias", ["*bias"])
             return sorted(self.biases() | set(choices))
-        found = []
-        for node in chosen:
-            added = self._added[node.output[0]][-1].output[0]
-            probe = onnx.helper.make_node(node.op_type, list(node.input), [added])
-            found += [name for name in [self._bias(probe)] if name is not None]
-        return list(dict.fromkeys(found))
+        found = (self._bias(node) for node in chosen)
+        return list(dict.fromkeys(name for name in found if name is not None))
 
     def finish(self) -> None:
         """Put the new nodes behind their layers."""
