@@ -655,9 +655,9 @@ struct OrtrainApi {
 
   /** A setting of a parameter group.
    *
-   * learning_rate, learning_rate_factor and, of AdamW, weight_decay, alpha and beta (the decay of the
-   * first and the second moment) and epsilon. The learning rate of a group is that of the session times
-   * its factor.
+   * learning_rate, learning_rate_factor and the settings of the optimizer that are not flags, which
+   * ListOptimizers describes: of AdamW weight_decay, alpha and beta (the decay of the first and the
+   * second moment) and epsilon. The learning rate of a group is that of the session times its factor.
    *
    * \param[in] sess The session.
    * \param[in] group Name of the group.

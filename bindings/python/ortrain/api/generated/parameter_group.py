@@ -89,7 +89,7 @@ class ParameterGroup:
         Returns
         -------
         float
-            The decay. SGD has none.
+            The decay.
         """
         return _ortrain.get_optimizer_group_attribute(self._handle, self._name, "weight_decay")
 
@@ -104,7 +104,7 @@ class ParameterGroup:
         Returns
         -------
         float
-            A number of at least 0 and less than 1. SGD has none.
+            A number of at least 0 and less than 1. Optimizers other than AdamW have none.
         """
         return _ortrain.get_optimizer_group_attribute(self._handle, self._name, "alpha")
 
@@ -119,7 +119,7 @@ class ParameterGroup:
         Returns
         -------
         float
-            A number of at least 0 and less than 1. SGD has none.
+            A number of at least 0 and less than 1. Optimizers other than AdamW have none.
         """
         return _ortrain.get_optimizer_group_attribute(self._handle, self._name, "beta")
 
@@ -134,7 +134,7 @@ class ParameterGroup:
         Returns
         -------
         float
-            A number of at least 0. SGD has none.
+            A number of at least 0. Optimizers without such a setting have none.
         """
         return _ortrain.get_optimizer_group_attribute(self._handle, self._name, "epsilon")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import onnx
 
 from ortrain import _graph
@@ -19,13 +21,32 @@ def _distance(a: Value, b: Value, eps: float) -> Value:
 
 
 class _OfPairs(SeveralInputs):
-    """A loss between two embeddings of shape [batch, features] and a target for each pair, an input of shape [batch]."""
+    """A loss between two embeddings and a target for each pair."""
 
-    def _target(self, like: str, name: str) -> Value:
-        if not _graph.value_exists(self.base, name):
-            kind = _graph.element_type(self.base, like)
-            self.base.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, [None]))
-        return Value(self, name, like)
+    @abstractmethod
+    def losses(self, a: Value, b: Value, target: Value) -> Value:
+        """Add the losses of all pairs."""
+
+    def build(self, first_name: str, second_name: str, target_name: str = "target") -> str:
+        """Add the loss.
+
+        Parameters
+        ----------
+        first_name, second_name : str
+            Names of the embeddings, of shape [batch, features].
+        target_name : str, default: "target"
+            Name of the targets, a new input of shape [batch] if there is no such value.
+
+        Returns
+        -------
+        str
+            Name of the loss.
+        """
+        if not _graph.value_exists(self.base, target_name):
+            kind = _graph.element_type(self.base, first_name)
+            self.base.graph.input.append(onnx.helper.make_tensor_value_info(target_name, kind, [None]))
+        a, b, target = (Value(self, name, first_name) for name in (first_name, second_name, target_name))
+        return str(self._reduce(self.losses(a, b, target).name))
 
 
 class CosineEmbeddingLoss(_OfPairs):
@@ -45,28 +66,12 @@ class CosineEmbeddingLoss(_OfPairs):
             raise ValueError(f"margin must be between -1 and 1, found {margin}")
         self._margin = margin
 
-    def build(self, first_name: str, second_name: str, target_name: str = "target") -> str:
-        """Add the loss.
-
-        Parameters
-        ----------
-        first_name, second_name : str
-            Names of the embeddings, of shape [batch, features].
-        target_name : str, default: "target"
-            Name of the targets, a new input of shape [batch] if there is no such value.
-
-        Returns
-        -------
-        str
-            Name of the loss.
-        """
-        a, b = (Value(self, name, first_name) for name in (first_name, second_name))
-        target = self._target(first_name, target_name)
-        tiny = 1e-12 if _graph.element_type(self.base, first_name) != onnx.TensorProto.FLOAT16 else 1e-4
+    def losses(self, a: Value, b: Value, target: Value) -> Value:
+        """Return the losses of all pairs."""
+        tiny = 1e-12 if _graph.element_type(self.base, a.name) != onnx.TensorProto.FLOAT16 else 1e-4
         cosine = _dot(a, b) / ((_dot(a, a) + tiny) * (_dot(b, b) + tiny)).apply("Sqrt")
         similar = (target + 1.0) * 0.5
-        losses = similar * (1.0 - cosine) + (1.0 - similar) * (cosine - self._margin).apply("Relu")
-        return str(self._reduce(losses.name))
+        return similar * (1.0 - cosine) + (1.0 - similar) * (cosine - self._margin).apply("Relu")
 
 
 class ContrastiveLoss(_OfPairs):
@@ -89,27 +94,11 @@ class ContrastiveLoss(_OfPairs):
             raise ValueError(f"margin must be a positive number, found {margin}")
         self._margin = margin
 
-    def build(self, first_name: str, second_name: str, target_name: str = "target") -> str:
-        """Add the loss.
-
-        Parameters
-        ----------
-        first_name, second_name : str
-            Names of the embeddings, of shape [batch, features].
-        target_name : str, default: "target"
-            Name of the targets, a new input of shape [batch] if there is no such value.
-
-        Returns
-        -------
-        str
-            Name of the loss.
-        """
-        a, b = (Value(self, name, first_name) for name in (first_name, second_name))
-        target = self._target(first_name, target_name)
+    def losses(self, a: Value, b: Value, target: Value) -> Value:
+        """Return the losses of all pairs."""
         distance = _distance(a, b, 1e-6)
         apart = (self._margin - distance).apply("Relu")
-        losses = (target * distance * distance + (1.0 - target) * apart * apart) * 0.5
-        return str(self._reduce(losses.name))
+        return (target * distance * distance + (1.0 - target) * apart * apart) * 0.5
 
 
 class TripletMarginLoss(SeveralInputs):

@@ -242,10 +242,14 @@ OptimizerPasses with_sums(OptimizerPasses passes, Float measure_float, Double me
     return with_sums<HWY_NAMESPACE::Rule>(                                                               \
         passes,                                                                                          \
         [](const float* w, const float* g, float* const* s, int64_t n, const float* f, float scale,      \
-           double* sums) { HWY_DYNAMIC_DISPATCH(Rule##_measure_float)                                    \
-                           (w, g, s, n, f, scale, sums); },    \
+           double* sums) {                                                                               \
+          HWY_DYNAMIC_DISPATCH(Rule##_measure_float)                                                     \
+          (w, g, s, n, f, scale, sums);                                                                  \
+        },                                                                                               \
         [](const double* w, const double* g, double* const* s, int64_t n, const double* f, double scale, \
-           double* sums) { HWY_DYNAMIC_DISPATCH(Rule##_measure_double)                                   \
-                           (w, g, s, n, f, scale, sums); });  \
+           double* sums) {                                                                               \
+          HWY_DYNAMIC_DISPATCH(Rule##_measure_double)                                                    \
+          (w, g, s, n, f, scale, sums);                                                                  \
+        });                                                                                              \
   }
 #endif
