@@ -125,7 +125,9 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // scattered to the positions that the slice takes of the numbers 0, 1, 2 ...
 void slice_grad_form(DecompositionContext& e) {
   const Expression dy(e, e.x(0)), shape(e, e.x(1));
-  const int64_t rank = need_rank(e, dy);
+  const auto axes_of_x = e.dims(shape);
+  const bool known = axes_of_x && axes_of_x->size() == 1 && axes_of_x->front().known();
+  const int64_t rank = known ? axes_of_x->front().value : need_rank(e, dy);
   const auto constant = [&](size_t i) { return e.has_x(i) ? e.constant_value(e.x(i)) : nullptr; };
   const Tensor *starts = constant(2), *axes = constant(4), *steps = constant(5);
   bool is_pad = starts && (!e.has_x(4) || axes) && (!e.has_x(5) || steps);
