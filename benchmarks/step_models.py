@@ -37,6 +37,7 @@ def contestants(
     optimizer = Optimizer(str(folder / "optimizer_model.onnx"), module)
     there = onnxruntime.SessionOptions()
     there.intra_op_num_threads = threads
+    there.log_severity_level = 3
     session = step.Session(path, checkpoint=folder / "checkpoint", session_options=there)
     turns = [0, 0]
 

@@ -106,6 +106,8 @@ class _Step:
             self._scale_name = _seed_of_gradient(model, self._outputs[0])
         self._model = _with_standard_operators(model)
         self._graph = self._model.graph
+        # Passes that move nodes leave statements that are no longer true; a runtime infers the shapes itself.
+        del self._graph.value_info[:]
         self._nodes = Nodes(self._graph, {*_graph.names_in_use(self._model), *self._reserved()})
         if loss_scaling:
             self._scale_gradient()
@@ -194,8 +196,6 @@ class _Step:
         body = onnx.GraphProto(name="batch")
         body.node.extend(graph.node)
         del graph.node[:]
-        body.value_info.extend(_renamed(v, inner.get(v.name, v.name)) for v in graph.value_info)
-        del graph.value_info[:]
         infos = {value.name: value for value in (*graph.input, *graph.output)}
         _rename(body, inner)
         within = Nodes(body, ())

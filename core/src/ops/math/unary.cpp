@@ -221,12 +221,12 @@ constexpr PairRow kPairRows[] = {
     {"LeakyReluGrad", {{"alpha", 0.01f}}, FLAT,
       STANDARD((x > 0.0).choose(dy, dy * a))},
     {"GeluGrad", {}, DERIVATIVE(gelu_curvature(x)),
-      STANDARD(dy * gelu_derivative(x))},
+      STANDARD(gelu_derivative(x) * dy)},
     {"FastGeluGrad", {}, DERIVATIVE(fast_gelu_curvature(x)),
-      STANDARD(dy * sigmoid_product_derivative(x, fast_gelu_argument(x).call("Sigmoid"),
-                                           fast_gelu_a() * (1.0 + 3 * kFastGeluB * (x * x))))},
+      STANDARD(sigmoid_product_derivative(x, fast_gelu_argument(x).call("Sigmoid"),
+                                          fast_gelu_a() * (1.0 + 3 * kFastGeluB * (x * x))) * dy)},
     {"QuickGeluGrad", {{"alpha", 1.702f}}, DERIVATIVE(quick_gelu_curvature(x, a)),
-      STANDARD(dy * sigmoid_product_derivative(x, (x * a).call("Sigmoid"), x.number(a)))},
+      STANDARD(sigmoid_product_derivative(x, (x * a).call("Sigmoid"), x.number(a)) * dy)},
 };
 
 constexpr WithDerivativeRow kWithDerivativeRows[] = {

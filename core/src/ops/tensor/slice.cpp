@@ -125,10 +125,13 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // scattered to the positions that the slice takes of the numbers 0, 1, 2 ...
 void slice_grad_form(DecompositionContext& e) {
   const Expression dy(e, e.x(0)), shape(e, e.x(1));
-  const int64_t rank = need_rank(e, dy);
+  const auto dims = e.dims(shape);
+  std::optional<int64_t> known = e.rank(dy);
+  if (!known && dims && dims->size() == 1 && dims->front().known()) known = dims->front().value;
+  const int64_t rank = known.value_or(0);
   const auto constant = [&](size_t i) { return e.has_x(i) ? e.constant_value(e.x(i)) : nullptr; };
   const Tensor *starts = constant(2), *axes = constant(4), *steps = constant(5);
-  bool is_pad = starts && (!e.has_x(4) || axes) && (!e.has_x(5) || steps);
+  bool is_pad = known && starts && (!e.has_x(4) || axes) && (!e.has_x(5) || steps);
   if (is_pad && steps)
     for (const int64_t step : steps->to_int64()) is_pad &= step == 1;
   if (is_pad) {
