@@ -32,8 +32,9 @@ class Group:
     def __init__(self, node: onnx.NodeProto) -> None:
         known = {"AdamWOptimizer": 2, "SGDOptimizerV2": 0}
         if node.op_type not in known:
+            found = next((a.s.decode() for a in node.attribute if a.name == "type"), node.op_type)
             raise ValueError(
-                f"the optimizer {node.op_type} has no standard form; expected one of {', '.join(known)}"
+                f"the optimizer {found} has no standard form; expected adamw or sgd without momentum"
             )
         settings = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
         self.moments = known[node.op_type]
