@@ -316,7 +316,16 @@ def test_features_are_kept_in_a_folder_or_not_at_all(artifacts, run, rows, tmp_p
     np.savez(tmp_path / "train.npz", x=rows[0].astype(np.float32), y=rows[1])
     losses = []
     for where in ("memory", "off", tmp_path / "features"):
-        arguments = ("--data", tmp_path / "train.npz", "--epochs", 3, "--features", where, "--json")
+        arguments = (
+            "--data",
+            tmp_path / "train.npz",
+            "--epochs",
+            3,
+            "--features",
+            where,
+            "--from-start",
+            "--json",
+        )
         losses.append(run("train", tmp_path / "head", *arguments).json["history"]["loss"])
     assert losses[0] == losses[1] == losses[2]
 
@@ -330,7 +339,7 @@ def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):
     data = ("--data", tmp_path / "train.npz", "--epochs", 3, "--lr", 0.05, "--json")
     losses = run("train", tmp_path / "lora", *data).json["history"]["loss"]
     assert losses[-1] < losses[0]
-    assert set(parameters(tmp_path / "lora" / "trained.ckpt")) == {layer["a"], layer["b"]}
+    assert set(parameters(tmp_path / "lora" / "last.ckpt")) == {layer["a"], layer["b"]}
     forms = {}
     for form in ("inside", "merged", "apart"):
         run(
@@ -357,7 +366,7 @@ def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):
     again = ("--loss", "cross_entropy", "--adapter", tmp_path / "peft", "--out", tmp_path / "again")
     run("artifacts", tmp_path / "model.onnx", *again)
     before, after = (
-        parameters(tmp_path / "lora" / "trained.ckpt"),
+        parameters(tmp_path / "lora" / "last.ckpt"),
         parameters(tmp_path / "again" / "checkpoint"),
     )
     assert all((before[name] == after[name]).all() for name in before)

@@ -118,9 +118,9 @@ def test_a_picture_of_the_history(tmp_path):
     [
         (
             {"loss": "crossentropy"},
-            r"no loss 'crossentropy' \(did you mean 'cross_entropy'\?\); known are cross_entropy",
+            r"no loss 'crossentropy' \(did you mean 'cross_entropy' or .*\?\); known are cross_entropy",
         ),
-        ({"optimizer": "adam"}, r"no optimizer 'adam' \(did you mean 'adamw'\?\); known are adamw, sgd"),
+        ({"optimizer": "adamww"}, r"no optimizer 'adamww' \(did you mean 'adamw'.*\?\); known are .*adamw"),
         ({"metrics": ["f2"]}, "no metric 'f2'"),
         ({"schedule": "step"}, "expected constant, linear, cosine or a function"),
         ({"accumulate": 0}, "accumulate: expected 1 or more"),

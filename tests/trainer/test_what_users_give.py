@@ -241,7 +241,7 @@ def test_a_training_that_diverges_is_told_from_bad_data():
     trainer = regressor(optimizer="sgd", learning_rate=1e8)
     with pytest.raises(
         OrtrainError,
-        match=r"the training diverges. The last losses: .*lower learning rate than 1e\+08.*clip_grad",
+        match=r"the training diverges. The last losses: .*lower learning rate than 1e\+08.*clip=1.0",
     ):
         trainer.fit(X * 1000, TARGETS, 20, verbose=False)
     trainer.learning_rate = 1e-9

@@ -52,6 +52,13 @@ def _existing(folder: Path, of_a_model: Mapping[str, Any]) -> Path:
     return folder
 
 
+def _with_precision(precision: str, config: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """Return the configuration of a session with a precision."""
+    if precision not in ("fp32", "bf16"):
+        raise ValueError(f"precision: expected fp32 or bf16, found {precision!r}")
+    return {"ortrain.mixed_precision": "bf16", **(config or {})} if precision == "bf16" else config
+
+
 class Trainer(Caching):
     """Trains a model: a loop over train steps and optimizer steps, with data, metrics and callbacks.
 
@@ -185,10 +192,7 @@ class Trainer(Caching):
             raise ValueError(f"accumulate: expected 1 or more, found {accumulate}")
         if seed < 0:
             raise ValueError(f"seed: expected 0 or more, found {seed}")
-        if precision not in ("fp32", "bf16"):
-            raise ValueError(f"precision: expected fp32 or bf16, found {precision!r}")
-        if precision == "bf16":
-            config = {"ortrain.mixed_precision": "bf16", **(config or {})}
+        config = _with_precision(precision, config)
         # What is wrong is rejected before artifacts are made.
         checked_metrics = [metric_of(metric) for metric in metrics]
         schedule_of(schedule, warmup)
