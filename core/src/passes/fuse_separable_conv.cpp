@@ -16,8 +16,8 @@
 namespace ortrain {
 namespace {
 
-// The largest kernel and stride that the kernel of SeparableConv takes.
-constexpr int64_t kLargestKernel = 16, kLargestStride = 8;
+// The largest windows that the kernel of SeparableConv takes, or that anybody means.
+constexpr int64_t kLargestKernel = 16, kLargestStride = 8, kLargestStep = 1 << 12;
 
 bool is_conv(const Node& node) {
   return node.domain.empty() ? node.op_type == "Conv"
@@ -63,9 +63,13 @@ bool is_pointwise(const Pattern& p, const Node& node) {
 bool is_depthwise(const Pattern& p, const Node& node) {
   const std::optional<Shape> w = weights_of(p, node);
   if (!w || (*w)[1] != 1 || node.int_or("group", 1) != (*w)[0]) return false;
-  for (const int64_t stride : node.ints_or("strides", {}))
-    if (stride > kLargestStride) return false;
-  return (*w)[2] <= kLargestKernel && (*w)[3] <= kLargestKernel;
+  const auto up_to = [&](const char* name, int64_t most) {
+    for (const int64_t v : node.ints_or(name, {}))
+      if (v > most) return false;
+    return true;
+  };
+  return (*w)[2] <= kLargestKernel && (*w)[3] <= kLargestKernel && up_to("strides", kLargestStride) &&
+         up_to("dilations", kLargestStep) && up_to("pads", kLargestStep);
 }
 
 // The nodes of a block by number; SIZE_MAX: there is no such convolution.
