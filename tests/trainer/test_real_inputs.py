@@ -52,7 +52,9 @@ def test_a_hugging_face_dataset_with_classes_by_name(folder, tmp_path, capsys):
         table.save_to_disk(str(tmp_path / name))
         options = ["--data", str(tmp_path / name), "--checkpoint", str(checkpoint), "--json"]
         assert main(["evaluate", str(folder), *options, "--target", "label"]) == 0
-        return json.loads(capsys.readouterr().out.splitlines()[-1])
+        found = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert found.pop("checkpoint") == str(checkpoint)
+        return found
 
     trainer = Trainer(folder, threads=1)
     trainer.classes = names
