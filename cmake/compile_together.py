@@ -17,13 +17,9 @@ MOST = 60_000
 NAME = r"[A-Za-z_]\w*"
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 UNNAMED = re.compile(r"^namespace \{\n(.*?)^\}  // namespace$", re.DOTALL | re.MULTILINE)
-DEFINED = (
-    re.compile(rf"^(?:struct|class|enum(?: class)?|using|union) ({NAME})", re.MULTILINE),
-    re.compile(
-        rf"^(?!struct|class|enum|using|union|template|return)[\w:].*?({NAME})(?:\(| = |\{{|;|\[)",
-        re.MULTILINE,
-    ),
-)
+# A definition begins in the first column. Other names of its line that are taken for defined do no harm.
+LINE = re.compile(r"^(?!template|return|using namespace)[\w:].*", re.MULTILINE)
+DEFINED = re.compile(rf"(?:struct|class|enum|using|union) ({NAME})|({NAME})(?=\(| = |\{{|;|\[)")
 # Types and constants anywhere; functions where they are called, because local variables may have their names.
 USED = re.compile(rf"(?<![.>\w])({NAME})(?=[(<])|\b([A-Z]\w*|k[A-Z]\w*)")
 
@@ -63,6 +59,7 @@ class Group:
         )
 
     def add(self, text: str) -> None:
+        """Add a source with this text."""
         self.size += len(text)
         self.unnamed |= defined_unnamed(text)
         self.used |= used(text)
@@ -70,14 +67,13 @@ class Group:
 
 def defined_unnamed(text: str) -> set[str]:
     """Names that a source defines in unnamed namespaces."""
-    return {
-        name for region in UNNAMED.findall(text) for pattern in DEFINED for name in pattern.findall(region)
-    }
+    lines = [line for region in UNNAMED.findall(text) for line in LINE.findall(region)]
+    return {name for line in lines for pair in DEFINED.findall(line) for name in pair if name}
 
 
 def used(text: str) -> set[str]:
     """Names that a source uses, other than members of values, and that it defines in unnamed namespaces."""
-    names = {name for pair in USED.findall(COMMENT_OR_TEXT.sub("", text)) for name in pair}
+    names = {name for pair in USED.findall(COMMENT_OR_TEXT.sub("", text)) for name in pair if name}
     return names | defined_unnamed(text)
 
 
