@@ -272,9 +272,9 @@ check-clang: setup ## Check that clang compiles the core without a warning
 	  $(MAKE) --no-print-directory run-check-clang; fi
 .PHONY: run-check-clang
 run-check-clang:
-	cmake -S . -B $(BUILD)/cpp -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
-	cmake --build $(BUILD)/cpp --target made
-	$(PYTHON) scripts/check_clang.py $(CLANG_CXX) $(BUILD)/cpp
+	cmake -S . -B $(BUILD)/clang -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
+	cmake --build $(BUILD)/clang --target made
+	$(PYTHON) scripts/check_clang.py $(CLANG_CXX) $(BUILD)/clang
 
 EVERY ?= 1
 .PHONY: faults
