@@ -244,6 +244,33 @@ test-cpp: cpp ## The C and C++ tests
 test-fuzz: cpp ## Give each fuzz target new inputs, the same ones in every run (docs/fuzzing.md)
 	ctest --test-dir $(BUILD)/cpp --output-on-failure -L fuzzing -j $(JOBS)
 
+# Systems other than this one (docs/targets.md).
+FIXTURES = $(notdir $(patsubst %/,%,$(wildcard tests/data/fixtures/*/)))
+.PHONY: replay
+replay: setup
+	$(PYTHON) -m tests.replay.pack $(BUILD)/replay
+
+ARM64_PACKAGES = $(BUILD)/arm64-packages
+ARM64_CPUS ?= max cortex-a53
+.PHONY: test-arm64
+test-arm64: setup replay ## Cross-compile for Linux on arm64, and run the C and C++ tests and the recorded runs in an emulator
+	@scripts/install_missing.sh g++-aarch64-linux-gnu qemu-user
+	scripts/foreign_packages.sh arm64 $(ARM64_PACKAGES) libprotobuf-dev
+	cmake -S . -B $(BUILD)/arm64 -G Ninja --toolchain cmake/toolchains/linux-arm64.cmake -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
+	  -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DCMAKE_BUILD_TYPE=Development \
+	  -DPROTOBUF_LIBRARY=$(abspath $(ARM64_PACKAGES))/usr/lib/aarch64-linux-gnu/libprotobuf-lite.a
+	cmake --build $(BUILD)/arm64 --target test_programs replay
+	set -e; for cpu in $(ARM64_CPUS); do echo "test-arm64: processor $$cpu"; export QEMU_CPU=$$cpu; \
+	  $(QEMU_ARM64) $(BUILD)/arm64/tests/replay tests/data/fixtures $(BUILD)/replay $(FIXTURES); done
+	set -e; for test in core threads capi; do $(QEMU_ARM64) $(BUILD)/arm64/tests/test_$$test $(NOT_EMULATED); done
+QEMU_ARM64 = qemu-aarch64 -L /usr/aarch64-linux-gnu
+
+# SDIST_TYPE=Development builds in less time.
+SDIST_TYPE ?= Release
+.PHONY: test-sdist
+test-sdist: setup ## Install the source distribution where no development package can be found, and replay the recorded runs
+	scripts/test_sdist.sh $(PYTHON) $(BUILD)/sdist $(SDIST_TYPE)
+
 # MODELS: ONNX files and names of operators, separated by spaces.
 .PHONY: small
 small: setup ## Build the library with the operators of MODELS alone and without the older training API, into build/small

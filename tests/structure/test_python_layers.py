@@ -25,7 +25,6 @@ OLDER = "is loaded when a program asks for the older API"
 INSIDE = {
     ("__init__", "ortrain.legacy.generated.training_parameters"): OLDER,
     ("__init__", "ortrain.training_session"): OLDER,
-    ("_start.native_libraries", "ortrain._ortrain"): "is loaded with other flags of the linker",
     ("artifacts.networks", "ortrain.jax._export"): FRAMEWORK,
     ("artifacts.networks", "ortrain.keras._export"): FRAMEWORK,
     ("artifacts.networks", "ortrain.torch._export"): FRAMEWORK,

@@ -9,7 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "onnx-ml.pb.h"
+#include "graph/onnx_proto.h"
+#include "runtime/system.h"
 #include "runtime/tensor.h"
 
 namespace ortrain {
@@ -22,7 +23,6 @@ class ExternalFiles {
   // are contents that are used instead of files.
   explicit ExternalFiles(std::filesystem::path folder, const Given& given = {})
       : folder_(std::move(folder)), given_(given) {}
-  ~ExternalFiles();
   ExternalFiles(const ExternalFiles&) = delete;
   ExternalFiles& operator=(const ExternalFiles&) = delete;
 
@@ -32,7 +32,7 @@ class ExternalFiles {
 
  private:
   struct File {
-    int descriptor = -1;
+    system::File file;
     size_t bytes = 0;
   };
   const File& open(const std::string& location);
@@ -49,7 +49,7 @@ Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files);
 // ascending order.
 Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& files);
 
-// The tensor as raw data; strings as such.
+// The tensor as raw data, which stay in the tensor; strings as such.
 void write_tensor(const Tensor& tensor, const std::string& name, onnx::TensorProto& proto);
 
 }  // namespace ortrain
