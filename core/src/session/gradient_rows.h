@@ -36,7 +36,7 @@ class GradientRows {
 
  private:
   struct Table {
-    std::string name;  // of the input; empty for a parameter that is no table
+    std::string name;  // of the input; empty: this parameter has no set
     int64_t rows = 0;
     Tensor set = {};
   };
