@@ -17,12 +17,12 @@ class IntegerConvolution {
   // Elements of the memory that it needs: packed weights with the sums of the filters, and work.
   int64_t weight_words() const {
     const int64_t rows = sizes_.column_rows();
-    return sizes_.filters * (depthwise_ ? rows : kernels_.words(rows));
+    return sizes_.filters * (depthwise_ ? rows / sizes_.window[2].kernel * pairs() : kernels_.words(rows));
   }
   int64_t work_words() const { return workers_ * panel_words_; }
 
-  // W as words, or for depthwise convolutions W - w_zero; the sum of each filter, and its zero point. There
-  // is one zero point, or one for each filter if `each`; `w_zeros` null: zero.
+  // W as words, or for depthwise convolutions pairs of W - w_zero; the sum of each filter, and its zero
+  // point. There is one zero point, or one for each filter if `each`; `w_zeros` null: zero.
   void pack(const uint8_t* w, const uint8_t* w_zeros, bool each, uint32_t* words, int32_t* sums,
             int32_t* zeros) const;
   // With weights that pack() has packed; `bias` may be null.
@@ -31,8 +31,10 @@ class IntegerConvolution {
 
  private:
   // One filter for each channel: products of a single row do not pay for laying out windows.
-  void run_depthwise(const uint8_t* x, uint8_t x_zero, const int32_t* weights, const int32_t* bias,
+  void run_depthwise(const uint8_t* x, uint8_t x_zero, const uint32_t* weights, const int32_t* bias,
                      int32_t* y, uint32_t* work) const;
+  // Pairs of neighbours along the innermost axis of a window.
+  int64_t pairs() const { return (sizes_.window[2].kernel + 1) / 2; }
 
   ConvSizes sizes_;
   bool x_signed_, w_signed_, depthwise_;
