@@ -9,6 +9,9 @@ namespace ortrain {
 
 namespace {
 
+// Points of a depthwise convolution that are handed over together, if lines are short.
+constexpr int64_t kLinePoints = 1024;
+
 int32_t read_code(const uint8_t* code, bool is_signed) {
   return is_signed ? static_cast<int8_t>(*code) : *code;
 }
@@ -49,6 +52,8 @@ struct Run {
   int64_t d, h;       // where the windows begin in the input, padding included
   int64_t w;          // position of the first point along the innermost axis
 };
+
+}  // namespace
 
 // The columns of up to kLargestPanel output points of one group of an image.
 class Columns {
@@ -111,10 +116,18 @@ class Columns {
   Run runs_[kLargestPanel];
 };
 
-// Axes along which every window is the next element are one axis, so that runs are as long as possible.
+namespace {
+
+// Whether every window is the next element.
+bool is_pointwise(const ConvSizes& s) {
+  return std::all_of(s.window.begin(), s.window.end(), [](const WindowAxis& a) {
+    return a.kernel == 1 && a.stride == 1 && a.before == 0 && a.output == a.input;
+  });
+}
+
+// Such axes are one axis, so that lines are as long as possible.
 ConvSizes merged(ConvSizes s) {
-  for (const WindowAxis& a : s.window)
-    if (a.kernel != 1 || a.stride != 1 || a.before != 0 || a.output != a.input) return s;
+  if (!is_pointwise(s)) return s;
   WindowAxis line;
   line.input = line.output = s.input_points();
   s.window = {WindowAxis(), WindowAxis(), line};
@@ -144,10 +157,10 @@ class Lines {
     std::fill_n(padded_, length(s), int16_t{0});  // the padding remains
   }
 
-  // The lines are those of another plane from here on.
-  void begin(const uint8_t* plane) {
+  // The lines are those of this plane from here on.
+  void of(const uint8_t* plane) {
+    if (plane != plane_) std::fill_n(held_, kept_, -1);
     plane_ = plane;
-    std::fill_n(held_, kept_, -1);
   }
 
   // The sums of line `oh` of the output, added to y if `add`.
@@ -214,6 +227,7 @@ IntegerConvolution::IntegerConvolution(const ConvSizes& sizes, bool x_signed, bo
       x_signed_(x_signed),
       w_signed_(w_signed),
       depthwise_(sizes.groups == sizes.channels && sizes.groups == sizes.filters),
+      pointwise_(is_pointwise(sizes)),
       kernels_(integer_kernels()) {
   const int64_t rows = sizes_.column_rows(), filters = sizes_.filters / sizes_.groups;
   // Packing a column costs about as much as multiplying it with 16 filters; an instruction multiplies 16.
@@ -222,7 +236,20 @@ IntegerConvolution::IntegerConvolution(const ConvSizes& sizes, bool x_signed, bo
   workers_ = std::clamp<int64_t>(work / kGrain, 1, max_threads());
   // The packed panel, and the zero point of X for each column.
   panel_words_ = kernels_.right_words(rows, kernels_.panel) + kernels_.panel;
-  if (depthwise_) panel_words_ = Lines::words(sizes_, kernels_);
+  // Lines of the output have cache lines to themselves, and a tile fits in the cache.
+  constexpr int64_t kPoints = 64, kTile = 32768;
+  const int64_t columns = std::max(kernels_.panel, std::min(kPoints, kTile / std::max<int64_t>(filters, 1)));
+  block_ = columns / kernels_.panel * kernels_.panel;
+  tile_words_ = filters * block_;
+  if (depthwise_) {
+    panel_words_ = Lines::words(sizes_, kernels_);
+    const WindowAxis &h = sizes_.window[1], &w = sizes_.window[2];
+    // Whole lines.
+    block_ =
+        std::clamp<int64_t>(kLinePoints / std::max<int64_t>(w.output, 1), 1, std::max<int64_t>(h.output, 1)) *
+        w.output;
+    tile_words_ = block_;
+  }
 }
 
 void IntegerConvolution::pack(const uint8_t* w, const uint8_t* w_zeros, bool each, uint32_t* words,
@@ -248,69 +275,89 @@ void IntegerConvolution::pack(const uint8_t* w, const uint8_t* w_zeros, bool eac
   });
 }
 
+void IntegerConvolution::pack_columns(const Columns& columns, uint32_t* panel) const {
+  constexpr int64_t kRows = 32;  // a multiple of the group
+  uint8_t some[kRows * kLargestPanel];
+  const int64_t rows = sizes_.column_rows(), n = columns.width();
+  for (int64_t row = 0; row < rows; row += kRows) {
+    const int64_t end = std::min(row + kRows, rows);
+    columns.write(row, end, some);
+    kernels_.pack_right(n, row, end - row, {some, x_signed_, n}, panel);
+  }
+  kernels_.sum_columns(n, rows, panel);
+}
+
 void IntegerConvolution::run(const uint8_t* x, uint8_t x_zero, const uint32_t* words, const int32_t* sums,
-                             const int32_t* zeros, const int32_t* bias, int32_t* y, uint32_t* work) const {
-  if (depthwise_) return run_depthwise(x, x_zero, words, bias, y, work);
+                             const int32_t* zeros, const int32_t* bias, const Sink& sink,
+                             uint32_t* work) const {
+  if (depthwise_) return run_depthwise(x, x_zero, words, bias, sink, work);
   const int64_t points = sizes_.output_points(), rows = sizes_.column_rows();
   const int64_t filters = sizes_.filters / sizes_.groups, width = kernels_.words(rows);
   const int64_t image_size = sizes_.channels / sizes_.groups * sizes_.input_points();
-  const int64_t panels = (points + kernels_.panel - 1) / kernels_.panel;
-  // With fewer panels than threads, each is packed several times, for parts of the filters.
-  const int64_t all = sizes_.batch * sizes_.groups * panels;
+  const int64_t blocks = (points + block_ - 1) / block_;
+  // With fewer blocks than threads, each is packed several times, for parts of the filters.
+  const int64_t all = sizes_.batch * sizes_.groups * blocks;
   const int64_t parts = all > 0 && all < workers_ ? std::min(filters, (workers_ + all - 1) / all) : 1;
   const int32_t zero = kernels_.right_zero(x_signed_, read_code(&x_zero, x_signed_));
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t worker = first; worker < past; ++worker) {
-      uint32_t* panel = work + worker * panel_words_;
+      uint32_t* panel = work + worker * (panel_words_ + tile_words_);
+      auto* tile = reinterpret_cast<int32_t*>(panel + panel_words_);
       int32_t* column_zeros = reinterpret_cast<int32_t*>(panel + kernels_.right_words(rows, kernels_.panel));
       std::fill_n(column_zeros, kernels_.panel, zero);
       const int64_t items = all * parts;
       for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
-        const int64_t part = i % parts, item = i / parts, image = item / panels;
-        const int64_t from = item % panels * kernels_.panel, to = std::min(from + kernels_.panel, points);
-        const Columns columns(sizes_, x + image * image_size, x_zero, from, to);
-        constexpr int64_t kRows = 32;  // a multiple of the group
-        uint8_t some[kRows * kLargestPanel];
-        for (int64_t row = 0; row < rows; row += kRows) {
-          const int64_t end = std::min(row + kRows, rows);
-          columns.write(row, end, some);
-          kernels_.pack_right(to - from, row, end - row, {some, x_signed_, to - from}, panel);
-        }
-        kernels_.sum_columns(to - from, rows, panel);
+        const int64_t part = i % parts, item = i / parts, image = item / blocks;
+        const int64_t begin = item % blocks * block_, end = std::min(begin + block_, points);
         const int64_t least = filters * part / parts, most = filters * (part + 1) / parts;
         const int64_t filter = image % sizes_.groups * filters + least;
-        kernels_.multiply({most - least, to - from, rows, words + filter * width, sums + filter,
-                           zeros + filter, bias ? bias + filter : nullptr, panel, column_zeros,
-                           y + (image * filters + least) * points + from, points});
+        for (int64_t from = begin; from < end; from += kernels_.panel) {
+          const int64_t to = std::min(from + kernels_.panel, end);
+          const uint8_t* of_image = x + image * image_size;
+          if (pointwise_)  // the image has the columns
+            kernels_.pack_panel(0, to - from, rows, {of_image + from, x_signed_, points}, panel);
+          else
+            pack_columns(Columns(sizes_, of_image, x_zero, from, to), panel);
+          kernels_.multiply({most - least, to - from, rows, words + filter * width, sums + filter,
+                             zeros + filter, bias ? bias + filter : nullptr, panel, column_zeros,
+                             tile + from - begin, block_});
+        }
+        for (int64_t f = least; f < most; ++f)
+          sink(image * filters + f, begin, end - begin, tile + (f - least) * block_);
       }
     }
   });
 }
 
 void IntegerConvolution::run_depthwise(const uint8_t* x, uint8_t x_zero, const uint32_t* weights,
-                                       const int32_t* bias, int32_t* y, uint32_t* work) const {
+                                       const int32_t* bias, const Sink& sink, uint32_t* work) const {
   const WindowAxis &d = sizes_.window[0], &h = sizes_.window[1], &w = sizes_.window[2];
   const int64_t size = h.output * w.output, plane_words = h.kernel * pairs();
   const int64_t items = sizes_.batch * sizes_.channels * d.output;
   const int32_t zero = read_code(&x_zero, x_signed_);
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t worker = first; worker < past; ++worker) {
-      Lines lines(sizes_, kernels_, x_signed_, zero, work + worker * panel_words_);
+      uint32_t* memory = work + worker * (panel_words_ + tile_words_);
+      auto* tile = reinterpret_cast<int32_t*>(memory + panel_words_);
+      Lines lines(sizes_, kernels_, x_signed_, zero, memory);
       for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
         const int64_t od = i % d.output, plane = i / d.output, channel = plane % sizes_.channels;
-        int32_t* to = y + i * size;
-        const int32_t start = bias ? bias[channel] : 0;
-        bool add = false;
-        for (int64_t kd = 0; kd < d.kernel; ++kd) {
-          // Padding is x_zero, so it adds nothing.
-          const int64_t id = od * d.stride + kd * d.dilation - d.before;
-          if (id < 0 || id >= d.input) continue;
-          lines.begin(x + plane * sizes_.input_points() + id * h.input * w.input);
-          const uint32_t* of_plane = weights + (channel * d.kernel + kd) * plane_words;
-          for (int64_t oh = 0; oh < h.output; ++oh) lines.sum(oh, of_plane, start, add, to + oh * w.output);
-          add = true;
+        for (int64_t at = 0; at < size; at += block_) {
+          const int64_t end = std::min(at + block_, size);
+          bool add = false;
+          for (int64_t kd = 0; kd < d.kernel; ++kd) {
+            // Padding is x_zero, so it adds nothing.
+            const int64_t id = od * d.stride + kd * d.dilation - d.before;
+            if (id < 0 || id >= d.input) continue;
+            lines.of(x + plane * sizes_.input_points() + id * h.input * w.input);
+            const uint32_t* of_plane = weights + (channel * d.kernel + kd) * plane_words;
+            for (int64_t oh = at / w.output; oh < end / w.output; ++oh)
+              lines.sum(oh, of_plane, bias ? bias[channel] : 0, add, tile + oh * w.output - at);
+            add = true;
+          }
+          if (!add) std::fill_n(tile, end - at, bias ? bias[channel] : 0);
+          sink(plane, od * size + at, end - at, tile);
         }
-        if (!add) std::fill_n(to, size, start);
       }
     }
   });

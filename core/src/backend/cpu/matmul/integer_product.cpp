@@ -217,7 +217,8 @@ HWY_INLINE void Tile(const IntegerPart& p, int64_t words, int64_t stored, int64_
     const int64_t i = row + r, j = column + v * lanes;
     const uint32_t zero = static_cast<uint32_t>(p.left_zeros[i]);
     const uint32_t rest = zero * static_cast<uint32_t>(p.k) - static_cast<uint32_t>(p.sums[i]);
-    sum = hn::Sub(sum, hn::Mul(hn::Set(d, p.left_zeros[i]), hn::LoadU(d, b + v * lanes)));
+    if (p.left_zeros[i] != 0)
+      sum = hn::Sub(sum, hn::Mul(hn::Set(d, p.left_zeros[i]), hn::LoadU(d, b + v * lanes)));
     sum = hn::Add(sum, hn::Mul(hn::Set(d, static_cast<int32_t>(rest)), hn::LoadU(d, p.right_zeros + j)));
     if (p.bias) sum = hn::Add(sum, hn::Set(d, p.bias[i]));
     StoreUpTo(sum, d, p.y + i * p.y_row + j, p.n - j);
