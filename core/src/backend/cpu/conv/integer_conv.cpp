@@ -186,10 +186,10 @@ class Lines {
     const WindowAxis& h = s.window[1];
     return std::min((h.kernel - 1) * h.dilation + 1, std::max<int64_t>(h.input, 1));
   }
-  // Of a padded line, with the partner of a last element that has none.
+  // Of a padded line, and one more: the partner of a window's last element.
   static int64_t length(const ConvSizes& s) {
     const WindowAxis& w = s.window[2];
-    return std::max(w.output - 1, int64_t{0}) * w.stride + w.kernel * w.dilation + 1;
+    return std::max(w.output - 1, int64_t{0}) * w.stride + w.span() + 1;
   }
 
   const uint32_t* read(int64_t ih) {
@@ -202,8 +202,10 @@ class Lines {
     const int64_t count = std::min(w.input - skipped, length(s_) - first);
     if (count > 0)
       kernels_.shift_line(count, plane_ + ih * w.input + skipped, signed_, zero_, padded_ + first);
-    for (int64_t p = 0; p < pairs_; ++p)
-      kernels_.pair_line(w.output, padded_ + 2 * p * w.dilation, w.stride, w.dilation, words + p * line_);
+    for (int64_t p = 0; p < pairs_; ++p) {
+      const int64_t gap = 2 * p + 1 < w.kernel ? w.dilation : 1;  // the last weight of odd windows is zero
+      kernels_.pair_line(w.output, padded_ + 2 * p * w.dilation, w.stride, gap, words + p * line_);
+    }
     return words;
   }
 
