@@ -330,6 +330,15 @@ def test_features_are_kept_in_a_folder_or_not_at_all(artifacts, run, rows, tmp_p
     assert losses[0] == losses[1] == losses[2]
 
 
+def test_a_run_takes_entries_of_the_session(artifacts, train_npz, run):
+    arguments = ("train", artifacts, "--data", train_npz, "--epochs", 1, "--from-start", "--config")
+    run(*arguments, "ortrain.lazy_rows=1")
+    assert (
+        "ortrain.lazy_rows: expected one of '0', '1', found '2'"
+        in run(*arguments, "ortrain.lazy_rows=2", status=1).err
+    )
+
+
 def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):
     options = ("--loss", "cross_entropy", "--adapter", "lora", "--rank", 2, "--target", "classify")
     found = run("artifacts", tmp_path / "model.onnx", *options, "--out", tmp_path / "lora", "--json").json

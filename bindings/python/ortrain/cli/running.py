@@ -21,6 +21,25 @@ header_option = click.option(
 )
 
 
+def _entries(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    entries = {}
+    for text in values:
+        key, separator, value = text.partition("=")
+        if not key or not separator:
+            raise click.BadParameter(f"expected KEY=VALUE, found {text}")
+        entries[key] = value
+    return entries
+
+
+config_option = click.option(
+    "--config",
+    multiple=True,
+    callback=_entries,
+    metavar="KEY=VALUE",
+    help="configuration entry of the session; may be repeated",
+)
+
+
 def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say what data there are."""
     for option in (

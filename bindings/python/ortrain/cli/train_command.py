@@ -109,6 +109,7 @@ from ortrain.trainer import (
     "nowhere, or in a folder for later runs too",
 )
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
+@running.config_option
 @app.as_json
 def command(
     folder: Path | None,
@@ -136,6 +137,7 @@ def command(
     resume: Path | None,
     features: str,
     threads: int,
+    config: dict[str, str],
     json_output: bool,
 ) -> int:
     """Train the artifacts in DIR, or, without DIR, a network that fits the data.
@@ -156,7 +158,7 @@ def command(
         "warmup": warmup,
         "accumulate": accumulate,
     }
-    settings |= {"metrics": metrics, "seed": seed, "threads": threads}
+    settings |= {"metrics": metrics, "seed": seed, "threads": threads, "config": config}
     settings["feature_cache"] = (
         features == "memory" if features in ("memory", "off") else FeatureCache(features)
     )
