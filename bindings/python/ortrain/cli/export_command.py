@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ortrain._files.writing import write_file
 from ortrain.cli import app, results, running
-from ortrain.preprocessing.pictures import ImagePreprocessing
+from ortrain.preprocessing.pictures import ImagePreprocessing, normalization_of
 from ortrain.preprocessing.tables import TablePreprocessing
 from ortrain.trainer import Trainer
 
@@ -66,7 +67,7 @@ def command(
         _export_adapters(trainer, model, adapters, peft)
     if with_preprocessing:
         _put_preprocessing_in_front(trainer, model)
-    elif trainer.preprocessing is not None:
+    elif trainer.preprocessing not in (None, _plain(trainer)):
         click.echo(
             "ortrain: the model takes preprocessed rows; --with-preprocessing writes one that takes the raw ones",
             err=True,
@@ -91,6 +92,14 @@ def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | 
         artifacts.write_onnx_adapter(trainer.state, model.with_suffix(".onnx_adapter"))
     if peft is not None:
         artifacts.write_peft(trainer.state, peft)
+
+
+def _plain(trainer: Trainer) -> dict[str, Any] | None:
+    """Return the preprocessing of pictures that are only resized and scaled, None for other data."""
+    stored = trainer.preprocessing
+    if stored is None or stored["kind"] != "image":
+        return None
+    return normalization_of("none", len(stored["mean"])).as_json()
 
 
 def _put_preprocessing_in_front(trainer: Trainer, path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ortrain.cli.tables import Table
+from ortrain.cli.tables import Table, check_values
 from ortrain.cli.wanted import Wanted
 from ortrain.preprocessing import tables, text
 from ortrain.preprocessing.cells import is_missing, text_of
@@ -111,6 +111,8 @@ def _fitted(table: Table, wanted: Wanted, column: str | None, path: Path) -> tab
     if any(cells and isinstance(cells[0], (list, dict)) for cells in features.values()):
         return None
     plan = tables.look_at(features, f"--data: {path}")
+    for each in plan.columns:
+        check_values(features[each.name], each.name, path)
     count = len(next(iter(features.values())))
     plan = plan.fitted(table.columns, choice.training_rows(count))
     if choice.preprocess or choice.standard or plan.is_needed:

@@ -272,7 +272,7 @@ def _category(name: str, cells: Sequence[Any], present: Sequence[Any], where: st
                 f"{list(cells).index(wrong[0]) + 1} of the data; leave cells without a value empty"
             )
         if len(counts) > len(cells) / 2:
-            return f"it has {len(counts)} different texts in {len(cells)} rows, which are no categories"
+            return f"it has {len(counts)} different texts in {len(cells)} rows, too many for categories"
     most = sorted(counts, key=lambda text: (-counts[text], text))[:_MOST_CATEGORIES]
     return Category(name, tuple(sorted(most)), (True,) * len(most))
 
