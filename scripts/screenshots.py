@@ -34,7 +34,7 @@ def train(folder: Path) -> None:
     for rate in ("3e-4", "1e-2"):
         ortrain(
             "train", "digits/artifacts", "--data", "digits/train.npz", "--validation", "digits/test.npz", "--epochs", 8,
-            "--metric", "accuracy", "--lr", rate, "--threads", 1, "--out", f"rate-{rate}",
+            "--metric", "accuracy", "--lr", rate, "--threads", 1, "--out", f"rate-{rate}", "--name", f"rate-{rate}",
         )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from ortrain.trainer import (
     TensorBoard,
     Trainer,
 )
+from ortrain.trainer.names import two_words
 
 
 @app.command(
@@ -80,6 +81,7 @@ from ortrain.trainer import (
     type=click.Path(path_type=Path),
     help="folder of runs, in which each run has a numbered folder of logs and checkpoints (default DIR/runs)",
 )
+@click.option("--name", help="what the dashboard calls the run (default two words, such as quiet-otter)")
 @click.option(
     "--samples",
     type=click.IntRange(min=0),
@@ -131,6 +133,7 @@ def command(
     patience: int | None,
     keep: int,
     out: Path | None,
+    name: str | None,
     samples: int,
     tensorboard: bool,
     checkpoint: Path | None,
@@ -177,7 +180,8 @@ def command(
     runs = out or folder / "runs"
     run = results.new_run(runs) if resume is None else results.run_of(trainer, resume, runs)
     checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
-    callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard)
+    name = name or (two_words() if resume is None else None)  # a resumed run has one
+    callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name)
     options = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
     interrupted = _fit(
         trainer, rows, epochs, {**options, "callbacks": callbacks, "resume": resume, "verbose": False}
@@ -323,12 +327,17 @@ def _report(trainer: Trainer, checkpoints: results.RunCheckpoints, run: Path, js
 
 
 def _callbacks(
-    run: Path, checkpoints: results.RunCheckpoints, samples: int, patience: int | None, tensorboard: bool
+    run: Path,
+    checkpoints: results.RunCheckpoints,
+    samples: int,
+    patience: int | None,
+    tensorboard: bool,
+    name: str | None,
 ) -> list[Callback]:
     """Return what logs the run, saves its checkpoints and may end it early."""
     callbacks: list[Callback] = [
         CSVLogger(run / "log.csv"),
-        JSONLogger(run / "log.jsonl", samples=samples),
+        JSONLogger(run / "log.jsonl", samples=samples, name=name),
         checkpoints,
         ProgbarLogger(),
     ]
