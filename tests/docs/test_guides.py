@@ -84,6 +84,7 @@ def test_operators_of_the_guide_are_registered() -> None:
         assert ("", name) in registered
 
 
+@pytest.mark.thorough
 def test_the_example_compiles_where_the_guide_says_and_nothing_else_changes(tmp_path: Path) -> None:
     """An operator's file in the folder of a family includes all that it needs, and CMake finds it there."""
     shutil.copytree(ROOT / "core/src", tmp_path / "core/src")
