@@ -139,7 +139,7 @@ def test_train_evaluate_predict_export(artifacts, train_npz, rows, run, tmp_path
     np.testing.assert_allclose(np.load(tmp_path / "scores.npy"), scores, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.load(tmp_path / "scores.npz")["scores"], scores, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(
-        np.loadtxt(tmp_path / "scores.csv", delimiter=","), scores, rtol=1e-4, atol=1e-5
+        np.loadtxt(tmp_path / "scores.csv", delimiter=",", skiprows=1), scores, rtol=1e-4, atol=1e-5
     )
     untrained = run(
         "evaluate", artifacts, "--data", train_npz, "--checkpoint", artifacts / "checkpoint", "--json"
