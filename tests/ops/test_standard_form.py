@@ -24,7 +24,6 @@ Array = np.ndarray[Any, Any]
 STANDARD = {"", "ai.onnx", "ai.onnx.ml"}
 
 
-
 def standard(model: bytes) -> onnx.ModelProto:
     """The model with operators of ONNX alone, checked."""
     made = onnx.load_from_string(_ortrain.use_standard_operators(model))

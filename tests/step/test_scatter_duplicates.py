@@ -1,4 +1,7 @@
-"""Sums over duplicate indices in onnxruntime: step models add gradients of embeddings and pooling with them."""
+"""Sums over duplicate indices in onnxruntime: step models add up gradients of embeddings and pooling by ScatterElements.
+
+ScatterND of onnxruntime 1.32 loses updates here if it runs on several threads.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,19 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-import pytest
 from onnx import TensorProto, helper
 
 ROWS, READS, WIDTH = 50, 40_000, 64
 
 
-@pytest.mark.parametrize("operator", ["ScatterND", "ScatterElements"])
-def test_many_duplicates_are_added_up_exactly_on_several_threads(operator: str) -> None:
+def test_many_duplicates_are_added_up_exactly_on_several_threads() -> None:
     """The numbers are integers, whose sums do not depend on the order; a lost update would change them."""
     rng = np.random.default_rng(0)
     places = rng.integers(0, ROWS, READS)
-    if operator == "ScatterND":
-        indices, attributes = places[:, None], {}
-    else:
-        indices, attributes = np.repeat(places[:, None], WIDTH, 1), {"axis": 0}
+    indices = np.repeat(places[:, None], WIDTH, 1)
     updates = rng.integers(-8, 9, (READS, WIDTH)).astype(np.float32)
     inputs = {"data": np.zeros((ROWS, WIDTH), np.float32), "indices": indices, "updates": updates}
-    node = helper.make_node(operator, list(inputs), ["sums"], reduction="add", **attributes)
+    node = helper.make_node("ScatterElements", list(inputs), ["sums"], axis=0, reduction="add")
     graph = helper.make_graph(
         [node],
         "sums",

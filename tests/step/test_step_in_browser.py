@@ -63,7 +63,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def losses_of_the_page(folder: pathlib.Path) -> list[float]:
     script = json.dumps((FOLDER / "train.js").as_uri())
     program = folder / "page.mjs"
-    program.write_text(_WEB.format(script=script, folder=json.dumps(str(folder)), steps=STEPS, batch=BATCH, rate=RATE))
+    program.write_text(
+        _WEB.format(script=script, folder=json.dumps(str(folder)), steps=STEPS, batch=BATCH, rate=RATE)
+    )
     session = onnxruntime.InferenceSession(folder / "step.onnx", providers=["CPUExecutionProvider"])
     kinds = {"float32": np.float32, "int64": np.int64}
     outputs = [value.name for value in session.get_outputs()]
@@ -84,7 +86,12 @@ def losses_of_the_page(folder: pathlib.Path) -> list[float]:
             found = dict(zip(outputs, session.run(outputs, feeds), strict=True))
             losses.append(float(found[outputs[0]]))
             answer = [
-                [name, str(v.dtype), base64.b64encode(np.ascontiguousarray(v).tobytes()).decode(), list(v.shape)]
+                [
+                    name,
+                    str(v.dtype),
+                    base64.b64encode(np.ascontiguousarray(v).tobytes()).decode(),
+                    list(v.shape),
+                ]
                 for name, v in found.items()
             ]
             page.stdin.write(json.dumps(answer) + "\n")
