@@ -95,6 +95,30 @@ def test_a_table_of_people_trains_predicts_and_exports(run, tmp_path, monkeypatc
     assert "column width: expected a number, found 'wide' in row 1 of the data" in said.err
 
 
+def test_arrays_for_a_model_of_encoded_columns_are_encoded_or_refused(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [[5000 + 300 * RNG.normal(), RNG.normal(), n % 2] for n in range(60)]
+    write(tmp_path / "t.csv", rows, ["width", "height", "kind"])
+    run("train", "--data", "t.csv")
+    features = np.array(rows)[:, :2]
+    expected = run("predict", "artifacts", "--data", "t.csv", "--json").json["scores"]
+    np.savez(
+        "columns.npz", height=features[:, 1], width=features[:, 0], kind=np.array(rows)[:, 2].astype(int)
+    )
+    assert run("predict", "artifacts", "--data", "columns.npz", "--json").json["scores"] == expected
+    evaluated = [run("evaluate", "artifacts", "--data", f, "--json").json for f in ("t.csv", "columns.npz")]
+    assert evaluated[0] == evaluated[1]
+    np.savez("matrix.npz", x=features, y=np.zeros(60, int))
+    np.save("matrix.npy", features)
+    for name in ("matrix.npz", "matrix.npy"):
+        for command in ("predict", "evaluate", "train"):
+            said = run(command, "artifacts", "--data", name, status=1)
+            assert (
+                "expected CSV, Parquet, JSON lines, or NPZ with an array for each column: width, height"
+                in said.err
+            )
+
+
 def test_means_are_those_of_the_rows_that_are_trained_on(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     values = RNG.normal(size=100) * 50
@@ -170,6 +194,9 @@ def test_pictures_of_several_sizes_and_orientations(run, tmp_path, monkeypatch):
         pixels = np.asarray(turned.rotate(-90) if turned.getexif().get(0x112) == 6 else turned)
         scores = session.run(None, {"pixels": pixels[None]})[0]
         np.testing.assert_allclose(found["scores"][row], scores[0], atol=0.05)
+    np.savez("pixels.npz", x=np.zeros((3, 3, 16, 16), np.float32))
+    said = run("predict", "artifacts", "--data", "pixels.npz", status=1)
+    assert "trained on normalized pictures (mean 0.4" in said.err
     ran = run("train", "artifacts", "--data", "data", "--from-start", "--normalize", "imagenet")
     assert "mean 0.485, 0.456, 0.406, deviation 0.229, 0.224, 0.225" in ran.err
 

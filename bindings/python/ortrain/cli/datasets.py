@@ -56,9 +56,15 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
     check_file(path, "--data")
     kind = path.suffix.lower()
     if kind == ".npz":
-        return _by_name(read_npz(path, "--data"), wanted, target, path)
+        arrays = read_npz(path, "--data")
+        named = preparing.columns_of(arrays, wanted)
+        if named is not None:
+            return _of_table(named, wanted, target, path)
+        preparing.refuse_arrays(wanted, path)
+        return _by_name(arrays, wanted, target, path)
     if kind == ".npy":
         array = read_npy(path, "--data")
+        preparing.refuse_arrays(wanted, path)
         if array.ndim != 2:
             return {wanted.names[0]: array}
         columns = {f"column {number}": values for number, values in enumerate(array.T)}
@@ -335,6 +341,7 @@ def _hugging_face(path: Path, wanted: Wanted, target: str | None) -> Any:
             if column != wanted.target:
                 found = found.rename_column(column, wanted.target)
     if not images or named != wanted.features:
+        preparing.refuse_arrays(wanted, path)
         return found
     feature = wanted.features[0]
     labels = None

@@ -64,6 +64,7 @@ def encoded(
     stored, choice = wanted.preprocessing, wanted.choice
     if stored is not None:
         if stored["kind"] not in ("table", "text"):
+            refuse_arrays(wanted, path)
             return None
         table, column = _as_trained(table, wanted, target, path)
         table = with_target(table, column, wanted.remarks, path)
@@ -86,6 +87,43 @@ def encoded(
     wanted.remarks.append(f"the columns are preprocessed: {fitted.shown()}")
     wanted.remarks += [f"the column {name} is left out: {why}" for name, why in fitted.left_out.items()]
     return found, column, table
+
+
+def columns_of(arrays: dict[str, Array], wanted: Wanted) -> Table | None:
+    """Return arrays that have the names of the columns which the model was trained on as a table; None if they have others."""
+    stored, columns = wanted.preprocessing, wanted.columns
+    if stored is None or columns is None or stored["kind"] not in ("table", "text"):
+        return None
+    if any(name not in arrays or arrays[name].ndim != 1 for name in columns.features):
+        return None
+    return Table({name: array.tolist() for name, array in arrays.items()})
+
+
+def refuse_arrays(wanted: Wanted, path: Path) -> None:
+    """Refuse rows that would reach the model without the preprocessing it was trained with.
+
+    Raises
+    ------
+    ValueError
+        When the model was trained on an encoded table, or on normalized pictures.
+    """
+    stored = wanted.preprocessing
+    if stored is None:
+        return
+    if stored["kind"] == "table":
+        names = [] if wanted.columns is None else wanted.columns.features
+        raise ValueError(
+            f"--data: the model was trained on the encoded columns of a table, and nothing says whether the rows of {path} are "
+            f"encoded; expected CSV, Parquet, JSON lines, or NPZ with an array for each column: {', '.join(names[:12])}"
+            f"{', ...' if len(names) > 12 else ''}"
+        )
+    if stored["kind"] == "image":
+        normalization = ImagePreprocessing.of_json(stored)
+        if set(normalization.mean) != {0.0} or set(normalization.deviation) != {1.0}:
+            raise ValueError(
+                f"--data: the model was trained on normalized pictures ({normalization.shown()}), and nothing says whether the "
+                f"rows of {path} are normalized; expected a folder of images"
+            )
 
 
 def _rows(table: Table, plan: tables.TablePreprocessing, wanted: Wanted, path: Path) -> dict[str, Array]:
