@@ -38,6 +38,33 @@ def train(folder: Path) -> None:
         )  # fmt: skip
 
 
+def numbers(page: Page, folder: Path) -> bytes:
+    """Return a picture of what a validation of predicted numbers found."""
+    patients = datasets.load_diabetes(as_frame=True)
+    patients.frame.to_csv(folder / "patients.csv", index=False)
+    command = [
+        sys.executable,
+        "-m",
+        "ortrain",
+        "train",
+        "--data",
+        "patients.csv",
+        "--validation",
+        "0.3",
+        "--epochs",
+        "20",
+    ]
+    subprocess.run(command, check=True, cwd=folder)
+    server = Server(folder)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    page.goto(f"{server.url}#tab=misread")
+    page.get_by_role("region", name="Predicted against actual").wait_for()
+    page.wait_for_timeout(500)
+    picture = page.screenshot()
+    server.shutdown()
+    return picture
+
+
 def views(page: Page, url: str) -> dict[str, bytes]:
     """Return a picture of each view."""
     pictures = {}
@@ -48,7 +75,7 @@ def views(page: Page, url: str) -> dict[str, bytes]:
         ("compare", "Side by side"),
         ("layers", "Layers"),
         ("profile", "Profile"),
-        ("misread", "Misread"),
+        ("misread", "Validation"),
         ("model", "Model"),
     ):
         page.get_by_role("tab", name=tab).click()
@@ -95,7 +122,9 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         (Path(name) / "studio").mkdir()
+        (Path(name) / "numbers").mkdir()
         pictures = {**views(page, server.url), "studio.png": studio(page, Path(name) / "studio")}
+        pictures["dashboard-numbers.png"] = numbers(page, Path(name) / "numbers")
         for file, picture in pictures.items():
             Image.open(io.BytesIO(picture)).convert("RGB").quantize(128).save(target / file, optimize=True)
             size = (target / file).stat().st_size

@@ -230,5 +230,10 @@ def test_text_becomes_the_tokens_of_a_file(run, tmp_path, monkeypatch):
     write(tmp_path / "new.csv", [["good film"], ["a bad film not good at all"]], ["review"])
     scores = np.array(run("predict", "artifacts", "--data", "new.csv", "--json").json["scores"])
     assert scores.argmax(axis=1).tolist() == [1, 0]
+    write(tmp_path / "wrong.csv", [["a good film", 0]], ["review", "label"])
+    run("train", "artifacts", "--data", "t.csv", "--validation", "wrong.csv")
+    log = (tmp_path / "artifacts/runs/2/log.jsonl").read_text().splitlines()
+    found = [entry for line in log if (entry := json.loads(line))["event"] == "samples"][-1]
+    assert found["samples"][0]["tokens"] == ["a", "good", "film"]  # without the padding token
     said = run("export", "artifacts", "t.onnx", "--with-preprocessing", status=1)
     assert "a tokenizer, for which ONNX has no operator" in said.err

@@ -49,6 +49,17 @@ DETAILS = {
     "profile": {"operators": '[{"name": VALUE, "milliseconds": 1, "calls": VALUE}]', "steps": "VALUE"},
     "samples": {"samples": '[{"shape": [1], "values": [VALUE]}, {"shape": VALUE}, VALUE]', "input": "VALUE"},
     "confusion": {"counts": "[[VALUE]]", "rows": "VALUE"},
+    "regression": {
+        "points": '{"expected": [VALUE], "predicted": [VALUE], "row": [VALUE]}',
+        "samples": "[VALUE]",
+        "error": "VALUE",
+        "rows": "VALUE",
+    },
+    "projection": {
+        "of": '{"inputs": {"points": [[VALUE, 1], VALUE], "variance": [VALUE]}, "outputs": VALUE}',
+        "expected": "[VALUE]",
+        "row": "[1]",
+    },
 }  # fmt: skip
 
 

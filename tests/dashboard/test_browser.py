@@ -40,7 +40,7 @@ if sync_playwright is None or CHROMIUM is None:
 
 expect.set_options(timeout=30_000)
 X, Y = small.rows(96)
-TABS = ["Curves", "Side by side", "Layers", "Profile", "Misread", "Model"]
+TABS = ["Curves", "Side by side", "Layers", "Profile", "Validation", "Model"]
 
 
 @pytest.fixture(scope="module")
@@ -447,7 +447,7 @@ def test_bad_lines_and_other_files_are_named(page, serve, tmp_path):
     for name, message in (
         ("Layers", "no norms and histograms"),
         ("Profile", "no profile"),
-        ("Misread", "no misread rows"),
+        ("Validation", "no misread rows"),
         ("Model", "no graph"),
     ):
         page.get_by_role("tab", name=name).click()

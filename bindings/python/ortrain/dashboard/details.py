@@ -93,13 +93,14 @@ def profile(log: Log) -> dict[str, Any]:
 
 
 def samples(log: Log, index: int | None) -> dict[str, Any]:
-    """Return the misread rows of a validation, by default the last, and how often each class was taken for each."""
+    """Return what a validation found, by default the last: misread rows and confusion, errors of numbers, a map of rows."""
     known = log.validations
     chosen = len(known) - 1 if index is None else index
     validations = [{"step": step, "epoch": epoch} for step, epoch in known]
     if not 0 <= chosen < len(known):
         return {"validations": validations, "index": None, "samples": []}
-    entry, counted = (_of_step(log, kind, known[chosen][0]) for kind in ("samples", "confusion"))
+    kinds = ("samples", "confusion", "regression", "projection")
+    entry, counted, numbers, places = (_of_step(log, kind, known[chosen][0]) for kind in kinds)
     return {
         "validations": validations,
         "index": chosen,
@@ -108,12 +109,53 @@ def samples(log: Log, index: int | None) -> dict[str, Any]:
         "confusion": _matrix(counted.get("counts")),
         "rows": _real({**counted, **entry}.get("rows")),
         "wrong": _real({**counted, **entry}.get("wrong")),
-        "samples": [
-            found
-            for sample in _dicts(entry.get("samples"))[:_MOST_SAMPLES]
-            if (found := _sample(sample)) is not None
-        ],
+        "samples": _samples(entry.get("samples")),
+        "regression": _regression(numbers),
+        "projection": _projection(places),
     }
+
+
+def _samples(value: Any) -> list[dict[str, Any]]:
+    return [found for sample in _dicts(value)[:_MOST_SAMPLES] if (found := _sample(sample)) is not None]
+
+
+def _regression(entry: dict[str, Any]) -> dict[str, Any] | None:
+    """Return predicted numbers with the actual ones and the largest errors, None if there are none."""
+    points = entry.get("points")
+    if not isinstance(points, dict):
+        return None
+    columns = [_numbers(points.get(name)) for name in ("expected", "predicted", "row")]
+    return {
+        "rows": _real(entry.get("rows")),
+        "error": _real(entry.get("error")),
+        "points": [list(point) for point in zip(*columns, strict=False) if None not in point],
+        "samples": _samples(entry.get("samples")),
+    }
+
+
+def _projection(entry: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the places of rows in two dimensions by what was projected, None if there are none."""
+    of = entry.get("of")
+    if not isinstance(of, dict):
+        return None
+    expected, rows = _numbers(entry.get("expected")), _numbers(entry.get("row"))
+    found: dict[str, Any] = {}
+    for name in ("inputs", "outputs"):
+        part = of.get(name)
+        if not isinstance(part, dict) or not isinstance(part.get("points"), list):
+            continue
+        points = [_numbers(point) for point in part["points"][:_MOST_ROWS]]
+        known = [
+            [*point, label, row]
+            for point, label, row in zip(points, expected, rows, strict=False)
+            if len(point) == 2 and None not in point
+        ]
+        found[name] = {"points": known, "variance": _numbers(part.get("variance"))[:2]}
+    return found or None
+
+
+def _numbers(value: Any) -> list[float | None]:
+    return [_real(each) for each in value[:_MOST_ROWS]] if isinstance(value, list) else []
 
 
 def _of_step(log: Log, kind: str, step: int) -> dict[str, Any]:
@@ -147,6 +189,8 @@ def _sample(sample: dict[str, Any]) -> dict[str, Any] | None:
         return None
     found["shape"] = shape
     if isinstance(sample.get("values"), list):
+        if isinstance(sample.get("tokens"), list):
+            found["tokens"] = [str(token)[:100] for token in sample["tokens"][:1000]]
         return {**found, "values": [_real(value) for value in sample["values"][:1000]]}
     try:
         pixels = base64.b64decode(sample.get("pixels", ""), validate=True)

@@ -16,8 +16,9 @@ from typing import Any, BinaryIO
 from ortrain.trainer.json_log import FORMAT
 
 # Events that are read again when they are shown.
-DETAILS = ("model", "layers", "profile", "samples", "confusion")
+DETAILS = ("model", "layers", "profile", "samples", "confusion", "regression", "projection")
 
+_OF_VALIDATIONS = ("samples", "confusion", "regression", "projection")
 _PLACE = ("event", "step", "epoch", "elapsed")
 _CHUNK = 1 << 20
 _LONGEST_LINE = 16 << 20
@@ -318,7 +319,7 @@ class Log:
     def validations(self) -> list[tuple[int, int]]:
         """Step and epoch of each validation that something is known of besides its numbers."""
         if self._validations is None:
-            places = [*self.details["samples"], *self.details["confusion"]]
+            places = [place for kind in _OF_VALIDATIONS for place in self.details[kind]]
             self._validations = sorted({(place.step, place.epoch) for place in places})
         return self._validations
 

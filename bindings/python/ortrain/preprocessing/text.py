@@ -72,6 +72,15 @@ class Tokenizer:
         """The number of tokens that there are."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
+    def names_of(self, tokens: Array) -> list[str]:
+        """Return the text of each token of a row, without those that fill it at the end; ``?`` for an unknown number."""
+        filler = self._padding()[0]
+        numbers = tokens.tolist()
+        while numbers and numbers[-1] == filler:
+            numbers.pop()
+        known = (self._tokenizer.id_to_token(number) if number >= 0 else None for number in numbers)
+        return [token if token is not None else "?" for token in known]
+
     def length_of(self, texts: Sequence[str]) -> int:
         """Return how many tokens hold 95 of 100 texts, 512 at most."""
         lengths = [len(found.ids) for found in self._tokenizer.encode_batch(list(texts))]
@@ -83,14 +92,7 @@ class Tokenizer:
         Longer texts are cut, shorter ones filled with the padding token.
         """
         self._tokenizer.enable_truncation(length)
-        padding = next(
-            (
-                (number, token)
-                for token in ("[PAD]", "<pad>", "<|padding|>")
-                if (number := self._tokenizer.token_to_id(token)) is not None
-            ),
-            (0, "[PAD]"),
-        )
+        padding = self._padding()
         self._tokenizer.enable_padding(length=length, pad_id=padding[0], pad_token=padding[1])
         try:
             found = self._tokenizer.encode_batch(list(texts))
@@ -107,3 +109,14 @@ class Tokenizer:
         return {
             name: np.array([getattr(row, part) for row in found], np.int64) for name, part in parts.items()
         }
+
+    def _padding(self) -> tuple[int, str]:
+        """Return number and text of the token that fills rows."""
+        return next(
+            (
+                (number, token)
+                for token in ("[PAD]", "<pad>", "<|padding|>")
+                if (number := self._tokenizer.token_to_id(token)) is not None
+            ),
+            (0, "[PAD]"),
+        )

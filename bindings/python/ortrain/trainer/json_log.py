@@ -14,8 +14,10 @@ from ortrain import profiling
 from ortrain._files.reading import open_file, parse_json
 from ortrain._files.writing import write_file
 from ortrain._ortrain import __version__
+from ortrain.preprocessing import text
 from ortrain.trainer.callbacks import Callback, Logs
-from ortrain.trainer.summaries import Misread, describe_layers, describe_model, memory_in_use
+from ortrain.trainer.outcomes import Projection, Regression
+from ortrain.trainer.summaries import Misread, Tokens, describe_layers, describe_model, memory_in_use
 
 FORMAT = 1  # of the lines; docs/dashboard.md describes them
 
@@ -45,7 +47,9 @@ class JSONLogger(Callback):
         Optimizer steps whose kernels are timed, near the beginning of the run; 0 for none. It replaces a recording
         that ``module.start_profiling`` began.
     samples : int, default 12
-        Misread rows that are kept of each validation of a classifier, with their inputs; 0 for none.
+        Rows that are kept of each validation, with their inputs: those that a classifier gets wrong, or those with the
+        largest errors of a predicted number. With them, 300 rows are kept as points of pictures. 0 for none of this. If the
+        folder of artifacts has a ``tokenizer.json``, tokens are written as text.
     name : str, optional
         What the dashboard calls the run; by default, the file. A resumed run keeps its name.
 
@@ -79,7 +83,8 @@ class JSONLogger(Callback):
         self._began = self._last = self._flushed = self._measured = 0.0
         self._step = self._first_step = self._layers_step = -1
         self._layers_due = self._profiling = False
-        self._misread: Misread | None = None
+        self._looking: tuple[Misread, Regression, Projection] | None = None
+        self._tokens: Tokens | None = None
         self._handled: BaseException | None = None
 
     # ---- moments ----
@@ -95,6 +100,7 @@ class JSONLogger(Callback):
         self._handled = sys.exc_info()[1]
         self._step = self._first_step = trainer.step
         self._layers_step, self._layers_due, self._profiling, self._measured = -1, False, False, 0.0
+        self._tokens = _tokens_of(trainer.folder / text.FILE)
         model = describe_model(trainer)
         self._last = self._flushed = time.perf_counter()
         self._began = self._last - elapsed
@@ -161,29 +167,42 @@ class JSONLogger(Callback):
         self._last = time.perf_counter()
 
     def on_test_begin(self, logs: Logs) -> None:
-        """Look for misread rows; eval steps are not part of the profile."""
+        """Begin to look at rows; eval steps are not part of the profile."""
         if self._file is None:
             return
         if self._profiling:
             self._end_profile()
-        self._misread = Misread(self.samples)
+        self._looking = (
+            Misread(self.samples, self._tokens),
+            Regression(self.samples, self._tokens),
+            Projection(),
+        )
 
     def on_test_batch_end(self, batch: int, logs: Logs) -> None:
-        """Look for misread rows in the batch."""
-        if self._misread is not None:
-            self._misread.look_at(self.trainer.last_batch, self.trainer.last_outputs)
+        """Look at the rows of the batch."""
+        if self._looking is None:
+            return
+        for each in self._looking if self.samples else self._looking[:1]:
+            each.look_at(self.trainer.last_batch, self.trainer.last_outputs)
 
     def on_test_end(self, logs: Logs) -> None:
-        """Write the misread rows, and how often each class was taken for each."""
-        found, self._misread = self._misread, None
-        if found is None or not found.rows:
+        """Write what the validation found: misread rows and confusion, or errors of numbers, and a map of the rows."""
+        looking, self._looking = self._looking, None
+        if looking is None:
             return
-        if len(found.confusion):
+        misread, regression, projection = looking
+        if misread.rows and len(misread.confusion):
             self._write(
-                "confusion", {"rows": found.rows, "wrong": found.wrong, "counts": found.confusion.tolist()}
+                "confusion",
+                {"rows": misread.rows, "wrong": misread.wrong, "counts": misread.confusion.tolist()},
             )
-        if self.samples:
-            self._write("samples", found.describe(self.trainer.inputs.names))
+        if misread.rows and self.samples:
+            self._write("samples", misread.describe(self.trainer.inputs.names))
+        if regression.rows:
+            self._write("regression", regression.describe())
+        points = projection.describe()
+        if points is not None:
+            self._write("projection", points)
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Write the line of an epoch."""
@@ -294,6 +313,16 @@ class JSONLogger(Callback):
         except ValueError:
             line = json.dumps(_finite(entry))
         self._file.write(line + "\n")
+
+
+def _tokens_of(path: Path) -> Tokens | None:
+    """Return what names the tokens of a tokenizer file, None if there is no such file or the package for it is missing."""
+    if not path.exists():
+        return None
+    try:
+        return text.Tokenizer(path).names_of
+    except (ImportError, ValueError):
+        return None  # rows are written as numbers
 
 
 def _finite(value: Any) -> Any:

@@ -6,7 +6,7 @@ import base64
 import heapq
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from ortrain.api import CheckpointState
 from ortrain.trainer.view import TrainerView
 
 Array = npt.NDArray[Any]
+Tokens = Callable[[Array], list[str]]
+"""Returns the names of tokens, without those that only fill a row."""
 
 BINS = 30
 _COUNTED = 1 << 16  # elements of a tensor that a histogram counts at most
@@ -90,10 +92,12 @@ class Misread:
     ----------
     limit : int
         How many are kept.
+    tokens : Tokens, optional
+        The names of tokens, if rows may have some.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limit: int, tokens: Tokens | None = None) -> None:
+        self.limit, self.tokens = limit, tokens
         self.rows = self.wrong = 0
         self.confusion: Array = np.zeros((0, 0), np.int64)  # by the true class and the one that was read
         self._kept: list[tuple[float, int, dict[str, Any]]] = []
@@ -126,7 +130,7 @@ class Misread:
                 "predicted": int(read[row]),
                 "expected": int(expected[row]),
                 "margin": certainty,
-                **describe_row(np.asarray(batch[0])[row]),
+                **describe_row(np.asarray(batch[0])[row], self.tokens),
             }
             keep = heapq.heappush if len(self._kept) < self.limit else heapq.heapreplace
             keep(self._kept, (certainty, -number, entry))
@@ -139,8 +143,10 @@ class Misread:
         return {"input": inputs[0], "rows": self.rows, "wrong": self.wrong, "samples": kept}
 
 
-def describe_row(row: Array) -> dict[str, Any]:
+def describe_row(row: Array, tokens: Tokens | None = None) -> dict[str, Any]:
     """Return one row of an input: an image as bytes from the smallest value to the largest, else its first values.
+
+    With ``tokens``, the names of whole numbers follow.
 
     An image has two dimensions, or three with 1 or 3 channels in the first or last one. Its longer side is made 48 pixels at
     most, by leaving out rows and columns.
@@ -150,7 +156,10 @@ def describe_row(row: Array) -> dict[str, Any]:
         pixels = pixels.transpose(2, 0, 1)
     image = pixels.ndim == 3 and pixels.shape[0] in (1, 3) and min(pixels.shape[1:]) > 1
     if not image or pixels.dtype.kind not in "fiu":
-        return {"shape": list(row.shape), "values": row.ravel()[:_VALUES].tolist()}
+        described = {"shape": list(row.shape), "values": row.ravel()[:_VALUES].tolist()}
+        if tokens is not None and row.ndim == 1 and row.dtype.kind in "iu":
+            described["tokens"] = tokens(row)[:_VALUES]
+        return described
     stride = -(-max(pixels.shape[1:]) // _SIDE)
     pixels = np.nan_to_num(pixels[:, ::stride, ::stride].astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = float(pixels.min()), float(pixels.max())

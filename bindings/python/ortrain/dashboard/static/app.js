@@ -20,7 +20,7 @@ const TITLES = {
   compare: "Side by side",
   layers: "Layers",
   profile: "Profile",
-  misread: "Misread",
+  misread: "Validation",
   graph: "Model",
 };
 const STATES = { running: "running", complete: "complete", stopped: "stopped", failed: "failed", lost: "no end written" };

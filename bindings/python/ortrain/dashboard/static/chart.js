@@ -1,6 +1,7 @@
 // A chart of curves: axes, legend with the values at the cursor, zoom by mouse and keyboard, and the data as a table.
 
 import { duration, el, figure, folded, svg, table, whole } from "/dom.js";
+import { saver } from "/save.js";
 import { extent, logTicks, nearest, roundTicks, scale, timeTicks } from "/scale.js";
 
 const HEIGHT = 220;
@@ -46,6 +47,7 @@ export class Chart {
       this.note,
       this.spoken,
       this.data,
+      saver(title, () => this.drawing, () => this.asRows(), () => this.curves),
     );
     new ResizeObserver(() => this.draw()).observe(this.node);
   }
@@ -234,6 +236,12 @@ export class Chart {
       return;
     }
     event.preventDefault();
+  }
+
+  asRows() {
+    const rows = this.curves.flatMap((curve) =>
+      curve.x.map((x, index) => [curve.label, curve.step[index], this.options.axis === "elapsed" ? x : null, curve.y[index]]));
+    return [["curve", "step", "seconds", this.title], ...rows];
   }
 
   asTable() {

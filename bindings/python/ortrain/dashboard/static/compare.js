@@ -1,6 +1,7 @@
 // The selected runs side by side: their last values and their settings.
 
 import { bytes, duration, el, figure, whole } from "/dom.js";
+import { parallel } from "/parallel.js";
 
 const RESULTS = [
   ["state", (run) => run.state],
@@ -23,6 +24,7 @@ function described(id) {
 export function compare(page) {
   const onlyDifferent = el("input", { type: "checkbox", onchange: () => update() });
   const inside = el("div", { class: "wide" });
+  const lines = parallel(page);
 
   function part(heading, names, value, runs, title = (name) => name) {
     const rows = names
@@ -45,6 +47,7 @@ export function compare(page) {
   }
 
   function update() {
+    lines.update();
     const runs = page.selected();
     const all = (list) => [...new Set(runs.flatMap(list))];
     const latest = (run, name) => {
@@ -70,6 +73,6 @@ export function compare(page) {
     );
   }
 
-  const node = el("div", {}, el("p", { class: "controls" }, el("label", {}, onlyDifferent, " only what differs")), inside);
+  const node = el("div", {}, el("p", { class: "controls" }, el("label", {}, onlyDifferent, " only what differs")), lines.node, inside);
   return { node, update };
 }

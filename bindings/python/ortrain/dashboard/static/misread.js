@@ -1,7 +1,8 @@
-// Rows of the validation that the model gets wrong.
+// Rows of the validation that the model gets wrong, and pictures of all its rows.
 
 import { ask } from "/api.js";
 import { el, figure, svg, whole } from "/dom.js";
+import * as outcomes from "/outcomes.js";
 
 function image(sample) {
   const [channels, height, width] = sample.shape;
@@ -31,6 +32,26 @@ function values(sample) {
     {},
     svg("svg", { class: "values", viewBox: "0 0 120 80", role: "img", "aria-label": `${known.length} values; they follow as text` }, bars),
     el("details", {}, el("summary", {}, "Values"), el("p", { class: "numbers" }, sample.values.map((value) => figure(value)).join(" "))),
+  );
+}
+
+// Tokens as text.
+function words(sample) {
+  return el("p", { class: "tokens" }, sample.tokens.map((token) => el("span", {}, token)));
+}
+
+function row(sample, read, expected, more) {
+  return el(
+    "figure",
+    { class: sample.tokens ? "text" : "" },
+    sample.tokens ? words(sample) : sample.pixels ? image(sample) : values(sample),
+    el(
+      "figcaption",
+      {},
+      el("span", {}, ...read),
+      el("span", {}, "is ", el("strong", { class: "true" }, expected)),
+      el("small", {}, `row ${sample.row}${more}`),
+    ),
   );
 }
 
@@ -76,29 +97,23 @@ export function misread(page) {
     if (key !== drawn) return;
     if (found.index === null) {
       inside.replaceChildren();
-      said.textContent = "The log of this run has no misread rows. They are kept for classifiers that are validated: fit(..., validation=...), ortrain train --validation.";
+      said.textContent = "The log of this run has no misread rows. They are kept of validations: fit(..., validation=...), ortrain train --validation.";
       return;
     }
     epoch.textContent = String(found.validations[found.index].epoch + 1);
     const name = (number) => found.classes[number] ?? String(number);
+    const numbers = found.regression;
     const order = found.samples.length ? "; the most certain mistakes come first" : "";
-    said.textContent = `${whole(found.wrong)} of ${whole(found.rows)} rows are misread${order}.`;
+    said.textContent = numbers ? outcomes.said(numbers) : found.rows === null ? "" : `${whole(found.wrong)} of ${whole(found.rows)} rows are misread${order}.`;
+    const maps = Object.entries(found.projection || {}).map(([kind, part]) => outcomes.map(kind, part, Boolean(numbers), name));
     inside.replaceChildren(
       ...(found.confusion ? [confusion(found.confusion, name)] : []),
+      ...(numbers ? [el("div", { class: "charts" }, outcomes.predicted(numbers))] : []),
       el("div", { class: "samples" }, found.samples.map((sample) =>
-        el(
-          "figure",
-          {},
-          sample.pixels ? image(sample) : values(sample),
-          el(
-            "figcaption",
-            {},
-            el("span", {}, "read as ", el("strong", { class: "read" }, name(sample.predicted))),
-            el("span", {}, "is ", el("strong", { class: "true" }, name(sample.expected))),
-            el("small", {}, `row ${sample.row}, by ${figure(sample.margin)}`),
-          ),
-        ),
-      )),
+        row(sample, ["read as ", el("strong", { class: "read" }, name(sample.predicted))], name(sample.expected), `, by ${figure(sample.margin)}`))),
+      el("div", { class: "samples" }, (numbers?.samples || []).map((sample) =>
+        row(sample, ["predicted ", el("strong", { class: "read" }, figure(sample.predicted))], figure(sample.expected), ""))),
+      ...(maps.length ? [el("div", { class: "charts" }, maps)] : []),
     );
   }
 
