@@ -380,8 +380,8 @@ def test_everything_is_reached_by_keyboard(page, serve, folder):
     expect(page.get_by_label("second")).to_be_focused()
     page.keyboard.press("Space")
     expect(chart(page, "Loss").locator(".value")).to_have_count(2)
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
+    for _ in range(4):  # each run has a box and a button
+        page.keyboard.press("Tab")
     expect(page.get_by_role("tab", name="Curves")).to_be_focused()
     for name in [*TABS[1:], TABS[0]]:
         page.keyboard.press("ArrowRight")

@@ -40,7 +40,7 @@ def read_csv(path):
 
 
 def test_predicted_against_actual_and_the_largest_errors(page, serve, numbers):  # noqa: F811
-    folder, x, y, predicted = numbers
+    folder, _, y, predicted = numbers
     page.goto(serve(folder).server.url + "#tab=misread")
     page.get_by_role("combobox").select_option("fast")
     chart = page.get_by_role("region", name="Predicted against actual")
@@ -141,3 +141,18 @@ def test_tokens_are_text(page, serve, tmp_path):  # noqa: F811
     expect(page.locator(".tokens span")).to_have_count(3)
     assert page.locator(".tokens span").all_inner_texts() == ["not", "<b>good</b>", "film"]
     assert page.locator(".read").inner_text() == "good"
+
+
+def test_a_run_is_renamed(page, serve, tmp_path):  # noqa: F811
+    write(tmp_path / "a/log.jsonl", begin(name="quiet-otter"), step(1))
+    url = serve(tmp_path).server.url
+    page.goto(url)
+    answers = iter(["  wide   layers\n", ""])
+    page.on("dialog", lambda dialog: dialog.accept(next(answers)))
+    for shown in ("wide layers", "quiet-otter"):
+        page.locator(".run").hover()
+        page.get_by_role("button", name="Rename").click()
+        expect(page.locator(".run .name")).to_have_text(shown)
+        page.reload()
+        expect(page.locator(".run .name")).to_have_text(shown)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["log.jsonl"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import socket
 import struct
@@ -11,7 +13,7 @@ from importlib import resources
 
 import pytest
 from ortrain.dashboard.logs import open_file
-from run_logs import begin, step, write
+from run_logs import Client, begin, step, write
 
 
 @pytest.fixture
@@ -103,6 +105,34 @@ def test_what_a_browser_says_of_the_site_that_asks(client, site, status):
     assert client.ask("/api/runs", headers={"Sec-Fetch-Site": site}).status == status
     assert client.ask("/", headers={"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "iframe"}).status == status
     assert client.ask("/", headers={"Sec-Fetch-Site": site, "Sec-Fetch-Dest": "document"}).status == 200
+
+
+def test_only_the_page_renames_runs(serve, tmp_path):
+    write(tmp_path / "a.jsonl", begin(), step(1))
+    write(tmp_path / "b.jsonl", begin(), step(1))
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.write_text("safe")
+    (tmp_path / "b.name").symlink_to(outside)
+    server = serve(tmp_path).server
+    keys = {file: run["key"] for file, run in Client(server).runs().items()}
+
+    def rename(body, **headers):
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+        connection.request("POST", "/api/name", body, headers)
+        return connection.getresponse().status
+
+    good = json.dumps({"run": keys["a.jsonl"], "name": "first"})
+    assert rename(good, Origin="http://evil.example") == 403
+    assert rename(good, Host="evil.example") == 403
+    assert rename(good, **{"Sec-Fetch-Site": "cross-site"}) == 403
+    assert Client(server).runs()["a.jsonl"]["name"] == "a"
+    assert rename(good) == 200
+    assert Client(server).runs()["a.jsonl"]["name"] == "first"
+    assert rename(json.dumps({"run": keys["b.jsonl"], "name": "x"})) == 400  # a link out of the folder
+    assert outside.read_text() == "safe"
+    assert rename(json.dumps({"run": "../../a", "name": "x"})) == 404
+    assert rename("[]") == rename("{") == rename(json.dumps({"run": 1})) == 400
+    assert rename("{}", **{"Content-Length": str(1 << 30)}) == 413
 
 
 def test_two_hosts_are_refused(client):

@@ -9,8 +9,10 @@ import re
 import sys
 import time
 import types
+import xml.etree.ElementTree as ET
 
 import numpy as np
+import onnx
 import pytest
 import small
 from ortrain import Trainer
@@ -139,25 +141,51 @@ def test_tables_of_epochs(folder, tmp_path):
     assert [float(row["val_loss"]) for row in rows] == trainer.history["val_loss"]
 
 
-def test_tensorboard_reads_what_is_written(folder, tmp_path):
+def test_tensorboard_reads_what_is_written(folder, tmp_path, capsys):
     pytest.importorskip("tensorboardX")
     from tensorboardX.event_file_writer import EventsWriter  # noqa: F401
     from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.graph_pb2 import GraphDef
     from tensorboardX.record_writer import masked_crc32c
 
-    trainer = fit(folder, TensorBoard(tmp_path, update_freq=1, histogram_freq=1))
+    trainer = fit(folder, TensorBoard(tmp_path, update_freq=1, histogram_freq=1, write_graph=True))
+    assert capsys.readouterr().out == ""
     (path,) = tmp_path.glob("events.out.tfevents.*")
-    data, values = path.read_bytes(), {}
+    data, values, nodes = path.read_bytes(), {}, []
     while data:  # records of the event format: length, its checksum, content, its checksum
         length = int.from_bytes(data[:8], "little")
         content = data[12 : 12 + length]
         assert masked_crc32c(content) == int.from_bytes(data[12 + length : 16 + length], "little")
-        for value in Event.FromString(content).summary.value:
+        event = Event.FromString(content)
+        nodes += GraphDef.FromString(event.graph_def).node
+        for value in event.summary.value:
             values.setdefault(value.tag, []).append(value.simple_value)
         data = data[16 + length :]
     assert values["epoch_loss"] == pytest.approx(trainer.history["loss"])
     assert len(values["batch_loss"]) == 6
-    assert len(values["w1"]) == 3
+    assert len(values["w1"]) == len(values["w1/gradient"]) == 3
+    operators = [node.op_type for node in onnx.load(folder / "eval_model.onnx").graph.node]
+    assert [node.op for node in nodes if node.op != "Variable"] == operators
+
+
+def test_a_notebook_shows_a_table(folder, monkeypatch):
+    shown = []
+    package, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    package.get_ipython = lambda: types.SimpleNamespace(kernel=None)
+    handle = types.SimpleNamespace(update=shown.append)
+    display.display = lambda table, display_id: shown.append(table) or handle
+    monkeypatch.setitem(sys.modules, "IPython", package)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    trainer = Trainer(folder, threads=1)
+    history = trainer.fit((X, Y), 3, validation=(X, Y))
+    table = ET.fromstring(f"<div>{shown[-1]._repr_html_()}</div>")
+    assert [cell.text for cell in table.iter("th")] == [
+        "epoch", "loss", "learning_rate", "val_loss", "time", "1", "2", "3",
+    ]  # fmt: skip
+    losses = [row.find("td").text for row in table.iter("tr") if row.find("td") is not None]
+    assert losses == [f"{loss:.4g}" for loss in history["loss"]]
+    assert repr(shown[-1]).splitlines()[1].split()[:2] == ["1", losses[0]]
+    assert re.fullmatch(r"3 epochs, [\d.]+ s", table.find("p").text)
 
 
 def test_other_services_get_the_values(folder, monkeypatch):

@@ -89,7 +89,11 @@ from ortrain.trainer.names import two_words
     show_default=True,
     help="misread rows of each validation to keep in the log, with their inputs",
 )
-@click.option("--tensorboard", is_flag=True, help="also write event files of TensorBoard into that folder")
+@click.option(
+    "--tensorboard",
+    is_flag=True,
+    help="also write event files of TensorBoard, with curves by step, histograms and the graph, into that folder",
+)
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path),
@@ -183,6 +187,8 @@ def command(
     run = results.new_run(runs) if resume is None else results.run_of(trainer, resume, runs)
     checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
     name = name or (two_words() if resume is None else None)  # a resumed run has one
+    if name is not None:
+        click.echo(f"ortrain: the run is {name}, its logs are in {run}", err=True)
     callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name)
     options = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
     interrupted = _fit(
@@ -346,7 +352,7 @@ def _callbacks(
     if patience is not None:
         callbacks.append(EarlyStopping(checkpoints.monitor, patience=patience))
     if tensorboard:
-        callbacks.append(TensorBoard(run / "tensorboard"))
+        callbacks.append(TensorBoard(run / "tensorboard", update_freq=1, histogram_freq=1, write_graph=True))
     return callbacks
 
 

@@ -12,7 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ortrain.dashboard.logs import Log
+from ortrain._files.writing import write_file
+from ortrain.dashboard.logs import Log, open_file
 
 _MOST_FILES = 5000
 _SECONDS_BETWEEN_SEARCHES = 2.0
@@ -20,6 +21,7 @@ _SECONDS_OF_READING = 2.0  # of a refresh
 _SECONDS_OF_ONE_LOG = 0.5
 _MOST_SETTINGS, _MOST_CHARACTERS = 200, 1000
 _LONGEST_NAME = 60
+_NAME_FILE = ".name"  # in place of .jsonl
 _DEEPEST = 4  # lists in lists of a setting that are shown
 
 
@@ -161,7 +163,7 @@ class Runs:
         return {
             "key": key,
             "file": name,
-            "name": _name(log.begin.get("name")) or self._title(name),
+            "name": _given_name(log) or _name(log.begin.get("name")) or self._title(name),
             "state": log.state,
             "error": _text(log.end.get("error")) if log.state == "failed" else "",
             "version": f"{log.read}-{log.size}",
@@ -183,6 +185,24 @@ class Runs:
             "problems": [f"line {line}: {problem}" for line, problem in log.problems],
         }
 
+    def rename(self, key: str, name: str) -> None:
+        """Give a run a name, which is in a file beside the log; an empty one takes it away.
+
+        Raises
+        ------
+        OSError, FileError
+            When the file cannot be written.
+        """
+        log = self.all()[key][1]
+        path = log.path.with_suffix(_NAME_FILE)
+        if path.is_symlink():
+            raise OSError(f"{path.name} is a link")
+        name = _name(" ".join(name.split()))
+        if name:
+            write_file(path, "name of a run", f"{name}\n")
+        else:
+            path.unlink(missing_ok=True)
+
     def _title(self, name: str) -> str:
         title = name.removesuffix(".jsonl")
         if title == "log":
@@ -198,6 +218,18 @@ def key_of(name: str) -> str:
 def _name(value: Any) -> str:
     """Return the name that a run has, empty if it has none."""
     return value.strip()[:_LONGEST_NAME] if isinstance(value, str) else ""
+
+
+def _given_name(log: Log) -> str:
+    """Return the name that a user gave a run in the dashboard, empty if there is none."""
+    path = log.path.with_suffix(_NAME_FILE)
+    if not path.exists():
+        return ""
+    try:
+        with open_file(path) as file:
+            return _name(file.read(_MOST_CHARACTERS).decode("utf-8", errors="replace"))
+    except OSError:
+        return ""
 
 
 def _finite(value: float) -> float | None:

@@ -17,6 +17,7 @@ from ortrain.dashboard import curves, details
 from ortrain.dashboard.graph import Graph
 from ortrain.dashboard.logs import Log
 from ortrain.dashboard.runs import Runs
+from ortrain.errors import OrtrainError
 
 ADDRESS = "127.0.0.1"
 
@@ -35,6 +36,8 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _MOST_POINTS = 5000
+_MOST_BYTES_OF_A_QUESTION = 64 << 10
+_NAME = "/api/name"
 
 Query = dict[str, list[str]]
 
@@ -128,6 +131,24 @@ class Server(ThreadingHTTPServer):
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}: {type(error).__name__}: {error}"[:300]
             ) from error
 
+    def act(self, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+        """Give a run the name that a page asks for; an empty one takes it away.
+
+        Raises
+        ------
+        Refusal
+            When there is no such path or run, or no name.
+        """
+        if path != _NAME:
+            raise Refusal(HTTPStatus.NOT_FOUND, f"there is no {path}")
+        key, name = asked.get("run"), asked.get("name")
+        if not isinstance(key, str) or not isinstance(name, str):
+            raise Refusal(HTTPStatus.BAD_REQUEST, "expected a run and a name")
+        if key not in self.runs.all():
+            raise Refusal(HTTPStatus.NOT_FOUND, "there is no such run")
+        self.runs.rename(key, name)
+        return {"name": name}
+
 
 def _static_files() -> dict[str, tuple[str, bytes]]:
     """Return type and content of the files of the page, by path: nothing else can be asked for."""
@@ -191,7 +212,7 @@ def _graph(log: Log, query: Query) -> dict[str, Any]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers the questions of the page with GET, and refuses those of others."""
+    """Answers the questions of the page with GET, renames runs with POST, and refuses what others ask."""
 
     server: Server
     server_version, sys_version = "ortrain", ""
@@ -214,6 +235,45 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(refusal.status, str(refusal))
         except ValueError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+
+    def do_POST(self) -> None:
+        """Answer an action, whose arguments are JSON."""
+        self.close_connection = True  # a body that is refused is not read
+        try:
+            self._check()
+            path = urlsplit(self.path).path
+            if path != _NAME:
+                self.send_error(HTTPStatus.NOT_IMPLEMENTED)
+                return
+            answer = self.server.act(path, self._question())
+            self._send(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
+        except Refusal as refusal:
+            self._refuse(refusal.status, str(refusal))
+        except (ValueError, OSError, OrtrainError) as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+
+    def _length(self, most: int) -> int:
+        """Return the length of the body.
+
+        Raises
+        ------
+        Refusal
+            When it is not known, or too large.
+        """
+        size = self.headers.get("Content-Length", "")
+        if not size.isdecimal() or int(size) > most:
+            raise Refusal(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"expected a length of at most {most} bytes, found {size!r:.20}",
+            )
+        return int(size)
+
+    def _question(self) -> dict[str, Any]:
+        """Return the arguments of an action."""
+        asked = json.loads(self.rfile.read(self._length(_MOST_BYTES_OF_A_QUESTION)) or b"{}")
+        if not isinstance(asked, dict):
+            raise Refusal(HTTPStatus.BAD_REQUEST, "expected a JSON object")
+        return asked
 
     def _check(self) -> None:
         """Refuse what does not come from the page itself: another site whose name leads here, or one that asks for our data."""
@@ -246,7 +306,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True  # a body may follow, which is not read
         if code == HTTPStatus.NOT_IMPLEMENTED:
             self._refuse(
-                HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed", Allow="GET", Connection="close"
+                HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed here", Allow="GET", Connection="close"
             )
             return
         self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase, Connection="close")

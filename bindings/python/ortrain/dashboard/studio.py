@@ -17,9 +17,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from ortrain.dashboard.commands import Work, answer_of
 from ortrain.dashboard.server import Handler, Query, Refusal, Server
+from ortrain.errors import OrtrainError
 
 _MOST_BYTES_OF_A_FILE = 8 << 30
-_MOST_BYTES_OF_A_QUESTION = 64 << 10
 _CHUNK = 1 << 20
 _MOST_ENTRIES = 200
 _DATA = (".csv", ".tsv", ".parquet", ".jsonl", ".npz", ".npy")
@@ -126,7 +126,7 @@ class Studio(Server):
             self.work.stop()
             return self.work.describe()
         if path not in actions:
-            raise Refusal(HTTPStatus.NOT_FOUND, f"there is no {path}")
+            return super().act(path, asked)
         if not self.work.start(actions[path](asked)):
             raise Refusal(HTTPStatus.CONFLICT, "another command is running; wait for it or stop it")
         return self.work.describe()
@@ -257,25 +257,14 @@ class _Handler(Handler):
         try:
             self._check()
             url = urlsplit(self.path)
-            size = self.headers.get("Content-Length", "")
-            of_file = url.path == "/api/studio/file"
-            most = _MOST_BYTES_OF_A_FILE if of_file else _MOST_BYTES_OF_A_QUESTION
-            if not size.isdecimal() or int(size) > most:
-                raise Refusal(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                    f"expected a length of at most {most} bytes, found {size!r:.20}",
-                )
-            if of_file:
+            if url.path == "/api/studio/file":
                 name = parse_qs(url.query).get("path", [""])[0]
-                self.server.store(name, self.rfile, int(size))
+                self.server.store(name, self.rfile, self._length(_MOST_BYTES_OF_A_FILE))
                 answer: Answer = {"path": name}
             else:
-                asked = json.loads(self.rfile.read(int(size)) or b"{}")
-                if not isinstance(asked, dict):
-                    raise Refusal(HTTPStatus.BAD_REQUEST, "expected a JSON object")
-                answer = self.server.act(url.path, asked)
+                answer = self.server.act(url.path, self._question())
             self._send(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
         except Refusal as refusal:
             self._refuse(refusal.status, str(refusal))
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, OrtrainError) as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))

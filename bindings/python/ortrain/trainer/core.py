@@ -22,8 +22,8 @@ from ortrain.trainer.checks import as_array, is_frame
 from ortrain.trainer.data import Source, prefetched, source_of, split
 from ortrain.trainer.feature_store import FeatureCache
 from ortrain.trainer.metrics import Metric, metric_of
+from ortrain.trainer.notebook import progress
 from ortrain.trainer.prediction import predict
-from ortrain.trainer.progress import ProgbarLogger
 from ortrain.trainer.rate_search import LearningRates, Search
 from ortrain.trainer.run import StrPath
 from ortrain.trainer.schedules import Schedule, schedule_of
@@ -297,7 +297,7 @@ class Trainer(Caching):
             A checkpoint that `save` or `ModelCheckpoint` wrote. The run goes on where it was saved, with the same bits
             as if it had not been interrupted. Without it, a run starts with the parameters that the trainer has.
         verbose : bool, default True
-            Whether progress is shown.
+            Whether progress is shown: a bar in a terminal, a table in a notebook, else a line for each epoch.
 
         Returns
         -------
@@ -334,7 +334,7 @@ class Trainer(Caching):
         self.epochs = epochs
         self._active = [*self.callbacks, *checked(callbacks)]
         if verbose:
-            self._active.append(ProgbarLogger())
+            self._active.append(progress())
         self._active.sort(
             key=lambda callback: isinstance(callback, ModelCheckpoint)
         )  # they save the others' state

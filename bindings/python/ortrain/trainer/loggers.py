@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib
 import io
 import os
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ortrain._files.reading import explained, open_file
 from ortrain._files.writing import write_file
@@ -114,7 +117,9 @@ class TensorBoard(Callback):
     update_freq : "epoch" or int, default "epoch"
         When loss and learning rate are written: with the epoch, or also after so many steps.
     histogram_freq : int, default 0
-        Epochs between histograms of the parameters; 0 for none.
+        Epochs between histograms of the parameters, and of the gradients of the last step; 0 for none.
+    write_graph : bool, default False
+        Whether the graph of the eval model is written, or without one, that of the training model. Needs onnx.
     """
 
     def __init__(
@@ -122,15 +127,22 @@ class TensorBoard(Callback):
         log_dir: str | os.PathLike[str] = "logs",
         update_freq: str | int = "epoch",
         histogram_freq: int = 0,
+        write_graph: bool = False,
     ) -> None:
         self._package = _package("tensorboardX", "TensorBoard", "'ortrain[tensorboard]'")
         self.log_dir, self.update_freq, self.histogram_freq = os.fspath(log_dir), update_freq, histogram_freq
+        self.write_graph = write_graph
         self._writer: Any = None
 
     def on_train_begin(self, logs: Logs) -> None:
-        """Open an event file."""
+        """Open an event file and write the graph."""
         purge = {"purge_step": self.trainer.step + 1} if self.trainer.resumed else {}
         self._writer = self._package.SummaryWriter(self.log_dir, **purge)
+        if self.write_graph and not self.trainer.resumed:
+            folder = self.trainer.folder
+            models = [folder / f"{name}_model.onnx" for name in ("eval", "training")]
+            with contextlib.redirect_stdout(io.StringIO()):  # tensorboardX prints every node
+                self._writer.add_onnx_graph(str(next(path for path in models if path.exists())))
 
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         """Write the values of a step."""
@@ -146,6 +158,9 @@ class TensorBoard(Callback):
         if self.histogram_freq and epoch % self.histogram_freq == 0:
             for name, parameter in self.trainer.state.parameters:
                 self._writer.add_histogram(name, parameter.data, epoch)
+                gradient = parameter.grad if parameter.requires_grad else None
+                if gradient is not None and np.isfinite(gradient).all():
+                    self._writer.add_histogram(f"{name}/gradient", gradient, epoch)
         self._writer.flush()
 
     def on_train_end(self, logs: Logs) -> None:

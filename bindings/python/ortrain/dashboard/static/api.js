@@ -15,8 +15,10 @@ export async function ask(path, query = {}) {
 }
 
 // An action of the studio.
-export async function act(name, asked = {}) {
-  return answerOf(await fetch(`/api/studio/${name}`, { method: "POST", headers: HEADERS, body: JSON.stringify(asked) }));
+export const act = (name, asked = {}) => post(`studio/${name}`, asked);
+
+export async function post(path, asked) {
+  return answerOf(await fetch(`/api/${path}`, { method: "POST", headers: HEADERS, body: JSON.stringify(asked) }));
 }
 
 // A file for the studio.

@@ -1,6 +1,6 @@
 // The page: the list of runs, the tabs, and the refresh interval.
 
-import { ask, token } from "/api.js";
+import { ask, post, token } from "/api.js";
 import { compare } from "/compare.js";
 import { curves } from "/curves.js";
 import { duration, el, rough, whole } from "/dom.js";
@@ -148,6 +148,17 @@ function toggle(run, on) {
   page.refresh();
 }
 
+async function rename(run, name) {
+  const wanted = window.prompt("Name of the run (empty: the one in its log)", name.textContent);
+  if (wanted === null) return;
+  try {
+    await post("name", { run: run.key, name: wanted });
+    await show();
+  } catch (error) {
+    say(`The run could not be renamed: ${error.message}`);
+  }
+}
+
 const rows = new Map();
 
 function showRuns() {
@@ -156,12 +167,15 @@ function showRuns() {
     if (!rows.has(run.key)) {
       const box = el("input", { type: "checkbox", onchange: () => toggle(run, box.checked) });
       const text = el("span", { class: "state" });
-      const label = el("label", {}, box, el("i", { class: `dot ${page.style(run)}` }), el("span", { class: "name", title: run.file }, run.name), text);
+      const name = el("span", { class: "name", title: run.file, id: `name-${run.key}` }, run.name);
+      const label = el("label", {}, box, el("i", { class: `dot ${page.style(run)}` }), name, text);
+      const button = el("button", { type: "button", class: "rename", "aria-describedby": name.id, onclick: () => rename(run, name) }, "Rename");
       const more = el("div", {});
-      rows.set(run.key, { node: el("div", { class: "run" }, label, more), box, text, more, noted: "" });
+      rows.set(run.key, { node: el("div", { class: "run" }, label, button, more), box, name, text, more, noted: "" });
     }
     const row = rows.get(run.key);
     row.box.checked = selected.has(run.key);
+    if (row.name.textContent !== run.name) row.name.textContent = run.name;
     row.text.textContent = describe(run);
     row.text.className = `state ${run.state}`;
     const noted = JSON.stringify([run.error, run.bad_lines]);
@@ -207,7 +221,7 @@ function makeTabs() {
 
 // ---- what is new ----
 
-async function follow() {
+async function show() {
   try {
     const found = await ask("runs");
     const had = page.runs.length;
@@ -221,13 +235,17 @@ async function follow() {
     say(`${page.runs.length} ${page.runs.length === 1 ? "run" : "runs"}, ${running} running`);
     showRuns();
     showOthers(found.others);
-    const seen = page.runs.map((run) => `${run.key} ${run.version} ${run.state}`).join();
+    const seen = page.runs.map((run) => `${run.key} ${run.version} ${run.state} ${run.name}`).join();
     if (Boolean(had) !== Boolean(page.runs.length) && page.tab !== "train") page.open(page.tab);
     else if (seen !== page.seen || page.tab === "train") await page.refresh();
     page.seen = seen;
   } catch (error) {
     say(`The server does not answer (${error.message}). Is ortrain dashboard still running?`);
   }
+}
+
+async function follow() {
+  await show();
   setTimeout(follow, document.hidden ? 5000 : SECONDS * 1000);
 }
 

@@ -5,7 +5,7 @@ import { saver } from "/save.js";
 import { extent, roundTicks, scale } from "/scale.js";
 
 const [WIDTH, HEIGHT] = [440, 340];
-const MARGIN = { top: 8, right: 12, bottom: 36, left: 62 };
+const MARGIN = { top: 24, right: 12, bottom: 36, left: 62 };
 
 // points: { x, y, label, style, strength }. headings: those of the table, for x, y and the label. diagonal: a line where x is y.
 export function scatter(title, points, { across, up, headings, diagonal = false, names = [] }) {
@@ -37,7 +37,7 @@ export function scatter(title, points, { across, up, headings, diagonal = false,
       ),
     ),
     svg("text", { x: (MARGIN.left + WIDTH) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, across),
-    svg("text", { x: 12, y: MARGIN.top + 6 }, up),
+    svg("text", { x: 12, y: 13 }, up),
   );
   const rows = points.map((point) => [point.x, point.y, point.label]);
   const legend = el("ul", { class: "legend trains" }, names.map((name) => el("li", {}, el("i", { class: `dot ${name.style}` }), name.label)));
