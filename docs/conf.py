@@ -2,6 +2,7 @@
 
 import sys
 from importlib.metadata import version as installed_version
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -20,7 +21,8 @@ author = "The ortrain authors"
 copyright = author
 version = release = installed_version("ortrain")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+autodoc_mock_imports = [] if find_spec("flwr") else ["flwr"]  # its pages are rendered without it
 autodoc_typehints = "none"  # the docstrings state types
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
