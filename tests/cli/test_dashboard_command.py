@@ -113,8 +113,8 @@ def test_rows_are_left_out_of_the_log_if_asked(artifacts, train_npz, run):
 
 def test_runs_have_names_which_resumed_runs_keep(artifacts, train_npz, run):
     train = ("train", artifacts, "--data", train_npz, "--epochs")
-    said = run(*train, 1).err
-    run(*train, 2, "--resume", artifacts / "runs/1/epoch-1.ckpt")
+    said = run(*train, 1).out
+    resumed = run(*train, 2, "--resume", artifacts / "runs/1/epoch-1.ckpt").out
     run(*train, 1, "--name", "wide layers")
     logs = Runs(artifacts)
     logs.refresh()
@@ -123,5 +123,6 @@ def test_runs_have_names_which_resumed_runs_keep(artifacts, train_npz, run):
     names = [line["name"] for line in lines if line["event"] == "begin"]
     assert names == [first["name"]] * 2
     assert re.fullmatch("[a-z]+-[a-z]+", first["name"])
-    assert f"the run is {first['name']}, its logs are in {artifacts / 'runs/1'}" in said
+    for printed in (said, resumed):
+        assert f"run {first['name']}, logs in {artifacts / 'runs/1'}" in printed
     assert second["name"] == "wide layers"

@@ -102,7 +102,8 @@ def _wrapped(text: str, width: int = 128) -> str:
 
 
 def shape_of(output: str) -> list[str]:
-    """Return the lines of an output without numbers, and without drawings, which consist of shades."""
+    """Return the lines of an output without numbers, drawn names, and drawings, which consist of shades."""
+    output = re.sub(r"\brun [a-z]+-[a-z]+,", "run,", output)
     lines = [re.sub(r"[\d.,+-]+(e-?\d+)?", "#", line) for line in output.splitlines()]
     return [re.sub(r"[\s#]+", " ", line).strip() for line in lines if re.search(r"[a-zA-Z]", line)]
 

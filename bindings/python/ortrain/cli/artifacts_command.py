@@ -82,6 +82,12 @@ LOSSES = [
     help="value of the model that the loss is computed from (default its first output); for cross_entropy the scores before "
     "a Softmax",
 )
+@click.option(
+    "--sample-weight",
+    "weighted",
+    is_flag=True,
+    help="let steps take a weight for each row, as `ortrain train --sample-weight COLUMN` gives them",
+)
 @click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adamw", show_default=True)
 @click.option(
     "--setting",
@@ -177,6 +183,7 @@ def command(
     loss: str | None,
     classes: int | None,
     output: str | None,
+    weighted: bool,
     optimizer: str,
     settings: tuple[str, ...],
     weight_decay: float | None,
@@ -230,6 +237,7 @@ def command(
         None if head else list(trained) or None,
         list(frozen) or None,
         output,
+        weighted=weighted,
         head=head,
         adapter=_adapter(adapter, rank, alpha, targets, seed),
         batch="dynamic" if batch == "dynamic" else None,

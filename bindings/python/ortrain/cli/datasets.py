@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ortrain.cli.tables import Table, check_values, package, read_table
 from ortrain.cli.wanted import Wanted
 from ortrain.preprocessing.pictures import Pictures
 from ortrain.trainer.columns import Columns
+from ortrain.trainer.weighting import WEIGHTS, weights_of
 
 Array = npt.NDArray[Any]
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
@@ -49,6 +51,8 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
     """
     if not path.exists():
         raise FileNotFoundError(f"--data: there is no file or folder {path}")
+    if wanted.must_have_weights and (path.is_dir() or path.suffix.lower() == ".npy"):
+        raise ValueError(f"--sample-weight: expected a table or NPZ, found {path}")
     if path.is_dir():
         if _is_hugging_face(path):
             return _hugging_face(path, wanted, target)
@@ -56,12 +60,12 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
     check_file(path, "--data")
     kind = path.suffix.lower()
     if kind == ".npz":
-        arrays = read_npz(path, "--data")
+        arrays, weights = _without_weights(read_npz(path, "--data"), wanted, path)
         named = preparing.columns_of(arrays, wanted)
         if named is not None:
-            return _of_table(named, wanted, target, path)
+            return _of_table(replace(named, weights=weights), wanted, target, path)
         preparing.refuse_arrays(wanted, path)
-        return _by_name(arrays, wanted, target, path)
+        return _weighted(_by_name(arrays, wanted, target, path), weights, wanted, path)
     if kind == ".npy":
         array = read_npy(path, "--data")
         preparing.refuse_arrays(wanted, path)
@@ -72,8 +76,30 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
     known = () if wanted.columns is None else wanted.columns.features
     table = read_table(path, wanted.header, known)
     if table is not None:
-        return _of_table(table, wanted, target, path)
+        columns, weights = _without_weights(table.columns, wanted, path)
+        return _of_table(replace(table, columns=columns, weights=weights), wanted, target, path)
     raise ValueError(f"--data: expected {KINDS}, found {path}")
+
+
+def _without_weights(columns: dict[str, Any], wanted: Wanted, path: Path) -> tuple[dict[str, Any], Any]:
+    """Return columns without the weights of the rows, and these, None if there are none."""
+    if wanted.weight is None:
+        return columns, None
+    if wanted.weight not in columns:
+        if wanted.must_have_weights:
+            raise ValueError(
+                f"--sample-weight: {path} has no {wanted.weight}, it has {', '.join(list(columns)[:20])}"
+            )
+        return columns, None
+    return {name: values for name, values in columns.items() if name != wanted.weight}, columns[wanted.weight]
+
+
+def _weighted(found: dict[str, Array], weights: Any, wanted: Wanted, path: Path) -> dict[str, Array]:
+    """Return arrays with the weights of the rows, if there are weights and steps take them."""
+    if weights is None or not wanted.takes_weights:
+        return found
+    values = _numbers(weights, str(wanted.weight), path)
+    return {**found, WEIGHTS: weights_of(next(iter(found.values())), values, None)}
 
 
 def _is_hugging_face(folder: Path) -> bool:
@@ -171,11 +197,11 @@ def _of_table(table: Table, wanted: Wanted, target: str | None, path: Path) -> d
         found, column, table = prepared
         if column is not None and column in table.columns and wanted.target is not None:
             found[wanted.target] = _targets(table.columns[column], column, wanted, path)
-        return found
+        return _weighted(found, table.weights, wanted, path)
     has_rows = any(name.lower() == "x" and isinstance(values[0], list) for name, values in columns.items())
     if has_rows or all(name in columns for name in wanted.features):
-        return _by_name(columns, wanted, target, path)
-    return _columns_of_numbers(table, wanted, target, path)
+        return _weighted(_by_name(columns, wanted, target, path), table.weights, wanted, path)
+    return _weighted(_columns_of_numbers(table, wanted, target, path), table.weights, wanted, path)
 
 
 def _columns_of_numbers(table: Table, wanted: Wanted, target: str | None, path: Path) -> dict[str, Array]:

@@ -80,6 +80,7 @@ def look_at(
     task: str | None,
     size: int | None,
     tokenizer: Path | None = None,
+    weight: str | None = None,
 ) -> Found:
     """Return what a file or folder has.
 
@@ -97,6 +98,8 @@ def look_at(
         Height and width of images.
     tokenizer : Path, optional
         The tokenizer of text.
+    weight : str, optional
+        The column or array with the weights of the rows, which is no feature.
 
     Raises
     ------
@@ -111,7 +114,9 @@ def look_at(
         return _folder(path, size)
     check_file(path, "--data")
     if path.suffix.lower() == ".npz":
-        return _arrays(read_npz(path, "--data"), target, task, path)
+        arrays = read_npz(path, "--data")
+        arrays = {name: array for name, array in arrays.items() if name != weight}
+        return _arrays(arrays, target, task, path)
     if path.suffix.lower() == ".npy":
         array = read_npy(path, "--data")
         if array.ndim != 2 or array.shape[1] < 2:
@@ -124,6 +129,7 @@ def look_at(
         raise ValueError(
             f"--data: expected NPZ, NPY, CSV, Parquet, JSON lines or a folder of images, found {path}"
         )
+    table = replace(table, columns={name: cells for name, cells in table.columns.items() if name != weight})
     names = list(table.columns)
     if target is not None and target not in names:
         raise ValueError(f"--target: {path} has no column {target}, it has {', '.join(names)}")

@@ -50,7 +50,9 @@ def with_target(table: Table, column: str | None, remarks: list[str], path: Path
         f"{'are' if left > 1 else 'is'} left out"
     )
     return replace(
-        table, columns={name: [values[row] for row in known] for name, values in table.columns.items()}
+        table,
+        columns={name: [values[row] for row in known] for name, values in table.columns.items()},
+        weights=None if table.weights is None else [table.weights[row] for row in known],
     )
 
 
@@ -193,7 +195,7 @@ def _as_trained(table: Table, wanted: Wanted, target: str | None, path: Path) ->
         raise ValueError(
             f"--data: {path} has no column {columns.target or wanted.target}, which is the target; --target names another one"
         )
-    return Table(kept), column
+    return replace(table, columns=kept), column
 
 
 def _remark_on_categories(table: dict[str, list[Any]], stored: dict[str, Any], wanted: Wanted) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ortrain.cli.datasets import KINDS, load
 from ortrain.cli.wanted import Choice, Wanted
 from ortrain.inference_session import InferenceSession
 from ortrain.trainer import Trainer
+from ortrain.trainer.weighting import WEIGHTS
 
 COUNT = click.IntRange(min=1)
 _LARGE = 64 << 20  # bytes of a model that `ortrain new` did not make
@@ -99,9 +101,18 @@ def preprocessing_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def wanted_of(trainer: Trainer, header: bool | None, choice: Choice | None = None) -> Wanted:
-    """Return what is to be read for the steps of a trainer. ``header`` is the option."""
-    inputs = trainer.module.get_inputs()
+def wanted_of(
+    trainer: Trainer, header: bool | None, choice: Choice | None = None, weight: str | None = None
+) -> Wanted:
+    """Return what is to be read for the steps of a trainer. ``header`` and ``weight`` are options."""
+    every = trainer.module.get_inputs()
+    inputs = [argument for argument in every if argument.name != WEIGHTS]
+    takes_weights = len(inputs) < len(every)
+    if weight is not None and not takes_weights:
+        raise ValueError(
+            f"--sample-weight: the artifacts in {trainer.folder} take no weights; `ortrain artifacts --sample-weight` makes "
+            "artifacts that do"
+        )
     target = trainer.inputs.dtypes[-1]
     return Wanted(
         [argument.name for argument in inputs],
@@ -113,6 +124,8 @@ def wanted_of(trainer: Trainer, header: bool | None, choice: Choice | None = Non
         preprocessing=trainer.preprocessing,
         choice=choice,
         folder=trainer.folder,
+        weight=weight,
+        takes_weights=takes_weights,
     )
 
 
@@ -181,11 +194,14 @@ def load_all(
     target: str | None,
     header: bool | None,
     choice: Choice | None = None,
+    weight: str | None = None,
 ) -> Any:
     """Read data for train or eval steps. The trainer learns the names and the preprocessing that it does not know yet."""
-    wanted = wanted_of(trainer, header, choice)
+    wanted = wanted_of(trainer, header, choice, weight)
     rows = load(path, wanted, target)
     say_remarks(wanted)
+    if wanted.columns is not None:
+        wanted.columns = replace(wanted.columns, weight=wanted.weight)
     trainer.classes, trainer.columns = wanted.classes, wanted.columns
     trainer.preprocessing = wanted.preprocessing
     return scaled(rows, trainer)

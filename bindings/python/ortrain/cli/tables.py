@@ -31,10 +31,13 @@ class Table:
         The values of each column, by its name; without a header the names are ``column 1`` and so on.
     has_names : bool
         Whether the names are those of the file.
+    weights : list, optional
+        The values of the column with the weights of the rows, which then is not among the columns.
     """
 
     columns: dict[str, list[Any]]
     has_names: bool = True
+    weights: list[Any] | None = None
 
 
 def package(name: str, message: str) -> Any:

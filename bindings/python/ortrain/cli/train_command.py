@@ -38,6 +38,13 @@ from ortrain.trainer.names import two_words
 )
 @click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR]", required=False)
 @running.data_options
+@click.option(
+    "--sample-weight",
+    "weight",
+    metavar="COLUMN",
+    help="column or array with a weight for each row, for artifacts of `ortrain artifacts --sample-weight` (default that of the "
+    "run that is continued)",
+)
 @click.option("--epochs", type=running.COUNT, default=1, show_default=True, help="passes over the data")
 @click.option(
     "--validation", metavar="SHARE|PATH", help="share of the rows to hold out, or other data, for validation"
@@ -125,6 +132,7 @@ def command(
     target: str | None,
     batch: int,
     header: bool | None,
+    weight: str | None,
     epochs: int,
     validation: str | None,
     lr: float | None,
@@ -162,7 +170,7 @@ def command(
     checkpoint of each of the best epochs. Ctrl-C ends the run after the current step, saves it and says how to resume it.
     """
     if folder is None:
-        folder = _folder_for(data, target, header, seed, tokenizer)
+        folder = _folder_for(data, target, header, seed, tokenizer, weight)
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings: dict[str, Any] = {
         "learning_rate": lr,
@@ -179,7 +187,7 @@ def command(
         return _is_finished(resume, trainer, folder, json_output)
     held_out: Any = None if validation is None else _share(validation)
     choice = Choice(folder, running.is_standard(folder), preprocess, normalize, tokenizer, held_out, seed)
-    rows = running.load_all(data, trainer, target, header, choice)
+    rows = running.load_all(data, trainer, target, header, choice, weight)
     if validation is not None and held_out is None:
         held_out = running.load_all(Path(validation), trainer, target, header)
     monitor = monitor or ("loss" if held_out is None else "val_loss")
@@ -187,8 +195,6 @@ def command(
     run = results.new_run(runs) if resume is None else results.run_of(trainer, resume, runs)
     checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
     name = name or (two_words() if resume is None else None)  # a resumed run has one
-    if name is not None:
-        click.echo(f"ortrain: the run is {name}, its logs are in {run}", err=True)
     callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name)
     options = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
     interrupted = _fit(
@@ -203,12 +209,18 @@ def command(
             err=True,
         )
         return app.INTERRUPTED
-    _report(trainer, checkpoints, run, json_output)
+    logged = next(callback for callback in callbacks if isinstance(callback, JSONLogger))
+    _report(trainer, checkpoints, run, logged.name or run.name, json_output)
     return app.OK
 
 
 def _folder_for(
-    data: Path, target: str | None, header: bool | None, seed: int, tokenizer: Path | None
+    data: Path,
+    target: str | None,
+    header: bool | None,
+    seed: int,
+    tokenizer: Path | None,
+    weight: str | None,
 ) -> Path:
     """Return ./artifacts, made for a network that fits the data if there are none."""
     from ortrain.trainer.creation import make_artifacts
@@ -217,10 +229,10 @@ def _folder_for(
     if (folder / "training_model.onnx").exists():
         click.echo(f"ortrain: no DIR was given, trains the artifacts in {folder}", err=True)
         return folder
-    found = fitting.look_at(data, target, header, None, None, tokenizer)
+    found = fitting.look_at(data, target, header, None, None, tokenizer, weight)
     network = fitting.network_for(found)
     model = fitting.make_network(network, found, seed)
-    make_artifacts(model, found.loss, "adamw", folder, None, None)
+    make_artifacts(model, found.loss, "adamw", folder, None, None, weighted=weight is not None)
     write_file(folder / "model.onnx", "model", model.SerializeToString())
     click.echo(
         f"ortrain: no DIR was given, made {folder} for the network {network} ({found.shown()}) with the loss {found.loss}; "
@@ -304,7 +316,9 @@ def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any]) -> b
     return interrupted
 
 
-def _report(trainer: Trainer, checkpoints: results.RunCheckpoints, run: Path, json_output: bool) -> None:
+def _report(
+    trainer: Trainer, checkpoints: results.RunCheckpoints, run: Path, name: str, json_output: bool
+) -> None:
     """Print which epoch was the best, why the run stopped, and where the results are."""
     best, last = Path(str(checkpoints.best_path)), Path(str(checkpoints.last_path))
     value = f"{checkpoints.monitor} {checkpoints.best:.4g}"
@@ -315,6 +329,7 @@ def _report(trainer: Trainer, checkpoints: results.RunCheckpoints, run: Path, js
                 "best": {"epoch": checkpoints.best_epoch, checkpoints.monitor: checkpoints.best},
                 "last": last,
                 "run": run,
+                "name": name,
                 "epochs": trainer.epoch,
                 "steps": trainer.step,
                 "stopped": trainer.stop_reason,
@@ -329,7 +344,7 @@ def _report(trainer: Trainer, checkpoints: results.RunCheckpoints, run: Path, js
         click.echo(f"best  {best}: as before training, {value}; no epoch was better")
     elif checkpoints.best_epoch is not None:
         click.echo(f"best  {best}: epoch {checkpoints.best_epoch}, {value}")
-    click.echo(f"last  {last}: epoch {trainer.epoch}, {trainer.step} steps; logs in {run}")
+    click.echo(f"last  {last}: epoch {trainer.epoch}, {trainer.step} steps; run {name}, logs in {run}")
     if checkpoints.kept:
         click.echo(f"kept  {', '.join(map(str, checkpoints.kept))}: results of earlier runs")
 

@@ -76,6 +76,10 @@ class Wanted:
         What is to be done to rows if nothing is known. By default they are taken as they are.
     folder : Path, optional
         The folder of artifacts, which has the tokenizer of text.
+    weight : str, optional
+        The column with the weights of the rows. By default that of the training.
+    takes_weights : bool, default False
+        Whether steps take weights.
 
     Attributes
     ----------
@@ -95,12 +99,16 @@ class Wanted:
         preprocessing: dict[str, Any] | None = None,
         choice: Choice | None = None,
         folder: Path | None = None,
+        weight: str | None = None,
+        takes_weights: bool = False,
     ) -> None:
         self.names, self.shapes, self.has_target = list(names), list(shapes), has_target
         self.has_classes = has_classes
         self.classes = None if classes is None else list(classes)
         self.columns, self.header = columns, header
         self.preprocessing, self.choice, self.folder = preprocessing, choice, folder
+        self.takes_weights, self.must_have_weights = takes_weights, weight is not None
+        self.weight = weight or (None if columns is None else columns.weight)
         self.remarks: list[str] = []
 
     @property

@@ -21,10 +21,13 @@ class Columns:
         The columns that are the values of a row of the input, in their order.
     target : str, optional
         The column that is the target. None if it has no name.
+    weight: str, optional
+        The column with the weights of the rows. None if there is none.
     """
 
     features: tuple[str, ...]
     target: str | None = None
+    weight: str | None = None
 
     def check(self, found: Sequence[str], where: str, target: str | None = None) -> None:
         """Reject a table that lacks a feature, or has a column that is neither a feature nor the target.
@@ -43,7 +46,7 @@ class Columns:
         ValueError
             When the columns differ.
         """
-        known = {*self.features, self.target, target}
+        known = {*self.features, self.target, self.weight, target}
         missing = [name for name in self.features if name not in found]
         unknown = [name for name in found if name not in known]
         if not missing and not unknown:
@@ -61,12 +64,13 @@ class Columns:
 
     def as_json(self) -> dict[str, Any]:
         """Return the names as values that JSON can represent."""
-        return {"features": list(self.features), "target": self.target}
+        names = {"features": list(self.features), "target": self.target}
+        return names if self.weight is None else {**names, "weight": self.weight}
 
     @classmethod
     def of_json(cls, value: dict[str, Any]) -> Columns:
         """Return what `as_json` returned."""
-        return cls(tuple(map(str, value["features"])), value["target"])
+        return cls(tuple(map(str, value["features"])), value["target"], value.get("weight"))
 
 
 def _listed(names: Sequence[str]) -> str:
