@@ -213,8 +213,7 @@ def generate_artifacts(
     loss_inputs = [edit.head.scores] if edit.head else _loss_inputs(loss, loss_input_names, loaded)
     export = export_of(loaded)
     axis = edit.class_axis or (-1 if export is not None and export.framework in CLASSES_LAST else None)
-    additional = additional or edit.outputs(loss_inputs)
-    block = LossOnModel(loss_block(loss, axis), loss_inputs, additional)
+    block = LossOnModel(loss_block(loss, axis), loss_inputs, additional or edit.outputs(loss_inputs))
     block.disabled_passes = names_of("disabled_passes", disabled_passes)
     if activation is not None:
         log_probabilities(loaded, loss_inputs[0], activation)

@@ -256,19 +256,7 @@ def command(
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
     from ortrain.trainer.creation import make_artifacts
 
-    head: Any = None
-    if classes is not None:
-        from ortrain.artifacts import Head
-
-        head = Head(classes, _trained_with_head(trained), seed)
-    elif loss is None:
-        raise click.UsageError(
-            f"expected --loss, one of {', '.join(LOSSES)}; or --classes N, for a new classifier and its loss"
-        )
-    if head is not None and loss == "none":
-        raise click.UsageError(
-            "--classes replaces the classifier, whose scores need a --loss other than none"
-        )
+    head = _head(classes, loss, trained, seed)
     if output is not None and loss == "none":
         raise click.UsageError(
             "--output names the value that a loss is computed from, but with --loss none the model computes its own loss"
@@ -356,6 +344,23 @@ def _adapter(given: str | None, rank: int, alpha: float, targets: tuple[str, ...
     if given != "lora":
         return read_peft(given)
     return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", seed=seed)
+
+
+def _head(classes: int | None, loss: str | None, trained: tuple[str, ...], seed: int) -> Any:
+    """Return the new classifier that the options ask for."""
+    if classes is None:
+        if loss is None:
+            raise click.UsageError(
+                f"expected --loss, one of {', '.join(LOSSES)}; or --classes N, for a new classifier and its loss"
+            )
+        return None
+    if loss == "none":
+        raise click.UsageError(
+            "--classes replaces the classifier, whose scores need a --loss other than none"
+        )
+    from ortrain.artifacts import Head
+
+    return Head(classes, _trained_with_head(trained), seed)
 
 
 def _quantization(weights: str | None) -> Any:

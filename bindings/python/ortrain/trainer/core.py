@@ -55,6 +55,16 @@ def _existing(folder: Path, of_a_model: Mapping[str, Any]) -> Path:
     return folder
 
 
+def _check(
+    accumulate: int, seed: int, schedule: str | Schedule | ScheduleFunction | None, warmup: int
+) -> None:
+    if accumulate < 1:
+        raise ValueError(f"accumulate: expected 1 or more, found {accumulate}")
+    if seed < 0:
+        raise ValueError(f"seed: expected 0 or more, found {seed}")
+    schedule_of(schedule, warmup)
+
+
 def _with_precision(precision: str, config: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Return the configuration of a session with a precision."""
     if precision not in ("fp32", "bf16"):
@@ -205,14 +215,9 @@ class Trainer(Caching):
         config: Mapping[str, str] | None = None,
         feature_cache: FeatureCache | bool = True,
     ) -> None:
-        if accumulate < 1:
-            raise ValueError(f"accumulate: expected 1 or more, found {accumulate}")
-        if seed < 0:
-            raise ValueError(f"seed: expected 0 or more, found {seed}")
+        _check(accumulate, seed, schedule, warmup)
         config = _with_precision(precision, config)
-        # What is wrong is rejected before artifacts are made.
-        checked_metrics = [metric_of(metric) for metric in metrics]
-        schedule_of(schedule, warmup)
+        checked_metrics = [metric_of(metric) for metric in metrics]  # rejected before artifacts are made
         recipe = {"clip": clip, "weight_decay": weight_decay, "param_groups": param_groups, "ema": ema}
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
@@ -220,11 +225,6 @@ class Trainer(Caching):
             folder = _existing(Path(model), {**settings, "sample_weight": sample_weight or None})
         else:
             from ortrain.trainer.creation import make_artifacts, with_settings  # needs onnx
-
-            if weight_decay is not None and param_groups is None:
-                from ortrain.onnxblock.optim import ParamGroups
-
-                recipe["param_groups"] = ParamGroups(no_decay="norm_and_bias")
 
             if artifact_directory is None:
                 self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-")

@@ -162,6 +162,8 @@ def _weighted(loss: Any, model: onnx.ModelProto) -> WeightedLoss:
 def with_settings(optimizer: Any, settings: Mapping[str, Any]) -> Any:
     """Return an optimizer given by its name as a block with these arguments, of which some may be None."""
     given = {name: value for name, value in settings.items() if value is not None}
+    if "weight_decay" in given:
+        given.setdefault("param_groups", onnxblock.optim.ParamGroups(no_decay="norm_and_bias"))
     if not given:
         return optimizer
     chosen = _named("optimizer", optimizer, OPTIMIZER_NAMES, artifacts.OptimType)
