@@ -361,9 +361,22 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetTrainingApi().RegisterLinearLRScheduler(p_, warmup_step_count, total_step_count, initial_lr));
   }
 
+  /** Registers a learning rate schedule by its name. */
+  void RegisterLRScheduler(const std::string& schedule, const std::string& settings, float initial_lr) {
+    ThrowOnError(GetOrtrainApi().RegisterLRScheduler(p_, detail::Terminated(schedule, "schedule"),
+                                                     detail::Terminated(settings, "settings"), initial_lr));
+  }
+
   /** Sets the learning rate from the schedule. */
   void SchedulerStep() {
     ThrowOnError(GetTrainingApi().SchedulerStep(p_));
+  }
+
+  /** Tells the schedule a value that it may follow, such as a validation loss, and sets the learning
+   * rate.
+   */
+  void SchedulerReport(float value) {
+    ThrowOnError(GetOrtrainApi().SchedulerReport(p_, value));
   }
 
   /** Updates the trainable parameters from their gradients. */
@@ -483,6 +496,11 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetOrtrainApi().GetOptimizerGroupParameterName(p_, detail::Terminated(group, "group"), index,
                                                                 AllocatorWithDefaultOptions(), &out));
     return detail::TakeString(out);
+  }
+
+  /** Chooses whether eval steps and exports use the exponential moving average of the weights. */
+  void UseAverageWeights(bool use) {
+    ThrowOnError(GetOrtrainApi().UseAverageWeights(p_, use));
   }
 
 };

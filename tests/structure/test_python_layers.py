@@ -66,6 +66,8 @@ INSIDE = {
     ("trainer.caching", "ortrain.trainer.cached_module"): ONNX,
     ("trainer.caching", "ortrain.trainer.frozen_body"): ONNX,
     ("trainer.core", "ortrain.trainer.creation"): ONNX,
+    ("trainer.quantized", "onnx"): ONNX,
+    ("trainer.quantized", "ortrain.artifacts.graph.quantization_aware"): ONNX,
     ("trainer.plotting", "matplotlib"): OPTIONAL,
     ("trainer.rate_search", "matplotlib"): OPTIONAL,
     ("training", "ortrain.artifacts"): ONNX,

@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -54,6 +55,13 @@ struct Parameter {
   void assign(const Tensor& stored, const Tensor& value) const;
 };
 
+// A learning rate schedule: its name, its settings as a text, and the numbers that it keeps from step to
+// step.
+struct ScheduleState {
+  std::string name, settings;
+  std::map<std::string, double> values;
+};
+
 // The state of an optimizer between steps, except the moments, which are stored with the parameters.
 struct OptimizerState {
   int64_t step = 0;  // number of optimizer steps taken
@@ -65,6 +73,7 @@ struct OptimizerState {
   std::map<std::string, std::map<std::string, double>> group_scalars;
   // The names of the moments. Files of onnxruntime have no names.
   std::vector<std::string> state_names;
+  std::optional<ScheduleState> schedule;
 };
 
 class CheckpointState {

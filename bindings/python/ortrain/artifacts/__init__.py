@@ -21,6 +21,7 @@ from ortrain.artifacts.generation import NothingToTrainWarning, generate_artifac
 from ortrain.artifacts.graph.adapters import AdaptedLayer, Adapters, LoRA
 from ortrain.artifacts.graph.changes import ChangeKind, WeightChange
 from ortrain.artifacts.graph.head import Head, NewHead
+from ortrain.artifacts.graph.quantization_aware import Int8, quantize_static
 from ortrain.artifacts.report.artifact_report import ArtifactReport
 from ortrain.artifacts.report.findings import SharedWeight
 from ortrain.artifacts.report.folded import FoldedWeight
@@ -35,6 +36,7 @@ __all__ = [
     "FoldedWeight",
     "Head",
     "InitializerReport",
+    "Int8",
     "LoRA",
     "LossType",
     "NewHead",
@@ -46,6 +48,7 @@ __all__ = [
     "generate_artifacts",
     "generate_step",
     "merged",
+    "quantize_static",
     "read_peft",
     "with_adapter_inputs",
     "write_onnx_adapter",

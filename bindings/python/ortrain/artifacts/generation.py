@@ -37,6 +37,7 @@ from ortrain.artifacts.graph.changes import WeightChange
 from ortrain.artifacts.graph.edited import edited
 from ortrain.artifacts.graph.head import Head
 from ortrain.artifacts.graph.lifted import with_weights_as_initializers
+from ortrain.artifacts.graph.quantization_aware import Int8, with_observers
 from ortrain.artifacts.graph.restore import with_weights_restored
 from ortrain.artifacts.loading import load
 from ortrain.artifacts.report.artifact_report import ArtifactReport
@@ -72,6 +73,7 @@ def generate_artifacts(
     args: Any = None,
     head: Head | None = None,
     adapter: LoRA | None = None,
+    qat: Int8 | None = None,
 ) -> ArtifactReport:
     """Create the files that a training session needs from an inference model.
 
@@ -159,6 +161,10 @@ def generate_artifacts(
     adapter : LoRA, optional
         Low-rank adapters beside layers of the model, which are trained; with a ``head``, that too. All other weights are
         constants of the models, and not in the checkpoint. ``requires_grad`` must be left out.
+    qat : Int8, optional
+        Quantization-aware training: the weights and inputs of Conv, Gemm and MatMul pass through QuantizeLinear and
+        DequantizeLinear, with straight-through gradients, so that the network learns to compensate for 8 bits. The ranges of
+        activations are in the checkpoint.
 
     Returns
     -------
@@ -207,14 +213,13 @@ def generate_artifacts(
     loss_inputs = [edit.head.scores] if edit.head else _loss_inputs(loss, loss_input_names, loaded)
     export = export_of(loaded)
     axis = edit.class_axis or (-1 if export is not None and export.framework in CLASSES_LAST else None)
-    additional = additional or edit.outputs(loss_inputs)
-    block = LossOnModel(loss_block(loss, axis), loss_inputs, additional)
+    block = LossOnModel(loss_block(loss, axis), loss_inputs, additional or edit.outputs(loss_inputs))
     block.disabled_passes = names_of("disabled_passes", disabled_passes)
     if activation is not None:
         log_probabilities(loaded, loss_inputs[0], activation)
     choices = name_parameters(loaded, block, edit.wanted)
     edit.explain(choices)
-    with onnxblock.base(loaded, path):
+    with onnxblock.base(loaded if qat is None else with_observers(loaded, qat), path):
         block()
     training_model, eval_model = block.to_model_proto()
     initializers = settled(block, choices, edit.wanted.frozen)

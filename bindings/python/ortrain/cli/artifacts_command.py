@@ -96,6 +96,49 @@ LOSSES = [
     help="weight decay of the optimizer; biases and normalizations, the group no_decay, do not decay",
 )
 @click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="NAME:SETTING=VALUE",
+    help="parameters with other settings, by a name, pattern or module, such as 'encoder:lr_factor=0.1,weight_decay=0'; may be "
+    "repeated",
+)
+@click.option(
+    "--layer-decay",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    help="what the learning rate of a layer is multiplied by for each layer above it",
+)
+@click.option(
+    "--clip",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="NORM",
+    help="largest norm of all gradients together",
+)
+@click.option(
+    "--clip-value",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="LIMIT",
+    help="largest element of a gradient, without its sign",
+)
+@click.option(
+    "--clip-group",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="NORM",
+    help="largest norm of the gradients of each group",
+)
+@click.option(
+    "--clip-adaptive",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SHARE",
+    help="largest norm of the gradient of a parameter, as a share of the parameter's norm",
+)
+@click.option(
+    "--ema",
+    type=click.FloatRange(min=0, max=1, max_open=True),
+    metavar="DECAY",
+    help="keep a moving average of the weights, such as with 0.999, which evaluate, predict and export use",
+)
+@click.option(
     "--train",
     "trained",
     multiple=True,
@@ -133,6 +176,14 @@ LOSSES = [
     metavar="NAME",
     help="layers that get an adapter: a module or its end such as q_proj, a pattern, an operator such as Conv, or all-linear "
     "(default); may be repeated",
+)
+@click.option(
+    "--qat",
+    is_flag=False,
+    flag_value="per_channel",
+    type=click.Choice(["per_channel", "per_tensor"]),
+    help="train with weights and activations of 8 bits, so that the network learns to compensate for them; export writes a "
+    "quantized model. The value says what has a scale: each channel of a weight (default), or the weight",
 )
 @click.option(
     "--batch",
@@ -180,6 +231,13 @@ def command(
     optimizer: str,
     settings: tuple[str, ...],
     weight_decay: float | None,
+    groups: tuple[str, ...],
+    layer_decay: float | None,
+    clip: float | None,
+    clip_value: float | None,
+    clip_group: float | None,
+    clip_adaptive: float | None,
+    ema: float | None,
     trained: tuple[str, ...],
     frozen: tuple[str, ...],
     seed: int,
@@ -187,6 +245,7 @@ def command(
     rank: int,
     alpha: float,
     targets: tuple[str, ...],
+    qat: str | None,
     batch: str,
     untie: tuple[str, ...],
     tie: tuple[str, ...],
@@ -197,26 +256,16 @@ def command(
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
     from ortrain.trainer.creation import make_artifacts
 
-    head: Any = None
-    if classes is not None:
-        from ortrain.artifacts import Head
-
-        head = Head(classes, _trained_with_head(trained), seed)
-    elif loss is None:
-        raise click.UsageError(
-            f"expected --loss, one of {', '.join(LOSSES)}; or --classes N, for a new classifier and its loss"
-        )
-    if head is not None and loss == "none":
-        raise click.UsageError(
-            "--classes replaces the classifier, whose scores need a --loss other than none"
-        )
+    head = _head(classes, loss, trained, seed)
     if output is not None and loss == "none":
         raise click.UsageError(
             "--output names the value that a loss is computed from, but with --loss none the model computes its own loss"
         )
     chosen: Any = optimizer
-    if weight_decay is not None or settings:
-        chosen = _optimizer(optimizer, settings, weight_decay)
+    limits = {"value": clip_value, "adaptive": clip_adaptive, "group": clip_group, "norm": clip}
+    recipe = _recipe(groups, layer_decay, weight_decay, limits, ema)
+    if recipe or settings:
+        chosen = _optimizer(optimizer, settings, recipe)
     given: Any = str(model)
     if step is not None:
         from ortrain.artifacts.step import in_standard_opset
@@ -232,6 +281,7 @@ def command(
         output,
         head=head,
         adapter=_adapter(adapter, rank, alpha, targets, seed),
+        qat=_quantization(qat),
         batch="dynamic" if batch == "dynamic" else None,
         untie=_named(untie),
         tie=_named(tie),
@@ -296,6 +346,32 @@ def _adapter(given: str | None, rank: int, alpha: float, targets: tuple[str, ...
     return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", seed=seed)
 
 
+def _head(classes: int | None, loss: str | None, trained: tuple[str, ...], seed: int) -> Any:
+    """Return the new classifier that the options ask for."""
+    if classes is None:
+        if loss is None:
+            raise click.UsageError(
+                f"expected --loss, one of {', '.join(LOSSES)}; or --classes N, for a new classifier and its loss"
+            )
+        return None
+    if loss == "none":
+        raise click.UsageError(
+            "--classes replaces the classifier, whose scores need a --loss other than none"
+        )
+    from ortrain.artifacts import Head
+
+    return Head(classes, _trained_with_head(trained), seed)
+
+
+def _quantization(weights: str | None) -> Any:
+    """Return how the network is quantized while it trains."""
+    if weights is None:
+        return None
+    from ortrain.artifacts import Int8
+
+    return Int8(weights=weights)
+
+
 def _trained_with_head(names: tuple[str, ...]) -> str | list[str]:
     """Return what is trained with a new head: a word, if it is the only one, or names."""
     if not names:
@@ -308,7 +384,60 @@ def _trained_with_head(names: tuple[str, ...]) -> str | list[str]:
     return words[0] if words else list(names)
 
 
-def _optimizer(name: str, settings: tuple[str, ...], weight_decay: float | None) -> Any:
+def _group(text: str) -> tuple[str, dict[str, float]]:
+    """Return the pattern and the settings of an option --group."""
+    name, _, stated = text.rpartition(":")
+    settings: dict[str, float] = {}
+    for setting in stated.split(","):
+        key, _, value = setting.partition("=")
+        try:
+            settings[key] = float(value)
+        except ValueError:
+            name = ""
+    if not name:
+        raise click.UsageError(
+            f"--group: expected NAME:SETTING=NUMBER, such as 'encoder:lr_factor=0.1', found {text!r}"
+        )
+    return name, settings
+
+
+def _recipe(
+    groups: tuple[str, ...],
+    layer_decay: float | None,
+    weight_decay: float | None,
+    limits: dict[str, float | None],
+    ema: float | None,
+) -> dict[str, Any]:
+    """Return the arguments of an optimizer's block that options ask for."""
+    given: dict[str, Any] = {}
+    if groups or layer_decay is not None or weight_decay is not None:
+        from ortrain.onnxblock.optim import ParamGroup, ParamGroups
+
+        stated = []
+        for name, settings in map(_group, groups):
+            keys = [key for key in ("lr_factor", "weight_decay") if key in settings]
+            own: dict[str, Any] = {key: settings.pop(key) for key in keys}
+            stated.append(ParamGroup(name, [name], settings=settings, **own))
+        no_decay = "norm_and_bias" if weight_decay is not None else None
+        given["param_groups"] = ParamGroups(stated, no_decay=no_decay, layer_decay=layer_decay)
+    if weight_decay is not None:
+        given["weight_decay"] = weight_decay
+    if any(limit is not None for limit in limits.values()):
+        from ortrain.onnxblock.optim import ClipAdaptive, ClipGradNorm, ClipGradValue, ClipGroupNorm
+
+        blocks = {
+            "value": ClipGradValue,
+            "adaptive": ClipAdaptive,
+            "group": ClipGroupNorm,
+            "norm": ClipGradNorm,
+        }
+        given["clip_grad"] = [blocks[kind](limit) for kind, limit in limits.items() if limit is not None]
+    if ema is not None:
+        given["ema"] = ema
+    return given
+
+
+def _optimizer(name: str, settings: tuple[str, ...], recipe: dict[str, Any]) -> Any:
     """Return the block of an optimizer with settings."""
     from ortrain.onnxblock import optim
 
@@ -316,7 +445,7 @@ def _optimizer(name: str, settings: tuple[str, ...], weight_decay: float | None)
     known = [
         key
         for key in inspect.signature(block).parameters
-        if key not in ("clip_grad", "param_groups", "betas")
+        if key not in ("clip_grad", "param_groups", "betas", "ema")
     ]
     if issubclass(block, optim.DeclaredOptimizer):
         known += [setting.name for setting in block.declaration.settings if setting.name not in known]
@@ -331,11 +460,9 @@ def _optimizer(name: str, settings: tuple[str, ...], weight_decay: float | None)
             raise click.UsageError(
                 f"--setting {setting}: expected NAME=NUMBER, such as momentum=0.9"
             ) from None
-    if weight_decay is not None:
-        given |= {"weight_decay": weight_decay, "param_groups": [optim.no_decay()]}
     try:
-        return block(**given)
-    except ValueError as error:
+        return block(**given, **recipe)
+    except (TypeError, ValueError) as error:
         raise click.UsageError(f"--optimizer {name}: {error}") from None
 
 

@@ -159,16 +159,26 @@ def _weighted(loss: Any, model: onnx.ModelProto) -> WeightedLoss:
     return WeightedLoss(getattr(onnxblock.loss, loss.name)(reduction="none"))
 
 
-def clipped(optimizer: Any, norm: float) -> Any:
-    """Return an optimizer given by its name as a block that clips the norm of all gradients."""
+def with_settings(optimizer: Any, settings: Mapping[str, Any]) -> Any:
+    """Return an optimizer given by its name as a block with these arguments, of which some may be None."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "weight_decay" in given:
+        given.setdefault("param_groups", onnxblock.optim.ParamGroups(no_decay="norm_and_bias"))
+    if not given:
+        return optimizer
     chosen = _named("optimizer", optimizer, OPTIMIZER_NAMES, artifacts.OptimType)
+    own = {"clip": "clip_grad"}
     if not isinstance(chosen, artifacts.OptimType):
+        name = next(iter(given))
         raise ValueError(
-            "clip: expected an optimizer by its name with it, adamw or sgd, found a block; use its argument clip_grad"
+            f"{name}: expected an optimizer by its name with it, such as adamw or sgd, found a block; use its argument "
+            f"{own.get(name, name)}"
         )
-    if not norm > 0:
-        raise ValueError(f"clip: expected a norm above 0, found {norm}")
-    return getattr(onnxblock.optim, chosen.name)(clip_grad=onnxblock.optim.ClipGradNorm(norm))
+    if isinstance(given.get("clip"), (int, float)):
+        if not given["clip"] > 0:
+            raise ValueError(f"clip: expected a norm above 0, found {given['clip']}")
+        given["clip"] = onnxblock.optim.ClipGradNorm(given["clip"])
+    return getattr(onnxblock.optim, chosen.name)(**{own.get(key, key): value for key, value in given.items()})
 
 
 def _declare_optional(report: artifacts.ArtifactReport) -> None:

@@ -673,6 +673,37 @@ OrtStatus* ORT_API_CALL ListOptimizers(OrtAllocator* allocator, char** out) noex
   });
 }
 
+OrtStatus* ORT_API_CALL RegisterLRScheduler(OrtTrainingSession* sess, const char* schedule, const char* settings, float initial_lr) noexcept {
+  return guarded("RegisterLRScheduler", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(schedule, "schedule");
+    check_pointer(settings, "settings");
+    core_of(*sess).register_lr_scheduler(schedule, settings, initial_lr);
+  });
+}
+
+OrtStatus* ORT_API_CALL SchedulerReport(OrtTrainingSession* sess, float value) noexcept {
+  return guarded("SchedulerReport", [&] {
+    check_pointer(sess, "sess");
+    core_of(*sess).scheduler_report(value);
+  });
+}
+
+OrtStatus* ORT_API_CALL ListSchedules(OrtAllocator* allocator, char** out) noexcept {
+  return guarded("ListSchedules", [&] {
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::ListSchedules(allocator, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL UseAverageWeights(OrtTrainingSession* sess, bool use) noexcept {
+  return guarded("UseAverageWeights", [&] {
+    check_pointer(sess, "sess");
+    core_of(*sess).use_average_weights(use);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -753,7 +784,11 @@ const OrtrainApi ortrain_api = {
     .ConvertFloats = entry::ConvertFloats,
     .UseStandardOperators = entry::UseStandardOperators,
     .ListOptimizers = entry::ListOptimizers,
+    .RegisterLRScheduler = entry::RegisterLRScheduler,
+    .SchedulerReport = entry::SchedulerReport,
+    .ListSchedules = entry::ListSchedules,
+    .UseAverageWeights = entry::UseAverageWeights,
 };
-static_assert(sizeof(OrtrainApi) == 76 * sizeof(void*), "OrtrainApi has 76 slots");
+static_assert(sizeof(OrtrainApi) == 80 * sizeof(void*), "OrtrainApi has 80 slots");
 
 }  // namespace ortrain::capi
