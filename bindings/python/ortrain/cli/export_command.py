@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ortrain._files.writing import write_file
+from ortrain._files.weights import write_models
 from ortrain.cli import app, results, running
 from ortrain.trainer import Trainer
 
@@ -27,10 +27,11 @@ from ortrain.trainer import Trainer
 )
 @click.option(
     "--adapters",
-    type=click.Choice(["inside", "merged", "apart"]),
+    type=click.Choice(["inside", "merged", "requantized", "apart"]),
     default="inside",
     show_default=True,
-    help="adapters become nodes of MODEL, are added to its weights, or go to a file beside it that ends in .onnx_adapter",
+    help="adapters become nodes of MODEL; are added to its weights; are added to its quantized weights, which are quantized "
+    "again; or go to a file beside it that ends in .onnx_adapter",
 )
 @click.option(
     "--peft",
@@ -68,10 +69,18 @@ def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | 
     """Write adapters in another form than as nodes of an exported model."""
     from ortrain import artifacts
 
+    changed = None
     if adapters == "merged":
-        write_file(model, "model", artifacts.merged(model).SerializeToString())
+        changed = artifacts.merged(model)
+    elif adapters == "requantized":
+        done = artifacts.requantized(model)
+        click.echo(str(done), err=True)
+        changed = done.model
     elif adapters == "apart":
-        write_file(model, "model", artifacts.with_adapter_inputs(model).SerializeToString())
+        changed = artifacts.with_adapter_inputs(model)
+    if changed is not None:
+        write_models({model: changed}, model.with_name(f"{model.name}.data"), None)
+    if adapters == "apart":
         artifacts.write_onnx_adapter(trainer.state, model.with_suffix(".onnx_adapter"))
     if peft is not None:
         artifacts.write_peft(trainer.state, peft)

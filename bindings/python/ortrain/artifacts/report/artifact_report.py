@@ -34,6 +34,8 @@ class ArtifactReport:
         The files that are written on request.
     ort_models : tuple of pathlib.Path
         The models in ORT format, if they were requested.
+    weights : pathlib.Path or None
+        The file with constants of the models, if they are stored apart.
     fixed_batch : tuple of str and int, or None
         The first input and the number of rows that every step takes, if the model was exported with a fixed batch size.
     changes : tuple of WeightChange
@@ -61,6 +63,7 @@ class ArtifactReport:
     optimizer_model: Path | None = None
     nominal_checkpoint: Path | None = None
     ort_models: tuple[Path, ...] = ()
+    weights: Path | None = None
     fixed_batch: tuple[str, int] | None = None
     changes: tuple[WeightChange, ...] = ()
     shared: tuple[SharedWeight, ...] = ()
@@ -74,7 +77,7 @@ class ArtifactReport:
         """The paths of all files written."""
         written = (
             self.training_model, self.eval_model, self.optimizer_model, self.checkpoint, self.nominal_checkpoint,
-            *self.ort_models,
+            *self.ort_models, self.weights,
         )  # fmt: skip
         return [path for path in written if path is not None]
 
