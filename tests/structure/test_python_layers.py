@@ -35,6 +35,7 @@ INSIDE = {
     ("cli.artifacts_command", "ortrain.artifacts.step"): ONNX,
     ("cli.artifacts_command", "ortrain.onnxblock.optim"): ONNX,
     ("cli.artifacts_command", "ortrain.trainer.creation"): ONNX,
+    ("cli.quantize_command", "ortrain.artifacts"): ONNX,
     ("cli.checkpoints", "onnx"): ONNX,
     ("cli.checkpoints", "ortrain._files.models"): ONNX,
     ("cli.compat_command", "ortrain.artifacts.loading"): ONNX,

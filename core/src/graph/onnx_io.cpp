@@ -17,6 +17,8 @@ namespace ortrain {
 
 namespace {
 
+constexpr size_t kMostBytes = std::numeric_limits<int>::max();  // of a protobuf message
+
 // Protobuf logs to stderr by itself; our messages report its errors.
 void silence_protobuf() {
   [[maybe_unused]] static const bool once = (google::protobuf::SetLogHandler(nullptr), true);
@@ -27,8 +29,7 @@ onnx::ModelProto parse(const char* data, size_t bytes, ModelFormat format) {
     return parse_ort_model(data, bytes);
   silence_protobuf();
   require(bytes > 0, ErrorCode::kInvalidProtobuf, "it is empty");
-  require(bytes <= static_cast<size_t>(std::numeric_limits<int>::max()), ErrorCode::kInvalidProtobuf,
-          "it has ", bytes,
+  require(bytes <= kMostBytes, ErrorCode::kInvalidProtobuf, "it has ", bytes,
           " bytes, more than the 2 GB that a protobuf message can hold; store its weights as external data");
   onnx::ModelProto proto;
   // The parser limits the depth of nesting, so recursion over its result needs no limit.
@@ -208,8 +209,7 @@ Model read_model(const void* data, size_t bytes, const std::string& origin,
 std::string write_model(const Model& model, const PlaceOf& place_of) {
   const onnx::ModelProto proto = proto_of(model, Data::kWritten, place_of);
   const size_t bytes = proto.ByteSizeLong();
-  require(bytes <= static_cast<size_t>(std::numeric_limits<int>::max()), ErrorCode::kFail,
-          "cannot write the model: it would take ", bytes,
+  require(bytes <= kMostBytes, ErrorCode::kFail, "cannot write the model: it would take ", bytes,
           " bytes, more than the 2 GB that an ONNX file can hold");
   std::string out;
   require(proto.SerializeToString(&out), ErrorCode::kFail,
@@ -227,8 +227,35 @@ Model checked_model(const Model& model, const ReadOptions& options) {
   return checked;
 }
 
-void write_model(const Model& model, const std::filesystem::path& path) {
-  const std::string content = write_model(model);
+namespace {
+
+// Whether the model with its initializers fits into one file.
+bool fits_into_a_file(const Model& model) {
+  constexpr size_t kFields = 32;  // the most that lengths and tags of an initializer's data take
+  size_t bytes = proto_of(model, Data::kLeftOut).ByteSizeLong();
+  for (const auto& [name, value] : model.graph.initializers) bytes += value.bytes() + kFields;
+  return bytes <= kMostBytes;
+}
+
+}  // namespace
+
+void write_model(const Model& model, const std::filesystem::path& path, WeightPlace weights) {
+  if (weights == WeightPlace::kAuto && fits_into_a_file(model)) {
+    const std::string content = write_model(model);
+    return write_file(path, "model", content.data(), content.size());
+  }
+  constexpr size_t kSmall = 1024, kPage = 4096;  // programs map the data of initializers in pages
+  const std::filesystem::path apart = path.filename().string() + ".data";
+  FileWriter data(path.parent_path() / apart, "weights of the model");
+  const std::string content =
+      write_model(model, [&](const std::string&, const Tensor& tensor) -> std::optional<ExternalPlace> {
+        if (tensor.dtype() == DType::kString || tensor.bytes() <= kSmall) return std::nullopt;
+        data.skip_to((data.position() + kPage - 1) / kPage * kPage);
+        const ExternalPlace place{apart.string(), static_cast<int64_t>(data.position()), tensor.bytes()};
+        data.write(tensor.raw(), tensor.bytes());
+        return place;
+      });
+  data.commit();
   write_file(path, "model", content.data(), content.size());
 }
 

@@ -1,6 +1,7 @@
 #include "graph/onnx_tensor.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,10 +11,13 @@
 #include <charconv>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "runtime/convert.h"
+#include "runtime/memory.h"
 #include "runtime/text_tensor.h"
 
 namespace ortrain {
@@ -141,15 +145,37 @@ uint64_t parse_size(const std::string& text, const char* key) {
   return value;
 }
 
+// A mapping of a file, the one that the process has of it already if there is one. Who writes to it changes
+// neither the file nor other processes' memory.
+std::shared_ptr<void> mapping_of(int descriptor, size_t bytes, const std::string& location) {
+  using Key = std::tuple<dev_t, ino_t, size_t, time_t, long>;  // another file, or new contents: another key
+  static std::mutex mutex;
+  static auto* known = new std::map<Key, std::weak_ptr<void>>;
+  struct stat status {};
+  require(::fstat(descriptor, &status) == 0, ErrorCode::kFail, "cannot examine the external data \"",
+          location, "\": ", std::strerror(errno));
+  const Key key{status.st_dev, status.st_ino, bytes, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+  const std::lock_guard lock(mutex);
+  std::erase_if(*known, [](const auto& entry) { return entry.second.expired(); });
+  if (const auto found = known->find(key); found != known->end())
+    if (auto mapping = found->second.lock()) return mapping;
+  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
+  require(mapped != MAP_FAILED, ErrorCode::kFail, "cannot map the external data \"", location,
+          "\": ", std::strerror(errno));
+  std::shared_ptr<void> mapping(mapped, [bytes](void* at) { ::munmap(at, bytes); });
+  (*known)[key] = mapping;
+  return mapping;
+}
+
 }  // namespace
 
 ExternalFiles::~ExternalFiles() {
   for (const auto& [location, file] : files_) ::close(file.descriptor);
 }
 
-const ExternalFiles::File& ExternalFiles::open(const std::string& location) {
+ExternalFiles::File& ExternalFiles::open(const std::string& location) {
   namespace fs = std::filesystem;
-  if (const auto known = files_.find(location); known != files_.end()) return known->second;
+  if (auto known = files_.find(location); known != files_.end()) return known->second;
   require(!folder_.empty(), ErrorCode::kInvalidArgument, "its data is stored in an external file \"",
           location, "\", which is not available for a model read from memory");
   const fs::path relative(location);
@@ -193,10 +219,16 @@ Tensor ExternalFiles::read(const onnx::TensorProto& proto, DType dtype, const Sh
   require(length.value_or(bytes) == bytes, ErrorCode::kInvalidGraph, "its type and shape need ", bytes,
           " bytes, but the external data is ", length.value_or(0), " bytes long");
   const auto given = given_.find(*location);
-  const File& file = given == given_.end() ? open(*location) : File{-1, given->second.size()};
+  File in_memory{-1, given == given_.end() ? 0 : given->second.size()};
+  File& file = given == given_.end() ? open(*location) : in_memory;
   require(offset <= file.bytes && bytes <= file.bytes - offset, ErrorCode::kInvalidGraph,
           "its external data should be ", bytes, " bytes at offset ", offset, " of \"", *location,
           "\", but that file has ", file.bytes, " bytes");
+  constexpr size_t kLarge = size_t{1} << 16;
+  if (map_ && file.descriptor >= 0 && bytes >= kLarge && offset % kAlignment == 0 && dtype != DType::kBool) {
+    if (!file.mapping) file.mapping = mapping_of(file.descriptor, file.bytes, *location);
+    return Tensor(dtype, shape, static_cast<std::byte*>(file.mapping.get()) + offset, file.mapping);
+  }
   Tensor tensor(dtype, shape);
   if (given != given_.end()) {
     if (bytes > 0) std::memcpy(tensor.raw(), given->second.data() + offset, bytes);

@@ -547,5 +547,19 @@ namespace Microsoft.ML.OnnxRuntime
         internal static ListOptimizersCall ListOptimizers => listOptimizers ??
             (listOptimizers = NativeTables.Bind<ListOptimizersCall>(NativeTables.OrtrainApi, 75));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CheckpointAddParameterCall(CheckpointState checkpointState, byte[] parameterName, OrtValueHandle value, byte trainable);
+        private static CheckpointAddParameterCall checkpointAddParameter;
+        /// <summary>Adds a parameter to a state that no session works on yet.</summary>
+        internal static CheckpointAddParameterCall CheckpointAddParameter => checkpointAddParameter ??
+            (checkpointAddParameter = NativeTables.Bind<CheckpointAddParameterCall>(NativeTables.OrtrainApi, 76));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CheckpointAssignCall(CheckpointState checkpointState, CheckpointState source);
+        private static CheckpointAssignCall checkpointAssign;
+        /// <summary>Gives a state the values of another one, while sessions stay loaded.</summary>
+        internal static CheckpointAssignCall CheckpointAssign => checkpointAssign ??
+            (checkpointAssign = NativeTables.Bind<CheckpointAssignCall>(NativeTables.OrtrainApi, 77));
+
     }
 }

@@ -673,6 +673,23 @@ OrtStatus* ORT_API_CALL ListOptimizers(OrtAllocator* allocator, char** out) noex
   });
 }
 
+OrtStatus* ORT_API_CALL CheckpointAddParameter(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* value, bool trainable) noexcept {
+  return guarded("CheckpointAddParameter", [&] {
+    check_pointer(checkpoint_state, "checkpoint_state");
+    check_pointer(parameter_name, "parameter_name");
+    check_pointer(value, "value");
+    capi::CheckpointAddParameter(checkpoint_state, parameter_name, value, trainable);
+  });
+}
+
+OrtStatus* ORT_API_CALL CheckpointAssign(OrtCheckpointState* checkpoint_state, const OrtCheckpointState* source) noexcept {
+  return guarded("CheckpointAssign", [&] {
+    check_pointer(checkpoint_state, "checkpoint_state");
+    check_pointer(source, "source");
+    capi::CheckpointAssign(checkpoint_state, source);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -753,7 +770,9 @@ const OrtrainApi ortrain_api = {
     .ConvertFloats = entry::ConvertFloats,
     .UseStandardOperators = entry::UseStandardOperators,
     .ListOptimizers = entry::ListOptimizers,
+    .CheckpointAddParameter = entry::CheckpointAddParameter,
+    .CheckpointAssign = entry::CheckpointAssign,
 };
-static_assert(sizeof(OrtrainApi) == 76 * sizeof(void*), "OrtrainApi has 76 slots");
+static_assert(sizeof(OrtrainApi) == 78 * sizeof(void*), "OrtrainApi has 78 slots");
 
 }  // namespace ortrain::capi
