@@ -291,10 +291,7 @@ class _Editor:
 
     def choose(self) -> tuple[list[onnx.NodeProto], list[str]]:
         """Return the layers that the targets name, and why others that they name have no adapter."""
-        try:
-            head = find_classifier(self._model).node.output[0]
-        except ValueError:
-            head = ""
+        heads = self._heads()
         candidates = [
             node
             for node in self._model.graph.node
@@ -304,7 +301,7 @@ class _Editor:
         skipped: list[str] = []
         for node in candidates:
             entries = [
-                entry for entry in self._lora.entries if self._fits(node, entry, node.output[0] == head)
+                entry for entry in self._lora.entries if self._fits(node, entry, node.output[0] in heads)
             ]
             reason = self._obstacle(node) if entries else None
             if reason is not None and entries != ["all-linear"]:
@@ -312,7 +309,7 @@ class _Editor:
             elif entries and reason is None:
                 chosen.append(node)
         for entry in self._lora.entries:
-            if not any(self._fits(node, entry, node.output[0] == head) for node in chosen):
+            if not any(self._fits(node, entry, node.output[0] in heads) for node in chosen):
                 known = list(dict.fromkeys(f"{self._module(n)} ({n.op_type})" for n in candidates))
                 raise ValueError(
                     f"LoRA: target {entry!r} fits no layer that can have an adapter"
@@ -320,6 +317,16 @@ class _Editor:
                     f"{', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
                 )
         return chosen, skipped
+
+    def _heads(self) -> set[str]:
+        """Return what the layers compute whose results are outputs of the model, with a bias behind them or without."""
+        ends = {value.name for value in self._model.graph.output}
+        heads = {name for name in ends if name in self._producers}
+        heads |= {name for name, node in self._sums.items() if node.output[0] in ends}
+        try:
+            return heads | {find_classifier(self._model).node.output[0]}
+        except ValueError:
+            return heads
 
     def _fits(self, node: onnx.NodeProto, entry: str, is_head: bool) -> bool:
         if entry == "all-linear":
