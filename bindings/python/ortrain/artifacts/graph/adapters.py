@@ -141,7 +141,7 @@ class Adapters:
     biases : tuple of str
         The biases that are trained.
     base_parameters : int
-        The number of elements of the floating-point initializers of the given model.
+        The number of elements of the floating-point initializers of the given model, and of its matrices of few bits.
     r, alpha, scale, dropout, bias, use_rslora, use_dora
         The settings.
     """
@@ -275,6 +275,9 @@ class _Editor:
         self._sums = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input}
         floats = [t for t in model.graph.initializer if t.data_type in _graph.FLOATING]
         self.base_parameters = sum(int(np.prod(t.dims)) for t in floats)
+        for node in model.graph.node:
+            if node.op_type == "MatMulNBits":
+                self.base_parameters += _attributes(node)["N"] * _attributes(node)["K"]
 
     # ---- which layers ----
 

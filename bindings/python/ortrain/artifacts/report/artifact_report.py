@@ -132,7 +132,10 @@ class ArtifactReport:
             lines.append(
                 f"restored    biases of zeros that the exporter left out: {len(restored)}, {_some(restored)}"
             )
-        lines += [str(weight) for weight in (*self.shared, *self.folded)]
+        own = (
+            [] if self.adapters is None else self.adapters.parameters
+        )  # several nodes of an adapter read them
+        lines += [str(weight) for weight in (*self.shared, *self.folded) if weight.name not in own]
         if self.absent:
             lines.append(
                 f"absent      parameters of the network, unused or merged by the exporter: {_some(self.absent)}"
