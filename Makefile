@@ -72,7 +72,8 @@ generate: setup ## Render everything that follows from spec/
 
 # QUICK: the tests of `make test`. INSTALLED: what was just built is installed.
 .PHONY: test every-language
-test: check install ## Test every language that this machine can build, and every operator, in minutes; make test-all does the rest
+test: setup ## Test every language that this machine can build, and every operator, in minutes; make test-all does the rest
+	@$(SIDE_BY_SIDE) install check
 	@$(SIDE_BY_SIDE) QUICK=1 INSTALLED=1 every-language
 	@$(name-skipped)
 	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
@@ -84,7 +85,8 @@ pytest-others: test-csharp test-objc test-swift  # it uses the libraries that th
 endif
 
 .PHONY: test-all
-test-all: check install ## Pass every test of every language, with the code of a release
+test-all: setup ## Pass every test of every language, with the code of a release
+	@$(SIDE_BY_SIDE) install check
 	@$(SIDE_BY_SIDE) INSTALLED=1 every-language
 	@$(name-skipped)
 
@@ -242,6 +244,33 @@ test-cpp: cpp ## The C and C++ tests
 test-fuzz: cpp ## Give each fuzz target new inputs, the same ones in every run (docs/fuzzing.md)
 	ctest --test-dir $(BUILD)/cpp --output-on-failure -L fuzzing -j $(JOBS)
 
+# Systems other than this one (docs/targets.md).
+FIXTURES = $(notdir $(patsubst %/,%,$(wildcard tests/data/fixtures/*/)))
+.PHONY: replay
+replay: setup
+	$(PYTHON) -m tests.replay.pack $(BUILD)/replay
+
+ARM64_PACKAGES = $(BUILD)/arm64-packages
+ARM64_CPUS ?= max cortex-a53
+.PHONY: test-arm64
+test-arm64: setup replay ## Cross-compile for Linux on arm64, and run the C and C++ tests and the recorded runs in an emulator
+	@scripts/install_missing.sh g++-aarch64-linux-gnu qemu-user
+	scripts/foreign_packages.sh arm64 $(ARM64_PACKAGES) libprotobuf-dev
+	cmake -S . -B $(BUILD)/arm64 -G Ninja --toolchain cmake/toolchains/linux-arm64.cmake -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
+	  -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DCMAKE_BUILD_TYPE=Development \
+	  -DPROTOBUF_LIBRARY=$(abspath $(ARM64_PACKAGES))/usr/lib/aarch64-linux-gnu/libprotobuf-lite.a
+	cmake --build $(BUILD)/arm64 --target test_programs replay
+	set -e; for cpu in $(ARM64_CPUS); do echo "test-arm64: processor $$cpu"; export QEMU_CPU=$$cpu; \
+	  $(QEMU_ARM64) $(BUILD)/arm64/tests/replay tests/data/fixtures $(BUILD)/replay $(FIXTURES); done
+	set -e; for test in core threads capi; do $(QEMU_ARM64) $(BUILD)/arm64/tests/test_$$test $(NOT_EMULATED); done
+QEMU_ARM64 = qemu-aarch64 -L /usr/aarch64-linux-gnu
+
+# SDIST_TYPE=Development builds in less time.
+SDIST_TYPE ?= Release
+.PHONY: test-sdist
+test-sdist: setup ## Install the source distribution where no development package can be found, and replay the recorded runs
+	scripts/test_sdist.sh $(PYTHON) $(BUILD)/sdist $(SDIST_TYPE)
+
 # MODELS: ONNX files and names of operators, separated by spaces.
 .PHONY: small
 small: setup ## Build the library with the operators of MODELS alone and without the older training API, into build/small
@@ -270,9 +299,9 @@ check-clang: setup ## Check that clang compiles the core without a warning
 	  $(MAKE) --no-print-directory run-check-clang; fi
 .PHONY: run-check-clang
 run-check-clang:
-	cmake -S . -B $(BUILD)/cpp -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
-	cmake --build $(BUILD)/cpp --target made
-	$(PYTHON) scripts/check_clang.py $(CLANG_CXX) $(BUILD)/cpp
+	cmake -S . -B $(BUILD)/clang -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
+	cmake --build $(BUILD)/clang --target made
+	$(PYTHON) scripts/check_clang.py $(CLANG_CXX) $(BUILD)/clang
 
 EVERY ?= 1
 .PHONY: faults

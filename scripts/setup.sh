@@ -6,9 +6,9 @@ cd "$(dirname "$0")/.."
 venv=${1:-.venv}
 purpose=${2:-test}
 
-packages=(build-essential ccache libprotobuf-dev protobuf-compiler libflatbuffers-dev flatbuffers-compiler
-          libhwy-dev patchelf)
-testing=(catch2 mono-mcs mono-runtime nunit-console libnunit-framework2.6.3-cil
+packages=(build-essential ccache libflatbuffers-dev flatbuffers-compiler libhwy-dev)
+# libprotobuf: the oracle of the core's reader, and the language of fuzz inputs.
+testing=(catch2 libprotobuf-dev protobuf-compiler mono-mcs mono-runtime nunit-console libnunit-framework2.6.3-cil
          clang libgnustep-base-dev libobjc-12-dev)
 # For `make fuzz`, `make test-races` and `make check-clang`: Debian's default clang has no std::source_location. Systems without these packages do without.
 fuzzing=(clang-16 libclang-rt-16-dev)
@@ -23,20 +23,10 @@ if [ "$purpose" = test ]; then
   packages+=("${testing[@]}")
   requirements+=(requirements-dev.txt)
 fi
-install_missing() {
-  local missing=()
-  for package in "$@"; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
-  done
-  if [ ${#missing[@]} -gt 0 ]; then
-    echo "setup: installing ${missing[*]}"
-    scripts/apt_install.sh "${missing[@]}"
-  fi
-}
 if command -v dpkg-query >/dev/null; then
-  install_missing "${packages[@]}"
+  scripts/install_missing.sh "${packages[@]}"
   # Only now are there lists of packages on a new machine.
-  if [ "$purpose" = test ] && apt-cache show "${fuzzing[@]}" >/dev/null 2>&1; then install_missing "${fuzzing[@]}"; fi
+  if [ "$purpose" = test ] && apt-cache show "${fuzzing[@]}" >/dev/null 2>&1; then scripts/install_missing.sh "${fuzzing[@]}"; fi
 else
   echo "setup: this is not a Debian system; please install: ${packages[*]}" >&2
 fi

@@ -178,10 +178,6 @@ class Run {
 
 }  // namespace
 
-// protobuf 3 loses the object that it was about to add when memory runs out.
-extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() {
-  return "leak:google::protobuf\n";
-}
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_options() {
   return "malloc_context_size=8:print_suppressions=0";
 }

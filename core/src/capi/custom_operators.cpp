@@ -1,6 +1,4 @@
 // Custom operators of the program: domains, libraries of them, and their nodes.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <climits>
 
@@ -9,6 +7,7 @@
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
 #include "op/dynamic.h"
+#include "runtime/system.h"
 
 namespace ortrain::capi {
 namespace {
@@ -320,13 +319,14 @@ void call_registration(Register registration, OrtSessionOptions* options, const 
 
 // The library and its function.
 void* open_library(const char* path) {
-  void* library = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  require(library != nullptr, ErrorCode::kFail, "Failed to load library ", path, ": ", ::dlerror());
+  std::string why;
+  void* library = system::open_library(path, why);
+  require(library != nullptr, ErrorCode::kFail, "Failed to load library ", path, ": ", why);
   return library;
 }
 
 void register_library(OrtSessionOptions* options, void* library, const char* path) {
-  call_registration(reinterpret_cast<Register>(::dlsym(library, "RegisterCustomOps")), options,
+  call_registration(reinterpret_cast<Register>(system::symbol(library, "RegisterCustomOps")), options,
                     concat("the library ", path));
 }
 
@@ -406,14 +406,14 @@ void RegisterCustomOpsLibrary(OrtSessionOptions* options, const char* library_pa
   try {
     register_library(options, library, library_path);
   } catch (...) {
-    ::dlclose(library);
+    system::close_library(library);
     throw;
   }
   *library_handle = library;  // the caller closes it
 }
 
 void RegisterCustomOpsLibrary_V2(OrtSessionOptions* options, const ORTCHAR_T* library_name) {
-  const std::shared_ptr<void> library(open_library(library_name), ::dlclose);
+  const std::shared_ptr<void> library(open_library(library_name), system::close_library);
   register_library(options, library.get(), library_name);
   ProgramOperators operators = copy_of(*options);
   operators.libraries.push_back(library);
@@ -421,7 +421,7 @@ void RegisterCustomOpsLibrary_V2(OrtSessionOptions* options, const ORTCHAR_T* li
 }
 
 void RegisterCustomOpsUsingFunction(OrtSessionOptions* options, const char* registration_func_name) {
-  auto* function = reinterpret_cast<Register>(::dlsym(RTLD_DEFAULT, registration_func_name));
+  auto* function = reinterpret_cast<Register>(system::symbol_of_program(registration_func_name));
   require(function != nullptr, ErrorCode::kFail, "the process has no function ", registration_func_name);
   expect_ok(function(options, api_base()), registration_func_name);
 }

@@ -1,14 +1,12 @@
 // Memory: the CPU's, its allocator, and allocators of the caller.
-#include <malloc.h>
-
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
 #include "runtime/memory.h"
+#include "runtime/system.h"
 #include "runtime/text_tensor.h"
 
 namespace ortrain::capi {
@@ -25,9 +23,9 @@ void raise(std::atomic<size_t>& most, size_t to) {
 }
 
 void* ORT_API_CALL default_alloc(OrtAllocator*, size_t size) {
-  void* memory = std::aligned_alloc(kAlignment, align_up(size == 0 ? 1 : size));
+  void* memory = system::allocate_aligned(kAlignment, align_up(size == 0 ? 1 : size));
   if (memory == nullptr) return nullptr;
-  const size_t bytes = ::malloc_usable_size(memory);
+  const size_t bytes = system::usable_bytes(memory);
   ++statistics.count;
   raise(statistics.most, statistics.in_use += bytes);
   raise(statistics.largest, bytes);
@@ -35,8 +33,8 @@ void* ORT_API_CALL default_alloc(OrtAllocator*, size_t size) {
 }
 void ORT_API_CALL default_free(OrtAllocator*, void* p) {
   if (p == nullptr) return;
-  statistics.in_use -= ::malloc_usable_size(p);
-  std::free(p);
+  statistics.in_use -= system::usable_bytes(p);
+  system::free_aligned(p);
 }
 const OrtMemoryInfo* ORT_API_CALL default_info(const OrtAllocator*) { return &cpu_memory(); }
 OrtStatus* ORT_API_CALL default_stats(const OrtAllocator*, OrtKeyValuePairs** out) {

@@ -1,7 +1,5 @@
 #include "graph/onnx_io.h"
 
-#include <google/protobuf/stubs/logging.h>
-
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -17,26 +15,19 @@ namespace ortrain {
 
 namespace {
 
-constexpr size_t kMostBytes = std::numeric_limits<int>::max();  // of a protobuf message
-
-// Protobuf logs to stderr by itself; our messages report its errors.
-void silence_protobuf() {
-  [[maybe_unused]] static const bool once = (google::protobuf::SetLogHandler(nullptr), true);
-}
-
+// The raw data of the message stay in `data`.
 onnx::ModelProto parse(const char* data, size_t bytes, ModelFormat format) {
   if (format == ModelFormat::kOrt || (format == ModelFormat::kAny && is_ort_model(data, bytes)))
     return parse_ort_model(data, bytes);
-  silence_protobuf();
   require(bytes > 0, ErrorCode::kInvalidProtobuf, "it is empty");
-  require(bytes <= kMostBytes, ErrorCode::kInvalidProtobuf, "it has ", bytes,
+  require(bytes <= protobuf::kMostBytes, ErrorCode::kInvalidProtobuf, "it has ", bytes,
           " bytes, more than the 2 GB that a protobuf message can hold; store its weights as external data");
   onnx::ModelProto proto;
   // The parser limits the depth of nesting, so recursion over its result needs no limit.
-  if (!proto.ParseFromArray(data, static_cast<int>(bytes)))
+  if (!protobuf::read({data, bytes}, proto.kType, &proto))
     fail(ErrorCode::kInvalidProtobuf, "expected an ONNX model, found ", describe_content(data, bytes),
          ", which is not a complete protobuf message (another format, truncated or damaged)");
-  require(proto.has_graph(), ErrorCode::kInvalidProtobuf, "expected an ONNX model, found ",
+  require(static_cast<bool>(proto.graph), ErrorCode::kInvalidProtobuf, "expected an ONNX model, found ",
           describe_content(data, bytes), ", which has no graph");
   return proto;
 }
@@ -54,25 +45,26 @@ Model with_origin(const std::string& origin, void (*check)(const Model&), F&& re
 }
 
 void write_type(const ValueInfo& value, onnx::TypeProto& type) {
-  onnx::TypeProto* of = value.is_optional ? type.mutable_optional_type()->mutable_elem_type() : &type;
-  if (value.is_sequence) of = of->mutable_sequence_type()->mutable_elem_type();
+  onnx::TypeProto* of = value.is_optional ? &type.optional_type.make().elem_type.make() : &type;
+  if (value.is_sequence) of = &of->sequence_type.make().elem_type.make();
   if (value.dtype == DType::kUndefined && !value.dims) return;
-  of->mutable_tensor_type()->set_elem_type(static_cast<int32_t>(value.dtype));
+  onnx::TypeProto::Tensor& tensor = of->tensor_type.make();
+  tensor.elem_type = static_cast<int32_t>(value.dtype);
   if (!value.dims) return;
-  auto* shape = of->mutable_tensor_type()->mutable_shape();
+  onnx::TensorShapeProto& shape = tensor.shape.make();
   for (const Dim& from : *value.dims) {
-    auto* dim = shape->add_dim();
+    auto& dim = shape.dim.emplace_back();
     if (from.known())
-      dim->set_dim_value(from.value);
+      dim.dim_value = from.value;
     else if (!from.symbol.empty())
-      dim->set_dim_param(from.symbol);
+      dim.dim_param = from.symbol;
   }
 }
 
 void write_value(const ValueInfo& value, onnx::ValueInfoProto& proto) {
-  proto.set_name(value.name);
+  proto.name = value.name;
   if (value.dtype != DType::kUndefined || value.dims || !value.is_tensor())
-    write_type(value, *proto.mutable_type());
+    write_type(value, proto.type.make());
 }
 
 enum class Data { kWritten, kLeftOut };  // of initializers
@@ -82,37 +74,37 @@ void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphPr
 
 void write_attribute(const std::string& name, const Attribute& attribute, onnx::AttributeProto& proto) {
   using Type = onnx::AttributeProto;
-  proto.set_name(name);
+  proto.name = name;
   std::visit(
       [&](const auto& value) {
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, int64_t>) {
-          proto.set_type(Type::INT);
-          proto.set_i(value);
+          proto.type = Type::INT;
+          proto.i = value;
         } else if constexpr (std::is_same_v<T, float>) {
-          proto.set_type(Type::FLOAT);
-          proto.set_f(value);
+          proto.type = Type::FLOAT;
+          proto.f = value;
         } else if constexpr (std::is_same_v<T, std::string>) {
-          proto.set_type(Type::STRING);
-          proto.set_s(value);
+          proto.type = Type::STRING;
+          proto.s = value;
         } else if constexpr (std::is_same_v<T, Tensor>) {
-          proto.set_type(Type::TENSOR);
-          write_tensor(value, "", *proto.mutable_t());
+          proto.type = Type::TENSOR;
+          write_tensor(value, "", proto.t.make());
         } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
-          proto.set_type(Type::INTS);
-          proto.mutable_ints()->Add(value.begin(), value.end());
+          proto.type = Type::INTS;
+          proto.ints = value;
         } else if constexpr (std::is_same_v<T, std::vector<float>>) {
-          proto.set_type(Type::FLOATS);
-          proto.mutable_floats()->Add(value.begin(), value.end());
+          proto.type = Type::FLOATS;
+          proto.floats = value;
         } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-          proto.set_type(Type::STRINGS);
-          for (const std::string& text : value) proto.add_strings(text);
+          proto.type = Type::STRINGS;
+          proto.strings = value;
         } else if constexpr (std::is_same_v<T, ValueInfo>) {
-          proto.set_type(Type::TYPE_PROTO);
-          write_type(value, *proto.mutable_tp());
+          proto.type = Type::TYPE_PROTO;
+          write_type(value, proto.tp.make());
         } else {
-          proto.set_type(Type::GRAPH);
-          write_graph(*value, false, *proto.mutable_g());
+          proto.type = Type::GRAPH;
+          write_graph(*value, false, proto.g.make());
         }
       },
       attribute);
@@ -124,65 +116,65 @@ void write_initializer(const Tensor& value, const std::string& name, Data data, 
   if (data == Data::kWritten && !place) return write_tensor(value, name, proto);
   if (place) {
     const auto add = [&](const char* key, std::string text) {
-      auto* entry = proto.add_external_data();
-      entry->set_key(key);
-      entry->set_value(std::move(text));
+      auto& entry = proto.external_data.emplace_back();
+      entry.key = key;
+      entry.value = std::move(text);
     };
-    proto.set_data_location(onnx::TensorProto::EXTERNAL);
+    proto.data_location = onnx::TensorProto::EXTERNAL;
     add("location", place->file);
     add("offset", std::to_string(place->offset));
     add("length", std::to_string(place->bytes));
   }
-  proto.set_name(name);
-  proto.set_data_type(static_cast<int32_t>(value.dtype()));
-  proto.mutable_dims()->Add(value.shape().begin(), value.shape().end());
+  proto.name = name;
+  proto.data_type = static_cast<int32_t>(value.dtype());
+  proto.dims = value.shape();
 }
 
 void write_graph(const Graph& graph, bool initializers_are_inputs, onnx::GraphProto& proto, Data data,
                  const PlaceOf& place_of) {
-  proto.set_name(graph.name.empty() ? "graph" : graph.name);  // ONNX demands one; ORT format has none
-  for (const ValueInfo& input : graph.inputs) write_value(input, *proto.add_input());
+  proto.name = graph.name.empty() ? "graph" : graph.name;  // ONNX demands one; ORT format has none
+  for (const ValueInfo& input : graph.inputs) write_value(input, proto.input.emplace_back());
   for (const std::string& name : graph.initializer_order) {
-    write_initializer(graph.initializers.at(name), name, data, place_of, *proto.add_initializer());
-    if (initializers_are_inputs) write_value(*graph.info(name), *proto.add_input());
+    write_initializer(graph.initializers.at(name), name, data, place_of, proto.initializer.emplace_back());
+    if (initializers_are_inputs) write_value(*graph.info(name), proto.input.emplace_back());
   }
-  for (const ValueInfo& output : graph.outputs) write_value(output, *proto.add_output());
+  for (const ValueInfo& output : graph.outputs) write_value(output, proto.output.emplace_back());
   // Sorted by name, so that the same model gives the same bytes.
   std::set<std::string> inner;
   for (const auto& [name, value] : graph.value_info) inner.insert(name);
-  for (const std::string& name : inner) write_value(graph.value_info.at(name), *proto.add_value_info());
+  for (const std::string& name : inner)
+    write_value(graph.value_info.at(name), proto.value_info.emplace_back());
   for (const Node& node : graph.nodes) {
-    auto* out = proto.add_node();
-    out->set_op_type(node.op_type);
-    if (!node.domain.empty()) out->set_domain(node.domain);
-    if (!node.name.empty()) out->set_name(node.name);
-    for (const std::string& input : node.inputs) out->add_input(input);
-    for (const std::string& output : node.outputs) out->add_output(output);
+    auto& out = proto.node.emplace_back();
+    out.op_type = node.op_type;
+    out.domain = node.domain;
+    out.name = node.name;
+    out.input = node.inputs;
+    out.output = node.outputs;
     for (const auto& [name, attribute] : node.attributes)
-      write_attribute(name, attribute, *out->add_attribute());
+      write_attribute(name, attribute, out.attribute.emplace_back());
   }
 }
 
 onnx::ModelProto proto_of(const Model& model, Data data, const PlaceOf& place_of = nullptr) {
-  silence_protobuf();
   onnx::ModelProto proto;
-  proto.set_ir_version(model.ir_version);
+  proto.ir_version = model.ir_version;
   for (const auto& [domain, version] : model.opsets) {
-    auto* opset = proto.add_opset_import();
-    opset->set_domain(domain);
-    opset->set_version(version);
+    auto& opset = proto.opset_import.emplace_back();
+    opset.domain = domain;
+    opset.version = version;
   }
-  if (!model.producer_name.empty()) proto.set_producer_name(model.producer_name);
-  if (!model.producer_version.empty()) proto.set_producer_version(model.producer_version);
-  if (!model.domain.empty()) proto.set_domain(model.domain);
-  if (!model.doc_string.empty()) proto.set_doc_string(model.doc_string);
-  if (model.model_version != 0) proto.set_model_version(model.model_version);
+  proto.producer_name = model.producer_name;
+  proto.producer_version = model.producer_version;
+  proto.domain = model.domain;
+  proto.doc_string = model.doc_string;
+  proto.model_version = model.model_version;
   for (const auto& [key, value] : model.metadata) {
-    auto* entry = proto.add_metadata_props();
-    entry->set_key(key);
-    entry->set_value(value);
+    auto& entry = proto.metadata_props.emplace_back();
+    entry.key = key;
+    entry.value = value;
   }
-  write_graph(model.graph, model.ir_version < 4, *proto.mutable_graph(), data, place_of);
+  write_graph(model.graph, model.ir_version < 4, proto.graph.make(), data, place_of);
   return proto;
 }
 
@@ -192,7 +184,6 @@ Model read_model(const std::filesystem::path& path, const ReadOptions& options) 
   std::string content = read_file(path, "model");
   return with_origin(concat("model '", path.string(), "'"), options.check, [&] {
     onnx::ModelProto proto = parse(content.data(), content.size(), options.format);
-    std::string().swap(content);
     return convert_model(proto, path.has_parent_path() ? path.parent_path() : ".", options);
   });
 }
@@ -208,13 +199,10 @@ Model read_model(const void* data, size_t bytes, const std::string& origin,
 
 std::string write_model(const Model& model, const PlaceOf& place_of) {
   const onnx::ModelProto proto = proto_of(model, Data::kWritten, place_of);
-  const size_t bytes = proto.ByteSizeLong();
-  require(bytes <= kMostBytes, ErrorCode::kFail, "cannot write the model: it would take ", bytes,
+  const size_t bytes = protobuf::size(proto.kType, &proto);
+  require(bytes <= protobuf::kMostBytes, ErrorCode::kFail, "cannot write the model: it would take ", bytes,
           " bytes, more than the 2 GB that an ONNX file can hold");
-  std::string out;
-  require(proto.SerializeToString(&out), ErrorCode::kFail,
-          "cannot write the model: protobuf failed to serialize it");
-  return out;
+  return protobuf::write(proto.kType, &proto);
 }
 
 Model checked_model(const Model& model, const ReadOptions& options) {
@@ -232,9 +220,10 @@ namespace {
 // Whether the model with its initializers fits into one file.
 bool fits_into_a_file(const Model& model) {
   constexpr size_t kFields = 32;  // the most that lengths and tags of an initializer's data take
-  size_t bytes = proto_of(model, Data::kLeftOut).ByteSizeLong();
+  const onnx::ModelProto proto = proto_of(model, Data::kLeftOut);
+  size_t bytes = protobuf::size(proto.kType, &proto);
   for (const auto& [name, value] : model.graph.initializers) bytes += value.bytes() + kFields;
-  return bytes <= kMostBytes;
+  return bytes <= protobuf::kMostBytes;
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include "graph/graph.h"
 #include "graph/onnx_io.h"
-#include "onnx-ml.pb.h"
+#include "graph/onnx_proto.h"
 
 namespace ortrain {
 

@@ -1,13 +1,7 @@
 #include "graph/onnx_tensor.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <limits>
@@ -23,6 +17,8 @@
 namespace ortrain {
 
 static_assert(std::endian::native == std::endian::little, "ONNX stores raw data in little-endian order");
+
+using onnx::text_of;
 
 namespace {
 
@@ -42,10 +38,10 @@ template <typename T, typename Field>
 void read_field(const Field& field, const char* field_name, size_t values_per_element,
                 const onnx::TensorProto& proto, Tensor& tensor, DType dtype, const Shape& shape,
                 size_t count) {
-  const auto found = static_cast<size_t>(field.size());
+  const size_t found = field.size();
   if (found != count * values_per_element) {
-    const bool elsewhere = proto.float_data_size() + proto.int32_data_size() + proto.int64_data_size() +
-                               proto.double_data_size() + proto.uint64_data_size() >
+    const bool elsewhere = proto.float_data.size() + proto.int32_data.size() + proto.int64_data.size() +
+                               proto.double_data.size() + proto.uint64_data.size() >
                            field.size();
     fail(ErrorCode::kInvalidGraph, "a tensor of type ", to_string(dtype), " and shape ", to_string(shape),
          " needs ", count * values_per_element, " values in ", field_name, ", found ", found,
@@ -62,53 +58,53 @@ void read_typed(const onnx::TensorProto& proto, Tensor& tensor, DType dtype, con
   };
   switch (dtype) {
     case DType::kFloat:
-      return read(float{}, proto.float_data(), "float_data");
+      return read(float{}, proto.float_data, "float_data");
     case DType::kComplex64:
-      return read(float{}, proto.float_data(), "float_data", 2);
+      return read(float{}, proto.float_data, "float_data", 2);
     case DType::kDouble:
-      return read(double{}, proto.double_data(), "double_data");
+      return read(double{}, proto.double_data, "double_data");
     case DType::kComplex128:
-      return read(double{}, proto.double_data(), "double_data", 2);
+      return read(double{}, proto.double_data, "double_data", 2);
     case DType::kInt64:
-      return read(int64_t{}, proto.int64_data(), "int64_data");
+      return read(int64_t{}, proto.int64_data, "int64_data");
     case DType::kUInt64:
-      return read(uint64_t{}, proto.uint64_data(), "uint64_data");
+      return read(uint64_t{}, proto.uint64_data, "uint64_data");
     case DType::kUInt32:
-      return read(uint32_t{}, proto.uint64_data(), "uint64_data");
+      return read(uint32_t{}, proto.uint64_data, "uint64_data");
     case DType::kInt32:
-      return read(int32_t{}, proto.int32_data(), "int32_data");
+      return read(int32_t{}, proto.int32_data, "int32_data");
     case DType::kInt16:
-      return read(int16_t{}, proto.int32_data(), "int32_data");
+      return read(int16_t{}, proto.int32_data, "int32_data");
     case DType::kInt8:
-      return read(int8_t{}, proto.int32_data(), "int32_data");
+      return read(int8_t{}, proto.int32_data, "int32_data");
     case DType::kUInt8:
-      return read(uint8_t{}, proto.int32_data(), "int32_data");
+      return read(uint8_t{}, proto.int32_data, "int32_data");
     case DType::kBool:
-      return read(bool{}, proto.int32_data(), "int32_data");
+      return read(bool{}, proto.int32_data, "int32_data");
     // Small floats are stored as their bits.
     case DType::kUInt16:
     case DType::kFloat16:
     case DType::kBFloat16:
-      return read(uint16_t{}, proto.int32_data(), "int32_data");
+      return read(uint16_t{}, proto.int32_data, "int32_data");
     case DType::kFloat8E4M3FN:
     case DType::kFloat8E4M3FNUZ:
     case DType::kFloat8E5M2:
     case DType::kFloat8E5M2FNUZ:
     case DType::kFloat8E8M0:
-      return read(uint8_t{}, proto.int32_data(), "int32_data");
+      return read(uint8_t{}, proto.int32_data, "int32_data");
     // Packed as in raw data, one byte per value of the field.
     case DType::kUInt4:
     case DType::kInt4:
     case DType::kFloat4E2M1:
     case DType::kUInt2:
     case DType::kInt2:
-      return read_field<uint8_t>(proto.int32_data(), "int32_data", 1, proto, tensor, dtype, shape,
+      return read_field<uint8_t>(proto.int32_data, "int32_data", 1, proto, tensor, dtype, shape,
                                  bytes_of(dtype, static_cast<int64_t>(count)));
     // One element per value of the field.
     case DType::kFloat6E2M3:
     case DType::kFloat6E3M2: {
       Tensor bytes;
-      read_field<uint8_t>(proto.int32_data(), "int32_data", 1, proto, bytes, DType::kUInt8, shape, count);
+      read_field<uint8_t>(proto.int32_data, "int32_data", 1, proto, bytes, DType::kUInt8, shape, count);
       tensor = Tensor(dtype, shape);
       return from_wide(dtype, bytes.raw(), tensor.raw(), bytes.size());
     }
@@ -145,33 +141,30 @@ uint64_t parse_size(const std::string& text, const char* key) {
   return value;
 }
 
-// A mapping of a file, the one that the process has of it already if there is one. Who writes to it changes
-// neither the file nor other processes' memory.
-std::shared_ptr<void> mapping_of(int descriptor, size_t bytes, const std::string& location) {
-  using Key = std::tuple<dev_t, ino_t, size_t, time_t, long>;  // another file, or new contents: another key
+// A mapping of a file, the one that the process has of it already if there is one.
+std::shared_ptr<const std::byte> mapping_of(const system::File& file, const std::filesystem::path& path,
+                                            size_t bytes) {
+  // New contents have another time: files are replaced, not changed.
+  using Key = std::tuple<std::filesystem::path, size_t, std::filesystem::file_time_type>;
   static std::mutex mutex;
-  static auto* known = new std::map<Key, std::weak_ptr<void>>;
-  struct stat status {};
-  require(::fstat(descriptor, &status) == 0, ErrorCode::kFail, "cannot examine the external data \"",
-          location, "\": ", std::strerror(errno));
-  const Key key{status.st_dev, status.st_ino, bytes, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+  static auto* known = new std::map<Key, std::weak_ptr<const std::byte>>;
+  std::error_code error;
+  const Key key{std::filesystem::weakly_canonical(path, error), bytes,
+                std::filesystem::last_write_time(path, error)};
   const std::lock_guard lock(mutex);
   std::erase_if(*known, [](const auto& entry) { return entry.second.expired(); });
-  if (const auto found = known->find(key); found != known->end())
+  if (const auto found = known->find(key); !error && found != known->end())
     if (auto mapping = found->second.lock()) return mapping;
-  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
-  require(mapped != MAP_FAILED, ErrorCode::kFail, "cannot map the external data \"", location,
-          "\": ", std::strerror(errno));
-  std::shared_ptr<void> mapping(mapped, [bytes](void* at) { ::munmap(at, bytes); });
-  (*known)[key] = mapping;
+  const std::byte* mapped = file.map(bytes);
+  require(mapped != nullptr, ErrorCode::kFail, "cannot map the external data '", path.string(),
+          "': ", system::reason());
+  std::shared_ptr<const std::byte> mapping(mapped,
+                                           [bytes](const std::byte* at) { system::unmap(at, bytes); });
+  if (!error) (*known)[key] = mapping;
   return mapping;
 }
 
 }  // namespace
-
-ExternalFiles::~ExternalFiles() {
-  for (const auto& [location, file] : files_) ::close(file.descriptor);
-}
 
 ExternalFiles::File& ExternalFiles::open(const std::string& location) {
   namespace fs = std::filesystem;
@@ -193,54 +186,52 @@ ExternalFiles::File& ExternalFiles::open(const std::string& location) {
           "the external data's location should be a path inside the model's folder, found \"", location,
           "\", a link to a file outside of it");
 
-  File file;
-  file.descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  require(file.descriptor >= 0, errno == ENOENT ? ErrorCode::kNoSuchFile : ErrorCode::kFail,
-          "cannot open the external data file '", path.string(), "': ", std::strerror(errno));
-  struct stat status {};
-  if (::fstat(file.descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(file.descriptor);
-    fail(ErrorCode::kInvalidGraph, "the external data '", path.string(), "' is not a file");
-  }
-  file.bytes = static_cast<size_t>(status.st_size);
-  return files_.emplace(location, file).first->second;
+  File opened{system::File::open(path), 0};
+  require(static_cast<bool>(opened.file),
+          system::failure() == system::Failure::kNotFound ? ErrorCode::kNoSuchFile : ErrorCode::kFail,
+          "cannot open the external data file '", path.string(), "': ", system::reason());
+  const std::optional<system::FileInfo> info = opened.file.info();
+  require(info && info->kind == system::FileInfo::kFile, ErrorCode::kInvalidGraph, "the external data '",
+          path.string(), "' is not a file");
+  opened.bytes = info->bytes;
+  return files_.emplace(location, std::move(opened)).first->second;
 }
 
 Tensor ExternalFiles::read(const onnx::TensorProto& proto, DType dtype, const Shape& shape, size_t bytes) {
   std::optional<std::string> location;
   uint64_t offset = 0;
   std::optional<uint64_t> length;
-  for (const auto& entry : proto.external_data()) {
-    if (entry.key() == "location") location = entry.value();
-    if (entry.key() == "offset") offset = parse_size(entry.value(), "offset");
-    if (entry.key() == "length") length = parse_size(entry.value(), "length");
+  for (const auto& entry : proto.external_data) {
+    if (entry.key == "location") location = text_of(entry.value);
+    if (entry.key == "offset") offset = parse_size(text_of(entry.value), "offset");
+    if (entry.key == "length") length = parse_size(text_of(entry.value), "length");
   }
   require(location.has_value(), ErrorCode::kInvalidGraph, "its data is external, but no location is given");
   require(length.value_or(bytes) == bytes, ErrorCode::kInvalidGraph, "its type and shape need ", bytes,
           " bytes, but the external data is ", length.value_or(0), " bytes long");
   const auto given = given_.find(*location);
-  File in_memory{-1, given == given_.end() ? 0 : given->second.size()};
-  File& file = given == given_.end() ? open(*location) : in_memory;
-  require(offset <= file.bytes && bytes <= file.bytes - offset, ErrorCode::kInvalidGraph,
+  File* file = given == given_.end() ? &open(*location) : nullptr;
+  const size_t present = file != nullptr ? file->bytes : given->second.size();
+  require(offset <= present && bytes <= present - offset, ErrorCode::kInvalidGraph,
           "its external data should be ", bytes, " bytes at offset ", offset, " of \"", *location,
-          "\", but that file has ", file.bytes, " bytes");
+          "\", but that file has ", present, " bytes");
   constexpr size_t kLarge = size_t{1} << 16;
-  if (map_ && file.descriptor >= 0 && bytes >= kLarge && offset % kAlignment == 0 && dtype != DType::kBool) {
-    if (!file.mapping) file.mapping = mapping_of(file.descriptor, file.bytes, *location);
-    return Tensor(dtype, shape, static_cast<std::byte*>(file.mapping.get()) + offset, file.mapping);
+  if (map_ && file != nullptr && bytes >= kLarge && offset % kAlignment == 0 && dtype != DType::kBool) {
+    if (!file->mapping) file->mapping = mapping_of(file->file, folder_ / *location, file->bytes);
+    // Nothing writes to the elements of an initializer.
+    return Tensor(dtype, shape, const_cast<std::byte*>(file->mapping.get()) + offset,
+                  std::const_pointer_cast<std::byte>(file->mapping));
   }
   Tensor tensor(dtype, shape);
-  if (given != given_.end()) {
+  if (file == nullptr) {
     if (bytes > 0) std::memcpy(tensor.raw(), given->second.data() + offset, bytes);
     return tensor;
   }
   std::byte* at = tensor.raw();
   while (bytes > 0) {
-    const ssize_t n =
-        ::pread(file.descriptor, at, std::min(bytes, size_t{1} << 30), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
+    const ptrdiff_t n = file->file.read(at, bytes, offset);
     require(n > 0, ErrorCode::kFail, "cannot read the external data \"", *location,
-            "\": ", n == 0 ? "the file was truncated meanwhile" : std::strerror(errno));
+            "\": ", n == 0 ? "the file was truncated meanwhile" : system::reason());
     at += n;
     offset += static_cast<uint64_t>(n);
     bytes -= static_cast<size_t>(n);
@@ -249,12 +240,12 @@ Tensor ExternalFiles::read(const onnx::TensorProto& proto, DType dtype, const Sh
 }
 
 Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
-  const auto dtype = static_cast<DType>(proto.data_type());
+  const auto dtype = static_cast<DType>(proto.data_type);
   require(bits_of(dtype) > 0,
           dtype == DType::kUndefined ? ErrorCode::kInvalidGraph : ErrorCode::kNotImplemented,
           "tensors of type ", to_string(dtype), " are not supported");
-  require(!proto.has_segment(), ErrorCode::kNotImplemented, "tensors stored in segments are not supported");
-  const Shape shape(proto.dims().begin(), proto.dims().end());
+  require(!proto.segment, ErrorCode::kNotImplemented, "tensors stored in segments are not supported");
+  const Shape shape(proto.dims.begin(), proto.dims.end());
   // Check the size against the data that is present before allocating memory.
   constexpr size_t kWidest = 16;
   size_t count = 1;
@@ -266,21 +257,21 @@ Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
   const size_t bytes = bytes_of(dtype, static_cast<int64_t>(count));
 
   if (dtype == DType::kString) {
-    require(proto.data_location() != onnx::TensorProto::EXTERNAL && !proto.has_raw_data() &&
-                static_cast<size_t>(proto.string_data_size()) == count,
+    require(proto.data_location != onnx::TensorProto::EXTERNAL && !proto.raw_data &&
+                proto.string_data.size() == count,
             ErrorCode::kInvalidGraph, "a tensor of strings of shape ", to_string(shape), " needs ", count,
-            " values in string_data, found ", proto.string_data_size());
-    return text_tensor({proto.string_data().begin(), proto.string_data().end()}, shape);
+            " values in string_data, found ", proto.string_data.size());
+    return text_tensor(proto.string_data, shape);
   }
   Tensor tensor;
-  if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
+  if (proto.data_location == onnx::TensorProto::EXTERNAL) {
     tensor = files.read(proto, dtype, shape, bytes);
-  } else if (proto.has_raw_data()) {
-    require(proto.raw_data().size() == bytes, ErrorCode::kInvalidGraph, "a tensor of type ", to_string(dtype),
+  } else if (proto.raw_data) {
+    require(proto.raw_data->size() == bytes, ErrorCode::kInvalidGraph, "a tensor of type ", to_string(dtype),
             " and shape ", to_string(shape), " needs ", bytes, " bytes in raw_data, found ",
-            proto.raw_data().size());
+            proto.raw_data->size());
     tensor = Tensor(dtype, shape);
-    if (bytes > 0) std::memcpy(tensor.raw(), proto.raw_data().data(), bytes);
+    if (bytes > 0) std::memcpy(tensor.raw(), proto.raw_data->data(), bytes);
   } else {
     read_typed(proto, tensor, dtype, shape, count);
   }
@@ -291,8 +282,8 @@ Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files) {
 }
 
 Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& files) {
-  const Tensor values = read_tensor(proto.values(), files), indices = read_tensor(proto.indices(), files);
-  const Shape shape(proto.dims().begin(), proto.dims().end());
+  const Tensor values = read_tensor(*proto.values, files), indices = read_tensor(*proto.indices, files);
+  const Shape shape(proto.dims.begin(), proto.dims.end());
   const int64_t rank = static_cast<int64_t>(shape.size()), stored = values.size();
   int64_t count = 1;
   bool fits = rank > 0;
@@ -334,17 +325,14 @@ Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& f
 }
 
 void write_tensor(const Tensor& tensor, const std::string& name, onnx::TensorProto& proto) {
-  if (!name.empty()) proto.set_name(name);
-  proto.set_data_type(static_cast<int32_t>(tensor.dtype()));
-  for (const int64_t dim : tensor.shape()) proto.add_dims(dim);
+  proto.name = name;
+  proto.data_type = static_cast<int32_t>(tensor.dtype());
+  proto.dims = tensor.shape();
   if (tensor.dtype() == DType::kString) {
-    for (int64_t i = 0; i < tensor.size(); ++i) proto.add_string_data(text(text_places(tensor)[i]));
+    for (int64_t i = 0; i < tensor.size(); ++i) proto.string_data.emplace_back(text(text_places(tensor)[i]));
     return;
   }
-  if (tensor.bytes() > 0)
-    proto.set_raw_data(tensor.raw(), tensor.bytes());
-  else
-    proto.set_raw_data(std::string());
+  proto.raw_data.emplace(reinterpret_cast<const char*>(tensor.raw()), tensor.bytes());
 }
 
 }  // namespace ortrain

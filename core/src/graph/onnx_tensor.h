@@ -10,7 +10,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "onnx-ml.pb.h"
+#include "graph/onnx_proto.h"
+#include "runtime/system.h"
 #include "runtime/tensor.h"
 
 namespace ortrain {
@@ -24,7 +25,6 @@ class ExternalFiles {
   // file, which all models of the process share, and the system with other processes.
   explicit ExternalFiles(std::filesystem::path folder, const Given& given = {}, bool map = false)
       : folder_(std::move(folder)), given_(given), map_(map) {}
-  ~ExternalFiles();
   ExternalFiles(const ExternalFiles&) = delete;
   ExternalFiles& operator=(const ExternalFiles&) = delete;
 
@@ -34,9 +34,9 @@ class ExternalFiles {
 
  private:
   struct File {
-    int descriptor = -1;
+    system::File file;
     size_t bytes = 0;
-    std::shared_ptr<void> mapping = nullptr;  // of all of it, once a tensor needs it
+    std::shared_ptr<const std::byte> mapping = nullptr;  // of all of it, once a tensor needs it
   };
   File& open(const std::string& location);
 
@@ -53,7 +53,7 @@ Tensor read_tensor(const onnx::TensorProto& proto, ExternalFiles& files);
 // ascending order.
 Tensor read_sparse_tensor(const onnx::SparseTensorProto& proto, ExternalFiles& files);
 
-// The tensor as raw data; strings as such.
+// The tensor as raw data, which stay in the tensor; strings as such.
 void write_tensor(const Tensor& tensor, const std::string& name, onnx::TensorProto& proto);
 
 }  // namespace ortrain

@@ -38,24 +38,24 @@ class OrtReader {
             "it is in ORT format, but holds no graph");
     const ort::Model& model = *root.model();
     onnx::ModelProto proto;
-    proto.set_ir_version(model.ir_version());
+    proto.ir_version = model.ir_version();
     for_each(model.opset_import(), [&](const ort::OperatorSetId* from) {
-      auto* opset = proto.add_opset_import();
-      opset->set_domain(text(from->domain()));
-      opset->set_version(from->version());
+      auto& opset = proto.opset_import.emplace_back();
+      opset.domain = text(from->domain());
+      opset.version = from->version();
     });
-    proto.set_producer_name(text(model.producer_name()));
-    proto.set_producer_version(text(model.producer_version()));
-    proto.set_domain(text(model.domain()));
-    proto.set_model_version(model.model_version());
-    proto.set_doc_string(text(model.doc_string()));
+    proto.producer_name = text(model.producer_name());
+    proto.producer_version = text(model.producer_version());
+    proto.domain = text(model.domain());
+    proto.model_version = model.model_version();
+    proto.doc_string = text(model.doc_string());
     for_each(model.metadata_props(), [&](const ort::StringStringEntry* from) {
-      auto* entry = proto.add_metadata_props();
-      entry->set_key(text(from->key()));
-      entry->set_value(text(from->value()));
+      auto& entry = proto.metadata_props.emplace_back();
+      entry.key = text(from->key());
+      entry.value = text(from->value());
     });
-    read_graph(*model.graph(), *proto.mutable_graph());
-    proto.mutable_graph()->set_doc_string(text(model.graph_doc_string()));
+    read_graph(*model.graph(), proto.graph.make());
+    proto.graph.make().doc_string = text(model.graph_doc_string());
     return proto;
   }
 
@@ -90,42 +90,44 @@ class OrtReader {
   void read_type(const ort::TypeInfo* from, onnx::TypeProto& type) {
     if (from == nullptr) return;
     if (const auto* tensor = from->value_as_tensor_type()) {
-      auto* to = type.mutable_tensor_type();
-      to->set_elem_type(tensor->elem_type());
+      onnx::TypeProto::Tensor& to = type.tensor_type.make();
+      to.elem_type = tensor->elem_type();
       if (tensor->shape() == nullptr) return;
-      auto* shape = to->mutable_shape();
-      for_each(tensor->shape()->dim(), [&](const ort::Dimension* dim) { read_dim(*dim, *shape->add_dim()); });
+      onnx::TensorShapeProto& shape = to.shape.make();
+      for_each(tensor->shape()->dim(),
+               [&](const ort::Dimension* dim) { read_dim(*dim, shape.dim.emplace_back()); });
     } else if (const auto* sequence = from->value_as_sequence_type()) {
-      read_type(sequence->elem_type(), *type.mutable_sequence_type()->mutable_elem_type());
+      read_type(sequence->elem_type(), type.sequence_type.make().elem_type.make());
     } else if (const auto* map = from->value_as_map_type()) {
-      type.mutable_map_type()->set_key_type(map->key_type());
-      read_type(map->value_type(), *type.mutable_map_type()->mutable_value_type());
+      type.map_type.make().key_type = map->key_type();
+      read_type(map->value_type(), type.map_type.make().value_type.make());
     }
   }
 
   void read_dim(const ort::Dimension& from, onnx::TensorShapeProto::Dimension& dim) {
     constexpr int8_t kNumber = 1, kName = 2;
-    if (from.denotation() != nullptr) dim.set_denotation(text(from.denotation()));
+    if (from.denotation() != nullptr) dim.denotation = text(from.denotation());
     if (from.value() == nullptr) return;
-    if (from.value()->dim_type() == kNumber) dim.set_dim_value(from.value()->dim_value());
-    if (from.value()->dim_type() == kName) dim.set_dim_param(text(from.value()->dim_param()));
+    if (from.value()->dim_type() == kNumber) dim.dim_value = from.value()->dim_value();
+    if (from.value()->dim_type() == kName) dim.dim_param = text(from.value()->dim_param());
   }
 
   void read_tensor(const ort::Tensor& from, onnx::TensorProto& tensor) {
-    tensor.set_name(text(from.name()));
-    tensor.set_data_type(from.data_type());
-    for_each(from.dims(), [&](int64_t size) { tensor.add_dims(size); });
-    require(from.external_data_offset() < 0, ErrorCode::kNotImplemented, "the tensor \"", tensor.name(),
+    tensor.name = text(from.name());
+    tensor.data_type = from.data_type();
+    for_each(from.dims(), [&](int64_t size) { tensor.dims.push_back(size); });
+    require(from.external_data_offset() < 0, ErrorCode::kNotImplemented, "the tensor \"", tensor.name,
             "\" is stored outside the file, which models in ORT format cannot have");
-    if (from.data_type() == onnx::TensorProto::STRING) {
-      for_each(from.string_data(), [&](const flatbuffers::String* s) { tensor.add_string_data(text(s)); });
+    if (static_cast<DType>(from.data_type()) == DType::kString) {
+      for_each(from.string_data(),
+               [&](const flatbuffers::String* s) { tensor.string_data.push_back(text(s)); });
       return;
     }
     const flatbuffers::Vector<uint8_t>* data = from.raw_data();
     const size_t bytes = data == nullptr ? 0 : data->size();
     require(bytes <= data_left_, ErrorCode::kFail, "its tensors have more bytes than the file");
     data_left_ -= bytes;
-    if (data != nullptr) tensor.set_raw_data(data->data(), bytes);
+    if (data != nullptr) tensor.raw_data.emplace(reinterpret_cast<const char*>(data->data()), bytes);
   }
 
   static const ort::Tensor& part(const ort::Tensor* tensor) {
@@ -135,52 +137,55 @@ class OrtReader {
 
   void read_attribute(const ort::Attribute& from, onnx::AttributeProto& attribute) {
     using Type = onnx::AttributeProto;
-    attribute.set_name(text(from.name()));
-    if (!Type::AttributeType_IsValid(from.type()))
-      fail(ErrorCode::kFail, "the attribute \"", attribute.name(), "\" is of an unknown kind, ", from.type());
-    attribute.set_type(static_cast<Type::AttributeType>(from.type()));
-    switch (attribute.type()) {
+    attribute.name = text(from.name());
+    if (!is_known(static_cast<Type::AttributeType>(from.type())))
+      fail(ErrorCode::kFail, "the attribute \"", attribute.name, "\" is of an unknown kind, ", from.type());
+    attribute.type = static_cast<Type::AttributeType>(from.type());
+    switch (attribute.type) {
       case Type::FLOAT:
-        return attribute.set_f(from.f());
+        attribute.f = from.f();
+        return;
       case Type::INT:
-        return attribute.set_i(from.i());
+        attribute.i = from.i();
+        return;
       case Type::STRING:
-        return attribute.set_s(text(from.s()));
+        attribute.s = text(from.s());
+        return;
       case Type::TENSOR:
-        if (from.t() != nullptr) read_tensor(*from.t(), *attribute.mutable_t());
+        if (from.t() != nullptr) read_tensor(*from.t(), attribute.t.make());
         return;
       case Type::GRAPH:
-        if (from.g() != nullptr) read_graph(*from.g(), *attribute.mutable_g());
+        if (from.g() != nullptr) read_graph(*from.g(), attribute.g.make());
         return;
       case Type::FLOATS:
-        return for_each(from.floats(), [&](float item) { attribute.add_floats(item); });
+        return for_each(from.floats(), [&](float item) { attribute.floats.push_back(item); });
       case Type::INTS:
-        return for_each(from.ints(), [&](int64_t item) { attribute.add_ints(item); });
+        return for_each(from.ints(), [&](int64_t item) { attribute.ints.push_back(item); });
       case Type::STRINGS:
-        return for_each(from.strings(), [&](const auto* item) { attribute.add_strings(text(item)); });
+        return for_each(from.strings(), [&](const auto* item) { attribute.strings.push_back(text(item)); });
       default:  // of a kind that no operator here has: what reads the message rejects it by that
         return;
     }
   }
 
   void read_node(const ort::Node& from, onnx::NodeProto& node) {
-    node.set_name(text(from.name()));
-    node.set_domain(text(from.domain()));
-    node.set_op_type(text(from.op_type()));
-    for_each(from.inputs(), [&](const auto* name) { node.add_input(text(name)); });
-    for_each(from.outputs(), [&](const auto* name) { node.add_output(text(name)); });
+    node.name = text(from.name());
+    node.domain = text(from.domain());
+    node.op_type = text(from.op_type());
+    for_each(from.inputs(), [&](const auto* name) { node.input.push_back(text(name)); });
+    for_each(from.outputs(), [&](const auto* name) { node.output.push_back(text(name)); });
     for_each(from.attributes(),
-             [&](const ort::Attribute* item) { read_attribute(*item, *node.add_attribute()); });
+             [&](const ort::Attribute* item) { read_attribute(*item, node.attribute.emplace_back()); });
   }
 
   void read_graph(const ort::Graph& from, onnx::GraphProto& graph) {
     for_each(from.initializers(),
-             [&](const ort::Tensor* item) { read_tensor(*item, *graph.add_initializer()); });
+             [&](const ort::Tensor* item) { read_tensor(*item, graph.initializer.emplace_back()); });
     for_each(from.sparse_initializers(), [&](const ort::SparseTensor* item) {
-      auto* sparse = graph.add_sparse_initializer();
-      read_tensor(part(item->values()), *sparse->mutable_values());
-      read_tensor(part(item->indices()), *sparse->mutable_indices());
-      for_each(item->dims(), [&](int64_t size) { sparse->add_dims(size); });
+      onnx::SparseTensorProto& sparse = graph.sparse_initializer.emplace_back();
+      read_tensor(part(item->values()), sparse.values.make());
+      read_tensor(part(item->indices()), sparse.indices.make());
+      for_each(item->dims(), [&](int64_t size) { sparse.dims.push_back(size); });
     });
     std::unordered_map<std::string, const ort::TypeInfo*> types;
     for_each(from.node_args(), [&](const ort::ValueInfo* item) {
@@ -189,18 +194,18 @@ class OrtReader {
     // Values of the graphs around this one are listed too, and are left to these.
     std::unordered_set<std::string> stated;
     const auto state = [&](const std::string& name, onnx::ValueInfoProto& value) {
-      value.set_name(name);
+      value.name = name;
       stated.insert(name);
       if (const auto type = types.find(name); type != types.end() && type->second != nullptr)
-        read_type(type->second, *value.mutable_type());
+        read_type(type->second, value.type.make());
     };
-    for_each(from.inputs(), [&](const auto* name) { state(text(name), *graph.add_input()); });
-    for_each(from.outputs(), [&](const auto* name) { state(text(name), *graph.add_output()); });
+    for_each(from.inputs(), [&](const auto* name) { state(text(name), graph.input.emplace_back()); });
+    for_each(from.outputs(), [&](const auto* name) { state(text(name), graph.output.emplace_back()); });
     for_each(from.nodes(), [&](const ort::Node* item) {
-      read_node(*item, *graph.add_node());
-      for (const std::string& name : graph.node().rbegin()->output())
+      read_node(*item, graph.node.emplace_back());
+      for (const std::string& name : graph.node.back().output)
         if (!name.empty() && stated.count(name) == 0 && types.count(name) > 0)
-          state(name, *graph.add_value_info());
+          state(name, graph.value_info.emplace_back());
     });
   }
 
@@ -220,10 +225,10 @@ onnx::ModelProto parse_ort_model(const void* data, size_t bytes) {
   require(bytes < FLATBUFFERS_MAX_BUFFER_SIZE, ErrorCode::kFail, "it has ", bytes,
           " bytes, more than a file in ORT format can have (2 GB)");
   // The format's numbers are read in place, from addresses that suit them.
-  std::unique_ptr<uint64_t[]> copy;
+  std::shared_ptr<uint64_t[]> copy;
   const auto* begin = static_cast<const uint8_t*>(data);
   if (reinterpret_cast<uintptr_t>(begin) % sizeof(uint64_t) != 0) {
-    copy = std::make_unique<uint64_t[]>(bytes / sizeof(uint64_t) + 1);
+    copy.reset(new uint64_t[bytes / sizeof(uint64_t) + 1]);
     begin = static_cast<const uint8_t*>(std::memcpy(copy.get(), data, bytes));
   }
   flatbuffers::Verifier verifier(begin, bytes, kDepth, static_cast<flatbuffers::uoffset_t>(bytes / 8));
@@ -231,7 +236,9 @@ onnx::ModelProto parse_ort_model(const void* data, size_t bytes) {
           "the file is truncated or damaged: it has the identifier of a model in ORT format, but its "
           "structure is not valid (",
           bytes, " bytes), or its subgraphs are nested too deeply");
-  return OrtReader(bytes).read(*ort::GetInferenceSession(begin));
+  onnx::ModelProto proto = OrtReader(bytes).read(*ort::GetInferenceSession(begin));
+  proto.kept = std::move(copy);
+  return proto;
 }
 
 }  // namespace ortrain

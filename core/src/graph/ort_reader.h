@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "onnx-ml.pb.h"
+#include "graph/onnx_proto.h"
 
 namespace ortrain {
 
@@ -13,8 +13,8 @@ inline constexpr int kOldestOrtVersion = 1, kNewestOrtVersion = 6;
 // True if the bytes begin like a file in ORT format.
 bool is_ort_model(const void* data, size_t bytes);
 
-// The same model as an ONNX message. Throws kFail (not in that format, truncated or damaged), kNotImplemented
-// (a newer version of the format).
+// The same model as an ONNX message, whose raw data stay in `data`. Throws kFail (not in that format,
+// truncated or damaged), kNotImplemented (a newer version of the format).
 onnx::ModelProto parse_ort_model(const void* data, size_t bytes);
 
 }  // namespace ortrain

@@ -1,37 +1,14 @@
 #include "program/limits.h"
 
-#include <unistd.h>
-
 #include <cstdint>
-#include <fstream>
 #include <string>
 
 #include "op/operator.h"
 #include "runtime/elements_to_visit.h"
+#include "runtime/system.h"
 #include "runtime/value.h"
 
 namespace ortrain {
-
-namespace {
-
-// The swap space of Linux, in bytes; elsewhere 0.
-size_t swap_space() {
-  std::ifstream info("/proc/meminfo");
-  std::string name;
-  for (size_t kilobytes = 0; info >> name;) {
-    if (name == "SwapTotal:" && info >> kilobytes) return kilobytes << 10;
-    info.ignore(256, '\n');
-  }
-  return 0;
-}
-
-size_t find_memory() {
-  const long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || size <= 0) return SIZE_MAX;
-  return static_cast<size_t>(pages) * static_cast<size_t>(size) + swap_space();
-}
-
-}  // namespace
 
 void check_given_value(const std::string& name, const Shape& shape, const ProgramLimits& limits) {
   if (element_count(shape) > 0) return;
@@ -63,7 +40,7 @@ void check_value(const NodeContext& c, size_t o, const Sequence& sequence, const
 }
 
 size_t machine_memory() {
-  static const size_t bytes = find_memory();
+  static const size_t bytes = system::machine_memory();
   return bytes;
 }
 

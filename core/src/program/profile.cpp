@@ -1,11 +1,11 @@
 #include "program/profile.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+
+#include "runtime/system.h"
 
 namespace ortrain {
 
@@ -91,7 +91,7 @@ void Profile::session_event(std::string name, Clock::time_point start, Clock::ti
 }
 
 std::string Profile::session_trace() const {
-  const std::string process = std::to_string(getpid());
+  const std::string process = std::to_string(system::process_id());
   std::string out = "[";
   const auto add = [&](const char* category, const std::string& name, int64_t start, int64_t duration,
                        const std::string& arguments) {
@@ -124,8 +124,7 @@ std::string profile_path(const std::string& prefix) {
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
   const auto milliseconds =
       std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
-  std::tm local{};
-  localtime_r(&seconds, &local);
+  const std::tm local = system::local_time(seconds);
   char time[32], fraction[8];
   std::strftime(time, sizeof time, "%Y-%m-%d_%H-%M-%S", &local);
   std::snprintf(fraction, sizeof fraction, "_%03d", static_cast<int>(milliseconds));

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/system.h"
+
 namespace ortrain {
 
 // The entire contents. `what` says in messages what was being read ("checkpoint", "training model").
@@ -33,7 +35,7 @@ class MappedFile {
  private:
   std::filesystem::path path_;
   std::string what_;
-  int descriptor_ = -1;
+  system::File file_;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
@@ -70,8 +72,8 @@ class FileWriter {
 
   std::filesystem::path path_;
   std::string what_;
-  std::string temporary_;  // empty after it was renamed or removed
-  int descriptor_ = -1;    // locked as long as the temporary file is in use
+  std::filesystem::path temporary_;  // empty after it was renamed or removed
+  system::File file_;                // locked as long as the temporary file is in use
   bool synced_ = false;
   size_t position_ = 0;
   std::vector<std::byte> buffer_;  // collects small writes

@@ -1,11 +1,9 @@
 #include "runtime/memory.h"
 
-#include <sys/mman.h>
-
-#include <cstdlib>
-#include <new>
+#include <cstdint>
 
 #include "runtime/error.h"
+#include "runtime/system.h"
 
 namespace ortrain {
 
@@ -19,12 +17,10 @@ std::shared_ptr<std::byte> allocate(size_t bytes) {
   const size_t alignment = large ? kHugePage : kAlignment;
   require(bytes <= SIZE_MAX - 2 * alignment, ErrorCode::kFail, "cannot allocate ", bytes, " bytes");
   const size_t rounded = bytes == 0 ? alignment : (bytes + alignment - 1) / alignment * alignment;
-  void* block = std::aligned_alloc(alignment, rounded);
+  void* block = system::allocate_aligned(alignment, rounded);
   require(block != nullptr, ErrorCode::kFail, "out of memory while allocating ", bytes, " bytes");
-#ifdef MADV_HUGEPAGE
-  if (large) madvise(block, rounded, MADV_HUGEPAGE);
-#endif
-  return {static_cast<std::byte*>(block), [](std::byte* p) { std::free(p); }};
+  if (large) system::prefer_huge_pages(block, rounded);
+  return {static_cast<std::byte*>(block), [](std::byte* p) { system::free_aligned(p); }};
 }
 
 }  // namespace ortrain

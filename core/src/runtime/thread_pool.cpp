@@ -1,12 +1,5 @@
 #include "runtime/thread_pool.h"
 
-#include <sched.h>
-#if defined(__linux__)
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #include <algorithm>
 #include <atomic>
 #include <cctype>
@@ -25,23 +18,12 @@
 #include "runtime/error.h"
 #include "runtime/given_threads.h"
 #include "runtime/memory.h"
+#include "runtime/system.h"
 
 namespace ortrain {
 namespace {
 
 using Word = std::atomic<uint32_t>;
-
-// Sleeps while the word has this value. `wake` wakes those who sleep on it, after the word was changed.
-#if defined(__linux__)
-void sleep_while(Word& word, uint32_t value) {
-  while (word.load(std::memory_order_acquire) == value)
-    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
-}
-void wake(Word& word) { syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0); }
-#else
-void sleep_while(Word& word, uint32_t value) { word.wait(value, std::memory_order_acquire); }
-void wake(Word& word) { word.notify_all(); }
-#endif
 
 void relax() {
 #if defined(__SSE2__)
@@ -107,7 +89,7 @@ bool spin(Waiting waiting, Interruptions& interruptions, const Ready& ready) {
       relax();
     }
     if (!adaptive) continue;
-    if (turn % kTurnsToYield == 0) sched_yield();
+    if (turn % kTurnsToYield == 0) std::this_thread::yield();
     const int64_t time = now();
     if (time - last > Interruptions::kLate) {
       interruptions.note(time, time - last);
@@ -127,17 +109,10 @@ int number_from(const char* variable, int otherwise) {
 // The environment variables of OpenMP that users know.
 struct Settings {
   int most = number_from("OMP_THREAD_LIMIT", INT32_MAX);
-  int threads = std::min(most, number_from("OMP_NUM_THREADS", processors()));
+  int threads = std::min(most, number_from("OMP_NUM_THREADS", system::processors()));
   Waiting waiting = policy();
   bool fixed_waiting = waiting != Waiting::kAdaptive;
 
-  static int processors() {
-#if defined(__linux__)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  }
   static Waiting policy() {
     const char* text = std::getenv("OMP_WAIT_POLICY");
     std::string name = text ? text : "";
@@ -273,7 +248,7 @@ thread_local Owner own;
 
 Pool::~Pool() {
   for (const auto& worker : workers_) {
-    if (worker->state.exchange(kStop) == kAsleep) wake(worker->state);
+    if (worker->state.exchange(kStop) == kAsleep) system::wake(worker->state);
     if (worker->handle != nullptr)
       functions_.join(worker->handle);
     else if (worker->thread.joinable())
@@ -329,7 +304,7 @@ void Pool::wait_for_work(Worker& me) {
   };
   spin(waiting_.load(std::memory_order_relaxed), me.interruptions, called);
   uint32_t state = kIdle;
-  if (me.state.compare_exchange_strong(state, kAsleep)) sleep_while(me.state, kAsleep);
+  if (me.state.compare_exchange_strong(state, kAsleep)) system::sleep_while(me.state, kAsleep);
 }
 
 void Pool::run(Worker& me, int part) {
@@ -344,7 +319,7 @@ void Pool::run(Worker& me, int part) {
     if (me.state.compare_exchange_strong(state, kRunning)) {
       mode_.set();
       do_part(part);
-      if (me.state.exchange(kIdle) == kAwaited) wake(me.state);
+      if (me.state.exchange(kIdle) == kAwaited) system::wake(me.state);
     } else if (state == kStop) {
       return;
     }
@@ -356,7 +331,7 @@ void Pool::offer(Worker& to) {
   to.offered = to.has_thread() && (to.state.load(std::memory_order_relaxed) != kAsleep ||
                                    waiting_.load(std::memory_order_relaxed) != Waiting::kAdaptive ||
                                    !to.interruptions.frequent(now()));
-  if (to.offered && to.state.exchange(kOffered) == kAsleep) wake(to.state);
+  if (to.offered && to.state.exchange(kOffered) == kAsleep) system::wake(to.state);
 }
 
 int Pool::start(regions::Work work, void* data, int parts, Waiting waiting) {
@@ -381,7 +356,7 @@ void Pool::await(Worker& of) {
   const auto done = [&] { return of.state.load(std::memory_order_acquire) != kRunning; };
   if (done() || spin(waiting_.load(std::memory_order_relaxed), here.interruptions(), done)) return;
   uint32_t state = kRunning;
-  if (of.state.compare_exchange_strong(state, kAwaited)) sleep_while(of.state, kAwaited);
+  if (of.state.compare_exchange_strong(state, kAwaited)) system::sleep_while(of.state, kAwaited);
 }
 
 void Pool::do_part(int part) noexcept {
@@ -455,27 +430,12 @@ bool end_threads() {
 
 }  // namespace regions
 
-namespace {
-
-// Restricts the thread that calls it.
-void bind_to([[maybe_unused]] const std::vector<int>& processors) {
-#if defined(__linux__)
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int processor : processors)
-    if (processor < CPU_SETSIZE) CPU_SET(processor, &set);
-  sched_setaffinity(0, sizeof set, &set);  // processors that the machine lacks leave it where it was
-#endif
-}
-
-}  // namespace
-
 ThreadFunctions bound_threads(std::vector<std::vector<int>> processors) {
   ThreadFunctions functions;
   functions.create = [all = std::move(processors), next = size_t{0}](void (*work)(void*),
                                                                      void* parameter) mutable {
     return static_cast<const void*>(new std::thread([mine = all.at(next++), work, parameter] {
-      bind_to(mine);
+      system::bind_thread(mine);
       work(parameter);
     }));
   };

@@ -1,6 +1,6 @@
 #include "runtime/threads.h"
 
-#include <pthread.h>
+#include "runtime/system.h"
 
 namespace ortrain {
 
@@ -11,7 +11,7 @@ namespace {
 // need it.
 void before_fork() { regions::end_threads(); }
 
-[[maybe_unused]] const int registered = pthread_atfork(before_fork, nullptr, nullptr);
+[[maybe_unused]] const bool registered = (system::before_fork(before_fork), true);
 
 }  // namespace
 

@@ -1,8 +1,7 @@
 #include "runtime/turn_lock.h"
 
-#include <unistd.h>
-
 #include "runtime/error.h"
+#include "runtime/system.h"
 
 namespace ortrain {
 
@@ -12,7 +11,7 @@ void TurnLock::take() {
     ++depth_;
     return;
   }
-  const int64_t process = ::getpid(), last = process_.load(std::memory_order_relaxed);
+  const int64_t process = system::process_id(), last = process_.load(std::memory_order_relaxed);
   require(last == 0 || last == process || next_.load() == serving_.load(), ErrorCode::kRuntimeException,
           "another thread was using the checkpoint state when this process was forked; load the checkpoint "
           "again in this process");

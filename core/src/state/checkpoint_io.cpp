@@ -1,7 +1,5 @@
 #include "state/checkpoint_io.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -16,6 +14,7 @@
 #include "runtime/file.h"
 #include "runtime/flatbuffer_list.h"
 #include "runtime/memory.h"
+#include "runtime/system.h"
 #include "runtime/text.h"
 
 namespace ortrain {
@@ -560,8 +559,8 @@ std::optional<std::string> identity_of_present(const fs::path& path) {
 void keep_old_data(const fs::path& path, const std::string& identity) {
   const fs::path now = data_path(path), old = old_data_path(path);
   if (identity_of_file(now) != identity) return;
-  ::unlink(old.c_str());
-  if (::link(now.c_str(), old.c_str()) != 0) {
+  system::remove_file(old);
+  if (!system::link(now, old)) {
     // This file system has no links. Until the new file exists, the reader takes the old one.
     std::error_code error;
     fs::rename(now, old, error);
@@ -655,8 +654,8 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
     checkpoint.commit();
     // The data file of the previous checkpoint is no longer needed.
     if (present) {
-      ::unlink(data_now.c_str());
-      ::unlink(data_old.c_str());
+      system::remove_file(data_now);
+      system::remove_file(data_old);
     }
     return;
   }
@@ -682,7 +681,7 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
   if (present) keep_old_data(path, *present);
   data.commit();
   checkpoint.commit();
-  ::unlink(data_old.c_str());
+  system::remove_file(data_old);
 }
 
 }  // namespace ortrain

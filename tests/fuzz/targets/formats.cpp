@@ -105,9 +105,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
   Random random(seed + 1);
   if (below(random, 2) != 0 && is_ort_model(data, size)) try {
-      onnx::ModelProto model = parse_ort_model(data, size);
+      const ortrain::onnx::ModelProto read = parse_ort_model(data, size);
+      ::onnx::ModelProto model;
+      model.ParseFromString(protobuf::write(read.kType, &read));
       mutate_model(model, random);
-      const Model changed = convert_model(model, {}, {});
+      const std::string bytes = model.SerializeAsString();
+      const Model changed = read_model(bytes.data(), bytes.size());
       check_signatures(changed);
       const std::string written = write_ort_model(changed);
       if (written.size() <= max_size) {

@@ -1,5 +1,5 @@
 """What happens before the extension is loaded; importing this package does it."""
 
-from ortrain._start import interrupt, main_interpreter, native_libraries  # in this order
+from ortrain._start import interrupt, main_interpreter  # in this order
 
-__all__ = ["interrupt", "main_interpreter", "native_libraries"]
+__all__ = ["interrupt", "main_interpreter"]

@@ -123,15 +123,17 @@ class Projection {
   bool by_class_ = false;
 };
 
-// Labels as classes, -1 for those that do not count; throws for one that is no class. Returns how many count.
+// Reads labels as classes, and as -1 where they are to be ignored; throws for a label that is not a class.
+// Returns how many are not ignored.
 template <typename L>
 int64_t read_labels(const std::string& label, const L* labels, int64_t places, int64_t classes,
                     std::optional<int64_t> ignored, int64_t* out) {
   int64_t counted = 0;
   for (int64_t i = 0; i < places; ++i) {
     const int64_t which = labels[i];
-    out[i] = ignored && which == *ignored ? -1 : which;
-    if (out[i] < 0 && ignored && which == *ignored) continue;
+    const bool skipped = ignored && which == *ignored;
+    out[i] = skipped ? -1 : which;
+    if (skipped) continue;
     require(which >= 0 && which < classes, ErrorCode::kInvalidArgument, label, ": label ", which,
             " at position ", i, " is not one of the ", classes, " classes");
     ++counted;
@@ -207,6 +209,7 @@ Kernel kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.domain = kSessionDomain,
                   .type = "ProjectedCrossEntropy",
+                  .signature = "hidden, labels, weights, scales?, zero_points? -> loss, hidden_gradient?",
                   .rules = {.shape = shape},
                   .traits = {.optional_outputs = true},
                   .kernels = {.cpu = kernel}});

@@ -1,12 +1,10 @@
 // StringNormalizer: texts in lower or upper case, without stop words.
-#include <locale.h>
-#include <wctype.h>
-
 #include <algorithm>
 #include <string>
 #include <unordered_set>
 
 #include "op/dynamic.h"
+#include "runtime/system.h"
 #include "runtime/text_tensor.h"
 
 namespace ortrain {
@@ -21,12 +19,6 @@ Case case_of(const Node& node, const char* attribute) {
   require(name == "NONE", ErrorCode::kInvalidGraph, node.label(), ": attribute ", attribute,
           " must be NONE, LOWER or UPPER, found '", name, "'");
   return Case::kNone;
-}
-
-// The letters of all languages, whatever the process has chosen.
-locale_t unicode() {
-  static const locale_t locale = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
-  return locale;
 }
 
 void append_utf8(std::string& out, uint32_t letter) {
@@ -69,9 +61,7 @@ std::string in_case(const std::string& from, Case wanted) {
       out += from[i++];
       continue;
     }
-    const auto wide = static_cast<wint_t>(letter);
-    append_utf8(out, static_cast<uint32_t>(wanted == Case::kLower ? ::towlower_l(wide, unicode())
-                                                                  : ::towupper_l(wide, unicode())));
+    append_utf8(out, wanted == Case::kLower ? system::lower_case(letter) : system::upper_case(letter));
     i += length;
   }
   return out;

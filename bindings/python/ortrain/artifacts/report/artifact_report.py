@@ -135,7 +135,8 @@ class ArtifactReport:
         own = (
             [] if self.adapters is None else self.adapters.parameters
         )  # several nodes of an adapter read them
-        lines += [str(weight) for weight in (*self.shared, *self.folded) if weight.name not in own]
+        lines += [str(weight) for weight in self.shared if weight.name not in own]
+        lines += [str(weight) for weight in self.folded]
         if self.absent:
             lines.append(
                 f"absent      parameters of the network, unused or merged by the exporter: {_some(self.absent)}"

@@ -1,0 +1,290 @@
+// POSIX systems: Linux, Android, macOS, iOS.
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <locale.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <wctype.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "runtime/control_group.h"
+#include "runtime/system.h"
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <malloc.h>
+#include <sys/syscall.h>
+#elif defined(__APPLE__)
+#include <malloc/malloc.h>
+#include <xlocale.h>
+#endif
+
+namespace ortrain::system {
+
+namespace {
+
+constexpr size_t kMostAtOnce = size_t{1} << 30;
+
+FileInfo info_of(const struct stat& status) {
+  return {S_ISREG(status.st_mode)   ? FileInfo::kFile
+          : S_ISDIR(status.st_mode) ? FileInfo::kFolder
+                                    : FileInfo::kSpecial,
+          static_cast<size_t>(status.st_size)};
+}
+
+int descriptor(intptr_t handle) { return static_cast<int>(handle); }
+
+// The swap space of Linux, in bytes; elsewhere 0.
+size_t swap_space() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  for (size_t kilobytes = 0; file >> name;) {
+    if (name == "SwapTotal:" && file >> kilobytes) return kilobytes << 10;
+    file.ignore(256, '\n');
+  }
+  return 0;
+}
+
+// The letters of all languages.
+locale_t unicode() {
+  static const locale_t locale = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  return locale;
+}
+
+}  // namespace
+
+std::string reason() { return std::strerror(errno); }
+
+Failure failure() {
+  switch (errno) {
+    case ENOENT:
+      return Failure::kNotFound;
+    case EEXIST:
+      return Failure::kExists;
+    case EACCES:
+      return Failure::kDenied;
+    default:
+      return Failure::kOther;
+  }
+}
+
+std::optional<FileInfo> info(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return info_of(status);
+}
+
+File File::open(const std::filesystem::path& path) {
+  // Without O_NONBLOCK, opening a pipe would block until another process writes to it.
+  return File(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+}
+
+File File::create(const std::filesystem::path& path) {
+  return File(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+}
+
+void File::close() {
+  if (handle_ != kNone) ::close(descriptor(std::exchange(handle_, kNone)));
+}
+
+std::optional<FileInfo> File::info() const {
+  struct stat status {};
+  if (::fstat(descriptor(handle_), &status) != 0) return std::nullopt;
+  return info_of(status);
+}
+
+ptrdiff_t File::read(void* to, size_t bytes, uint64_t offset) const {
+  for (;;) {
+    const ssize_t n =
+        ::pread(descriptor(handle_), to, std::min(bytes, kMostAtOnce), static_cast<off_t>(offset));
+    if (n >= 0 || errno != EINTR) return n;
+  }
+}
+
+bool File::write(const void* from, size_t bytes) {
+  const auto* at = static_cast<const std::byte*>(from);
+  while (bytes > 0) {
+    const ssize_t n = ::write(descriptor(handle_), at, std::min(bytes, kMostAtOnce));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    at += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool File::sync() { return ::fsync(descriptor(handle_)) == 0; }
+
+File::Lock File::lock() {
+  int result;
+  do result = ::flock(descriptor(handle_), LOCK_EX | LOCK_NB);
+  while (result != 0 && errno == EINTR);
+  return result == 0 ? Lock::kTaken : errno == EWOULDBLOCK ? Lock::kHeld : Lock::kFailed;
+}
+
+bool File::has_name() const {
+  struct stat status {};
+  return ::fstat(descriptor(handle_), &status) != 0 || status.st_nlink > 0;
+}
+
+void File::copy_permissions(const std::filesystem::path& from) {
+  struct stat status {};
+  if (::stat(from.c_str(), &status) == 0) ::fchmod(descriptor(handle_), status.st_mode & 07777);
+}
+
+const std::byte* File::map(size_t bytes) const {
+  void* mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, descriptor(handle_), 0);
+  return mapped == MAP_FAILED ? nullptr : static_cast<const std::byte*>(mapped);
+}
+
+void unmap(const std::byte* mapped, size_t bytes) { ::munmap(const_cast<std::byte*>(mapped), bytes); }
+
+void prefetch(const std::byte* mapped, size_t bytes) {
+  ::madvise(const_cast<std::byte*>(mapped), bytes, MADV_WILLNEED);
+}
+
+bool remove_file(const std::filesystem::path& path) { return ::unlink(path.c_str()) == 0; }
+
+void remove_unlocked(const std::filesystem::path& path) {
+  File file;
+  if (const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); fd >= 0) {
+    struct stat locked {
+    }, named{};
+    // The name may have gone to another file before this one was locked; with the lock, it cannot.
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0 && ::fstat(fd, &locked) == 0 &&
+        ::lstat(path.c_str(), &named) == 0 && S_ISREG(named.st_mode) && locked.st_ino == named.st_ino)
+      ::unlink(path.c_str());
+    ::close(fd);
+  }
+}
+
+bool replace(const std::filesystem::path& from, const std::filesystem::path& to) {
+  return ::rename(from.c_str(), to.c_str()) == 0;
+}
+
+bool link(const std::filesystem::path& from, const std::filesystem::path& to) {
+  return ::link(from.c_str(), to.c_str()) == 0;
+}
+
+bool sync_folder(const std::filesystem::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return errno == EACCES;  // a folder to write to, but not to read
+  const bool synced = ::fsync(fd) == 0 || errno == EINVAL || errno == ENOTSUP;
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  return synced;
+}
+
+void for_each_name(const std::filesystem::path& folder, const std::function<void(std::string_view)>& f) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
+  if (!entries) return;
+  while (const dirent* entry = ::readdir(entries.get())) f(entry->d_name);
+}
+
+void* open_library(const std::filesystem::path& path, std::string& why) {
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) why = ::dlerror();
+  return library;
+}
+
+void close_library(void* library) { ::dlclose(library); }
+void* symbol(void* library, const char* name) { return ::dlsym(library, name); }
+void* symbol_of_program(const char* name) { return ::dlsym(RTLD_DEFAULT, name); }
+
+void* allocate_aligned(size_t alignment, size_t bytes) { return std::aligned_alloc(alignment, bytes); }
+void free_aligned(void* block) { std::free(block); }
+
+size_t usable_bytes(void* block) {
+#if defined(__APPLE__)
+  return ::malloc_size(block);
+#else
+  return ::malloc_usable_size(block);
+#endif
+}
+
+void prefer_huge_pages([[maybe_unused]] void* block, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  ::madvise(block, bytes, MADV_HUGEPAGE);
+#endif
+}
+
+size_t machine_memory() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || size <= 0) return SIZE_MAX;
+  return static_cast<size_t>(pages) * static_cast<size_t>(size) + swap_space();
+}
+
+std::optional<AddressSpace> address_space() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  std::ifstream file("/proc/self/statm");
+  size_t pages = 0;
+  if (!(file >> pages)) return std::nullopt;
+  return AddressSpace{pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE)),
+                      static_cast<size_t>(limit.rlim_cur)};
+}
+
+int processors() {
+  int usable = static_cast<int>(std::thread::hardware_concurrency());
+#if defined(__linux__)
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) usable = CPU_COUNT(&set);
+  if (const int granted = granted_processors(); granted > 0) usable = std::min(usable, granted);
+#endif
+  return std::max(1, usable);
+}
+
+void bind_thread([[maybe_unused]] std::span<const int> processors) {
+#if defined(__linux__)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int processor : processors)
+    if (processor < CPU_SETSIZE) CPU_SET(processor, &set);
+  ::sched_setaffinity(0, sizeof set, &set);  // processors that the machine lacks leave it where it was
+#endif
+}
+
+#if defined(__linux__)
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
+  while (word.load(std::memory_order_acquire) == value)
+    ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+void wake(std::atomic<uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+}
+#else
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value) { word.wait(value, std::memory_order_acquire); }
+void wake(std::atomic<uint32_t>& word) { word.notify_all(); }
+#endif
+
+int64_t process_id() { return ::getpid(); }
+void before_fork(void (*f)()) { ::pthread_atfork(f, nullptr, nullptr); }
+
+std::tm local_time(std::time_t time) {
+  std::tm local{};
+  ::localtime_r(&time, &local);
+  return local;
+}
+
+uint32_t lower_case(uint32_t letter) {
+  return static_cast<uint32_t>(::towlower_l(static_cast<wint_t>(letter), unicode()));
+}
+uint32_t upper_case(uint32_t letter) {
+  return static_cast<uint32_t>(::towupper_l(static_cast<wint_t>(letter), unicode()));
+}
+
+}  // namespace ortrain::system
