@@ -201,6 +201,11 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
                                                   const_cast<OrtValue*>(static_cast<const OrtValue*>(parameter))));
   }
 
+  /** Gives this state the values of another one, while sessions stay loaded. */
+  void Assign(const CheckpointState& source) {
+    ThrowOnError(GetOrtrainApi().CheckpointAssign(p_, source));
+  }
+
   /** A copy of a parameter. */
   Value GetParameter(const std::string& name) const {
     OrtValue* parameter{};
@@ -256,6 +261,12 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
   void SetParameterGradient(const std::string& parameter_name, const Value& gradient) {
     ThrowOnError(GetOrtrainApi().CheckpointSetParameterGradient(p_, detail::Terminated(parameter_name, "parameter_name"),
                                                                 gradient));
+  }
+
+  /** Adds a parameter to a state that no session works on yet. */
+  void AddParameter(const std::string& parameter_name, const Value& value, bool trainable) {
+    ThrowOnError(GetOrtrainApi().CheckpointAddParameter(p_, detail::Terminated(parameter_name, "parameter_name"), value,
+                                                        trainable));
   }
 
 };

@@ -1004,6 +1004,37 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* UseAverageWeights)(OrtTrainingSession* sess, bool use) NO_EXCEPTION;
 
+  /** Adds a parameter to a state that no session works on yet.
+   *
+   * The tensor is copied. A state that is filled parameter by parameter needs memory for its own copy
+   * and for one tensor of the caller, where CreateCheckpoint needs all tensors at once.
+   *
+   * \param[in] checkpoint_state The state.
+   * \param[in] parameter_name Name of the parameter.
+   * \param[in] value Its value.
+   * \param[in] trainable Whether it is trainable.
+   * \retval ORT_INVALID_ARGUMENT when the state has a parameter with this name, or a session works on
+   *     it.
+   * \since version 4
+   */
+  OrtStatus*(ORT_API_CALL* CheckpointAddParameter)(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* value, bool trainable) NO_EXCEPTION;
+
+  /** Gives a state the values of another one, while sessions stay loaded.
+   *
+   * Copied are the parameters, the properties, and the moments and the step count of the optimizer;
+   * gradients become zero. The learning rate and the settings of parameter groups stay. So several
+   * adapters over one base take turns in one session, which loads the base once. If the other state has
+   * no moments, those of this state become zero, and its step count 0.
+   *
+   * \param[in] checkpoint_state The state that changes.
+   * \param[in] source The state whose values are copied; it does not change.
+   * \retval ORT_INVALID_ARGUMENT when the states differ in the names, types, shapes or trainability of
+   *     their parameters, in their optimizers, or in the base that their adapters belong to; or one of
+   *     them is nominal.
+   * \since version 4
+   */
+  OrtStatus*(ORT_API_CALL* CheckpointAssign)(OrtCheckpointState* checkpoint_state, const OrtCheckpointState* source) NO_EXCEPTION;
+
 };
 
 /**

@@ -30,6 +30,7 @@ constexpr const char* kLazyReset = "lazy_reset_grad";
 constexpr const char* kLearningRate = "learning_rate";
 // The key of a model's metadata, and of a session's configuration.
 constexpr const char* kOptionalOutputs = "ortrain.optional_outputs";
+constexpr const char* kExternalData = "ortrain.external_data";
 const std::vector<std::string> kNoNames;
 
 bool ends_with(std::string_view text, std::string_view suffix) { return text.ends_with(suffix); }
@@ -191,6 +192,17 @@ void require_values(const CheckpointState& state, const char* doing) {
       !state.is_nominal(), ErrorCode::kRuntimeException, doing,
       ": the checkpoint is nominal and holds no values. Please load the model parameters first. Copying a "
       "buffer with all parameters does that.");
+}
+
+// Rejects adapters of another base than that of the model.
+void expect_base(const CheckpointState& state, const Model& train) {
+  const auto stated = train.metadata.find(kAdapterBase);
+  const std::string of_model = stated == train.metadata.end() ? "" : stated->second;
+  const std::string of_state = state.adapter_base();
+  const auto shown = [](const std::string& digest) { return digest.empty() ? "no base" : digest; };
+  require(of_model == of_state, ErrorCode::kInvalidArgument,
+          "the checkpoint should have adapters of the base of the training model, ", shown(of_model),
+          ", found those of ", shown(of_state));
 }
 
 }  // namespace
@@ -405,6 +417,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   std::vector<ValueInfo> eval_inputs;
   if (eval) eval_inputs = user_inputs(*eval, *state_, "eval model", problems);
   expect_together(*state_, train, train_inputs, eval_inputs, std::move(problems));
+  expect_base(*state_, train);
 
   if (optimizer) {  // before anything is changed
     s.optimizer.emplace(*optimizer);
@@ -772,7 +785,8 @@ void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
   std::erase_if(graph.value_info, [&](const auto& info) { return !made.contains(info.first); });
   if (graph.name.empty()) graph.name = "graph";  // ONNX requires one
   graph.outputs = output_types(model, true);
-  write_model(model, path);
+  const bool apart = config_choice(impl_->options, kExternalData) == "always";
+  write_model(model, path, apart ? WeightPlace::kApart : WeightPlace::kAuto);
 }
 
 }  // namespace ortrain

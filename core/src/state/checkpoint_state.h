@@ -36,6 +36,10 @@ inline const Shape kUnknownShape{0};
 
 using Property = std::variant<int64_t, float, std::string>;
 
+// The property of a checkpoint of adapters, and the metadata of their models, that holds a digest of the
+// base. Adapters fit the base that they were trained on alone.
+inline constexpr const char* kAdapterBase = "ortrain.adapter_base";
+
 // One parameter. `data` and `gradient` are views into the contiguous arenas of the state.
 //
 // The elements of data, gradient and moments are stored in one order, that of `layout`, which has no padding.
@@ -101,6 +105,13 @@ class CheckpointState {
   const Parameter& parameter(const std::string& name) const;
   // Copies `value` into the parameter, in row-major order; type and shape must match.
   void update_parameter(const std::string& name, const Tensor& value);
+
+  // Copies the parameters, the moments and the step count of another state, and its properties; gradients
+  // become zero. Without a state of the optimizer in the source, this one's starts again. Throws
+  // kInvalidArgument, with nothing changed, if the states do not fit each other.
+  void assign(const CheckpointState& source);
+  // The digest of the base that the parameters are adapters of; empty if they are none.
+  std::string adapter_base() const;
 
   // Number of elements of all parameters, or of the trainable ones.
   int64_t parameters_size(bool trainable_only) const;
@@ -186,6 +197,9 @@ class CheckpointState {
 
  private:
   friend struct CheckpointIo;
+
+  // Throws if assign() cannot be done.
+  void require_alike(const CheckpointState& source) const;
 
   // Copies bytes into an arena: (to, from, how many).
   using CopyBytes = std::function<void(std::byte*, const std::byte*, size_t)>;

@@ -577,5 +577,19 @@ namespace Microsoft.ML.OnnxRuntime
         internal static UseAverageWeightsCall UseAverageWeights => useAverageWeights ??
             (useAverageWeights = NativeTables.Bind<UseAverageWeightsCall>(NativeTables.OrtrainApi, 79));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CheckpointAddParameterCall(CheckpointState checkpointState, byte[] parameterName, OrtValueHandle value, byte trainable);
+        private static CheckpointAddParameterCall checkpointAddParameter;
+        /// <summary>Adds a parameter to a state that no session works on yet.</summary>
+        internal static CheckpointAddParameterCall CheckpointAddParameter => checkpointAddParameter ??
+            (checkpointAddParameter = NativeTables.Bind<CheckpointAddParameterCall>(NativeTables.OrtrainApi, 80));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CheckpointAssignCall(CheckpointState checkpointState, CheckpointState source);
+        private static CheckpointAssignCall checkpointAssign;
+        /// <summary>Gives a state the values of another one, while sessions stay loaded.</summary>
+        internal static CheckpointAssignCall CheckpointAssign => checkpointAssign ??
+            (checkpointAssign = NativeTables.Bind<CheckpointAssignCall>(NativeTables.OrtrainApi, 81));
+
     }
 }

@@ -10,6 +10,7 @@ Three subpackages do the work, and each imports only those before it: ``choice``
 from ortrain.artifacts.adapter_files import (
     merged,
     read_peft,
+    requantized,
     with_adapter_inputs,
     write_onnx_adapter,
     write_peft,
@@ -22,6 +23,8 @@ from ortrain.artifacts.graph.adapters import AdaptedLayer, Adapters, LoRA
 from ortrain.artifacts.graph.changes import ChangeKind, WeightChange
 from ortrain.artifacts.graph.head import Head, NewHead
 from ortrain.artifacts.graph.quantization_aware import Int8, quantize_static
+from ortrain.artifacts.graph.quantized import Quantization, QuantizedLayer
+from ortrain.artifacts.quantization import quantize_weights
 from ortrain.artifacts.report.artifact_report import ArtifactReport
 from ortrain.artifacts.report.findings import SharedWeight
 from ortrain.artifacts.report.folded import FoldedWeight
@@ -42,6 +45,8 @@ __all__ = [
     "NewHead",
     "NothingToTrainWarning",
     "OptimType",
+    "Quantization",
+    "QuantizedLayer",
     "SharedWeight",
     "UnknownParameterWarning",
     "WeightChange",
@@ -49,7 +54,9 @@ __all__ = [
     "generate_step",
     "merged",
     "quantize_static",
+    "quantize_weights",
     "read_peft",
+    "requantized",
     "with_adapter_inputs",
     "write_onnx_adapter",
     "write_peft",

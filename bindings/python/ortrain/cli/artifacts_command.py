@@ -170,6 +170,9 @@ LOSSES = [
     "--alpha", type=float, default=16, show_default=True, help="new adapters are scaled by alpha / rank"
 )
 @click.option(
+    "--dora", is_flag=True, help="new adapters train the norms of the weights of each output too (DoRA)"
+)
+@click.option(
     "--target",
     "targets",
     multiple=True,
@@ -205,6 +208,12 @@ LOSSES = [
     metavar="NAME",
     help="make one parameter of this matrix and all matrices with the same elements, also transposed; a name or pattern, may "
     "be repeated; none ties nothing (default: initializers that the exporter made of one parameter)",
+)
+@click.option(
+    "--external-data",
+    is_flag=True,
+    help="store constants of the models in the file weights.data next to them (default: if a model would exceed 2 GB, or if they "
+    "are external data of MODEL)",
 )
 @click.option(
     "--step",
@@ -244,11 +253,13 @@ def command(
     adapter: str | None,
     rank: int,
     alpha: float,
+    dora: bool,
     targets: tuple[str, ...],
     qat: str | None,
     batch: str,
     untie: tuple[str, ...],
     tie: tuple[str, ...],
+    external_data: bool,
     step: Any,
     accumulate: int,
     json_output: bool,
@@ -280,26 +291,33 @@ def command(
         list(frozen) or None,
         output,
         head=head,
-        adapter=_adapter(adapter, rank, alpha, targets, seed),
+        adapter=_adapter(adapter, rank, alpha, dora, targets, seed),
         qat=_quantization(qat),
         batch="dynamic" if batch == "dynamic" else None,
         untie=_named(untie),
         tie=_named(tie),
+        external_data=external_data or None,
     )
     for path in results.set_aside(out):  # they are of the artifacts that were there
         click.echo(f"ortrain: the result of training that was in {out} is now {path}", err=True)
     files = list(report.files)
     if step is not None:
-        from ortrain.artifacts.step import write_step
-
-        files.append(out / "step.onnx")
-        write_step(report, files[-1], kind=step, accumulate=accumulate)
+        files.append(_step_model(report, out, step, accumulate))
     if json_output:
         app.print_json(_as_json(report, files))
     else:
         click.echo(str(report))
         if step is not None:
             click.echo(f"{step}: {files[-1]}")
+
+
+def _step_model(report: ArtifactReport, out: Path, step: Any, accumulate: int) -> Path:
+    """Write the training step of artifacts as one model, and return its path."""
+    from ortrain.artifacts.step import write_step
+
+    path = out / "step.onnx"
+    write_step(report, path, kind=step, accumulate=accumulate)
+    return path
 
 
 def _as_json(report: ArtifactReport, files: Sequence[Path]) -> dict[str, Any]:
@@ -333,17 +351,21 @@ def _as_json(report: ArtifactReport, files: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def _adapter(given: str | None, rank: int, alpha: float, targets: tuple[str, ...], seed: int) -> LoRA | None:
+def _adapter(
+    given: str | None, rank: int, alpha: float, dora: bool, targets: tuple[str, ...], seed: int
+) -> LoRA | None:
     """Return the adapters that the options ask for."""
     if targets and given != "lora":
         raise click.UsageError("--target names the layers of new adapters: expected --adapter lora")
+    if dora and given != "lora":
+        raise click.UsageError("--dora is a setting of new adapters: expected --adapter lora")
     if given is None:
         return None
     from ortrain.artifacts import LoRA, read_peft
 
     if given != "lora":
         return read_peft(given)
-    return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", seed=seed)
+    return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", use_dora=dora, seed=seed)
 
 
 def _head(classes: int | None, loss: str | None, trained: tuple[str, ...], seed: int) -> Any:

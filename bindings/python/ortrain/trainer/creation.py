@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortrain._files.weights import with_all_data
 from ortrain._files.writing import write_file
 from ortrain._support.suggestions import did_you_mean
 
@@ -99,12 +100,14 @@ def make_artifacts(
     chosen_loss = _named("loss", loss, LOSS_NAMES, artifacts.LossType)
     if head is not None and chosen_loss is None:
         chosen_loss = artifacts.LossType.CrossEntropyLoss
-    loaded = model if isinstance(model, onnx.ModelProto) and args is None else load(model, args)[0]
+    loaded = (
+        model if isinstance(model, onnx.ModelProto) and args is None else load(model, args, apart=True)[0]
+    )
     model = model if isinstance(model, (str, os.PathLike)) else loaded
     names = [value.name for value in loaded.graph.output]
     if output is not None and isinstance(chosen_loss, artifacts.LossType):
         declared = _declared(loaded, output)
-        model = model if declared is loaded else declared
+        model = model if declared is loaded else with_all_data(declared)
         names = [output, *(name for name in names if name != output)]
     elif output is not None:
         raise ValueError("output: expected the name of a loss as well, which is computed from this output")
@@ -186,7 +189,7 @@ def _declare_optional(report: artifacts.ArtifactReport) -> None:
     outputs = onnx.load(report.eval_model, load_external_data=False).graph.output
     names = [value.name for value in outputs[1:]]
     for path in (report.training_model, report.eval_model):
-        model = onnx.load(path)
+        model = onnx.load(path, load_external_data=False)
         onnx.helper.set_model_props(
             model,
             {

@@ -852,4 +852,13 @@ PYBIND11_MODULE(_ortrain, m) {
       check(extension_api().UseAverageWeights(sess.raw, use));
     }
   }, py::arg("sess"), py::arg("use"), "Chooses whether eval steps and exports use the exponential moving average of the weights.");
+  m.def("checkpoint_add_parameter", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name, const Value& value, bool trainable) {
+    check(extension_api().CheckpointAddParameter(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), value.raw(), trainable));
+  }, py::arg("checkpoint_state"), py::arg("parameter_name"), py::arg("value"), py::arg("trainable"), "Adds a parameter to a state that no session works on yet.");
+  m.def("checkpoint_assign", [](const Handle<OrtCheckpointState>& checkpoint_state, const Handle<OrtCheckpointState>& source) {
+    {
+      const GilReleased released;
+      check(extension_api().CheckpointAssign(checkpoint_state.raw, source.raw));
+    }
+  }, py::arg("checkpoint_state"), py::arg("source"), "Gives a state the values of another one, while sessions stay loaded.");
 }

@@ -704,6 +704,23 @@ OrtStatus* ORT_API_CALL UseAverageWeights(OrtTrainingSession* sess, bool use) no
   });
 }
 
+OrtStatus* ORT_API_CALL CheckpointAddParameter(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* value, bool trainable) noexcept {
+  return guarded("CheckpointAddParameter", [&] {
+    check_pointer(checkpoint_state, "checkpoint_state");
+    check_pointer(parameter_name, "parameter_name");
+    check_pointer(value, "value");
+    capi::CheckpointAddParameter(checkpoint_state, parameter_name, value, trainable);
+  });
+}
+
+OrtStatus* ORT_API_CALL CheckpointAssign(OrtCheckpointState* checkpoint_state, const OrtCheckpointState* source) noexcept {
+  return guarded("CheckpointAssign", [&] {
+    check_pointer(checkpoint_state, "checkpoint_state");
+    check_pointer(source, "source");
+    capi::CheckpointAssign(checkpoint_state, source);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -788,7 +805,9 @@ const OrtrainApi ortrain_api = {
     .SchedulerReport = entry::SchedulerReport,
     .ListSchedules = entry::ListSchedules,
     .UseAverageWeights = entry::UseAverageWeights,
+    .CheckpointAddParameter = entry::CheckpointAddParameter,
+    .CheckpointAssign = entry::CheckpointAssign,
 };
-static_assert(sizeof(OrtrainApi) == 80 * sizeof(void*), "OrtrainApi has 80 slots");
+static_assert(sizeof(OrtrainApi) == 82 * sizeof(void*), "OrtrainApi has 82 slots");
 
 }  // namespace ortrain::capi
