@@ -75,8 +75,9 @@ class TrainingSession {
   void set_group_attribute(const std::string& group, const std::string& attribute, float value);
   // Throws when a count is negative or the rate is not a finite number.
   void register_linear_lr_scheduler(int64_t warmup_steps, int64_t total_steps, float initial_learning_rate);
-  // A schedule by name, with settings as a text (schedule/schedule.h). It is saved with the optimizer's state, and
-  // a session that is created with that state continues it. The factor is that of the steps taken so far.
+  // A schedule by name, with settings as a text (schedule/schedule.h). It is saved with the optimizer's
+  // state, and a session that is created with that state continues it. The factor is that of the steps taken
+  // so far.
   void register_lr_scheduler(const std::string& schedule, const std::string& settings,
                              float initial_learning_rate);
   void scheduler_step();

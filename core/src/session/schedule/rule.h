@@ -28,8 +28,6 @@ struct ScheduleSetting {
   const char* meaning;
   double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
   ScheduleValue kind = ScheduleValue::kNumber;
-
-  bool is_required() const { return std::isnan(value); }
 };
 
 // The values of settings by name. A list has its numbers, all others have one.

@@ -206,11 +206,6 @@ def with_observers(model: onnx.ModelProto, settings: Int8) -> onnx.ModelProto:
     return made
 
 
-def is_quantized(model: onnx.ModelProto) -> bool:
-    """Return whether a model has the nodes that :func:`with_observers` adds."""
-    return any(node.name.startswith(_PREFIX) for node in model.graph.node)
-
-
 def with_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return an exported model with constant scales and zero points, and with weights as bytes."""
     made = copy.deepcopy(model)
