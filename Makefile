@@ -72,7 +72,8 @@ generate: setup ## Render everything that follows from spec/
 
 # QUICK: the tests of `make test`. INSTALLED: what was just built is installed.
 .PHONY: test every-language
-test: check install ## Test every language that this machine can build, and every operator, in minutes; make test-all does the rest
+test: setup ## Test every language that this machine can build, and every operator, in minutes; make test-all does the rest
+	@$(SIDE_BY_SIDE) install check
 	@$(SIDE_BY_SIDE) QUICK=1 INSTALLED=1 every-language
 	@$(name-skipped)
 	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
@@ -84,7 +85,8 @@ pytest-others: test-csharp test-objc test-swift  # it uses the libraries that th
 endif
 
 .PHONY: test-all
-test-all: check install ## Pass every test of every language, with the code of a release
+test-all: setup ## Pass every test of every language, with the code of a release
+	@$(SIDE_BY_SIDE) install check
 	@$(SIDE_BY_SIDE) INSTALLED=1 every-language
 	@$(name-skipped)
 
@@ -297,9 +299,9 @@ check-clang: setup ## Check that clang compiles the core without a warning
 	  $(MAKE) --no-print-directory run-check-clang; fi
 .PHONY: run-check-clang
 run-check-clang:
-	cmake -S . -B $(BUILD)/cpp -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
-	cmake --build $(BUILD)/cpp --target made
-	$(PYTHON) scripts/check_clang.py $(CLANG_CXX) $(BUILD)/cpp
+	cmake -S . -B $(BUILD)/clang -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
+	cmake --build $(BUILD)/clang --target made
+	$(PYTHON) scripts/check_clang.py $(CLANG_CXX) $(BUILD)/clang
 
 EVERY ?= 1
 .PHONY: faults

@@ -1,7 +1,7 @@
-"""Takes the pictures of docs/dashboard.md: ``python scripts/screenshots.py docs/images``.
+"""Takes the pictures of docs/dashboard.md and docs/studio.md: ``python scripts/screenshots.py docs/images``.
 
-Three runs train on the digits that come with the package, by the commands that a user would type. Needs chromium, playwright and
-Pillow; ``make screenshots`` installs the first two.
+The runs train on the digits that come with the package, by the commands that a user would type. Needs chromium, playwright,
+scikit-learn, pandas and Pillow; ``make screenshots`` installs the first two.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import threading
 from pathlib import Path
 
 from ortrain.dashboard import Server
+from ortrain.dashboard.studio import Studio
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
+from sklearn import datasets
 
 LARGEST = 150_000  # bytes
 WIDTH, HEIGHT = 1100, 720
@@ -32,7 +34,7 @@ def train(folder: Path) -> None:
     for rate in ("3e-4", "1e-2"):
         ortrain(
             "train", "digits/artifacts", "--data", "digits/train.npz", "--validation", "digits/test.npz", "--epochs", 8,
-            "--metric", "accuracy", "--lr", rate, "--threads", 1, "--out", f"rate-{rate}",
+            "--metric", "accuracy", "--lr", rate, "--threads", 1, "--out", f"rate-{rate}", "--name", f"rate-{rate}",
         )  # fmt: skip
 
 
@@ -62,6 +64,25 @@ def views(page: Page, url: str) -> dict[str, bytes]:
     return pictures
 
 
+def studio(page: Page, folder: Path) -> bytes:
+    """Return a picture of the studio after a table of flowers was trained on."""
+    flowers = datasets.load_iris(as_frame=True)
+    table = flowers.data.assign(species=flowers.target_names[flowers.target])
+    table.to_csv(folder.parent / "flowers.csv", index=False)
+    server = Studio(folder)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    page.goto(server.url)
+    page.get_by_label("A file of data").set_input_files(folder.parent / "flowers.csv")
+    page.get_by_text("flowers.csv: 150 rows of table").wait_for()
+    page.get_by_role("button", name="Train", exact=True).click()
+    page.locator(".jobs section").nth(2).get_by_text("done").wait_for()
+    page.wait_for_timeout(1500)
+    picture = page.screenshot(full_page=True)
+    server.work.close()
+    server.shutdown()
+    return picture
+
+
 def main() -> None:
     """Train, take the pictures and write them."""
     target = Path(sys.argv[1])
@@ -73,8 +94,10 @@ def main() -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-        for file, picture in views(page, server.url).items():
-            Image.open(io.BytesIO(picture)).convert("RGB").save(target / file, optimize=True)
+        (Path(name) / "studio").mkdir()
+        pictures = {**views(page, server.url), "studio.png": studio(page, Path(name) / "studio")}
+        for file, picture in pictures.items():
+            Image.open(io.BytesIO(picture)).convert("RGB").quantize(128).save(target / file, optimize=True)
             size = (target / file).stat().st_size
             print(f"{target / file}: {size:,} bytes")
             assert size <= LARGEST, file

@@ -1,15 +1,15 @@
 """`pytest --quick`, for `make test`: fewer cases of each test, and what that leaves to `make test-all`.
 
 Of each test function run the cases that show each value of each of its parameters once, instead of each combination: a
-test over 5 shapes and 4 types has 5 cases then, not 20. Tests marked `thorough` check again, in more ways, what others
-check once; they do not run, except that a file of nothing else has its first test run.
+test over 5 shapes and 4 types has 5 cases then, not 20. Of those marked `first_case`, whose cases take seconds
+and differ in data alone, run the first. Tests marked `thorough` check again, in more ways, what others check once; they do
+not run.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -29,19 +29,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("quick"):
         return
     thorough = {item for item in items if item.get_closest_marker("thorough")}
-    files: dict[Path, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        files[item.path].append(item)
-    thorough -= {tests[0] for tests in files.values() if thorough.issuperset(tests)}
     functions: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item not in thorough:
             functions[item.nodeid.partition("[")[0]].append(item)
-    chosen = {item for cases in functions.values() for item in each_value_once(cases)}
+    chosen = {item for cases in functions.values() for item in chosen_cases(cases)}
     left = [item for item in items if item not in chosen]
     _left.update(combinations=len(left) - len(thorough), thorough=len(thorough))
     items[:] = [item for item in items if item in chosen]
     config.hook.pytest_deselected(items=left)
+
+
+def chosen_cases(cases: Sequence[pytest.Item]) -> Sequence[pytest.Item]:
+    """Cases of a test function that run."""
+    return cases[:1] if cases[0].get_closest_marker("first_case") else each_value_once(cases)
 
 
 def each_value_once(cases: Sequence[pytest.Item]) -> list[pytest.Item]:

@@ -21,6 +21,7 @@ def compiler(name: str) -> str:
         pytest.skip(str(why))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", COMPILERS)
 @pytest.mark.parametrize("standard", ["c++14", "c++17", "c++20"])
 def test_every_header_compiles_alone(name: str, standard: str, tmp_path: Path) -> None:
@@ -51,6 +52,7 @@ def write_numbers(path: Path, dtype: type, rng: np.random.Generator) -> None:
     path.write_bytes(every.tobytes() + np.stack([values.view(np.uint32), bits], axis=1).tobytes())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", COMPILERS)
 @pytest.mark.parametrize("standard", ["c++14", "c++17"])
 def test_what_the_headers_define_works(name: str, standard: str, tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
 
 
+@pytest.mark.first_case
 def test_onnxruntime_training_runs_our_artifacts(
     recorded: Fixture, tmp_path: Path, ort_training_python: str
 ) -> None:

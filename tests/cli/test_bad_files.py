@@ -244,6 +244,7 @@ def test_pipes_and_devices_are_no_data(kind, artifacts, tmp_path):
     assert f"--data: expected a file, found a pipe, {path}; save the data to a file first" in ran.stderr
 
 
+@pytest.mark.thorough
 def test_pipes_elsewhere(artifacts, tmp_path):
     for name in (
         "a.npz",

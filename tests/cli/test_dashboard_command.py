@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import urllib.request
 
 import pytest
+from ortrain.dashboard.runs import Runs
 
 
 def test_a_run_appears_without_further_arguments(artifacts, train_npz, run):
@@ -107,3 +109,18 @@ def test_rows_are_left_out_of_the_log_if_asked(artifacts, train_npz, run):
         lines = (artifacts / f"runs/{number}/log.jsonl").read_text().splitlines()
         events = [json.loads(line)["event"] for line in lines]
         assert events.count("samples") == found
+
+
+def test_runs_have_names_which_resumed_runs_keep(artifacts, train_npz, run):
+    train = ("train", artifacts, "--data", train_npz, "--epochs")
+    run(*train, 1)
+    run(*train, 2, "--resume", artifacts / "runs/1/epoch-1.ckpt")
+    run(*train, 1, "--name", "wide layers")
+    logs = Runs(artifacts)
+    logs.refresh()
+    first, second = sorted(logs.describe(), key=lambda found: found["file"])
+    lines = [json.loads(line) for line in (artifacts / "runs/1/log.jsonl").read_text().splitlines()]
+    names = [line["name"] for line in lines if line["event"] == "begin"]
+    assert names == [first["name"]] * 2
+    assert re.fullmatch("[a-z]+-[a-z]+", first["name"])
+    assert second["name"] == "wide layers"

@@ -166,7 +166,10 @@ def test_pictures_with_channels_last(run, tmp_path):
     last = dense(tmp_path / "last.onnx", 60, 2, [5, 4, 3], "image")
     run("artifacts", last, "--loss", "cross_entropy", "--out", tmp_path / "b")
     found = run("predict", tmp_path / "b", "--data", tmp_path / "d", "--json").json["scores"]
-    resized = [np.asarray(images.fromarray(image).resize((4, 5)), np.float32) / 255 for image in pixels]
+    resized = [
+        np.asarray(images.fromarray(image).resize((4, 5), images.Resampling.BILINEAR), np.float32) / 255
+        for image in pixels
+    ]
     np.savez(tmp_path / "last.npz", image=np.stack(resized))
     expected = run("predict", tmp_path / "b", "--data", tmp_path / "last.npz", "--json").json["scores"]
     np.testing.assert_allclose(found, expected, rtol=1e-5)

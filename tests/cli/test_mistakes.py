@@ -87,6 +87,11 @@ def test_labels_out_of_range_and_missing_numbers_are_named_with_their_row(run, f
     rows = ["a,b,y", "1,2,3", "4,,6"]
     (folder / "hole.csv").write_text("\n".join(rows))
     found = run("train", "artifacts", "--data", "hole.csv", status=1)
+    assert (
+        "takes 16 numbers per row; the columns of hole.csv become 3: a (number); b (number, some missing)"
+        in (found.err)
+    )
+    found = run("train", "artifacts", "--data", "hole.csv", "--no-preprocess", status=1)
     assert "column b: expected numbers, found '' in row 1 of the data" in found.err
 
 

@@ -139,7 +139,7 @@ def test_train_evaluate_predict_export(artifacts, train_npz, rows, run, tmp_path
     np.testing.assert_allclose(np.load(tmp_path / "scores.npy"), scores, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.load(tmp_path / "scores.npz")["scores"], scores, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(
-        np.loadtxt(tmp_path / "scores.csv", delimiter=","), scores, rtol=1e-4, atol=1e-5
+        np.loadtxt(tmp_path / "scores.csv", delimiter=",", skiprows=1), scores, rtol=1e-4, atol=1e-5
     )
     untrained = run(
         "evaluate", artifacts, "--data", train_npz, "--checkpoint", artifacts / "checkpoint", "--json"
@@ -328,6 +328,15 @@ def test_features_are_kept_in_a_folder_or_not_at_all(artifacts, run, rows, tmp_p
         )
         losses.append(run("train", tmp_path / "head", *arguments).json["history"]["loss"])
     assert losses[0] == losses[1] == losses[2]
+
+
+def test_a_run_takes_entries_of_the_session(artifacts, train_npz, run):
+    arguments = ("train", artifacts, "--data", train_npz, "--epochs", 1, "--from-start", "--config")
+    run(*arguments, "ortrain.lazy_rows=1")
+    assert (
+        "ortrain.lazy_rows: expected one of '0', '1', found '2'"
+        in run(*arguments, "ortrain.lazy_rows=2", status=1).err
+    )
 
 
 def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):

@@ -46,6 +46,7 @@ def test_a_generated_file_that_nothing_gives_any_more_fails_the_check(tmp_path: 
     assert not stale.exists()
 
 
+@pytest.mark.thorough
 def test_the_pages_of_the_languages_are_rendered_on_request_alone(tmp_path: pathlib.Path) -> None:
     languages = sorted(path.stem for path in (ROOT / "spec/languages").glob("*.yaml"))
     (tmp_path / "pages").mkdir()
@@ -89,6 +90,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert len({match.group(1) if match else name for name, match in found.items()}) == 1, found
 
 
+@pytest.mark.thorough
 def test_headers_compile_alone_as_c_and_as_cpp() -> None:
     compiler = shutil.which("g++")
     assert compiler is not None

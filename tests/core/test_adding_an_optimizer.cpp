@@ -76,7 +76,7 @@ TEST_CASE("An optimizer that one file declares trains, and its state is named in
   const Parameter& w = state.parameter("w");
   for (const float gradient : {2.f, 0.5f, -3.f}) {
     for (float& g : w.gradient.elements<float>()) g = gradient;
-    CHECK(optimizer.apply(state, 0.25f, 1, nullptr));
+    CHECK(optimizer.apply(state, 0.25f, 1, nullptr, GradientRows(state), false));
   }
   for (const float value : w.data.elements<float>()) CHECK(value == 0.25f);
   for (const float count : w.moments[0].elements<float>()) CHECK(count == 1);

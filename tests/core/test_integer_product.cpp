@@ -56,7 +56,54 @@ void check(const IntegerKernels& kernels, int64_t m, int64_t n, int64_t k, bool 
   CHECK(same);
 }
 
+// The sums of two lines of a depthwise convolution with windows of three elements.
+void check_lines(const IntegerKernels& kernels, int64_t n, int64_t stride, bool is_signed) {
+  constexpr int64_t kKernel = 3, kLines = 2;
+  const int64_t length = (n - 1) * stride + kKernel + 1;
+  const int32_t zero = is_signed ? -128 : 255,
+                factors[kLines][kKernel + 1] = {{255, -255, 1, 0}, {-1, 254, 3, 0}};
+  std::mt19937 random(static_cast<unsigned>(n));
+  const uint8_t codes[] = {0, 127, 128, 255};
+  std::vector<uint8_t> x(static_cast<size_t>(kLines * length));
+  for (uint8_t& code : x) code = codes[random() % 4];
+  std::vector<int16_t> shifted(x.size());
+  kernels.shift_line(kLines * length, x.data(), is_signed, zero, shifted.data());
+  std::vector<std::vector<uint32_t>> words;
+  std::vector<const uint32_t*> lines;
+  std::vector<uint32_t> weights;
+  for (int64_t l = 0; l < kLines; ++l)
+    for (int64_t k = 0; k < kKernel; k += 2) {
+      words.emplace_back(static_cast<size_t>(kernels.whole(n)));
+      kernels.pair_line(n, shifted.data() + l * length + k, stride, 1, words.back().data());
+      weights.push_back(static_cast<uint16_t>(factors[l][k]) |
+                        static_cast<uint32_t>(static_cast<uint16_t>(factors[l][k + 1])) << 16);
+    }
+  for (const auto& line : words) lines.push_back(line.data());
+  std::vector<int32_t> y(static_cast<size_t>(n));
+  kernels.sum_lines(n, 4, lines.data(), weights.data(), 7, false, y.data());
+  kernels.sum_lines(n, 2, lines.data(), weights.data(), 0, true, y.data());  // the first line again
+  bool same = true;
+  for (int64_t i = 0; i < n; ++i) {
+    int64_t sum = 7;
+    for (int64_t l = 0; l < kLines; ++l)
+      for (int64_t k = 0; k < kKernel; ++k) {
+        const uint8_t code = x[static_cast<size_t>(l * length + i * stride + k)];
+        sum += (l == 0 ? 2 : 1) * factors[l][k] * (value(code, is_signed) - zero);
+      }
+    same = same && y[static_cast<size_t>(i)] == sum;
+  }
+  CHECK(same);
+}
+
 }  // namespace
+
+TEST_CASE("sums of lines of 8-bit integers are exact on every instruction set") {
+  on_every_target([] {
+    for (const bool is_signed : {false, true})
+      for (const int64_t stride : {1, 2, 3})
+        for (const int64_t n : {1, 5, 16, 67, 300}) check_lines(integer_kernels(), n, stride, is_signed);
+  });
+}
 
 TEST_CASE("products of 8-bit integers are exact on every instruction set") {
   on_every_target([] {

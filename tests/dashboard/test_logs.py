@@ -192,6 +192,7 @@ def replaced(value, path, new):
     return copy
 
 
+@pytest.mark.first_case
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_question_is_answered_whatever_the_log_says(tmp_path_factory, data):

@@ -23,6 +23,7 @@ def demo():
         sys.modules.pop(name, None)
 
 
+@pytest.mark.thorough
 def test_two_runs_of_one_seed_end_in_the_same_bits(demo, tmp_path, capsys):
     for folder in ("one", "two"):
         assert demo.main(["--epochs", "2", "--seed", "5", "--out", str(tmp_path / folder)]) == 0
@@ -43,6 +44,7 @@ def test_another_seed_gives_another_model(demo, tmp_path):
     assert (tmp_path / "1/checkpoint").read_bytes() != (tmp_path / "2/checkpoint").read_bytes()
 
 
+@pytest.mark.thorough
 def test_too_few_digits_read_is_a_failure(demo, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "LOWEST_ACCURACY", 1.01)
     assert demo.main(["--epochs", "2", "--out", str(tmp_path)]) == 1

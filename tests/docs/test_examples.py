@@ -189,6 +189,7 @@ def test_artifacts_and_losses_of_the_page_train_with_trainer_and_command(workpla
         )
 
 
+@pytest.mark.thorough
 def test_the_operator_test_of_the_guide_passes(tmp_path):
     guide = (ROOT / "docs/adding-an-operator.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"^```python pytest\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)

@@ -48,6 +48,7 @@ def model(graph: onnx.GraphProto, *domains: str) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="a test")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("standard", ["c++14", "c++20"])
 def test_a_program_with_strings_sequences_and_allocators_runs(standard: str, tmp_path: Path) -> None:
     node = helper.make_node("Neg", ["x"], ["y"])
@@ -203,6 +204,7 @@ def free(graph: onnx.GraphProto) -> list[str]:
     return [name for node in graph.node for name in node.input if name and name not in own]
 
 
+@pytest.mark.thorough
 def test_a_program_walks_a_graph_with_its_subgraphs_and_finds_what_onnx_states(tmp_path: Path) -> None:
     def constant(name: str, value: object, kind: type) -> onnx.TensorProto:
         return numpy_helper.from_array(np.array(value, kind), name)
@@ -263,6 +265,7 @@ def test_a_program_walks_a_graph_with_its_subgraphs_and_finds_what_onnx_states(t
     ]
 
 
+@pytest.mark.thorough
 def test_a_program_sees_in_which_file_an_initializer_is(tmp_path: Path) -> None:
     tensors = [
         numpy_helper.from_array(np.ones(size, np.float32), name) for name, size in (("a", 3), ("b", 5))

@@ -115,6 +115,7 @@ def test_the_memory_efficient_gradient_reads_outputs(tmp_path: pathlib.Path) -> 
         np.testing.assert_allclose(found[name], value, rtol=2e-3, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.thorough
 def test_recomputing_takes_less_memory() -> None:
     plain = megabytes()
     assert megabytes(transformer_layer_recompute=True) < 0.6 * plain
@@ -122,6 +123,7 @@ def test_recomputing_takes_less_memory() -> None:
     assert megabytes(use_memory_efficient_gradient=True) < plain - 0.4 * 12 * 24 * 128 * 64 * 4 / 2**20
 
 
+@pytest.mark.thorough
 def test_dropped_attention_probabilities_are_not_kept() -> None:
     """Attention in one node never keeps them; where attention is not fused, the option drops one copy."""
     probabilities = 6 * 24 * 4 * 128 * 128 * 4 / 2**20

@@ -209,6 +209,7 @@ def test_levels_of_propagating_casts(level: int, allow: tuple[str, ...], half: s
     assert {name for name, kind in found.items() if kind == TensorProto.FLOAT16} == set(half)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("arguments", "precision"),
     [([], "float32"), (["--precision", "float16"], "float16"), (["--precision", "bfloat16"], "bfloat16")],

@@ -119,6 +119,7 @@ def counts_of(message: str) -> bool:
     return "does not have the form" in message
 
 
+@pytest.mark.thorough
 def test_the_table_agrees_with_the_onnx_package_for_every_version() -> None:
     """Each schema refuses one input too few and one too many, unless a newer one takes them, and not what lies between."""
     unlimited = 2147483647

@@ -209,6 +209,7 @@ def flat(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("counted", [False, True], ids=["by hand", "counted"])
 @pytest.mark.parametrize("language", ["objective-c", "objective-c++"])
 def test_each_header_compiles_alone(language, counted, flat):
@@ -387,6 +388,7 @@ def test_the_same_calls_compile_in_swift(extended):
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.thorough
 def test_new_calls_become_methods(extended):
     classes = [declared(path.read_text()) for path in (extended / "bindings/objc/include").rglob("*.h")]
     found = {declaration for methods in classes for own in methods.values() for declaration in own}
@@ -397,6 +399,7 @@ def test_new_calls_become_methods(extended):
     assert "func getBytes() throws -> Data" in page
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("counted", [False, True], ids=["by hand", "counted"])
 def test_new_calls_compile(extended, counted):
     folders = (

@@ -24,6 +24,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the tests of tests/ops with passes, without them, or, by default, with and then without them "
         "if a pass changes the graph of a session of the test; with --quick, with them",
     )
+    parser.addoption(
+        "--record-standard-forms",
+        action="store_true",
+        help="write tests/ops/standard_forms.yaml; run all tests of tests/ops",
+    )
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # inside of what captures the output

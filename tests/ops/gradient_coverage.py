@@ -36,6 +36,19 @@ class Case:
     def elements(self) -> int:
         return sum(x.size for x in self.inputs if x is not None)
 
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What decides how a gradient is written: opset, modes and flags, which inputs there are or are constants, the rank."""
+        modes = tuple(
+            (name, value if isinstance(value, str) or value in (0, 1) else None)
+            for name, value in sorted(self.op.attributes.items(), key=lambda item: item[0])
+            if not isinstance(value, np.ndarray)
+        )
+        given = tuple(x is not None for x in self.inputs), tuple(sorted(self.arguments["constants"]))
+        first = self.inputs[0]
+        rank = None if first is None else first.ndim
+        return self.op.opset, repr(modes), given, tuple(self.op.output_names), rank
+
 
 @dataclass
 class Coverage:
@@ -47,6 +60,9 @@ class Coverage:
     )  # by opset, cases whose second derivative was compared
     second_misses: set[str] = field(default_factory=set)  # operators whose gradient it lacks
     smallest: dict[tuple[str, ...], Case] = field(default_factory=dict)  # by the attributes that are given
+    kinds: dict[tuple[Any, ...], Case] = field(
+        default_factory=dict
+    )  # the smallest of each kind that may be computed differently
 
 
 #: Whether comparisons are recorded. Cases run with and without passes, and are recorded with passes.
@@ -105,8 +121,13 @@ def note(case: Case, floating: Iterable[Array], second: Collection[str] | None) 
         found.second_misses.update(second)
     kind = tuple(sorted(case.op.attributes))
     held = found.smallest.get(kind)
-    if 0 not in sizes and (held is None or case.elements < held.elements):
+    if 0 in sizes:
+        return
+    if held is None or case.elements < held.elements:
         found.smallest[kind] = case
+    held = found.kinds.get(case.kind)
+    if held is None or case.elements < held.elements:
+        found.kinds[case.kind] = case
 
 
 def registered() -> dict[Key, str]:

@@ -350,6 +350,7 @@ def growth(ran: Ran) -> int:
     return after - before
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("script", ["leaks_steps.txt", "leaks_create.txt"])
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_memory_stays_flat(language, script, scenario, runner_of):

@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 
 import numpy as np
+import pytest
 from ortrain.api import CheckpointState, Module, Optimizer
 from recorded import Fixture
 
@@ -72,6 +73,7 @@ def ours(recorded: Fixture, checkpoint: pathlib.Path, saved: pathlib.Path, first
     return losses
 
 
+@pytest.mark.first_case
 def test_a_run_begun_here_goes_on_there_and_back(
     recorded: Fixture, tmp_path: pathlib.Path, ort_training_python: str
 ) -> None:

@@ -350,6 +350,7 @@ def digits(tmp_path: pathlib.Path):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.thorough
 def test_digits_are_learned_as_well_as_in_float32(digits, tmp_path: pathlib.Path) -> None:
     train, test = digits
 

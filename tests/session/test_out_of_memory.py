@@ -56,6 +56,7 @@ def attempt(case: Fixture, more: int) -> str:
     return text if status == 0 else f"ended with status {status}: {text}"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists(), reason="limits addresses as Linux does")
 def test_every_failure_for_lack_of_memory_says_so() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -93,6 +93,7 @@ def test_a_recording_that_was_not_begun_cannot_be_taken(artifacts):
         module.end_profiling()
 
 
+@pytest.mark.thorough
 def test_the_command_takes_entries_of_the_configuration(artifacts):
     good = command(artifacts, "--steps", "2", "--config", "ortrain.mixed_precision=none")
     assert good.returncode == 0, good.stdout + good.stderr
@@ -130,6 +131,7 @@ def test_the_command_names_what_is_wrong(artifacts, tmp_path, arguments, message
     assert message in ran.stderr
 
 
+@pytest.mark.thorough
 def test_a_file_that_cannot_be_read_or_written_is_named(artifacts, tmp_path):
     (tmp_path / "text.npz").write_text("no archive")
     for option, name in (("--inputs", "none.npz"), ("--inputs", "text.npz"), ("--trace", "nowhere/t.json")):

@@ -98,6 +98,7 @@ def process(op_type: str) -> None:
     print(", done", flush=True)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("op_type", ATTRIBUTES)
 def test_an_operator_over_no_elements_is_quick(op_type: str) -> None:
     subprocess.run([sys.executable, __file__, op_type], check=True, timeout=LONG)

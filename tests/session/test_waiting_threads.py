@@ -67,6 +67,7 @@ def trained(
     return int(count), float(share)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("threads", [1, 3])
 def test_all_kernels_share_the_threads_of_a_session(threads: int) -> None:
     assert trained([], {}, threads)[0] == threads - 1
@@ -77,6 +78,7 @@ def test_a_session_uses_the_threads_that_the_environment_allows() -> None:
     assert trained([], {"OMP_THREAD_LIMIT": "2"}, threads=4)[0] == 1
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("entries", "environment"),
     [
@@ -93,6 +95,7 @@ def test_threads_that_must_not_spin_leave_the_processor(
     assert share < 0.5
 
 
+@pytest.mark.thorough
 def test_threads_sleep_soon_after_a_run() -> None:
     assert trained([], {}, pause=5e-3)[1] < 0.3
 

@@ -270,14 +270,18 @@ def test_a_runtime_can_use_the_model_without_ortrain(tmp_path: pathlib.Path) -> 
 
 
 def test_everything_without_a_standard_form_is_named(tmp_path: pathlib.Path) -> None:
-    model = network()
+    model = network(normalization=False)
     model.opset_import[0].version = 20
-    graph = model.graph
-    graph.node.insert(0, helper.make_node("GridSample", ["x", "grid"], ["sampled"], name="sampler"))
-    graph.node[1].input[0] = "sampled"
-    graph.initializer.append(numpy_helper.from_array(np.zeros((8, 9, 9, 2), np.float32), "grid"))
-    with pytest.raises(ValueError, match=r"sampler.*GridSampleGrad.*has no standard form"):
-        generate_step(model, CROSS_ENTROPY, SGD, tmp_path / "step.onnx", requires_grad=["grid", "fc.weight"])
+    conv = model.graph.node[0]
+    conv.op_type, conv.name = "DeformConv", "deformed"
+    del conv.input[2:]
+    conv.input.append("offset")
+    offsets = np.zeros((8, 2 * 9, 9, 9), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(offsets, "offset"))
+    with pytest.raises(ValueError, match=r"deformed.*DeformConvGrad.*has no standard form"):
+        generate_step(
+            model, CROSS_ENTROPY, SGD, tmp_path / "step.onnx", requires_grad=["conv.weight", "fc.weight"]
+        )
 
 
 def test_a_model_of_an_older_opset_is_converted(tmp_path: pathlib.Path) -> None:

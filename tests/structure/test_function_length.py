@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 
 import lizard
+import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDERS = ("core", "bindings", "codegen", "scripts", "benchmarks", "cmake", "docs", "examples", "tests")
@@ -89,6 +90,7 @@ def lengths() -> dict[tuple[str, str], int]:
     return found
 
 
+@pytest.mark.thorough
 def test_functions_are_not_too_long() -> None:
     found = lengths()
     # A sample of what the parser has to see: a template among vector code, a method, a kernel maker, the languages.

@@ -1,10 +1,12 @@
-"""`pytest --quick` runs each value of each parameter, and each file, at least once."""
+"""`pytest --quick` runs each value of each parameter at least once, and leaves out what is marked for that."""
 
 from __future__ import annotations
 
 import pathlib
 import subprocess
 import sys
+
+import pytest
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 CASES = """
@@ -27,6 +29,11 @@ def test_listed_pairs(x, y):
 def test_with_a_fixture(fixed, letter):
     pass
 
+@pytest.mark.first_case
+@pytest.mark.parametrize("data", [10, 20])
+def test_slow(data):
+    pass
+
 def test_plain():
     pass
 
@@ -34,24 +41,12 @@ def test_plain():
 def test_again():
     pass
 """
-THOROUGH = """
-import pytest
-
-pytestmark = pytest.mark.thorough
-
-def test_first():
-    pass
-
-def test_second():
-    pass
-"""
 
 
 def selected(folder: pathlib.Path, *options: str) -> tuple[list[str], str]:
     (folder / "test_cases.py").write_text(CASES)
-    (folder / "test_thorough.py").write_text(THOROUGH)
     (folder / "pytest.ini").write_text(
-        f"[pytest]\npythonpath = {TESTS}\nmarkers = thorough: more of the same\n"
+        f"[pytest]\npythonpath = {TESTS}\nmarkers =\n  thorough: more of the same\n  first_case: slow\n"
     )
     (folder / "conftest.py").write_text("pytest_plugins = ['quick']\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-vv", *options, str(folder)]
@@ -61,7 +56,7 @@ def selected(folder: pathlib.Path, *options: str) -> tuple[list[str], str]:
 
 
 def test_each_value_of_each_parameter_occurs(tmp_path: pathlib.Path) -> None:
-    names, _ = selected(tmp_path, "--quick")
+    names, output = selected(tmp_path, "--quick")
     products = [
         name[len("test_product[") : -1].split("-") for name in names if name.startswith("test_product[")
     ]
@@ -72,17 +67,14 @@ def test_each_value_of_each_parameter_occurs(tmp_path: pathlib.Path) -> None:
     with_a_fixture = [name[-4:-1].split("-") for name in names if name.startswith("test_with_a_fixture")]
     assert {value for pair in with_a_fixture for value in pair} == set("abuv")
     assert len(with_a_fixture) == 2
-
-
-def test_thorough_tests_are_left_out_and_every_file_is_run(tmp_path: pathlib.Path) -> None:
-    names, output = selected(tmp_path, "--quick")
+    assert [name for name in names if name.startswith("test_slow")] == ["test_slow[10]"]
     assert "test_plain" in names
     assert "test_again" not in names
-    assert [name for name in names if name in ("test_first", "test_second")] == ["test_first"]
-    assert "LEFT OUT 12 combinations of parameters and 2 thorough tests; make test-all runs them" in output
+    assert "LEFT OUT 13 combinations of parameters and 1 thorough tests; make test-all runs them" in output
 
 
+@pytest.mark.thorough
 def test_all_run_without_the_option(tmp_path: pathlib.Path) -> None:
     names, output = selected(tmp_path)
-    assert len(names) == 15 + 4 + 4 + 1 + 1 + 2
+    assert len(names) == 15 + 4 + 4 + 2 + 1 + 1
     assert "LEFT OUT" not in output

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[2] / "bindings/python/ortrain"
 WRITER = PACKAGE / "_files/writing.py"
 
@@ -91,6 +93,7 @@ def found_in(path: Path) -> set[tuple[str, str, str]]:
     }
 
 
+@pytest.mark.thorough
 def test_one_module_writes_files() -> None:
     found = set()
     for path in sorted(PACKAGE.rglob("*.py")):

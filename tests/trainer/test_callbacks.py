@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
+import time
 import types
 
 import numpy as np
@@ -196,6 +198,18 @@ def test_progress_is_a_bar_in_a_terminal_and_lines_elsewhere(folder, kind, bar):
     assert ("[============            ] 1/2" in written) == bar
     assert written.count("\n") == 2
     assert "epoch 2/2" in written
+    assert " left" not in written, "a short run does not say how long it takes"
+
+
+def test_a_long_run_says_how_long_it_takes_yet(folder, monkeypatch):
+    clock = iter(range(0, 100_000, 30))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    stream = io.StringIO()
+    fit(folder, ProgbarLogger(stream), epochs=3)
+    lines = stream.getvalue().splitlines()
+    left = [re.search(r", (\d+) minutes? left$", line) for line in lines]
+    assert [found is not None for found in left] == [True, True, False]
+    assert int(left[0][1]) > int(left[1][1])
 
 
 def test_lines_before_a_checkpoint_are_in_the_file(folder, tmp_path):

@@ -25,6 +25,7 @@ def run(folder: Path, kind: str, kill_at: int = 0, resume: object = "") -> int:
     return ran.returncode
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", ["arrays", "stream"])
 def test_a_killed_run_goes_on_with_the_same_bits(tmp_path, kind):
     small.make_artifacts(tmp_path / "artifacts")

@@ -109,6 +109,7 @@ def test_a_picture_of_the_history(tmp_path):
     assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy"]
     assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [[2.0, 1.0], [2.5, 1.5]]
     assert (tmp_path / "curves.png").stat().st_size > 5000
+    assert figure._repr_png_().startswith(b"\x89PNG")  # which notebooks ask for
     with pytest.raises(ValueError, match="at least one epoch"):
         plot({})
 

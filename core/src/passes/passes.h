@@ -7,6 +7,7 @@
 
 namespace ortrain {
 
+bool accumulate_rows(Model& model);
 bool bound_gradients(Model& model);
 bool common_subexpression_elimination(Model& model);
 bool fold_transpose(Model& model);
@@ -28,5 +29,7 @@ bool winograd(Model& model);
 
 // The input of a graph that holds the bound of the gradient in an accumulation buffer (bound_gradients).
 inline std::string name_of_bound(const std::string& buffer) { return buffer + ".bound"; }
+// That which holds the rows of the buffer that may be other than zero (accumulate_rows).
+inline std::string name_of_rows(const std::string& buffer) { return buffer + ".rows"; }
 
 }  // namespace ortrain

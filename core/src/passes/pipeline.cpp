@@ -50,8 +50,10 @@ constexpr Pass kSessionPasses[] = {
      "early_parameter_gradients"},
     // Marks the remaining convolutions.
     {"winograd", winograd},
-    // Last, when it is known which nodes compute the gradients: nothing may change what they read.
+    // When it is known which nodes compute the gradients: nothing may change what they read.
     {"bound_gradients", bound_gradients},
+    // After the bounds, which know the node that this pass replaces.
+    {"accumulate_rows", accumulate_rows},
 };
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
+#include <cstring>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "ops/optimizer/optimizer_update.h"
 #include "runtime/convert.h"
 #include "runtime/text.h"
+#include "runtime/threads.h"
 
 namespace ortrain {
 
@@ -249,6 +252,36 @@ OptimizerRun run_of(const Parameter& p, int64_t n) {
   return {p.data.dtype(), p.data.raw(), p.gradient.raw(), addresses(p.moments), n};
 }
 
+// Whether the states of a table have its shape and type, so that its rows are rows of each of them.
+bool has_rows(const Parameter& p) {
+  return std::all_of(p.moments.begin(), p.moments.end(), [&](const Tensor& state) {
+    return state.dtype() == p.data.dtype() && state.size() == p.data.size();
+  });
+}
+
+// The `n` elements of a parameter from `first` on.
+OptimizerRun part_of(const Parameter& p, int64_t first, int64_t n) {
+  OptimizerRun run = run_of(p, n);
+  const auto offset = static_cast<size_t>(first) * size_of(run.dtype);
+  run.weights += offset;
+  run.gradients += offset;
+  for (std::byte*& state : run.states)
+    if (state != nullptr) state += offset;
+  return run;
+}
+
+// Calls f(run), in several threads, for neighbouring rows of a table that are in the set. `cost` is that of
+// an element.
+template <typename F>
+void for_rows(const Parameter& p, const RowSet& rows, int64_t cost, F&& f) {
+  const int64_t row = p.data.size() / p.data.shape()[0];
+  const int64_t words = rows.words();
+  parallel_for(words, rows.count() * row * cost / words, [&](int64_t from, int64_t to) {
+    rows.each_run(from, to,
+                  [&](int64_t first, int64_t end) { f(part_of(p, first * row, (end - first) * row)); });
+  });
+}
+
 // Whether the trainable parameters have one type, which is not a 16-bit float: their arenas then have the
 // same layout, and the gaps in them are zero and stay zero.
 bool are_alike(const std::vector<Parameter>& parameters) {
@@ -300,30 +333,91 @@ void for_each_of(const CheckpointState& state, Wanted&& wanted, F&& f) {
     if (parameters[i].trainable && wanted(i)) f(run_of(parameters[i], parameters[i].data.size()));
 }
 
-}  // namespace
-
-double gradient_norm(const CheckpointState& state) {
-  double squares = 0;
-  for_runs(state, [&](const OptimizerRun& run) { squares += sum_of_squares(run); });
-  return std::sqrt(squares);
+// Calls f(begin, end) for the gradients of a run that may be other than zero, in ascending order.
+template <typename F>
+void for_nonzero(const CheckpointState& state, const GradientRows& rows, const OptimizerRun& run, F&& f) {
+  int64_t at = 0;
+  for (size_t i = 0; i < state.parameters().size(); ++i) {
+    const Parameter& p = state.parameters()[i];
+    const std::optional<RowSet> touched = rows.of(i);
+    if (!touched || p.gradient.raw() < run.gradients) continue;
+    const auto start =
+        static_cast<int64_t>(static_cast<size_t>(p.gradient.raw() - run.gradients) / size_of(run.dtype));
+    if (start >= run.n) continue;
+    const int64_t row = p.data.size() / p.data.shape()[0];
+    f(at, start);
+    touched->each_run(0, touched->words(),
+                      [&](int64_t first, int64_t end) { f(start + first * row, start + end * row); });
+    at = start + p.data.size();
+  }
+  f(at, run.n);
 }
 
-bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step,
-                      const GradientBounds* bounds) {
+double squares_of(const CheckpointState& state, const GradientRows& rows) {
   double squares = 0;
+  for_runs(state, [&](const OptimizerRun& run) {
+    const bool floating = visit_floating(run.dtype, [&](auto zero) {
+      SumOfSquares sum(reinterpret_cast<const decltype(zero)*>(run.gradients), run.n);
+      for_nonzero(state, rows, run, [&](int64_t begin, int64_t end) { sum.add(begin, end); });
+      squares += sum.total();
+    });
+    if (!floating) squares += sum_of_squares(run);
+  });
+  return squares;
+}
+
+// Whether the gradients without a known bound are finite.
+bool are_finite(const CheckpointState& state, const GradientBounds& bounds, const GradientRows& rows) {
+  std::atomic<bool> finite{true};
+  const auto look = [&](const OptimizerRun& run) {
+    if (finite && !all_finite(run)) finite = false;
+  };
+  for_runs_of(
+      state, [&](size_t i) { return !bounds.is_finite(i) && !rows.of(i); }, look);
+  for (size_t i = 0; i < state.parameters().size(); ++i)
+    if (const auto touched = rows.of(i); touched && !bounds.is_finite(i))
+      for_rows(state.parameters()[i], *touched, 1, look);
+  return finite;
+}
+
+// Whether a step with these numbers changes neither weights nor states of elements whose gradient is zero.
+// The update is asked, on elements of all magnitudes: what decays, or moves on by its momentum, shows it.
+bool leaves_zeros(const OptimizerPasses& passes, DType dtype, const double* factors, double scale) {
+  bool same = true;
+  visit_floating(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr size_t kCount = 36;
+    constexpr T kMagnitudes[] = {0, 1, T(0x1p-40), T(0x1p40), T(-1), T(-0x1p20)};
+    std::array<std::array<T, kCount>, kMostStates + 2> given{};  // weights, gradients, states
+    for (size_t i = 0; i < kCount; ++i) {
+      given[0][i] = kMagnitudes[i % 6];
+      for (size_t k = 0; k < passes.states; ++k) given[k + 2][i] = std::abs(kMagnitudes[i / 6]);
+    }
+    auto arrays = given;
+    const auto at = [&](size_t k) { return reinterpret_cast<std::byte*>(arrays[k].data()); };
+    OptimizerRun run{dtype, at(0), at(1), {}, static_cast<int64_t>(kCount)};
+    for (size_t k = 0; k < passes.states; ++k) run.states[k] = at(k + 2);
+    run_optimizer(passes, run, factors, scale);
+    same = std::memcmp(arrays.data(), given.data(), sizeof given) == 0;
+  });
+  return same;
+}
+
+}  // namespace
+
+double gradient_norm(const CheckpointState& state, const GradientRows& rows) {
+  return std::sqrt(squares_of(state, rows));
+}
+
+bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step, const GradientBounds* bounds,
+                      const GradientRows& rows, bool lazy) {
   for_runs(state, [&](const OptimizerRun& run) {
     require(is_floating(run.dtype), ErrorCode::kNotImplemented, "optimizer step: parameters of type ",
             to_string(run.dtype), " are not supported");
-    if (max_norm_) squares += sum_of_squares(run);
   });
+  const double squares = max_norm_ ? squares_of(state, rows) : 0;
   // The norm, where it is needed, saves looking at the gradients again.
-  if (bounds && !(max_norm_ && std::isfinite(squares))) {
-    bool finite = true;
-    for_runs_of(
-        state, [&](size_t i) { return !bounds->is_finite(i); },
-        [&](const OptimizerRun& run) { finite = finite && all_finite(run); });
-    if (!finite) return false;
-  }
+  if (bounds && !(max_norm_ && std::isfinite(squares)) && !are_finite(state, *bounds, rows)) return false;
   const double scale = max_norm_ ? clip_factor(squares, *max_norm_) : 1.0;
   for (size_t g = 0; g < groups_.size(); ++g) {
     ParameterGroup& group = groups_[g];
@@ -332,12 +426,25 @@ bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step,
     passes_->prepare({*rule_, group.values, rate, step, scale}, factors);
     const auto update = [&](const OptimizerRun& run) { run_optimizer(*passes_, run, factors, scale); };
     const auto is_of_group = [&](size_t i) { return group_of_[i] == g; };
+    const auto by_rows = [&](size_t i) {
+      return passes_->sums == 0 && is_of_group(i) && rows.of(i) && has_rows(state.parameters()[i]) &&
+             (lazy || leaves_zeros(*passes_, state.parameters()[i].data.dtype(), factors, scale));
+    };
+    std::vector<size_t> tables;
+    for (size_t i = 0; i < group_of_.size(); ++i)
+      if (by_rows(i)) tables.push_back(i);
+    for (const size_t i : tables) for_rows(state.parameters()[i], *rows.of(i), passes_->cost, update);
     if (passes_->sums > 0)
       for_each_of(state, is_of_group, update);
-    else if (groups_.size() == 1)
+    else if (groups_.size() == 1 && tables.empty())
       for_runs(state, update);
     else
-      for_runs_of(state, is_of_group, update);
+      for_runs_of(
+          state,
+          [&](size_t i) {
+            return is_of_group(i) && std::find(tables.begin(), tables.end(), i) == tables.end();
+          },
+          update);
     for (size_t i = 0; i < group.kept.size(); ++i) *group.kept[i] = group.values.scalars[i];
   }
   return true;

@@ -25,6 +25,7 @@
 #include "graph/graph.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "session/gradient_bounds.h"
+#include "session/gradient_rows.h"
 #include "state/checkpoint_state.h"
 
 namespace ortrain {
@@ -73,8 +74,10 @@ class Optimizer {
 
   // One update of all trainable parameters with their gradients. `step` counts from 1. With `bounds`, changes
   // nothing and returns false if a gradient is a NaN or infinite; those that are known to be finite are not
-  // read to find out.
-  bool apply(CheckpointState& state, float learning_rate, int64_t step, const GradientBounds* bounds);
+  // read to find out. Rows of tables whose gradient is zero are skipped if the step would not change them,
+  // and with `lazy` whether it would or not, unless the optimizer needs sums over whole parameters.
+  bool apply(CheckpointState& state, float learning_rate, int64_t step, const GradientBounds* bounds,
+             const GradientRows& rows, bool lazy);
 
  private:
   void add_group(const Node& node, const OptimizerRule& rule, std::string& problems);
@@ -93,6 +96,6 @@ class Optimizer {
 std::string nonfinite_gradients(const CheckpointState& state);
 
 // The Euclidean norm of the gradients of all trainable parameters together.
-double gradient_norm(const CheckpointState& state);
+double gradient_norm(const CheckpointState& state, const GradientRows& rows);
 
 }  // namespace ortrain

@@ -13,6 +13,7 @@
 #include "runtime/stop.h"
 #include "runtime/threads.h"
 #include "session/gradient_bounds.h"
+#include "session/gradient_rows.h"
 #include "session/mixed_precision.h"
 #include "session/optimizer.h"
 #include "session/output_types.h"
@@ -244,8 +245,10 @@ struct TrainingSession::Impl {
   std::optional<Schedule> schedule;
   float learning_rate = 0;
   std::optional<GradientBounds> bounds;  // unless gradients are applied whatever they are
-  bool overwrite_gradients = true;       // the next train step starts new gradients
-  uint64_t gradients_version = 0;        // of gradients from outside that this session has taken into account
+  std::optional<GradientRows> rows;
+  bool lazy_rows = false;           // optimizer steps skip rows that no batch has read
+  bool overwrite_gradients = true;  // the next train step starts new gradients
+  uint64_t gradients_version = 0;   // of gradients from outside that this session has taken into account
   std::unordered_map<std::string, Tensor> train_states, eval_states;
   std::unordered_map<std::string, Tensor> overwrite, accumulate;  // lazy_reset_grad for both variants
   std::optional<double> loss;                                     // of the last train step
@@ -325,6 +328,8 @@ struct TrainingSession::Impl {
       bounds->add_inputs(bounded.graph);
       bounds->add_states(train_states);
     }
+    rows->add_inputs(bounded.graph);
+    rows->add_states(train_states);
     train = make("training model", bounded, train_inputs, memory_budget, options);
     SessionOptions of_eval = options;
     of_eval.optimized_model_path.clear();  // the file is that of the training model
@@ -363,6 +368,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   s.flush_denormals = flush_denormals(s.options);
   s.waiting.emplace(s.options);
   s.nonfinite = nonfinite_gradients(s.options);
+  s.lazy_rows = config_choice(s.options, "ortrain.lazy_rows") == "1";
   Tensor yes(DType::kBool, {1}), no(DType::kBool, {1});
   *yes.data<bool>() = true;
   *no.data<bool>() = false;
@@ -400,6 +406,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   }
   s.gradients_version = state_->gradients_version();
   if (s.nonfinite != NonfiniteGradients::kApply) s.bounds.emplace(*state_);
+  s.rows.emplace(*state_);
   s.make_stages(*state_);
   for (const Parameter& p : state_->parameters()) {
     if (std::find(s.fixed.begin(), s.fixed.end(), p.name) != s.fixed.end()) continue;
@@ -423,6 +430,7 @@ void TrainingSession::train_step(std::span<const Tensor* const> inputs, std::spa
     s.gradients_version = state_->gradients_version();
   }
   if (s.bounds) s.bounds->update(*state_);
+  s.rows->update(*state_);
   StateWatch watch;
   if (options && options->gradient_ready) watch = s.gradient_watch(*state_, *options);
   try {
@@ -481,7 +489,8 @@ double TrainingSession::gradient_norm() const {
           "getting the norm of the gradients: there are no gradients; run a train step first");
   const ThreadScope threads(impl_->options.intra_op_threads);
   const SessionWaiting::Scope waiting = impl_->waiting->scope();
-  return ortrain::gradient_norm(*state_);
+  impl_->rows->update(*state_);
+  return ortrain::gradient_norm(*state_, *impl_->rows);
 }
 
 void TrainingSession::optimizer_step(const RunOptions* options) {
@@ -498,7 +507,9 @@ void TrainingSession::optimizer_step(const RunOptions* options) {
   OptimizerState& o = state_->optimizer();
   const auto start = Profile::Clock::now();
   if (s.bounds) s.bounds->update(*state_);
-  if (!s.optimizer->apply(*state_, s.learning_rate, o.step + 1, s.bounds ? &*s.bounds : nullptr)) {
+  s.rows->update(*state_);
+  if (!s.optimizer->apply(*state_, s.learning_rate, o.step + 1, s.bounds ? &*s.bounds : nullptr, *s.rows,
+                          s.lazy_rows)) {
     if (s.nonfinite == NonfiniteGradients::kError) reject_gradients(*state_, s.loss);
     ++s.skipped_steps;
     return;

@@ -192,6 +192,11 @@ EXTREME: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 2, 3, 3), (3, 2, 2, 2), {"strides": [9, 9], "pads": [9, 9, 9, 9], "dilations": [1, 1]}),
     ((2, 2, 5, 6, 7), (4, 2, 3, 2, 3), {"strides": [2, 1, 1], "pads": [1, 0, 1, 1, 1, 2], "dilations": [1, 2, 1]}),
     ((0, 2, 4, 4), (3, 2, 3, 3), {"strides": [1, 1], "pads": [0, 0, 0, 0], "dilations": [1, 1]}),
+    # Depthwise, with lines that are divided into blocks, and with every way of reading them.
+    ((2, 3, 45, 67), (3, 1, 3, 3), {"group": 3, "strides": [1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1]}),
+    ((1, 3, 70, 75), (3, 1, 3, 3), {"group": 3, "strides": [2, 2], "pads": [0, 0, 1, 1], "dilations": [1, 1]}),
+    ((1, 2, 20, 21), (2, 1, 5, 4), {"group": 2, "strides": [2, 2], "pads": [4, 3, 2, 5], "dilations": [1, 2]}),
+    ((1, 2, 9, 30), (2, 1, 2, 5), {"group": 2, "strides": [4, 3], "pads": [0, 9, 0, 9], "dilations": [7, 1]}),
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,26 @@ class Tensor:
 
 @dataclass
 class Group:
-    """The state of an optimizer: steps taken, learning rate, and the moments of each parameter by their names."""
+    """The state of an optimizer.
+
+    Attributes
+    ----------
+    step, learning_rate
+        Steps taken, and the learning rate.
+    states : dict
+        The moments of each parameter by their names, momentum0 and those that follow.
+    state_names : list of str
+        What these moments are. Empty for those of AdamW, or none.
+    settings, scalars : dict
+        For each group of parameters, the settings that a program changed, and the numbers that the optimizer keeps.
+    """
 
     step: int
     learning_rate: float
     states: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    state_names: list[str] = field(default_factory=list)
+    settings: dict[str, dict[str, float]] = field(default_factory=dict)
+    scalars: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass
@@ -296,6 +312,14 @@ class _Table:
             position = self._table.Indirect(start + 4 * number)
             yield _Table(_flatbuffers().table.Table(self._table.Bytes, position))
 
+    def texts(self, index: int) -> list[str]:
+        offset = self._table.Offset(4 + 2 * index)
+        if not offset:
+            return []
+        start = self._table.Vector(offset)
+        count = self._table.VectorLen(offset)
+        return [self._table.String(start + 4 * number).decode() for number in range(count)]
+
     def vector(self, index: int, size: int) -> bytes:
         offset = self._table.Offset(4 + 2 * index)
         if not offset:
@@ -336,6 +360,13 @@ def read_file(path: Path) -> StoredState:
         found = Group(group.number(1, "Int64"), group.number(2, "Float32", 0.0))
         for parameter in group.tables(3):
             found.states[parameter.text(0)] = dict(_tensor_of(tensor, path) for tensor in parameter.tables(1))
+        found.state_names = group.texts(5)
+        for entries in group.tables(4):
+            of_group = entries.text(0)
+            for index, kind, values in ((1, "Float32", found.settings), (2, "Float64", found.scalars)):
+                numbers = {entry.text(0): entry.number(1, kind, 0.0) for entry in entries.tables(index)}
+                if numbers:
+                    values[of_group] = numbers
         state.groups[group.text(0)] = found
     bag = root.table(3)
     if bag is not None:
@@ -401,26 +432,41 @@ def as_file(state: StoredState) -> bytes:
             return table(2, offset(0, title), lambda: builder.PrependInt64Slot(1, value, 0))
         return table(2, offset(0, title), lambda: builder.PrependFloat32Slot(1, value, 0.0))
 
-    def optimizer(title: int, group: Group, states: int) -> int:
-        return table(
-            4,
-            offset(0, title),
-            lambda: builder.PrependInt64Slot(1, group.step, 0),
-            lambda: builder.PrependFloat32Slot(2, group.learning_rate, 0.0),
-            offset(3, states),
-        )
+    def numbers(values: dict[str, float], double: bool) -> int:
+        made = []
+        for name, value in sorted(values.items()):
+            title = builder.CreateString(name)
+            add = builder.PrependFloat64Slot if double else builder.PrependFloat32Slot
+            made.append(table(2, offset(0, title), partial(add, 1, value, 0.0)))
+        return offsets(made)
 
-    # A table cannot be begun while another is open, so everything that it refers to comes first.
-    parameters_of = [tensors(entries) for entries in (state.trained, state.frozen)]
-    module = table(4, *(offset(i, vector) for i, vector in enumerate(parameters_of)))
-    groups = []
-    for name, group in sorted(state.groups.items()):
+    def optimizer(name: str, group: Group) -> int:
         parameters = []
         for parameter, moments in sorted(group.states.items()):
             title, values = builder.CreateString(parameter), tensors(moments)
             parameters.append(table(2, offset(0, title), offset(1, values)))
+        groups = []
+        for of_group in sorted({*group.settings, *group.scalars}):
+            title = builder.CreateString(of_group)
+            settings = numbers(group.settings.get(of_group, {}), double=False)
+            scalars = numbers(group.scalars.get(of_group, {}), double=True)
+            groups.append(table(3, offset(0, title), offset(1, settings), offset(2, scalars)))
+        titles = [builder.CreateString(state) for state in group.state_names]
         title, states = builder.CreateString(name), offsets(parameters)
-        groups.append(optimizer(title, group, states))
+        fields = [
+            offset(0, title),
+            lambda: builder.PrependInt64Slot(1, group.step, 0),
+            lambda: builder.PrependFloat32Slot(2, group.learning_rate, 0.0),
+            offset(3, states),
+        ]
+        # Absent in files of onnxruntime.
+        fields += [offset(4, offsets(groups))] * bool(groups) + [offset(5, offsets(titles))] * bool(titles)
+        return table(6, *fields)
+
+    # A table cannot be begun while another is open, so everything that it refers to comes first.
+    parameters_of = [tensors(entries) for entries in (state.trained, state.frozen)]
+    module = table(4, *(offset(i, vector) for i, vector in enumerate(parameters_of)))
+    groups = [optimizer(name, group) for name, group in sorted(state.groups.items())]
     kinds = [
         {name: value for name, value in state.properties.items() if type(value) is kind}
         for kind in (int, float, str)

@@ -48,7 +48,8 @@ def generate_step(
     Parameters
     ----------
     model, loss, optimizer
-        As in :func:`generate_artifacts`. Only a step needs an optimizer.
+        As in :func:`generate_artifacts`. Only a step needs an optimizer; with a ``head`` or an ``adapter`` it is AdamW by
+        default, and the loss of a head cross entropy.
     path : str or os.PathLike, default: "step.onnx"
         The file of the step model. The artifacts are written into its folder.
     kind : {"step", "gradients", "evaluation"}, default: "step"
@@ -69,7 +70,7 @@ def generate_step(
     args
         For a network, as in :func:`generate_artifacts`.
     **options
-        Further arguments of :func:`generate_artifacts`.
+        Further arguments of :func:`generate_artifacts`, such as ``head`` and ``adapter``.
 
     Returns
     -------
@@ -85,7 +86,8 @@ def generate_step(
         As :func:`generate_artifacts`.
     """
     file = Path(path)
-    _check(kind, accumulate, optimizer is not None)
+    has_default = any(options.get(name) is not None for name in ("head", "adapter"))
+    _check(kind, accumulate, optimizer is not None or has_default)
     report = generate_artifacts(
         in_standard_opset(model, args, opset),
         loss=loss,

@@ -36,10 +36,11 @@ _COMMANDS = {
     "doctor": "describe this machine and test the library",
     "evaluate": "compute loss and metrics on data",
     "export": "write a trained model for inference",
-    "inspect": "describe a model, artifacts or a checkpoint",
+    "inspect": "describe a model, artifacts, a checkpoint or data",
     "new": "write an untrained network that fits data",
     "predict": "compute the outputs of a trained model",
     "profile": "show where the time of a training step goes",
+    "studio": "train in the browser",
     "train": "train artifacts on data",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,91 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.reading import check_file, explained, open_file, read_npy, read_npz
+from ortrain.cli import preparing
 from ortrain.cli.tables import Table, check_values, package, read_table
+from ortrain.cli.wanted import Wanted
+from ortrain.preprocessing.pictures import Pictures
 from ortrain.trainer.columns import Columns
 
 Array = npt.NDArray[Any]
 IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
 
 KINDS = "NPZ, NPY, CSV, Parquet, JSON lines, a folder of images by class, or a Hugging Face dataset on disk"
-
-
-class Wanted:
-    """The inputs of a model that data are read for.
-
-    Parameters
-    ----------
-    names : list of str
-        In the order of a step; the last one is the target.
-    shapes : list of list
-        Their shapes; an unknown dimension is not an integer.
-    has_target : bool, default True
-        Whether the last input is the target.
-    has_classes : bool, default False
-        Whether the target is a class: a whole number, for which data may have a name.
-    classes : list of str, optional
-        The names of the classes in the order of their numbers. If the names are not given, `load` sets those of the data.
-    columns : Columns, optional
-        The names of the columns that the model was trained on, by which those of a table are found. If they are not given,
-        `load` sets those of the data.
-    header : bool, optional
-        Whether the first line of a CSV file has the names of the columns. By default the file shows it.
-
-    Attributes
-    ----------
-    remarks : list of str
-        How `load` understood the data, where a user may not expect it.
-    """
-
-    def __init__(
-        self,
-        names: Sequence[str],
-        shapes: Sequence[Sequence[Any]],
-        has_target: bool = True,
-        has_classes: bool = False,
-        classes: Sequence[str] | None = None,
-        columns: Columns | None = None,
-        header: bool | None = None,
-    ) -> None:
-        self.names, self.shapes, self.has_target = list(names), list(shapes), has_target
-        self.has_classes = has_classes
-        self.classes = None if classes is None else list(classes)
-        self.columns, self.header = columns, header
-        self.remarks: list[str] = []
-
-    @property
-    def target(self) -> str | None:
-        """The name of the target."""
-        return self.names[-1] if self.has_target and len(self.names) > 1 else None
-
-    @property
-    def features(self) -> list[str]:
-        """The names of the others."""
-        return [name for name in self.names if name != self.target]
-
-    def row_shape(self, name: str) -> list[int] | None:
-        """Return the shape of one row, None if it is not known."""
-        shape = self.shapes[self.names.index(name)][1:]
-        return list(shape) if all(isinstance(extent, int) for extent in shape) else None
-
-    def numbers_of(self, names: Sequence[str], path: Path) -> list[int]:
-        """Return the numbers of classes that the data at a path have by name.
-
-        Raises
-        ------
-        ValueError
-            When one of the names is not known.
-        """
-        if self.classes is None:
-            self.classes = sorted(set(names))
-        numbers = {name: number for number, name in enumerate(self.classes)}
-        unknown = sorted(set(names) - numbers.keys())
-        if unknown:
-            raise ValueError(
-                f"--data: {path} has the class {unknown[0]}, which the model was not trained on; it knows "
-                f"{', '.join(self.classes[:20])}{', ...' if len(self.classes) > 20 else ''}"
-            )
-        return [numbers[name] for name in names]
 
 
 def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
@@ -233,6 +158,14 @@ def _of_table(table: Table, wanted: Wanted, target: str | None, path: Path) -> d
     _remark_on_header(table, wanted, path)
     if not columns or not next(iter(columns.values())):
         raise ValueError(f"--data: expected rows in {path}, found none")
+    if target is not None and target not in columns:
+        raise ValueError(f"--target: {path} has no column {target}, it has {', '.join(columns)}")
+    prepared = preparing.encoded(table, wanted, target, path)
+    if prepared is not None:
+        found, column, table = prepared
+        if column is not None and column in table.columns and wanted.target is not None:
+            found[wanted.target] = _targets(table.columns[column], column, wanted, path)
+        return found
     has_rows = any(name.lower() == "x" and isinstance(values[0], list) for name, values in columns.items())
     if has_rows or all(name in columns for name in wanted.features):
         return _by_name(columns, wanted, target, path)
@@ -340,44 +273,46 @@ def _images_of(path: Path, wanted: Wanted) -> list[tuple[Path, str]]:
     return files
 
 
-def _folder_of_images(path: Path, wanted: Wanted) -> dict[str, Array]:
-    opener = package("PIL.Image", "reading images needs Pillow: pip install pillow")
+def _folder_of_images(path: Path, wanted: Wanted) -> Pictures:
+    opener = package("PIL.Image", "reading images needs Pillow: pip install 'ortrain[data]'")
     files = _images_of(path, wanted)
 
-    def opened() -> Iterator[Any]:
-        for file, _ in files:
-            with (
-                open_file(file, "--data") as opened,
-                explained(file, "--data", "an image"),
-                warnings.catch_warnings(),
-            ):
-                warnings.simplefilter("error", opener.DecompressionBombWarning)  # of 90 million pixels
-                image = opener.open(opened)
-                image.load()
-            yield image
+    def opened(row: int) -> Any:
+        file = files[row][0]
+        with (
+            open_file(file, "--data") as source,
+            explained(file, "--data", "an image"),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("error", opener.DecompressionBombWarning)  # of 90 million pixels
+            image = opener.open(source)
+            image.load()
+        return image
 
-    found = {wanted.features[0]: _pixels(opened(), len(files), wanted)}
+    target = None
     if wanted.target is not None:
-        found[wanted.target] = np.array(wanted.numbers_of([name for _, name in files], path))
-    return found
+        target = (wanted.target, np.array(wanted.numbers_of([name for _, name in files], path)))
+    return _pictures(opened, len(files), wanted, target)
 
 
-def _pixels(images: Iterable[Any], count: int, wanted: Wanted) -> Array:
-    """Return images, opened by Pillow, from 0 to 1 in the shape that the model takes."""
+def _pictures(
+    open_row: Callable[[int], Any],
+    count: int,
+    wanted: Wanted,
+    target: tuple[str, Array] | None,
+    threads: int | None = None,
+) -> Pictures:
+    """Return images, opened by Pillow, in the shape that the model takes."""
     feature = wanted.features[0]
     shape = wanted.row_shape(feature) or []
-    axis = next((axis for axis in (0, -1) if len(shape) == 3 and shape[axis] in (1, 3)), None)
-    if len(shape) != 2 and axis is None:
+    if len(shape) != 2 and not (len(shape) == 3 and (shape[0] in (1, 3) or shape[-1] in (1, 3))):
         raise ValueError(
             "--data: expected a model that takes images of known size, [height, width] with 1 or 3 channels before or "
             f"after them, found {wanted.shapes[wanted.names.index(feature)]} for {feature}"
         )
-    height, width, channels = (*shape, 1) if axis is None else (*shape[1:], shape[0]) if axis == 0 else shape
-    pixels = np.empty((count, height, width, channels), np.float32)
-    for row, image in enumerate(images):
-        resized = image.convert("RGB" if channels == 3 else "L").resize((width, height))
-        pixels[row] = np.asarray(resized, np.float32).reshape(height, width, channels) / 255
-    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)) if axis == 0 else pixels.reshape(-1, *shape)
+    pictures = Pictures(open_row, count, feature, shape, target, threads)
+    preparing.normalize(pictures, wanted)
+    return pictures
 
 
 def _hugging_face(path: Path, wanted: Wanted, target: str | None) -> Any:
@@ -402,21 +337,15 @@ def _hugging_face(path: Path, wanted: Wanted, target: str | None) -> Any:
     if not images or named != wanted.features:
         return found
     feature = wanted.features[0]
-    arrays = {feature: _pixels(_decoded(found[feature], path), len(found), wanted)}
+    labels = None
     if wanted.target is not None and wanted.target in found.column_names:
-        arrays[wanted.target] = np.array(found[wanted.target])
-    return arrays
+        labels = (wanted.target, np.array(found[wanted.target]))
 
-
-def _decoded(images: Iterable[Any], path: Path) -> Iterator[Any]:
-    """Yield images, which a dataset decodes one by one."""
-    waiting = iter(images)
-    while True:
+    def opened(row: int) -> Any:
         with explained(path, "--data", "images"):
-            image = next(waiting, None)
-        if image is None:
-            return
-        yield image
+            return found[row][feature]
+
+    return _pictures(opened, len(found), wanted, labels, threads=1)
 
 
 def _numbered(found: Any, column: str, wanted: Wanted, path: Path, datasets: Any) -> Any:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ortrain._files.writing import write_file
 from ortrain.cli import app, results, running
+from ortrain.preprocessing.pictures import ImagePreprocessing, normalization_of
+from ortrain.preprocessing.tables import TablePreprocessing
 from ortrain.trainer import Trainer
 
 
@@ -16,6 +19,7 @@ from ortrain.trainer import Trainer
     """
     ortrain export artifacts trained.onnx
     ortrain export artifacts trained.onnx --checkpoint artifacts/runs/1/epoch-3.ckpt --output logits
+    ortrain export artifacts trained.onnx --with-preprocessing
     ortrain export artifacts trained.onnx --adapters merged --peft adapter
     """,
 )
@@ -38,6 +42,11 @@ from ortrain.trainer import Trainer
     metavar="FOLDER",
     help="also write the adapters to a folder as PEFT does",
 )
+@click.option(
+    "--with-preprocessing",
+    is_flag=True,
+    help="put the preprocessing of the run in front of the model, which then takes raw columns or pictures",
+)
 @app.as_json
 def command(
     folder: Path,
@@ -47,6 +56,7 @@ def command(
     outputs: tuple[str, ...],
     adapters: str,
     peft: Path | None,
+    with_preprocessing: bool,
     json_output: bool,
 ) -> None:
     """Write the trained model of DIR for inference to MODEL."""
@@ -55,6 +65,13 @@ def command(
     trainer.export(model)
     if adapters != "inside" or peft is not None:
         _export_adapters(trainer, model, adapters, peft)
+    if with_preprocessing:
+        _put_preprocessing_in_front(trainer, model)
+    elif trainer.preprocessing not in (None, _plain(trainer)):
+        click.echo(
+            "ortrain: the model takes preprocessed rows; --with-preprocessing writes one that takes the raw ones",
+            err=True,
+        )
     if json_output:
         app.print_json({"model": model, "checkpoint": read, "outputs": trainer.outputs})
     else:
@@ -75,3 +92,27 @@ def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | 
         artifacts.write_onnx_adapter(trainer.state, model.with_suffix(".onnx_adapter"))
     if peft is not None:
         artifacts.write_peft(trainer.state, peft)
+
+
+def _plain(trainer: Trainer) -> dict[str, Any] | None:
+    """Return the preprocessing of pictures that are only resized and scaled, None for other data."""
+    stored = trainer.preprocessing
+    if stored is None or stored["kind"] != "image":
+        return None
+    return normalization_of("none", len(stored["mean"])).as_json()
+
+
+def _put_preprocessing_in_front(trainer: Trainer, path: Path) -> None:
+    """Write the preprocessing of a run into an exported model."""
+    from ortrain._files.models import load_model  # which needs onnx
+    from ortrain.preprocessing.nodes import with_preprocessing
+
+    stored = trainer.preprocessing
+    if stored is None or stored["kind"] == "text":
+        found = "no preprocessing" if stored is None else "a tokenizer, for which ONNX has no operator"
+        raise ValueError(
+            f"--with-preprocessing: expected a run on a table or on pictures whose preprocessing is stored, found {found}"
+        )
+    kind = TablePreprocessing if stored["kind"] == "table" else ImagePreprocessing
+    made = with_preprocessing(load_model(path), kind.of_json(stored), trainer.classes)
+    write_file(path, "model", made.SerializeToString())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain._files.reading import check_file, explained, open_file, read_npy, read_npz
+from ortrain.cli import preparing
 from ortrain.cli.datasets import class_folders, images_in
 from ortrain.cli.tables import package, read_table
+from ortrain.preprocessing import tables, text
+from ortrain.preprocessing.cells import is_missing, text_of
 
 Array = npt.NDArray[Any]
 
@@ -23,8 +25,10 @@ NETWORKS = {
     "gru": "sequences of rows of numbers",
     "transformer": "rows of token numbers",
 }
-_TARGETS = ("y", "labels", "label", "target", "targets")
-_MOST_CLASSES = 50  # whole numbers up to this are classes unless the user says otherwise
+_LARGEST_CLASS, _MOST_CLASSES = (
+    50,
+    20,
+)  # whole numbers up to 50 of which there are at most 20 are classes by default
 _LARGEST = 64  # pixels of the longer side of images unless the user says otherwise
 
 
@@ -51,6 +55,12 @@ class Found:
     tokens: int | None
     outputs: int
     classes: bool
+    center: float = 0.0
+    """The mean of the numbers to predict."""
+    scale: float = 1.0
+    """Their deviation."""
+    note: str = ""
+    """Why whole numbers count as classes, or as numbers."""
 
     @property
     def loss(self) -> str:
@@ -63,7 +73,14 @@ class Found:
         return f"{row}, {self.outputs} {'classes' if self.classes else 'numbers to predict'}"
 
 
-def look_at(path: Path, target: str | None, header: bool | None, task: str | None, size: int | None) -> Found:
+def look_at(
+    path: Path,
+    target: str | None,
+    header: bool | None,
+    task: str | None,
+    size: int | None,
+    tokenizer: Path | None = None,
+) -> Found:
     """Return what a file or folder has.
 
     Parameters
@@ -75,14 +92,16 @@ def look_at(path: Path, target: str | None, header: bool | None, task: str | Non
     header : bool, optional
         Whether the first line of a CSV file has names.
     task : {"classes", "numbers"}, optional
-        What the target is. By default, text and whole numbers from 0 to 50 are classes.
+        What the target is. By default, text is classes, and so are at most 20 different whole numbers from 0 to 50.
     size : int, optional
         Height and width of images.
+    tokenizer : Path, optional
+        The tokenizer of text.
 
     Raises
     ------
     ValueError
-        When the data are of no such kind, or have text among the features.
+        When the data are of no such kind.
     FileNotFoundError
         When there is nothing at the path.
     """
@@ -108,23 +127,26 @@ def look_at(path: Path, target: str | None, header: bool | None, task: str | Non
     names = list(table.columns)
     if target is not None and target not in names:
         raise ValueError(f"--target: {path} has no column {target}, it has {', '.join(names)}")
-    column = target or next((name for name in names if name.lower() in _TARGETS), names[-1])
-    features = [name for name in names if name != column]
-    values = [_numbers(table.columns[name], name, path) for name in features]
-    if not values:
+    column = preparing.target_column(names, target, None)
+    table = preparing.with_target(table, column, [], path)
+    features = {name: cells for name, cells in table.columns.items() if name != column}
+    if not features:
         raise ValueError(f"--data: expected features beside the target {column} in {path}, found none")
-    return _of(np.stack(values, axis=1), np.asarray(table.columns[column]), "features", task)
+    targets = np.asarray([cell for cell in table.columns[column] if not is_missing(cell)])
+    if tokenizer is not None:
+        return _of_text(features, targets, task, tokenizer, path)
+    plan = tables.look_at(features, f"--data: {path}")
+    return _of(np.zeros((1, plan.width)), targets, "features", task)
 
 
-def _numbers(values: Sequence[Any], name: str, path: Path) -> Array:
-    try:
-        return np.array(values, np.float64)
-    except (TypeError, ValueError):
-        wrong = next(value for value in values if not _is_number(value))
-        raise ValueError(
-            f"--data: {path}, column {name}: expected numbers among the features, found {wrong!r:.60}; --target names the "
-            "target, other text has to be encoded as numbers"
-        ) from None
+def _of_text(
+    features: dict[str, list[Any]], targets: Array, task: str | None, tokenizer: Path, path: Path
+) -> Found:
+    """Return what rows of tokens have."""
+    made = text.Tokenizer(tokenizer)
+    texts = [text_of(cell) for cell in features[preparing.text_column(features, path)]]
+    found = _of(np.zeros((1, made.length_of(texts))), targets, "input_ids", task)
+    return replace(found, tokens=made.size)
 
 
 def _is_number(value: Any) -> bool:
@@ -138,7 +160,7 @@ def _is_number(value: Any) -> bool:
 def _arrays(arrays: dict[str, Array], target: str | None, task: str | None, path: Path) -> Found:
     if target is not None and target not in arrays:
         raise ValueError(f"--target: {path} has no {target}, it has {', '.join(arrays)}")
-    column = target or next((name for name in arrays if name.lower() in _TARGETS), list(arrays)[-1])
+    column = target or next((name for name in arrays if name.lower() in preparing.TARGETS), list(arrays)[-1])
     features = [name for name in arrays if name != column]
     if len(features) != 1 or arrays[features[0]].ndim < 2:
         shown = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
@@ -153,14 +175,24 @@ def _of(rows: Array, target: Array, name: str, task: str | None) -> Found:
     numbers = np.zeros(0) if text else target.astype(np.float64)
     few = not text and numbers.ndim == 1 and numbers.size > 0
     few = few and bool(
-        (numbers == np.round(numbers)).all() and numbers.min() >= 0 and numbers.max() <= _MOST_CLASSES
+        (numbers == np.round(numbers)).all() and numbers.min() >= 0 and numbers.max() <= _LARGEST_CLASS
     )
+    distinct = len(np.unique(target))
+    note = ""
+    if task is None and few:
+        few = distinct <= _MOST_CLASSES
+        note = (
+            f"the targets are {distinct} different whole numbers and count as {'classes' if few else 'numbers'}; `ortrain new "
+            f"--task {'numbers' if few else 'classes'}` reads them as {'numbers' if few else 'classes'}"
+        )
     if task == "classes" or (task is None and (text or few)):
-        count = len(np.unique(target)) if text else int(numbers.max()) + 1
-        return Found(name, rows.shape[1:], tokens, max(2, count), True)
+        count = distinct if text else int(numbers.max()) + 1
+        return Found(name, rows.shape[1:], tokens, max(2, count), True, note=note)
     if text:
         raise ValueError(f"--task numbers: expected numbers as targets, found {target.ravel()[0]!r:.60}")
-    return Found(name, rows.shape[1:], tokens, int(np.prod(numbers.shape[1:])), False)
+    center, scale = (float(numbers.mean()), float(numbers.std())) if numbers.size else (0.0, 1.0)
+    outputs = int(np.prod(numbers.shape[1:]))
+    return Found(name, rows.shape[1:], tokens, outputs, False, center, scale or 1.0, note)
 
 
 def _folder(path: Path, size: int | None) -> Found:
@@ -183,11 +215,43 @@ def _folder(path: Path, size: int | None) -> Found:
 
 def network_for(found: Found) -> str:
     """Return the network that a user who names none gets."""
+    if len(found.row) == 1 and found.tokens is not None and found.input == "input_ids":
+        return "transformer"
     return {1: "mlp", 2: "gru", 3: "cnn"}.get(len(found.row), "mlp")
 
 
 def make_network(kind: str, found: Found, seed: int) -> Any:
-    """Return a network for data, as an ONNX model.
+    """Return a network for data, as an ONNX model, whose metadata ask for preprocessed rows.
+
+    Raises
+    ------
+    ValueError
+        When the network does not take such rows.
+    """
+    model = _network(kind, found, seed)
+    if not found.classes:
+        _scale(model, found)
+    model.metadata_props.add(key=preparing.MARK, value="standard")
+    return model
+
+
+def _scale(model: Any, found: Found) -> None:
+    """Let a network return numbers of the targets' mean and deviation, which steps alone would take long to reach."""
+    from onnx import helper
+
+    graph = model.graph
+    name = graph.output[0].name
+    for node in graph.node:
+        node.output[:] = [f"{name}.standard" if output == name else output for output in node.output]
+    constants = {"deviation": found.scale, "mean": found.center}
+    for key, value in constants.items():
+        graph.node.append(helper.make_node("Constant", [], [f"{name}.{key}"], value_float=value))
+    graph.node.append(helper.make_node("Mul", [f"{name}.standard", f"{name}.deviation"], [f"{name}.scaled"]))
+    graph.node.append(helper.make_node("Add", [f"{name}.scaled", f"{name}.mean"], [name]))
+
+
+def _network(kind: str, found: Found, seed: int) -> Any:
+    """Return a network for data.
 
     Raises
     ------

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ortrain.cli import app, checkpoints
+from ortrain.cli import app, checkpoints, data_description
 
 
 @app.command(
@@ -17,16 +17,26 @@ from ortrain.cli import app, checkpoints
     ortrain inspect model.ort
     ortrain inspect artifacts
     ortrain inspect artifacts/best.ckpt --json
+    ortrain inspect flowers.csv --target kind
     """,
 )
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--target", metavar="NAME", help="column of data that is the target (default y, or the last)")
 @app.as_json
-def command(file: Path, json_output: bool) -> None:
-    """Describe a model, a folder of artifacts or a checkpoint.
+def command(file: Path, target: str | None, json_output: bool) -> None:
+    """Describe a model, a folder of artifacts, a checkpoint, or data to train on.
 
     For a checkpoint: each parameter with its norm, and whether it is trained. For a model: inputs, outputs and operators. For
-    artifacts: both, and the memory that training keeps from step to step.
+    artifacts: both, and the memory that training keeps from step to step. For data: how the columns are understood, and the
+    network and loss that fit.
     """
+    if data_description.is_data(file) and file.exists():
+        described = data_description.describe_data(file, target)
+        if json_output:
+            app.print_json(described)
+        else:
+            click.echo("\n".join(data_description.lines_of(described)))
+        return
     found: dict[str, Any] = {}
     if file.suffix in (".onnx", ".ort"):
         found["model"] = checkpoints.describe_model(file)

@@ -31,9 +31,15 @@ from ortrain.cli import app, fitting, running
 @click.option(
     "--task",
     type=click.Choice(["classes", "numbers"]),
-    help="what the target is (default: text and whole numbers up to 50 are classes)",
+    help="what the target is (default: text is classes, and so are at most 20 different whole numbers up to 50)",
 )
 @click.option("--size", type=running.COUNT, help="height and width of images (default: theirs, 64 at most)")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="tokenizer.json that makes tokens of the column of text",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of the weights")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("model.onnx"), show_default=True, help="the file"
@@ -46,6 +52,7 @@ def command(
     header: bool | None,
     task: str | None,
     size: int | None,
+    tokenizer: Path | None,
     seed: int,
     out: Path,
     json_output: bool,
@@ -54,7 +61,7 @@ def command(
 
     NETWORK is mlp for rows of numbers, cnn or resnet for images, gru for sequences of rows, transformer for rows of tokens.
     """
-    found = fitting.look_at(data, target, header, task, size)
+    found = fitting.look_at(data, target, header, task, size, tokenizer)
     model = fitting.make_network(network, found, seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_file(out, "model", model.SerializeToString())
@@ -64,6 +71,10 @@ def command(
         )
         return
     named = "" if target is None else f" --target {target}"
+    if tokenizer is not None:
+        named += f" --tokenizer {tokenizer}"
     click.echo(f"wrote {out}: {network} for {found.shown()}")
+    if found.note:
+        click.echo(f"note  {found.note}")
     click.echo(f"next  ortrain artifacts {out} --loss {found.loss}")
     click.echo(f"      ortrain train artifacts --data {data}{named} --validation 0.2 --epochs 20")

@@ -10,19 +10,7 @@ import click
 from ortrain import profiling
 from ortrain._files.reading import read_npz
 from ortrain._files.writing import write_file
-from ortrain.cli import app
-
-COUNT = click.IntRange(min=1)
-
-
-def _entries(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    entries = {}
-    for text in values:
-        key, separator, value = text.partition("=")
-        if not key or not separator:
-            raise click.BadParameter(f"expected KEY=VALUE, found {text}")
-        entries[key] = value
-    return entries
+from ortrain.cli import app, running
 
 
 @app.command(
@@ -33,10 +21,10 @@ def _entries(context: click.Context, parameter: click.Parameter, values: tuple[s
     """,
 )
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option("--steps", type=COUNT, default=20, show_default=True, help="recorded steps")
+@click.option("--steps", type=running.COUNT, default=20, show_default=True, help="recorded steps")
 @click.option(
     "--batch",
-    type=COUNT,
+    type=running.COUNT,
     default=16,
     show_default=True,
     help="size of dimensions that the model does not fix",
@@ -53,13 +41,7 @@ def _entries(context: click.Context, parameter: click.Parameter, values: tuple[s
     "--trace", type=click.Path(path_type=Path), metavar="JSON", help="write Chrome's trace event format too"
 )
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
-@click.option(
-    "--config",
-    multiple=True,
-    callback=_entries,
-    metavar="KEY=VALUE",
-    help="configuration entry of the session; may be repeated",
-)
+@running.config_option
 @app.as_json
 def command(
     folder: Path,

@@ -9,15 +9,38 @@ from typing import Any
 import click
 import numpy as np
 
-from ortrain.cli.datasets import KINDS, Wanted, load
+from ortrain.cli import preparing
+from ortrain.cli.datasets import KINDS, load
+from ortrain.cli.wanted import Choice, Wanted
+from ortrain.inference_session import InferenceSession
 from ortrain.trainer import Trainer
 
 COUNT = click.IntRange(min=1)
+_LARGE = 64 << 20  # bytes of a model that `ortrain new` did not make
 
 header_option = click.option(
     "--header/--no-header",
     default=None,
     help="whether the first line of a CSV file has the names of the columns (default: the file shows it)",
+)
+
+
+def _entries(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    entries = {}
+    for text in values:
+        key, separator, value = text.partition("=")
+        if not key or not separator:
+            raise click.BadParameter(f"expected KEY=VALUE, found {text}")
+        entries[key] = value
+    return entries
+
+
+config_option = click.option(
+    "--config",
+    multiple=True,
+    callback=_entries,
+    metavar="KEY=VALUE",
+    help="configuration entry of the session; may be repeated",
 )
 
 
@@ -50,7 +73,33 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def wanted_of(trainer: Trainer, header: bool | None) -> Wanted:
+def preprocessing_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what a run does to data before the model takes them."""
+    for option in (
+        click.option(
+            "--tokenizer",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="tokenizer.json that makes tokens of the column of text",
+        ),
+        click.option(
+            "--normalize",
+            metavar="measured|imagenet|half|none|FILE",
+            help="mean and deviation of pictures, also those of a preprocessor_config.json (default measured for networks of "
+            "`ortrain new`, else none)",
+        ),
+        click.option(
+            "--preprocess/--no-preprocess",
+            default=None,
+            help="whether the columns of a table are encoded: numbers standardized, categories, dates and missing cells as "
+            "numbers (default: for networks of `ortrain new`, and if the model cannot take the cells as they are)",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def wanted_of(trainer: Trainer, header: bool | None, choice: Choice | None = None) -> Wanted:
     """Return what is to be read for the steps of a trainer. ``header`` is the option."""
     inputs = trainer.module.get_inputs()
     target = trainer.inputs.dtypes[-1]
@@ -61,6 +110,9 @@ def wanted_of(trainer: Trainer, header: bool | None) -> Wanted:
         classes=trainer.classes,
         columns=trainer.columns,
         header=header,
+        preprocessing=trainer.preprocessing,
+        choice=choice,
+        folder=trainer.folder,
     )
 
 
@@ -115,10 +167,25 @@ def say_remarks(wanted: Wanted) -> None:
         click.echo(f"ortrain: {remark}", err=True)
 
 
-def load_all(path: Path, trainer: Trainer, target: str | None, header: bool | None) -> Any:
-    """Read data for train or eval steps. The trainer learns the names of classes and columns that it does not know yet."""
-    wanted = wanted_of(trainer, header)
+def is_standard(folder: Path) -> bool:
+    """Whether the model in a folder of artifacts is made for preprocessed rows, as those of `ortrain new` are."""
+    path = folder / "eval_model.onnx"
+    if not path.exists() or path.stat().st_size > _LARGE:
+        return False
+    return preparing.MARK in InferenceSession(path).get_modelmeta().custom_metadata_map
+
+
+def load_all(
+    path: Path,
+    trainer: Trainer,
+    target: str | None,
+    header: bool | None,
+    choice: Choice | None = None,
+) -> Any:
+    """Read data for train or eval steps. The trainer learns the names and the preprocessing that it does not know yet."""
+    wanted = wanted_of(trainer, header, choice)
     rows = load(path, wanted, target)
     say_remarks(wanted)
     trainer.classes, trainer.columns = wanted.classes, wanted.columns
+    trainer.preprocessing = wanted.preprocessing
     return scaled(rows, trainer)

@@ -11,6 +11,7 @@ import click
 
 from ortrain._files.writing import write_file
 from ortrain.cli import app, fitting, results, running
+from ortrain.cli.wanted import Choice
 from ortrain.errors import OrtrainError
 from ortrain.trainer import (
     Callback,
@@ -22,6 +23,7 @@ from ortrain.trainer import (
     TensorBoard,
     Trainer,
 )
+from ortrain.trainer.names import two_words
 
 
 @app.command(
@@ -79,6 +81,7 @@ from ortrain.trainer import (
     type=click.Path(path_type=Path),
     help="folder of runs, in which each run has a numbered folder of logs and checkpoints (default DIR/runs)",
 )
+@click.option("--name", help="what the dashboard calls the run (default two words, such as quiet-otter)")
 @click.option(
     "--samples",
     type=click.IntRange(min=0),
@@ -108,7 +111,9 @@ from ortrain.trainer import (
     help="where to keep what a frozen body computes for each row, so that later epochs run only what is trained: in memory, "
     "nowhere, or in a folder for later runs too",
 )
+@running.preprocessing_options
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
+@running.config_option
 @app.as_json
 def command(
     folder: Path | None,
@@ -129,13 +134,18 @@ def command(
     patience: int | None,
     keep: int,
     out: Path | None,
+    name: str | None,
     samples: int,
     tensorboard: bool,
     checkpoint: Path | None,
     from_start: bool,
     resume: Path | None,
     features: str,
+    preprocess: bool | None,
+    normalize: str | None,
+    tokenizer: Path | None,
     threads: int,
+    config: dict[str, str],
     json_output: bool,
 ) -> int:
     """Train the artifacts in DIR, or, without DIR, a network that fits the data.
@@ -148,7 +158,7 @@ def command(
     checkpoint of each of the best epochs. Ctrl-C ends the run after the current step, saves it and says how to resume it.
     """
     if folder is None:
-        folder = _folder_for(data, target, header, seed)
+        folder = _folder_for(data, target, header, seed, tokenizer)
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings: dict[str, Any] = {
         "learning_rate": lr,
@@ -156,24 +166,24 @@ def command(
         "warmup": warmup,
         "accumulate": accumulate,
     }
-    settings |= {"metrics": metrics, "seed": seed, "threads": threads}
+    settings |= {"metrics": metrics, "seed": seed, "threads": threads, "config": config}
     settings["feature_cache"] = (
         features == "memory" if features in ("memory", "off") else FeatureCache(features)
     )
     trainer = _trainer(folder, start, resume, settings)
     if resume is not None and trainer.saved_run is not None and trainer.saved_run["epoch"] >= epochs:
         return _is_finished(resume, trainer, folder, json_output)
-    rows = running.load_all(data, trainer, target, header)
-    held_out: Any = None
-    if validation is not None:
-        held_out = _share(validation)
-        if held_out is None:
-            held_out = running.load_all(Path(validation), trainer, target, header)
+    held_out: Any = None if validation is None else _share(validation)
+    choice = Choice(folder, running.is_standard(folder), preprocess, normalize, tokenizer, held_out, seed)
+    rows = running.load_all(data, trainer, target, header, choice)
+    if validation is not None and held_out is None:
+        held_out = running.load_all(Path(validation), trainer, target, header)
     monitor = monitor or ("loss" if held_out is None else "val_loss")
     runs = out or folder / "runs"
     run = results.new_run(runs) if resume is None else results.run_of(trainer, resume, runs)
     checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
-    callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard)
+    name = name or (two_words() if resume is None else None)  # a resumed run has one
+    callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name)
     options = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
     interrupted = _fit(
         trainer, rows, epochs, {**options, "callbacks": callbacks, "resume": resume, "verbose": False}
@@ -191,7 +201,9 @@ def command(
     return app.OK
 
 
-def _folder_for(data: Path, target: str | None, header: bool | None, seed: int) -> Path:
+def _folder_for(
+    data: Path, target: str | None, header: bool | None, seed: int, tokenizer: Path | None
+) -> Path:
     """Return ./artifacts, made for a network that fits the data if there are none."""
     from ortrain.trainer.creation import make_artifacts
 
@@ -199,7 +211,7 @@ def _folder_for(data: Path, target: str | None, header: bool | None, seed: int) 
     if (folder / "training_model.onnx").exists():
         click.echo(f"ortrain: no DIR was given, trains the artifacts in {folder}", err=True)
         return folder
-    found = fitting.look_at(data, target, header, None, None)
+    found = fitting.look_at(data, target, header, None, None, tokenizer)
     network = fitting.network_for(found)
     model = fitting.make_network(network, found, seed)
     make_artifacts(model, found.loss, "adamw", folder, None, None)
@@ -209,6 +221,8 @@ def _folder_for(data: Path, target: str | None, header: bool | None, seed: int) 
         "`ortrain new` makes others",
         err=True,
     )
+    if found.note:
+        click.echo(f"ortrain: {found.note}", err=True)
     return folder
 
 
@@ -315,12 +329,17 @@ def _report(trainer: Trainer, checkpoints: results.RunCheckpoints, run: Path, js
 
 
 def _callbacks(
-    run: Path, checkpoints: results.RunCheckpoints, samples: int, patience: int | None, tensorboard: bool
+    run: Path,
+    checkpoints: results.RunCheckpoints,
+    samples: int,
+    patience: int | None,
+    tensorboard: bool,
+    name: str | None,
 ) -> list[Callback]:
     """Return what logs the run, saves its checkpoints and may end it early."""
     callbacks: list[Callback] = [
         CSVLogger(run / "log.csv"),
-        JSONLogger(run / "log.jsonl", samples=samples),
+        JSONLogger(run / "log.jsonl", samples=samples, name=name),
         checkpoints,
         ProgbarLogger(),
     ]

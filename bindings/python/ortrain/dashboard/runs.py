@@ -19,6 +19,7 @@ _SECONDS_BETWEEN_SEARCHES = 2.0
 _SECONDS_OF_READING = 2.0  # of a refresh
 _SECONDS_OF_ONE_LOG = 0.5
 _MOST_SETTINGS, _MOST_CHARACTERS = 200, 1000
+_LONGEST_NAME = 60
 _DEEPEST = 4  # lists in lists of a setting that are shown
 
 
@@ -160,7 +161,7 @@ class Runs:
         return {
             "key": key,
             "file": name,
-            "name": self._title(name),
+            "name": _name(log.begin.get("name")) or self._title(name),
             "state": log.state,
             "error": _text(log.end.get("error")) if log.state == "failed" else "",
             "version": f"{log.read}-{log.size}",
@@ -192,6 +193,11 @@ class Runs:
 def key_of(name: str) -> str:
     """Return the key of a run: it never changes, and a link with it shows no path."""
     return hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
+
+
+def _name(value: Any) -> str:
+    """Return the name that a run has, empty if it has none."""
+    return value.strip()[:_LONGEST_NAME] if isinstance(value, str) else ""
 
 
 def _finite(value: float) -> float | None:

@@ -56,6 +56,8 @@ class Server(ThreadingHTTPServer):
         Where runs are looked for.
     port : int, default 0
         The port; 0 for any free port.
+    handler : type, optional
+        What answers requests.
 
     Attributes
     ----------
@@ -73,8 +75,10 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
-        super().__init__((ADDRESS, port), _Handler)
+    def __init__(
+        self, folder: Path, port: int = 0, handler: type[BaseHTTPRequestHandler] | None = None
+    ) -> None:
+        super().__init__((ADDRESS, port), handler or Handler)
         self.runs = Runs(folder)
         self.url = f"http://{ADDRESS}:{self.server_port}/"
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
@@ -186,13 +190,16 @@ def _graph(log: Log, query: Query) -> dict[str, Any]:
     return Graph(model).picture(query.get("open") if "open" in query else None)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
+    """Answers the questions of the page with GET, and refuses those of others."""
+
     server: Server
     server_version, sys_version = "ortrain", ""
     protocol_version = "HTTP/1.1"
     timeout = 30  # seconds that a connection may be silent
 
     def do_GET(self) -> None:
+        """Answer a question, or send a file of the page."""
         try:
             self._check()
             url = urlsplit(self.path)

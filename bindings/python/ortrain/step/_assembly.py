@@ -20,7 +20,9 @@ from ortrain.step._names import (
     GRADIENT,
     METADATA,
     MOMENT,
+    MOST_STATES,
     NEXT,
+    ONLY_GROUP,
     RATE,
     SCALE,
     SEED,
@@ -29,7 +31,8 @@ from ortrain.step._names import (
     VERSION,
 )
 from ortrain.step._nodes import Nodes, Value
-from ortrain.step._optimizers import Group, clipped, read_optimizer
+from ortrain.step._optimizers import Group, clipped, read_optimizer, states_of
+from ortrain.step._rules import Update
 
 Kind = Literal["step", "gradients", "evaluation"]
 _ACCUMULATED = "_grad.accumulation.out"
@@ -113,6 +116,8 @@ class _Step:
             self._scale_gradient()
         self._seeded = self._use_seed()
         self._moments: dict[str, list[str]] = {}
+        self._states: list[str] = []
+        self._scalars: dict[str, dict[str, Any]] = {}
         self._state: dict[str, str] = dict(self._statistics)
         self._groups: dict[str, list[str]] = {}
 
@@ -121,7 +126,7 @@ class _Step:
         names = {SEED, RATE, STEP, SCALE, FINITE, STEP + NEXT}
         for name in self._gradients:
             names |= {name + NEXT, name + GRADIENT}
-            names |= {f"{name}{MOMENT}{i}{end}" for i in (0, 1) for end in ("", NEXT)}
+            names |= {f"{name}{MOMENT}{i}{end}" for i in range(MOST_STATES) for end in ("", NEXT)}
         taken = names & _graph.names_in_use(self._model)
         if taken:
             raise ValueError(
@@ -317,29 +322,53 @@ class _Step:
         steps = self._nodes.value(STEP, TensorProto.INT64)
         after = steps + 1
         taken = after if finite is None else _chosen(finite, after, steps)
+        count = after.as_type(TensorProto.FLOAT)
+        states = self._states = states_of(groups)
         for group in groups:
-            group.prepare(self._nodes.value(RATE), after.as_type(TensorProto.FLOAT))
+            before = {scalar: self._scalar(group, scalar) for scalar in group.scalars}
+            moved = dict(before)
+            update = group.prepare(self._nodes.value(RATE), count, moved)
             self._groups[group.name] = group.parameters
             for name in group.parameters:
-                self._update_parameter(group, name, gradients[name], finite)
+                self._update_parameter(update, name, gradients[name], states, finite)
+            for scalar, value in moved.items():
+                self._keep(before[scalar], value, [], finite)
         self._give(taken, STEP + NEXT, [])
         self._state[STEP] = STEP + NEXT
 
-    def _update_parameter(self, group: Group, name: str, gradient: Value, finite: Value | None) -> None:
+    def _scalar(self, group: Group, scalar: str) -> Value:
+        """Write the input for a number that a group of parameters keeps."""
+        name = scalar if group.name == ONLY_GROUP else f"{group.name}.{scalar}"
+        if name in _graph.names_in_use(self._model):
+            raise ValueError(
+                f"the model has a value named {name!r}, which a step needs for itself; rename it"
+            )
+        self._input(name, TensorProto.FLOAT, [])
+        self._scalars.setdefault(group.name, {})[scalar] = {"input": name, "initial": group.scalars[scalar]}
+        return self._nodes.value(name)
+
+    def _update_parameter(
+        self, update: Update, name: str, gradient: Value, states: Sequence[str], finite: Value | None
+    ) -> None:
         shape, own = self._source.parameters[name].shape, self._type_of(name)
         wide = _wide(own)
         weight = self._nodes.value(name, own)
-        moments = [self._nodes.value(f"{name}{MOMENT}{i}", wide) for i in range(group.moments)]
-        for moment in moments:
+        moments = {state: self._nodes.value(f"{name}{MOMENT}{i}", wide) for i, state in enumerate(states)}
+        for moment in moments.values():
             self._input(moment.name, wide, shape)
-        self._moments[name] = [moment.name for moment in moments]
-        updated, moved = group.update(weight.as_type(wide), gradient.as_type(wide), moments)
-        updated = updated.as_type(own)
-        for before, after in ((weight, updated), *zip(moments, moved, strict=True)):
-            if finite is not None:
-                after = _chosen(finite, after, before)
-            self._give(after, before.name + NEXT, shape)
-            self._state[before.name] = before.name + NEXT
+        self._moments[name] = [moment.name for moment in moments.values()]
+        parameter = {"w": weight.as_type(wide), "g": gradient.as_type(wide), **moments}
+        update(parameter)
+        self._keep(weight, parameter["w"].as_type(own), shape, finite)
+        for state, moment in moments.items():
+            self._keep(moment, parameter[state], shape, finite)
+
+    def _keep(self, before: Value, after: Value, shape: Sequence[int], finite: Value | None) -> None:
+        """Make a value that the step changes an output, paired with its input."""
+        if finite is not None:
+            after = _chosen(finite, after, before)
+        self._give(after, before.name + NEXT, shape)
+        self._state[before.name] = before.name + NEXT
 
     # ---- the model ----
 
@@ -361,11 +390,14 @@ class _Step:
             "frozen": self._frozen,
             "gradients": {n: n + GRADIENT for n in self._gradients} if self._kind == "gradients" else {},
             "moments": self._moments,
+            "states": self._states,
+            "scalars": self._scalars,
             "groups": self._groups,
             "state": self._state,
             "seed": SEED if self._seeded else None,
             "loss_scale": SCALE if self._loss_scaling else None,
         }
+        _drop_copies(model.graph)
         model.producer_name = "ortrain"
         entry = model.metadata_props.add()
         entry.key, entry.value = METADATA, json.dumps(about)
@@ -430,6 +462,21 @@ def _expose_statistics(model: onnx.ModelProto) -> dict[str, str]:
             statistics[before] = after
             model.graph.output.append(onnx.ValueInfoProto(name=after))
     return statistics
+
+
+def _drop_copies(graph: onnx.GraphProto) -> None:
+    """Let nodes write outputs of the graph themselves where an Identity copied their result; runtimes keep such copies."""
+    made = {name for node in graph.node for name in node.output}
+    outputs = {value.name for value in graph.output}
+    renamed: dict[str, str] = {}
+    for node in list(graph.node):
+        if node.op_type != "Identity" or node.domain or node.output[0] not in outputs:
+            continue
+        [source], [target] = node.input, node.output
+        if source in made and source not in outputs and source not in renamed:
+            renamed[source] = target
+            graph.node.remove(node)
+    _rename(graph, renamed)
 
 
 def _seed_of_gradient(model: onnx.ModelProto, loss: str) -> str:

@@ -1,9 +1,13 @@
 """Names in a step model: its inputs and outputs besides those of the network, and its entry in the metadata."""
 
 #: The entry of the model's metadata that describes its inputs and outputs, as JSON, and the version of that description.
-METADATA, VERSION = "ortrain.step", 1
+METADATA, VERSION = "ortrain.step", 2
 SEED, RATE, STEP, SCALE, FINITE = "seed", "learning_rate", "step", "loss_scale", "all_finite"
 #: What is appended to the name of a parameter: its value after the step, its gradient, its moments by number.
 NEXT, GRADIENT, MOMENT = ".next", ".grad", ".momentum"
 #: Seeds are below this prime.
 SEEDS = 2**31 - 1
+#: The most states that an optimizer has for each parameter.
+MOST_STATES = 4
+#: The name of the parameters' group in an optimizer model that has no other.
+ONLY_GROUP = "group0"

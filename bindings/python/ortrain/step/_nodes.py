@@ -67,7 +67,7 @@ class Nodes:
 
 
 class Value:
-    """A value of a graph that is being written. Arithmetic adds nodes; numbers become constants of the value's type."""
+    """A value of a graph that is being written. Arithmetic adds nodes; the other operand takes the value's type."""
 
     def __init__(self, nodes: Nodes, name: str, type: int) -> None:
         self._nodes, self.name, self.type = nodes, name, type
@@ -90,12 +90,26 @@ class Value:
             return self
         return Value(self._nodes, self._nodes.add("Cast", [self], to=type), type)
 
+    def equals(self, number: float) -> Value:
+        """Return whether the value is a number, a bool."""
+        return Value(self._nodes, self._nodes.add("Equal", [self, self.number(number)]), TensorProto.BOOL)
+
+    def above(self, number: float) -> Value:
+        """Return whether the value is greater than a number, a bool."""
+        return Value(self._nodes, self._nodes.add("Greater", [self, self.number(number)]), TensorProto.BOOL)
+
+    def choose(self, yes: Value, no: Value) -> Value:
+        """Return `yes` where this value, a bool, is true, else `no`."""
+        return Value(self._nodes, self._nodes.add("Where", [self, yes, no]), yes.type)
+
     def _with(self, op_type: str, other: Value | float, swapped: bool = False) -> Value:
-        right = other if isinstance(other, Value) else self.number(other)
+        right = other.as_type(self.type) if isinstance(other, Value) else self.number(other)
         return right.call(op_type, self) if swapped else self.call(op_type, right)
 
     def __add__(self, other: Value | float) -> Value:
         return self._with("Add", other)
+
+    __radd__ = __add__
 
     def __sub__(self, other: Value | float) -> Value:
         return self._with("Sub", other)
@@ -110,3 +124,6 @@ class Value:
 
     def __truediv__(self, other: Value | float) -> Value:
         return self._with("Div", other)
+
+    def __rtruediv__(self, other: float) -> Value:
+        return self._with("Div", other, swapped=True)

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
 
+from ortrain.onnxblock.optim.declarations import declared
 from ortrain.step._nodes import Nodes, Value
+from ortrain.step._rules import RULES, SCALARS, Step, Update
 
 #: Added to a norm that is divided by, as in PyTorch's clip_grad_norm_.
 _TINY = 1e-6
+
+
+#: The optimizers of com.microsoft: their names here, and the settings that their nodes may leave out.
+_OF_ONNXRUNTIME: dict[str, tuple[str, dict[str, float]]] = {
+    "AdamWOptimizer": (
+        "adamw",
+        {
+            "alpha": 0.9,
+            "beta": 0.999,
+            "epsilon": 1e-8,
+            "weight_decay": 1e-2,
+            "correct_bias": 1,
+            "adam_mode": 0,
+        },
+    ),
+    "SGDOptimizerV2": ("sgd", {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": 0}),
+}
 
 
 class Group:
@@ -21,35 +39,34 @@ class Group:
     Parameters
     ----------
     node : onnx.NodeProto
-        An AdamWOptimizer or an SGDOptimizerV2 of com.microsoft.
+        The node of the optimizer.
 
     Raises
     ------
     ValueError
-        When it is another optimizer.
+        When the optimizer has no standard form.
     """
 
     def __init__(self, node: onnx.NodeProto) -> None:
-        known = {"AdamWOptimizer": 2, "SGDOptimizerV2": 0}
-        if node.op_type not in known:
-            found = next((a.s.decode() for a in node.attribute if a.name == "type"), node.op_type)
+        given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+        if node.op_type in _OF_ONNXRUNTIME:
+            self.type, settings = _OF_ONNXRUNTIME[node.op_type]
+        else:
+            self.type, settings = given.get("type", node.op_type.encode()).decode(), {}
+        if self.type not in RULES:
             raise ValueError(
-                f"the optimizer {found} has no standard form; expected adamw or sgd without momentum"
+                f"the optimizer {self.type} has no standard form; those that have one are {', '.join(sorted(RULES))}"
             )
-        settings = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
-        self.moments = known[node.op_type]
-        self.name = settings.get("group", b"group0").decode()
-        self.parameters = [name.decode() for name in settings.get("parameters", [])]
-        self._rate_factor = float(settings.get("learning_rate_factor", 1.0))
-        self._alpha = float(settings.get("alpha", 0.9))
-        self._beta = float(settings.get("beta", 0.999))
-        self._epsilon = float(settings.get("epsilon", 1e-8))
-        self._weight_decay = float(settings.get("weight_decay", 1e-2))
-        self._corrects_bias = bool(settings.get("correct_bias", 1))
-        self._decays_last = settings.get("adam_mode", 0) == 1
+        self.name = given.get("group", b"group0").decode()
+        self.parameters = [name.decode() for name in given.get("parameters", [])]
+        self._rate_factor = float(given.get("learning_rate_factor", 1.0))
+        self.settings = settings | {
+            name: float(value) for name, value in given.items() if isinstance(value, int | float)
+        }
+        self.scalars = SCALARS.get(self.type, {})
 
-    def prepare(self, rate: Value, count: Value) -> None:
-        """Write what is the same for all parameters.
+    def prepare(self, rate: Value, count: Value, scalars: dict[str, Value]) -> Update:
+        """Write what is the same for all parameters; return the function that writes the update of one.
 
         Parameters
         ----------
@@ -57,47 +74,21 @@ class Group:
             The learning rate, a float.
         count : Value
             The number of this step, from 1 on, as a float.
+        scalars : dict of str to Value
+            What the group keeps from step to step. The values after the step replace them.
         """
-        self._rate = rate if self._rate_factor == 1 else rate * self._rate_factor
-        if self.moments == 0:
-            return
-        self._step_size, self._root_scale = self._rate, None
-        if self._corrects_bias:
-            root = _one_minus_power(self._beta, count).call("Sqrt")
-            self._step_size = self._rate / _one_minus_power(self._alpha, count)
-            if self._decays_last:
-                self._step_size = self._step_size * root
-            else:
-                self._root_scale = root.call("Reciprocal")
-        self._decay = None if self._weight_decay == 0 else 1.0 - self._rate * self._weight_decay
-
-    def update(self, weight: Value, gradient: Value, moments: Sequence[Value]) -> tuple[Value, list[Value]]:
-        """Write the step of one parameter; return the new value and the new moments.
-
-        AdamW with ``adam_mode`` 1 is that of Hugging Face: the weights decay after the update, and epsilon is added to
-        the root before its bias is corrected. With 0 it is that of PyTorch.
-        """
-        if self.moments == 0:
-            return weight - self._rate * gradient, []
-        first = self._alpha * moments[0] + (1 - self._alpha) * gradient
-        second = self._beta * moments[1] + (1 - self._beta) * (gradient * gradient)
-        root = second.call("Sqrt")
-        if self._root_scale is not None:
-            root = root * self._root_scale
-        change = self._step_size * (first / (root + self._epsilon))
-        if self._decay is None:
-            return weight - change, [first, second]
-        if self._decays_last:
-            return (weight - change) * self._decay, [first, second]
-        return weight * self._decay - change, [first, second]
+        own_rate = rate if self._rate_factor == 1 else rate * self._rate_factor
+        return RULES[self.type](Step(self.settings, own_rate, count, scalars))
 
 
-def _one_minus_power(base: float, count: Value) -> Value:
-    """1 - base^count without cancellation: with a = count ln(base) / 2, it is -2 exp(a) sinh(a)."""
-    if base == 0:
-        return count.number(1.0)
-    half = count * (0.5 * math.log(base))
-    return -2.0 * (half.call("Exp") * half.call("Sinh"))
+def states_of(groups: Sequence[Group]) -> list[str]:
+    """Return the names of the states that each parameter has: those that some group needs."""
+    declaration = declared()[groups[0].type]
+    return [
+        state.name
+        for state in declaration.states
+        if state.when is None or any(group.settings[state.when] for group in groups)
+    ]
 
 
 def read_optimizer(model: onnx.ModelProto, trained: Iterable[str]) -> tuple[list[Group], float | None]:
@@ -106,7 +97,7 @@ def read_optimizer(model: onnx.ModelProto, trained: Iterable[str]) -> tuple[list
     Raises
     ------
     ValueError
-        When it has another optimizer than AdamW or SGD.
+        When an optimizer has no standard form.
     """
     limit: float | None = None
     groups = []

@@ -14,16 +14,15 @@ import numpy.typing as npt
 from ortrain._files import stored_state as checkpoint_file
 from ortrain._files.writing import write_file
 from ortrain._support.suggestions import did_you_mean
-from ortrain.step._names import FINITE, METADATA, RATE, SCALE, SEEDS, STEP, VERSION
+from ortrain.step._names import FINITE, METADATA, MOST_STATES, ONLY_GROUP, RATE, SCALE, SEEDS, STEP, VERSION
 
 Array = npt.NDArray[Any]
 
 #: The seed of a step is that of the session times this, plus the number of steps.
 _SEED_FACTOR = 48271
-#: How many moments an optimizer's parameters have in a checkpoint, and their names there.
-_MOMENT_NAMES = ("momentum0", "momentum1")
-#: The name of the optimizer's state in a checkpoint, for all groups of parameters.
-_GROUP = "group0"
+#: The names of moments in a checkpoint, and what they are if it does not say.
+_MOMENT_NAMES = tuple(f"momentum{i}" for i in range(MOST_STATES))
+_USUAL_STATES = ["first_moment", "second_moment"]
 #: Element types of parameters, as ONNX numbers them.
 _NUMPY_TYPES = {
     number: np.dtype(name)
@@ -148,20 +147,40 @@ class Session:
                 + ("" if checkpoint is not None else "; pass a checkpoint")
             )
         values = {name: found[name] for name in names}
-        stored = {
-            parameter: moments
-            for group in self._stored.groups.values()
-            for parameter, moments in group.states.items()
-        }
+        return values | self._initial_state(values)
+
+    def _initial_state(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Return what the optimizer keeps: that of the checkpoint, or zeros.
+
+        Raises
+        ------
+        ValueError
+            When the checkpoint is of an optimizer with other states.
+        """
+        groups = self._stored.groups.values()
+        stored = {parameter: moments for group in groups for parameter, moments in group.states.items()}
+        for group in groups:
+            found = group.state_names or _USUAL_STATES[: max(map(len, group.states.values()), default=0)]
+            if self._about["kind"] == "step" and found and found != self._about["states"]:
+                raise ValueError(
+                    f"the checkpoint's optimizer state consists of {', '.join(found)}, but the optimizer of the step model "
+                    f"keeps {', '.join(self._about['states']) or 'none'}; it was saved with another optimizer"
+                )
+        state: dict[str, Array] = {}
         for parameter, moments in self._about["moments"].items():
             for moment, name in zip(moments, _MOMENT_NAMES, strict=False):
                 tensor = stored.get(parameter, {}).get(name)
-                values[moment] = (
+                state[moment] = (
                     np.zeros(values[parameter].shape, self._types[moment])
                     if tensor is None
                     else _array_of(tensor)
                 )
-        return values
+        kept = {name: numbers for group in groups for name, numbers in group.scalars.items()}
+        for group_name, scalars in self._about["scalars"].items():
+            for name, scalar in scalars.items():
+                value = kept.get(group_name, {}).get(name, scalar["initial"])
+                state[scalar["input"]] = np.array(value, np.float32)
+        return state
 
     # ---- steps ----
 
@@ -296,7 +315,16 @@ class Session:
                 }
                 for parameter, moments in about["moments"].items()
             }
-            state.groups = {_GROUP: checkpoint_file.Group(self._step_count, self.learning_rate, states)}
+            scalars = {
+                group: {name: float(values[scalar["input"]].numpy()) for name, scalar in kept.items()}
+                for group, kept in about["scalars"].items()
+            }
+            names = about["states"] if about["states"] != _USUAL_STATES else []
+            state.groups = {
+                ONLY_GROUP: checkpoint_file.Group(
+                    self._step_count, self.learning_rate, states, names, scalars=scalars
+                )
+            }
         write_file(Path(path), "checkpoint", checkpoint_file.as_file(state))
 
     def _on_device(self, array: Array) -> Any:

@@ -141,6 +141,9 @@ class Trainer(Caching):
         The names of the columns that a model with one input is trained on, if the data have names: those of a data frame or
         of a table. Other data frames and tables are read by these names, in any order of the columns. Checkpoints keep them.
         None if the columns have no names; set it to None to train on other columns.
+    preprocessing : dict or None
+        What the command line does to rows before the model takes them, as it is stored in checkpoints. `fit` and `predict` take
+        rows that are preprocessed already.
     resumed : bool
         Whether the run goes on from a checkpoint.
     stop_training : bool

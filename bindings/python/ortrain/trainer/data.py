@@ -452,6 +452,13 @@ def split(data: Any, share: float, inputs: Inputs, seed: int) -> tuple[Array, Ar
         count = len(data)
     else:
         raise ValueError("validation: expected data with rows to take a share of, found batches")
+    return split_rows(count, share, seed)
+
+
+def split_rows(count: int, share: float, seed: int) -> tuple[Array, Array]:
+    """Choose which of a number of rows are trained on and which are held out, as `split` does."""
+    if not 0 < share < 1:
+        raise ValueError(f"validation: expected a share above 0 and below 1, found {share}")
     held_out = round(count * share)
     if not 0 < held_out < count:
         raise ValueError(f"validation: a share of {share} of {count} rows leaves no row on one side")

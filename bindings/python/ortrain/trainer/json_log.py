@@ -46,6 +46,8 @@ class JSONLogger(Callback):
         that ``module.start_profiling`` began.
     samples : int, default 12
         Misread rows that are kept of each validation of a classifier, with their inputs; 0 for none.
+    name : str, optional
+        What the dashboard calls the run; by default, the file. A resumed run keeps its name.
 
     Raises
     ------
@@ -62,16 +64,17 @@ class JSONLogger(Callback):
         layers: str | int = "epoch",
         profile: int = 5,
         samples: int = 12,
+        name: str | None = None,
     ) -> None:
         if every < 1:
             raise ValueError(f"every: expected 1 or more, found {every}")
         if layers != "epoch" and (not isinstance(layers, int) or layers < 0):
             raise ValueError(f"layers: expected 'epoch' or 0 or more, found {layers!r}")
-        for name, value in (("norms", norms), ("profile", profile), ("samples", samples)):
+        for option, value in (("norms", norms), ("profile", profile), ("samples", samples)):
             if value < 0:
-                raise ValueError(f"{name}: expected 0 or more, found {value}")
+                raise ValueError(f"{option}: expected 0 or more, found {value}")
         self.filename, self.every, self.norms, self.layers = Path(filename), every, norms, layers
-        self.profile, self.samples = profile, samples
+        self.profile, self.samples, self.name = profile, samples, name
         self._file: TextIO | None = None
         self._began = self._last = self._flushed = self._measured = 0.0
         self._step = self._first_step = self._layers_step = -1
@@ -106,11 +109,17 @@ class JSONLogger(Callback):
             "parameters": trainer.module.get_parameters_size(True),
             "settings": settings,
         }
+        if self.name is not None:
+            beginning["name"] = self.name
         if trainer.classes is not None:
             beginning["classes"] = trainer.classes
         self._write("begin", beginning)
         self._write("model", model)
         self._flush()
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on under the name, unless there is a new one."""
+        self.name = self.name or state.get("name")
 
     def on_epoch_begin(self, epoch: int, logs: Logs) -> None:
         """Choose the epochs whose layers are described."""
@@ -214,7 +223,7 @@ class JSONLogger(Callback):
     def state(self) -> dict[str, Any]:
         """Write what is buffered: a run that resumes from the checkpoint needs the lines before it."""
         self._flush()
-        return {}
+        return {} if self.name is None else {"name": self.name}
 
     # ---- lines ----
 

@@ -18,6 +18,7 @@ _POSITION = "ortrain.trainer"  # the property of a checkpoint that holds where t
 _ADAPTERS = "ortrain.adapter"  # the property with the record of adapters, as ortrain.artifacts writes it
 _CLASSES = "ortrain.classes"  # the property that holds the names of the classes, as JSON
 _COLUMNS = "ortrain.columns"  # the property that holds the names of the columns of the data, as JSON
+_PREPROCESSING = "ortrain.preprocessing"  # the property that holds what was done to the data, as JSON
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Opened:
     """The names of the classes; None if the checkpoint has none."""
     columns: Columns | None
     """The names of the columns that the model was trained on; None if the checkpoint has none."""
+    preprocessing: dict[str, Any] | None = None
+    """What was done to the data before the model took them; None if nothing was."""
 
 
 def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, str]) -> Opened:
@@ -51,6 +54,7 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
     columns = None
     if _COLUMNS in properties:
         columns = Columns.of_json(json.loads(str(properties[_COLUMNS])))
+    preprocessing = json.loads(str(properties[_PREPROCESSING])) if _PREPROCESSING in properties else None
     options = options_of(threads, config, position["runs"] if position else 0)
     has_eval_model = (folder / "eval_model.onnx").exists()
     module, optimizer = sessions_of(folder, state, options)
@@ -59,7 +63,18 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
     module.eval()
     eval_outputs = module.output_names() if has_eval_model else []
     module.train()
-    return Opened(state, module, optimizer, inputs, train_outputs, eval_outputs, position, classes, columns)
+    return Opened(
+        state,
+        module,
+        optimizer,
+        inputs,
+        train_outputs,
+        eval_outputs,
+        position,
+        classes,
+        columns,
+        preprocessing,
+    )
 
 
 def _check_base(folder: Path, state: CheckpointState) -> None:
@@ -105,6 +120,7 @@ def save_run(
     position: Mapping[str, Any],
     classes: Sequence[str] | None,
     columns: Columns | None,
+    preprocessing: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint with where the run is."""
     state.properties[_POSITION] = json.dumps(position)
@@ -112,6 +128,8 @@ def save_run(
         state.properties[_CLASSES] = json.dumps(classes)
     if columns is not None:
         state.properties[_COLUMNS] = json.dumps(columns.as_json())
+    if preprocessing is not None:
+        state.properties[_PREPROCESSING] = json.dumps(preprocessing)
     path.parent.mkdir(parents=True, exist_ok=True)
     CheckpointState.save_checkpoint(state, path, include_optimizer_state=True)
 

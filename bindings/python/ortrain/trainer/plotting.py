@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,12 +24,21 @@ def plot(history: Mapping[str, Sequence[Any]], path: str | os.PathLike[str] | No
     Returns
     -------
     matplotlib.figure.Figure
-        The picture.
+        The picture, which a notebook shows.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("plot needs matplotlib: pip install matplotlib") from error
+
+    class Picture(Figure):
+        """A figure that notebooks show, also if they have not loaded pyplot."""
+
+        def _repr_png_(self) -> bytes:
+            written = io.BytesIO()
+            self.savefig(written, dpi=100, format="png")
+            return written.getvalue()
+
     names = [
         name
         for name, values in history.items()
@@ -36,7 +46,7 @@ def plot(history: Mapping[str, Sequence[Any]], path: str | os.PathLike[str] | No
     ]
     if not names:
         raise ValueError("plot: expected a history with at least one epoch, found none")
-    figure = Figure(figsize=(4.5 * len(names), 3.5), layout="constrained")
+    figure = Picture(figsize=(4.5 * len(names), 3.5), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for key, label in ((name, "training"), (f"val_{name}", "validation")):
             if key in history:

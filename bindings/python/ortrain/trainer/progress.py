@@ -9,6 +9,20 @@ from typing import TextIO
 from ortrain.trainer.callbacks import Callback, Logs
 
 WIDTH = 24
+_SHORT = 10.0  # seconds that nobody needs to know
+
+
+def rough(seconds: float) -> str:
+    """Return a time that is not known better than to a unit, such as 2 minutes."""
+    count, unit = (
+        (seconds, "second")
+        if seconds < 90
+        else (seconds / 60, "minute")
+        if seconds < 5400
+        else (seconds / 3600, "hour")
+    )
+    whole = max(1, round(count))
+    return f"{whole} {unit}{'s' * (whole > 1)}"
 
 
 def describe(logs: Logs) -> str:
@@ -30,7 +44,8 @@ class ProgbarLogger(Callback):
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
-        self._next = self._began = 0.0
+        self._next = self._began = self._started = 0.0
+        self._first = 0  # batches that an earlier part of the run took
 
     @property
     def stream(self) -> TextIO:
@@ -39,6 +54,7 @@ class ProgbarLogger(Callback):
 
     def on_train_begin(self, logs: Logs) -> None:
         """Say where a resumed run continues."""
+        self._started, self._first = time.monotonic(), self.trainer.step * self.trainer.accumulate
         if self.trainer.resumed:
             print(f"resumed at epoch {self.trainer.epoch + 1}, step {self.trainer.step}", file=self.stream)
 
@@ -59,14 +75,14 @@ class ProgbarLogger(Callback):
             bar = f"[{'=' * filled}{' ' * (WIDTH - filled)}] {batch + 1}/{total}"
         else:
             bar = f"step {batch + 1}"
-        self.stream.write(f"\r\x1b[K{self._title(self.trainer.epoch)} {bar} {describe(logs)}")
+        self.stream.write(f"\r\x1b[K{self._title(self.trainer.epoch)} {bar} {describe(logs)}{self._left()}")
         self.stream.flush()
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Write the line of the epoch."""
         seconds = time.monotonic() - self._began
         clear = "\r\x1b[K" if self.stream.isatty() else ""
-        self.stream.write(f"{clear}{self._title(epoch)} {seconds:.1f} s: {describe(logs)}\n")
+        self.stream.write(f"{clear}{self._title(epoch)} {seconds:.1f} s: {describe(logs)}{self._left()}\n")
         self.stream.flush()
 
     def on_train_end(self, logs: Logs) -> None:
@@ -74,6 +90,16 @@ class ProgbarLogger(Callback):
         if self.stream.isatty():
             self.stream.write("\r\x1b[K")
             self.stream.flush()
+
+    def _left(self) -> str:
+        """Return how long the run takes yet if it goes on as before; nothing if that is short or not known."""
+        trainer, now = self.trainer, time.monotonic()
+        if not trainer.steps_per_epoch:
+            return ""
+        done = trainer.step * trainer.accumulate - self._first
+        total = trainer.epochs * trainer.steps_per_epoch - self._first
+        seconds = (now - self._started) * (total - done) / done if done > 0 else 0.0
+        return f", {rough(seconds)} left" if seconds >= _SHORT else ""
 
     def _title(self, epoch: int) -> str:
         return f"epoch {epoch + 1}/{self.trainer.epochs}"

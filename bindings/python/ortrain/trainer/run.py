@@ -60,6 +60,7 @@ class Run:
         self._validation: Source | None = None
         self.classes: list[str] | None = None
         self.columns: Columns | None = None
+        self.preprocessing: dict[str, Any] | None = None
         self._data_settings: dict[str, Any] = {}
         self._open(checkpoint)
         self._learning_rate = self.optimizer.get_learning_rate() if learning_rate is None else learning_rate
@@ -78,6 +79,7 @@ class Run:
         self._runs = opened.position["runs"] if opened.position else 0
         self.classes = opened.classes or self.classes
         self.columns = opened.columns or self.columns
+        self.preprocessing = opened.preprocessing or self.preprocessing
         self._micro = 0  # batches whose gradients wait for an optimizer step
         self._predictor: InferenceSession | None = None
         self.last_batch: Sequence[Array] = ()
@@ -246,4 +248,4 @@ class Run:
             "callbacks": {name: callback.state() for name, callback in self._named_callbacks()},
             "data": self._data_settings,
         }
-        save_run(self.state, Path(path), position, self.classes, self.columns)
+        save_run(self.state, Path(path), position, self.classes, self.columns, self.preprocessing)

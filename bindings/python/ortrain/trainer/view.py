@@ -29,6 +29,7 @@ class TrainerView(Protocol):
     step: int
     epochs: int
     steps_per_epoch: int | None
+    accumulate: int
     resumed: bool
     stop_training: bool
     stop_reason: str | None

@@ -1,6 +1,8 @@
 // CumProd: running products along an axis; exclusive leaves the element itself out, reverse runs from the
 // end. CumProdGrad (com.microsoft).
 #include "backend/cpu/elementwise/integers.h"
+#include "op/standard_form.h"
+#include "ops/common/scan_body.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
@@ -122,6 +124,41 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, X, axis -> dX",
                   .rules = {.shape = grad_shape},
                   .kernels = {.cpu = grad_kernel}});
+
+// With operators of ONNX: a Scan for the products before each element, and one in the other direction for
+// the r_i.
+void grad_form(DecompositionContext& e) {
+  const Tensor* given = e.constant_value(e.x(2));
+  if (!given) e.reject("the axis is not a constant");
+  const int64_t axis = given->to_int64().at(0);
+  const bool exclusive = e.node().int_or("exclusive", 0) != 0, reverse = e.node().int_or("reverse", 0) != 0;
+  const auto scan = [&](const ScanBody& body, double initial, const Names& sequences, bool from_end) {
+    const std::string one_position =
+        e("Shape", {e.reduce_sum(e.x(1), {axis}, false)});  // the shape without the axis
+    Names inputs = {e("Expand", {e.scalar_like(e.x(1), initial), one_position})};
+    inputs.insert(inputs.end(), sequences.begin(), sequences.end());
+    const std::vector<int64_t> axes(sequences.size(), axis), directions(sequences.size(), from_end);
+    return e.emit("Scan", inputs, 2,
+                  {{"body", body.graph()},
+                   {"num_scan_inputs", static_cast<int64_t>(sequences.size())},
+                   {"scan_input_axes", axes},
+                   {"scan_input_directions", directions},
+                   {"scan_output_axes", std::vector<int64_t>{axis}},
+                   {"scan_output_directions", std::vector<int64_t>{from_end}}})[1];
+  };
+  ScanBody products(e, concat(e.y(0), "/products"));
+  const std::string product = products.input(), x = products.input();
+  products.output(products.mul(product, x));
+  products.output(products("Identity", {product}));
+  ScanBody rests(e, concat(e.y(0), "/rests"));
+  const std::string later = rests.input(), at = rests.input(), dy = rests.input();
+  const std::string rest = exclusive ? rests("Identity", {later}) : rests.add(dy, later);
+  rests.output(exclusive ? rests.add(dy, rests.mul(at, rest)) : rests.mul(at, rest));
+  rests.output(exclusive ? rest : rests("Identity", {rest}));
+  e.set(0, e("Mul", {scan(products, 1, {e.x(1)}, reverse), scan(rests, 0, {e.x(1), e.x(0)}, !reverse)}));
+}
+
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "CumProdGrad", {grad_form});
 
 }  // namespace
 }  // namespace ortrain

@@ -151,7 +151,10 @@ void conv_grad_form(DecompositionContext& e) {
   const std::string &dy = e.x(0), &x = e.x(1), &w = e.x(2);
   const int64_t groups = e.node().int_or("group", 1);
   const std::vector<WindowForm> windows = windows_of(e, e.dims(x), e.dims(dy), kernel_of(e, w));
-  if (e.has_y(0)) e.set(0, spread_windows(e, windows, dy, w, groups, x));
+  if (e.has_y(0)) {
+    const std::string spread = groups == 1 ? spread_by_convolution(e, windows, dy, w) : "";
+    e.set(0, spread.empty() ? spread_windows(e, windows, dy, w, groups, x) : spread);
+  }
   if (e.has_y(1)) e.set(1, weight_gradient(e, windows, dy, x, groups));
   if (e.has_y(2)) e.set(2, bias_gradient(e, dy, windows.size()));
 }

@@ -132,10 +132,24 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = grad_kernel}});
 
-// With operators of ONNX, where the indices count in the shape of the result.
+// With operators of ONNX. The indices count in the result without the zeros that output_shape adds.
 void grad_form(DecompositionContext& e) {
-  if (e.has_x(2)) e.reject("with output_shape, its gradient has no standard form");
-  e.set(0, e("Gather", {e("Reshape", {e.x(0), e.int64s({-1})}), e.x(1)}));
+  std::string dy = e.x(0);
+  if (e.has_x(2)) {
+    const Node& node = e.node();
+    const std::vector<int64_t> kernel = node.ints_or("kernel_shape", {});
+    const size_t axes = kernel.size();
+    const std::vector<int64_t> strides = node.ints_or("strides", std::vector<int64_t>(axes, 1)),
+                               pads = node.ints_or("pads", std::vector<int64_t>(2 * axes, 0));
+    std::vector<int64_t> step = {1, 1}, rest = {0, 0};  // per axis, D step + rest elements
+    for (size_t i = 0; i < axes; ++i) {
+      step.push_back(strides[i]);
+      rest.push_back(kernel[i] - strides[i] - pads[i] - pads[axes + i]);
+    }
+    const std::string inner = e("Add", {e("Mul", {e("Shape", {e.x(1)}), e.int64s(step)}), e.int64s(rest)});
+    dy = e("Slice", {dy, e.int64s(std::vector<int64_t>(axes + 2, 0)), inner});
+  }
+  e.set(0, e("Gather", {e("Reshape", {dy, e.int64s({-1})}), e.x(1)}));
 }
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "MaxUnpoolGrad", {grad_form});
 

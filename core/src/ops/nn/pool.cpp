@@ -212,7 +212,8 @@ void average_pool_grad_form(DecompositionContext& e) {
   const std::vector<WindowForm> windows = windows_of(e, input_dims(e, 1), e.dims(e.x(0)), {});
   std::vector<int64_t> kernel = {1, 1}, apart = {-1, 1};
   int64_t elements = 1;
-  bool all_inside = true;  // no window holds padding
+  bool all_inside = true;   // no window holds padding
+  bool all_counted = true;  // none reaches beyond the padding
   for (const WindowForm& w : windows) {
     kernel.push_back(w.kernel);
     elements *= w.kernel;
@@ -225,8 +226,7 @@ void average_pool_grad_form(DecompositionContext& e) {
         e.reject("with ceil_mode, its gradient needs the size of the pooled value, which is not known");
       const bool reaches_beyond = (*w.output - 1) * w.stride + w.span() - w.before - *w.input > w.after;
       all_inside &= !reaches_beyond;
-      if (reaches_beyond && counts_padding)
-        e.reject("with ceil_mode and count_include_pad, its gradient has no standard form");
+      all_counted &= !reaches_beyond;
     }
   }
   const auto each_alone = [&](const std::string& value) {
@@ -235,25 +235,26 @@ void average_pool_grad_form(DecompositionContext& e) {
   const Tensor ones = Tensor::of(std::vector<double>(static_cast<size_t>(elements), 1), kernel);
   const std::string weights = cast_like(e, e.constant(ones), e.x(0));
   Expression dy(e, each_alone(e.x(0)));
-  if (all_inside || counts_padding) {
+  if (all_inside || (counts_padding && all_counted)) {
     dy = dy * (1 / static_cast<double>(elements));
   } else {
-    // What each window holds of an image of ones.
-    std::vector<int64_t> one_image = {1, 1};
-    std::string image;
-    std::vector<int64_t> pads, strides, dilations, after;
+    // What each window holds of an image of ones, which may include the padding.
+    std::vector<int64_t> pads, strides, dilations, after, padding;
     for (const WindowForm& w : windows) {
-      pads.push_back(w.before);
+      const int64_t counted_after = counts_padding ? w.after : 0;
+      padding.push_back(counts_padding ? w.before + w.after : 0);
+      pads.push_back(counts_padding ? 0 : w.before);
       const bool known = w.input && w.output;
-      after.push_back(known
-                          ? std::max<int64_t>(0, (*w.output - 1) * w.stride + w.span() - w.before - *w.input)
-                          : w.after);
+      const int64_t beyond = known ? (*w.output - 1) * w.stride + w.span() - w.before - *w.input : w.after;
+      after.push_back(std::max<int64_t>(0, beyond - counted_after));
       strides.push_back(w.stride);
       dilations.push_back(w.dilation);
     }
     pads.insert(pads.end(), after.begin(), after.end());
-    const std::string space = e("Slice", {shape, e.int64s({2}), e.int64s({INT64_MAX})});
-    image = e("Expand", {dy.number(1), e("Concat", {e.int64s(one_image), space}, {{"axis", int64_t{0}}})});
+    std::string space = e("Slice", {shape, e.int64s({2}), e.int64s({INT64_MAX})});
+    if (counts_padding) space = e("Add", {space, e.int64s(padding)});
+    const std::string image =
+        e("Expand", {dy.number(1), e("Concat", {e.int64s({1, 1}), space}, {{"axis", int64_t{0}}})});
     const Expression count(
         e, e("Conv", {image, weights}, {{"pads", pads}, {"strides", strides}, {"dilations", dilations}}));
     dy = dy / count;

@@ -1,6 +1,7 @@
 #include "ops/nn/window_form.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "ops/common/decomposed.h"
@@ -46,6 +47,56 @@ std::string channels_as_batch(DecompositionContext& e, const std::string& x, int
   std::iota(grouped.begin(), grouped.end(), 0);
   std::swap(grouped[0], grouped[1]);
   return e("Reshape", {e("Transpose", {apart}, {{"perm", grouped}}), with_dims_after(e, {each, -1}, x, 2)});
+}
+
+// From this number of channels on, matrix products of channels are efficient.
+constexpr int64_t kManyChannels = 16;
+constexpr int64_t kMostProducts = 32;
+
+bool has_many_channels(const DecompositionContext& e, const std::string& value, size_t axis) {
+  const auto dims = e.dims(value);
+  return dims && dims->size() > axis && (*dims)[axis].known() && (*dims)[axis].value >= kManyChannels;
+}
+
+// The gradient of the weights as a matrix product of dY with what each element of a filter sees of X:
+// dW[m, c, k] = Σ_(n, o) dY[n, m, o] X[n, c, o stride + k dilation]. `order` swaps samples and channels.
+std::string weight_products(DecompositionContext& e, const std::vector<WindowForm>& windows,
+                            const std::string& dy, const std::string& x, const Ints& order) {
+  const size_t count = windows.size();
+  int64_t elements = 1;
+  Ints front(2, 0), back(2, 0), kernel, axes(count), steps, begin(count, 0);
+  for (const WindowForm& w : windows) {
+    elements *= w.kernel;
+    kernel.push_back(w.kernel);
+    steps.push_back(w.stride);
+    front.push_back(w.before);
+    back.push_back(std::max<int64_t>(0, (*w.output - 1) * w.stride + w.span() - *w.input - w.before));
+  }
+  std::iota(axes.begin(), axes.end(), 2);
+  const auto rows = [&](const std::string& value) {  // [C, N, spatial...] as [C, all the rest]
+    return e("Flatten", {value}, {{"axis", int64_t{1}}});
+  };
+  std::string seen = e("Transpose", {x}, {{"perm", order}});
+  Ints pads = front;
+  pads.insert(pads.end(), back.begin(), back.end());
+  if (std::any_of(pads.begin(), pads.end(), [](int64_t p) { return p != 0; }))
+    seen = e("Pad", {seen, e.int64s(pads)});
+  const std::string gradients = rows(e("Transpose", {dy}, {{"perm", order}}));
+  std::vector<std::string> parts;
+  for (int64_t k = 0; k < elements; ++k) {
+    Ints first(count), last(count);
+    int64_t rest = k;
+    for (size_t i = count; i-- > 0; rest /= windows[i].kernel) {
+      first[i] = rest % windows[i].kernel * windows[i].dilation;
+      last[i] = first[i] + (*windows[i].output - 1) * windows[i].stride + 1;
+    }
+    const std::string part =
+        e("Slice", {seen, e.int64s(first), e.int64s(last), e.int64s(axes), e.int64s(steps)});
+    parts.push_back(e.unsqueeze(e("Gemm", {gradients, rows(part)}, {{"transB", int64_t{1}}}), {2}));
+  }
+  const std::string all = parts.size() == 1 ? parts[0] : e("Concat", parts, {{"axis", int64_t{2}}});
+  kernel.insert(kernel.begin(), {0, 0});
+  return e("Reshape", {all, e.int64s(kernel)});
 }
 
 }  // namespace
@@ -122,6 +173,32 @@ std::string spread_windows(DecompositionContext& e, const std::vector<WindowForm
   return exact ? spread : cut(e, spread, dims_of(e, like, 2, kToTheLast), windows.size());
 }
 
+std::string spread_by_convolution(DecompositionContext& e, const std::vector<WindowForm>& windows,
+                                  const std::string& dy, const std::string& weights) {
+  const size_t count = windows.size();
+  bool worth_it = has_many_channels(e, weights, 0) && has_many_channels(e, weights, 1), flips = false;
+  Ints pads, after, order(count + 2), axes(count);
+  for (const WindowForm& w : windows) {
+    const int64_t before = w.span() - 1 - w.before, end = w.span() - 1 - w.after;
+    // Without padding, the result has more elements than dY, and each of them is a sum over a whole filter.
+    worth_it &= w.stride == 1 && before >= 0 && end >= 0 && (w.kernel == 1 || w.before + w.after > 0);
+    flips |= w.kernel > 1;
+    pads.push_back(before);
+    after.push_back(end);
+  }
+  if (!worth_it) return "";
+  pads.insert(pads.end(), after.begin(), after.end());
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[0], order[1]);
+  std::iota(axes.begin(), axes.end(), 2);
+  std::string filters = e("Transpose", {weights}, {{"perm", order}});
+  const std::string back = e.int64s(Ints(count, -1));
+  if (flips)
+    filters = e("Slice", {filters, back, e.int64s(Ints(count, INT64_MIN + 1)), e.int64s(axes), back});
+  return e("Conv", {dy, filters},
+           {{"dilations", each(windows, [](const WindowForm& w) { return w.dilation; })}, {"pads", pads}});
+}
+
 std::string weight_gradient(DecompositionContext& e, const std::vector<WindowForm>& windows,
                             const std::string& dy, const std::string& x, int64_t groups) {
   const size_t count = windows.size();
@@ -142,10 +219,15 @@ std::string weight_gradient(DecompositionContext& e, const std::vector<WindowFor
     after.back() = std::max<int64_t>(0, reach);
     if (reach < 0) used.back() = *w.input + reach, shorter = true;
   }
-  const std::string data = shorter ? cut(e, x, e.int64s(used), count) : x;
+  const bool known =
+      std::all_of(windows.begin(), windows.end(), [](const WindowForm& w) { return w.input && w.output; });
   Ints order(count + 2);
   std::iota(order.begin(), order.end(), 0);
   std::swap(order[0], order[1]);
+  const int64_t elements = std::accumulate(kernel.begin(), kernel.end(), int64_t{1}, std::multiplies<>());
+  if (groups == 1 && known && elements <= kMostProducts && has_many_channels(e, x, 1))
+    return weight_products(e, windows, dy, x, order);
+  const std::string data = shorter ? cut(e, x, e.int64s(used), count) : x;
   const std::string filters = e("Transpose", {dy}, {{"perm", order}});
   const Attributes attributes = {{"group", groups},
                                  {"strides", each(windows, [](const WindowForm& w) { return w.dilation; })},

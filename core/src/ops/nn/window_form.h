@@ -36,6 +36,12 @@ std::string spread_windows(DecompositionContext& e, const std::vector<WindowForm
                            const std::string& dy, const std::string& weights, int64_t groups,
                            const std::string& like);
 
+// The same for one group, as a convolution of dY with the filters turned around, if that is likely to be
+// faster; else an empty name. The matrix products of ConvTranspose have as many columns as a sample has
+// windows, so that they are slow for many channels of few elements.
+std::string spread_by_convolution(DecompositionContext& e, const std::vector<WindowForm>& windows,
+                                  const std::string& dy, const std::string& weights);
+
 // The gradient of the weights of a convolution of `x` whose result has the gradient `dy`: [C of dY, C of X /
 // groups, kernel...].
 std::string weight_gradient(DecompositionContext& e, const std::vector<WindowForm>& windows,

@@ -626,38 +626,37 @@ void fake_form(DecompositionContext& e) {
   if (e.has_y(1)) e.set(1, q.call("GreaterOrEqual", low).call("And", q.call("LessOrEqual", high)));
 }
 
-// dY where round(X / scale) + zero_point is in the range of the type, for one scale, or one per index of an
-// axis.
+// The scale or zero point (input `i`) for each element of X: one for all, one per index of an axis, or one
+// per block of an axis.
+Expression granular_form(DecompositionContext& e, size_t i) {
+  const std::string value = cast_like(e, e.x(i), e.x(1));
+  const auto dims = e.dims(e.x(2));
+  if (!dims) e.reject("the rank of its scale is not known");
+  if (dims->empty()) return {e, value};
+  const int64_t rank = need_rank(e, e.x(1));
+  const int64_t axis = normalize_axis(e.node().int_or("axis", 1), rank, e.node().label());
+  if (const int64_t block = e.node().int_or("block_size", 0); block != 0) {
+    const auto integer = [&](int64_t number) { return e.constant(Tensor::scalar(number)); };
+    const std::string size = e("Gather", {e("Shape", {e.x(1)}), integer(axis)});
+    const std::string places = e("Div", {e("Range", {integer(0), size, integer(1)}), integer(block)});
+    return {e, e("Gather", {value, places}, {{"axis", axis}})};
+  }
+  std::vector<int64_t> shape(static_cast<size_t>(rank), 1);
+  shape[static_cast<size_t>(axis)] = -1;
+  return {e, e("Reshape", {value, e.int64s(shape)})};
+}
+
+// dY where X / scale, rounded if the type is one of integers, plus zero_point is in the range of the type.
 void quantize_gradient_form(DecompositionContext& e) {
   const Expression dy(e, e.x(0));
-  if (e.node().int_or("block_size", 0) != 0) e.reject("with blocks, its gradient has no standard form");
-  const auto broadcast = [&](size_t i) {
-    const std::string value = cast_like(e, e.x(i), e.x(1));
-    const auto dims = e.dims(e.x(2));
-    if (!dims) e.reject("the rank of its scale is not known");
-    if (dims->empty()) return Expression(e, value);
-    const int64_t rank = need_rank(e, e.x(1));
-    const int64_t axis = normalize_axis(e.node().int_or("axis", 1), rank, e.node().label());
-    std::vector<int64_t> shape(static_cast<size_t>(rank), 1);
-    shape[static_cast<size_t>(axis)] = -1;
-    return Expression(e, e("Reshape", {value, e.int64s(shape)}));
-  };
   const auto type = static_cast<DType>(e.node().int_or("output_dtype", static_cast<int64_t>(DType::kUInt8)));
-  double low = 0, high = 0;
-  if (type == DType::kUInt8)
-    high = 255;
-  else if (type == DType::kInt8)
-    low = -128, high = 127;
-  else if (type == DType::kUInt16)
-    high = 65535;
-  else if (type == DType::kInt16)
-    low = -32768, high = 32767;
-  else
-    e.reject(concat("for ", to_string(type), ", its gradient has no standard form"));
-  const Expression q = (Expression(e, e.x(1)) / broadcast(2)).call("Round");
-  const Expression placed = e.has_x(3) ? q + broadcast(3) : q;
-  const Expression inside = placed.call("GreaterOrEqual", placed.number(low))
-                                .call("And", placed.call("LessOrEqual", placed.number(high)));
+  const std::optional<Quantized> range = quantized(type);
+  if (!range) e.reject(concat("it cannot quantize to ", to_string(type)));
+  const Expression ratio = Expression(e, e.x(1)) / granular_form(e, 2),
+                   q = range->floats ? ratio : ratio.call("Round");
+  const Expression placed = e.has_x(3) ? q + granular_form(e, 3) : q;
+  const Expression inside = placed.call("GreaterOrEqual", placed.number(range->low))
+                                .call("And", placed.call("LessOrEqual", placed.number(range->high)));
   e.set(0, inside.choose(dy, dy.number(0)));
 }
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "FakeQuant", {fake_form});

@@ -4,12 +4,13 @@
 //   y = saturate(round((Y + B) x_scale w_scale / y_scale) + y_zero_point)
 //
 // W may have a scale and zero point for each filter. Padding represents zero, so it is the zero point of X.
+#include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "backend/cpu/conv/integer_conv.h"
 #include "backend/cpu/elementwise/quantization.h"
 #include "op/operator.h"
-#include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
@@ -68,8 +69,10 @@ void linear_shape(ShapeContext& c) {
   c.output(0, c.dtype(7), y);
 }
 
-// The integer convolution into `y`; `bias` may be undefined. Constant weights are packed here.
-Kernel integer_convolution(KernelContext& c, const Places& at, Slot bias, Slot y) {
+// The integer convolution, whose sums `sink_of(frame)` takes; `bias` may be undefined. Constant weights are
+// packed here.
+template <typename SinkOf>
+Kernel integer_convolution(KernelContext& c, const Places& at, Slot bias, SinkOf sink_of) {
   const ConvSizes sizes = sizes_of(c, at);
   const IntegerConvolution convolution(sizes, c.dtype(at.x) == DType::kInt8, c.dtype(at.w) == DType::kInt8);
   const bool each = c.has_input(at.w_zero) && c.size(at.w_zero) > 1;
@@ -100,38 +103,44 @@ Kernel integer_convolution(KernelContext& c, const Places& at, Slot bias, Slot y
     uint32_t* words = f.at<uint32_t>(packed);
     if (w.defined()) pack(f.at<const uint8_t>(w), f.at_or_null<const uint8_t>(w_zero), words);
     const int32_t* sums = reinterpret_cast<const int32_t*>(words + convolution.weight_words());
+    const auto sink = sink_of(f);
     convolution.run(f.at<const uint8_t>(x), x_zero.defined() ? *f.at<const uint8_t>(x_zero) : 0, words, sums,
-                    sums + filters, f.at_or_null<const int32_t>(bias), f.at<int32_t>(y),
-                    f.at<uint32_t>(work));
+                    sums + filters, f.at_or_null<const int32_t>(bias), std::cref(sink), f.at<uint32_t>(work));
   };
 }
 
-Kernel integer_kernel(KernelContext& c) { return integer_convolution(c, kInteger, {}, c.out(0)); }
+int64_t points_of_plane(const Shape& y) { return element_count(y, 2, y.size()); }
 
-Kernel linear_kernel(KernelContext& c) {
-  const int64_t filters = c.out_shape(0)[1], planes = c.out_shape(0)[0] * filters;
-  const int64_t points = planes > 0 ? c.out_size(0) / planes : 0;
-  const Slot sums = c.scratch(static_cast<size_t>(c.out_size(0)) * 4);
-  const Kernel convolution = integer_convolution(c, kLinear, c.has_input(8) ? c.in(8) : Slot{}, sums);
-  const Slot x_scale = c.in(1), w_scale = c.in(4), y_scale = c.in(6), y_zero = c.in(7), y = c.out(0);
-  const int64_t step = c.size(4) > 1 ? 1 : 0;
-  Kernel kernel;
-  visit_types<uint8_t, int8_t>(c.out_dtype(0), [&](auto type) {
-    using Q = decltype(type);
-    kernel = [=](const Frame& f) {
-      convolution(f);
-      const double scale =
-          static_cast<double>(*f.at<float>(x_scale)) / static_cast<double>(*f.at<float>(y_scale));
-      const double zero = *f.at<Q>(y_zero);
-      parallel_for(planes, points, [&](int64_t begin, int64_t end) {
-        for (int64_t plane = begin; plane < end; ++plane)
-          requantize<Q>(f.at<int32_t>(sums) + plane * points, points,
-                        {scale, f.at<float>(w_scale) + plane % filters * step, false, 1, zero},
-                        f.at<Q>(y) + plane * points);
-      });
+Kernel integer_kernel(KernelContext& c) {
+  const int64_t points = points_of_plane(c.out_shape(0));
+  const Slot y = c.out(0);
+  return integer_convolution(c, kInteger, {}, [=](const Frame& f) {
+    return [=, y = f.at<int32_t>(y)](int64_t plane, int64_t first, int64_t count, const int32_t* sums) {
+      std::copy_n(sums, count, y + plane * points + first);
     };
   });
-  return kernel;
+}
+
+template <typename Q>
+Kernel linear_kernel_of(KernelContext& c) {
+  const int64_t filters = c.out_shape(0)[1], points = points_of_plane(c.out_shape(0));
+  const Slot bias = c.has_input(8) ? c.in(8) : Slot{};
+  const Slot x_scale = c.in(1), w_scale = c.in(4), y_scale = c.in(6), y_zero = c.in(7), y = c.out(0);
+  const int64_t step = c.size(4) > 1 ? 1 : 0;
+  const Requantizer<Q> to_codes = requantizer<Q>();
+  return integer_convolution(c, kLinear, bias, [=](const Frame& f) {
+    const double scale =
+        static_cast<double>(*f.at<float>(x_scale)) / static_cast<double>(*f.at<float>(y_scale));
+    return [=, zero = static_cast<double>(*f.at<Q>(y_zero)), of_w = f.at<float>(w_scale), y = f.at<Q>(y)](
+               int64_t plane, int64_t first, int64_t count, const int32_t* sums) {
+      to_codes(sums, count, {scale, of_w + plane % filters * step, false, 1, zero},
+               y + plane * points + first);
+    };
+  });
+}
+
+Kernel linear_kernel(KernelContext& c) {
+  return c.out_dtype(0) == DType::kInt8 ? linear_kernel_of<int8_t>(c) : linear_kernel_of<uint8_t>(c);
 }
 
 ORTRAIN_OPERATOR({.type = "ConvInteger",

@@ -14,11 +14,12 @@ std::string lower(std::string_view text) {
 }
 
 template <typename V>
-V list_or_empty(const NodeContext& c, const std::string& name) {
-  const auto it = c.node().attributes.find(name);
-  if (it == c.node().attributes.end()) return {};
+V list_or_empty(const Node& node, const std::string& name) {
+  const auto it = node.attributes.find(name);
+  if (it == node.attributes.end()) return {};
   const V* list = std::get_if<V>(&it->second);
-  c.expect(list, "the attribute '", name, "' is not a list of the right type");
+  require(list != nullptr, ErrorCode::kInvalidGraph, node.label(), ": the attribute '", name,
+          "' is not a list of the right type");
   return *list;
 }
 
@@ -89,13 +90,13 @@ void Lengths::check(const Frame& f) const {
             "] must be in [0, ", steps_, "], found ", of(f, b));
 }
 
-std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,
-                                         const std::vector<std::string_view>& defaults) {
-  using Kind = Activation::Kind;
+std::vector<ActivationChoice> choose_activations(const Node& node, size_t directions,
+                                                 const std::vector<std::string_view>& defaults) {
+  using Kind = ActivationKind;
   struct Row {
     std::string_view name;
     Kind kind;
-    std::string_view function;  // its row of unary_functions.cpp
+    std::string_view function;
     int parameters;
     double alpha, beta;
   };
@@ -112,35 +113,50 @@ std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& 
       {"Softsign", Kind::kSoftsign, "Softsign", 0, 0, 0},
       {"Softplus", Kind::kSoftplus, "Softplus", 0, 0, 0},
   };
-  const auto names = list_or_empty<std::vector<std::string>>(c, "activations");
-  const auto alphas = list_or_empty<std::vector<float>>(c, "activation_alpha");
-  const auto betas = list_or_empty<std::vector<float>>(c, "activation_beta");
-  const size_t count = defaults.size() * static_cast<size_t>(r.directions);
-  c.expect(names.empty() || names.size() == count, "activations must name ", count, " functions, found ",
-           names.size());
-  const bool clips = c.node().has("clip");
-  const double clip = static_cast<double>(c.node().float_or("clip", 0));
-  c.expect(!clips || clip > 0, "clip must be positive, found ", clip);
-  if (!is_floating(c.dtype(0))) c.reject_dtype(0);
-  std::vector<Activation> out;
+  const auto expect = [&](bool condition, const auto&... parts) {
+    require(condition, ErrorCode::kInvalidGraph, node.label(), ": ", parts...);
+  };
+  const auto names = list_or_empty<std::vector<std::string>>(node, "activations");
+  const auto alphas = list_or_empty<std::vector<float>>(node, "activation_alpha");
+  const auto betas = list_or_empty<std::vector<float>>(node, "activation_beta");
+  const size_t count = defaults.size() * directions;
+  expect(names.empty() || names.size() == count, "activations must name ", count, " functions, found ",
+         names.size());
+  std::vector<ActivationChoice> out;
   // alpha and beta are consumed in order by the functions that have them.
   size_t next_alpha = 0, next_beta = 0;
   for (size_t i = 0; i < count; ++i) {
     const std::string_view name = names.empty() ? defaults[i % defaults.size()] : names[i];
     const Row* row = std::find_if(std::begin(rows), std::end(rows),
                                   [&](const Row& known) { return lower(known.name) == lower(name); });
-    c.expect(row != std::end(rows), "there is no activation function '", name, "'");
-    Activation a;
-    a.kind_ = row->kind;
-    a.alpha_ = row->parameters > 0 && next_alpha < alphas.size() ? static_cast<double>(alphas[next_alpha++])
-                                                                 : row->alpha;
-    a.beta_ =
-        row->parameters > 1 && next_beta < betas.size() ? static_cast<double>(betas[next_beta++]) : row->beta;
+    expect(row != std::end(rows), "there is no activation function '", name, "'");
+    ActivationChoice a{row->kind, row->function, row->alpha, row->beta};
+    if (row->parameters > 0 && next_alpha < alphas.size())
+      a.alpha = static_cast<double>(alphas[next_alpha++]);
+    if (row->parameters > 1 && next_beta < betas.size()) a.beta = static_cast<double>(betas[next_beta++]);
     // The derivative is computed from the function's value, which must tell on which side of zero it was.
-    c.expect((a.kind_ != Kind::kLeakyRelu && a.kind_ != Kind::kElu) || a.alpha_ >= 0, "alpha of ", row->name,
-             " must not be negative, found ", a.alpha_);
-    if (!row->function.empty()) {
-      a.function_ = unary_function(row->function, c.dtype(0));
+    expect((a.kind != Kind::kLeakyRelu && a.kind != Kind::kElu) || a.alpha >= 0, "alpha of ", row->name,
+           " must not be negative, found ", a.alpha);
+    out.push_back(a);
+  }
+  expect(next_alpha == alphas.size() && next_beta == betas.size(),
+         "there are more values of activation_alpha or activation_beta than functions that take one");
+  return out;
+}
+
+std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,
+                                         const std::vector<std::string_view>& defaults) {
+  const auto choices = choose_activations(c.node(), static_cast<size_t>(r.directions), defaults);
+  const bool clips = c.node().has("clip");
+  const double clip = static_cast<double>(c.node().float_or("clip", 0));
+  c.expect(!clips || clip > 0, "clip must be positive, found ", clip);
+  if (!is_floating(c.dtype(0))) c.reject_dtype(0);
+  std::vector<Activation> out;
+  for (const ActivationChoice& choice : choices) {
+    Activation a;
+    a.kind_ = choice.kind, a.alpha_ = choice.alpha, a.beta_ = choice.beta;
+    if (!choice.function.empty()) {
+      a.function_ = unary_function(choice.function, c.dtype(0));
       a.function_.a = a.alpha_, a.function_.b = a.beta_;
     }
     if (clips) {
@@ -153,8 +169,6 @@ std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& 
     }
     out.push_back(a);
   }
-  c.expect(next_alpha == alphas.size() && next_beta == betas.size(),
-           "there are more values of activation_alpha or activation_beta than functions that take one");
   return out;
 }
 

@@ -83,6 +83,30 @@ class Lengths {
   std::string label_;
 };
 
+enum class ActivationKind {
+  kAffine,
+  kRelu,
+  kLeakyRelu,
+  kThresholdedRelu,
+  kTanh,
+  kScaledTanh,
+  kSigmoid,
+  kHardSigmoid,
+  kElu,
+  kSoftsign,
+  kSoftplus
+};
+
+// An activation function as a node names it, with the values of its parameters.
+struct ActivationChoice {
+  ActivationKind kind;
+  std::string_view function;  // its row of unary_functions.cpp, empty for Affine
+  double alpha, beta;
+};
+// Those of all directions, those of the first first.
+std::vector<ActivationChoice> choose_activations(const Node& node, size_t directions,
+                                                 const std::vector<std::string_view>& defaults);
+
 // One of ONNX's activation functions, with the clipping of its argument to [-clip, clip] before it.
 class Activation {
  public:
@@ -102,19 +126,7 @@ class Activation {
  private:
   friend std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,
                                                   const std::vector<std::string_view>& defaults);
-  enum class Kind {
-    kAffine,
-    kRelu,
-    kLeakyRelu,
-    kThresholdedRelu,
-    kTanh,
-    kScaledTanh,
-    kSigmoid,
-    kHardSigmoid,
-    kElu,
-    kSoftsign,
-    kSoftplus
-  };
+  using Kind = ActivationKind;
   Kind kind_ = Kind::kTanh;
   UnaryFunction function_;  // undefined for Affine
   double alpha_ = 0, beta_ = 0;

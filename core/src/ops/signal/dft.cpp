@@ -16,6 +16,8 @@
 #include "backend/cpu/fft.h"
 #include "op/floating_kernel.h"
 #include "op/opset.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
@@ -182,6 +184,88 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, shape, dft_length?, axis? -> dX",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = kernel<true>}});
+
+// With operators of ONNX: DFT in the other direction, whose scale is corrected.
+class AdjointForm {
+ public:
+  explicit AdjointForm(DecompositionContext& e)
+      : e_(e), rank_(need_rank(e, e.x(0))), shape_(e.x(1)), inverse_(e.node().int_or("inverse", 0) != 0) {
+    axis_ = e.node().int_or("axis", -2);
+    if (e.has_x(3)) {
+      const Tensor* given = e.constant_value(e.x(3));
+      if (!given) e.reject("the axis is not a constant");
+      axis_ = given->to_int64().at(0);
+    }
+    if (axis_ < 0) axis_ += rank_;
+    signal_ = e("Gather", {shape_, e.constant(Tensor::scalar(axis_))});
+    length_ = e.has_x(2) ? cast_like(e, e.x(2), shape_) : signal_;
+    if (!e.has_x(2) && onesided() && inverse_)
+      length_ = e("Mul", {e("Sub", {signal_, integer(1)}), integer(2)});
+  }
+
+  void write() {
+    const std::string count = cast_like(e_, length_, e_.x(0));
+    std::string dx;
+    if (inverse_) {
+      dx = e_("Div", {transform(0, onesided()), count});
+      if (onesided()) dx = e_("Mul", {dx, one_sided_weights(dx)});
+    } else {
+      dx = e_("Mul", {transform(1, false), count});
+    }
+    if (e_.has_x(2)) dx = fitted(dx);
+    const std::string parts = e_("Gather", {shape_, e_.int64s({rank_ - 1})});
+    e_.set(0, e_("Slice", {dx, e_.int64s({0}), parts, e_.int64s({rank_ - 1})}));
+  }
+
+ private:
+  bool onesided() const { return e_.node().int_or("onesided", 0) != 0; }
+  std::string integer(int64_t value) const { return e_.constant(Tensor::scalar(value)); }
+
+  std::string transform(int64_t inverse, bool onesided) const {
+    std::vector<std::string> inputs = {e_.x(0), length_};
+    Attributes attributes = {{"inverse", inverse}, {"onesided", static_cast<int64_t>(onesided)}};
+    if (e_.opset() < since::kDftAxisAsInput)
+      attributes.emplace("axis", axis_);
+    else
+      inputs.push_back(integer(axis_));
+    return e_("DFT", inputs, attributes);
+  }
+
+  // 2 for each frequency and part, except where the frequency is its own conjugate: 1 and 0.
+  std::string one_sided_weights(const std::string& like) const {
+    const std::string last = e_("Div", {length_, integer(2)}),
+                      places = e_("Range", {integer(0), e_("Add", {last, integer(1)}), integer(1)});
+    const std::string real = e_(
+        "Or", {e_("Equal", {places, integer(0)}), e_("Equal", {e_("Mul", {places, integer(2)}), length_})});
+    const auto weights = [&](double own_conjugate) {
+      return e_.unsqueeze(e_("Where", {real, e_.scalar_like(like, own_conjugate), e_.scalar_like(like, 2)}),
+                          {1});
+    };
+    const std::string both = e_("Concat", {weights(1), weights(0)}, {{"axis", int64_t{1}}});
+    std::vector<int64_t> between;  // axes between that of the transform and the last
+    for (int64_t i = axis_ + 1; i < rank_ - 1; ++i) between.push_back(i - axis_);
+    return between.empty() ? both : e_.unsqueeze(both, between);
+  }
+
+  // Truncated, or padded with zeros, to the length of the signal.
+  std::string fitted(const std::string& value) const {
+    const std::string along = e_.int64s({axis_}), wanted = e_("Reshape", {signal_, e_.int64s({1})});
+    const std::string cut = e_("Slice", {value, e_.int64s({0}), wanted, along});
+    const std::string found = e_("Gather", {e_("Shape", {cut}), along});
+    const std::string front = e_.int64s(std::vector<int64_t>(static_cast<size_t>(rank_ + axis_), 0)),
+                      back = e_.int64s(std::vector<int64_t>(static_cast<size_t>(rank_ - 1 - axis_), 0));
+    const std::string pads = e_("Concat", {front, e_("Sub", {wanted, found}), back}, {{"axis", int64_t{0}}});
+    return e_("Pad", {cut, pads});
+  }
+
+  DecompositionContext& e_;
+  int64_t rank_, axis_;
+  std::string shape_, signal_, length_;  // of X; its length along the axis; that of the transform
+  bool inverse_;
+};
+
+void grad_form(DecompositionContext& e) { AdjointForm(e).write(); }
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "DFTGrad", {grad_form});
 
 }  // namespace
 }  // namespace ortrain

@@ -8,9 +8,12 @@
 //     dx[b, t step + n] += window[n] u[n]        dwindow[n] += Re(conj(x[b, t step + n]) u[n])
 #include <algorithm>
 #include <memory>
+#include <numbers>
 
 #include "backend/cpu/fft.h"
 #include "op/floating_kernel.h"
+#include "op/standard_form.h"
+#include "ops/common/decomposed.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
@@ -199,6 +202,98 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, signal, frame_step, window?, frame_length? -> dsignal, dwindow?",
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = grad_kernel}});
+
+// With operators of ONNX: the transform is a convolution of the signal with windowed waves, so its gradients
+// are those of a convolution.
+class AdjointForm {
+ public:
+  explicit AdjointForm(DecompositionContext& e) : e_(e), rank_(need_rank(e, e.x(1))) {
+    step_ = number(2, "frame_step");
+    const auto signal = e.dims(e.x(1)), window = e.has_x(3) ? e.dims(e.x(3)) : std::nullopt;
+    if (rank_ == 3 && !(signal && signal->back().known()))
+      e.reject("the last dimension of the signal is not known");
+    parts_ = rank_ == 3 ? signal->back().value : 1;
+    if (e.has_x(4))
+      n_ = number(4, "frame_length");
+    else if (window && window->at(0).known())
+      n_ = window->at(0).value;
+    else if (!e.has_x(3) && signal && signal->at(1).known())
+      n_ = signal->at(1).value;
+    else
+      e.reject("the length of a frame is not known");
+    frequencies_ = e.node().int_or("onesided", 1) != 0 ? n_ / 2 + 1 : n_;
+    waves_ = cast_like(e, e.constant(waves()), e.x(1));
+    // [B, T, K, 2] as [B, 2 K, T]
+    dy_ = e("Transpose", {e("Reshape", {e.x(0), e.int64s({0, 0, 2 * frequencies_})})},
+            {{"perm", std::vector<int64_t>{0, 2, 1}}});
+  }
+
+  void write() {
+    if (e_.has_y(0)) e_.set(0, of_signal());
+    if (e_.has_y(1)) e_.set(1, of_window());
+  }
+
+ private:
+  int64_t number(size_t i, const char* what) const {
+    const Tensor* given = e_.constant_value(e_.x(i));
+    if (!given) e_.reject(concat(what, " is not a constant"));
+    return given->to_int64().at(0);
+  }
+
+  // [2 K, parts of the signal, N]: what each element of a frame contributes to real and imaginary part.
+  Tensor waves() const {
+    Tensor made(DType::kDouble, {2 * frequencies_, parts_, n_});
+    double* to = made.data<double>();
+    for (int64_t k = 0; k < frequencies_; ++k)
+      for (int64_t part = 0; part < 2; ++part)
+        for (int64_t p = 0; p < parts_; ++p)
+          for (int64_t i = 0; i < n_; ++i) {
+            const double angle =
+                2 * std::numbers::pi * static_cast<double>(k * i % n_) / static_cast<double>(n_);
+            const double sine = part == p ? 0 : part == 0 ? std::sin(angle) : -std::sin(angle);
+            *to++ = part == p ? std::cos(angle) : sine;
+          }
+    return made;
+  }
+
+  std::string of_signal() const {
+    std::string weights = waves_;
+    if (e_.has_x(3)) {
+      const std::string length = e_("Shape", {e_.x(3)});
+      const std::string pads =
+          e_("Concat", {e_.int64s({0}), e_("Sub", {e_.int64s({n_}), length})}, {{"axis", int64_t{0}}});
+      weights = e_("Mul", {waves_, e_("Pad", {e_.x(3), pads})});
+    }
+    const std::string dx = e_("ConvTranspose", {dy_, weights}, {{"strides", std::vector<int64_t>{step_}}});
+    const std::string shape = e_("Shape", {e_.x(1)});
+    const std::string rest =
+        e_("Sub", {e_("Gather", {shape, e_.int64s({1})}), e_("Gather", {e_("Shape", {dx}), e_.int64s({2})})});
+    const std::string padded =
+        e_("Pad", {dx, e_("Concat", {e_.int64s({0, 0, 0, 0, 0}), rest}, {{"axis", int64_t{0}}})});
+    if (parts_ == 1) return e_("Reshape", {padded, shape});
+    return e_("Transpose", {padded}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
+  }
+
+  std::string of_window() const {
+    const std::string signal = rank_ == 2
+                                   ? e_.unsqueeze(e_.x(1), {0})
+                                   : e_("Transpose", {e_.x(1)}, {{"perm", std::vector<int64_t>{2, 0, 1}}});
+    const std::string filters = e_("Transpose", {dy_}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
+    const std::string of_weights =
+        e_("Conv", {signal, filters}, {{"dilations", std::vector<int64_t>{step_}}});
+    const std::string cut = e_("Slice", {of_weights, e_.int64s({0}), e_.int64s({n_}), e_.int64s({2})});
+    const std::string waves = e_("Transpose", {waves_}, {{"perm", std::vector<int64_t>{1, 0, 2}}});
+    const std::string sums = e_.reduce_sum(e_("Mul", {cut, waves}), {0, 1}, false);
+    return e_("Slice", {sums, e_.int64s({0}), e_("Shape", {e_.x(3)}), e_.int64s({0})});
+  }
+
+  DecompositionContext& e_;
+  int64_t rank_, step_ = 1, parts_ = 1, n_ = 1, frequencies_ = 1;
+  std::string waves_, dy_;
+};
+
+void grad_form(DecompositionContext& e) { AdjointForm(e).write(); }
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "STFTGrad", {grad_form});
 
 }  // namespace
 }  // namespace ortrain

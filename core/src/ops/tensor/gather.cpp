@@ -8,6 +8,7 @@
 #include "op/sum_of_products.h"
 #include "ops/common/decomposed.h"
 #include "ops/common/indices.h"
+#include "ops/tensor/row_sums_form.h"
 
 namespace ortrain {
 namespace {
@@ -91,36 +92,28 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                             .element_type = type_of_input<2>},
                   .kernels = {.cpu = gather_grad_kernel}});
 
-// GatherGrad with operators of ONNX: dY's slices are added to zeros. ScatterND indexes the first axis, so the
-// gathered one is moved there.
+// GatherGrad with operators of ONNX: dY's slices are added to zeros, as rows of a matrix, so the gathered
+// axis is moved to the front.
 void gather_grad_form(DecompositionContext& e) {
-  const Expression dy(e, e.x(2));
-  if (!e.rank(e.x(1)) && e.node().int_or("axis", 0) == 0) {  // the indices as one axis
-    const std::string inner = e("Slice", {e.x(0), e.int64s({1}), e.int64s({INT64_MAX})});
-    const std::string rows = e("Reshape", {dy, e("Concat", {e.int64s({-1}), inner}, {{"axis", int64_t{0}}})});
-    e.set(0, e("ScatterND",
-               {e("Expand", {dy.number(0), e.x(0)}), e("Reshape", {e.x(1), e.int64s({-1, 1})}), rows},
-               {{"reduction", std::string("add")}}));
-    return;
-  }
+  const std::string& dy = e.x(2);
+  const auto sums = [&](const std::string& shape, const std::string& updates) {
+    const std::string count = e("Slice", {shape, e.int64s({0}), e.int64s({1}), e.int64s({0})});
+    const std::string rows = row_sums(e, count, product_of_dims(e, shape, 1, INT64_MAX), e.x(1), updates);
+    return e("Reshape", {rows, shape});
+  };
+  if (e.node().int_or("axis", 0) == 0) return e.set(0, sums(e.x(0), dy));
   const int64_t of_indices = need_rank(e, e.x(1)), of_dy = need_rank(e, dy), rank = of_dy - of_indices + 1;
   const int64_t axis = normalize_axis(e.node().int_or("axis", 0), rank, e.node().label());
-  std::string shape = e.x(0), updates = dy;
-  std::vector<int64_t> back(static_cast<size_t>(rank));
-  if (axis != 0) {
-    std::vector<int64_t> to_front(static_cast<size_t>(of_dy)), order(back.size());
-    std::iota(to_front.begin(), to_front.end(), 0);
-    std::rotate(to_front.begin(), to_front.begin() + axis, to_front.begin() + axis + of_indices);
-    updates = e("Transpose", {updates}, {{"perm", to_front}});
-    std::iota(order.begin(), order.end(), 0);
-    std::rotate(order.begin(), order.begin() + axis, order.begin() + axis + 1);
-    for (size_t i = 0; i < order.size(); ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
-    shape = e("Gather", {shape, e.int64s(order)});
-  }
-  const std::string sums =
-      e("ScatterND", {e("Expand", {dy.number(0), shape}), e.unsqueeze(e.x(1), {of_indices}), updates},
-        {{"reduction", std::string("add")}});
-  e.set(0, axis == 0 ? sums : e("Transpose", {sums}, {{"perm", back}}));
+  std::vector<int64_t> to_front(static_cast<size_t>(of_dy)), order(static_cast<size_t>(rank)),
+      back(order.size());
+  std::iota(to_front.begin(), to_front.end(), 0);
+  std::rotate(to_front.begin(), to_front.begin() + axis, to_front.begin() + axis + of_indices);
+  std::iota(order.begin(), order.end(), 0);
+  std::rotate(order.begin(), order.begin() + axis, order.begin() + axis + 1);
+  for (size_t i = 0; i < order.size(); ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  const std::string updates = e("Transpose", {dy}, {{"perm", to_front}});
+  const std::string shape = e("Gather", {e.x(0), e.int64s(order)});
+  e.set(0, e("Transpose", {sums(shape, updates)}, {{"perm", back}}));
 }
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherGrad", {gather_grad_form});
 

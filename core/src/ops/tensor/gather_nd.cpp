@@ -5,6 +5,7 @@
 #include "op/standard_form.h"
 #include "ops/common/decomposed.h"
 #include "ops/common/indices.h"
+#include "ops/tensor/row_sums_form.h"
 
 namespace ortrain {
 namespace {
@@ -73,8 +74,19 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                             .element_type = type_of_input<2>},
                   .kernels = {.cpu = gather_grad_kernel}});
 
-// GatherNDGrad with operators of ONNX. ScatterND has no batch axes: they become one axis, whose index is put
-// before the others.
+// The places of tuples of indices [..., k] in the first k axes of a shape, taken as one axis.
+std::string places_of(DecompositionContext& e, const std::string& indices, const std::string& shape,
+                      int64_t k) {
+  const std::string sizes = e("Slice", {shape, e.int64s({0}), e.int64s({k}), e.int64s({0})});
+  const Expression given(e, indices);
+  const Expression from_front = (given < 0).choose(Expression(e, e("Add", {indices, sizes})), given);
+  std::vector<std::string> steps;
+  for (int64_t i = 0; i < k; ++i) steps.push_back(product_of_dims(e, shape, i + 1, k));
+  const std::string step = k == 1 ? steps[0] : e("Concat", steps, {{"axis", int64_t{0}}});
+  return e.reduce_sum(e("Mul", {from_front, step}), {-1}, false);
+}
+
+// GatherNDGrad with operators of ONNX. The batch axes become one axis, whose index is put before the others.
 void gather_grad_form(DecompositionContext& e) {
   const Expression update(e, e.x(2));
   const int64_t batch_dims = e.node().int_or("batch_dims", 0);
@@ -104,9 +116,14 @@ void gather_grad_form(DecompositionContext& e) {
         e("Concat", {dims_of(e, indices, 0, rest), e.int64s({1})}, {{"axis", int64_t{0}}});
     indices = e("Concat", {e("Expand", {numbers, of_tuples}), indices}, {{"axis", int64_t{-1}}});
   }
-  const std::string sums = e("ScatterND", {e("Expand", {update.number(0), shape}), indices, updates},
-                             {{"reduction", std::string("add")}});
-  e.set(0, batch_dims > 0 ? reshape_to(e, sums, e.x(0)) : sums);
+  const auto of_indices = e.dims(e.x(1));
+  if (!of_indices || of_indices->empty() || !of_indices->back().known())
+    e.reject("the number of indices in a tuple is not known");
+  const int64_t k = of_indices->back().value + (batch_dims > 0 ? 1 : 0);
+  const std::string sums =
+      row_sums(e, product_of_dims(e, shape, 0, k), product_of_dims(e, shape, k, INT64_MAX),
+               places_of(e, indices, shape, k), updates);
+  e.set(0, reshape_to(e, sums, e.x(0)));
 }
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "GatherNDGrad", {gather_grad_form});
 

@@ -585,12 +585,14 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 
 // The gradient along one axis. `scale` and `size`: one element, or empty.
 std::string resized_axis_form(DecompositionContext& e, const std::string& dy, int64_t axis, int64_t rank,
-                              const std::string& length, const std::string& scale, const std::string& size) {
+                              const std::string& length, const std::string& scale, const std::string& size,
+                              const std::string& region) {
   const std::string square = e("Concat", {length, length}, {{"axis", int64_t{0}}});
   const std::string identity = e("EyeLike", {e("Expand", {e.scalar_like(dy, 0), square})});
   Attributes attributes = e.node().attributes;
   attributes.erase("axes");
-  std::vector<std::string> inputs = {identity, "", ""};
+  attributes.erase("extrapolation_value");  // no element of X
+  std::vector<std::string> inputs = {identity, region, ""};
   if (!size.empty())
     inputs.push_back(e("Concat", {size, length}, {{"axis", int64_t{0}}}));
   else
@@ -609,9 +611,9 @@ template <Form F>
 void grad_form(DecompositionContext& e) {
   const Node& node = e.node();
   const size_t scales_at = F == Form::kUpsample ? 2 : 3, sizes_at = 4;
-  if (node.string_or("coordinate_transformation_mode", "") == "tf_crop_and_resize" ||
-      node.string_or("keep_aspect_ratio_policy", "stretch") != "stretch")
-    e.reject("its gradient has a standard form only without a region and with the policy stretch");
+  if (node.string_or("keep_aspect_ratio_policy", "stretch") != "stretch")
+    e.reject("its gradient has a standard form only with the policy stretch");
+  const bool crops = node.string_or("coordinate_transformation_mode", "") == "tf_crop_and_resize";
   const std::string& x = e.x(1);
   const int64_t rank = need_rank(e, x);
   std::vector<int64_t> every(static_cast<size_t>(rank));
@@ -625,13 +627,24 @@ void grad_form(DecompositionContext& e) {
   for (size_t i = 0; i < axes.size(); ++i) {
     const int64_t axis = normalize_axis(axes[i], rank, node.label());
     const auto at = static_cast<size_t>(axis);
-    const bool unchanged =
-        by_sizes ? from && to && (*from)[at].same((*to)[at]) : known && known->to_double().at(i) == 1;
+    const bool unchanged = crops      ? false
+                           : by_sizes ? from && to && (*from)[at].same((*to)[at])
+                                      : known && known->to_double().at(i) == 1;
     if (unchanged) continue;
-    const std::string one =
-        e("Slice", {settings, e.int64s({static_cast<int64_t>(i)}), e.int64s({static_cast<int64_t>(i) + 1})});
+    const auto element = [&](const std::string& values, size_t k) {
+      return e("Slice",
+               {values, e.int64s({static_cast<int64_t>(k)}), e.int64s({static_cast<int64_t>(k) + 1})});
+    };
+    const std::string one = element(settings, i);
+    std::string region;
+    if (crops) {
+      const std::string none = cast_like(e, e.constant(Tensor::of<float>({0})), e.x(2)),
+                        all = cast_like(e, e.constant(Tensor::of<float>({1})), e.x(2));
+      region = e("Concat", {element(e.x(2), i), none, element(e.x(2), axes.size() + i), all},
+                 {{"axis", int64_t{0}}});
+    }
     const std::string length = dims_of(e, x, axis, axis + 1);
-    dx = resized_axis_form(e, dx, axis, rank, length, by_sizes ? "" : one, by_sizes ? one : "");
+    dx = resized_axis_form(e, dx, axis, rank, length, by_sizes ? "" : one, by_sizes ? one : "", region);
   }
   e.set(0, dx == e.x(0) ? e("Identity", {dx}) : dx);
 }

@@ -23,6 +23,7 @@ inline constexpr ConfigEntry kConfigEntries[] = {
     {"ortrain.dump_graph", ConfigKind::kFolder, "", ""},
     {"ortrain.check_finite", ConfigKind::kChoice, "0 1", "0"},
     {"ortrain.nonfinite_gradients", ConfigKind::kChoice, "error skip apply", "error"},
+    {"ortrain.lazy_rows", ConfigKind::kChoice, "0 1", "0"},
     {"ortrain.first_run", ConfigKind::kCount, "", ""},
     {"ortrain.optional_outputs", ConfigKind::kChoice, "0 1", "0"},
     {"ortrain.gradient_type", ConfigKind::kChoice, "float32 bfloat16", "float32"},

@@ -1,19 +1,21 @@
 // The page: the list of runs, the tabs, and the refresh interval.
 
-import { ask } from "/api.js";
+import { ask, token } from "/api.js";
 import { compare } from "/compare.js";
 import { curves } from "/curves.js";
-import { duration, el, whole } from "/dom.js";
+import { duration, el, rough, whole } from "/dom.js";
 import { graph } from "/graph.js";
 import { layers } from "/layers.js";
 import { misread } from "/misread.js";
 import { profile } from "/profile.js";
+import { studio } from "/studio.js";
 
 const SECONDS = 1; // between two questions for what is new
 const COLOURS = 8;
 const SELECTED_AT_FIRST = 6;
-const VIEWS = { curves, compare, layers, profile, misread, graph };
+const VIEWS = { ...(token ? { train: studio } : {}), curves, compare, layers, profile, misread, graph };
 const TITLES = {
+  train: "Train",
   curves: "Curves",
   compare: "Side by side",
   layers: "Layers",
@@ -30,7 +32,7 @@ const page = {
   runs: [],
   chosen: settings.has("runs") ? new Set(settings.get("runs").split(",").filter(Boolean)) : null, // null: the newest
   focus: settings.get("run"),
-  tab: settings.get("tab") in VIEWS ? settings.get("tab") : "curves",
+  tab: settings.get("tab") in VIEWS ? settings.get("tab") : Object.keys(VIEWS)[0],
   styles: new Map(),
   view: null,
   seen: "",
@@ -79,12 +81,12 @@ const page = {
     }
     byId("view").setAttribute("aria-labelledby", `tab-${tab}`);
     this.view = VIEWS[tab](this);
-    byId("view").replaceChildren(this.runs.length ? this.view.node : welcome());
+    byId("view").replaceChildren(this.runs.length || tab === "train" ? this.view.node : welcome());
     this.refresh();
   },
   async refresh() {
     const view = this.view;
-    if (!this.runs.length) return;
+    if (!this.runs.length && this.tab !== "train") return;
     try {
       await view.update();
     } catch (error) {
@@ -110,8 +112,18 @@ function welcome() {
 
 // ---- the list of runs ----
 
+// Which epoch a run is in, and how long it takes yet if it goes on as before.
+function left(run) {
+  const [epochs, steps] = [Number(run.settings.epochs), Number(run.settings.epochs) * Number(run.settings.steps_per_epoch)];
+  if (!(epochs > 0)) return [];
+  const now = [`epoch ${Math.min(epochs, (run.epoch || 0) + 1)} of ${epochs}`];
+  if (steps > run.step && run.step > 0) now.push(`${rough((run.elapsed * (steps - run.step)) / run.step)} left`);
+  return now;
+}
+
 function describe(run) {
   const parts = [STATES[run.state], `step ${whole(run.step)}`, duration(run.elapsed)];
+  if (run.state === "running") parts.push(...left(run));
   if (run.read < 1) parts.push(`${Math.round(run.read * 100)} % read`);
   return parts.join(", ");
 }
@@ -210,8 +222,8 @@ async function follow() {
     showRuns();
     showOthers(found.others);
     const seen = page.runs.map((run) => `${run.key} ${run.version} ${run.state}`).join();
-    if (Boolean(had) !== Boolean(page.runs.length)) page.open(page.tab);
-    else if (seen !== page.seen) await page.refresh();
+    if (Boolean(had) !== Boolean(page.runs.length) && page.tab !== "train") page.open(page.tab);
+    else if (seen !== page.seen || page.tab === "train") await page.refresh();
     page.seen = seen;
   } catch (error) {
     say(`The server does not answer (${error.message}). Is ortrain dashboard still running?`);

@@ -75,3 +75,10 @@ export function duration(seconds) {
   const rest = String(Math.round(seconds % 60)).padStart(2, "0");
   return hours ? `${sign}${hours}:${String(minutes).padStart(2, "0")}:${rest} h` : `${sign}${minutes}:${rest} min`;
 }
+
+// A time that is not known better than to a unit.
+export function rough(seconds) {
+  const [count, unit] = seconds < 90 ? [seconds, "second"] : seconds < 5400 ? [seconds / 60, "minute"] : [seconds / 3600, "hour"];
+  const whole = Math.max(1, Math.round(count));
+  return `${whole} ${unit}${whole === 1 ? "" : "s"}`;
+}

@@ -9,6 +9,9 @@ namespace ortrain {
 
 namespace {
 
+// Points of a depthwise convolution that are handed over together, if lines are short.
+constexpr int64_t kLinePoints = 1024;
+
 int32_t read_code(const uint8_t* code, bool is_signed) {
   return is_signed ? static_cast<int8_t>(*code) : *code;
 }
@@ -49,6 +52,8 @@ struct Run {
   int64_t d, h;       // where the windows begin in the input, padding included
   int64_t w;          // position of the first point along the innermost axis
 };
+
+}  // namespace
 
 // The columns of up to kLargestPanel output points of one group of an image.
 class Columns {
@@ -111,15 +116,111 @@ class Columns {
   Run runs_[kLargestPanel];
 };
 
-// Axes along which every window is the next element are one axis, so that runs are as long as possible.
+namespace {
+
+// Whether every window is the next element.
+bool is_pointwise(const ConvSizes& s) {
+  return std::all_of(s.window.begin(), s.window.end(), [](const WindowAxis& a) {
+    return a.kernel == 1 && a.stride == 1 && a.before == 0 && a.output == a.input;
+  });
+}
+
+// Such axes are one axis, so that lines are as long as possible.
 ConvSizes merged(ConvSizes s) {
-  for (const WindowAxis& a : s.window)
-    if (a.kernel != 1 || a.stride != 1 || a.before != 0 || a.output != a.input) return s;
+  if (!is_pointwise(s)) return s;
   WindowAxis line;
   line.input = line.output = s.input_points();
   s.window = {WindowAxis(), WindowAxis(), line};
   return s;
 }
+
+// The lines of a plane as a depthwise convolution reads them: for each pair of neighbours along the innermost
+// axis of the window, a word for each output. Only the lines that a window reads are kept.
+class Lines {
+ public:
+  static int64_t words(const ConvSizes& s, const IntegerKernels& kernels) {
+    const int64_t pairs = (s.window[2].kernel + 1) / 2;
+    return kept(s) * (1 + pairs * kernels.whole(s.window[2].output)) + length(s) / 2 + 1 +
+           s.window[1].kernel * pairs * (kPointerWords + 1) + kPointerWords;
+  }
+
+  Lines(const ConvSizes& s, const IntegerKernels& kernels, bool is_signed, int32_t zero, uint32_t* work)
+      : s_(s), kernels_(kernels), signed_(is_signed), zero_(zero) {
+    const int64_t most = s.window[1].kernel * pairs_;
+    const auto aligned =
+        (reinterpret_cast<uintptr_t>(work) + sizeof(void*) - 1) / sizeof(void*) * sizeof(void*);
+    lines_ = reinterpret_cast<const uint32_t**>(aligned);
+    weights_ = reinterpret_cast<uint32_t*>(lines_ + most);
+    held_ = reinterpret_cast<int32_t*>(weights_ + most);
+    store_ = weights_ + most + kept_;
+    padded_ = reinterpret_cast<int16_t*>(store_ + kept_ * pairs_ * line_);
+    std::fill_n(padded_, length(s), int16_t{0});  // the padding remains
+  }
+
+  // The lines are those of this plane from here on.
+  void of(const uint8_t* plane) {
+    if (plane != plane_) std::fill_n(held_, kept_, -1);
+    plane_ = plane;
+  }
+
+  // The sums of line `oh` of the output, added to y if `add`.
+  void sum(int64_t oh, const uint32_t* weights, int32_t start, bool add, int32_t* y) {
+    const WindowAxis& h = s_.window[1];
+    int64_t count = 0;
+    for (int64_t kh = 0; kh < h.kernel; ++kh) {
+      const int64_t ih = oh * h.stride - h.before + kh * h.dilation;
+      if (ih < 0 || ih >= h.input) continue;
+      const uint32_t* line = read(ih);
+      for (int64_t p = 0; p < pairs_; ++p, ++count) {
+        lines_[count] = line + p * line_;
+        weights_[count] = weights[kh * pairs_ + p];
+      }
+    }
+    kernels_.sum_lines(s_.window[2].output, count, lines_, weights_, start, add, y);
+  }
+
+ private:
+  static constexpr int64_t kPointerWords = sizeof(void*) / sizeof(uint32_t);
+
+  static int64_t kept(const ConvSizes& s) {
+    const WindowAxis& h = s.window[1];
+    return std::min((h.kernel - 1) * h.dilation + 1, std::max<int64_t>(h.input, 1));
+  }
+  // Of a padded line, and one more: the partner of a window's last element.
+  static int64_t length(const ConvSizes& s) {
+    const WindowAxis& w = s.window[2];
+    return std::max(w.output - 1, int64_t{0}) * w.stride + w.span() + 1;
+  }
+
+  const uint32_t* read(int64_t ih) {
+    const WindowAxis& w = s_.window[2];
+    uint32_t* words = store_ + ih % kept_ * pairs_ * line_;
+    if (held_[ih % kept_] == ih) return words;
+    held_[ih % kept_] = static_cast<int32_t>(ih);
+    // The elements from `before` on are those of the input.
+    const int64_t skipped = std::max<int64_t>(-w.before, 0), first = std::max<int64_t>(w.before, 0);
+    const int64_t count = std::min(w.input - skipped, length(s_) - first);
+    if (count > 0)
+      kernels_.shift_line(count, plane_ + ih * w.input + skipped, signed_, zero_, padded_ + first);
+    for (int64_t p = 0; p < pairs_; ++p) {
+      const int64_t gap = 2 * p + 1 < w.kernel ? w.dilation : 1;  // the last weight of odd windows is zero
+      kernels_.pair_line(w.output, padded_ + 2 * p * w.dilation, w.stride, gap, words + p * line_);
+    }
+    return words;
+  }
+
+  const ConvSizes& s_;
+  const IntegerKernels& kernels_;
+  bool signed_;
+  int32_t zero_;
+  int64_t pairs_ = (s_.window[2].kernel + 1) / 2, kept_ = kept(s_),
+          line_ = kernels_.whole(s_.window[2].output);
+  const uint8_t* plane_ = nullptr;
+  const uint32_t** lines_;
+  uint32_t *weights_, *store_;
+  int32_t* held_;  // the line in each place; -1: none
+  int16_t* padded_;
+};
 
 }  // namespace
 
@@ -128,6 +229,7 @@ IntegerConvolution::IntegerConvolution(const ConvSizes& sizes, bool x_signed, bo
       x_signed_(x_signed),
       w_signed_(w_signed),
       depthwise_(sizes.groups == sizes.channels && sizes.groups == sizes.filters),
+      pointwise_(is_pointwise(sizes)),
       kernels_(integer_kernels()) {
   const int64_t rows = sizes_.column_rows(), filters = sizes_.filters / sizes_.groups;
   // Packing a column costs about as much as multiplying it with 16 filters; an instruction multiplies 16.
@@ -136,17 +238,35 @@ IntegerConvolution::IntegerConvolution(const ConvSizes& sizes, bool x_signed, bo
   workers_ = std::clamp<int64_t>(work / kGrain, 1, max_threads());
   // The packed panel, and the zero point of X for each column.
   panel_words_ = kernels_.right_words(rows, kernels_.panel) + kernels_.panel;
-  // A line of the input as a stride reads it.
-  if (depthwise_) panel_words_ = sizes_.window[2].output / 4 + 1;
+  // Lines of the output have cache lines to themselves, and a tile fits in the cache.
+  constexpr int64_t kPoints = 64, kTile = 32768;
+  const int64_t columns = std::max(kernels_.panel, std::min(kPoints, kTile / std::max<int64_t>(filters, 1)));
+  block_ = columns / kernels_.panel * kernels_.panel;
+  tile_words_ = filters * block_;
+  if (depthwise_) {
+    panel_words_ = Lines::words(sizes_, kernels_);
+    const WindowAxis &h = sizes_.window[1], &w = sizes_.window[2];
+    // Whole lines.
+    block_ =
+        std::clamp<int64_t>(kLinePoints / std::max<int64_t>(w.output, 1), 1, std::max<int64_t>(h.output, 1)) *
+        w.output;
+    tile_words_ = block_;
+  }
 }
 
 void IntegerConvolution::pack(const uint8_t* w, const uint8_t* w_zeros, bool each, uint32_t* words,
                               int32_t* sums, int32_t* zeros) const {
   const int64_t rows = sizes_.column_rows(), width = kernels_.words(rows);
   if (depthwise_) {
-    for (int64_t i = 0; i < sizes_.filters * rows; ++i)
-      words[i] = static_cast<uint32_t>(read_code(w + i, w_signed_) -
-                                       (w_zeros ? read_code(w_zeros + (each ? i / rows : 0), w_signed_) : 0));
+    const int64_t length = sizes_.window[2].kernel;
+    for (int64_t line = 0; line < sizes_.filters * rows / length; ++line, w += length) {
+      const int64_t filter = line * length / rows;
+      const int32_t zero = w_zeros ? read_code(w_zeros + (each ? filter : 0), w_signed_) : 0;
+      const auto at = [&](int64_t i) {
+        return uint32_t{static_cast<uint16_t>(i < length ? read_code(w + i, w_signed_) - zero : 0)};
+      };
+      for (int64_t i = 0; i < length; i += 2) *words++ = at(i) | at(i + 1) << 16;
+    }
     return;
   }
   parallel_for(sizes_.filters, rows, [&](int64_t begin, int64_t end) {
@@ -157,83 +277,88 @@ void IntegerConvolution::pack(const uint8_t* w, const uint8_t* w_zeros, bool eac
   });
 }
 
+void IntegerConvolution::pack_columns(const Columns& columns, uint32_t* panel) const {
+  constexpr int64_t kRows = 32;  // a multiple of the group
+  uint8_t some[kRows * kLargestPanel];
+  const int64_t rows = sizes_.column_rows(), n = columns.width();
+  for (int64_t row = 0; row < rows; row += kRows) {
+    const int64_t end = std::min(row + kRows, rows);
+    columns.write(row, end, some);
+    kernels_.pack_right(n, row, end - row, {some, x_signed_, n}, panel);
+  }
+  kernels_.sum_columns(n, rows, panel);
+}
+
 void IntegerConvolution::run(const uint8_t* x, uint8_t x_zero, const uint32_t* words, const int32_t* sums,
-                             const int32_t* zeros, const int32_t* bias, int32_t* y, uint32_t* work) const {
-  if (depthwise_) return run_depthwise(x, x_zero, reinterpret_cast<const int32_t*>(words), bias, y, work);
+                             const int32_t* zeros, const int32_t* bias, const Sink& sink,
+                             uint32_t* work) const {
+  if (depthwise_) return run_depthwise(x, x_zero, words, bias, sink, work);
   const int64_t points = sizes_.output_points(), rows = sizes_.column_rows();
   const int64_t filters = sizes_.filters / sizes_.groups, width = kernels_.words(rows);
   const int64_t image_size = sizes_.channels / sizes_.groups * sizes_.input_points();
-  const int64_t panels = (points + kernels_.panel - 1) / kernels_.panel;
-  // With fewer panels than threads, each is packed several times, for parts of the filters.
-  const int64_t all = sizes_.batch * sizes_.groups * panels;
+  const int64_t blocks = (points + block_ - 1) / block_;
+  // With fewer blocks than threads, each is packed several times, for parts of the filters.
+  const int64_t all = sizes_.batch * sizes_.groups * blocks;
   const int64_t parts = all > 0 && all < workers_ ? std::min(filters, (workers_ + all - 1) / all) : 1;
   const int32_t zero = kernels_.right_zero(x_signed_, read_code(&x_zero, x_signed_));
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t worker = first; worker < past; ++worker) {
-      uint32_t* panel = work + worker * panel_words_;
+      uint32_t* panel = work + worker * (panel_words_ + tile_words_);
+      auto* tile = reinterpret_cast<int32_t*>(panel + panel_words_);
       int32_t* column_zeros = reinterpret_cast<int32_t*>(panel + kernels_.right_words(rows, kernels_.panel));
       std::fill_n(column_zeros, kernels_.panel, zero);
       const int64_t items = all * parts;
       for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
-        const int64_t part = i % parts, item = i / parts, image = item / panels;
-        const int64_t from = item % panels * kernels_.panel, to = std::min(from + kernels_.panel, points);
-        const Columns columns(sizes_, x + image * image_size, x_zero, from, to);
-        constexpr int64_t kRows = 32;  // a multiple of the group
-        uint8_t some[kRows * kLargestPanel];
-        for (int64_t row = 0; row < rows; row += kRows) {
-          const int64_t end = std::min(row + kRows, rows);
-          columns.write(row, end, some);
-          kernels_.pack_right(to - from, row, end - row, {some, x_signed_, to - from}, panel);
-        }
-        kernels_.sum_columns(to - from, rows, panel);
+        const int64_t part = i % parts, item = i / parts, image = item / blocks;
+        const int64_t begin = item % blocks * block_, end = std::min(begin + block_, points);
         const int64_t least = filters * part / parts, most = filters * (part + 1) / parts;
         const int64_t filter = image % sizes_.groups * filters + least;
-        kernels_.multiply({most - least, to - from, rows, words + filter * width, sums + filter,
-                           zeros + filter, bias ? bias + filter : nullptr, panel, column_zeros,
-                           y + (image * filters + least) * points + from, points});
+        for (int64_t from = begin; from < end; from += kernels_.panel) {
+          const int64_t to = std::min(from + kernels_.panel, end);
+          const uint8_t* of_image = x + image * image_size;
+          if (pointwise_)  // the image has the columns
+            kernels_.pack_panel(0, to - from, rows, {of_image + from, x_signed_, points}, panel);
+          else
+            pack_columns(Columns(sizes_, of_image, x_zero, from, to), panel);
+          kernels_.multiply({most - least, to - from, rows, words + filter * width, sums + filter,
+                             zeros + filter, bias ? bias + filter : nullptr, panel, column_zeros,
+                             tile + from - begin, block_});
+        }
+        for (int64_t f = least; f < most; ++f)
+          sink(image * filters + f, begin, end - begin, tile + (f - least) * block_);
       }
     }
   });
 }
 
-void IntegerConvolution::run_depthwise(const uint8_t* x, uint8_t x_zero, const int32_t* weights,
-                                       const int32_t* bias, int32_t* y, uint32_t* work) const {
+void IntegerConvolution::run_depthwise(const uint8_t* x, uint8_t x_zero, const uint32_t* weights,
+                                       const int32_t* bias, const Sink& sink, uint32_t* work) const {
   const WindowAxis &d = sizes_.window[0], &h = sizes_.window[1], &w = sizes_.window[2];
-  const int64_t rows = sizes_.column_rows(), size = h.output * w.output;
+  const int64_t size = h.output * w.output, plane_words = h.kernel * pairs();
   const int64_t items = sizes_.batch * sizes_.channels * d.output;
   const int32_t zero = read_code(&x_zero, x_signed_);
   parallel_for(workers_, kGrain, [&](int64_t first, int64_t past) {
     for (int64_t worker = first; worker < past; ++worker) {
-      uint8_t* strided = reinterpret_cast<uint8_t*>(work + worker * panel_words_);
+      uint32_t* memory = work + worker * (panel_words_ + tile_words_);
+      auto* tile = reinterpret_cast<int32_t*>(memory + panel_words_);
+      Lines lines(sizes_, kernels_, x_signed_, zero, memory);
       for (int64_t i = items * worker / workers_; i < items * (worker + 1) / workers_; ++i) {
         const int64_t od = i % d.output, plane = i / d.output, channel = plane % sizes_.channels;
-        int32_t* to = y + i * size;
-        std::fill_n(to, size, bias ? bias[channel] : 0);
-        const int32_t* weight = weights + channel * rows;
-        for (int64_t row = 0; row < rows; ++row) {
-          const int64_t kw = row % w.kernel, kh = row / w.kernel % h.kernel, kd = row / w.kernel / h.kernel;
-          // Padding is x_zero, so it adds nothing.
-          const int64_t id = od * d.stride + kd * d.dilation - d.before;
-          if (id < 0 || id >= d.input) continue;
-          const int64_t down = kh * h.dilation - h.before, across = kw * w.dilation - w.before;
-          const int64_t top = std::min(positions(-down, h.stride), h.output),
-                        bottom = std::clamp(positions(h.input - down, h.stride), top, h.output);
-          const int64_t left = std::min(positions(-across, w.stride), w.output),
-                        right = std::clamp(positions(w.input - across, w.stride), left, w.output);
-          if (top == bottom || left == right) continue;
-          const int64_t step = h.stride * w.input;
-          const uint8_t* from = x + plane * sizes_.input_points() +
-                                (id * h.input + down + top * h.stride) * w.input + across + left * w.stride;
-          int32_t* sums = to + top * w.output + left;
-          if (w.stride == 1) {
-            kernels_.add_scaled(bottom - top, right - left, {from, x_signed_, step}, zero, weight[row], sums,
-                                w.output);
-            continue;
+        for (int64_t at = 0; at < size; at += block_) {
+          const int64_t end = std::min(at + block_, size);
+          bool add = false;
+          for (int64_t kd = 0; kd < d.kernel; ++kd) {
+            // Padding is x_zero, so it adds nothing.
+            const int64_t id = od * d.stride + kd * d.dilation - d.before;
+            if (id < 0 || id >= d.input) continue;
+            lines.of(x + plane * sizes_.input_points() + id * h.input * w.input);
+            const uint32_t* of_plane = weights + (channel * d.kernel + kd) * plane_words;
+            for (int64_t oh = at / w.output; oh < end / w.output; ++oh)
+              lines.sum(oh, of_plane, bias ? bias[channel] : 0, add, tile + oh * w.output - at);
+            add = true;
           }
-          for (int64_t line = top; line < bottom; ++line, from += step, sums += w.output) {
-            for (int64_t j = 0; j < right - left; ++j) strided[j] = from[j * w.stride];
-            kernels_.add_scaled(1, right - left, {strided, x_signed_, 0}, zero, weight[row], sums, 0);
-          }
+          if (!add) std::fill_n(tile, end - at, bias ? bias[channel] : 0);
+          sink(plane, od * size + at, end - at, tile);
         }
       }
     }

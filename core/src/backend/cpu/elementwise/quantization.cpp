@@ -102,8 +102,23 @@ void Requantize(const int32_t* sums, int64_t n, const Requantization& how, Q* y)
   const auto left = hn::Set(d, how.left), divisor = hn::Set(d, how.divisor), zero = hn::Set(d, how.zero);
   const auto lowest = hn::Set(d, double{std::numeric_limits<Q>::min()});
   const auto highest = hn::Set(d, double{std::numeric_limits<Q>::max()});
-  auto factor = hn::Set(d, how.left * static_cast<double>(how.right[0]) / how.divisor);
-  for (int64_t i = 0; i < n; i += lanes) {
+  const double one = how.left * static_cast<double>(how.right[0]) / how.divisor;
+  auto factor = hn::Set(d, one);
+  int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  // Two vectors become one of codes. A finite factor gives no NaN.
+  const hn::Repartition<int32_t, F64> both;
+  const hn::Rebind<Q, decltype(both)> codes_of_both;
+  const auto part = [&](auto sums_of_part) HWY_ATTR {
+    const auto q = hn::Add(hn::Round(hn::Mul(hn::PromoteTo(d, sums_of_part), factor)), zero);
+    return hn::DemoteTo(integers, hn::Min(hn::Max(q, lowest), highest));
+  };
+  for (; !how.each && std::isfinite(one) && i + 2 * lanes <= n; i += 2 * lanes) {
+    const auto low = part(hn::LoadU(integers, sums + i)), high = part(hn::LoadU(integers, sums + i + lanes));
+    hn::StoreU(hn::DemoteTo(codes_of_both, hn::Combine(both, high, low)), codes_of_both, y + i);
+  }
+#endif
+  for (; i < n; i += lanes) {
     if (how.each)
       factor = hn::Div(hn::Mul(left, hn::PromoteTo(d, LoadUpTo(floats, how.right + i, n - i))), divisor);
     const auto sum = hn::PromoteTo(d, LoadUpTo(integers, sums + i, n - i));
@@ -168,9 +183,15 @@ void requantize(const int32_t* sums, int64_t n, const Requantization& how, Q* y)
   loops<Q>().requantize(sums, n, how, y);
 }
 
+template <typename Q>
+Requantizer<Q> requantizer() {
+  return loops<Q>().requantize;
+}
+
 #define ORTRAIN_QUANTIZATION(Q)                                     \
   template void quantize<Q>(const float*, int64_t, float, Q, Q*);   \
   template void dequantize<Q>(const Q*, int64_t, float, Q, float*); \
+  template Requantizer<Q> requantizer<Q>();                         \
   template void requantize<Q>(const int32_t*, int64_t, const Requantization&, Q*)
 ORTRAIN_QUANTIZATION(uint8_t);
 ORTRAIN_QUANTIZATION(int8_t);

@@ -37,5 +37,10 @@ struct Requantization {
 };
 template <typename Q>
 void requantize(const int32_t* sums, int64_t n, const Requantization& how, Q* y);
+// That function for this processor, for callers that call it often.
+template <typename Q>
+using Requantizer = void (*)(const int32_t* sums, int64_t n, const Requantization& how, Q* y);
+template <typename Q>
+Requantizer<Q> requantizer();
 
 }  // namespace ortrain

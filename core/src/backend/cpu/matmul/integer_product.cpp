@@ -217,7 +217,8 @@ HWY_INLINE void Tile(const IntegerPart& p, int64_t words, int64_t stored, int64_
     const int64_t i = row + r, j = column + v * lanes;
     const uint32_t zero = static_cast<uint32_t>(p.left_zeros[i]);
     const uint32_t rest = zero * static_cast<uint32_t>(p.k) - static_cast<uint32_t>(p.sums[i]);
-    sum = hn::Sub(sum, hn::Mul(hn::Set(d, p.left_zeros[i]), hn::LoadU(d, b + v * lanes)));
+    if (p.left_zeros[i] != 0)
+      sum = hn::Sub(sum, hn::Mul(hn::Set(d, p.left_zeros[i]), hn::LoadU(d, b + v * lanes)));
     sum = hn::Add(sum, hn::Mul(hn::Set(d, static_cast<int32_t>(rest)), hn::LoadU(d, p.right_zeros + j)));
     if (p.bias) sum = hn::Add(sum, hn::Set(d, p.bias[i]));
     StoreUpTo(sum, d, p.y + i * p.y_row + j, p.n - j);
@@ -258,36 +259,75 @@ void Multiply(const IntegerPart& p) {
   }
 }
 
+// The compiler vectorizes these loops.
 template <typename Q>
-void AddScaledOf(int64_t lines, int64_t n, const Q* x, int64_t x_row, int32_t zero, int32_t factor,
-                 int32_t* y, int64_t y_row) {
+void ShiftLineOf(int64_t n, const Q* HWY_RESTRICT x, int32_t zero, int16_t* HWY_RESTRICT to) {
+  const auto z = static_cast<int16_t>(zero);
+  for (int64_t i = 0; i < n; ++i) to[i] = static_cast<int16_t>(int16_t{x[i]} - z);
+}
+
+void ShiftLine(int64_t n, const uint8_t* x, bool is_signed, int32_t zero, int16_t* to) {
+  if (is_signed)
+    ShiftLineOf(n, reinterpret_cast<const int8_t*>(x), zero, to);
+  else
+    ShiftLineOf(n, x, zero, to);
+}
+
+void PairLine(int64_t n, const int16_t* HWY_RESTRICT x, int64_t stride, int64_t gap,
+              uint32_t* HWY_RESTRICT to) {
+  const int16_t* HWY_RESTRICT next = x + gap;
+  const auto pair = [](int16_t a, int16_t b) {
+    return uint32_t{static_cast<uint16_t>(a)} | uint32_t{static_cast<uint16_t>(b)} << 16;
+  };
+  if (stride == 1)
+    for (int64_t i = 0; i < n; ++i) to[i] = pair(x[i], next[i]);
+  else if (stride == 2 && gap == 1)
+    for (int64_t i = 0; i < n; ++i) to[i] = pair(x[2 * i], x[2 * i + 1]);
+  else
+    for (int64_t i = 0; i < n; ++i) to[i] = pair(x[i * stride], next[i * stride]);
+}
+
+// V vectors of the sums.
+template <int V>
+HWY_INLINE void SumOfLines(int64_t i, int64_t n, int64_t count, const uint32_t* const* lines,
+                           const uint32_t* weights, int32_t start, bool add, int32_t* y) {
   const I32 d;
-  const hn::Rebind<Q, I32> codes;
   const int64_t lanes = Lanes();
-  const V32 z = hn::Set(d, zero), f = hn::Set(d, factor);
-  for (; lines > 0; --lines, x += x_row, y += y_row) {
-    int64_t j = 0;
-    for (; j + lanes <= n; j += lanes) {
-      const V32 v = hn::Sub(hn::PromoteTo(d, hn::LoadU(codes, x + j)), z);
-      hn::StoreU(hn::Add(hn::LoadU(d, y + j), hn::Mul(v, f)), d, y + j);
+  V32 c0 = hn::Zero(d), c1 = c0, c2 = c0, c3 = c0, e0 = c0, e1 = c0, e2 = c0, e3 = c0;
+  for (int64_t t = 0; t < count; ++t) {
+    const auto* line = reinterpret_cast<const int32_t*>(lines[t]) + i;
+    const V32 w = hn::Set(d, static_cast<int32_t>(weights[t]));
+    Pairs::MulAdd(w, hn::LoadU(d, line), c0, e0);
+    if constexpr (V > 1) {
+      Pairs::MulAdd(w, hn::LoadU(d, line + lanes), c1, e1);
+      Pairs::MulAdd(w, hn::LoadU(d, line + 2 * lanes), c2, e2);
+      Pairs::MulAdd(w, hn::LoadU(d, line + 3 * lanes), c3, e3);
     }
-    if (j == n) continue;
-    const V32 v = hn::Sub(hn::PromoteTo(d, LoadUpTo(codes, x + j, n - j)), z);
-    StoreUpTo(hn::Add(LoadUpTo(d, y + j, n - j), hn::Mul(v, f)), d, y + j, n - j);
+  }
+  const auto finish = [&](V32 sum, int64_t at) HWY_ATTR {
+    const V32 before = add ? LoadUpTo(d, y + at, n - at) : hn::Set(d, start);
+    StoreUpTo(hn::Add(sum, before), d, y + at, n - at);
+  };
+  finish(Pairs::Total(c0, e0), i);
+  if constexpr (V > 1) {
+    finish(Pairs::Total(c1, e1), i + lanes);
+    finish(Pairs::Total(c2, e2), i + 2 * lanes);
+    finish(Pairs::Total(c3, e3), i + 3 * lanes);
   }
 }
 
-void AddScaled(int64_t lines, int64_t n, Codes x, int32_t zero, int32_t factor, int32_t* y, int64_t y_row) {
-  if (x.is_signed)
-    AddScaledOf(lines, n, reinterpret_cast<const int8_t*>(x.data), x.row, zero, factor, y, y_row);
-  else
-    AddScaledOf(lines, n, x.data, x.row, zero, factor, y, y_row);
+void SumLines(int64_t n, int64_t count, const uint32_t* const* lines, const uint32_t* weights, int32_t start,
+              bool add, int32_t* y) {
+  const int64_t lanes = Lanes();
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) SumOfLines<4>(i, n, count, lines, weights, start, add, y);
+  for (; i < n; i += lanes) SumOfLines<1>(i, n, count, lines, weights, start, add, y);
 }
 
 template <typename How>
 IntegerKernels KernelsOf() {
-  return {How::kGroup,    Lanes(),         kVectors * Lanes(), How::kShift, PackLeft<How>,
-          PackRight<How>, SumColumns<How>, Multiply<How>,      AddScaled};
+  return {How::kGroup,     Lanes(),       kVectors * Lanes(), How::kShift, PackLeft<How>, PackRight<How>,
+          SumColumns<How>, Multiply<How>, ShiftLine,          PairLine,    SumLines};
 }
 
 IntegerKernels FindIntegerKernels(bool quads) {

@@ -60,9 +60,15 @@ struct IntegerKernels {
   // The last row of a panel.
   void (*sum_columns)(int64_t n, int64_t k, uint32_t* panel);
   void (*multiply)(const IntegerPart& part);
-  // y += (x - zero) factor, for so many lines of n elements.
-  void (*add_scaled)(int64_t lines, int64_t n, Codes x, int32_t zero, int32_t factor, int32_t* y,
-                     int64_t y_row);
+  // For depthwise convolutions: lines as pairs of 16-bit integers, whose products always fit in 32 bits.
+  // to[i] = x[i] - zero
+  void (*shift_line)(int64_t n, const uint8_t* x, bool is_signed, int32_t zero, int16_t* to);
+  // The pairs (x[i stride], x[i stride + gap]), as words.
+  void (*pair_line)(int64_t n, const int16_t* x, int64_t stride, int64_t gap, uint32_t* to);
+  // y[i] = start + the sum of the products of both elements of words of lines with those of their weights, or
+  // y[i] + that sum. The lines are as long as whole(n).
+  void (*sum_lines)(int64_t n, int64_t count, const uint32_t* const* lines, const uint32_t* weights,
+                    int32_t start, bool add, int32_t* y);
 
   // The panel of n columns that begins with the given one, of B [k, ...].
   void pack_panel(int64_t column, int64_t n, int64_t k, Codes b, uint32_t* packed) const {

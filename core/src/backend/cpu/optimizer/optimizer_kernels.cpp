@@ -124,23 +124,11 @@ uint64_t largest_magnitude(const uint64_t* bits, int64_t n) { return largest_of_
 
 namespace {
 
-// Blocks of fixed size are summed one by one and then together, so the sum does not depend on the number of
-// threads.
 template <typename T>
 double sum_of_squares_of(const T* g, int64_t n) {
-  constexpr int64_t kBlock = 4096;
-  constexpr int64_t kLanes = 8;
-  double total = 0;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(n, begin + kBlock);
-    double lanes[kLanes] = {};
-    int64_t i = begin;
-    for (; i + kLanes <= end; i += kLanes)
-      for (int64_t k = 0; k < kLanes; ++k) lanes[k] += static_cast<double>(g[i + k]) * g[i + k];
-    for (; i < end; ++i) lanes[0] += static_cast<double>(g[i]) * g[i];
-    for (const double lane : lanes) total += lane;
-  }
-  return total;
+  SumOfSquares<T> sum(g, n);
+  sum.add(0, n);
+  return sum.total();
 }
 
 }  // namespace

@@ -75,8 +75,6 @@ HWY_INLINE Number<D> without_denormals(Number<D> x) {
 
 template <class D, size_t kStates>
 struct Element {
-  // Whether it is one of the last elements, which do not fill a vector.
-  static constexpr bool kIsRest = hn::MaxLanes(D()) == 1;
   Number<D> w, g;
   std::array<Number<D>, kStates> s;
 };

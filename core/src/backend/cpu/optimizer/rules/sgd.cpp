@@ -24,11 +24,7 @@ struct Sgd {
 
   template <class E, class F>
   static void update(E& e, const F& f) {
-    const auto kept = e.w * f.kept;
-    if constexpr (E::kIsRest)
-      e.w = kept - f.rate * e.g;  // as it always was rounded
-    else
-      e.w = neg_mul_add(f.rate, e.g, kept);
+    e.w = neg_mul_add(f.rate, e.g, e.w * f.kept);
   }
 };
 

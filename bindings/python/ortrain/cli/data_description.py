@@ -1,0 +1,84 @@
+"""What a file or folder of data has, and which network `ortrain train` makes for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ortrain.cli import fitting, preparing
+from ortrain.cli.datasets import class_folders, images_in
+from ortrain.cli.tables import read_table
+from ortrain.preprocessing import tables
+from ortrain.preprocessing.cells import is_missing, text_of
+
+KINDS = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".npz", ".npy")
+_SHOWN = 50
+
+
+def is_data(path: Path) -> bool:
+    """Whether a path has data rather than a model, artifacts or a checkpoint."""
+    if path.is_dir():
+        return not (path / "checkpoint").exists() and bool(class_folders(path))
+    return path.suffix.lower() in KINDS
+
+
+def describe_data(path: Path, target: str | None = None) -> dict[str, Any]:
+    """Return what data have, as values for JSON.
+
+    Raises
+    ------
+    ValueError
+        When they are of no known kind.
+    """
+    found = fitting.look_at(path, target, None, None, None)
+    described: dict[str, Any] = {
+        "data": str(path),
+        "row": list(found.row),
+        "outputs": found.outputs,
+        "task": "classes" if found.classes else "numbers",
+        "network": fitting.network_for(found),
+        "loss": found.loss,
+        "note": found.note,
+    }
+    if path.is_dir():
+        counts = {folder.name: len(images_in(folder)) for folder in class_folders(path)}
+        return {**described, "kind": "images", "rows": sum(counts.values()), "classes": counts}
+    table = read_table(path)
+    if table is None:
+        return {**described, "kind": "arrays"}
+    column = preparing.target_column(list(table.columns), target, None)
+    cells = table.columns[column]
+    features = {name: values for name, values in table.columns.items() if name != column}
+    plan = tables.look_at(features, f"--data: {path}")
+    described |= {
+        "kind": "table",
+        "rows": len(cells),
+        "names": list(table.columns),
+        "target": column,
+        "columns": {
+            each.name: each.shown().removeprefix(f"{each.name} ").strip("()") for each in plan.columns
+        },
+        "left_out": dict(plan.left_out),
+        "without_target": sum(map(is_missing, cells)),
+    }
+    if found.classes:
+        counts = Counter(text_of(cell) for cell in cells if not is_missing(cell))
+        described["classes"] = dict(sorted(counts.items())[:_SHOWN])
+    return described
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """Return the description as lines of text."""
+    lines = [f"{found['data']}: {found.get('rows', '?')} rows of {found['kind']}"]
+    lines += [f"  {name}: {shown}" for name, shown in found.get("columns", {}).items()]
+    lines += [f"  {name}: left out, {why}" for name, why in found.get("left_out", {}).items()]
+    if "target" in found:
+        missing = found["without_target"]
+        lines.append(f"target {found['target']}{f', missing in {missing} rows' if missing else ''}")
+    if "classes" in found:
+        lines.append("classes " + ", ".join(f"{name} ({count})" for name, count in found["classes"].items()))
+    if found["note"]:
+        lines.append(f"note {found['note']}")
+    lines.append(f"network {found['network']}, loss {found['loss']}")
+    return lines

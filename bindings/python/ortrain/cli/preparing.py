@@ -1,0 +1,240 @@
+"""Preprocessing of data that a command reads: that of the checkpoint, or in a first run, one fitted to the training rows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortrain.cli.tables import Table, check_values
+from ortrain.cli.wanted import Wanted
+from ortrain.preprocessing import tables, text
+from ortrain.preprocessing.cells import is_missing, text_of
+from ortrain.preprocessing.pictures import ImagePreprocessing, Pictures, normalization_of
+from ortrain.trainer.columns import Columns
+
+Array = npt.NDArray[Any]
+
+MARK = "ortrain.preprocessing"
+"""The key in the metadata of a model whose rows are preprocessed also if it could take them as they are."""
+
+TARGETS = ("y", "labels", "label", "target", "targets")
+_SCALES = 1000.0  # from which on two columns are too different in scale to train well
+
+
+def target_column(names: Sequence[str], target: str | None, wanted: str | None) -> str:
+    """Return the column of a table that is the target: the named one, that of a usual name, or the last."""
+    if target is not None:
+        return target
+    if wanted in names:
+        return str(wanted)
+    return next((name for name in names if name.lower() in TARGETS), names[-1])
+
+
+def with_target(table: Table, column: str | None, remarks: list[str], path: Path) -> Table:
+    """Return the rows of a table that have a target."""
+    if column is None or column not in table.columns:
+        return table
+    cells = table.columns[column]
+    known = [row for row, cell in enumerate(cells) if not is_missing(cell)]
+    if len(known) == len(cells) or not known:
+        return table
+    left = len(cells) - len(known)
+    remarks.append(
+        f"{path}: {left} row{'s' * (left > 1)} without a value in {column}, which is the target, "
+        f"{'are' if left > 1 else 'is'} left out"
+    )
+    return replace(
+        table, columns={name: [values[row] for row in known] for name, values in table.columns.items()}
+    )
+
+
+def encoded(
+    table: Table, wanted: Wanted, target: str | None, path: Path
+) -> tuple[dict[str, Array], str | None, Table] | None:
+    """Return the features of a table as arrays, the target column, and the rows that have one.
+
+    None if the table is read without preprocessing.
+    """
+    stored, choice = wanted.preprocessing, wanted.choice
+    if stored is not None:
+        if stored["kind"] not in ("table", "text"):
+            return None
+        table, column = _as_trained(table, wanted, target, path)
+        table = with_target(table, column, wanted.remarks, path)
+        if stored["kind"] == "text":
+            return _text(table, wanted, column, path), column, table
+        plan = tables.TablePreprocessing.of_json(stored)
+        return _rows(table, plan, wanted, path), column, table
+    if choice is None or not table.has_names or wanted.columns is not None or len(table.columns) < 2:
+        return None
+    column = target_column(list(table.columns), target, wanted.target)
+    table = with_target(table, column, wanted.remarks, path)
+    if choice.tokenizer is not None:
+        return _text(table, wanted, column, path), column, table
+    fitted = _fitted(table, wanted, column, path)
+    if fitted is None:
+        return None
+    found = _rows(table, fitted, wanted, path)
+    wanted.preprocessing = fitted.as_json()
+    wanted.columns = Columns(tuple(each.name for each in fitted.columns), column)
+    wanted.remarks.append(f"the columns are preprocessed: {fitted.shown()}")
+    wanted.remarks += [f"the column {name} is left out: {why}" for name, why in fitted.left_out.items()]
+    return found, column, table
+
+
+def _rows(table: Table, plan: tables.TablePreprocessing, wanted: Wanted, path: Path) -> dict[str, Array]:
+    """Return the encoded rows of a table in the shape that the model takes."""
+    feature = wanted.features[0]
+    shape = wanted.row_shape(feature)
+    if shape is not None and int(np.prod(shape)) != plan.width:
+        raise ValueError(
+            f"--data: input {feature} takes {int(np.prod(shape))} numbers per row; the columns of {path} become {plan.width}: "
+            f"{plan.shown()}; `ortrain new` makes a network for them, and --no-preprocess takes numbers as they are"
+        )
+    matrix = plan.encoded(table.columns, f"--data: {path}")
+    return {feature: matrix if shape is None else matrix.reshape(-1, *shape)}
+
+
+def _fitted(table: Table, wanted: Wanted, column: str | None, path: Path) -> tables.TablePreprocessing | None:
+    """Return the preprocessing that the training rows need, None if they need none."""
+    choice = wanted.choice
+    assert choice is not None
+    if choice.preprocess is False or len(wanted.features) != 1:
+        return None
+    features = {name: cells for name, cells in table.columns.items() if name != column}
+    if any(cells and isinstance(cells[0], (list, dict)) for cells in features.values()):
+        return None
+    plan = tables.look_at(features, f"--data: {path}")
+    for each in plan.columns:
+        check_values(features[each.name], each.name, path)
+    count = len(next(iter(features.values())))
+    plan = plan.fitted(table.columns, choice.training_rows(count))
+    if choice.preprocess or choice.standard or plan.is_needed:
+        return plan
+    scales = [each.deviation for each in plan.columns if isinstance(each, tables.Number)]
+    if max(scales) > _SCALES * min(scales):
+        wanted.remarks.append(
+            f"the columns of {path} differ in scale, from {min(scales):.2g} to {max(scales):.2g}; --preprocess standardizes them"
+        )
+    return None
+
+
+def _as_trained(table: Table, wanted: Wanted, target: str | None, path: Path) -> tuple[Table, str | None]:
+    """Return a table with the columns of the training, and which is the target.
+
+    Raises
+    ------
+    ValueError
+        When a column is missing or unknown.
+    """
+    stored, columns = wanted.preprocessing, wanted.columns
+    assert stored is not None
+    assert columns is not None
+    left_out = stored.get("left_out", {})
+    if not table.has_names:
+        names = [*columns.features, columns.target or "target"]
+        extra = len(table.columns) - len(columns.features)
+        if left_out or extra not in (0, 1):
+            raise ValueError(
+                f"--data: expected a first line with the names of the columns in {path}, because the model was trained on "
+                f"the columns {', '.join(columns.features[:12])}"
+            )
+        return Table(dict(zip(names, table.columns.values(), strict=False))), names[-1] if extra else None
+    kept = {name: cells for name, cells in table.columns.items() if name not in left_out}
+    if stored["kind"] == "table":
+        columns.check(list(kept), f"--data: {path}", target or wanted.target)
+        _remark_on_categories(kept, stored, wanted)
+    column = target or next((name for name in (columns.target, wanted.target) if name in kept), None)
+    if wanted.target is not None and column is None:
+        raise ValueError(
+            f"--data: {path} has no column {columns.target or wanted.target}, which is the target; --target names another one"
+        )
+    return Table(kept), column
+
+
+def _remark_on_categories(table: dict[str, list[Any]], stored: dict[str, Any], wanted: Wanted) -> None:
+    """Say which categories the training rows do not have."""
+    unknown = [
+        f"{each.name} {new[0]!r:.40}{f' and {len(new) - 1} more' if len(new) > 1 else ''}"
+        for each in tables.TablePreprocessing.of_json(stored).columns
+        if isinstance(each, tables.Category)
+        and (new := sorted({text_of(cell) for cell in table[each.name]} - {*each.categories, ""}))
+    ]
+    if unknown:
+        wanted.remarks.append(
+            f"categories that the training rows do not have count as none: {', '.join(unknown)}"
+        )
+
+
+def _text(table: Table, wanted: Wanted, column: str | None, path: Path) -> dict[str, Array]:
+    """Return the tokens of the column of text."""
+    stored, choice = wanted.preprocessing, wanted.choice
+    features = {name: cells for name, cells in table.columns.items() if name != column}
+    if stored is None:
+        assert choice is not None
+        assert choice.tokenizer is not None
+        tokenizer = text.Tokenizer(choice.tokenizer)
+        name = text_column(features, path)
+        texts = [text_of(cell) for cell in features[name]]
+        shape = wanted.row_shape(wanted.features[0])
+        length = (
+            shape[0]
+            if shape
+            else tokenizer.length_of([texts[row] for row in choice.training_rows(len(texts))])
+        )
+        plan = text.TextPreprocessing(name, length, tokenizer.digest)
+        if choice.tokenizer.resolve() != (choice.folder / text.FILE).resolve():
+            shutil.copyfile(choice.tokenizer, choice.folder / text.FILE)
+        wanted.preprocessing = plan.as_json()
+        wanted.columns = Columns((name,), column)
+        wanted.remarks.append(f"the text is the column {name}, {length} tokens a row")
+    else:
+        plan = text.TextPreprocessing.of_json(stored)
+        assert wanted.folder is not None
+        tokenizer = text.Tokenizer(wanted.folder / text.FILE)
+        if tokenizer.digest != plan.digest:
+            raise ValueError(
+                f"expected the tokenizer that the model was trained with in {wanted.folder / text.FILE}, found another one"
+            )
+        if plan.column not in features:
+            raise ValueError(
+                f"--data: expected the column {plan.column} in {path}, found {', '.join(table.columns)}"
+            )
+        texts = [text_of(cell) for cell in features[plan.column]]
+    return tokenizer.tokens_of(texts, plan.length, wanted.features)
+
+
+def text_column(features: dict[str, list[Any]], path: Path) -> str:
+    """Return the column with the longest texts."""
+    lengths = {
+        name: sum(len(cell) for cell in cells if isinstance(cell, str)) for name, cells in features.items()
+    }
+    longest = max(lengths, key=lambda name: lengths[name], default=None)
+    if longest is None or not lengths[longest]:
+        raise ValueError(f"--data: expected a column of text beside the target in {path}, found none")
+    return longest
+
+
+def normalize(pictures: Pictures, wanted: Wanted) -> None:
+    """Set the normalization of pictures: that of the checkpoint, or the one that the user wants."""
+    stored, choice = wanted.preprocessing, wanted.choice
+    if stored is not None:
+        if stored["kind"] == "image":
+            pictures.normalization = ImagePreprocessing.of_json(stored)
+        return
+    if choice is None:
+        return
+    kind = choice.normalize or ("measured" if choice.standard else "none")
+    if kind == "measured":
+        pictures.normalization = pictures.measured(choice.training_rows(len(pictures)))
+    else:
+        pictures.normalization = normalization_of(kind, pictures.channels)
+    if kind != "none":
+        wanted.remarks.append(f"the pictures are normalized ({kind}): {pictures.normalization.shown()}")
+    wanted.preprocessing = pictures.normalization.as_json()

@@ -1,0 +1,59 @@
+"""``ortrain studio``."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import webbrowser
+from pathlib import Path
+
+import click
+
+from ortrain.cli import app
+from ortrain.dashboard.studio import Studio
+
+PORT = 6061
+
+
+@app.command(
+    "studio",
+    """
+    ortrain studio
+    ortrain studio experiments --no-browser
+    """,
+)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR]", default=Path())
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help=f"port to listen on, 0 for any free port (default {PORT}, or any free port if it is in use)",
+)
+@click.option("--open/--no-browser", "browser", default=True, help="open the page in the browser")
+@app.as_json
+def command(folder: Path, port: int | None, browser: bool, json_output: bool) -> int:
+    """Train in the browser: drop data, pick a network, train, look at the result and export it.
+
+    The page runs the commands of ortrain in DIR and shows them. It is served to this machine alone, to whoever has the token in
+    its address, and reads and writes nothing outside of DIR. Ctrl-C ends the command and a run that is training.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"studio: there is no folder {folder}")
+    try:
+        server = Studio(folder, PORT if port is None else port)
+    except OSError as error:
+        if port is not None:
+            raise OSError(f"--port: cannot listen on port {port}: {error.strerror or error}") from error
+        server = Studio(folder)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        if json_output:
+            app.print_json({"url": server.url, "port": server.server_port, "folder": folder})
+        else:
+            click.echo(f"{server.url} (Ctrl-C ends it)")
+        if browser and not webbrowser.open(server.url):
+            click.echo("ortrain: found no browser", err=True)
+        server.serve_forever(poll_interval=0.2)
+    server.work.close()
+    click.echo("stopped", err=True)
+    return app.OK

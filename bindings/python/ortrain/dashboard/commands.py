@@ -1,0 +1,128 @@
+"""The commands of ortrain that a page starts, one after another, in a folder."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_MOST_LINES = 400
+
+
+@dataclass
+class Command:
+    """A command, and what it wrote so far."""
+
+    arguments: list[str]
+    status: int | None = None
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The command as a user types it."""
+        return shlex.join(["ortrain", *self.arguments])
+
+
+class Work:
+    """Runs commands in a folder, one job at a time. A command that fails ends the job.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._commands: list[Command] = []
+        self._process: subprocess.Popen[str] | None = None
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def start(self, commands: Sequence[Sequence[str]]) -> bool:
+        """Begin a job; return False if another is running."""
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return False
+            self._commands = [Command(list(arguments)) for arguments in commands]
+            self._stopped = False
+            self._thread = threading.Thread(target=self._run, name="ortrain-studio", daemon=True)
+            self._thread.start()
+        return True
+
+    def stop(self) -> None:
+        """End the job after the step that is running, as Ctrl-C does."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None:
+                self._process.send_signal(signal.SIGINT)
+
+    def close(self) -> None:
+        """End the job and wait for it."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the commands of the job with their output, as values for JSON."""
+        with self._lock:
+            return {
+                "running": self._thread is not None and self._thread.is_alive(),
+                "commands": [
+                    {"text": each.text, "status": each.status, "output": "\n".join(each.lines)}
+                    for each in self._commands
+                ],
+            }
+
+    def _run(self) -> None:
+        for command in self._commands:
+            with self._lock:
+                if self._stopped:
+                    return
+                self._process = process = _begin(command.arguments, self._folder)
+            assert process.stdout is not None
+            for line in process.stdout:
+                with self._lock:
+                    command.lines.append(line.rstrip("\n"))
+                    del command.lines[:-_MOST_LINES]
+            status = process.wait()
+            process.stdout.close()
+            with self._lock:
+                command.status, self._process = status, None
+            if status:
+                return
+
+
+def answer_of(arguments: Sequence[str], folder: Path) -> tuple[int, str, str]:
+    """Run a command that takes a moment; return its status, what it printed, and its messages."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ortrain", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def _begin(arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ortrain", *arguments],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,  # so that Ctrl-C in the terminal reaches it through `stop` alone
+    )

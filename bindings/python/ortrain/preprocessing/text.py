@@ -1,0 +1,109 @@
+"""Text as the tokens of a tokenizer file, ``tokenizer.json`` as Hugging Face writes it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+FILE = "tokenizer.json"
+"""The name of the tokenizer in a folder of artifacts."""
+
+_PARTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+_LONGEST = 512
+
+
+@dataclass(frozen=True)
+class TextPreprocessing:
+    """A tokenizer file, the column with the text, and how many tokens a row has."""
+
+    column: str
+    length: int
+    digest: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return values that JSON can represent."""
+        return {"kind": "text", "column": self.column, "length": self.length, "digest": self.digest}
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> TextPreprocessing:
+        """Return what `as_json` returned."""
+        return cls(str(value["column"]), int(value["length"]), str(value["digest"]))
+
+
+class Tokenizer:
+    """A tokenizer from a file. Needs tokenizers.
+
+    Raises
+    ------
+    ImportError
+        When tokenizers is not installed.
+    ValueError
+        When the file has no tokenizer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            tokenizers: Any = importlib.import_module("tokenizers")
+        except ImportError as error:
+            raise ImportError("text needs tokenizers: pip install 'ortrain[text]'") from error
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ValueError(f"--tokenizer: cannot read {path}: {error.strerror}") from error
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
+        except Exception as error:  # the package raises nothing more special
+            raise ValueError(f"--tokenizer: expected a tokenizer.json, found {path}: {error}") from error
+        self.digest = hashlib.sha256(content).hexdigest()
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+
+    @property
+    def size(self) -> int:
+        """The number of tokens that there are."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def length_of(self, texts: Sequence[str]) -> int:
+        """Return how many tokens hold 95 of 100 texts, 512 at most."""
+        lengths = [len(found.ids) for found in self._tokenizer.encode_batch(list(texts))]
+        return int(min(_LONGEST, max(1, np.quantile(lengths, 0.95, method="higher"))))
+
+    def tokens_of(self, texts: Sequence[str], length: int, names: Sequence[str]) -> dict[str, Array]:
+        """Return arrays [texts, length] by the names of inputs: tokens, and the mask and types if there are such inputs.
+
+        Longer texts are cut, shorter ones filled with the padding token.
+        """
+        self._tokenizer.enable_truncation(length)
+        padding = next(
+            (
+                (number, token)
+                for token in ("[PAD]", "<pad>", "<|padding|>")
+                if (number := self._tokenizer.token_to_id(token)) is not None
+            ),
+            (0, "[PAD]"),
+        )
+        self._tokenizer.enable_padding(length=length, pad_id=padding[0], pad_token=padding[1])
+        try:
+            found = self._tokenizer.encode_batch(list(texts))
+        finally:
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
+        first = names[0] if "input_ids" not in names else "input_ids"
+        parts = {name: _PARTS.get(name, "ids" if name == first else "") for name in names}
+        unknown = [name for name, part in parts.items() if not part]
+        if unknown:
+            raise ValueError(
+                f"--tokenizer: expected inputs named {', '.join(_PARTS)}, or one input, found also {', '.join(unknown)}"
+            )
+        return {
+            name: np.array([getattr(row, part) for row in found], np.int64) for name, part in parts.items()
+        }

@@ -1,0 +1,129 @@
+// Shared by the standard forms (op/standard_form.h) of LSTM, GRU and RNN in training.
+//
+// The forward pass stays one node. All states are known after it, so the gates of all steps follow from a few
+// matrix products; only the cells of an LSTM, and the gradients of the states, go from step to step, in a
+// Scan.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "op/standard_form.h"
+#include "ops/common/scan_body.h"
+#include "ops/recurrent/recurrent.h"
+
+namespace ortrain {
+
+// An activation function as nodes, with the clipping of its argument.
+class ActivationForm {
+ public:
+  ActivationForm(DecompositionContext& e, const ActivationChoice& choice, double clip)
+      : e_(&e), choice_(choice), clip_(clip) {}
+
+  // f(clip(x)); `w` is the graph, or the body of a Scan.
+  template <typename Writer>
+  std::string apply(Writer& w, const std::string& x) const;
+  // d f'(x) where y = f(clip(x)).
+  template <typename Writer>
+  std::string scaled(Writer& w, const std::string& d, const std::string& y) const;
+
+ private:
+  std::string number(double value) const { return e_->scalar_like(e_->x(0), value); }
+  template <typename Writer>
+  std::string unclipped(Writer& w, const std::string& d, const std::string& y) const;
+  double value_at(double x) const;
+
+  DecompositionContext* e_;
+  ActivationChoice choice_;
+  double clip_;  // 0: none
+};
+
+// A layer of which all is one direction, and with the steps first whatever its layout.
+class RecurrentForm {
+ public:
+  // `lengths`: the input with the number of steps of each sample.
+  RecurrentForm(DecompositionContext& e, int64_t gates, const std::vector<std::string_view>& activations,
+                size_t lengths);
+
+  int64_t directions() const { return directions_; }
+  int64_t hidden() const { return hidden_; }
+  bool backward(int64_t d) const {
+    return d == 1 || e_.node().string_or("direction", "forward") == "reverse";
+  }
+  // Function `i` of a direction; that of an LSTM's cell is not clipped.
+  ActivationForm activation(int64_t d, size_t i, bool clipped = true) const;
+  const std::string& x() const { return x_; }        // [T, B, I]
+  const std::string& one() const { return one_; }    // 1 of the layer's type
+  const std::string& mask() const { return mask_; }  // [T, B, 1], empty without lengths
+  std::string weights(size_t i, int64_t d) const { return part(e_.x(i), 0, d); }
+
+  // The forward node, with its results in the layout of the layer.
+  Names forward(const char* type, size_t outputs) const;
+
+  // A result [T, D, B, H] of a direction: [T, B, H].
+  std::string result(const std::string& value, int64_t d) const;
+  std::string result_or_zeros(size_t i, int64_t d, const std::string& like) const;
+  // A state of a direction, [B, H]; zeros if input `i` is left out.
+  std::string state(size_t i, int64_t d, const std::string& like) const;
+  // What the forward pass keeps, [T, B, n] for each direction: from one, and from all parts.
+  std::string kept(const std::string& value, int64_t d) const;
+  std::string joined_kept(const Names& parts) const;
+  // Parts of all directions along a new first axis.
+  std::string joined(const Names& parts) const;
+  // The layer's layout of a sequence [T, B, I] and of a state [D, B, H].
+  std::string swapped(const std::string& value) const;
+
+  std::string transposed(const std::string& matrix) const;
+  // The elements [first, last) of the last axis, in units of the hidden size.
+  std::string gates(const std::string& value, int64_t first, int64_t last) const;
+  std::string rows(const std::string& value, int64_t first, int64_t last) const;
+  std::string zeros_like(const std::string& value) const;
+  // The values [T, B, H] one step before, which begin with `initial` [B, H].
+  std::string previous(const std::string& values, const std::string& initial, int64_t d) const;
+  std::string one_step(const std::string& values) const { return e_.squeeze(rows(values, 0, 1), {0}); }
+  // W's or R's part of the bias.
+  std::string bias(int64_t d, int64_t first, int64_t last, bool recurrent) const;
+  // X Wᵀ + H Rᵀ + bias for the gates [first, last) of all steps; without H that part is left out.
+  std::string arguments(int64_t d, const std::string& h, int64_t first, int64_t last,
+                        bool recurrent_bias = true) const;
+  // `a` and `b` are [T, B, n]: aᵀ b over all steps and samples.
+  std::string product_of_rows(const std::string& a, const std::string& b) const;
+
+  // Runs a body over the steps. It has the states first, then the sequences.
+  Names scan(const ScanBody& body, const Names& states, const Names& sequences, bool from_end,
+             size_t outputs) const;
+
+  DecompositionContext& e_;
+
+ private:
+  std::string part(const std::string& value, int64_t axis, int64_t d) const;
+  std::string flat(const std::string& value) const { return e_("Flatten", {value}, {{"axis", int64_t{2}}}); }
+
+  int64_t gates_, directions_ = 1, hidden_ = 1;
+  bool batch_first_;
+  std::vector<ActivationChoice> activations_;
+  std::string x_, one_, mask_, is_last_;  // is_last_: at the last step of each sample
+};
+
+// The gradients of the weights, sums over all steps and samples.
+struct WeightGradients {
+  const RecurrentForm& layer;
+  Names w, r, b, initial;
+  std::string x;
+
+  // `of_w` and `of_r` are the gradients of what W and R contribute to the gates.
+  void add(int64_t d, const std::string& of_w, const std::string& of_r, const std::string& r_gradient,
+           const std::string& initial_gradient);
+  void set() const;
+};
+
+// A layer with the batch first is written with the steps first: runtimes have no kernel for the other.
+inline bool is_batch_first(const Node& node) { return node.int_or("layout", 0) == 1; }
+template <size_t kOutputs>
+void forward_form(DecompositionContext& e, const char* type, int64_t gates,
+                  const std::vector<std::string_view>& activations) {
+  const Names y = RecurrentForm(e, gates, activations, 4).forward(type, kOutputs);
+  for (size_t o = 0; o < kOutputs; ++o) e.set(o, y[o]);
+}
+
+}  // namespace ortrain

@@ -1,0 +1,59 @@
+"""New heads and adapters as step models: what is trained is small, and everything else stays as it is."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from ortrain import artifacts, step
+from ortrain.artifacts import Head, LoRA
+from ortrain.artifacts.step import generate_step
+from ortrain.cli import main
+from recorded import Fixture
+from training import Training
+
+Array = np.ndarray[Any, Any]
+ENCODER = Fixture("encoder")
+CROSS_ENTROPY = artifacts.LossType.CrossEntropyLoss
+CASES: dict[str, dict[str, Any]] = {
+    "head": {"head": Head(4)},
+    "adapter": {"adapter": LoRA(r=2), "loss": CROSS_ENTROPY},
+    "both": {"head": Head(4), "adapter": LoRA(r=2)},
+}
+
+
+def batches(count: int) -> list[tuple[Array, Array]]:
+    return [(x, y % 4) for x, y in (ENCODER.batches * count)[:count]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_new_head_and_adapters_train_as_in_a_session(case: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "step.onnx"
+    report = generate_step(ENCODER.path("model.onnx"), path=path, **CASES[case])
+    here, there = Training(tmp_path), step.Session(path, learning_rate=0.01)
+    here.optimizer.set_learning_rate(0.01)
+    start = there.parameters
+    expected, found = [], []
+    for batch in batches(20):
+        expected.append(here.step(*batch))
+        result = there(*batch)
+        found.append(float(result[0] if isinstance(result, tuple) else result))
+    np.testing.assert_allclose(found, expected, 1e-5)
+    assert found[-1] < found[0]
+    changed = {name for name, value in there.parameters.items() if not np.array_equal(value, start[name])}
+    assert changed == set(report.trained)
+    there.save_checkpoint(tmp_path / "trained.ckpt")
+    continued = Training(tmp_path, checkpoint="trained.ckpt")
+    assert continued.step(*batches(1)[0]) == pytest.approx(here.step(*batches(1)[0]), rel=1e-5)
+
+
+def test_the_command_line_writes_steps_of_heads_and_adapters(tmp_path: pathlib.Path) -> None:
+    options = ["--classes", "4", "--adapter", "lora", "--rank", "2", "--step", "--out", str(tmp_path)]
+    assert not main(["artifacts", str(ENCODER.path("model.onnx")), *options])
+    assert {entry.domain for entry in onnx.load(tmp_path / "step.onnx").opset_import} == {""}
+    session = step.Session(tmp_path / "step.onnx", learning_rate=0.01)
+    first = session(*batches(1)[0])
+    assert session(*batches(1)[0])[0] < first[0]

@@ -1,0 +1,146 @@
+"""Every optimizer as part of a step model: on stock onnxruntime, its steps are those of a training session."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from ortrain import artifacts, step
+from ortrain.artifacts.step import generate_step
+from ortrain.onnxblock import optim
+from ortrain.step._rules import RULES
+from training import Training
+
+Array = np.ndarray[Any, Any]
+STEPS = 20
+RNG = np.random.default_rng(5)
+BATCHES = [
+    (RNG.normal(size=(8, 6)).astype(np.float32), RNG.integers(0, 4, 8).astype(np.int64)) for _ in range(STEPS)
+]
+#: Optimizers whose step is not a formula on elements and sums of one parameter.
+WITHOUT = set(optim.BLOCKS) - set(RULES) - {"adamw_torch"}
+#: Settings, beside the defaults, that change what is computed.
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "adagrad": [{"rate_decay": 0.1, "initial_sum": 0.2, "weight_decay": 0.1}],
+    "ademamix": [{"warmup_steps": 12, "weight_decay": 0.1}, {"betas": (0.8, 0.9, 0.95)}],
+    "adamw": [{"bias_correction": False, "weight_decay": 0.1}],
+    "lamb": [{"weight_decay": 0.1}],
+    "nadam": [{"weight_decay": 0.1, "decoupled_weight_decay": True}],
+    "radam": [{"weight_decay": 0.1, "decoupled_weight_decay": True}, {"betas": (0.9, 0.99)}],
+    "rmsprop": [{"centered": True}, {"momentum": 0.9, "weight_decay": 0.1}],
+    "sgd": [{"momentum": 0.9, "dampening": 0.1}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}],
+}
+CASES = [
+    (name, settings)
+    for name in sorted(optim.BLOCKS.keys() - WITHOUT)
+    for settings in [{}, *SETTINGS.get(name, [{"weight_decay": 0.1}] if name != "adamw_torch" else [])]
+]
+
+
+def network(kind: Any = np.float32) -> onnx.ModelProto:
+    rng = np.random.default_rng(2)
+    weights = {
+        "hidden": rng.normal(0, 0.4, (6, 8)),
+        "bias": rng.normal(0, 0.4, 8),
+        "out": rng.normal(0, 0.4, (8, 4)),
+    }
+    nodes = [
+        helper.make_node("MatMul", ["x", "hidden"], ["m"]),
+        helper.make_node("Add", ["m", "bias"], ["a"]),
+        helper.make_node("Tanh", ["a"], ["t"]),
+        helper.make_node("MatMul", ["t", "out"], ["scores"]),
+    ]
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", element, ["n", 6])],
+        [helper.make_tensor_value_info("scores", element, ["n", 4])],
+        [numpy_helper.from_array(value.astype(kind), name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def generate(folder: pathlib.Path, name: str, **settings: Any) -> pathlib.Path:
+    path = folder / "step.onnx"
+    generate_step(network(), artifacts.LossType.CrossEntropyLoss, optim.BLOCKS[name](**settings), path)
+    return path
+
+
+def start(
+    folder: pathlib.Path, checkpoint: str | pathlib.Path = "checkpoint", rate: float = 0.01
+) -> Training:
+    training = Training(folder, checkpoint=checkpoint)
+    training.optimizer.set_learning_rate(rate)
+    return training
+
+
+@pytest.mark.parametrize(("name", "settings"), CASES, ids=lambda value: str(value))
+def test_twenty_steps_are_those_of_a_training_session(
+    name: str, settings: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    path = generate(tmp_path, name, **settings)
+    assert {entry.domain for entry in onnx.load(path).opset_import} == {""}
+    here, there = start(tmp_path), step.Session(path, learning_rate=0.01)
+    expected = [here.step(*batch) for batch in BATCHES]
+    np.testing.assert_allclose([float(there(*batch)) for batch in BATCHES], expected, 1e-5)
+    for parameter, value in here.parameters().items():
+        np.testing.assert_allclose(there.parameters[parameter], value, 1e-4, 1e-5, err_msg=parameter)
+
+
+def test_groups_have_their_own_settings_and_rates(tmp_path: pathlib.Path) -> None:
+    groups = [optim.ParamGroup("biases", ["bias"], lr_factor=0.5, weight_decay=0.2)]
+    for name, settings in (("nadam", {}), ("sgd", {"momentum": 0.9}), ("lion", {})):
+        path = generate(tmp_path, name, param_groups=groups, clip_grad=optim.ClipGradNorm(0.3), **settings)
+        here, there = start(tmp_path), step.Session(path, learning_rate=0.01)
+        expected = [here.step(*batch) for batch in BATCHES]
+        np.testing.assert_allclose([float(there(*batch)) for batch in BATCHES], expected, 1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("nadam", {}), ("sgd", {"momentum": 0.9}), ("ademamix", {}), ("amsgrad", {})]
+)
+def test_a_run_moves_between_ortrain_and_onnxruntime(
+    name: str, settings: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    """The states have other names and numbers than those of AdamW, and NAdam keeps a product of all its momentums."""
+    path = generate(tmp_path, name, **settings)
+    stayed, here = start(tmp_path), start(tmp_path)
+    expected = [stayed.step(*batch) for batch in BATCHES]
+    losses = [here.step(*batch) for batch in BATCHES[:6]]
+    here.state.save_checkpoint(here.state, tmp_path / "first", include_optimizer_state=True)
+    there = step.Session(path, checkpoint=tmp_path / "first", learning_rate=0.01)
+    losses += [float(there(*batch)) for batch in BATCHES[6:13]]
+    there.save_checkpoint(tmp_path / "second")
+    back = start(tmp_path, tmp_path / "second")
+    losses += [back.step(*batch) for batch in BATCHES[13:]]
+    np.testing.assert_allclose(losses, expected, 1e-5)
+
+
+def test_the_state_of_another_optimizer_is_rejected(tmp_path: pathlib.Path) -> None:
+    generate(tmp_path, "lion")
+    here = start(tmp_path)
+    here.step(*BATCHES[0])
+    here.state.save_checkpoint(here.state, tmp_path / "lion.ckpt", include_optimizer_state=True)
+    path = generate(tmp_path, "adam")
+    with pytest.raises(
+        ValueError, match=r"state consists of first_moment, but .* keeps first_moment, second_moment"
+    ):
+        step.Session(path, checkpoint=tmp_path / "lion.ckpt")
+
+
+def test_an_optimizer_without_a_standard_form_is_named(tmp_path: pathlib.Path) -> None:
+    generate(tmp_path, "adam")
+    model = onnx.load(tmp_path / "optimizer_model.onnx")
+    for attribute in model.graph.node[0].attribute:
+        if attribute.name == "type":
+            attribute.s = b"newest"
+    onnx.save(model, tmp_path / "optimizer_model.onnx")
+    with pytest.raises(
+        ValueError, match="the optimizer newest has no standard form; those that have one are adadelta"
+    ):
+        artifacts.write_step(tmp_path, tmp_path / "step.onnx")
