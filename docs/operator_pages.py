@@ -1,4 +1,4 @@
-"""Writes pages for the site: gradients, conformance, losses and optimizers, in ``reference/``.
+"""Writes pages for the site: gradients, conformance, losses, optimizers and schedules, in ``reference/``.
 
 They follow from data that is elsewhere: what the installed library registers, and ``tests/conformance/record.yaml``.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from ortrain import _ortrain
 from ortrain.onnxblock.loss import LOSSES
 from ortrain.onnxblock.optim.declarations import declared
+from ortrain.trainer import schedules as known_schedules
 
 from tests.conformance import record
 
@@ -63,6 +64,27 @@ Classes take `betas` and `eps` in place of beta1, beta2 and epsilon, or of alpha
 """
 
 
+_SCHEDULES = """# Learning rate schedules
+
+Each is a name for `RegisterLRScheduler` and the methods after it in every language, `ortrain.api.LRScheduler`,
+`Trainer(schedule=...)` and `ortrain train --schedule`. Tests compare 40 rates of each with PyTorch's scheduler, or with that of
+Hugging Face's transformers where PyTorch has none, and resume in between.
+
+The learning rate is the initial rate times `f`, where `t` is the number of optimizer steps since `first_step` and the warmup,
+divided by `interval` and rounded down, and `total` is `total_steps` without the warmup. In the warmup, `f` is that of `t` = 0
+times a factor that rises from `warmup_factor` to 1.
+
+{table}
+
+All have these settings too:
+
+{common}
+
+`on_plateau` follows values that the program reports with `SchedulerReport`. The trainer reports the validation loss after each
+epoch.
+"""
+
+
 _LOSSES = """# Losses
 
 Each is a class of `ortrain.onnxblock.loss`, a member of `LossType`, and a name for `ortrain artifacts --loss`, the trainer and
@@ -98,6 +120,30 @@ def optimizers() -> str:
     return _OPTIMIZERS.format(table="\n".join(rows))
 
 
+def schedules() -> str:
+    """Return the page of learning rate schedules."""
+    declared = known_schedules.declared()
+    common = ("total_steps", "warmup_steps", "warmup_factor", "interval", "first_step")
+    rows = ["| name | factor | settings, by default | source |", "| --- " * 4 + "|"]
+    for name, schedule in declared.items():
+        needed = ["`total_steps`"] * schedule["needs_total"]
+        settings = [
+            f"`{s['name']}`" + ("" if s["default"] is None else f" {s['default']:g}") + f": {s['meaning']}"
+            for s in schedule["settings"]
+            if s["name"] not in common
+        ]
+        shown = "; ".join([*needed, *settings]) or "none"
+        rows.append(f"| `{name}` | {schedule['formula']} | {shown} | {schedule['source']} |")
+    first = next(iter(declared.values()))
+    others = ["| setting | default | meaning |", "| --- " * 3 + "|"]
+    others += [
+        f"| `{s['name']}` | {s['default']:g} | {s['meaning']} |"
+        for s in first["settings"]
+        if s["name"] in common
+    ]
+    return _SCHEDULES.format(table="\n".join(rows), common="\n".join(others))
+
+
 def gradients() -> str:
     """Return the page of gradients."""
     groups: dict[str, dict[str, list[str]]] = {}
@@ -119,6 +165,7 @@ def write(folder: Path) -> None:
     pages = {
         "losses": losses(),
         "optimizers": optimizers(),
+        "schedules": schedules(),
         "gradients": gradients(),
         "conformance": record.render(record.read()),
     }

@@ -26,7 +26,7 @@ EXCEPTIONS = {
     "a function that headers of Highway and tests call": "SupportedTargets SetSupportedTargetsForTest",
     "a symbol that programs for onnxruntime link to": "OrtSessionOptionsAppendExecutionProvider_CPU",
     "overrides a method of click": "list_commands get_command format_commands",
-    "overrides a method of http.server": "do_GET send_error log_message",
+    "overrides a method of http.server": "do_GET do_POST send_error log_message",
     "overrides a method of Flower": """
         num_available configure_fit aggregate_fit set_run create_message push_messages pull_messages""",
     "overrides a method of onnxruntime": "get_next",
@@ -35,6 +35,7 @@ EXCEPTIONS = {
         bool_tensor_indices dlpack_at to_dlpacks add_provider_for_devices set_provider_selection_policy
         _get_c_tensor to_cuda""",
     "the API of onnxruntime's onnxblock": "has_path",
+    "notebooks call it": "_repr_png_",
 }
 
 CPP = [f"{folder}/*.{suffix}" for folder in ("core/src", "bindings/python/src") for suffix in ("cpp", "h")]

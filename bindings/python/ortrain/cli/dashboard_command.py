@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import webbrowser
 from pathlib import Path
 
 import click
 
-from ortrain.cli import app
+from ortrain.cli import app, serving
 from ortrain.dashboard import Server
 
 PORT = 6060
@@ -38,24 +35,15 @@ def command(folder: Path, port: int | None, browser: bool, json_output: bool) ->
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"dashboard: there is no folder {folder}")
-    try:
-        server = Server(folder, PORT if port is None else port)
-    except OSError as error:
-        if port is not None:
-            raise OSError(f"--port: cannot listen on port {port}: {error.strerror or error}") from error
-        server = Server(folder)
-    # Shells have programs ignore Ctrl-C that scripts start in the background; kill ends it in the same way.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    with server, contextlib.suppress(KeyboardInterrupt):
+    server = serving.listening(Server, folder, port, PORT)
+
+    def announce() -> None:
         server.runs.refresh()
         count = len(server.runs.all())
         if json_output:
             app.print_json({"url": server.url, "port": server.server_port, "folder": folder, "runs": count})
         else:
             click.echo(f"{count} run{'' if count == 1 else 's'} in {folder}\n{server.url} (Ctrl-C ends it)")
-        if browser and not webbrowser.open(server.url):
-            click.echo("ortrain: found no browser", err=True)
-        server.serve_forever(poll_interval=0.2)
-    click.echo("stopped", err=True)
+
+    serving.serve(server, announce, browser)
     return app.OK

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import webbrowser
 from pathlib import Path
 
 import click
 
-from ortrain.cli import app
+from ortrain.cli import app, serving
 from ortrain.dashboard.studio import Studio
 
 PORT = 6061
@@ -38,22 +35,14 @@ def command(folder: Path, port: int | None, browser: bool, json_output: bool) ->
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"studio: there is no folder {folder}")
-    try:
-        server = Studio(folder, PORT if port is None else port)
-    except OSError as error:
-        if port is not None:
-            raise OSError(f"--port: cannot listen on port {port}: {error.strerror or error}") from error
-        server = Studio(folder)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    with server, contextlib.suppress(KeyboardInterrupt):
+    server = serving.listening(Studio, folder, port, PORT)
+
+    def announce() -> None:
         if json_output:
             app.print_json({"url": server.url, "port": server.server_port, "folder": folder})
         else:
             click.echo(f"{server.url} (Ctrl-C ends it)")
-        if browser and not webbrowser.open(server.url):
-            click.echo("ortrain: found no browser", err=True)
-        server.serve_forever(poll_interval=0.2)
+
+    serving.serve(server, announce, browser)
     server.work.close()
-    click.echo("stopped", err=True)
     return app.OK

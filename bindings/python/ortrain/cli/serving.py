@@ -1,0 +1,45 @@
+"""A server of pages that a command runs until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from ortrain.dashboard import Server
+
+S = TypeVar("S", bound=Server)
+
+
+def listening(make: Callable[[Path, int], S], folder: Path, port: int | None, usual: int) -> S:
+    """Return a server on a port: the given one, else the usual one, else any free port.
+
+    Raises
+    ------
+    OSError
+        When the given port is in use.
+    """
+    try:
+        return make(folder, usual if port is None else port)
+    except OSError as error:
+        if port is not None:
+            raise OSError(f"--port: cannot listen on port {port}: {error.strerror or error}") from error
+        return make(folder, 0)
+
+
+def serve(server: Server, announce: Callable[[], None], browser: bool) -> None:
+    """Run a server until Ctrl-C. ``announce`` prints where it is."""
+    # Shells have programs ignore Ctrl-C that scripts start in the background; kill ends it in the same way.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        announce()
+        if browser and not webbrowser.open(server.url):
+            click.echo("ortrain: found no browser", err=True)
+        server.serve_forever(poll_interval=0.2)
+    click.echo("stopped", err=True)
