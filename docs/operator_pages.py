@@ -1,6 +1,7 @@
-"""Writes pages for the site: gradients, conformance, losses, optimizers and schedules, in ``reference/``.
+"""Writes pages for the site: gradients, standard forms, conformance, losses, optimizers and schedules, in ``reference/``.
 
-They follow from data that is elsewhere: what the installed library registers, and ``tests/conformance/record.yaml``.
+They follow from data that is elsewhere: what the installed library registers, ``tests/conformance/record.yaml``
+and ``tests/ops/standard_forms.yaml``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ortrain.onnxblock.optim.declarations import declared
 from ortrain.trainer import schedules as known_schedules
 
 from tests.conformance import record
+from tests.ops import standard_forms
 
 _GRADIENTS = """# Gradients
 
@@ -47,6 +49,21 @@ Creating artifacts fails if these would be trained through. The error names the 
 as `GRUGrad`, has no derivative.
 
 {no}
+"""
+
+
+_STANDARD_FORMS = """# Standard forms
+
+How the gradients of ONNX's operators are written in [a step for any runtime](../step.md), with operators of ONNX alone. Tests
+write every kind of case of the gradient tests this way, opset 17 or later, compare ortrain's result with that of its own
+operators to a relative error of 1e-9 in double precision, and run it on stock onnxruntime's CPU provider where that has the
+operator.
+
+Of {all} operators, {yes} have a standard form for every case, {part} for some, and {no} have none. Of operators that are not
+listed, gradients stop there, or they are [decomposed](gradients.md#decomposed) first, or their gradients are tested in whole
+models: control flow, sequences and operators of `ai.onnx.ml`, whose gradients consist of listed ones.
+
+{table}
 """
 
 
@@ -144,6 +161,19 @@ def schedules() -> str:
     return _SCHEDULES.format(table="\n".join(rows), common="\n".join(others))
 
 
+def standard_form_page() -> str:
+    """Return the page of gradients with operators of ONNX alone."""
+    forms = standard_forms.read()
+    answers = [form.answer for form in forms.values()]
+    return _STANDARD_FORMS.format(
+        yes=answers.count("yes"),
+        part=answers.count("in part"),
+        no=answers.count("no"),
+        all=len(answers),
+        table=standard_forms.table(forms),
+    )
+
+
 def gradients() -> str:
     """Return the page of gradients."""
     groups: dict[str, dict[str, list[str]]] = {}
@@ -167,6 +197,7 @@ def write(folder: Path) -> None:
         "optimizers": optimizers(),
         "schedules": schedules(),
         "gradients": gradients(),
+        "standard-forms": standard_form_page(),
         "conformance": record.render(record.read()),
     }
     for name, page in pages.items():
