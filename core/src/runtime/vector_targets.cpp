@@ -69,8 +69,8 @@ std::atomic<int64_t> for_test{0};
 
 int64_t SupportedTargets() {
   static const int64_t found = found_targets() | HWY_STATIC_TARGET | HWY_SCALAR | HWY_EMU128;
-  if (const int64_t chosen = for_test; chosen != 0) return chosen;
-  return found;
+  const int64_t chosen = for_test;
+  return chosen != 0 ? chosen : found;
 }
 
 void SetSupportedTargetsForTest(int64_t targets) {
