@@ -73,19 +73,6 @@ void add_function(Theirs& model, const ::onnx::NodeProto& node) {
 }
 
 // A model with every field that we store.
-void add_function(Theirs& model, const ::onnx::NodeProto& node) {
-  auto& function = *model.add_functions();
-  function.set_name("f");
-  function.set_domain("local");
-  function.set_overload("v");
-  function.add_input("x");
-  function.add_output("y");
-  function.add_attribute("alpha");
-  *function.add_attribute_proto() = node.attribute(0);
-  *function.add_node() = node;
-  *function.add_opset_import() = model.opset_import(0);
-}
-
 Theirs with_all_fields() {
   Theirs model;
   model.set_ir_version(9);
