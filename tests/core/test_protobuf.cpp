@@ -58,7 +58,7 @@ void add_tensors(::onnx::GraphProto& graph, const ::onnx::StringStringEntryProto
   sparse.add_dims(5);
 }
 
-// A model with every field that we store.
+// A function with every field that we store.
 void add_function(Theirs& model, const ::onnx::NodeProto& node) {
   auto& function = *model.add_functions();
   function.set_name("f");
@@ -72,6 +72,7 @@ void add_function(Theirs& model, const ::onnx::NodeProto& node) {
   *function.add_opset_import() = model.opset_import(0);
 }
 
+// A model with every field that we store.
 Theirs with_all_fields() {
   Theirs model;
   model.set_ir_version(9);
