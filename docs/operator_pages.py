@@ -1,6 +1,7 @@
-"""Writes pages for the site: gradients, conformance, losses and optimizers, in ``reference/``.
+"""Writes pages for the site: gradients, standard forms, conformance, losses, optimizers and schedules, in ``reference/``.
 
-They follow from data that is elsewhere: what the installed library registers, and ``tests/conformance/record.yaml``.
+They follow from data that is elsewhere: what the installed library registers, ``tests/conformance/record.yaml``
+and ``tests/ops/standard_forms.yaml``.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from pathlib import Path
 from ortrain import _ortrain
 from ortrain.onnxblock.loss import LOSSES
 from ortrain.onnxblock.optim.declarations import declared
+from ortrain.trainer import schedules as known_schedules
 
 from tests.conformance import record
+from tests.ops import standard_forms
 
 _GRADIENTS = """# Gradients
 
@@ -49,6 +52,21 @@ as `GRUGrad`, has no derivative.
 """
 
 
+_STANDARD_FORMS = """# Standard forms
+
+How the gradients of ONNX's operators are written in [a step for any runtime](../step.md), with operators of ONNX alone. Tests
+write every kind of case of the gradient tests this way, opset 17 or later, compare ortrain's result with that of its own
+operators to a relative error of 1e-9 in double precision, and run it on stock onnxruntime's CPU provider where that has the
+operator.
+
+Of {all} operators, {yes} have a standard form for every case, {part} for some, and {no} have none. Of operators that are not
+listed, gradients stop there, or they are [decomposed](gradients.md#decomposed) first, or their gradients are tested in whole
+models: control flow, sequences and operators of `ai.onnx.ml`, whose gradients consist of listed ones.
+
+{table}
+"""
+
+
 _OPTIMIZERS = """# Optimizers
 
 Each is a class of `ortrain.onnxblock.optim`, a member of `OptimType`, and a name for the trainer and
@@ -60,6 +78,27 @@ does not have it, and resume from a checkpoint to the bit.
 Classes take `betas` and `eps` in place of beta1, beta2 and epsilon, or of alpha and beta.
 
 {table}
+"""
+
+
+_SCHEDULES = """# Learning rate schedules
+
+Each is a name for `RegisterLRScheduler` and the methods after it in every language, `ortrain.api.LRScheduler`,
+`Trainer(schedule=...)` and `ortrain train --schedule`. Tests compare 40 rates of each with PyTorch's scheduler, or with that of
+Hugging Face's transformers where PyTorch has none, and resume in between.
+
+The learning rate is the initial rate times `f`, where `t` is the number of optimizer steps since `first_step` and the warmup,
+divided by `interval` and rounded down, and `total` is `total_steps` without the warmup. In the warmup, `f` is that of `t` = 0
+times a factor that rises from `warmup_factor` to 1.
+
+{table}
+
+All have these settings too:
+
+{common}
+
+`on_plateau` follows values that the program reports with `SchedulerReport`. The trainer reports the validation loss after each
+epoch.
 """
 
 
@@ -98,6 +137,43 @@ def optimizers() -> str:
     return _OPTIMIZERS.format(table="\n".join(rows))
 
 
+def schedules() -> str:
+    """Return the page of learning rate schedules."""
+    declared = known_schedules.declared()
+    common = ("total_steps", "warmup_steps", "warmup_factor", "interval", "first_step")
+    rows = ["| name | factor | settings, by default | source |", "| --- " * 4 + "|"]
+    for name, schedule in declared.items():
+        needed = ["`total_steps`"] * schedule["needs_total"]
+        settings = [
+            f"`{s['name']}`" + ("" if s["default"] is None else f" {s['default']:g}") + f": {s['meaning']}"
+            for s in schedule["settings"]
+            if s["name"] not in common
+        ]
+        shown = "; ".join([*needed, *settings]) or "none"
+        rows.append(f"| `{name}` | {schedule['formula']} | {shown} | {schedule['source']} |")
+    first = next(iter(declared.values()))
+    others = ["| setting | default | meaning |", "| --- " * 3 + "|"]
+    others += [
+        f"| `{s['name']}` | {s['default']:g} | {s['meaning']} |"
+        for s in first["settings"]
+        if s["name"] in common
+    ]
+    return _SCHEDULES.format(table="\n".join(rows), common="\n".join(others))
+
+
+def standard_form_page() -> str:
+    """Return the page of gradients with operators of ONNX alone."""
+    forms = standard_forms.read()
+    answers = [form.answer for form in forms.values()]
+    return _STANDARD_FORMS.format(
+        yes=answers.count("yes"),
+        part=answers.count("in part"),
+        no=answers.count("no"),
+        all=len(answers),
+        table=standard_forms.table(forms),
+    )
+
+
 def gradients() -> str:
     """Return the page of gradients."""
     groups: dict[str, dict[str, list[str]]] = {}
@@ -119,7 +195,9 @@ def write(folder: Path) -> None:
     pages = {
         "losses": losses(),
         "optimizers": optimizers(),
+        "schedules": schedules(),
         "gradients": gradients(),
+        "standard-forms": standard_form_page(),
         "conformance": record.render(record.read()),
     }
     for name, page in pages.items():

@@ -15,7 +15,7 @@ python3 -m venv "$folder/venv"
 hidden=(/usr/include/hwy /usr/include/flatbuffers /usr/include/google /usr/bin/flatc /usr/bin/protoc)
 cover='for path in "$@"; do
   if [ -d "$path" ]; then mount -t tmpfs none "$path"; elif [ -e "$path" ]; then mount --bind /dev/null "$path"; fi; done'
-install="$folder/venv/bin/pip install --disable-pip-version-check --quiet --config-settings=cmake.build-type=$type $folder/ortrain-*.tar.gz"
+install="env CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-1} $folder/venv/bin/pip install --disable-pip-version-check --quiet --config-settings=cmake.build-type=$type $folder/ortrain-*.tar.gz"
 unshare --map-root-user --mount bash -c "set -e; $cover; ! ls /usr/include/hwy/*.h 2>/dev/null; $install" hide "${hidden[@]}"
 
 cd "$folder"  # not where the package's sources are

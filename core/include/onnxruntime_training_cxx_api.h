@@ -201,6 +201,11 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
                                                   const_cast<OrtValue*>(static_cast<const OrtValue*>(parameter))));
   }
 
+  /** Gives this state the values of another one, while sessions stay loaded. */
+  void Assign(const CheckpointState& source) {
+    ThrowOnError(GetOrtrainApi().CheckpointAssign(p_, source));
+  }
+
   /** A copy of a parameter. */
   Value GetParameter(const std::string& name) const {
     OrtValue* parameter{};
@@ -256,6 +261,12 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
   void SetParameterGradient(const std::string& parameter_name, const Value& gradient) {
     ThrowOnError(GetOrtrainApi().CheckpointSetParameterGradient(p_, detail::Terminated(parameter_name, "parameter_name"),
                                                                 gradient));
+  }
+
+  /** Adds a parameter to a state that no session works on yet. */
+  void AddParameter(const std::string& parameter_name, const Value& value, bool trainable) {
+    ThrowOnError(GetOrtrainApi().CheckpointAddParameter(p_, detail::Terminated(parameter_name, "parameter_name"), value,
+                                                        trainable));
   }
 
 };
@@ -361,9 +372,22 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetTrainingApi().RegisterLinearLRScheduler(p_, warmup_step_count, total_step_count, initial_lr));
   }
 
+  /** Registers a learning rate schedule by its name. */
+  void RegisterLRScheduler(const std::string& schedule, const std::string& settings, float initial_lr) {
+    ThrowOnError(GetOrtrainApi().RegisterLRScheduler(p_, detail::Terminated(schedule, "schedule"),
+                                                     detail::Terminated(settings, "settings"), initial_lr));
+  }
+
   /** Sets the learning rate from the schedule. */
   void SchedulerStep() {
     ThrowOnError(GetTrainingApi().SchedulerStep(p_));
+  }
+
+  /** Tells the schedule a value that it may follow, such as a validation loss, and sets the learning
+   * rate.
+   */
+  void SchedulerReport(float value) {
+    ThrowOnError(GetOrtrainApi().SchedulerReport(p_, value));
   }
 
   /** Updates the trainable parameters from their gradients. */
@@ -483,6 +507,11 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetOrtrainApi().GetOptimizerGroupParameterName(p_, detail::Terminated(group, "group"), index,
                                                                 AllocatorWithDefaultOptions(), &out));
     return detail::TakeString(out);
+  }
+
+  /** Chooses whether eval steps and exports use the exponential moving average of the weights. */
+  void UseAverageWeights(bool use) {
+    ThrowOnError(GetOrtrainApi().UseAverageWeights(p_, use));
   }
 
 };

@@ -9,7 +9,7 @@
 #include "onnxruntime_training_c_api.h"
 
 /** The version of OrtrainApi that this header describes. */
-#define ORTRAIN_API_VERSION 3
+#define ORTRAIN_API_VERSION 4
 /** The oldest version of OrtrainApi that the library serves. */
 #define ORTRAIN_FIRST_API_VERSION 2
 
@@ -942,6 +942,98 @@ struct OrtrainApi {
    * \since version 3
    */
   OrtStatus*(ORT_API_CALL* ListOptimizers)(OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
+  /** Registers a learning rate schedule by its name, and sets the learning rate from it.
+   *
+   * ListSchedules describes the schedules and their settings. The rate is the initial rate times a
+   * factor, which depends on the number of optimizer steps taken on the state; each SchedulerStep sets
+   * it. The schedule is saved with the optimizer's state, and a session that is created with that state
+   * continues it, without another call. Registering another schedule replaces it. A schedule with the
+   * same name and the same first_step keeps what the earlier one had counted, so that on_plateau
+   * continues too.
+   *
+   * \param[in] sess The session.
+   * \param[in] schedule Name of the schedule, such as cosine.
+   * \param[in] settings Its settings, separated by commas or blanks, such as
+   *     total_steps=1000,warmup_steps=50. The numbers of a list are separated by colons:
+   *     milestones=300:600. All others have their defaults.
+   * \param[in] initial_lr The rate at a factor of 1.
+   * \retval ORT_INVALID_ARGUMENT when there is no such schedule or setting, a value is out of range, or
+   *     the rate is not a finite number.
+   * \retval ORT_NO_MODEL when the session has no optimizer model.
+   * \since version 4
+   */
+  OrtStatus*(ORT_API_CALL* RegisterLRScheduler)(OrtTrainingSession* sess, const char* schedule, const char* settings, float initial_lr) NO_EXCEPTION;
+
+  /** Tells the schedule a value that it may follow, such as a validation loss, and sets the learning
+   * rate.
+   *
+   * The schedule on_plateau follows such values, usually one for each epoch. All others ignore them.
+   *
+   * \param[in] sess The session.
+   * \param[in] value The value.
+   * \retval ORT_RUNTIME_EXCEPTION when no schedule is registered.
+   * \retval ORT_NO_MODEL when the session has no optimizer model.
+   * \since version 4
+   */
+  OrtStatus*(ORT_API_CALL* SchedulerReport)(OrtTrainingSession* sess, float value) NO_EXCEPTION;
+
+  /** Describes every learning rate schedule that can be registered.
+   *
+   * The text is JSON: a list, sorted by name. Each schedule has name, formula, source, needs_total
+   * (whether the setting total_steps has to be given), reads_value (whether it follows SchedulerReport)
+   * and settings. A setting has name, default (null if it has to be given), at_least, at_most, kind
+   * (number, whole, flag or list) and meaning.
+   *
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[out] out The JSON text. Freed with the allocator.
+   * \since version 4
+   */
+  OrtStatus*(ORT_API_CALL* ListSchedules)(OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
+  /** Chooses whether eval steps and exports use the exponential moving average of the weights.
+   *
+   * They do if the optimizer model has the node WeightAverage and an optimizer step was taken. Train
+   * steps always use the weights. The averages are saved with the optimizer's state.
+   *
+   * \param[in] sess The session.
+   * \param[in] use Whether to use the average; it is used by default.
+   * \retval ORT_NO_MODEL when the session has no optimizer.
+   * \retval ORT_INVALID_ARGUMENT when the optimizer keeps no average.
+   * \since version 4
+   */
+  OrtStatus*(ORT_API_CALL* UseAverageWeights)(OrtTrainingSession* sess, bool use) NO_EXCEPTION;
+
+  /** Adds a parameter to a state that no session works on yet.
+   *
+   * The tensor is copied. A state that is filled parameter by parameter needs memory for its own copy
+   * and for one tensor of the caller, where CreateCheckpoint needs all tensors at once.
+   *
+   * \param[in] checkpoint_state The state.
+   * \param[in] parameter_name Name of the parameter.
+   * \param[in] value Its value.
+   * \param[in] trainable Whether it is trainable.
+   * \retval ORT_INVALID_ARGUMENT when the state has a parameter with this name, or a session works on
+   *     it.
+   * \since version 4
+   */
+  OrtStatus*(ORT_API_CALL* CheckpointAddParameter)(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* value, bool trainable) NO_EXCEPTION;
+
+  /** Gives a state the values of another one, while sessions stay loaded.
+   *
+   * Copied are the parameters, the properties, and the moments and the step count of the optimizer;
+   * gradients become zero. The learning rate and the settings of parameter groups stay. So several
+   * adapters over one base take turns in one session, which loads the base once. If the other state has
+   * no moments, those of this state become zero, and its step count 0.
+   *
+   * \param[in] checkpoint_state The state that changes.
+   * \param[in] source The state whose values are copied; it does not change.
+   * \retval ORT_INVALID_ARGUMENT when the states differ in the names, types, shapes or trainability of
+   *     their parameters, in their optimizers, or in the base that their adapters belong to; or one of
+   *     them is nominal.
+   * \since version 4
+   */
+  OrtStatus*(ORT_API_CALL* CheckpointAssign)(OrtCheckpointState* checkpoint_state, const OrtCheckpointState* source) NO_EXCEPTION;
 
 };
 

@@ -22,6 +22,7 @@ from model import build_model  # noqa: E402
 
 
 def main() -> None:
+    """Write the files into the folder that is given, or beside the page."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     network, trainable, frozen = build_model(seed=0)
     # onnxruntime-web takes no values for initializers, so the parameters are inputs alone.

@@ -21,7 +21,7 @@ from training import Training
 
 Array = np.ndarray[Any, Any]
 DATA = pathlib.Path(__file__).parents[1] / "data" / "lora"
-CASES = ["conv", "conv_bias", "gpt2", "gpt2_embedding", "gpt2_rslora", "llama", "vit"]
+CASES = ["conv", "conv_bias", "gpt2", "gpt2_dora", "gpt2_embedding", "gpt2_rslora", "llama", "vit"]
 
 
 def recorded_of(case: str) -> dict[str, Array]:
@@ -31,7 +31,9 @@ def recorded_of(case: str) -> dict[str, Array]:
 
 def plain(name: str) -> str:
     """The name of a parameter of PEFT in the exported model."""
-    return name.replace("base_model.model.", "").replace(".default", "").replace(".base_layer", "")
+    for part in ("base_model.model.", ".default", ".base_layer"):
+        name = name.replace(part, "")
+    return name.removesuffix(".weight") if name.endswith("lora_magnitude_vector.weight") else name
 
 
 def start_of(case: str) -> LoRA:
@@ -40,7 +42,8 @@ def start_of(case: str) -> LoRA:
     values = {n.removeprefix("start/"): v for n, v in recorded_of(case).items() if n.startswith("start/")}
     assert set(found.values) == set(values)
     return LoRA(
-        r=found.r, alpha=found.alpha, targets=found.targets, bias=found.bias, use_rslora=found.use_rslora, values=values
+        r=found.r, alpha=found.alpha, targets=found.targets, bias=found.bias, use_rslora=found.use_rslora,
+        use_dora=found.use_dora, values=values,
     )  # fmt: skip
 
 
@@ -145,7 +148,7 @@ def run(model: onnx.ModelProto, x: Array) -> Array:
     return found
 
 
-@pytest.mark.parametrize("case", ["conv_bias", "gpt2_embedding"])
+@pytest.mark.parametrize("case", ["conv_bias", "gpt2_dora", "gpt2_embedding"])
 def test_files_of_peft_are_written_as_they_were_read(case: str, tmp_path: pathlib.Path) -> None:
     training, _ = training_of(case, artifacts.read_peft(DATA / case), tmp_path)
     artifacts.write_peft(training.state, tmp_path / "peft", base_model="gpt2")
@@ -158,14 +161,17 @@ def test_files_of_peft_are_written_as_they_were_read(case: str, tmp_path: pathli
         json.loads((folder / "adapter_config.json").read_text())
         for folder in (tmp_path / "peft", DATA / case)
     )
-    for key in ("peft_type", "r", "lora_alpha", "lora_dropout", "bias", "use_rslora"):
+    for key in ("peft_type", "r", "lora_alpha", "lora_dropout", "bias", "use_rslora", "use_dora"):
         assert config[key] == given[key]
     assert config["base_model_name_or_path"] == "gpt2"
 
 
 def test_adapters_of_another_kind_are_refused(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ValueError, match="adapters with use_dora are not supported"):
-        artifacts.read_peft(DATA / "gpt2_dora")
+    config = json.loads((DATA / "gpt2" / "adapter_config.json").read_text()) | {"use_qalora": True}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="adapters with use_qalora are not supported"):
+        artifacts.read_peft(tmp_path / "other")
     with pytest.raises(FileNotFoundError, match=r"adapter_config\.json"):
         artifacts.read_peft(tmp_path)
     lora = artifacts.read_peft(DATA / "gpt2")

@@ -35,24 +35,8 @@ bool agree(const std::string& bytes) {
   return protobuf::read(again, usual.kType, &usual) && written(ours) == written(usual);
 }
 
-// A model with every field that we store.
-Theirs with_all_fields() {
-  Theirs model;
-  model.set_ir_version(9);
-  model.set_producer_name("producer");
-  model.set_producer_version("1");
-  model.set_domain("domain");
-  model.set_model_version(-3);
-  model.set_doc_string("text");
-  auto& opset = *model.add_opset_import();
-  opset.set_domain("");
-  opset.set_version(21);
-  auto& entry = *model.add_metadata_props();
-  entry.set_key("key");
-  entry.set_value("");
-  auto& graph = *model.mutable_graph();
-  graph.set_name("graph");
-  graph.set_doc_string("graph text");
+// Tensors and sparse tensors with every field that we store.
+void add_tensors(::onnx::GraphProto& graph, const ::onnx::StringStringEntryProto& entry) {
   auto& tensor = *graph.add_initializer();
   tensor.set_name("w");
   tensor.set_data_type(1);
@@ -72,6 +56,41 @@ Theirs with_all_fields() {
   sparse.mutable_values()->set_name("s");
   sparse.mutable_indices()->add_dims(4);
   sparse.add_dims(5);
+}
+
+// A function with every field that we store.
+void add_function(Theirs& model, const ::onnx::NodeProto& node) {
+  auto& function = *model.add_functions();
+  function.set_name("f");
+  function.set_domain("local");
+  function.set_overload("v");
+  function.add_input("x");
+  function.add_output("y");
+  function.add_attribute("alpha");
+  *function.add_attribute_proto() = node.attribute(0);
+  *function.add_node() = node;
+  *function.add_opset_import() = model.opset_import(0);
+}
+
+// A model with every field that we store.
+Theirs with_all_fields() {
+  Theirs model;
+  model.set_ir_version(9);
+  model.set_producer_name("producer");
+  model.set_producer_version("1");
+  model.set_domain("domain");
+  model.set_model_version(-3);
+  model.set_doc_string("text");
+  auto& opset = *model.add_opset_import();
+  opset.set_domain("");
+  opset.set_version(21);
+  auto& entry = *model.add_metadata_props();
+  entry.set_key("key");
+  entry.set_value("");
+  auto& graph = *model.mutable_graph();
+  graph.set_name("graph");
+  graph.set_doc_string("graph text");
+  add_tensors(graph, entry);
   auto& value = *graph.add_input();
   value.set_name("x");
   auto& shape = *value.mutable_type()->mutable_tensor_type()->mutable_shape();
@@ -105,16 +124,7 @@ Theirs with_all_fields() {
   for (const float number : {1.0f, 2.0f}) attribute.add_floats(number);
   for (const int64_t number : {1, 200}) attribute.add_ints(number);
   attribute.add_strings("s");
-  auto& function = *model.add_functions();
-  function.set_name("f");
-  function.set_domain("local");
-  function.set_overload("v");
-  function.add_input("x");
-  function.add_output("y");
-  function.add_attribute("alpha");
-  *function.add_attribute_proto() = attribute;
-  *function.add_node() = node;
-  *function.add_opset_import() = opset;
+  add_function(model, node);
   return model;
 }
 

@@ -120,12 +120,12 @@ def test_gradients_with_operators_of_onnx_alone(request: pytest.FixtureRequest) 
     assert tried > 0 or not coverage.COVERED
     if request.config.getoption("record_standard_forms"):
         standard_forms.write(forms)
-    recorded = standard_forms.read()
-    for name, form in forms.items():
-        assert name in recorded, f"{name} is not in {standard_forms.RECORD}"
-        assert form.refused <= recorded[name].refused, f"{name} is refused, though the record has a form"
+    recorded = {name: form.refused for name, form in standard_forms.read().items() if form.refused}
+    refused = {name: form.refused for name, form in forms.items() if form.refused}
+    for name, reasons in refused.items():
+        assert reasons <= recorded.get(name, set()), f"{name} is refused, and not in {standard_forms.RECORD}"
     if request.config.stash[coverage.COMPLETE]:
-        assert forms == recorded, f"{standard_forms.RECORD} is not of these operators; record it again"
+        assert refused == recorded, f"{standard_forms.RECORD} is not of these operators; record it again"
         assert sum(form.answer == "no" for form in forms.values()) <= MOST_WITHOUT
 
 
@@ -148,7 +148,11 @@ def test_the_same_gradients_in_onnxruntime() -> None:
             continue
         try:
             found = dict(zip(outputs, session(made).run(outputs, feeds), strict=True))
-            near(found, expected, names, 2e-4, f"{case.op}")
+            try:
+                near(found, expected, names, 2e-4, f"{case.op}")
+            except AssertionError:  # where the gradient is rounding alone, that in double decides
+                _, double, values, _ = models(case, np.float64)
+                near(found, run_model(double, values), names, 2e-4, f"{case.op}")
             tried += 1
         except Exception as error:
             problems.append(f"{case.op}: {error}")
@@ -176,7 +180,13 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 def test_the_reference_evaluator_computes_the_same() -> None:
     """Onnx's own evaluator, for the smallest case of a few operators that have a form of their own."""
     tried = 0
-    for key, case in cases():
+    smallest = [
+        (key, case)
+        for key, known in coverage.COVERED.items()
+        for case in sorted(known.smallest.values(), key=lambda case: case.elements)[:6]
+        if case.op.opset >= 17
+    ]
+    for key, case in smallest:
         if key[1] not in (
             "Relu",
             "Softmax",

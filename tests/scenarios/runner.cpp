@@ -397,6 +397,7 @@ class Runner {
   void command_group_attribute(const Arguments& a);
   void command_show_group_attribute(const Arguments& a);
   void command_schedule(const Arguments& a);
+  void command_lr_schedule(const Arguments& a);
   void command_train(const Arguments& a);
   void command_eval(const Arguments& a);
   void command_train_into(const Arguments& a);

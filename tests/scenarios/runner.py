@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from generated.python.commands import COMMANDS, Commands, Kind
 from ortrain import InferenceSession, NodeArg, OrtrainError, OrtValue, _ortrain
-from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
+from ortrain.api import CheckpointState, LinearLRScheduler, LRScheduler, Module, Optimizer
 
 TYPES = {
     "float": np.float32,
@@ -36,7 +36,7 @@ class Session:
 
     module: Module
     optimizer: Optimizer | None
-    scheduler: LinearLRScheduler | None = None
+    scheduler: LinearLRScheduler | LRScheduler | None = None
 
 
 class Unchecked(Module):
@@ -151,7 +151,7 @@ class Runner(Commands):
     def keep(self, label: str, made: object, attached: Optimizer | None = None) -> None:
         self.objects[label] = Session(made, attached) if isinstance(made, Module) else made
 
-    def attach(self, label: str, made: LinearLRScheduler) -> None:
+    def attach(self, label: str, made: LinearLRScheduler | LRScheduler) -> None:
         self.session(label).scheduler = made
 
     def find(self, label: str, kind: type[Kind]) -> Kind:
@@ -174,7 +174,7 @@ class Runner(Commands):
         session = self.session(label)
         return session.optimizer or Unattached(session.module)
 
-    def scheduler(self, label: str) -> LinearLRScheduler:
+    def scheduler(self, label: str) -> LinearLRScheduler | LRScheduler:
         return self.session(label).scheduler or Unscheduled(self.optimizer(label))
 
     def model(self, label: str) -> InferenceSession:

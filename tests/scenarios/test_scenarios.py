@@ -6,6 +6,7 @@ README.md beside this file describes the scripts and their runners.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import string
 import struct
@@ -280,6 +281,11 @@ def test_parameter_groups_do_what_they_say(scenario, runner_of):
     biases = [line for line in ran.log if line.startswith("parameter fc1.bias ")]
     assert len(set(weights)) == 3
     assert len(set(biases)) == 1, "a rate of zero keeps the group as it is"
+    rates = [bits_to_float(line.split()[1]) for line in ran.log if line.startswith("learning_rate ")]
+    expected = [
+        0.25 + 0.25 * math.cos(math.pi * step / 10) for step in (2, 3, 3)
+    ]  # three steps before, less the warmup
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 
 def test_a_buffer_has_the_type_and_the_values_of_float16_parameters(scenario, runner_of):

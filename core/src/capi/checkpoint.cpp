@@ -146,10 +146,20 @@ void CheckpointGetOptimizerStepCount(const OrtCheckpointState* checkpoint_state,
 void CreateCheckpoint(const char* const* names, const OrtValue* const* values, const bool* trainable,
                       size_t count, bool nominal, OrtCheckpointState** checkpoint_state) {
   auto state = std::make_shared<CheckpointState>();
-  for (size_t i = 0; i < count; ++i)
-    state->add_parameter(names[i], trainable[i], tensor_of(*values[i]).clone());
+  for (size_t i = 0; i < count; ++i) state->add_parameter(names[i], trainable[i], tensor_of(*values[i]));
   state->set_nominal(nominal);
   *checkpoint_state = wrap(std::move(state));
+}
+
+void CheckpointAddParameter(OrtCheckpointState* checkpoint_state, const char* parameter_name,
+                            const OrtValue* value, bool trainable) {
+  CheckpointState& state = core_of(*checkpoint_state);
+  const TurnLock::Turn turn = state.hold();
+  state.add_parameter(parameter_name, trainable, tensor_of(*value));
+}
+
+void CheckpointAssign(OrtCheckpointState* checkpoint_state, const OrtCheckpointState* source) {
+  core_of(*checkpoint_state).assign(core_of(*source));
 }
 
 }  // namespace ortrain::capi

@@ -28,6 +28,7 @@ ReadOptions model_reading(const SessionOptions& options) {
   ReadOptions how = read_options(options);
   how.given.any.clear();
   how.given.external.clear();
+  how.map_external = true;
   return how;
 }
 

@@ -215,8 +215,36 @@ Model checked_model(const Model& model, const ReadOptions& options) {
   return checked;
 }
 
-void write_model(const Model& model, const std::filesystem::path& path) {
-  const std::string content = write_model(model);
+namespace {
+
+// Whether the model with its initializers fits into one file.
+bool fits_into_a_file(const Model& model) {
+  constexpr size_t kFields = 32;  // the most that lengths and tags of an initializer's data take
+  const onnx::ModelProto proto = proto_of(model, Data::kLeftOut);
+  size_t bytes = protobuf::size(proto.kType, &proto);
+  for (const auto& [name, value] : model.graph.initializers) bytes += value.bytes() + kFields;
+  return bytes <= protobuf::kMostBytes;
+}
+
+}  // namespace
+
+void write_model(const Model& model, const std::filesystem::path& path, WeightPlace weights) {
+  if (weights == WeightPlace::kAuto && fits_into_a_file(model)) {
+    const std::string content = write_model(model);
+    return write_file(path, "model", content.data(), content.size());
+  }
+  constexpr size_t kSmall = 1024, kPage = 4096;  // programs map the data of initializers in pages
+  const std::filesystem::path apart = path.filename().string() + ".data";
+  FileWriter data(path.parent_path() / apart, "weights of the model");
+  const std::string content =
+      write_model(model, [&](const std::string&, const Tensor& tensor) -> std::optional<ExternalPlace> {
+        if (tensor.dtype() == DType::kString || tensor.bytes() <= kSmall) return std::nullopt;
+        data.skip_to((data.position() + kPage - 1) / kPage * kPage);
+        const ExternalPlace place{apart.string(), static_cast<int64_t>(data.position()), tensor.bytes()};
+        data.write(tensor.raw(), tensor.bytes());
+        return place;
+      });
+  data.commit();
   write_file(path, "model", content.data(), content.size());
 }
 

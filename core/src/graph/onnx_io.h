@@ -75,6 +75,7 @@ enum class ModelFormat {
 // How a model is read.
 struct ReadOptions {
   ModelFormat format = ModelFormat::kAny;
+  bool map_external = false;  // large external data are mapped, and must not change while they are in use
   ModelLimits limits = {};
   GivenInitializers given = {};
   ModelNotes* notes = nullptr;            // filled in unless it is null
@@ -99,7 +100,15 @@ using PlaceOf = std::function<std::optional<ExternalPlace>(const std::string& na
 // The serialized model. Throws if it would be larger than protobuf's limit of 2 GB.
 std::string write_model(const Model& model, const PlaceOf& place_of = nullptr);
 
-// Writes the model to a file: temporary file, sync, rename.
-void write_model(const Model& model, const std::filesystem::path& path);
+// Where a model file has its initializers.
+enum class WeightPlace {
+  kAuto,   // in the file, or next to it if the file would be larger than protobuf's limit of 2 GB
+  kApart,  // next to it, except for small ones
+};
+
+// Writes the model to a file: temporary file, sync, rename. Initializers that are stored next to it go to a
+// file with the name of the model and the ending ".data", which is in place before the model is.
+void write_model(const Model& model, const std::filesystem::path& path,
+                 WeightPlace weights = WeightPlace::kAuto);
 
 }  // namespace ortrain

@@ -71,7 +71,7 @@ class Reader {
  public:
   Reader(onnx::ModelProto& proto, const std::filesystem::path& folder, const ReadOptions& options)
       : proto_(proto),
-        files_(folder, options.given.files),
+        files_(folder, options.given.files, options.map_external),
         given_(options.given),
         limits_(options.limits),
         for_session_(options.notes != nullptr) {}

@@ -5,10 +5,13 @@
 #include <charconv>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "runtime/convert.h"
+#include "runtime/memory.h"
 #include "runtime/text_tensor.h"
 
 namespace ortrain {
@@ -138,11 +141,34 @@ uint64_t parse_size(const std::string& text, const char* key) {
   return value;
 }
 
+// A mapping of a file, the one that the process has of it already if there is one.
+std::shared_ptr<const std::byte> mapping_of(const system::File& file, const std::filesystem::path& path,
+                                            size_t bytes) {
+  // New contents have another time: files are replaced, not changed.
+  using Key = std::tuple<std::filesystem::path, size_t, std::filesystem::file_time_type>;
+  static std::mutex mutex;
+  static auto* known = new std::map<Key, std::weak_ptr<const std::byte>>;
+  std::error_code error;
+  const Key key{std::filesystem::weakly_canonical(path, error), bytes,
+                std::filesystem::last_write_time(path, error)};
+  const std::lock_guard lock(mutex);
+  std::erase_if(*known, [](const auto& entry) { return entry.second.expired(); });
+  if (const auto found = known->find(key); !error && found != known->end())
+    if (auto mapping = found->second.lock()) return mapping;
+  const std::byte* mapped = file.map(bytes);
+  require(mapped != nullptr, ErrorCode::kFail, "cannot map the external data '", path.string(),
+          "': ", system::reason());
+  std::shared_ptr<const std::byte> mapping(mapped,
+                                           [bytes](const std::byte* at) { system::unmap(at, bytes); });
+  if (!error) (*known)[key] = mapping;
+  return mapping;
+}
+
 }  // namespace
 
-const ExternalFiles::File& ExternalFiles::open(const std::string& location) {
+ExternalFiles::File& ExternalFiles::open(const std::string& location) {
   namespace fs = std::filesystem;
-  if (const auto known = files_.find(location); known != files_.end()) return known->second;
+  if (auto known = files_.find(location); known != files_.end()) return known->second;
   require(!folder_.empty(), ErrorCode::kInvalidArgument, "its data is stored in an external file \"",
           location, "\", which is not available for a model read from memory");
   const fs::path relative(location);
@@ -184,11 +210,18 @@ Tensor ExternalFiles::read(const onnx::TensorProto& proto, DType dtype, const Sh
   require(length.value_or(bytes) == bytes, ErrorCode::kInvalidGraph, "its type and shape need ", bytes,
           " bytes, but the external data is ", length.value_or(0), " bytes long");
   const auto given = given_.find(*location);
-  const File* file = given == given_.end() ? &open(*location) : nullptr;
+  File* file = given == given_.end() ? &open(*location) : nullptr;
   const size_t present = file != nullptr ? file->bytes : given->second.size();
   require(offset <= present && bytes <= present - offset, ErrorCode::kInvalidGraph,
           "its external data should be ", bytes, " bytes at offset ", offset, " of \"", *location,
           "\", but that file has ", present, " bytes");
+  constexpr size_t kLarge = size_t{1} << 16;
+  if (map_ && file != nullptr && bytes >= kLarge && offset % kAlignment == 0 && dtype != DType::kBool) {
+    if (!file->mapping) file->mapping = mapping_of(file->file, folder_ / *location, file->bytes);
+    // Nothing writes to the elements of an initializer.
+    return Tensor(dtype, shape, const_cast<std::byte*>(file->mapping.get()) + offset,
+                  std::const_pointer_cast<std::byte>(file->mapping));
+  }
   Tensor tensor(dtype, shape);
   if (file == nullptr) {
     if (bytes > 0) std::memcpy(tensor.raw(), given->second.data() + offset, bytes);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -20,9 +21,10 @@ class ExternalFiles {
  public:
   using Given = std::map<std::string, std::span<const std::byte>>;
   // `folder` is where the model is stored; empty: a model from memory, which has no files next to it. `given`
-  // are contents that are used instead of files.
-  explicit ExternalFiles(std::filesystem::path folder, const Given& given = {})
-      : folder_(std::move(folder)), given_(given) {}
+  // are contents that are used instead of files. With `map`, large tensors are parts of a mapping of their
+  // file, which all models of the process share, and the system with other processes.
+  explicit ExternalFiles(std::filesystem::path folder, const Given& given = {}, bool map = false)
+      : folder_(std::move(folder)), given_(given), map_(map) {}
   ExternalFiles(const ExternalFiles&) = delete;
   ExternalFiles& operator=(const ExternalFiles&) = delete;
 
@@ -34,11 +36,13 @@ class ExternalFiles {
   struct File {
     system::File file;
     size_t bytes = 0;
+    std::shared_ptr<const std::byte> mapping = nullptr;  // of all of it, once a tensor needs it
   };
-  const File& open(const std::string& location);
+  File& open(const std::string& location);
 
   std::filesystem::path folder_;
   Given given_;
+  bool map_;
   std::unordered_map<std::string, File> files_;
 };
 

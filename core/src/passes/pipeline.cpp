@@ -29,7 +29,9 @@ constexpr Pass kSessionPasses[] = {
     {"common_subexpression_elimination", common_subexpression_elimination, PassLevel::kBasic, "merge_twins"},
     // Weights that a loop carries are constants of its body from here on.
     {"hoist_invariants", hoist_invariants, PassLevel::kBasic},
-    // Before transpositions are folded into the products that attention consists of.
+    // Before transpositions are folded into the products that it consists of.
+    {"fuse_cross_entropy", fuse_cross_entropy},
+    // The same.
     {"fuse_attention", fuse_attention},
     // Before fuse_product, which also fuses the multiplication by the derivative.
     {"save_activation_derivatives", save_activation_derivatives, PassLevel::kExtended, "keep_slopes"},

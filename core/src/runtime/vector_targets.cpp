@@ -63,20 +63,14 @@ int64_t found_targets() {
 int64_t found_targets() { return 0; }
 #endif
 
-std::atomic<int64_t> for_test{0}, disabled{0};
+std::atomic<int64_t> for_test{0};
 
 }  // namespace
 
 int64_t SupportedTargets() {
   static const int64_t found = found_targets() | HWY_STATIC_TARGET | HWY_SCALAR | HWY_EMU128;
-  if (const int64_t chosen = for_test; chosen != 0) return chosen;
-  const int64_t enabled = found & ~disabled;
-  return enabled != 0 ? enabled : int64_t{HWY_STATIC_TARGET};
-}
-
-void DisableTargets(int64_t disabled_targets) {
-  disabled = disabled_targets;
-  GetChosenTarget().DeInit();
+  const int64_t chosen = for_test;
+  return chosen != 0 ? chosen : found;
 }
 
 void SetSupportedTargetsForTest(int64_t targets) {

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "backend/cpu/optimizer/weight_average.h"
 #include "op/operator.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "runtime/convert.h"
@@ -23,6 +24,9 @@ namespace {
 constexpr const char* kOnlyGroup = "group0";
 constexpr const char* kFactor = "learning_rate_factor";
 constexpr const char* kOwnDomain = "ortrain";
+// The name of the state with the averages, and of the group of scalars with their count.
+constexpr const char* kAverage = "weight_average";
+constexpr const char* kAveraged = "averaged_steps";
 constexpr size_t kNone = SIZE_MAX;
 
 std::vector<std::string> names_in(const Node& node, const std::string& attribute) {
@@ -77,17 +81,17 @@ Optimizer::Optimizer(const Model& model) {
         problems += concat("\n  ", node.label(), ": expected ", type(), " as in the group before");
       else
         add_group(node, *rule, problems);
-    } else if (node.domain == kMicrosoft && node.op_type == "InplaceClipGradNorm") {
-      max_norm_ = node.float_or("max_norm", 1.0f);
-      if (const std::string norm = node.string_or("norm_type", "fro"); norm != "fro")
-        problems += concat("\n  ", node.label(), ": expected norm_type 'fro', found '", norm, "'");
+    } else if (clipping_.read(node, problems)) {
+      continue;
+    } else if (node.domain == kOwnDomain && node.op_type == "WeightAverage") {
+      read_average(node, problems);
     } else if (node.domain == kOwnDomain && node.op_type == "Optimizer") {
       problems += concat("\n  ", node.label(), ": its type is '", node.string_or("type", ""),
                          "', expected one of ", known_types());
     } else {
       problems += concat("\n  ", node.label(),
                          ": expected AdamWOptimizer, SGDOptimizerV2 or InplaceClipGradNorm of domain "
-                         "com.microsoft, or Optimizer of domain ortrain");
+                         "com.microsoft, or Optimizer, ClipGradients or WeightAverage of domain ortrain");
     }
   }
   require(problems.empty(), ErrorCode::kNotImplemented,
@@ -101,6 +105,14 @@ Optimizer::Optimizer(const Model& model) {
       " optimizer nodes without the attribute 'parameters', which would update the same parameters; expected "
       "at most one");
   choose_passes();
+}
+
+void Optimizer::read_average(const Node& node, std::string& problems) {
+  if (average_) problems += concat("\n  ", node.label(), ": there is another average of the weights");
+  average_ = WeightAverage{node.float_or("decay", 0.999f), node.int_or("warmup", 0) != 0};
+  if (!(average_->decay >= 0 && average_->decay < 1))
+    problems +=
+        concat("\n  ", node.label(), ": decay should be at least 0 and less than 1, found ", average_->decay);
 }
 
 void Optimizer::add_group(const Node& node, const OptimizerRule& rule, std::string& problems) {
@@ -141,6 +153,7 @@ void Optimizer::choose_passes() {
     if (needed) state_names_.push_back(state.name);
   }
   passes_ = &rule_->passes.at(index);
+  if (average_) state_names_.emplace_back(kAverage);
 }
 
 void Optimizer::take(CheckpointState& state) {
@@ -150,6 +163,10 @@ void Optimizer::take(CheckpointState& state) {
           "the checkpoint's optimizer state consists of ", quoted_list(kept), ", but the optimizer ", type(),
           " keeps ", state_names_.empty() ? "none" : quoted_list(state_names_),
           "; it was created with another optimizer. To switch, save it without optimizer state");
+  for (const Parameter& p : parameters)
+    require(!average_ || !p.trainable || size_of(p.data.dtype()) >= 4, ErrorCode::kNotImplemented,
+            "the optimizer model averages weights, which parameters of 16 bits do not support; \"", p.name,
+            "\" is ", to_string(p.data.dtype()));
   size_t rest = kNone;
   std::unordered_map<std::string_view, size_t> named;
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -415,39 +432,82 @@ bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step,
     require(is_floating(run.dtype), ErrorCode::kNotImplemented, "optimizer step: parameters of type ",
             to_string(run.dtype), " are not supported");
   });
-  const double squares = max_norm_ ? squares_of(state, rows) : 0;
+  double squares = clips() ? squares_of(state, rows) : 0;
   // The norm, where it is needed, saves looking at the gradients again.
-  if (bounds && !(max_norm_ && std::isfinite(squares)) && !are_finite(state, *bounds, rows)) return false;
-  const double scale = max_norm_ ? clip_factor(squares, *max_norm_) : 1.0;
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    ParameterGroup& group = groups_[g];
-    const double rate = static_cast<double>(learning_rate) * static_cast<double>(group.learning_rate_factor);
-    double factors[kMostFactors];
-    passes_->prepare({*rule_, group.values, rate, step, scale}, factors);
-    const auto update = [&](const OptimizerRun& run) { run_optimizer(*passes_, run, factors, scale); };
-    const auto is_of_group = [&](size_t i) { return group_of_[i] == g; };
-    const auto by_rows = [&](size_t i) {
-      return passes_->sums == 0 && is_of_group(i) && rows.of(i) && has_rows(state.parameters()[i]) &&
-             (lazy || leaves_zeros(*passes_, state.parameters()[i].data.dtype(), factors, scale));
-    };
-    std::vector<size_t> tables;
-    for (size_t i = 0; i < group_of_.size(); ++i)
-      if (by_rows(i)) tables.push_back(i);
-    for (const size_t i : tables) for_rows(state.parameters()[i], *rows.of(i), passes_->cost, update);
-    if (passes_->sums > 0)
-      for_each_of(state, is_of_group, update);
-    else if (groups_.size() == 1 && tables.empty())
-      for_runs(state, update);
-    else
-      for_runs_of(
-          state,
-          [&](size_t i) {
-            return is_of_group(i) && std::find(tables.begin(), tables.end(), i) == tables.end();
-          },
-          update);
-    for (size_t i = 0; i < group.kept.size(); ++i) *group.kept[i] = group.values.scalars[i];
+  if (bounds && !(clips() && std::isfinite(squares)) && !are_finite(state, *bounds, rows)) return false;
+  if (clipping_.changes_gradients()) {
+    for_each_of(
+        state, [](size_t) { return true; }, [&](const OptimizerRun& run) { clipping_.change(run); });
+    if (clipping_.norm) squares = squares_of(state, rows);
   }
+  const double scale = clipping_.norm ? clip_factor(squares, *clipping_.norm) : 1.0;
+  for (size_t g = 0; g < groups_.size(); ++g) update_group(g, state, learning_rate, step, scale, rows, lazy);
+  if (average_) update_average(state);
   return true;
+}
+
+void Optimizer::update_group(size_t g, const CheckpointState& state, float learning_rate, int64_t step,
+                             double scale, const GradientRows& rows, bool lazy) {
+  ParameterGroup& group = groups_[g];
+  const double rate = static_cast<double>(learning_rate) * static_cast<double>(group.learning_rate_factor);
+  const auto is_of_group = [&](size_t i) { return group_of_[i] == g; };
+  if (clipping_.group_norm) {
+    double squares = 0;
+    for_runs_of(state, is_of_group, [&](const OptimizerRun& run) { squares += sum_of_squares(run); });
+    scale *= clip_factor(squares * scale * scale, *clipping_.group_norm);
+  }
+  double factors[kMostFactors];
+  passes_->prepare({*rule_, group.values, rate, step, scale}, factors);
+  const auto update = [&](const OptimizerRun& run) { run_optimizer(*passes_, run, factors, scale); };
+  const auto by_rows = [&](size_t i) {
+    return passes_->sums == 0 && is_of_group(i) && rows.of(i) && has_rows(state.parameters()[i]) &&
+           (lazy || leaves_zeros(*passes_, state.parameters()[i].data.dtype(), factors, scale));
+  };
+  std::vector<size_t> tables;
+  for (size_t i = 0; i < group_of_.size(); ++i)
+    if (by_rows(i)) tables.push_back(i);
+  for (const size_t i : tables) for_rows(state.parameters()[i], *rows.of(i), passes_->cost, update);
+  if (passes_->sums > 0)
+    for_each_of(state, is_of_group, update);
+  else if (groups_.size() == 1 && tables.empty())
+    for_runs(state, update);
+  else
+    for_runs_of(
+        state,
+        [&](size_t i) {
+          return is_of_group(i) && std::find(tables.begin(), tables.end(), i) == tables.end();
+        },
+        update);
+  for (size_t i = 0; i < group.kept.size(); ++i) *group.kept[i] = group.values.scalars[i];
+}
+
+std::optional<size_t> Optimizer::average_of(const CheckpointState& state) const {
+  if (!average_) return std::nullopt;
+  const auto& scalars = state.optimizer().group_scalars;
+  const auto found = scalars.find(kAverage);
+  if (found == scalars.end()) return std::nullopt;
+  const auto averaged = found->second.find(kAveraged);
+  if (averaged == found->second.end() || averaged->second == 0) return std::nullopt;
+  return state_names_.size() - 1;
+}
+
+void Optimizer::update_average(CheckpointState& state) const {
+  const size_t place = state_names_.size() - 1;
+  double& averaged = state.optimizer().group_scalars[kAverage][kAveraged];
+  double kept = static_cast<double>(average_->decay);
+  if (average_->warmup) kept = std::min(kept, (1 + averaged) / (10 + averaged));
+  if (averaged == 0) kept = 0;  // the average begins with the weights after the first step
+  const auto update = [&](OptimizerRun run, const Tensor& average) {
+    run.states[0] = average.raw();
+    average_weights(run, kept);
+  };
+  if (are_alike(state.parameters())) {
+    for_runs(state, [&](const OptimizerRun& run) { update(run, state.moment_arenas()[place]); });
+  } else {
+    for (const Parameter& p : state.parameters())
+      if (p.trainable) update(run_of(p, p.data.size()), p.moments[place]);
+  }
+  ++averaged;
 }
 
 namespace {

@@ -12,8 +12,9 @@
 // attribute `type` and its settings as attributes; the inputs are learning rate, step, parameters, gradients
 // and a sequence for each state. One operator, because no graph runs it: with an operator for each, a new
 // optimizer would need a signature and shape rules that nothing uses, and readers of models would need to
-// know its name. Settings that a program changes are part of the state, and override those of the model when
-// a session is created with that state.
+// know its name. WeightAverage of the domain ortrain has the decay of an exponential moving average of the
+// weights, which is one more state. Settings that a program changes are part of the state, and override those
+// of the model when a session is created with that state.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,7 @@
 #include "graph/graph.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "session/gradient_bounds.h"
+#include "session/gradient_clipping.h"
 #include "session/gradient_rows.h"
 #include "state/checkpoint_state.h"
 
@@ -39,8 +41,14 @@ struct ParameterGroup {
   std::vector<double*> kept;  // where the state has the scalars
 };
 
-// Reads the model (nodes of one optimizer, one for each group of parameters, with or without
-// InplaceClipGradNorm before) and applies it. The norm of the gradients covers all groups.
+// The exponential moving average of the weights.
+struct WeightAverage {
+  float decay;
+  bool warmup;  // whether the decay of the first steps is less, (1 + n) / (10 + n) after n
+};
+
+// Reads the model (nodes of one optimizer, one for each group of parameters, and nodes that clip gradients or
+// average weights) and applies it.
 class Optimizer {
  public:
   // Throws kNotImplemented naming every node that is not one of those, kInvalidGraph when there is no
@@ -69,8 +77,12 @@ class Optimizer {
   float attribute(const std::string& group, const std::string& attribute) const;
   void set_attribute(const std::string& group, const std::string& attribute, float value);
 
-  // Whether it clips the gradients, and so computes their norm in every step.
-  bool clips() const { return max_norm_.has_value(); }
+  // Whether it computes the norm of the gradients in every step.
+  bool clips() const { return clipping_.norm && !clipping_.changes_gradients(); }
+
+  // The index of the moment that has the average of the weights; none if there is no average, or none yet.
+  std::optional<size_t> average_of(const CheckpointState& state) const;
+  bool averages() const { return average_.has_value(); }
 
   // One update of all trainable parameters with their gradients. `step` counts from 1. With `bounds`, changes
   // nothing and returns false if a gradient is a NaN or infinite; those that are known to be finite are not
@@ -81,14 +93,20 @@ class Optimizer {
 
  private:
   void add_group(const Node& node, const OptimizerRule& rule, std::string& problems);
+  void read_average(const Node& node, std::string& problems);
   void choose_passes();
+  // `scale`: what the gradients are multiplied by, which clips their norm.
+  void update_group(size_t group, const CheckpointState& state, float learning_rate, int64_t step,
+                    double scale, const GradientRows& rows, bool lazy);
+  void update_average(CheckpointState& state) const;
 
   const OptimizerRule* rule_ = nullptr;
   const OptimizerPasses* passes_ = nullptr;
   std::vector<std::string> state_names_;
   std::vector<ParameterGroup> groups_;
   std::vector<size_t> group_of_;  // by the index of the parameter in the state; SIZE_MAX: none, it is frozen
-  std::optional<float> max_norm_;
+  GradientClipping clipping_;
+  std::optional<WeightAverage> average_;
 };
 
 // The trainable parameters with gradients that are NaN or infinite, for an error message, and how many of

@@ -18,6 +18,7 @@
 #include "session/optimizer.h"
 #include "session/output_types.h"
 #include "session/parameter_layouts.h"
+#include "session/schedule/schedule.h"
 #include "session/stage.h"
 
 namespace ortrain {
@@ -29,17 +30,10 @@ constexpr const char* kLazyReset = "lazy_reset_grad";
 constexpr const char* kLearningRate = "learning_rate";
 // The key of a model's metadata, and of a session's configuration.
 constexpr const char* kOptionalOutputs = "ortrain.optional_outputs";
+constexpr const char* kExternalData = "ortrain.external_data";
 const std::vector<std::string> kNoNames;
 
 bool ends_with(std::string_view text, std::string_view suffix) { return text.ends_with(suffix); }
-
-// How the linear schedule scales the rate at `step`: up from 0 during warmup, then down to 0 at the total
-// count.
-double linear_factor(int64_t step, int64_t warmup, int64_t total) {
-  if (step < warmup) return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, warmup));
-  return std::max(
-      0.0, static_cast<double>(total - step) / static_cast<double>(std::max<int64_t>(1, total - warmup)));
-}
 
 // The value of a floating-point tensor with one element.
 std::optional<double> scalar(const Tensor& tensor) {
@@ -57,10 +51,6 @@ std::optional<double> scalar(const Tensor& tensor) {
        "Nothing was changed. Reset the gradients before the next train step; with the session config entry "
        "ortrain.nonfinite_gradients = skip such steps are left out and counted, with apply they are taken");
 }
-
-struct Schedule {
-  int64_t warmup, total;
-};
 
 // The inputs of a model that the user provides. By contract they come before the parameters.
 std::vector<ValueInfo> user_inputs(const Model& model, const CheckpointState& state, const std::string& what,
@@ -204,6 +194,17 @@ void require_values(const CheckpointState& state, const char* doing) {
       "buffer with all parameters does that.");
 }
 
+// Rejects adapters of another base than that of the model.
+void expect_base(const CheckpointState& state, const Model& train) {
+  const auto stated = train.metadata.find(kAdapterBase);
+  const std::string of_model = stated == train.metadata.end() ? "" : stated->second;
+  const std::string of_state = state.adapter_base();
+  const auto shown = [](const std::string& digest) { return digest.empty() ? "no base" : digest; };
+  require(of_model == of_state, ErrorCode::kInvalidArgument,
+          "the checkpoint should have adapters of the base of the training model, ", shown(of_model),
+          ", found those of ", shown(of_state));
+}
+
 }  // namespace
 
 // Holds a state for one session.
@@ -253,8 +254,28 @@ struct TrainingSession::Impl {
   std::unordered_map<std::string, Tensor> overwrite, accumulate;  // lazy_reset_grad for both variants
   std::optional<double> loss;                                     // of the last train step
   int64_t skipped_steps = 0;
-  std::optional<Profile> profile;  // while one is recorded
+  bool uses_average = true;         // of the weights, if there is one
+  bool eval_reads_average = false;  // what the eval stage is bound to
+  std::optional<Profile> profile;   // while one is recorded
   std::atomic_flag busy = ATOMIC_FLAG_INIT;
+
+  // Sets the learning rate from the schedule.
+  void follow_schedule(const OptimizerState& o) {
+    learning_rate = schedule->rate(o.initial_learning_rate, o.step);
+  }
+
+  // Begins with the rate of a state, and continues the schedule that it has.
+  void take_learning_rate(const OptimizerState& o) {
+    learning_rate = o.initial_learning_rate;
+    if (!optimizer || !o.schedule) return;
+    try {
+      schedule.emplace(o.schedule->name, o.schedule->settings);
+      schedule->continue_from(*o.schedule);
+    } catch (const Error& e) {
+      fail(e.code(), "the learning-rate schedule in the checkpoint: ", e.message());
+    }
+    follow_schedule(o);
+  }
 
   Profile* record(const char* what) {
     if (!profile) return nullptr;
@@ -348,6 +369,21 @@ struct TrainingSession::Impl {
     return training ? *train : *eval;
   }
 
+  // The moment that eval steps and exports read in place of trainable parameters, if any.
+  std::optional<size_t> evaluated_moment(const CheckpointState& state) const {
+    return uses_average && optimizer ? optimizer->average_of(state) : std::nullopt;
+  }
+
+  // Binds the eval stage to the weights, or to their averages. A stage has the same states in all runs.
+  void bind_eval(const CheckpointState& state) {
+    const std::optional<size_t> moment = evaluated_moment(state);
+    if (moment.has_value() == eval_reads_average) return;
+    eval_reads_average = moment.has_value();
+    for (const Parameter& p : state.parameters())
+      if (p.trainable) eval_states[p.name] = moment ? p.moments[*moment] : p.data;
+    make_stages(state);
+  }
+
   void require_optimizer(const char* call) const {
     require(optimizer.has_value(), ErrorCode::kNoModel, call,
             ": the training session was created without an optimizer model");
@@ -381,6 +417,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   std::vector<ValueInfo> eval_inputs;
   if (eval) eval_inputs = user_inputs(*eval, *state_, "eval model", problems);
   expect_together(*state_, train, train_inputs, eval_inputs, std::move(problems));
+  expect_base(*state_, train);
 
   if (optimizer) {  // before anything is changed
     s.optimizer.emplace(*optimizer);
@@ -396,7 +433,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   s.eval_inputs = std::move(eval_inputs);
   state_->set_buffer_order(order);
   state_->make_arenas();
-  s.learning_rate = state_->optimizer().initial_learning_rate;
+  s.take_learning_rate(state_->optimizer());
   {
     const ThreadScope threads(s.options.intra_op_threads);
     std::unordered_map<std::string, LayoutPtr> layouts;
@@ -459,6 +496,7 @@ void TrainingSession::eval_step(std::span<const Tensor* const> inputs, std::span
           "eval step: the training session was created without an eval model");
   require_values(*state_, "eval step");
   s.refresh_stages(*state_);
+  s.bind_eval(*state_);
   s.eval->run(inputs, outputs, 0, s.eval_states, {}, options, s.record("eval step"));
 }
 
@@ -519,6 +557,15 @@ void TrainingSession::optimizer_step(const RunOptions* options) {
     profile->record(s.optimizer->type(), "", start, Profile::Clock::now());
 }
 
+void TrainingSession::use_average_weights(bool use) {
+  const Impl::Use in_use(*impl_, *state_, "use the average of the weights");
+  impl_->require_optimizer("use the average of the weights");
+  require(impl_->optimizer->averages(), ErrorCode::kInvalidArgument,
+          "use the average of the weights: the optimizer model has no node WeightAverage, so there is no "
+          "average");
+  impl_->uses_average = use;
+}
+
 int64_t TrainingSession::skipped_steps() const { return impl_->skipped_steps; }
 
 bool TrainingSession::has_optimizer() const { return impl_->optimizer.has_value(); }
@@ -533,7 +580,7 @@ void TrainingSession::attach_optimizer(const Model& optimizer) {
   attached.take(*state_);
   state_->make_moments(attached.state_names());
   impl_->optimizer = std::move(attached);
-  impl_->learning_rate = state_->optimizer().initial_learning_rate;
+  impl_->take_learning_rate(state_->optimizer());
 }
 
 void TrainingSession::set_learning_rate(float learning_rate) {
@@ -542,7 +589,8 @@ void TrainingSession::set_learning_rate(float learning_rate) {
   require(std::isfinite(learning_rate), ErrorCode::kInvalidArgument,
           "set learning rate: expected a finite number, found ", learning_rate);
   impl_->learning_rate = learning_rate;
-  state_->optimizer().initial_learning_rate = learning_rate;
+  // A schedule keeps its initial rate.
+  if (!state_->optimizer().schedule) state_->optimizer().initial_learning_rate = learning_rate;
 }
 
 float TrainingSession::learning_rate() const {
@@ -621,11 +669,28 @@ void TrainingSession::register_linear_lr_scheduler(int64_t warmup_steps, int64_t
       std::isfinite(initial_learning_rate) && initial_learning_rate >= 0, ErrorCode::kInvalidArgument,
       "register the linear learning-rate scheduler: expected an initial learning rate of 0 or more, found ",
       initial_learning_rate);
-  impl_->schedule = Schedule{warmup_steps, total_steps};
+  impl_->schedule = Schedule::linear(warmup_steps, total_steps);
   OptimizerState& o = state_->optimizer();
   o.initial_learning_rate = initial_learning_rate;
-  impl_->learning_rate =
-      static_cast<float>(initial_learning_rate * linear_factor(o.step, warmup_steps, total_steps));
+  o.schedule.reset();  // as in onnxruntime, whose programs register it again
+  impl_->follow_schedule(o);
+}
+
+void TrainingSession::register_lr_scheduler(const std::string& schedule, const std::string& settings,
+                                            float initial_learning_rate) {
+  const Impl::Use use(*impl_, *state_, "register a learning-rate schedule");
+  impl_->require_optimizer("register a learning-rate schedule");
+  Schedule registered(schedule, settings);
+  require(std::isfinite(initial_learning_rate) && initial_learning_rate >= 0, ErrorCode::kInvalidArgument,
+          "register the learning-rate schedule ", schedule,
+          ": expected an initial learning rate of 0 or more, found ", initial_learning_rate);
+  OptimizerState& o = state_->optimizer();
+  if (o.schedule) registered.continue_from(*o.schedule);
+  impl_->schedule = std::move(registered);
+  o.initial_learning_rate = initial_learning_rate;
+  o.schedule.reset();
+  if (!impl_->schedule->is_constant()) o.schedule = impl_->schedule->state();
+  impl_->follow_schedule(o);
 }
 
 void TrainingSession::scheduler_step() {
@@ -634,9 +699,19 @@ void TrainingSession::scheduler_step() {
   s.require_optimizer("scheduler step");
   require(s.schedule.has_value(), ErrorCode::kRuntimeException,
           "scheduler step: no learning-rate scheduler is registered");
-  const OptimizerState& o = state_->optimizer();
-  s.learning_rate = static_cast<float>(o.initial_learning_rate *
-                                       linear_factor(o.step, s.schedule->warmup, s.schedule->total));
+  s.follow_schedule(state_->optimizer());
+}
+
+void TrainingSession::scheduler_report(float value) {
+  const Impl::Use use(*impl_, *state_, "scheduler report");
+  Impl& s = *impl_;
+  s.require_optimizer("scheduler report");
+  require(s.schedule.has_value(), ErrorCode::kRuntimeException,
+          "scheduler report: no learning-rate scheduler is registered");
+  s.schedule->report(static_cast<double>(value));
+  OptimizerState& o = state_->optimizer();
+  if (o.schedule) o.schedule = s.schedule->state();
+  s.follow_schedule(o);
 }
 
 const std::vector<ValueInfo>& TrainingSession::inputs(bool training) const {
@@ -691,12 +766,15 @@ void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
   graph.remove_unused_nodes();
   graph.remove_unused_initializers();
   const auto uses = count_uses(graph);
+  const std::optional<size_t> average = impl_->evaluated_moment(*state_);
   std::vector<ValueInfo> inputs;
   for (const ValueInfo& info : graph.inputs) {
     if (!uses.contains(info.name)) continue;
     if (state_->has_parameter(info.name)) {
       const Parameter& parameter = state_->parameter(info.name);
-      graph.add_initializer(info.name, parameter.row_major(parameter.data));
+      graph.add_initializer(
+          info.name,
+          parameter.row_major(average && parameter.trainable ? parameter.moments[*average] : parameter.data));
     } else {
       inputs.push_back(info);
     }
@@ -707,7 +785,8 @@ void TrainingSession::export_for_inferencing(const std::filesystem::path& path,
   std::erase_if(graph.value_info, [&](const auto& info) { return !made.contains(info.first); });
   if (graph.name.empty()) graph.name = "graph";  // ONNX requires one
   graph.outputs = output_types(model, true);
-  write_model(model, path);
+  const bool apart = config_choice(impl_->options, kExternalData) == "always";
+  write_model(model, path, apart ? WeightPlace::kApart : WeightPlace::kAuto);
 }
 
 }  // namespace ortrain

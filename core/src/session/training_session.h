@@ -44,6 +44,9 @@ class TrainingSession {
                   const RunOptions* options = nullptr);
   void eval_step(std::span<const Tensor* const> inputs, std::span<Tensor* const> outputs,
                  const RunOptions* options = nullptr);
+  // Whether eval steps and exports use the average of the weights, if the optimizer keeps one: they do unless
+  // this is switched off. Throws kInvalidArgument if it keeps none.
+  void use_average_weights(bool use);
   void lazy_reset_grad();
   // The gradients of all trainable parameters as one buffer, as CheckpointState has them, and their norm.
   void copy_gradients_to_buffer(const Tensor& buffer) const;
@@ -72,7 +75,14 @@ class TrainingSession {
   void set_group_attribute(const std::string& group, const std::string& attribute, float value);
   // Throws when a count is negative or the rate is not a finite number.
   void register_linear_lr_scheduler(int64_t warmup_steps, int64_t total_steps, float initial_learning_rate);
+  // A schedule by name, with settings as a text (schedule/schedule.h). It is saved with the optimizer's
+  // state, and a session that is created with that state continues it. The factor is that of the steps taken
+  // so far.
+  void register_lr_scheduler(const std::string& schedule, const std::string& settings,
+                             float initial_learning_rate);
   void scheduler_step();
+  // Tells the schedule a value that it may follow, such as a validation loss, and sets the learning rate.
+  void scheduler_report(float value);
 
   // The user's inputs and outputs, without parameters and gradient buffers. A session without an eval model
   // has no names for it.

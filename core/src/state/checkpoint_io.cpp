@@ -196,8 +196,12 @@ class StateReader {
       require(parameter.moments.size() == expected, ErrorCode::kFail, "parameter \"", owner, "\" has ",
               parameter.moments.size(), " moments, others have ", expected);
     }
-    OptimizerState state{group.step(), group.initial_learning_rate(), group_settings(group), {}, {}};
+    OptimizerState state;
+    state.step = group.step();
+    state.initial_learning_rate = group.initial_learning_rate();
+    state.group_settings = group_settings(group);
     state.group_scalars = group_scalars(group);
+    state.schedule = schedule(group);
     for (size_t i = 0; i < count(group.state_names()); ++i)
       state.state_names.push_back(text_of(group.state_names()->Get(static_cast<flatbuffers::uoffset_t>(i)),
                                           "name of an optimizer state"));
@@ -267,6 +271,24 @@ class StateReader {
       }
     }
     return out;
+  }
+
+  // Name and settings are checked by the session.
+  static std::optional<ScheduleState> schedule(const fbs::OptimizerGroup& from) {
+    if (from.schedule() == nullptr) return std::nullopt;
+    const fbs::ScheduleState& found = *from.schedule();
+    ScheduleState state{text_of(found.name(), "name of the schedule"),
+                        text_of(found.settings(), "settings of the schedule"),
+                        {}};
+    for (size_t i = 0; i < count(found.values()); ++i) {
+      const auto& value = *found.values()->Get(static_cast<flatbuffers::uoffset_t>(i));
+      const std::string key = text_of(value.name(), "name of a number of the schedule");
+      require(std::isfinite(value.value()), ErrorCode::kFail, "the number \"", key,
+              "\" of the schedule should be finite, found ", value.value());
+      require(state.values.emplace(key, value.value()).second, ErrorCode::kFail, "it holds the number \"",
+              key, "\" of the schedule twice");
+    }
+    return state;
   }
 
   std::vector<Tensor> momentums(const fbs::ParameterOptimizerState& state, const Parameter& parameter) {
@@ -416,7 +438,8 @@ class TableWriter {
       const auto name = builder_.CreateString(kGroup);
       groups = builder_.CreateVector(std::vector{fbs::CreateOptimizerGroup(
           builder_, name, state.optimizer().step, state.optimizer().initial_learning_rate,
-          builder_.CreateVector(states), group_settings(state.optimizer()), state_names(state.optimizer()))});
+          builder_.CreateVector(states), group_settings(state.optimizer()), state_names(state.optimizer()),
+          schedule(state.optimizer()))});
     }
     const auto bag = property_bag(state.properties());
     fbs::FinishCheckpointBuffer(builder_, fbs::CreateCheckpoint(builder_, kVersion, module, groups, bag));
@@ -480,6 +503,16 @@ class TableWriter {
     for (const auto& [key, value] : found->second)
       all.push_back(create(builder_, builder_.CreateString(key), value));
     return builder_.CreateVector(all);
+  }
+
+  flatbuffers::Offset<fbs::ScheduleState> schedule(const OptimizerState& optimizer) {
+    if (!optimizer.schedule) return 0;
+    std::vector<flatbuffers::Offset<fbs::DoubleProperty>> values;
+    for (const auto& [key, value] : optimizer.schedule->values)
+      values.push_back(fbs::CreateDoubleProperty(builder_, builder_.CreateString(key), value));
+    const auto name = builder_.CreateString(optimizer.schedule->name);
+    const auto settings = builder_.CreateString(optimizer.schedule->settings);
+    return fbs::CreateScheduleState(builder_, name, settings, builder_.CreateVector(values));
   }
 
   // Files of AdamW and plain SGD are those of onnxruntime.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "runtime/convert.h"
@@ -125,6 +126,75 @@ void CheckpointState::update_parameter(const std::string& name, const Tensor& va
           to_string(value.dtype()), to_string(value.shape()));
   target.assign(target.data, value);
   if (!target.trainable) ++frozen_version_;
+}
+
+std::string CheckpointState::adapter_base() const {
+  const auto found = properties_.find(kAdapterBase);
+  if (found == properties_.end()) return "";
+  const auto* digest = std::get_if<std::string>(&found->second);
+  return digest ? *digest : "";
+}
+
+void CheckpointState::require_alike(const CheckpointState& source) const {
+  constexpr const char* doing = "assigning a state to another one";
+  require_values(doing, "the parameter states");
+  source.require_values(doing, "the parameter states");
+  require(parameters_.size() == source.parameters_.size(), ErrorCode::kInvalidArgument, doing, ": expected ",
+          parameters_.size(), " parameters, found ", source.parameters_.size());
+  for (const Parameter& p : parameters_) {
+    const Parameter& other = source.parameter(p.name);
+    const auto described = [](const Parameter& of) {
+      return concat(of.trainable ? "trainable " : "frozen ", to_string(of.data.dtype()),
+                    to_string(of.data.shape()));
+    };
+    require(described(p) == described(other), ErrorCode::kInvalidArgument, doing, ": the parameter \"",
+            p.name, "\" should be ", described(p), ", found ", described(other));
+  }
+  require(adapter_base() == source.adapter_base(), ErrorCode::kInvalidArgument, doing,
+          ": the parameters should be adapters of the base ",
+          adapter_base().empty() ? "none" : adapter_base(), ", found ",
+          source.adapter_base().empty() ? "none" : source.adapter_base());
+  if (!has_optimizer_) return;
+  if (!source.has_optimizer_)
+    return require(
+        optimizer_.group_scalars.empty() ||
+            std::all_of(optimizer_.group_scalars.begin(), optimizer_.group_scalars.end(),
+                        [](const auto& group) { return group.second.empty(); }),
+        ErrorCode::kInvalidArgument, doing,
+        ": the optimizer keeps numbers for parameter groups, and the source has no state of an optimizer");
+  require(optimizer_.state_names == source.optimizer_.state_names, ErrorCode::kInvalidArgument, doing,
+          ": the optimizer should keep ", quoted_list(optimizer_.state_names), ", found ",
+          quoted_list(source.optimizer_.state_names));
+}
+
+void CheckpointState::assign(const CheckpointState& source) {
+  if (&source == this) return;
+  // In the order of addresses, so that two threads that assign in opposite directions do not wait forever.
+  const bool first = std::less<>()(this, &source);
+  const TurnLock::Turn one = first ? hold() : source.hold();
+  const TurnLock::Turn two = first ? source.hold() : hold();
+  require_alike(source);
+  for (const Parameter& p : parameters_) {
+    const Parameter& other = source.parameter(p.name);
+    p.assign(p.data, other.row_major(other.data));
+    for (size_t i = 0; has_optimizer_ && i < p.moments.size(); ++i)
+      if (source.has_optimizer_)
+        p.assign(p.moments[i], other.row_major(other.moments.at(i)));
+      else if (p.moments[i].bytes() > 0)
+        std::memset(p.moments[i].raw(), 0, p.moments[i].bytes());
+  }
+  optimizer_.step = source.has_optimizer_ ? source.optimizer_.step : 0;
+  for (auto& [group, scalars] : optimizer_.group_scalars)  // in place: the optimizer points to them
+    for (auto& [name, value] : scalars)
+      if (const auto from = source.optimizer_.group_scalars.find(group);
+          from != source.optimizer_.group_scalars.end() && from->second.contains(name))
+        value = from->second.at(name);
+  properties_ = source.properties_;
+  ++frozen_version_;
+  if (!gradient_arena_.defined()) return;
+  if (gradient_arena_.bytes() > 0) std::memset(gradient_arena_.raw(), 0, gradient_arena_.bytes());
+  gradients_ready_ = false;
+  ++gradients_version_;
 }
 
 int64_t CheckpointState::parameters_size(bool trainable_only) const {

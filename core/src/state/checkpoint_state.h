@@ -18,6 +18,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -34,6 +35,10 @@ namespace ortrain {
 inline const Shape kUnknownShape{0};
 
 using Property = std::variant<int64_t, float, std::string>;
+
+// The property of a checkpoint of adapters, and the metadata of their models, that holds a digest of the
+// base. Adapters fit the base that they were trained on alone.
+inline constexpr const char* kAdapterBase = "ortrain.adapter_base";
 
 // One parameter. `data` and `gradient` are views into the contiguous arenas of the state.
 //
@@ -54,6 +59,13 @@ struct Parameter {
   void assign(const Tensor& stored, const Tensor& value) const;
 };
 
+// A learning rate schedule: its name, its settings as a text, and the numbers that it keeps from step to
+// step.
+struct ScheduleState {
+  std::string name, settings;
+  std::map<std::string, double> values;
+};
+
 // The state of an optimizer between steps, except the moments, which are stored with the parameters.
 struct OptimizerState {
   int64_t step = 0;  // number of optimizer steps taken
@@ -65,6 +77,7 @@ struct OptimizerState {
   std::map<std::string, std::map<std::string, double>> group_scalars;
   // The names of the moments. Files of onnxruntime have no names.
   std::vector<std::string> state_names;
+  std::optional<ScheduleState> schedule;
 };
 
 class CheckpointState {
@@ -92,6 +105,13 @@ class CheckpointState {
   const Parameter& parameter(const std::string& name) const;
   // Copies `value` into the parameter, in row-major order; type and shape must match.
   void update_parameter(const std::string& name, const Tensor& value);
+
+  // Copies the parameters, the moments and the step count of another state, and its properties; gradients
+  // become zero. Without a state of the optimizer in the source, this one's starts again. Throws
+  // kInvalidArgument, with nothing changed, if the states do not fit each other.
+  void assign(const CheckpointState& source);
+  // The digest of the base that the parameters are adapters of; empty if they are none.
+  std::string adapter_base() const;
 
   // Number of elements of all parameters, or of the trainable ones.
   int64_t parameters_size(bool trainable_only) const;
@@ -177,6 +197,9 @@ class CheckpointState {
 
  private:
   friend struct CheckpointIo;
+
+  // Throws if assign() cannot be done.
+  void require_alike(const CheckpointState& source) const;
 
   // Copies bytes into an arena: (to, from, how many).
   using CopyBytes = std::function<void(std::byte*, const std::byte*, size_t)>;

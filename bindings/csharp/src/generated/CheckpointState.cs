@@ -181,6 +181,23 @@ namespace Microsoft.ML.OnnxRuntime
                 Arguments.NotNull(parameter, nameof(parameter)).Live));
         }
 
+        /// <summary>Gives this state the values of another one, while sessions stay loaded.</summary>
+        /// <remarks>Copied are the parameters, the properties, and the moments and the step count of the
+        /// optimizer; gradients become zero. The learning rate and the settings of parameter groups stay. So
+        /// several adapters over one base take turns in one session, which loads the base once. If the other
+        /// state has no moments, those of this state become zero, and its step count 0.</remarks>
+        /// <param name="source">The state whose values are copied; it does not change.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="source"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the states differ in the names, types,
+        /// shapes or trainability of their parameters, in their optimizers, or in the base that their adapters
+        /// belong to; or one of them is nominal.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void Assign(CheckpointState source)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.CheckpointAssign(
+                Live, Arguments.NotNull(source, nameof(source)).Live));
+        }
+
         /// <summary>A copy of a parameter.</summary>
         /// <param name="parameterName">Name of the parameter.</param>
         /// <returns>The copy.</returns>
@@ -297,6 +314,24 @@ namespace Microsoft.ML.OnnxRuntime
             NativeStatus.ThrowOnError(OrtrainApi.CheckpointSetParameterGradient(
                 Live, NativeText.Utf8(parameterName, nameof(parameterName)),
                 Arguments.NotNull(gradient, nameof(gradient)).Live));
+        }
+
+        /// <summary>Adds a parameter to a state that no session works on yet.</summary>
+        /// <remarks>The tensor is copied. A state that is filled parameter by parameter needs memory for its own
+        /// copy and for one tensor of the caller, where CreateCheckpoint needs all tensors at once.</remarks>
+        /// <param name="parameterName">Name of the parameter.</param>
+        /// <param name="value">Its value.</param>
+        /// <param name="trainable">Whether it is trainable.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="parameterName"/> or <paramref
+        /// name="value"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the state has a parameter with this name,
+        /// or a session works on it.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void AddParameter(string parameterName, OrtValue value, bool trainable)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.CheckpointAddParameter(
+                Live, NativeText.Utf8(parameterName, nameof(parameterName)),
+                Arguments.NotNull(value, nameof(value)).Live, Arguments.Byte(trainable)));
         }
     }
 }

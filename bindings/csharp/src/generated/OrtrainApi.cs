@@ -547,5 +547,49 @@ namespace Microsoft.ML.OnnxRuntime
         internal static ListOptimizersCall ListOptimizers => listOptimizers ??
             (listOptimizers = NativeTables.Bind<ListOptimizersCall>(NativeTables.OrtrainApi, 75));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr RegisterLRSchedulerCall(OrtTrainingSessionHandle sess, byte[] schedule, byte[] settings, float initialLr);
+        private static RegisterLRSchedulerCall registerLRScheduler;
+        /// <summary>Registers a learning rate schedule by its name, and sets the learning rate from it.</summary>
+        internal static RegisterLRSchedulerCall RegisterLRScheduler => registerLRScheduler ??
+            (registerLRScheduler = NativeTables.Bind<RegisterLRSchedulerCall>(NativeTables.OrtrainApi, 76));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr SchedulerReportCall(OrtTrainingSessionHandle sess, float value);
+        private static SchedulerReportCall schedulerReport;
+        /// <summary>Tells the schedule a value that it may follow, such as a validation loss, and sets the
+        /// learning rate.</summary>
+        internal static SchedulerReportCall SchedulerReport => schedulerReport ??
+            (schedulerReport = NativeTables.Bind<SchedulerReportCall>(NativeTables.OrtrainApi, 77));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ListSchedulesCall(IntPtr allocator, out IntPtr @out);
+        private static ListSchedulesCall listSchedules;
+        /// <summary>Describes every learning rate schedule that can be registered.</summary>
+        internal static ListSchedulesCall ListSchedules => listSchedules ??
+            (listSchedules = NativeTables.Bind<ListSchedulesCall>(NativeTables.OrtrainApi, 78));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr UseAverageWeightsCall(OrtTrainingSessionHandle sess, byte use);
+        private static UseAverageWeightsCall useAverageWeights;
+        /// <summary>Chooses whether eval steps and exports use the exponential moving average of the
+        /// weights.</summary>
+        internal static UseAverageWeightsCall UseAverageWeights => useAverageWeights ??
+            (useAverageWeights = NativeTables.Bind<UseAverageWeightsCall>(NativeTables.OrtrainApi, 79));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CheckpointAddParameterCall(CheckpointState checkpointState, byte[] parameterName, OrtValueHandle value, byte trainable);
+        private static CheckpointAddParameterCall checkpointAddParameter;
+        /// <summary>Adds a parameter to a state that no session works on yet.</summary>
+        internal static CheckpointAddParameterCall CheckpointAddParameter => checkpointAddParameter ??
+            (checkpointAddParameter = NativeTables.Bind<CheckpointAddParameterCall>(NativeTables.OrtrainApi, 80));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CheckpointAssignCall(CheckpointState checkpointState, CheckpointState source);
+        private static CheckpointAssignCall checkpointAssign;
+        /// <summary>Gives a state the values of another one, while sessions stay loaded.</summary>
+        internal static CheckpointAssignCall CheckpointAssign => checkpointAssign ??
+            (checkpointAssign = NativeTables.Bind<CheckpointAssignCall>(NativeTables.OrtrainApi, 81));
+
     }
 }

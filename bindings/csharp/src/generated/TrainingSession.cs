@@ -444,6 +444,28 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, warmupStepCount, totalStepCount, initialLearningRate));
         }
 
+        /// <summary>Registers a learning rate schedule by its name.</summary>
+        /// <remarks>The rate is the initial rate times a factor, which depends on the number of optimizer steps
+        /// taken. The schedule is saved with the optimizer's state, and a session that is created with that state
+        /// continues it. Registering another schedule replaces it.</remarks>
+        /// <param name="schedule">Name of the schedule, such as cosine; ListSchedules describes all.</param>
+        /// <param name="settings">Its settings, separated by commas or blanks, such as
+        /// total_steps=1000,warmup_steps=50. The numbers of a list are separated by colons:
+        /// milestones=300:600.</param>
+        /// <param name="initialLearningRate">The rate at a factor of 1.</param>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="schedule"/> or <paramref
+        /// name="settings"/> is null.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such schedule or setting, a
+        /// value is out of range, or the rate is not a finite number; NoModel when the session has no optimizer
+        /// model.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void RegisterLRScheduler(string schedule, string settings, float initialLearningRate)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.RegisterLRScheduler(
+                Live, NativeText.Utf8(schedule, nameof(schedule)),
+                NativeText.Utf8(settings, nameof(settings)), initialLearningRate));
+        }
+
         /// <summary>Sets the learning rate from the schedule.</summary>
         /// <remarks>Usually called once after each optimizer step.</remarks>
         /// <exception cref="OnnxRuntimeException">RuntimeException when no schedule is registered.</exception>
@@ -451,6 +473,18 @@ namespace Microsoft.ML.OnnxRuntime
         public void SchedulerStep()
         {
             NativeStatus.ThrowOnError(OrtTrainingApi.SchedulerStep(Live));
+        }
+
+        /// <summary>Tells the schedule a value that it may follow, such as a validation loss, and sets the
+        /// learning rate.</summary>
+        /// <remarks>The schedule on_plateau follows such values. All others ignore them.</remarks>
+        /// <param name="value">The value.</param>
+        /// <exception cref="OnnxRuntimeException">RuntimeException when no schedule is registered; NoModel when
+        /// the session has no optimizer model.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void SchedulerReport(float value)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.SchedulerReport(Live, value));
         }
 
         /// <summary>Updates the trainable parameters from their gradients.</summary>
@@ -728,6 +762,19 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, NativeText.Utf8(group, nameof(group)), Arguments.Size(index, nameof(index)),
                 OrtAllocator.Default, out IntPtr result));
             return NativeText.Take(result);
+        }
+
+        /// <summary>Chooses whether eval steps and exports use the exponential moving average of the
+        /// weights.</summary>
+        /// <remarks>They do if the optimizer model has the node WeightAverage and an optimizer step was taken.
+        /// Train steps always use the weights. The averages are saved with the optimizer's state.</remarks>
+        /// <param name="use">Whether to use the average; it is used by default.</param>
+        /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer; InvalidArgument when
+        /// the optimizer keeps no average.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void UseAverageWeights(bool use)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.UseAverageWeights(Live, Arguments.Byte(use)));
         }
     }
 

@@ -251,6 +251,42 @@ NS_ASSUME_NONNULL_BEGIN
                                      gradient:(ORTValue *)gradient
                                         error:(NSError *_Nullable *_Nullable)error;
 
+/** Adds a parameter to a state that no session works on yet.
+ *
+ * The tensor is copied. A state that is filled parameter by parameter needs memory for its own copy
+ * and for one tensor of the caller, where CreateCheckpoint needs all tensors at once.
+ *
+ * @param parameterName Name of the parameter.
+ * @param value Its value.
+ * @param trainable Whether it is trainable.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when the state has a parameter with this name, or a session
+ * works on it.
+ */
+- (BOOL)addParameterWithParameterName:(NSString *)parameterName
+                                value:(ORTValue *)value
+                            trainable:(BOOL)trainable
+                                error:(NSError *_Nullable *_Nullable)error;
+
+/** Gives a state the values of another one, while sessions stay loaded.
+ *
+ * Copied are the parameters, the properties, and the moments and the step count of the optimizer;
+ * gradients become zero. The learning rate and the settings of parameter groups stay. So several
+ * adapters over one base take turns in one session, which loads the base once. If the other state has
+ * no moments, those of this state become zero, and its step count 0.
+ *
+ * @param source The state whose values are copied; it does not change.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when the states differ in the names, types, shapes or
+ * trainability of their parameters, in their optimizers, or in the base that their adapters belong to;
+ * or one of them is nominal.
+ */
+- (BOOL)assignWithSource:(ORTCheckpoint *)source error:(NSError *_Nullable *_Nullable)error;
+
 @end
 
 NS_ASSUME_NONNULL_END

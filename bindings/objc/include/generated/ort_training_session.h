@@ -270,6 +270,29 @@ NS_ASSUME_NONNULL_BEGIN
                                            initialLr:(float)initialLr
                                                error:(NSError *_Nullable *_Nullable)error;
 
+/** Registers a learning rate schedule by its name.
+ *
+ * The rate is the initial rate times a factor, which depends on the number of optimizer steps taken.
+ * The schedule is saved with the optimizer's state, and a session that is created with that state
+ * continues it. Registering another schedule replaces it.
+ *
+ * @param schedule Name of the schedule, such as cosine; ListSchedules describes all.
+ * @param settings Its settings, separated by commas or blanks, such as
+ *     total_steps=1000,warmup_steps=50. The numbers of a list are separated by colons:
+ *     milestones=300:600.
+ * @param initialLr The rate at a factor of 1.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when there is no such schedule or setting, a value is out of
+ * range, or the rate is not a finite number; ORTErrorCodeNoModel when the session has no optimizer
+ * model.
+ */
+- (BOOL)registerLRSchedulerWithName:(NSString *)schedule
+                           settings:(NSString *)settings
+                          initialLr:(float)initialLr
+                              error:(NSError *_Nullable *_Nullable)error;
+
 /** Sets the learning rate from the schedule.
  *
  * Usually called once after each optimizer step.
@@ -280,6 +303,20 @@ NS_ASSUME_NONNULL_BEGIN
  * Errors: ORTErrorCodeRuntimeException when no schedule is registered.
  */
 - (BOOL)schedulerStepWithError:(NSError *_Nullable *_Nullable)error;
+
+/** Tells the schedule a value that it may follow, such as a validation loss, and sets the learning
+ * rate.
+ *
+ * The schedule on_plateau follows such values. All others ignore them.
+ *
+ * @param value The value.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeRuntimeException when no schedule is registered; ORTErrorCodeNoModel when the
+ * session has no optimizer model.
+ */
+- (BOOL)schedulerReportValue:(float)value error:(NSError *_Nullable *_Nullable)error;
 
 /** Updates the trainable parameters from their gradients.
  *
@@ -524,6 +561,20 @@ NS_ASSUME_NONNULL_BEGIN
 - (nullable NSString *)getOptimizerGroupParameterNameWithGroup:(NSString *)group
                                                          index:(NSUInteger)index
                                                          error:(NSError *_Nullable *_Nullable)error;
+
+/** Chooses whether eval steps and exports use the exponential moving average of the weights.
+ *
+ * They do if the optimizer model has the node WeightAverage and an optimizer step was taken. Train
+ * steps always use the weights. The averages are saved with the optimizer's state.
+ *
+ * @param use Whether to use the average; it is used by default.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeNoModel when the session has no optimizer; ORTErrorCodeInvalidArgument when the
+ * optimizer keeps no average.
+ */
+- (BOOL)useAverageWeightsWithUse:(BOOL)use error:(NSError *_Nullable *_Nullable)error;
 
 @end
 

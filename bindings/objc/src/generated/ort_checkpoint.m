@@ -243,4 +243,23 @@
   return ORTSucceeded(&call, ORTExtensionTable()->CheckpointSetParameterGradient(_handle, c_parameter_name, c_gradient));
 }
 
+- (BOOL)addParameterWithParameterName:(NSString *)parameterName
+                                value:(ORTValue *)value
+                            trainable:(BOOL)trainable
+                                error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  const char *c_parameter_name = NULL;
+  if (!ORTTakeText(&call, @"parameterName", parameterName, NO, &c_parameter_name)) return NO;
+  OrtValue *c_value = NULL;
+  if (!ORTTakeHandle(&call, @"value", value, [ORTValue class], NO, &c_value)) return NO;
+  return ORTSucceeded(&call, ORTExtensionTable()->CheckpointAddParameter(_handle, c_parameter_name, c_value, trainable));
+}
+
+- (BOOL)assignWithSource:(ORTCheckpoint *)source error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  OrtCheckpointState *c_source = NULL;
+  if (!ORTTakeHandle(&call, @"source", source, [ORTCheckpoint class], NO, &c_source)) return NO;
+  return ORTSucceeded(&call, ORTExtensionTable()->CheckpointAssign(_handle, c_source));
+}
+
 @end

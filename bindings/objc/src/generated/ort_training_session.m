@@ -212,9 +212,26 @@
   return ORTSucceeded(&call, ORTTrainingTable()->RegisterLinearLRScheduler(_handle, warmupStepCount, totalStepCount, initialLr));
 }
 
+- (BOOL)registerLRSchedulerWithName:(NSString *)schedule
+                           settings:(NSString *)settings
+                          initialLr:(float)initialLr
+                              error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  const char *c_schedule = NULL;
+  if (!ORTTakeText(&call, @"schedule", schedule, NO, &c_schedule)) return NO;
+  const char *c_settings = NULL;
+  if (!ORTTakeText(&call, @"settings", settings, NO, &c_settings)) return NO;
+  return ORTSucceeded(&call, ORTExtensionTable()->RegisterLRScheduler(_handle, c_schedule, c_settings, initialLr));
+}
+
 - (BOOL)schedulerStepWithError:(NSError *_Nullable *_Nullable)error {
   const ORTCall call = {self, _cmd, error};
   return ORTSucceeded(&call, ORTTrainingTable()->SchedulerStep(_handle));
+}
+
+- (BOOL)schedulerReportValue:(float)value error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  return ORTSucceeded(&call, ORTExtensionTable()->SchedulerReport(_handle, value));
 }
 
 - (BOOL)optimizerStepWithError:(NSError *_Nullable *_Nullable)error {
@@ -398,6 +415,11 @@
   char *c_out = NULL;
   if (!ORTSucceeded(&call, ORTExtensionTable()->GetOptimizerGroupParameterName(_handle, c_group, index, ORTAllocator(), &c_out))) return nil;
   return ORTTextTaking(c_out);
+}
+
+- (BOOL)useAverageWeightsWithUse:(BOOL)use error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  return ORTSucceeded(&call, ORTExtensionTable()->UseAverageWeights(_handle, use));
 }
 
 @end

@@ -8,11 +8,16 @@ import onnx
 
 _ONNX = ("", "ai.onnx")
 
+#: The input that stands for the output of an operator of quantization-aware training.
+_READ_INSTEAD = {"ObserveRange": 1, "StopGradient": 0}
+
 
 def set_evaluation_mode(
     model: onnx.ModelProto, chosen: Callable[[onnx.NodeProto], bool] = lambda node: True
 ) -> None:
-    """Switch batch normalization and dropout of a model to inference, in place: all nodes, or those that are chosen.
+    """Switch a model to inference, in place: all nodes that train otherwise, or those that are chosen.
+
+    These are batch normalization and dropout, and the operators of quantization-aware training.
 
     Raises
     ------
@@ -34,6 +39,10 @@ def _set_graph(graph: onnx.GraphProto, chosen: Callable[[onnx.NodeProto], bool])
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 _set_graph(attribute.g, chosen)
+        if node.domain == "ortrain" and node.op_type in _READ_INSTEAD and chosen(node):
+            source = node.input[_READ_INSTEAD[node.op_type]]
+            nodes[-1] = onnx.helper.make_node("Identity", [source], node.output, name=node.name)
+            continue
         if (
             node.domain not in _ONNX
             or node.op_type not in ("BatchNormalization", "Dropout")

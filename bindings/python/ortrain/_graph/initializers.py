@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
+from ortrain._files.weights import array_of
 from ortrain._graph.queries import walk
 
 
@@ -27,7 +28,7 @@ def is_read(model: onnx.ModelProto, name: str) -> bool:
 
 def all_equal(tensor: onnx.TensorProto) -> bool:
     """Whether all elements of a tensor are equal; not if it has none."""
-    array = onnx.numpy_helper.to_array(tensor)
+    array = array_of(tensor)
     return array.size > 0 and bool((array == array.flat[0]).all())
 
 

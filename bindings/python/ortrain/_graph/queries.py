@@ -131,9 +131,11 @@ def opset_of(model: onnx.ModelProto, domain: str = "") -> int | None:
 
 
 def running_statistics(model: onnx.ModelProto, updated_only: bool = False) -> list[str]:
-    """Return the names of the running means and variances that batch normalization uses, or updates."""
+    """Return the names of the running means and variances that batch normalization uses, or updates, and of observed ranges."""
     names: list[str] = []
     for node in walk(model.graph):
+        if node.op_type == "ObserveRange" and node.domain == "ortrain":
+            names.append(node.input[1])
         if node.op_type != "BatchNormalization" or node.domain not in ("", "ai.onnx"):
             continue
         # Before opset 14, which added an attribute for it, more than one output meant training.

@@ -10,6 +10,7 @@ Three subpackages do the work, and each imports only those before it: ``choice``
 from ortrain.artifacts.adapter_files import (
     merged,
     read_peft,
+    requantized,
     with_adapter_inputs,
     write_onnx_adapter,
     write_peft,
@@ -21,6 +22,9 @@ from ortrain.artifacts.generation import NothingToTrainWarning, generate_artifac
 from ortrain.artifacts.graph.adapters import AdaptedLayer, Adapters, LoRA
 from ortrain.artifacts.graph.changes import ChangeKind, WeightChange
 from ortrain.artifacts.graph.head import Head, NewHead
+from ortrain.artifacts.graph.quantization_aware import Int8, quantize_static
+from ortrain.artifacts.graph.quantized import Quantization, QuantizedLayer
+from ortrain.artifacts.quantization import quantize_weights
 from ortrain.artifacts.report.artifact_report import ArtifactReport
 from ortrain.artifacts.report.findings import SharedWeight
 from ortrain.artifacts.report.folded import FoldedWeight
@@ -35,18 +39,24 @@ __all__ = [
     "FoldedWeight",
     "Head",
     "InitializerReport",
+    "Int8",
     "LoRA",
     "LossType",
     "NewHead",
     "NothingToTrainWarning",
     "OptimType",
+    "Quantization",
+    "QuantizedLayer",
     "SharedWeight",
     "UnknownParameterWarning",
     "WeightChange",
     "generate_artifacts",
     "generate_step",
     "merged",
+    "quantize_static",
+    "quantize_weights",
     "read_peft",
+    "requantized",
     "with_adapter_inputs",
     "write_onnx_adapter",
     "write_peft",

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,25 @@ import numpy.typing as npt
 import onnx
 
 from ortrain import _graph
-from ortrain._files.models import load_model
 from ortrain._files.reading import explained, open_file
+from ortrain._files.weights import array_of, load_with_weights_apart
 from ortrain._files.writing import write_files
 from ortrain._graph.initializers import add_initializer, free_name, remove_initializers
 from ortrain._ortrain import OrtValue
 from ortrain.adapters import AdapterFormat
 from ortrain.api import CheckpointState
-from ortrain.artifacts.graph.adapters import KEY, AdaptedLayer, Adapters, LoRA, adapters_of, is_added, sums_of
+from ortrain.artifacts.graph.adapters import (
+    BASE,
+    KEY,
+    AdaptedLayer,
+    Adapters,
+    LoRA,
+    adapters_of,
+    is_added,
+    sums_of,
+)
+from ortrain.artifacts.graph.block_codes import decode, encode
+from ortrain.artifacts.graph.quantized import Quantization, QuantizedLayer, codes_of, difference
 
 StrPath = str | os.PathLike[str]
 Array = npt.NDArray[Any]
@@ -38,7 +50,6 @@ _OTHERS = (
     "rank_pattern",
     "target_parameters",
     "trainable_token_indices",
-    "use_dora",
     "use_qalora",
 )
 
@@ -95,6 +106,7 @@ def read_peft(folder: StrPath) -> LoRA:
         dropout=float(config.get("lora_dropout") or 0),
         bias=str(config.get("bias") or "none"),
         use_rslora=bool(config.get("use_rslora")),
+        use_dora=bool(config.get("use_dora")),
         values=values,
     )
 
@@ -148,6 +160,7 @@ def write_peft(checkpoint: CheckpointState | StrPath, folder: StrPath, base_mode
         "lora_dropout": adapters.dropout,
         "bias": adapters.bias,
         "use_rslora": adapters.use_rslora,
+        "use_dora": adapters.use_dora,
         "fan_in_fan_out": False,
         "target_modules": [layer.module for layer in adapters.layers],
     }
@@ -194,7 +207,7 @@ def _loaded(model: onnx.ModelProto | StrPath) -> tuple[onnx.ModelProto, Adapters
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
     else:
-        copy = load_model(os.fspath(model))
+        copy = load_with_weights_apart(model)
     record = next((entry.value for entry in copy.metadata_props if entry.key == KEY), None)
     if record is None:
         raise ValueError("the model has no adapters: expected an export of artifacts with adapter=LoRA(...)")
@@ -214,10 +227,14 @@ def with_adapter_inputs(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
     changed, adapters = _loaded(model)
     tensors = {tensor.name: tensor for tensor in changed.graph.initializer}
     for layer in adapters.layers:
+        if layer.magnitude:
+            raise ValueError(
+                f"the adapter of {layer.module} is of DoRA, without which the model does not compute what its base does; merge it"
+            )
         for name in (layer.a, layer.b):
             tensor = tensors[name]
             if name == layer.b:
-                zeros = np.zeros_like(onnx.numpy_helper.to_array(tensor))
+                zeros = np.zeros_like(array_of(tensor))
                 tensor.CopyFrom(onnx.numpy_helper.from_array(zeros, name))
             changed.graph.input.append(
                 onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
@@ -231,29 +248,113 @@ def merged(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
     Raises
     ------
     ValueError
-        When the model has no adapters, or weights with one are quantized.
+        When the model has no adapters, or weights with one are quantized; see :func:`requantized`.
     """
     changed, adapters = _loaded(model)
-    graph = changed.graph
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    producers = {name: node for node in graph.node for name in node.output}
-    reads = Counter(name for node in graph.node for name in node.input)
-    for layer in adapters.layers:
-        a, b = (onnx.numpy_helper.to_array(tensors[name]).astype(np.float64) for name in (layer.a, layer.b))
-        delta = adapters.scale * _product(layer, a, b)
-        for node in sums_of(graph, layer):
-            _merge(changed, producers[node.input[0]], layer, delta, reads)
+    for layer, reader, delta in _products(changed, adapters):
+        _merge(changed, reader, layer, delta, _magnitude(changed, layer))
     _remove_adapters(changed, adapters)
     return changed
 
 
+def requantized(model: onnx.ModelProto | StrPath) -> Quantization:
+    """Return an exported model with its adapters added to its weights, which are quantized as they were.
+
+    Codes of few bits cannot hold all of a small change. The error of each layer says how far the new weights are from the exact
+    sum; compare outputs before you use the result in place of the base with its adapters.
+
+    Raises
+    ------
+    ValueError
+        When the model has no adapters, or weights with one are in codes other than those of `quantize_weights`.
+    """
+    changed, adapters = _loaded(model)
+    layers = []
+    for layer, reader, delta in _products(changed, adapters):
+        if reader.op_type == "MatMulNBits":
+            layers.append(_merge_codes(changed, reader, layer, delta, _magnitude(changed, layer)))
+        else:
+            _merge(changed, reader, layer, delta, _magnitude(changed, layer))
+    _remove_adapters(changed, adapters)
+    return Quantization(tuple(layers), (), changed)
+
+
+def _products(
+    model: onnx.ModelProto, adapters: Adapters
+) -> Iterator[tuple[AdaptedLayer, onnx.NodeProto, Array]]:
+    """Yield each layer with a node that applies it and the change of its weights."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+    for layer in adapters.layers:
+        tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+        a, b = (array_of(tensors[name]).astype(np.float64) for name in (layer.a, layer.b))
+        delta = adapters.scale * _product(layer, a, b)
+        for node in sums_of(model.graph, layer):
+            yield layer, producers[node.input[0]], delta
+
+
+def _magnitude(model: onnx.ModelProto, layer: AdaptedLayer) -> Array | None:
+    """Return the norms of the weights of each output that DoRA trained; None without it."""
+    found = [
+        tensor for tensor in model.graph.initializer if tensor.name == layer.magnitude and layer.magnitude
+    ]
+    return array_of(found[0]).astype(np.float64) if found else None
+
+
+def _with_norms(weight: Array, outputs: int, norms: Array | None) -> Array:
+    """Return a matrix whose vectors, one for each place of an axis, have given norms."""
+    if norms is None:
+        return weight
+    ratio = norms / np.linalg.norm(weight, axis=1 - outputs)
+    return np.asarray(weight * (ratio[:, None] if outputs == 0 else ratio))
+
+
+def _merge_codes(
+    model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer, delta: Array, norms: Array | None
+) -> QuantizedLayer:
+    """Add a product to the weights of a MatMulNBits, in new initializers if other nodes read them as they are."""
+    codes = codes_of(model, reader)
+    if codes is None:
+        raise ValueError(
+            f"cannot merge the adapter of {layer.module}: expected weights of 4 or 8 bits in initializers, with zero points of "
+            "that many bits or none"
+        )
+    exact = _with_norms(decode(codes) + delta, 0, norms)
+    made = encode(exact.astype(codes.scales.dtype), codes.coding)
+    reads = Counter(name for node in model.graph.node for name in node.input)
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    for slot, value in ((1, made.packed), (2, made.scales), (3, made.zeros)):
+        if value is None:
+            continue
+        name = reader.input[slot]
+        shaped = value.reshape(tensors[name].dims)
+        if reads[name] > 1:
+            reader.input[slot] = free_name(f"{name}.merged", _graph.names_in_use(model))
+            add_initializer(model, reader.input[slot], shaped)
+        else:
+            tensors[name].CopyFrom(onnx.numpy_helper.from_array(shaped, name))
+    error, largest = difference(exact, made)
+    size = exact.size * made.scales.itemsize
+    return QuantizedLayer(
+        layer.module,
+        layer.operator,
+        layer.weight,
+        exact.shape,
+        made.coding.bits,
+        error,
+        largest,
+        size,
+        made.bytes,
+    )
+
+
 def _merge(
-    model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer, delta: Array, reads: Counter[str]
+    model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer, delta: Array, norms: Array | None
 ) -> None:
     """Add a product to the weights that a node reads, in a new initializer if other nodes read them as they are."""
     slot = 0 if layer.operator == "Gather" else 1
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     producers = {name: node for node in model.graph.node for name in node.output}
+    reads = Counter(name for node in model.graph.node for name in node.input)
     name, transposed, is_shared = reader.input[slot], False, reads[reader.input[slot]] > 1
     while name not in tensors or tensors[name].data_type not in _graph.FLOATING:
         node = producers.get(name)
@@ -265,11 +366,13 @@ def _merge(
         transposed ^= node.op_type == "Transpose"
         name = node.input[0]
         is_shared |= reads[name] > 1
-    weight = onnx.numpy_helper.to_array(tensors[name])
+    weight = array_of(tensors[name])
     weight = weight.T if transposed else weight
-    if layer.operator == "Gemm" and not any(a.name == "transB" and a.i for a in reader.attribute):
+    has_outputs_first = any(a.name == "transB" and a.i for a in reader.attribute)
+    if layer.operator == "Gemm" and not has_outputs_first:
         delta = delta.T
-    value = np.ascontiguousarray(weight + delta.reshape(weight.shape), dtype=weight.dtype)
+    changed = _with_norms(weight + delta.reshape(weight.shape), 0 if has_outputs_first else 1, norms)
+    value = np.ascontiguousarray(changed, dtype=weight.dtype)
     if is_shared:
         apart = free_name(f"{layer.a.partition('.lora_')[0]}.merged", _graph.names_in_use(model))
         add_initializer(model, apart, value)
@@ -308,6 +411,6 @@ def _remove_adapters(model: onnx.ModelProto, adapters: Adapters) -> None:
     made = {name for node in kept for name in node.output}
     for place in reversed([i for i, value in enumerate(graph.value_info) if value.name not in made]):
         del graph.value_info[place]
-    entries = [entry for entry in model.metadata_props if entry.key != KEY]
+    entries = [entry for entry in model.metadata_props if entry.key not in (KEY, BASE)]
     del model.metadata_props[:]
     model.metadata_props.extend(entries)

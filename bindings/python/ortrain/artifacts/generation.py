@@ -14,6 +14,7 @@ import onnx
 
 from ortrain import _graph, onnxblock
 from ortrain._files.models import in_ort_format
+from ortrain._files.weights import with_all_data, write_models
 from ortrain._files.writing import write_file
 from ortrain._frameworks.record import export_of
 from ortrain._support.checks import names_of
@@ -31,12 +32,13 @@ from ortrain.artifacts.blocks import (
 )
 from ortrain.artifacts.choice.declaration import name_parameters, settled
 from ortrain.artifacts.graph import dynamic_batch
+from ortrain.artifacts.graph.adapters import BASE, LoRA
 from ortrain.artifacts.graph.adapters import KEY as ADAPTERS
-from ortrain.artifacts.graph.adapters import LoRA
 from ortrain.artifacts.graph.changes import WeightChange
 from ortrain.artifacts.graph.edited import edited
 from ortrain.artifacts.graph.head import Head
 from ortrain.artifacts.graph.lifted import with_weights_as_initializers
+from ortrain.artifacts.graph.quantization_aware import Int8, with_observers
 from ortrain.artifacts.graph.restore import with_weights_restored
 from ortrain.artifacts.loading import load
 from ortrain.artifacts.report.artifact_report import ArtifactReport
@@ -72,6 +74,8 @@ def generate_artifacts(
     args: Any = None,
     head: Head | None = None,
     adapter: LoRA | None = None,
+    qat: Int8 | None = None,
+    external_data: bool | None = None,
 ) -> ArtifactReport:
     """Create the files that a training session needs from an inference model.
 
@@ -159,6 +163,14 @@ def generate_artifacts(
     adapter : LoRA, optional
         Low-rank adapters beside layers of the model, which are trained; with a ``head``, that too. All other weights are
         constants of the models, and not in the checkpoint. ``requires_grad`` must be left out.
+    qat : Int8, optional
+        Quantization-aware training: the weights and inputs of Conv, Gemm and MatMul pass through QuantizeLinear and
+        DequantizeLinear, with straight-through gradients, so that the network learns to compensate for 8 bits. The ranges of
+        activations are in the checkpoint.
+    external_data : bool, optional
+        Whether constants of the models are stored in the file ``weights.data`` next to them, once for all models. Training
+        sessions map this file: its pages are shared by all sessions and processes that use it. By default those of a model
+        that would exceed the 2 GB that an ONNX file can hold, and those that are external data of the given model.
 
     Returns
     -------
@@ -207,14 +219,13 @@ def generate_artifacts(
     loss_inputs = [edit.head.scores] if edit.head else _loss_inputs(loss, loss_input_names, loaded)
     export = export_of(loaded)
     axis = edit.class_axis or (-1 if export is not None and export.framework in CLASSES_LAST else None)
-    additional = additional or edit.outputs(loss_inputs)
-    block = LossOnModel(loss_block(loss, axis), loss_inputs, additional)
+    block = LossOnModel(loss_block(loss, axis), loss_inputs, additional or edit.outputs(loss_inputs))
     block.disabled_passes = names_of("disabled_passes", disabled_passes)
     if activation is not None:
         log_probabilities(loaded, loss_inputs[0], activation)
     choices = name_parameters(loaded, block, edit.wanted)
     edit.explain(choices)
-    with onnxblock.base(loaded, path):
+    with onnxblock.base(loaded if qat is None else with_observers(loaded, qat), path):
         block()
     training_model, eval_model = block.to_model_proto()
     initializers = settled(block, choices, edit.wanted.frozen)
@@ -231,12 +242,9 @@ def generate_artifacts(
     models = {"training_model": training_model, "eval_model": eval_model}
     if chosen_optimizer is not None:
         models["optimizer_model"] = _optimizer_model(chosen_optimizer, block, loaded)
-    outputs = [output.name for output in training_model.graph.output]
     report = ArtifactReport(
         initializers=tuple(initializers),
-        input_gradients=tuple(
-            name for name in outputs if name.removesuffix("_grad") in (requires_grad or ())
-        ),
+        input_gradients=_input_gradients(training_model, requires_grad),
         **_paths(directory, prefix, models, nominal_checkpoint),
         fixed_batch=fixed_batch,
         changes=tuple(changes),
@@ -246,7 +254,7 @@ def generate_artifacts(
         head=edit.head,
         adapters=edit.adapters,
     )
-    return _written(report, models, block, ort_format)
+    return _written(report, models, block, ort_format, prefix, external_data)
 
 
 def _restored(
@@ -258,12 +266,18 @@ def _restored(
     batch: str | None,
 ) -> tuple[onnx.ModelProto, str | None, list[WeightChange]]:
     """Return a model with the weights of its network, the path it came from, and what was changed."""
-    loaded, path = load(model, args)
+    loaded, path = load(model, args, apart=batch is None)
     if requires_grad is None:
         loaded = with_weights_as_initializers(loaded)
     loaded, changes = with_weights_restored(loaded, path, requires_grad, untie, tie)
     # After the class tokens that an exporter stored once per row have become single rows.
     return _with_batch(loaded, batch, requires_grad), path, changes
+
+
+def _input_gradients(model: onnx.ModelProto, requires_grad: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the outputs of a training model that are gradients of inputs."""
+    names = [output.name for output in model.graph.output]
+    return tuple(name for name in names if name.removesuffix("_grad") in (requires_grad or ()))
 
 
 def _paths(directory: Path, prefix: str, models: Iterable[str], nominal: bool) -> dict[str, Any]:
@@ -309,25 +323,33 @@ def _written(
     models: dict[str, onnx.ModelProto],
     block: onnxblock.TrainingBlock,
     ort_format: bool,
+    prefix: str,
+    external_data: bool | None,
 ) -> ArtifactReport:
     """Write the files of a report, and return it with those in ORT format."""
     if report.optimizer_model is None:
         _log.info("no optimizer is given, so no optimizer model is written")
-    files: dict[Path, bytes] = {
-        getattr(report, name): model.SerializeToString() for name, model in models.items()
-    }
+    files = {getattr(report, name): model for name, model in models.items()}
+    converted: dict[Path, bytes] = {}
     if ort_format:
-        converted = {path.with_suffix(".ort"): in_ort_format(data) for path, data in files.items()}
+        converted = {
+            path.with_suffix(".ort"): in_ort_format(with_all_data(model).SerializeToString())
+            for path, model in files.items()
+        }
         report = replace(report, ort_models=tuple(converted))
-        files |= converted
     report.training_model.parent.mkdir(parents=True, exist_ok=True)
-    for file, data in files.items():
+    weights = report.training_model.with_name(f"{prefix}weights.data")
+    written = write_models(files, weights, external_data)
+    report = replace(report, weights=weights if weights in written else None)
+    for file, data in converted.items():
         write_file(file, "model", data)
-        _log.info("wrote %s (%d bytes)", file, len(data))
+    for file in (*written, *converted):
+        _log.info("wrote %s (%d bytes)", file, file.stat().st_size)
     _save_checkpoint(block, report.checkpoint, nominal=False)
     if report.adapters is not None:
         state = CheckpointState.load_checkpoint(report.checkpoint)
         state.properties[ADAPTERS] = report.adapters.to_json()
+        state.properties[BASE] = report.adapters.base
         CheckpointState.save_checkpoint(state, report.checkpoint)
     if report.nominal_checkpoint is not None:
         _save_checkpoint(block, report.nominal_checkpoint, nominal=True)

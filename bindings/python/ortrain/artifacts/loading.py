@@ -9,6 +9,7 @@ import onnx
 import onnx.inliner
 
 from ortrain._files.models import load_model
+from ortrain._files.weights import load_with_weights_apart
 from ortrain.artifacts import networks
 from ortrain.artifacts.graph.constant_inputs import without_constant_inputs
 from ortrain.errors import OrtrainError
@@ -18,8 +19,11 @@ _TORCH = "; pass the torch.nn.Module that it belongs to"
 _OTHER_FILES = {".keras": _KERAS, ".h5": _KERAS, ".pt": _TORCH, ".pth": _TORCH, ".safetensors": _TORCH}
 
 
-def load(model: object, args: Any = None) -> tuple[onnx.ModelProto, str | None]:
-    """Return the model with its weights loaded and its functions inlined, and the path it came from."""
+def load(model: object, args: Any = None, apart: bool = False) -> tuple[onnx.ModelProto, str | None]:
+    """Return the model with its functions inlined, and the path it came from.
+
+    Its weights are loaded, except for large ones that are external data of a file if they may stay `apart`.
+    """
     path: str | None = None
     if networks.is_network(model):
         return networks.export_network(model, args), None
@@ -40,7 +44,7 @@ def load(model: object, args: Any = None) -> tuple[onnx.ModelProto, str | None]:
         if not os.path.exists(path):
             raise FileNotFoundError(f"there is no model at {path!r}")
         try:
-            loaded = load_model(path)
+            loaded = load_with_weights_apart(path) if apart else load_model(path)
         except (OSError, OrtrainError):
             raise
         except Exception as error:  # protobuf and onnx raise several kinds, with nothing in common

@@ -40,6 +40,7 @@ _COMMANDS = {
     "new": "write an untrained network that fits data",
     "predict": "compute the outputs of a trained model",
     "profile": "show where the time of a training step goes",
+    "quantize": "give a model weights of 4 or 8 bits",
     "studio": "train in the browser",
     "train": "train artifacts on data",
 }

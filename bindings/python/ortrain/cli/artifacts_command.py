@@ -102,6 +102,49 @@ LOSSES = [
     help="weight decay of the optimizer; biases and normalizations, the group no_decay, do not decay",
 )
 @click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="NAME:SETTING=VALUE",
+    help="parameters with other settings, by a name, pattern or module, such as 'encoder:lr_factor=0.1,weight_decay=0'; may be "
+    "repeated",
+)
+@click.option(
+    "--layer-decay",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    help="what the learning rate of a layer is multiplied by for each layer above it",
+)
+@click.option(
+    "--clip",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="NORM",
+    help="largest norm of all gradients together",
+)
+@click.option(
+    "--clip-value",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="LIMIT",
+    help="largest element of a gradient, without its sign",
+)
+@click.option(
+    "--clip-group",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="NORM",
+    help="largest norm of the gradients of each group",
+)
+@click.option(
+    "--clip-adaptive",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SHARE",
+    help="largest norm of the gradient of a parameter, as a share of the parameter's norm",
+)
+@click.option(
+    "--ema",
+    type=click.FloatRange(min=0, max=1, max_open=True),
+    metavar="DECAY",
+    help="keep a moving average of the weights, such as with 0.999, which evaluate, predict and export use",
+)
+@click.option(
     "--train",
     "trained",
     multiple=True,
@@ -133,12 +176,23 @@ LOSSES = [
     "--alpha", type=float, default=16, show_default=True, help="new adapters are scaled by alpha / rank"
 )
 @click.option(
+    "--dora", is_flag=True, help="new adapters train the norms of the weights of each output too (DoRA)"
+)
+@click.option(
     "--target",
     "targets",
     multiple=True,
     metavar="NAME",
     help="layers that get an adapter: a module or its end such as q_proj, a pattern, an operator such as Conv, or all-linear "
     "(default); may be repeated",
+)
+@click.option(
+    "--qat",
+    is_flag=False,
+    flag_value="per_channel",
+    type=click.Choice(["per_channel", "per_tensor"]),
+    help="train with weights and activations of 8 bits, so that the network learns to compensate for them; export writes a "
+    "quantized model. The value says what has a scale: each channel of a weight (default), or the weight",
 )
 @click.option(
     "--batch",
@@ -160,6 +214,12 @@ LOSSES = [
     metavar="NAME",
     help="make one parameter of this matrix and all matrices with the same elements, also transposed; a name or pattern, may "
     "be repeated; none ties nothing (default: initializers that the exporter made of one parameter)",
+)
+@click.option(
+    "--external-data",
+    is_flag=True,
+    help="store constants of the models in the file weights.data next to them (default: if a model would exceed 2 GB, or if they "
+    "are external data of MODEL)",
 )
 @click.option(
     "--step",
@@ -187,16 +247,26 @@ def command(
     optimizer: str,
     settings: tuple[str, ...],
     weight_decay: float | None,
+    groups: tuple[str, ...],
+    layer_decay: float | None,
+    clip: float | None,
+    clip_value: float | None,
+    clip_group: float | None,
+    clip_adaptive: float | None,
+    ema: float | None,
     trained: tuple[str, ...],
     frozen: tuple[str, ...],
     seed: int,
     adapter: str | None,
     rank: int,
     alpha: float,
+    dora: bool,
     targets: tuple[str, ...],
+    qat: str | None,
     batch: str,
     untie: tuple[str, ...],
     tie: tuple[str, ...],
+    external_data: bool,
     step: Any,
     accumulate: int,
     json_output: bool,
@@ -204,26 +274,16 @@ def command(
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
     from ortrain.trainer.creation import make_artifacts
 
-    head: Any = None
-    if classes is not None:
-        from ortrain.artifacts import Head
-
-        head = Head(classes, _trained_with_head(trained), seed)
-    elif loss is None:
-        raise click.UsageError(
-            f"expected --loss, one of {', '.join(LOSSES)}; or --classes N, for a new classifier and its loss"
-        )
-    if head is not None and loss == "none":
-        raise click.UsageError(
-            "--classes replaces the classifier, whose scores need a --loss other than none"
-        )
+    head = _head(classes, loss, trained, seed)
     if output is not None and loss == "none":
         raise click.UsageError(
             "--output names the value that a loss is computed from, but with --loss none the model computes its own loss"
         )
     chosen: Any = optimizer
-    if weight_decay is not None or settings:
-        chosen = _optimizer(optimizer, settings, weight_decay)
+    limits = {"value": clip_value, "adaptive": clip_adaptive, "group": clip_group, "norm": clip}
+    recipe = _recipe(groups, layer_decay, weight_decay, limits, ema)
+    if recipe or settings:
+        chosen = _optimizer(optimizer, settings, recipe)
     given: Any = str(model)
     if step is not None:
         from ortrain.artifacts.step import in_standard_opset
@@ -239,25 +299,33 @@ def command(
         output,
         weighted=weighted,
         head=head,
-        adapter=_adapter(adapter, rank, alpha, targets, seed),
+        adapter=_adapter(adapter, rank, alpha, dora, targets, seed),
+        qat=_quantization(qat),
         batch="dynamic" if batch == "dynamic" else None,
         untie=_named(untie),
         tie=_named(tie),
+        external_data=external_data or None,
     )
     for path in results.set_aside(out):  # they are of the artifacts that were there
         click.echo(f"ortrain: the result of training that was in {out} is now {path}", err=True)
     files = list(report.files)
     if step is not None:
-        from ortrain.artifacts.step import write_step
-
-        files.append(out / "step.onnx")
-        write_step(report, files[-1], kind=step, accumulate=accumulate)
+        files.append(_step_model(report, out, step, accumulate))
     if json_output:
         app.print_json(_as_json(report, files))
     else:
         click.echo(str(report))
         if step is not None:
             click.echo(f"{step}: {files[-1]}")
+
+
+def _step_model(report: ArtifactReport, out: Path, step: Any, accumulate: int) -> Path:
+    """Write the training step of artifacts as one model, and return its path."""
+    from ortrain.artifacts.step import write_step
+
+    path = out / "step.onnx"
+    write_step(report, path, kind=step, accumulate=accumulate)
+    return path
 
 
 def _as_json(report: ArtifactReport, files: Sequence[Path]) -> dict[str, Any]:
@@ -291,17 +359,47 @@ def _as_json(report: ArtifactReport, files: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def _adapter(given: str | None, rank: int, alpha: float, targets: tuple[str, ...], seed: int) -> LoRA | None:
+def _adapter(
+    given: str | None, rank: int, alpha: float, dora: bool, targets: tuple[str, ...], seed: int
+) -> LoRA | None:
     """Return the adapters that the options ask for."""
     if targets and given != "lora":
         raise click.UsageError("--target names the layers of new adapters: expected --adapter lora")
+    if dora and given != "lora":
+        raise click.UsageError("--dora is a setting of new adapters: expected --adapter lora")
     if given is None:
         return None
     from ortrain.artifacts import LoRA, read_peft
 
     if given != "lora":
         return read_peft(given)
-    return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", seed=seed)
+    return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", use_dora=dora, seed=seed)
+
+
+def _head(classes: int | None, loss: str | None, trained: tuple[str, ...], seed: int) -> Any:
+    """Return the new classifier that the options ask for."""
+    if classes is None:
+        if loss is None:
+            raise click.UsageError(
+                f"expected --loss, one of {', '.join(LOSSES)}; or --classes N, for a new classifier and its loss"
+            )
+        return None
+    if loss == "none":
+        raise click.UsageError(
+            "--classes replaces the classifier, whose scores need a --loss other than none"
+        )
+    from ortrain.artifacts import Head
+
+    return Head(classes, _trained_with_head(trained), seed)
+
+
+def _quantization(weights: str | None) -> Any:
+    """Return how the network is quantized while it trains."""
+    if weights is None:
+        return None
+    from ortrain.artifacts import Int8
+
+    return Int8(weights=weights)
 
 
 def _trained_with_head(names: tuple[str, ...]) -> str | list[str]:
@@ -316,7 +414,60 @@ def _trained_with_head(names: tuple[str, ...]) -> str | list[str]:
     return words[0] if words else list(names)
 
 
-def _optimizer(name: str, settings: tuple[str, ...], weight_decay: float | None) -> Any:
+def _group(text: str) -> tuple[str, dict[str, float]]:
+    """Return the pattern and the settings of an option --group."""
+    name, _, stated = text.rpartition(":")
+    settings: dict[str, float] = {}
+    for setting in stated.split(","):
+        key, _, value = setting.partition("=")
+        try:
+            settings[key] = float(value)
+        except ValueError:
+            name = ""
+    if not name:
+        raise click.UsageError(
+            f"--group: expected NAME:SETTING=NUMBER, such as 'encoder:lr_factor=0.1', found {text!r}"
+        )
+    return name, settings
+
+
+def _recipe(
+    groups: tuple[str, ...],
+    layer_decay: float | None,
+    weight_decay: float | None,
+    limits: dict[str, float | None],
+    ema: float | None,
+) -> dict[str, Any]:
+    """Return the arguments of an optimizer's block that options ask for."""
+    given: dict[str, Any] = {}
+    if groups or layer_decay is not None or weight_decay is not None:
+        from ortrain.onnxblock.optim import ParamGroup, ParamGroups
+
+        stated = []
+        for name, settings in map(_group, groups):
+            keys = [key for key in ("lr_factor", "weight_decay") if key in settings]
+            own: dict[str, Any] = {key: settings.pop(key) for key in keys}
+            stated.append(ParamGroup(name, [name], settings=settings, **own))
+        no_decay = "norm_and_bias" if weight_decay is not None else None
+        given["param_groups"] = ParamGroups(stated, no_decay=no_decay, layer_decay=layer_decay)
+    if weight_decay is not None:
+        given["weight_decay"] = weight_decay
+    if any(limit is not None for limit in limits.values()):
+        from ortrain.onnxblock.optim import ClipAdaptive, ClipGradNorm, ClipGradValue, ClipGroupNorm
+
+        blocks = {
+            "value": ClipGradValue,
+            "adaptive": ClipAdaptive,
+            "group": ClipGroupNorm,
+            "norm": ClipGradNorm,
+        }
+        given["clip_grad"] = [blocks[kind](limit) for kind, limit in limits.items() if limit is not None]
+    if ema is not None:
+        given["ema"] = ema
+    return given
+
+
+def _optimizer(name: str, settings: tuple[str, ...], recipe: dict[str, Any]) -> Any:
     """Return the block of an optimizer with settings."""
     from ortrain.onnxblock import optim
 
@@ -324,7 +475,7 @@ def _optimizer(name: str, settings: tuple[str, ...], weight_decay: float | None)
     known = [
         key
         for key in inspect.signature(block).parameters
-        if key not in ("clip_grad", "param_groups", "betas")
+        if key not in ("clip_grad", "param_groups", "betas", "ema")
     ]
     if issubclass(block, optim.DeclaredOptimizer):
         known += [setting.name for setting in block.declaration.settings if setting.name not in known]
@@ -339,11 +490,9 @@ def _optimizer(name: str, settings: tuple[str, ...], weight_decay: float | None)
             raise click.UsageError(
                 f"--setting {setting}: expected NAME=NUMBER, such as momentum=0.9"
             ) from None
-    if weight_decay is not None:
-        given |= {"weight_decay": weight_decay, "param_groups": [optim.no_decay()]}
     try:
-        return block(**given)
-    except ValueError as error:
+        return block(**given, **recipe)
+    except (TypeError, ValueError) as error:
         raise click.UsageError(f"--optimizer {name}: {error}") from None
 
 

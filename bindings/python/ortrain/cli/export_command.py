@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from ortrain._files.writing import write_file
 from ortrain.cli import app, results, running
 from ortrain.preprocessing.pictures import ImagePreprocessing, normalization_of
 from ortrain.preprocessing.tables import TablePreprocessing
@@ -31,10 +30,11 @@ from ortrain.trainer import Trainer
 )
 @click.option(
     "--adapters",
-    type=click.Choice(["inside", "merged", "apart"]),
+    type=click.Choice(["inside", "merged", "requantized", "apart"]),
     default="inside",
     show_default=True,
-    help="adapters become nodes of MODEL, are added to its weights, or go to a file beside it that ends in .onnx_adapter",
+    help="adapters become nodes of MODEL; are added to its weights; are added to its quantized weights, which are quantized "
+    "again; or go to a file beside it that ends in .onnx_adapter",
 )
 @click.option(
     "--peft",
@@ -84,11 +84,20 @@ def command(
 def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> None:
     """Write adapters in another form than as nodes of an exported model."""
     from ortrain import artifacts
+    from ortrain._files.weights import write_models
 
+    changed = None
     if adapters == "merged":
-        write_file(model, "model", artifacts.merged(model).SerializeToString())
+        changed = artifacts.merged(model)
+    elif adapters == "requantized":
+        done = artifacts.requantized(model)
+        click.echo(str(done), err=True)
+        changed = done.model
     elif adapters == "apart":
-        write_file(model, "model", artifacts.with_adapter_inputs(model).SerializeToString())
+        changed = artifacts.with_adapter_inputs(model)
+    if changed is not None:
+        write_models({model: changed}, model.with_name(f"{model.name}.data"), None)
+    if adapters == "apart":
         artifacts.write_onnx_adapter(trainer.state, model.with_suffix(".onnx_adapter"))
     if peft is not None:
         artifacts.write_peft(trainer.state, peft)
@@ -105,6 +114,7 @@ def _plain(trainer: Trainer) -> dict[str, Any] | None:
 def _put_preprocessing_in_front(trainer: Trainer, path: Path) -> None:
     """Write the preprocessing of a run into an exported model."""
     from ortrain._files.models import load_model  # which needs onnx
+    from ortrain._files.weights import write_models
     from ortrain.preprocessing.nodes import with_preprocessing
 
     stored = trainer.preprocessing
@@ -115,4 +125,4 @@ def _put_preprocessing_in_front(trainer: Trainer, path: Path) -> None:
         )
     kind = TablePreprocessing if stored["kind"] == "table" else ImagePreprocessing
     made = with_preprocessing(load_model(path), kind.of_json(stored), trainer.classes)
-    write_file(path, "model", made.SerializeToString())
+    write_models({path: made}, path.with_name(f"{path.name}.data"), None)

@@ -20,8 +20,10 @@ from ortrain.trainer import (
     FeatureCache,
     JSONLogger,
     ProgbarLogger,
+    Schedule,
     TensorBoard,
     Trainer,
+    schedules,
 )
 from ortrain.trainer.names import two_words
 
@@ -55,7 +57,18 @@ from ortrain.trainer.names import two_words
     help="learning rate (default: that of the run that is continued, else the rate in the optimizer model)",
 )
 @click.option(
-    "--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant", show_default=True
+    "--schedule",
+    type=click.Choice(list(schedules.declared())),
+    default="constant",
+    show_default=True,
+    help="how the rate changes with the optimizer steps",
+)
+@click.option(
+    "--schedule-option",
+    "schedule_options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="setting of the schedule, such as gamma=0.5 or milestones=10:20; per_epoch=1 counts epochs; may be repeated",
 )
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=0, help="optimizer steps in which the rate rises from 0"
@@ -137,6 +150,7 @@ def command(
     validation: str | None,
     lr: float | None,
     schedule: str,
+    schedule_options: tuple[str, ...],
     warmup: int,
     accumulate: int,
     shuffle: bool,
@@ -174,8 +188,7 @@ def command(
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings: dict[str, Any] = {
         "learning_rate": lr,
-        "schedule": schedule,
-        "warmup": warmup,
+        "schedule": _schedule(schedule, schedule_options, warmup, monitor),
         "accumulate": accumulate,
     }
     settings |= {"metrics": metrics, "seed": seed, "threads": threads, "config": config}
@@ -369,6 +382,27 @@ def _callbacks(
     if tensorboard:
         callbacks.append(TensorBoard(run / "tensorboard", update_freq=1, histogram_freq=1, write_graph=True))
     return callbacks
+
+
+def _schedule(name: str, options: tuple[str, ...], warmup: int, monitor: str | None) -> Schedule:
+    """Return a schedule with the settings of the command line."""
+    settings: dict[str, Any] = {}
+    for option in options:
+        key, equals, value = option.partition("=")
+        try:
+            numbers = [float(number) for number in value.split(":")]
+        except ValueError:
+            numbers = []
+        if not equals or not numbers:
+            raise click.UsageError(f"--schedule-option: expected NAME=NUMBER, found {option!r}")
+        settings[key] = numbers[0] if len(numbers) == 1 else numbers
+    per_epoch = bool(settings.pop("per_epoch", False))
+    if monitor is not None and schedules.declared()[name]["reads_value"]:
+        settings["monitor"] = monitor
+    try:
+        return Schedule(name, warmup=warmup, per_epoch=per_epoch, **settings)
+    except (TypeError, ValueError) as error:
+        raise click.UsageError(f"--schedule-option: {error}") from error
 
 
 def _share(text: str) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,15 +41,17 @@ def build_training_model(
 
 def save_checkpoint(
     names: Sequence[str],
-    values: Sequence[npt.NDArray[Any]],
+    values: Iterable[npt.NDArray[Any]],
     trainable: Sequence[bool],
     path: str,
     nominal: bool,
 ) -> None:
-    """Write a checkpoint with the given parameters."""
-    # np.ascontiguousarray would make one element of shape (1,) of a rank-0 array.
-    tensors = [_ortrain.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C")) for value in values]
-    state = _ortrain.create_checkpoint(list(names), tensors, list(trainable), nominal)
+    """Write a checkpoint with the given parameters, whose values are needed one after another."""
+    state = _ortrain.create_checkpoint([], [], [], nominal)
+    for name, value, trained in zip(names, values, trainable, strict=True):
+        # np.ascontiguousarray would make one element of shape (1,) of a rank-0 array.
+        tensor = _ortrain.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C"))
+        _ortrain.checkpoint_add_parameter(state, name, tensor, trained)
     _ortrain.save_checkpoint(state, path, False)
 
 

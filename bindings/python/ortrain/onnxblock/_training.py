@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 
 from ortrain import _graph
+from ortrain._files.weights import put_back, taken_out
 from ortrain._graph.evaluation import set_evaluation_mode
 from ortrain._support.suggestions import did_you_mean
 from ortrain.onnxblock import _core_tools, _unknown_operators
@@ -248,7 +249,9 @@ class TrainingBlock(Block):
         _log.debug("building the gradients of %d parameters from loss %s", len(trainable), names[0])
 
         forward, ordered = _with_parameters_as_inputs(model, trainable, frozen)
-        data = _serialized(forward)
+        # Large constants that are in files, or do not fit into a message, are inputs for the core, which needs their types.
+        constants = taken_out(forward)
+        data = forward.SerializeToString()
         # The core finds all obstacles at once. Mismatched types are found by ONNX.
         report = _core_tools.find_untrainable(data, ordered, inputs, names[0], names[1:])
         if report and self.leave_out_unreached:
@@ -256,7 +259,8 @@ class TrainingBlock(Block):
             if self.unreached:
                 trainable -= set(self.unreached)
                 forward, ordered = _with_parameters_as_inputs(model, trainable, frozen)
-                data = _serialized(forward)
+                constants = taken_out(forward)
+                data = forward.SerializeToString()
                 report = _core_tools.find_untrainable(data, ordered, inputs, names[0], names[1:])
         try:
             _graph.check_types(forward, f"the model after block {type(self).__name__}")
@@ -279,6 +283,8 @@ class TrainingBlock(Block):
                 self.disabled_passes,
             )
         )
+        put_back(self._training_model, constants)
+        put_back(forward, constants)
         if inputs and self._accumulates_input_gradients:
             build_gradient_accumulation_graph(self._training_model, inputs)
         set_evaluation_mode(forward)
@@ -346,17 +352,3 @@ def _with_parameters_as_inputs(
         else:
             forward.graph.initializer.append(tensor)
     return forward, [tensor.name for tensor in model.graph.initializer if tensor.name in trainable]
-
-
-def _serialized(model: onnx.ModelProto) -> bytes:
-    limit = 2**31 - 1
-    size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
-    if size >= limit:
-        large = sorted(model.graph.initializer, key=lambda tensor: -len(tensor.raw_data))[:5]
-        raise ValueError(
-            f"the constants of the model hold {size} bytes, above the 2 GB that a model without parameters "
-            "may have; make parameters of the largest with requires_grad(name, False): "
-            f"{', '.join(tensor.name for tensor in large)}"
-        )
-    data: bytes = model.SerializeToString()
-    return data

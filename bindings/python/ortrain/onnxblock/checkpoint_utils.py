@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import onnx
 
+from ortrain._files.weights import array_of
 from ortrain.onnxblock import _core_tools
 
 
@@ -43,7 +44,7 @@ def save_checkpoint(
     tensors = [*trainable, *frozen]
     _core_tools.save_checkpoint(
         [tensor.name for tensor in tensors],
-        [onnx.numpy_helper.to_array(tensor) for tensor in tensors],
+        map(array_of, tensors),
         [True] * len(trainable) + [False] * len(frozen),
         os.fspath(path_to_checkpoint),
         nominal_checkpoint,

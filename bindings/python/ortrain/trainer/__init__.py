@@ -33,6 +33,7 @@ from ortrain.trainer.metrics import (
 from ortrain.trainer.plotting import plot
 from ortrain.trainer.progress import ProgbarLogger
 from ortrain.trainer.rate_search import LearningRates
+from ortrain.trainer.schedules import Schedule
 
 __all__ = [
     "F1",
@@ -55,6 +56,7 @@ __all__ = [
     "Perplexity",
     "ProgbarLogger",
     "ReduceLROnPlateau",
+    "Schedule",
     "TensorBoard",
     "TerminateOnNaN",
     "TopK",

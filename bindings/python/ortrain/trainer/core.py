@@ -24,9 +24,10 @@ from ortrain.trainer.feature_store import FeatureCache
 from ortrain.trainer.metrics import Metric, metric_of
 from ortrain.trainer.notebook import progress
 from ortrain.trainer.prediction import predict
+from ortrain.trainer.quantized import RANGE, fold_quantization
 from ortrain.trainer.rate_search import LearningRates, Search
 from ortrain.trainer.run import StrPath
-from ortrain.trainer.schedules import Schedule, schedule_of
+from ortrain.trainer.schedules import Schedule, ScheduleFunction, schedule_of
 from ortrain.trainer.summaries import optimizer_states
 from ortrain.trainer.summary import summary_of
 from ortrain.trainer.weighting import WEIGHTS, weights_of
@@ -34,8 +35,10 @@ from ortrain.trainer.weighting import WEIGHTS, weights_of
 if TYPE_CHECKING:
     import onnx
 
-    from ortrain.artifacts import Head, LoRA, LossType, OptimType
+    from ortrain.artifacts import Head, Int8, LoRA, LossType, OptimType
     from ortrain.onnxblock import Block
+    from ortrain.onnxblock.optim import ParamGroup, ParamGroups, WeightAverage
+    from ortrain.onnxblock.optim.models import Clip
 
 
 def _existing(folder: Path, of_a_model: Mapping[str, Any]) -> Path:
@@ -50,6 +53,16 @@ def _existing(folder: Path, of_a_model: Mapping[str, Any]) -> Path:
         if not (folder / name).exists():
             raise NoSuchFileError(f"Trainer: expected {name} among the artifacts in {folder}")
     return folder
+
+
+def _check(
+    accumulate: int, seed: int, schedule: str | Schedule | ScheduleFunction | None, warmup: int
+) -> None:
+    if accumulate < 1:
+        raise ValueError(f"accumulate: expected 1 or more, found {accumulate}")
+    if seed < 0:
+        raise ValueError(f"seed: expected 0 or more, found {seed}")
+    schedule_of(schedule, warmup)
 
 
 def _with_precision(precision: str, config: Mapping[str, str] | None) -> Mapping[str, str] | None:
@@ -73,11 +86,11 @@ class Trainer(Caching):
         For an inference model: "adamw", "sgd", or what `generate_artifacts` takes.
     learning_rate : float, optional
         The learning rate; the default of the optimizer model if it is left out.
-    schedule : {"constant", "linear", "cosine"} or callable, optional
-        How the rate changes with the optimizer steps: a name, or a function of the steps taken and of their total
-        number that returns a factor.
+    schedule : str or Schedule or callable, optional
+        How the rate changes with the optimizer steps: a name such as "cosine"; a `Schedule`, which has settings; or a function
+        of the steps taken and of their total number that returns a factor.
     warmup : int, default 0
-        Optimizer steps in which a named schedule goes up from 0.
+        Optimizer steps in which the rate goes up from 0 before a schedule that is not a function.
     accumulate : int, default 1
         Batches whose gradients are added up for an optimizer step. The sum is not divided.
     metrics : list of str or Metric or callable, default ()
@@ -105,14 +118,24 @@ class Trainer(Caching):
         For an inference model: a new classifier, as in `generate_artifacts`. The loss is cross entropy by default.
     adapter : LoRA, optional
         For an inference model: low-rank adapters, which are trained in place of its weights, as in `generate_artifacts`.
+    qat : Int8, optional
+        For an inference model: quantization-aware training, as in `generate_artifacts`. `export` writes a quantized model.
     args : tensor, tuple, list or mapping, optional
         For a network: example arguments, as in `generate_artifacts`.
     sample_weight : bool, default False
         For an inference model and a loss given by its name: whether steps take a weight for each row, the input
         ``sample_weight``. Data without weights have 1.
-    clip : float, optional
+    clip : float or ClipGradNorm or ClipGradValue or ClipGroupNorm or ClipAdaptive or sequence, optional
         For an inference model and an optimizer given by its name: the largest norm of all gradients together, to which
-        larger gradients are scaled.
+        larger gradients are scaled; or what else clips gradients, from `ortrain.onnxblock.optim`.
+    weight_decay : float, optional
+        For an inference model and an optimizer given by its name: its weight decay.
+    param_groups : ParamGroups or sequence of ParamGroup, optional
+        For an inference model and an optimizer given by its name: parameters with other settings. By default, with a
+        ``weight_decay``, biases and the gains of normalizations do not decay.
+    ema : float or WeightAverage, optional
+        For an inference model and an optimizer given by its name: the decay of an exponential moving average of the weights,
+        which `evaluate`, `predict` and `export` use.
     precision : {"fp32", "bf16"}, default "fp32"
         Whether activations are kept in bfloat16, see the page on mixed precision.
     threads : int, default 0
@@ -168,7 +191,7 @@ class Trainer(Caching):
         optimizer: str | OptimType | Block = "adamw",
         *,
         learning_rate: float | None = None,
-        schedule: str | Schedule | None = None,
+        schedule: str | Schedule | ScheduleFunction | None = None,
         warmup: int = 0,
         accumulate: int = 1,
         metrics: Sequence[str | Metric | Callable[[Any, Any], Any]] = (),
@@ -183,28 +206,28 @@ class Trainer(Caching):
         batch: str | None = None,
         head: Head | None = None,
         adapter: LoRA | None = None,
+        qat: Int8 | None = None,
         args: Any = None,
         sample_weight: bool = False,
-        clip: float | None = None,
+        clip: float | Clip | Sequence[Clip] | None = None,
+        weight_decay: float | None = None,
+        param_groups: ParamGroups | Sequence[ParamGroup] | None = None,
+        ema: float | WeightAverage | None = None,
         precision: str = "fp32",
         threads: int = 0,
         config: Mapping[str, str] | None = None,
         feature_cache: FeatureCache | bool = True,
     ) -> None:
-        if accumulate < 1:
-            raise ValueError(f"accumulate: expected 1 or more, found {accumulate}")
-        if seed < 0:
-            raise ValueError(f"seed: expected 0 or more, found {seed}")
+        _check(accumulate, seed, schedule, warmup)
         config = _with_precision(precision, config)
-        # What is wrong is rejected before artifacts are made.
-        checked_metrics = [metric_of(metric) for metric in metrics]
-        schedule_of(schedule, warmup)
+        checked_metrics = [metric_of(metric) for metric in metrics]  # rejected before artifacts are made
+        recipe = {"clip": clip, "weight_decay": weight_decay, "param_groups": param_groups, "ema": ema}
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
-            settings = {"args": args, "head": head, "adapter": adapter, "clip": clip}
+            settings = {"args": args, "head": head, "adapter": adapter, "qat": qat, **recipe}
             folder = _existing(Path(model), {**settings, "sample_weight": sample_weight or None})
         else:
-            from ortrain.trainer.creation import clipped, make_artifacts  # needs onnx
+            from ortrain.trainer.creation import make_artifacts, with_settings  # needs onnx
 
             if artifact_directory is None:
                 self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-")
@@ -213,7 +236,7 @@ class Trainer(Caching):
             make_artifacts(
                 model,
                 loss,
-                optimizer if clip is None else clipped(optimizer, clip),
+                with_settings(optimizer, recipe),
                 folder,
                 requires_grad,
                 frozen_params,
@@ -223,6 +246,7 @@ class Trainer(Caching):
                 batch=batch,
                 head=head,
                 adapter=adapter,
+                qat=qat,
             )
         super().__init__(
             folder,
@@ -237,6 +261,7 @@ class Trainer(Caching):
             threads=threads,
             config=config,
         )
+        self._is_quantized = any(name.startswith(RANGE) for name, _ in self.state.parameters)
         self._feature_cache = FeatureCache() if feature_cache is True else feature_cache or None
         self.outputs = list(outputs) if outputs is not None else self._eval_outputs[1:]
 
@@ -341,6 +366,7 @@ class Trainer(Caching):
         for callback in self._active:
             callback.set_trainer(self)
         first_batch = self._continue(self._position) if self.resumed and self._position else 0
+        self._register_schedule()
         self._keep_features(source, first_batch)
         _ortrain.set_seed(self.seed)
         self.stop_training, self.stop_reason = False, None
@@ -565,3 +591,5 @@ class Trainer(Caching):
                 "export: expected outputs besides the loss, found none in the eval model; name values of it in outputs"
             )
         self.module.export_model_for_inferencing(path, names)
+        if self._is_quantized:
+            fold_quantization(path)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortrain._files.weights import with_all_data
 from ortrain._files.writing import write_file
 from ortrain._support.suggestions import did_you_mean
 
@@ -99,12 +100,14 @@ def make_artifacts(
     chosen_loss = _named("loss", loss, LOSS_NAMES, artifacts.LossType)
     if head is not None and chosen_loss is None:
         chosen_loss = artifacts.LossType.CrossEntropyLoss
-    loaded = model if isinstance(model, onnx.ModelProto) and args is None else load(model, args)[0]
+    loaded = (
+        model if isinstance(model, onnx.ModelProto) and args is None else load(model, args, apart=True)[0]
+    )
     model = model if isinstance(model, (str, os.PathLike)) else loaded
     names = [value.name for value in loaded.graph.output]
     if output is not None and isinstance(chosen_loss, artifacts.LossType):
         declared = _declared(loaded, output)
-        model = model if declared is loaded else declared
+        model = model if declared is loaded else with_all_data(declared)
         names = [output, *(name for name in names if name != output)]
     elif output is not None:
         raise ValueError("output: expected the name of a loss as well, which is computed from this output")
@@ -159,16 +162,26 @@ def _weighted(loss: Any, model: onnx.ModelProto) -> WeightedLoss:
     return WeightedLoss(getattr(onnxblock.loss, loss.name)(reduction="none"))
 
 
-def clipped(optimizer: Any, norm: float) -> Any:
-    """Return an optimizer given by its name as a block that clips the norm of all gradients."""
+def with_settings(optimizer: Any, settings: Mapping[str, Any]) -> Any:
+    """Return an optimizer given by its name as a block with these arguments, of which some may be None."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "weight_decay" in given:
+        given.setdefault("param_groups", onnxblock.optim.ParamGroups(no_decay="norm_and_bias"))
+    if not given:
+        return optimizer
     chosen = _named("optimizer", optimizer, OPTIMIZER_NAMES, artifacts.OptimType)
+    own = {"clip": "clip_grad"}
     if not isinstance(chosen, artifacts.OptimType):
+        name = next(iter(given))
         raise ValueError(
-            "clip: expected an optimizer by its name with it, adamw or sgd, found a block; use its argument clip_grad"
+            f"{name}: expected an optimizer by its name with it, such as adamw or sgd, found a block; use its argument "
+            f"{own.get(name, name)}"
         )
-    if not norm > 0:
-        raise ValueError(f"clip: expected a norm above 0, found {norm}")
-    return getattr(onnxblock.optim, chosen.name)(clip_grad=onnxblock.optim.ClipGradNorm(norm))
+    if isinstance(given.get("clip"), (int, float)):
+        if not given["clip"] > 0:
+            raise ValueError(f"clip: expected a norm above 0, found {given['clip']}")
+        given["clip"] = onnxblock.optim.ClipGradNorm(given["clip"])
+    return getattr(onnxblock.optim, chosen.name)(**{own.get(key, key): value for key, value in given.items()})
 
 
 def _declare_optional(report: artifacts.ArtifactReport) -> None:
@@ -176,7 +189,7 @@ def _declare_optional(report: artifacts.ArtifactReport) -> None:
     outputs = onnx.load(report.eval_model, load_external_data=False).graph.output
     names = [value.name for value in outputs[1:]]
     for path in (report.training_model, report.eval_model):
-        model = onnx.load(path)
+        model = onnx.load(path, load_external_data=False)
         onnx.helper.set_model_props(
             model,
             {

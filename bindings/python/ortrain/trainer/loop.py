@@ -15,6 +15,7 @@ from ortrain.trainer.callbacks import Logs, TerminateOnNaN
 from ortrain.trainer.data import Batch, Source, prefetched
 from ortrain.trainer.rate_search import Search
 from ortrain.trainer.run import Array, Run
+from ortrain.trainer.schedules import Schedule
 
 
 class Loop(Run):
@@ -30,8 +31,7 @@ class Loop(Run):
         """Take the steps of an epoch; return whether it was completed."""
         module, optimizer, bound = self.module.train(), self.optimizer, self._bound
         begin, end = self._methods("on_train_batch_begin"), self._methods("on_train_batch_end")
-        accumulate, schedule, several = self.accumulate, self._schedule, len(self._train_outputs) > 1
-        total = None if self.steps_per_epoch is None else self.epochs * -(-self.steps_per_epoch // accumulate)
+        accumulate, several = self.accumulate, len(self._train_outputs) > 1
         rate, losses = self._learning_rate, self._losses
         losses.clear()
         ends_on_nan = any(isinstance(callback, TerminateOnNaN) for callback in self._active)
@@ -60,11 +60,8 @@ class Loop(Run):
                 self.stop_reason = f"the loss of batch {number + 1} of epoch {self.epoch + 1} was {loss}"
                 return False
             if self._micro == accumulate:
-                if schedule is not None:
-                    rate = self._learning_rate * schedule(self.step, total)
-                    optimizer.set_learning_rate(rate)
-                else:
-                    rate = self._learning_rate
+                self._follow_schedule()
+                rate = optimizer.get_learning_rate()
                 self._optimizer_step(batch)
                 self.step += 1
                 self._micro = 0
@@ -75,14 +72,34 @@ class Loop(Run):
             if self.stop_training and self._micro == 0:
                 return False
         if self._micro:  # the last batches of the epoch are fewer than are accumulated
-            if schedule is not None:
-                optimizer.set_learning_rate(self._learning_rate * schedule(self.step, total))
+            self._follow_schedule()
             self._optimizer_step(batch)
             self.step += 1
             self._micro = 0
         if self._batch == 0:
             raise ValueError(f"data: expected at least one batch in epoch {self.epoch + 1}, found none")
         return True
+
+    def _follow_schedule(self) -> None:
+        """Set the rate of the next optimizer step."""
+        if not isinstance(self._schedule, Schedule):
+            rate = self._learning_rate * self._schedule(self.step, self._total_steps)
+            self.optimizer.set_learning_rate(rate)
+        elif not self._schedule.is_constant:
+            # Not a scheduler object: the feature cache needs to be the only owner of the optimizer.
+            _ortrain.scheduler_step(self.optimizer._handle)
+
+    def _report_to_schedule(self, logs: Logs) -> None:
+        """Tell a schedule that follows a value of the epochs what it is."""
+        schedule = self._schedule
+        if not isinstance(schedule, Schedule) or not schedule.reads_value:
+            return
+        monitor = schedule.monitor or ("val_loss" if "val_loss" in logs else "loss")
+        if monitor not in logs:
+            raise ValueError(
+                f"schedule {schedule.name}: expected monitor among {', '.join(logs)}, found {monitor!r}"
+            )
+        _ortrain.scheduler_report(self.optimizer._handle, float(logs[monitor]))
 
     def _search(self, search: Search, source: Source) -> None:
         """Take the steps of a search for a learning rate."""
@@ -136,6 +153,7 @@ class Loop(Run):
         if self._validation is not None:
             # The sums of the validation are not those of the epoch, which are no longer needed.
             logs |= {f"val_{name}": value for name, value in self._test(self._validation, 0).items()}
+        self._report_to_schedule(logs)
         for name, value in logs.items():
             self.history.setdefault(name, []).append(value)
         epoch = self.epoch

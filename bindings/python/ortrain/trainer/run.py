@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ortrain import _ortrain
 from ortrain.inference_session import InferenceSession
 from ortrain.trainer.callbacks import Callback, LambdaCallback, checked
 from ortrain.trainer.columns import Columns
 from ortrain.trainer.data import Source
 from ortrain.trainer.metrics import Metric
 from ortrain.trainer.opening import open_run, save_run
-from ortrain.trainer.schedules import Schedule, schedule_of
+from ortrain.trainer.schedules import Schedule, ScheduleFunction, schedule_of
 
 Array = npt.NDArray[Any]
 StrPath = str | os.PathLike[str]
@@ -31,7 +32,7 @@ class Run:
         checkpoint: StrPath,
         *,
         learning_rate: float | None,
-        schedule: str | Schedule | None,
+        schedule: str | Schedule | ScheduleFunction | None,
         warmup: int,
         accumulate: int,
         metrics: Sequence[Metric],
@@ -45,8 +46,6 @@ class Run:
         self.callbacks = checked(callbacks)
         self.metrics = list(metrics)
         self._schedule = schedule_of(schedule, warmup)
-        self._schedule_name = schedule if isinstance(schedule, str) else getattr(schedule, "__name__", None)
-        self._warmup = warmup
         self._threads, self._config = threads, dict(config or {})
         self.history: dict[str, list[Any]] = {}
         self.epoch = self.step = self.epochs = self._batch = 0
@@ -77,6 +76,8 @@ class Run:
         self._train_outputs, self._eval_outputs = opened.train_outputs, opened.eval_outputs
         self._position = opened.position
         self._runs = opened.position["runs"] if opened.position else 0
+        self._is_scheduled = False
+        self._first_step = 0
         self.classes = opened.classes or self.classes
         self.columns = opened.columns or self.columns
         self.preprocessing = opened.preprocessing or self.preprocessing
@@ -117,6 +118,8 @@ class Run:
     def learning_rate(self, rate: float) -> None:
         self.optimizer.set_learning_rate(rate)
         self._learning_rate = rate
+        if self._is_scheduled:
+            self._register_schedule()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -126,8 +129,7 @@ class Run:
             "epochs": self.epochs,
             **self._data_settings,
             "learning_rate": self._learning_rate,
-            "schedule": self._schedule_name or "constant",
-            "warmup": self._warmup,
+            **self._schedule_settings(),
             "seed": self.seed,
             "threads": self._threads,
             "metrics": [metric.name for metric in self.metrics],
@@ -180,6 +182,35 @@ class Run:
             counts[name] = counts.get(name, 0) + 1
             yield f"{name} {counts[name]}", callback
 
+    # ---- the schedule ----
+
+    def _schedule_settings(self) -> dict[str, Any]:
+        schedule = self._schedule
+        if not isinstance(schedule, Schedule):
+            return {"schedule": getattr(schedule, "__name__", "function"), "warmup": 0}
+        settings = schedule.as_json()
+        more = {"schedule_settings": settings} if settings else {}
+        return {"schedule": schedule.name, **more, "warmup": schedule.warmup}
+
+    @property
+    def _steps_of_epoch(self) -> int | None:
+        return None if self.steps_per_epoch is None else -(-self.steps_per_epoch // self.accumulate)
+
+    @property
+    def _total_steps(self) -> int | None:
+        return None if self._steps_of_epoch is None else self.epochs * self._steps_of_epoch
+
+    def _register_schedule(self) -> None:
+        """Register the schedule of a run, or none where a function computes the rate."""
+        schedule = self._schedule if isinstance(self._schedule, Schedule) else Schedule("constant")
+        total, epoch = self._total_steps, self._steps_of_epoch
+        schedule.register(self.optimizer, self._learning_rate, self._first_step, total, epoch)
+        self._is_scheduled = True
+
+    def _steps_taken(self) -> int:
+        """Return the optimizer steps of the state, which may have been those of several runs."""
+        return _ortrain.checkpoint_get_optimizer_step_count(self.state._handle)
+
     # ---- where the run is ----
 
     def _begin_run(self, resume: StrPath | None) -> None:
@@ -194,6 +225,7 @@ class Run:
         self.epoch = self.step = self._batch = 0
         self._loss_sum, self._row_count = 0.0, 0
         self.history = {}
+        self._is_scheduled, self._first_step = False, self._steps_taken()
 
     def _continue(self, position: dict[str, Any]) -> int:
         """Take over where a saved run was; return the number of the next batch."""
@@ -209,6 +241,7 @@ class Run:
                 f"resume: expected seed {position['seed']}, as when the checkpoint was saved, found {self.seed}"
             )
         self.epoch, self.step = position["epoch"], position["step"]
+        self._first_step = position.get("first_step", self._steps_taken() - self.step)
         self._loss_sum, self._row_count = position["loss_sum"], position["row_count"]
         self.history = {name: list(values) for name, values in position["history"].items()}
         self.learning_rate = position["learning_rate"]
@@ -240,6 +273,7 @@ class Run:
             "epochs": self.epochs,
             "batch": self._batch,
             "step": self.step,
+            "first_step": self._first_step,
             "loss_sum": self._loss_sum,
             "row_count": self._row_count,
             "learning_rate": self._learning_rate,

@@ -829,4 +829,36 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().ListOptimizers(allocator(), &out));
     return take_text(out);
   }, "Describes every optimizer that an optimizer model can have.");
+  m.def("register_lr_scheduler", [](const Handle<OrtTrainingSession>& sess, const std::string& schedule, const std::string& settings, float initial_lr) {
+    {
+      const GilReleased released;
+      check(extension_api().RegisterLRScheduler(sess.raw, c_text(schedule, "schedule"), c_text(settings, "settings"), initial_lr));
+    }
+  }, py::arg("sess"), py::arg("schedule"), py::arg("settings"), py::arg("initial_lr"), "Registers a learning rate schedule by its name, and sets the learning rate from it.");
+  m.def("scheduler_report", [](const Handle<OrtTrainingSession>& sess, float value) {
+    {
+      const GilReleased released;
+      check(extension_api().SchedulerReport(sess.raw, value));
+    }
+  }, py::arg("sess"), py::arg("value"), "Tells the schedule a value that it may follow, such as a validation loss, and sets the learning rate.");
+  m.def("list_schedules", []() {
+    char* out = {};
+    check(extension_api().ListSchedules(allocator(), &out));
+    return take_text(out);
+  }, "Describes every learning rate schedule that can be registered.");
+  m.def("use_average_weights", [](const Handle<OrtTrainingSession>& sess, bool use) {
+    {
+      const GilReleased released;
+      check(extension_api().UseAverageWeights(sess.raw, use));
+    }
+  }, py::arg("sess"), py::arg("use"), "Chooses whether eval steps and exports use the exponential moving average of the weights.");
+  m.def("checkpoint_add_parameter", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name, const Value& value, bool trainable) {
+    check(extension_api().CheckpointAddParameter(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), value.raw(), trainable));
+  }, py::arg("checkpoint_state"), py::arg("parameter_name"), py::arg("value"), py::arg("trainable"), "Adds a parameter to a state that no session works on yet.");
+  m.def("checkpoint_assign", [](const Handle<OrtCheckpointState>& checkpoint_state, const Handle<OrtCheckpointState>& source) {
+    {
+      const GilReleased released;
+      check(extension_api().CheckpointAssign(checkpoint_state.raw, source.raw));
+    }
+  }, py::arg("checkpoint_state"), py::arg("source"), "Gives a state the values of another one, while sessions stay loaded.");
 }

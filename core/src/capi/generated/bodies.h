@@ -512,5 +512,8 @@ void SerializeModel(const OrtModel* model, OrtAllocator* allocator, void** out, 
 void ConvertFloats(const OrtValue* source, OrtValue* target);
 void UseStandardOperators(const void* model_data, size_t model_length, OrtAllocator* allocator, void** out, size_t* out_length);
 void ListOptimizers(OrtAllocator* allocator, char** out);
+void ListSchedules(OrtAllocator* allocator, char** out);
+void CheckpointAddParameter(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* value, bool trainable);
+void CheckpointAssign(OrtCheckpointState* checkpoint_state, const OrtCheckpointState* source);
 
 }  // namespace ortrain::capi

@@ -673,6 +673,54 @@ OrtStatus* ORT_API_CALL ListOptimizers(OrtAllocator* allocator, char** out) noex
   });
 }
 
+OrtStatus* ORT_API_CALL RegisterLRScheduler(OrtTrainingSession* sess, const char* schedule, const char* settings, float initial_lr) noexcept {
+  return guarded("RegisterLRScheduler", [&] {
+    check_pointer(sess, "sess");
+    check_pointer(schedule, "schedule");
+    check_pointer(settings, "settings");
+    core_of(*sess).register_lr_scheduler(schedule, settings, initial_lr);
+  });
+}
+
+OrtStatus* ORT_API_CALL SchedulerReport(OrtTrainingSession* sess, float value) noexcept {
+  return guarded("SchedulerReport", [&] {
+    check_pointer(sess, "sess");
+    core_of(*sess).scheduler_report(value);
+  });
+}
+
+OrtStatus* ORT_API_CALL ListSchedules(OrtAllocator* allocator, char** out) noexcept {
+  return guarded("ListSchedules", [&] {
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::ListSchedules(allocator, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL UseAverageWeights(OrtTrainingSession* sess, bool use) noexcept {
+  return guarded("UseAverageWeights", [&] {
+    check_pointer(sess, "sess");
+    core_of(*sess).use_average_weights(use);
+  });
+}
+
+OrtStatus* ORT_API_CALL CheckpointAddParameter(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* value, bool trainable) noexcept {
+  return guarded("CheckpointAddParameter", [&] {
+    check_pointer(checkpoint_state, "checkpoint_state");
+    check_pointer(parameter_name, "parameter_name");
+    check_pointer(value, "value");
+    capi::CheckpointAddParameter(checkpoint_state, parameter_name, value, trainable);
+  });
+}
+
+OrtStatus* ORT_API_CALL CheckpointAssign(OrtCheckpointState* checkpoint_state, const OrtCheckpointState* source) noexcept {
+  return guarded("CheckpointAssign", [&] {
+    check_pointer(checkpoint_state, "checkpoint_state");
+    check_pointer(source, "source");
+    capi::CheckpointAssign(checkpoint_state, source);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -753,7 +801,13 @@ const OrtrainApi ortrain_api = {
     .ConvertFloats = entry::ConvertFloats,
     .UseStandardOperators = entry::UseStandardOperators,
     .ListOptimizers = entry::ListOptimizers,
+    .RegisterLRScheduler = entry::RegisterLRScheduler,
+    .SchedulerReport = entry::SchedulerReport,
+    .ListSchedules = entry::ListSchedules,
+    .UseAverageWeights = entry::UseAverageWeights,
+    .CheckpointAddParameter = entry::CheckpointAddParameter,
+    .CheckpointAssign = entry::CheckpointAssign,
 };
-static_assert(sizeof(OrtrainApi) == 76 * sizeof(void*), "OrtrainApi has 76 slots");
+static_assert(sizeof(OrtrainApi) == 82 * sizeof(void*), "OrtrainApi has 82 slots");
 
 }  // namespace ortrain::capi

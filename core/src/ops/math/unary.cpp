@@ -69,7 +69,7 @@ struct WithDerivativeRow {
 Expression square(const Expression& x) { return x * x; }
 
 // dY where x > 0, else 0. A steep HardSigmoid is 1 or 0 there: runtimes compute it several times as fast as a
-// comparison and a choice. Its slope is no number of 16 bits.
+// comparison and a choice. Numbers of 16 bits are too small for its factor.
 Expression where_positive(const NodeWriter& g, const Expression& x, const Expression& dy) {
   const DType dtype = g.dtype(x.name());
   if (dtype != DType::kFloat && dtype != DType::kDouble) return (x > 0.0).choose(dy, dy.number(0));

@@ -82,7 +82,7 @@ std::string places_of(DecompositionContext& e, const std::string& indices, const
   const Expression from_front = (given < 0).choose(Expression(e, e("Add", {indices, sizes})), given);
   std::vector<std::string> steps;
   for (int64_t i = 0; i < k; ++i) steps.push_back(product_of_dims(e, shape, i + 1, k));
-  const std::string step = k == 1 ? steps[0] : e("Concat", steps, {{"axis", int64_t{0}}});
+  const std::string step = steps.empty() ? e.int64s({}) : e("Concat", steps, {{"axis", int64_t{0}}});
   return e.reduce_sum(e("Mul", {from_front, step}), {-1}, false);
 }
 

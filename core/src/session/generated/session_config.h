@@ -26,6 +26,7 @@ inline constexpr ConfigEntry kConfigEntries[] = {
     {"ortrain.lazy_rows", ConfigKind::kChoice, "0 1", "0"},
     {"ortrain.first_run", ConfigKind::kCount, "", ""},
     {"ortrain.optional_outputs", ConfigKind::kChoice, "0 1", "0"},
+    {"ortrain.external_data", ConfigKind::kChoice, "auto always", "auto"},
     {"ortrain.gradient_type", ConfigKind::kChoice, "float32 bfloat16", "float32"},
     {"ortrain.communication_timeout", ConfigKind::kCount, "", "300"},
     {"session.set_denormal_as_zero", ConfigKind::kChoice, "0 1", ""},

@@ -122,6 +122,13 @@ static OrtStatus* command_schedule(int count, char** arguments) {
   return NULL;
 }
 
+static OrtStatus* command_lr_schedule(int count, char** arguments) {
+  (void)count;
+  OrtTrainingSession* object = session_of(arguments[0]);
+  TRY(extension->RegisterLRScheduler(object, arguments[1], arguments[2], read_number(arguments[3])));
+  return NULL;
+}
+
 static OrtStatus* command_train(int count, char** arguments) {
   (void)count;
   OrtTrainingSession* object = session_of(arguments[0]);
@@ -398,6 +405,7 @@ static const struct entry {
     {"group_attribute", command_group_attribute, 4, 4},
     {"show_group_attribute", command_show_group_attribute, 3, 3},
     {"schedule", command_schedule, 4, 4},
+    {"lr_schedule", command_lr_schedule, 4, 4},
     {"train", command_train, 1, kTokens},
     {"eval", command_eval, 1, kTokens},
     {"train_into", command_train_into, 2, kTokens},

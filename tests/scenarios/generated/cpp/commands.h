@@ -60,6 +60,10 @@ inline void Runner::command_schedule(const Arguments& a) {
   session(a[0]).RegisterLinearLRScheduler(read_integer(a[1]), read_integer(a[2]), read_number(a[3]));
 }
 
+inline void Runner::command_lr_schedule(const Arguments& a) {
+  session(a[0]).RegisterLRScheduler(a[1], a[2], read_number(a[3]));
+}
+
 inline void Runner::command_train(const Arguments& a) {
   const std::vector<Ort::Value> outputs = session(a[0]).TrainStep(borrowed(a, 1).values());
   log_each("train", session(a[0]).OutputNames(true), outputs);
@@ -200,6 +204,7 @@ inline const std::map<std::string, Runner::Command>& Runner::commands() {
       {"group_attribute", {4, 4, &Runner::command_group_attribute}},
       {"show_group_attribute", {3, 3, &Runner::command_show_group_attribute}},
       {"schedule", {4, 4, &Runner::command_schedule}},
+      {"lr_schedule", {4, 4, &Runner::command_lr_schedule}},
       {"train", {1, kAny, &Runner::command_train}},
       {"eval", {1, kAny, &Runner::command_eval}},
       {"train_into", {2, kAny, &Runner::command_train_into}},

@@ -84,6 +84,11 @@ public sealed partial class Runner
         Training(a[0]).RegisterLinearLRScheduler(Text.Integer(a[1]), Text.Integer(a[2]), Text.Number(a[3]));
     }
 
+    private void LrSchedule(string[] a)
+    {
+        Training(a[0]).RegisterLRScheduler(a[1], a[2], Text.Number(a[3]));
+    }
+
     private void Train(string[] a)
     {
         using (var outputs = Training(a[0]).TrainStep(Values(a, 1)))
@@ -264,6 +269,7 @@ public sealed partial class Runner
             { "group_attribute", new Command(4, 4, GroupAttribute) },
             { "show_group_attribute", new Command(3, 3, ShowGroupAttribute) },
             { "schedule", new Command(4, 4, Schedule) },
+            { "lr_schedule", new Command(4, 4, LrSchedule) },
             { "train", new Command(1, int.MaxValue, Train) },
             { "eval", new Command(1, int.MaxValue, Eval) },
             { "train_into", new Command(2, int.MaxValue, TrainInto) },

@@ -70,6 +70,10 @@ static BOOL command_schedule(Arguments *arguments, NSError **error) {
   return [session_of([arguments objectAtIndex:0]) registerLinearLRSchedulerWithWarmupStepCount:read_integer([arguments objectAtIndex:1]) totalStepCount:read_integer([arguments objectAtIndex:2]) initialLr:read_number([arguments objectAtIndex:3]) error:error];
 }
 
+static BOOL command_lr_schedule(Arguments *arguments, NSError **error) {
+  return [session_of([arguments objectAtIndex:0]) registerLRSchedulerWithName:[arguments objectAtIndex:1] settings:[arguments objectAtIndex:2] initialLr:read_number([arguments objectAtIndex:3]) error:error];
+}
+
 static BOOL command_train(Arguments *arguments, NSError **error) {
   NSArray<ORTValue *> *outputs = [session_of([arguments objectAtIndex:0]) trainStepWithInputValues:tensors_of(from(arguments, 1)) error:error];
   if (outputs == nil) return NO;
@@ -218,6 +222,7 @@ static const struct entry {
     {"group_attribute", command_group_attribute, 4, 4},
     {"show_group_attribute", command_show_group_attribute, 3, 3},
     {"schedule", command_schedule, 4, 4},
+    {"lr_schedule", command_lr_schedule, 4, 4},
     {"train", command_train, 1, kMost},
     {"eval", command_eval, 1, kMost},
     {"train_into", command_train_into, 2, kMost},

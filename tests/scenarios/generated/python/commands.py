@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 import ortrain
 from ortrain import InferenceSession, OrtValue, _ortrain
-from ortrain.api import CheckpointState, LinearLRScheduler, Module, Optimizer
+from ortrain.api import CheckpointState, LinearLRScheduler, LRScheduler, Module, Optimizer
 
 Kind = TypeVar("Kind")
 
@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[int, int | None]] = {
     "group_attribute": (4, 4),
     "show_group_attribute": (3, 3),
     "schedule": (4, 4),
+    "lr_schedule": (4, 4),
     "train": (1, None),
     "eval": (1, None),
     "train_into": (2, None),
@@ -74,7 +75,7 @@ class Commands(Protocol):
     def keep(self, label: str, made: object, attached: Optimizer | None = None) -> None:
         """Keep an object under a label, with what belongs to it."""
 
-    def attach(self, label: str, made: LinearLRScheduler) -> None:
+    def attach(self, label: str, made: LinearLRScheduler | LRScheduler) -> None:
         """Keep an object with the session that it belongs to."""
 
     def state(self, label: str) -> CheckpointState:
@@ -86,7 +87,7 @@ class Commands(Protocol):
     def optimizer(self, label: str) -> Optimizer:
         """Return the optimizer of the session with a label."""
 
-    def scheduler(self, label: str) -> LinearLRScheduler:
+    def scheduler(self, label: str) -> LinearLRScheduler | LRScheduler:
         """Return the scheduler of the session with a label."""
 
     def model(self, label: str) -> InferenceSession:
@@ -171,6 +172,9 @@ class Commands(Protocol):
 
     def command_schedule(self, *tokens: str) -> None:
         self.attach(tokens[0], LinearLRScheduler(self.optimizer(tokens[0]), int(tokens[1]), int(tokens[2]), self.number(tokens[3])))
+
+    def command_lr_schedule(self, *tokens: str) -> None:
+        self.attach(tokens[0], LRScheduler(self.optimizer(tokens[0]), tokens[1], tokens[2], self.number(tokens[3])))
 
     def command_train(self, *tokens: str) -> None:
         outputs = self.module(tokens[0], True)(*self.tensors(tokens[1:]))

@@ -63,6 +63,10 @@ extension Runner {
     try session(arguments[0]).registerLinearLRScheduler(withWarmupStepCount: integer(arguments[1]), totalStepCount: integer(arguments[2]), initialLr: number(arguments[3]))
   }
 
+  func command_lr_schedule(_ arguments: [String]) throws {
+    try session(arguments[0]).registerLRScheduler(withName: arguments[1], settings: arguments[2], initialLr: number(arguments[3]))
+  }
+
   func command_train(_ arguments: [String]) throws {
     let outputs = try session(arguments[0]).trainStep(withInputValues: tensors(arguments[1...]))
     try showEach("train", try session(arguments[0]).getTrainOutputNames(), outputs)
@@ -200,6 +204,7 @@ extension Runner {
     case "group_attribute": return (command_group_attribute, 4...4)
     case "show_group_attribute": return (command_show_group_attribute, 3...3)
     case "schedule": return (command_schedule, 4...4)
+    case "lr_schedule": return (command_lr_schedule, 4...4)
     case "train": return (command_train, 1...64)
     case "eval": return (command_eval, 1...64)
     case "train_into": return (command_train_into, 2...64)

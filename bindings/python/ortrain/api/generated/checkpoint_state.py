@@ -116,3 +116,24 @@ class CheckpointState:
             A view of the state.
         """
         return Properties(self)
+
+    def assign(self, source: CheckpointState) -> None:
+        """Gives this state the values of another one, while sessions stay loaded.
+
+        Copied are the parameters, the properties, and the moments and the step count of the optimizer;
+        gradients become zero. The learning rate and the settings of parameter groups stay. So several
+        adapters over one base take turns in one session, which loads the base once. If the other state has no
+        moments, those of this state become zero, and its step count 0.
+
+        Parameters
+        ----------
+        source : CheckpointState
+            The state whose values are copied; it does not change.
+
+        Raises
+        ------
+        InvalidArgumentError
+            When the states differ in the names, types, shapes or trainability of their parameters, in
+            their optimizers, or in the base that their adapters belong to; or one of them is nominal.
+        """
+        _ortrain.checkpoint_assign(self._handle, source._handle)

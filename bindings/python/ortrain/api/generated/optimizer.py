@@ -43,6 +43,23 @@ class Optimizer:
         """
         _ortrain.optimizer_step(self._handle)
 
+    def use_average_weights(self, use: bool) -> None:
+        """Chooses whether eval steps and exports use the exponential moving average of the weights.
+
+        They do by default if the optimizer keeps one.
+
+        Parameters
+        ----------
+        use : bool
+            Whether to use the average.
+
+        Raises
+        ------
+        InvalidArgumentError
+            When the optimizer keeps no average.
+        """
+        _ortrain.use_average_weights(self._handle, use)
+
     def get_skipped_step_count(self) -> int:
         """Number of steps that were skipped because a gradient was NaN or infinite.
 

@@ -42,6 +42,7 @@ import numpy.typing as npt
 import onnx
 
 from ortrain import _graph
+from ortrain._files.weights import array_of
 from ortrain._frameworks.record import FrameworkExport, export_of
 from ortrain.artifacts.choice.export_record import (
     MADE_UP,
@@ -204,7 +205,7 @@ class _Chooser:
                 continue
             if not all(use.operator == "Mul" for use in self._uses.of((0, tensor.name))):
                 continue
-            array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+            array = array_of(tensor).astype(np.float64)
             # Gains of one and gates of zero, common initial values, are not rotations.
             if array.size and np.abs(array).max() <= 1 + 1e-3 and np.ptp(array) > 0:
                 tables.setdefault(array.shape, []).append((tensor.name, array))
@@ -220,5 +221,5 @@ def _masks(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor contains infinities or the lowest number of its type, as attention masks do."""
     if tensor.data_type == onnx.TensorProto.BFLOAT16:
         return False
-    array = onnx.numpy_helper.to_array(tensor)
+    array = array_of(tensor)
     return bool(array.size) and bool((array <= np.finfo(array.dtype).min).any())

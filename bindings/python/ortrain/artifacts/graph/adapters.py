@@ -2,6 +2,10 @@
 
 For a layer ``y = W x``, the model computes ``y = W x + s B A x`` with ``A`` of ``r`` rows and ``B`` of ``r`` columns. Source:
 E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021. Names and shapes of ``A`` and ``B`` are those of PEFT.
+
+With DoRA a layer computes ``y = m / |W + s B A| (W x + s B A x)``, where ``|.|`` are the norms of the rows, one for each output,
+and ``m`` is trained too. As in PEFT, the norms count as constants in gradients. Source: S. Liu et al., "DoRA: Weight-Decomposed
+Low-Rank Adaptation", 2024.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -19,16 +23,21 @@ import numpy.typing as npt
 import onnx
 
 from ortrain import _graph
+from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, free_name
 from ortrain._support.checks import names_of
 from ortrain.artifacts.choice.export_record import PATH, module_of
 from ortrain.artifacts.choice.selection import Selection
+from ortrain.artifacts.graph.block_codes import decode
 from ortrain.artifacts.graph.classifier import Constants, find_classifier
+from ortrain.artifacts.graph.quantized import codes_of, matrix_read
 
 Array = npt.NDArray[Any]
 
 KEY = "ortrain.adapter"
 """The key of the record of the adapters in a model's metadata, and in the properties of a checkpoint."""
+BASE = "ortrain.adapter_base"
+"""The key of the digest of the base there. Training sessions compare the two."""
 
 #: Layers, and the input that has their weights.
 _WEIGHTS = {"Conv": 1, "Gather": 0, "Gemm": 1, "MatMul": 1, "MatMulNBits": 1}
@@ -58,6 +67,8 @@ class LoRA:
         Which biases are trained besides: none, all of the model, or those of the layers with adapters.
     use_rslora : bool, default False
         Whether the scale is that of rank-stabilized LoRA (D. Kalajdzievski, 2023).
+    use_dora : bool, default False
+        Whether the norm of the weights of each output is trained too (DoRA), for Gemm, MatMul and MatMulNBits.
     seed : int, default 0
         Seed of the initial A, which is uniform in ±1/sqrt(inputs); B is zero. For embeddings A is zero and B is normal.
     values : mapping of str to array, optional
@@ -70,6 +81,7 @@ class LoRA:
     dropout: float = 0.0
     bias: str = "none"
     use_rslora: bool = False
+    use_dora: bool = False
     seed: int = 0
     values: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
@@ -81,6 +93,8 @@ class LoRA:
             raise ValueError(f"LoRA: expected dropout of at least 0 and less than 1, found {self.dropout}")
         if self.bias not in _BIASES:
             raise ValueError(f"LoRA: expected bias to be one of {', '.join(_BIASES)}, found {self.bias!r}")
+        if self.use_dora and self.dropout:
+            raise ValueError(f"LoRA: expected no dropout with use_dora, found {self.dropout}")
 
     @property
     def scale(self) -> float:
@@ -107,7 +121,9 @@ class AdaptedLayer:
     b: str
     """The parameter B, ``[outputs, r]``."""
     parameters: int
-    """The number of elements of A and B."""
+    """The number of elements of A, B and the magnitudes."""
+    magnitude: str = ""
+    """The parameter m of DoRA, ``[outputs]``."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +141,8 @@ class Adapters:
     biases : tuple of str
         The biases that are trained.
     base_parameters : int
-        The number of elements of the floating-point initializers of the given model.
-    r, alpha, scale, dropout, bias, use_rslora
+        The number of elements of the floating-point initializers of the given model, and of its matrices of few bits.
+    r, alpha, scale, dropout, bias, use_rslora, use_dora
         The settings.
     """
 
@@ -142,15 +158,17 @@ class Adapters:
     dropout: float
     bias: str
     use_rslora: bool
+    use_dora: bool = False
 
     @property
     def parameters(self) -> list[str]:
         """The names of what is trained."""
-        return [name for layer in self.layers for name in (layer.a, layer.b)] + list(self.biases)
+        names = [name for layer in self.layers for name in (layer.a, layer.b, layer.magnitude) if name]
+        return names + list(self.biases)
 
     @property
     def count(self) -> int:
-        """The number of elements of all A and B."""
+        """The number of elements of all A, B and magnitudes."""
         return sum(layer.parameters for layer in self.layers)
 
     def to_json(self) -> str:
@@ -177,7 +195,7 @@ def digest_of(model: onnx.ModelProto) -> str:
     """Return a digest of the nodes and initializers of a model."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor.name):
-        array = onnx.numpy_helper.to_array(tensor)
+        array = array_of(tensor)
         digest.update(f"{tensor.name} {tensor.data_type} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     for node in model.graph.node:
@@ -234,9 +252,11 @@ def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
         dropout=lora.dropout,
         bias=lora.bias,
         use_rslora=lora.use_rslora,
+        use_dora=lora.use_dora,
     )
     editor.finish()
     model.metadata_props.add(key=KEY, value=adapters.to_json())
+    model.metadata_props.add(key=BASE, value=base)
     return adapters
 
 
@@ -255,6 +275,9 @@ class _Editor:
         self._sums = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input}
         floats = [t for t in model.graph.initializer if t.data_type in _graph.FLOATING]
         self.base_parameters = sum(int(np.prod(t.dims)) for t in floats)
+        for node in model.graph.node:
+            if node.op_type == "MatMulNBits":
+                self.base_parameters += _attributes(node)["N"] * _attributes(node)["K"]
 
     # ---- which layers ----
 
@@ -271,10 +294,7 @@ class _Editor:
 
     def choose(self) -> tuple[list[onnx.NodeProto], list[str]]:
         """Return the layers that the targets name, and why others that they name have no adapter."""
-        try:
-            head = find_classifier(self._model).node.output[0]
-        except ValueError:
-            head = ""
+        heads = self._heads()
         candidates = [
             node
             for node in self._model.graph.node
@@ -284,7 +304,7 @@ class _Editor:
         skipped: list[str] = []
         for node in candidates:
             entries = [
-                entry for entry in self._lora.entries if self._fits(node, entry, node.output[0] == head)
+                entry for entry in self._lora.entries if self._fits(node, entry, node.output[0] in heads)
             ]
             reason = self._obstacle(node) if entries else None
             if reason is not None and entries != ["all-linear"]:
@@ -292,7 +312,7 @@ class _Editor:
             elif entries and reason is None:
                 chosen.append(node)
         for entry in self._lora.entries:
-            if not any(self._fits(node, entry, node.output[0] == head) for node in chosen):
+            if not any(self._fits(node, entry, node.output[0] in heads) for node in chosen):
                 known = list(dict.fromkeys(f"{self._module(n)} ({n.op_type})" for n in candidates))
                 raise ValueError(
                     f"LoRA: target {entry!r} fits no layer that can have an adapter"
@@ -300,6 +320,16 @@ class _Editor:
                     f"{', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
                 )
         return chosen, skipped
+
+    def _heads(self) -> set[str]:
+        """Return what the layers compute whose results are outputs of the model, with a bias behind them or without."""
+        ends = {value.name for value in self._model.graph.output}
+        heads = {name for name in ends if name in self._producers}
+        heads |= {name for name, node in self._sums.items() if node.output[0] in ends}
+        try:
+            return heads | {find_classifier(self._model).node.output[0]}
+        except ValueError:
+            return heads
 
     def _fits(self, node: onnx.NodeProto, entry: str, is_head: bool) -> bool:
         if entry == "all-linear":
@@ -326,6 +356,8 @@ class _Editor:
             return f"it has {attributes['group']} groups"
         if node.op_type == "MatMul" and len(self._shape(node) or ()) != 2:
             return "its weights are not a matrix"
+        if self._lora.use_dora and matrix_of(self._model, node) is None:
+            return "DoRA needs a product with a matrix of constant weights, and no factors"
         return (
             None
             if node.op_type == "MatMulNBits" or self._shape(node)
@@ -350,7 +382,7 @@ class _Editor:
         key = self._root(weight), kind
         if key in self._adapted:  # the network applies the layer once more
             layer = self._adapted[key]
-            self._insert(node, kind, [layer.a, layer.b], dtype)
+            self._insert(node, kind, layer, dtype)
             return layer
         prefix = "lora_embedding_" if kind == "Gather" else "lora_"
         suffix = "" if kind == "Gather" else ".weight"
@@ -375,8 +407,13 @@ class _Editor:
             b = np.zeros((outputs, r, *(1 for _ in kernel)))
         for name, value in zip(names, (a, b), strict=True):
             add_initializer(self._model, name, self._given(name, value.shape, value).astype(dtype))
-        self._insert(node, kind, names, dtype)
-        self._adapted[key] = AdaptedLayer(module, kind, weight, names[0], names[1], a.size + b.size)
+        magnitude, count = "", a.size + b.size
+        if self._lora.use_dora:
+            magnitude, count = self._free(f"{path}.lora_magnitude_vector"), count + outputs
+            start = np.linalg.norm(np.asarray(matrix_of(self._model, node), np.float64), axis=1)
+            add_initializer(self._model, magnitude, self._given(magnitude, start.shape, start).astype(dtype))
+        self._adapted[key] = AdaptedLayer(module, kind, weight, names[0], names[1], count, magnitude)
+        self._insert(node, kind, self._adapted[key], dtype)
         return self._adapted[key]
 
     def _root(self, name: str) -> str:
@@ -400,9 +437,10 @@ class _Editor:
         self._taken.add(found)
         return found
 
-    def _insert(self, node: onnx.NodeProto, kind: str, names: list[str], dtype: np.dtype[Any]) -> None:
+    def _insert(self, node: onnx.NodeProto, kind: str, layer: AdaptedLayer, dtype: np.dtype[Any]) -> None:
         """Add the nodes that compute the product, and add it to what the layer computes."""
         nodes: list[onnx.NodeProto] = []
+        names = [layer.a, layer.b]
         module = names[0].rpartition(".lora_")[0]
 
         def add(operator: str, inputs: list[str], what: str, **attributes: Any) -> str:
@@ -437,16 +475,77 @@ class _Editor:
             product = add("MatMul", [add("Mul", [low, scale], "scaled"), second], "product")
         output = node.output[0]
         node.output[0] = self._free(f"{module}/lora/without")
+        if layer.magnitude:
+            product = self._with_magnitude(node, layer, product, dtype, add)
         inputs = [node.output[0], product]
         nodes.append(onnx.helper.make_node("Add", inputs, [output], self._free(f"{module}/lora/sum")))
         self._added[node.output[0]] = nodes
+
+    def _with_magnitude(
+        self,
+        node: onnx.NodeProto,
+        layer: AdaptedLayer,
+        product: str,
+        dtype: np.dtype[Any],
+        add: Callable[..., str],
+    ) -> str:
+        """Return what DoRA adds to the result of a layer: r s B A x + (r - 1) W x with r = m / |W + s B A|.
+
+        The squares of the norms are those of W, and 2 s B (A Wᵀ) and s² B (A Aᵀ) Bᵀ on the diagonal. The layer itself computes
+        A Wᵀ, from A instead of x. So a step needs no matrix of the size of W, and W may be quantized.
+        """
+
+        def constant(value: Array, what: str) -> str:
+            return add("Constant", [], what, value=onnx.numpy_helper.from_array(value))
+
+        def number(value: float, what: str, kind: Any = dtype) -> str:
+            return constant(np.array(value, kind), what)
+
+        scale = self._lora.scale
+        matrix = np.asarray(matrix_of(self._model, node), np.float64)
+        squares = constant((matrix**2).sum(1).astype(dtype), "squares")
+        through = add(
+            node.op_type,
+            [
+                layer.a,
+                *(name for place, name in enumerate(node.input) if place and not _is_bias(node, place)),
+            ],
+            "a_through_weights",
+            **({"domain": node.domain} if node.domain else {}),
+            **_attributes(node),
+        )
+        columns = add("Transpose", [layer.b], "b_columns", perm=[1, 0])
+        gram = add("MatMul", [layer.a, add("Transpose", [layer.a], "a_columns", perm=[1, 0])], "gram")
+        mixed = add("Mul", [through, number(2 * scale, "twice")], "mixed")
+        own = add("Mul", [add("MatMul", [gram, columns], "gram_b"), number(scale**2, "scale_squared")], "own")
+        terms = add("Mul", [add("Add", [mixed, own], "mixed_and_own"), columns], "terms")
+        ones = constant(np.ones((1, self._lora.r), dtype), "ones")
+        change = add(
+            "Reshape", [add("MatMul", [ones, terms], "sums"), constant(np.array([-1]), "flat")], "change"
+        )
+        norm = add("Sqrt", [add("Add", [squares, change], "all_squares")], "norm")
+        # No gradient flows through integers. Numbers above 2^-17 keep all bits of a float32 on this way.
+        unit = number(2.0**40, "unit", np.float64)
+        wide = add("Mul", [add("Cast", [norm], "norm_wide", to=onnx.TensorProto.DOUBLE), unit], "norm_units")
+        whole = add("Cast", [wide], "norm_whole", to=onnx.TensorProto.INT64)
+        back = add(
+            "Div", [add("Cast", [whole], "norm_back", to=onnx.TensorProto.DOUBLE), unit], "norm_held_wide"
+        )
+        held = add("Cast", [back], "norm_held", to=onnx.helper.np_dtype_to_tensor_dtype(dtype))
+        ratio = add("Div", [layer.magnitude, held], "ratio_of_norms")
+        bare = node.output[0]
+        bias = next((name for place, name in enumerate(node.input) if name and _is_bias(node, place)), None)
+        if bias is not None:
+            bare = add("Sub", [bare, bias], "bare")
+        rest = add("Mul", [bare, add("Sub", [ratio, number(1, "one")], "excess")], "rest")
+        return add("Add", [add("Mul", [product, ratio], "scaled_product"), rest], "magnitude")
 
     def unused_values(self) -> list[str]:
         """Take over the given values of biases; return the names of values that are of nothing."""
         for bias in self.biases():
             tensor = next(tensor for tensor in self._model.graph.initializer if tensor.name == bias)
             shape = tuple(tensor.dims)
-            value = self._given(bias, shape, onnx.numpy_helper.to_array(tensor))
+            value = self._given(bias, shape, array_of(tensor))
             dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
             tensor.CopyFrom(onnx.numpy_helper.from_array(value.astype(dtype), bias))
         return sorted(set(self._lora.values) - self._used)
@@ -485,6 +584,27 @@ class _Editor:
         del self._model.graph.node[:]
         self._model.graph.node.extend(copies)
         _graph.infer_shapes(self._model)
+
+
+def _is_bias(node: onnx.NodeProto, place: int) -> bool:
+    return place == {"Gemm": 2, "MatMulNBits": 5}.get(node.op_type)
+
+
+def matrix_of(model: onnx.ModelProto, node: onnx.NodeProto) -> Array | None:
+    """Return the weights of a product, a row for each output; None if they are not constants or the product has factors."""
+    attributes = _attributes(node)
+    if node.op_type == "MatMulNBits":
+        codes = codes_of(model, node)
+        return None if codes is None else decode(codes)
+    if node.op_type not in ("Gemm", "MatMul") or attributes.get("transA"):
+        return None
+    if attributes.get("alpha", 1) != 1 or attributes.get("beta", 1) != 1:
+        return None
+    found = matrix_read(model, node)
+    if found is None:
+        return None
+    tensor, turned = found
+    return array_of(tensor).T if turned else array_of(tensor)
 
 
 def sums_of(graph: onnx.GraphProto, layer: AdaptedLayer) -> list[onnx.NodeProto]:

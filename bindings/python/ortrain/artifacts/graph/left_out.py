@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
+from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer
 from ortrain.artifacts.choice.export_record import ExportRecord
 from ortrain.artifacts.graph.changes import ChangeKind, WeightChange
@@ -23,7 +24,7 @@ def restore_biases(model: onnx.ModelProto, record: ExportRecord) -> list[WeightC
         if name is None:
             continue
         zeros = np.zeros(_outputs_of(node, weight), onnx.helper.tensor_dtype_to_np_dtype(weight.data_type))
-        if name in tensors and not np.array_equal(onnx.numpy_helper.to_array(tensors[name]), zeros):
+        if name in tensors and not np.array_equal(array_of(tensors[name]), zeros):
             continue
         if name not in tensors:
             tensors[name] = add_initializer(model, name, zeros)

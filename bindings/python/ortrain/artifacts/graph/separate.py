@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import onnx
 
 from ortrain import _graph
+from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, all_equal, free_name, is_read, remove_initializers
 from ortrain.artifacts.choice.export_record import MADE_UP, PATH, ExportRecord, module_of
 from ortrain.artifacts.graph.changes import ChangeKind, Choice, WeightChange
@@ -139,7 +140,7 @@ def _is_stored(model: onnx.ModelProto, name: str, value: onnx.TensorProto) -> bo
     found = next((tensor for tensor in model.graph.initializer if tensor.name == name), None)
     if found is None or found.data_type != value.data_type or found.dims != value.dims:
         return False
-    a, b = onnx.numpy_helper.to_array(found), onnx.numpy_helper.to_array(value)
+    a, b = array_of(found), array_of(value)
     return bool((a == b).all())
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx
 
 from ortrain import _graph
+from ortrain._files.weights import array_of
 from ortrain._graph.initializers import free_name, remove_initializers
 from ortrain.artifacts.choice.export_record import ExportRecord
 from ortrain.artifacts.graph.changes import ChangeKind, Choice, WeightChange
@@ -60,7 +61,8 @@ def _pairs(
         return
     groups: dict[tuple[object, ...], list[tuple[str, bool]]] = {}
     for candidates in _alike(tensors, [name for name in reads if name in weights or choice.names(name)]):
-        for name, array in candidates.items():
+        for name in candidates:
+            array = array_of(tensors[name])
             if np.unique(_bits(array)).size >= _ENOUGH:
                 groups.setdefault(_digest(array), []).append((name, False))
                 groups.setdefault(_digest(array.T), []).append((name, True))
@@ -72,15 +74,15 @@ def _pairs(
                     yield *_ordered(reads, name, other), transposed
 
 
-def _alike(tensors: dict[str, onnx.TensorProto], names: list[str]) -> Iterator[dict[str, Array]]:
+def _alike(tensors: dict[str, onnx.TensorProto], names: list[str]) -> Iterator[list[str]]:
     """Yield groups of matrices that may be equal or transposed: with the same lengths and the same elements at the ends."""
-    groups: dict[tuple[object, ...], dict[str, Array]] = {}
+    groups: dict[tuple[object, ...], list[str]] = {}
     for name in names:
         if len(tensors[name].dims) == 2 and 0 not in tensors[name].dims:
-            array = onnx.numpy_helper.to_array(tensors[name])
+            array = array_of(tensors[name])
             bits = _bits(array)
             key = array.dtype, *sorted(array.shape), int(bits[0, 0]), int(bits[-1, -1])
-            groups.setdefault(key, {})[name] = array
+            groups.setdefault(key, []).append(name)
     for group in groups.values():
         if len(group) > 1:
             yield group
@@ -128,9 +130,9 @@ def _recorded_pairs(
     for parameter, names in first.items():
         names = [name for name in names if name == parameter] + [name for name in names if name != parameter]
         for number, other in enumerate(names[1:], 1):
-            b = onnx.numpy_helper.to_array(tensors[other])
+            b = array_of(tensors[other])
             for kept in names[:number]:
-                a = onnx.numpy_helper.to_array(tensors[kept])
+                a = array_of(tensors[kept])
                 if a.ndim == b.ndim == 2 and a.shape == b.shape[::-1] and np.array_equal(a.T, b):
                     # A matrix that equals its own transpose is one of equal elements: a layer transposes it.
                     yield kept, other, a.shape != b.shape or kept == parameter or not np.array_equal(a, b)

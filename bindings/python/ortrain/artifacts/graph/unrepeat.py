@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx
 
 from ortrain import _graph
+from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, free_name, remove_initializers
 from ortrain.artifacts.choice.export_record import ExportRecord, function_of
 from ortrain.artifacts.graph.changes import ChangeKind, WeightChange
@@ -40,7 +41,7 @@ def unrepeat(model: onnx.ModelProto, record: ExportRecord, weights: set[str]) ->
         function = function_of(tensor.name)
         if tensor.name not in weights or len(sources) != 1 or function not in COPYING - {"val"}:
             continue
-        array = onnx.numpy_helper.to_array(tensor)
+        array = array_of(tensor)
         kept = _with_repeated_axes_once(array, function)
         rows = _rows(kept)
         if kept.shape == array.shape and rows is None:

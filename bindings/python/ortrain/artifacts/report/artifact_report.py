@@ -34,6 +34,8 @@ class ArtifactReport:
         The files that are written on request.
     ort_models : tuple of pathlib.Path
         The models in ORT format, if they were requested.
+    weights : pathlib.Path or None
+        The file with constants of the models, if they are stored apart.
     fixed_batch : tuple of str and int, or None
         The first input and the number of rows that every step takes, if the model was exported with a fixed batch size.
     changes : tuple of WeightChange
@@ -61,6 +63,7 @@ class ArtifactReport:
     optimizer_model: Path | None = None
     nominal_checkpoint: Path | None = None
     ort_models: tuple[Path, ...] = ()
+    weights: Path | None = None
     fixed_batch: tuple[str, int] | None = None
     changes: tuple[WeightChange, ...] = ()
     shared: tuple[SharedWeight, ...] = ()
@@ -74,7 +77,7 @@ class ArtifactReport:
         """The paths of all files written."""
         written = (
             self.training_model, self.eval_model, self.optimizer_model, self.checkpoint, self.nominal_checkpoint,
-            *self.ort_models,
+            *self.ort_models, self.weights,
         )  # fmt: skip
         return [path for path in written if path is not None]
 
@@ -129,7 +132,11 @@ class ArtifactReport:
             lines.append(
                 f"restored    biases of zeros that the exporter left out: {len(restored)}, {_some(restored)}"
             )
-        lines += [str(weight) for weight in (*self.shared, *self.folded)]
+        own = (
+            [] if self.adapters is None else self.adapters.parameters
+        )  # several nodes of an adapter read them
+        lines += [str(weight) for weight in self.shared if weight.name not in own]
+        lines += [str(weight) for weight in self.folded]
         if self.absent:
             lines.append(
                 f"absent      parameters of the network, unused or merged by the exporter: {_some(self.absent)}"

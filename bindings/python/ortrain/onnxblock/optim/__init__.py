@@ -8,7 +8,7 @@ the table in the documentation, but ``betas`` for beta1 and those that follow, a
 from __future__ import annotations
 
 from ortrain.onnxblock.optim.declarations import declared
-from ortrain.onnxblock.optim.groups import ParamGroup, no_decay
+from ortrain.onnxblock.optim.groups import ParamGroup, ParamGroups, no_decay
 from ortrain.onnxblock.optim.models import (
     SGD,
     AdamW,
@@ -17,18 +17,32 @@ from ortrain.onnxblock.optim.models import (
     TorchAdamW,
     class_of,
 )
-from ortrain.onnxblock.optim.nodes import AdamWOptimizer, ClipGradNorm, OptimizerNode, SGDOptimizer
+from ortrain.onnxblock.optim.nodes import (
+    AdamWOptimizer,
+    ClipAdaptive,
+    ClipGradNorm,
+    ClipGradValue,
+    ClipGroupNorm,
+    OptimizerNode,
+    SGDOptimizer,
+    WeightAverage,
+)
 
 __all__ = [
     "SGD",
     "AdamW",
     "AdamWOptimizer",
+    "ClipAdaptive",
     "ClipGradNorm",
+    "ClipGradValue",
+    "ClipGroupNorm",
     "DeclaredOptimizer",
     "OptimizerNode",
     "ParamGroup",
+    "ParamGroups",
     "SGDOptimizer",
     "TorchAdamW",
+    "WeightAverage",
     "no_decay",
 ]
 

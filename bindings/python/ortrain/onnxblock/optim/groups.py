@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
@@ -26,9 +27,9 @@ class ParamGroup:
     name : str
         The name of the group. ``group0`` is the group of the parameters that no other group has.
     params : sequence of str or callable
-        Names of trainable parameters, or patterns such as ``"*.bias"``; or a function that takes the name and the
-        shape of a parameter and returns whether it belongs to the group. A parameter belongs to the first group that
-        matches it.
+        Names of trainable parameters, patterns such as ``"*.bias"``, or paths of modules such as ``"encoder.layer.1"``; or a
+        function that takes the name and the shape of a parameter and returns whether it belongs to the group. A parameter
+        belongs to the first group that matches it.
     lr_factor : float, default 1.0
         What the learning rate is multiplied by. It stays a factor when a schedule changes the rate.
     weight_decay, betas, eps : optional
@@ -85,7 +86,7 @@ class ParamGroup:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+    return name == pattern or name.startswith(f"{pattern}.") or fnmatch.fnmatchcase(name, pattern)
 
 
 def no_decay(name: str = "no_decay") -> ParamGroup:
@@ -99,3 +100,108 @@ def no_decay(name: str = "no_decay") -> ParamGroup:
         The name of the group.
     """
     return ParamGroup(name, lambda _, shape: len(shape) < 2, weight_decay=0.0)
+
+
+def _does_not_decay(shape: Sequence[int]) -> bool:
+    """Return whether a parameter is a bias or a gain of a normalization, by its shape."""
+    return len(shape) < 2
+
+
+class ParamGroups:
+    """The groups of a recipe: by pattern or module, without decay for biases and gains, with lower rates for lower layers.
+
+    The rules are applied to each parameter together, so that a bias of the third layer has the rate of that layer and does not
+    decay. Parameters that end up with the same settings are one group of the optimizer.
+
+    Parameters
+    ----------
+    groups : mapping of str to mapping, or sequence of ParamGroup, optional
+        Settings by the name, pattern or module path of their parameters, such as ``{"encoder": {"lr_factor": 0.1}}``: the
+        arguments of :class:`ParamGroup`. A parameter belongs to the first one that matches it.
+    no_decay : {"norm_and_bias"}, optional
+        Whether biases and the gains of normalizations, which are the parameters with fewer than two dimensions, do not decay.
+    layer_decay : float, optional
+        What the learning rate of a layer is multiplied by for each layer above it, such as 0.75. Layers are modules with a
+        number in their path, such as ``encoder.layer.3``, the parameters before the first of them, and those after the last:
+        the head, whose rate is that of the optimizer. K. Clark et al., "ELECTRA", 2020.
+
+    Raises
+    ------
+    ValueError
+        When a value is out of range.
+    """
+
+    def __init__(
+        self,
+        groups: Mapping[str, Mapping[str, Any]] | Sequence[ParamGroup] = (),
+        *,
+        no_decay: str | None = None,
+        layer_decay: float | None = None,
+    ) -> None:
+        if no_decay not in (None, "norm_and_bias"):
+            raise ValueError(f"no_decay must be 'norm_and_bias', found {no_decay!r}")
+        if layer_decay is not None and not 0 < layer_decay <= 1:
+            raise ValueError(f"layer_decay must be above 0 and at most 1, found {layer_decay}")
+        self.groups = (
+            [ParamGroup(name, [name], **settings) for name, settings in groups.items()]
+            if isinstance(groups, Mapping)
+            else list(groups)
+        )
+        self.no_decay, self.layer_decay = no_decay, layer_decay
+
+    def stated(self) -> list[ParamGroup]:
+        """Return the groups whose settings an optimizer can check before it knows the parameters."""
+        spared = [ParamGroup("no_decay", (), weight_decay=0.0)] if self.no_decay else []
+        return [*self.groups, *spared]
+
+    def of(self, params: Sequence[onnx.TensorProto]) -> list[ParamGroup]:
+        """Return a group for each combination of settings that parameters have.
+
+        Raises
+        ------
+        ValueError
+            When a name or a pattern matches none of them, or there are no layers.
+        """
+        own: dict[str, ParamGroup] = {}
+        for group in reversed(self.groups):
+            own |= dict.fromkeys(group.choose(params), group)
+        heights = self._heights([tensor.name for tensor in params])
+        made: dict[str, ParamGroup] = {}
+        members: dict[str, list[str]] = {}
+        for tensor in params:
+            stated = own.get(tensor.name)
+            below = heights.get(tensor.name, 0)
+            spared = self.no_decay is not None and _does_not_decay(tensor.dims)
+            parts = [stated.name] if stated else []
+            parts += [f"below{below}"] * (below > 0) + ["no_decay"] * spared
+            if not parts:
+                continue
+            name = "/".join(parts)
+            if name not in made:
+                made[name] = stated or ParamGroup(name, [])
+                rate = made[name].lr_factor * (self.layer_decay or 1.0) ** below
+                made[name] = replace(made[name], name=name, lr_factor=rate)
+                if spared:
+                    made[name] = replace(made[name], weight_decay=0.0)
+            members.setdefault(name, []).append(tensor.name)
+        return [replace(group, params=members[name]) for name, group in made.items()]
+
+    def _heights(self, names: Sequence[str]) -> dict[str, int]:
+        """Return how many layers are above each parameter; nothing without a decay of the rate."""
+        if self.layer_decay is None:
+            return {}
+        numbered = {name: found.group(1) for name in names if (found := re.match(r"(.*?\.\d+)\.", name))}
+        layers = list(dict.fromkeys(numbered.values()))
+        if not layers:
+            raise ValueError(
+                "layer_decay: expected parameters of numbered modules, such as encoder.layer.3.weight, found "
+                f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+            )
+        first = min(index for index, name in enumerate(names) if name in numbered)
+        heights = {}
+        for index, name in enumerate(names):
+            if name in numbered:
+                heights[name] = len(layers) - layers.index(numbered[name])
+            elif index < first:
+                heights[name] = len(layers) + 1
+        return heights

@@ -14,13 +14,29 @@ from onnx import TensorProto
 from ortrain.onnxblock._training import ForwardBlock
 from ortrain.onnxblock.model_accessor import current
 from ortrain.onnxblock.optim.declarations import Declaration, declared
-from ortrain.onnxblock.optim.groups import ParamGroup
-from ortrain.onnxblock.optim.nodes import AdamWOptimizer, ClipGradNorm, OptimizerNode, SGDOptimizer
+from ortrain.onnxblock.optim.groups import ParamGroup, ParamGroups
+from ortrain.onnxblock.optim.nodes import (
+    AdamWOptimizer,
+    ClipAdaptive,
+    ClipGradNorm,
+    ClipGradValue,
+    ClipGroupNorm,
+    OptimizerNode,
+    SGDOptimizer,
+    WeightAverage,
+)
 
 _Node = SGDOptimizer | AdamWOptimizer | OptimizerNode
 
+#: What clips gradients.
+Clip = ClipGradNorm | ClipGradValue | ClipGroupNorm | ClipAdaptive
+
 #: Trainable and frozen parameters, as returned by ``TrainingBlock.parameters()``.
 Parameters = tuple[Sequence[onnx.TensorProto], Sequence[onnx.TensorProto]]
+
+
+def _stated(groups: Sequence[ParamGroup] | ParamGroups) -> Sequence[ParamGroup]:
+    return groups.stated() if isinstance(groups, ParamGroups) else groups
 
 
 class OptimizerModel(ForwardBlock):
@@ -28,15 +44,24 @@ class OptimizerModel(ForwardBlock):
 
     moments: tuple[str, ...] = ()
 
-    def __init__(self, clip_grad: ClipGradNorm | None, param_groups: Sequence[ParamGroup]) -> None:
+    def __init__(
+        self,
+        clip_grad: Clip | Sequence[Clip] | None,
+        param_groups: Sequence[ParamGroup] | ParamGroups,
+        ema: float | WeightAverage | None = None,
+    ) -> None:
         super().__init__()
-        self._clip_grad = clip_grad
-        self._param_groups = tuple(param_groups)
-        names = [group.name for group in self._param_groups]
+        self._clips = (
+            [] if clip_grad is None else list(clip_grad) if isinstance(clip_grad, Sequence) else [clip_grad]
+        )
+        self._average = WeightAverage(ema) if isinstance(ema, (int, float)) else ema
+        self._param_groups = param_groups if isinstance(param_groups, ParamGroups) else tuple(param_groups)
+        stated = _stated(param_groups)
+        names = [group.name for group in stated]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise ValueError(f"two parameter groups are named {twice[0]!r}")
-        for group in self._param_groups:
+        for group in stated:
             self._node(group)  # rejects settings that the optimizer does not have
         self._node(None)
 
@@ -50,7 +75,8 @@ class OptimizerModel(ForwardBlock):
         """Return the node of each group that has parameters."""
         left = list(trainable)
         nodes = []
-        for group in self._param_groups:
+        groups = self._param_groups
+        for group in groups.of(trainable) if isinstance(groups, ParamGroups) else groups:
             chosen = group.choose(trainable)
             mine = [tensor.name for tensor in left if tensor.name in chosen]
             if not mine:
@@ -88,19 +114,22 @@ class OptimizerModel(ForwardBlock):
         inputs = self.base.graph.input
         inputs.append(onnx.helper.make_tensor_value_info("learning_rate", TensorProto.FLOAT, [1]))
         inputs.append(onnx.helper.make_tensor_value_info("step", TensorProto.INT64, [1]))
-        for name in ("params", "gradients", *self.moments):
+        averages = [] if self._average is None else ["weight_average"]
+        for name in ("params", "gradients", *self.moments, *averages):
             inputs.append(onnx.helper.make_tensor_sequence_value_info(name, dtype, None))
 
         gradients = "gradients"
-        if self._clip_grad is not None:
-            gradients = self._clip_grad(gradients)
+        for clip in self._clips:
+            gradients = clip(gradients)
         updated = [
             self._update(node, "learning_rate", "step", "params", gradients)
             for node in self._nodes(trainable)
         ]
-        info = onnx.helper.make_tensor_value_info(updated[0], TensorProto.BOOL, [1])
-        current().model.graph.output.append(info)
-        return updated[0]
+        done = updated[0]
+        if self._average is not None:
+            done = self._average("params", averages[0], done)
+        current().model.graph.output.append(onnx.helper.make_tensor_value_info(done, TensorProto.BOOL, [1]))
+        return done
 
 
 class AdamW(OptimizerModel):
@@ -113,10 +142,12 @@ class AdamW(OptimizerModel):
     ----------
     bias_correction, betas, eps, weight_decay, adam_mode
         As in :class:`AdamWOptimizer`.
-    clip_grad : ClipGradNorm, optional
-        Limits the norm of the gradients first, of all groups together.
-    param_groups : sequence of ParamGroup, optional
+    clip_grad : ClipGradNorm, ClipGradValue, ClipGroupNorm, ClipAdaptive or a sequence of them, optional
+        Limits the gradients first.
+    param_groups : sequence of ParamGroup or ParamGroups, optional
         Parameters with other settings, such as ``[no_decay()]``.
+    ema : float or WeightAverage, optional
+        The decay of an exponential moving average of the weights.
 
     Raises
     ------
@@ -132,9 +163,10 @@ class AdamW(OptimizerModel):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
-        clip_grad: ClipGradNorm | None = None,
-        param_groups: Sequence[ParamGroup] = (),
+        clip_grad: Clip | Sequence[Clip] | None = None,
+        param_groups: Sequence[ParamGroup] | ParamGroups = (),
         adam_mode: int = 1,
+        ema: float | WeightAverage | None = None,
     ) -> None:
         self._settings: dict[str, Any] = {
             "bias_correction": bias_correction,
@@ -143,7 +175,7 @@ class AdamW(OptimizerModel):
             "weight_decay": weight_decay,
             "adam_mode": adam_mode,
         }
-        super().__init__(clip_grad, param_groups)
+        super().__init__(clip_grad, param_groups, ema)
 
     def _node(self, group: ParamGroup | None) -> AdamWOptimizer:
         return AdamWOptimizer(**self._settings | ({} if group is None else group.given()))
@@ -154,7 +186,7 @@ class TorchAdamW(AdamW):
 
     Parameters
     ----------
-    betas, eps, weight_decay, clip_grad, param_groups
+    betas, eps, weight_decay, clip_grad, param_groups, ema
         As in :class:`AdamW`.
     """
 
@@ -163,10 +195,11 @@ class TorchAdamW(AdamW):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
-        clip_grad: ClipGradNorm | None = None,
-        param_groups: Sequence[ParamGroup] = (),
+        clip_grad: Clip | Sequence[Clip] | None = None,
+        param_groups: Sequence[ParamGroup] | ParamGroups = (),
+        ema: float | WeightAverage | None = None,
     ) -> None:
-        super().__init__(True, betas, eps, weight_decay, clip_grad, param_groups, adam_mode=0)
+        super().__init__(True, betas, eps, weight_decay, clip_grad, param_groups, adam_mode=0, ema=ema)
 
 
 class DeclaredOptimizer(OptimizerModel):
@@ -177,10 +210,8 @@ class DeclaredOptimizer(OptimizerModel):
 
     Parameters
     ----------
-    clip_grad : ClipGradNorm, optional
-        Limits the norm of the gradients first, of all groups together.
-    param_groups : sequence of ParamGroup, optional
-        Parameters with other settings, such as ``[no_decay()]``.
+    clip_grad, param_groups, ema
+        As in :class:`AdamW`.
     **settings
         Settings of the optimizer by name; ``betas`` for beta1 and those that follow, and ``eps`` for epsilon.
 
@@ -197,19 +228,21 @@ class DeclaredOptimizer(OptimizerModel):
     def __init__(
         self,
         *,
-        clip_grad: ClipGradNorm | None = None,
-        param_groups: Sequence[ParamGroup] = (),
+        clip_grad: Clip | Sequence[Clip] | None = None,
+        param_groups: Sequence[ParamGroup] | ParamGroups = (),
+        ema: float | WeightAverage | None = None,
         **settings: Any,
     ) -> None:
         self._settings = self._named(settings)
-        groups = [self._settings, *(self._settings | self._named(group.given()) for group in param_groups)]
+        stated = _stated(param_groups)
+        groups = [self._settings, *(self._settings | self._named(group.given()) for group in stated)]
         used = [self.declaration.checked(group) for group in groups]
         self.moments = tuple(
             state.name
             for state in self.declaration.states
             if state.when is None or any(values[state.when] for values in used)
         )
-        super().__init__(clip_grad, param_groups)
+        super().__init__(clip_grad, param_groups, ema)
 
     @classmethod
     def _betas(cls) -> list[str]:
@@ -245,10 +278,8 @@ class SGD(DeclaredOptimizer):
 
     Parameters
     ----------
-    clip_grad : ClipGradNorm, optional
-        Limits the norm of the gradients first, of all groups together.
-    param_groups : sequence of ParamGroup, optional
-        Parameters with other settings.
+    clip_grad, param_groups, ema
+        As in :class:`AdamW`.
     momentum, dampening : float, default: 0.0
         How much of the momentum a step keeps, and how much less of the gradient it takes.
     weight_decay : float, default: 0.0
@@ -266,24 +297,26 @@ class SGD(DeclaredOptimizer):
 
     def __init__(
         self,
-        clip_grad: ClipGradNorm | None = None,
-        param_groups: Sequence[ParamGroup] = (),
+        clip_grad: Clip | Sequence[Clip] | None = None,
+        param_groups: Sequence[ParamGroup] | ParamGroups = (),
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        ema: float | WeightAverage | None = None,
     ) -> None:
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("nesterov needs a momentum above 0 and no dampening")
         super().__init__(
             clip_grad=clip_grad,
             param_groups=param_groups,
+            ema=ema,
             momentum=momentum,
             dampening=dampening,
             weight_decay=weight_decay,
             nesterov=nesterov,
         )
-        given = [self._settings, *(group.given() for group in param_groups)]
+        given = [self._settings, *(group.given() for group in _stated(param_groups))]
         self._is_plain = not any(value for settings in given for value in settings.values())
         if not self.moments:
             self.moments = ("first_order_moments",)
@@ -306,7 +339,7 @@ def _signature(declaration: Declaration, betas: Sequence[str]) -> Signature:
         else:
             name = "eps" if setting.name == "epsilon" else setting.name
             defaults[name] = bool(setting.default) if setting.flag else setting.default
-    defaults |= {"clip_grad": None, "param_groups": ()}
+    defaults |= {"clip_grad": None, "param_groups": (), "ema": None}
     return Signature(
         [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()]
     )

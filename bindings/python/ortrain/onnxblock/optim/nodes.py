@@ -66,6 +66,142 @@ class ClipGradNorm(Block):
         return clipped
 
 
+class _ClipGradients(Block):
+    """A node that clips gradients: ClipGradients of the domain ortrain."""
+
+    def __init__(self, kind: str, limit: float, **settings: float) -> None:
+        super().__init__()
+        for name, value in {"limit": limit, **settings}.items():
+            if not value > 0:
+                raise ValueError(f"{name} must be a positive number, not {value}")
+        self._attributes: dict[str, Attribute] = {"type": kind, "limit": float(limit), **settings}
+
+    def build(self, gradients_name: str) -> str:
+        """Add the node.
+
+        Parameters
+        ----------
+        gradients_name : str
+            Name of the sequence of gradients.
+
+        Returns
+        -------
+        str
+            Name of the sequence of clipped gradients.
+        """
+        _graph.import_domain(self.base, _OWN_DOMAIN, 1)
+        clipped = self._add(
+            "ClipGradients", [gradients_name], "clipped_gradients", domain=_OWN_DOMAIN, **self._attributes
+        )
+        self.base.graph.value_info.append(
+            onnx.helper.make_tensor_sequence_value_info(clipped, TensorProto.FLOAT, None)
+        )
+        return clipped
+
+
+class ClipGradValue(_ClipGradients):
+    """Clips each element of the gradients to ``[-limit, limit]``.
+
+    Parameters
+    ----------
+    limit : float
+        The limit.
+
+    Raises
+    ------
+    ValueError
+        When it is not a positive number.
+    """
+
+    def __init__(self, limit: float) -> None:
+        super().__init__("value", limit)
+
+
+class ClipGroupNorm(_ClipGradients):
+    """Scales the gradients of each parameter group down if their L2 norm is above a limit.
+
+    Parameters
+    ----------
+    max_norm : float
+        The limit.
+
+    Raises
+    ------
+    ValueError
+        When it is not a positive number.
+    """
+
+    def __init__(self, max_norm: float) -> None:
+        super().__init__("group_norm", max_norm)
+
+
+class ClipAdaptive(_ClipGradients):
+    """Scales the gradient of each parameter down if its norm is more than a share of the parameter's norm.
+
+    A. Brock et al., "High-performance large-scale image recognition without normalization", 2021; with one norm for a
+    parameter, where the authors have one for each of its units.
+
+    Parameters
+    ----------
+    share : float, default: 0.01
+        The largest norm of a gradient, as a share of the parameter's norm.
+    eps : float, default: 1e-3
+        The least norm of a parameter that counts, so that parameters of zero are trained.
+
+    Raises
+    ------
+    ValueError
+        When a value is not a positive number.
+    """
+
+    def __init__(self, share: float = 0.01, eps: float = 1e-3) -> None:
+        super().__init__("adaptive", share, epsilon=eps)
+
+
+class WeightAverage(Block):
+    """Keeps an exponential moving average of the weights, which eval steps and exports use.
+
+    B. Polyak and A. Juditsky, "Acceleration of stochastic approximation by averaging", 1992. The average begins with the
+    weights after the first step.
+
+    Parameters
+    ----------
+    decay : float, default: 0.999
+        How much of the average each step keeps, in [0, 1).
+    warmup : bool, default: False
+        Whether the first steps keep less, (1 + n) / (10 + n) after n steps, so that the average follows fast at first.
+
+    Raises
+    ------
+    ValueError
+        When the decay is out of range.
+    """
+
+    def __init__(self, decay: float = 0.999, warmup: bool = False) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must be at least 0 and less than 1, found {decay}")
+        self._attributes: dict[str, Attribute] = {"decay": float(decay), "warmup": int(warmup)}
+
+    def build(self, params_name: str, averages_name: str, updated_name: str) -> str:
+        """Add the node.
+
+        Parameters
+        ----------
+        params_name, averages_name, updated_name : str
+            Names of the sequences of parameters and of their averages, and of the flag that tells whether the parameters were
+            updated.
+
+        Returns
+        -------
+        str
+            Name of the flag that tells whether the average was updated.
+        """
+        _graph.import_domain(self.base, _OWN_DOMAIN, 1)
+        inputs = [params_name, averages_name, updated_name]
+        return self._add("WeightAverage", inputs, "averaged_flag", domain=_OWN_DOMAIN, **self._attributes)
+
+
 class SGDOptimizer(Block):
     """The node of stochastic gradient descent, ``w ← w - lr · g`` (com.microsoft.SGDOptimizerV2)."""
 

@@ -348,4 +348,43 @@ public final class ORTCheckpoint: HandleOwner {
     try call.check(Tables.extension.pointee.CheckpointSetParameterGradient(handle, cParameterName, cGradient))
   }
 
+  /// Adds a parameter to a state that no session works on yet.
+  ///
+  /// The tensor is copied. A state that is filled parameter by parameter needs memory for its own copy
+  /// and for one tensor of the caller, where CreateCheckpoint needs all tensors at once.
+  ///
+  /// - Parameters:
+  ///   - parameterName: Name of the parameter.
+  ///   - value: Its value.
+  ///   - trainable: Whether it is trainable.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the state has a
+  ///   parameter with this name, or a session works on it.
+  public func addParameter(withParameterName parameterName: String, value: ORTValue, trainable: Bool) throws {
+    defer { withExtendedLifetime((self, value)) {} }
+    let call = Call("ORTCheckpoint.addParameter(withParameterName:value:trainable:)")
+    let cParameterName = try call.text(parameterName, "parameterName")
+    defer { free(cParameterName) }
+    let cValue = try call.handle(value, "value")
+    try call.check(Tables.extension.pointee.CheckpointAddParameter(handle, cParameterName, cValue, trainable))
+  }
+
+  /// Gives a state the values of another one, while sessions stay loaded.
+  ///
+  /// Copied are the parameters, the properties, and the moments and the step count of the optimizer;
+  /// gradients become zero. The learning rate and the settings of parameter groups stay. So several
+  /// adapters over one base take turns in one session, which loads the base once. If the other state has
+  /// no moments, those of this state become zero, and its step count 0.
+  ///
+  /// - Parameters:
+  ///   - source: The state whose values are copied; it does not change.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the states
+  ///   differ in the names, types, shapes or trainability of their parameters, in their optimizers, or in
+  ///   the base that their adapters belong to; or one of them is nominal.
+  public func assign(withSource source: ORTCheckpoint) throws {
+    defer { withExtendedLifetime((self, source)) {} }
+    let call = Call("ORTCheckpoint.assign(withSource:)")
+    let cSource = try call.handle(source, "source")
+    try call.check(Tables.extension.pointee.CheckpointAssign(handle, cSource))
+  }
+
 }

@@ -310,6 +310,30 @@ public final class ORTTrainingSession: HandleOwner {
     try call.check(Tables.training.pointee.RegisterLinearLRScheduler(handle, warmupStepCount, totalStepCount, initialLr))
   }
 
+  /// Registers a learning rate schedule by its name.
+  ///
+  /// The rate is the initial rate times a factor, which depends on the number of optimizer steps taken.
+  /// The schedule is saved with the optimizer's state, and a session that is created with that state
+  /// continues it. Registering another schedule replaces it.
+  ///
+  /// - Parameters:
+  ///   - schedule: Name of the schedule, such as cosine; ListSchedules describes all.
+  ///   - settings: Its settings, separated by commas or blanks, such as total_steps=1000,warmup_steps=50.
+  ///     The numbers of a list are separated by colons: milestones=300:600.
+  ///   - initialLr: The rate at a factor of 1.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when there is no
+  ///   such schedule or setting, a value is out of range, or the rate is not a finite number;
+  ///   `ORTErrorCode.noModel` when the session has no optimizer model.
+  public func registerLRScheduler(withName schedule: String, settings: String, initialLr: Float) throws {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTTrainingSession.registerLRScheduler(withName:settings:initialLr:)")
+    let cSchedule = try call.text(schedule, "schedule")
+    defer { free(cSchedule) }
+    let cSettings = try call.text(settings, "settings")
+    defer { free(cSettings) }
+    try call.check(Tables.extension.pointee.RegisterLRScheduler(handle, cSchedule, cSettings, initialLr))
+  }
+
   /// Sets the learning rate from the schedule.
   ///
   /// Usually called once after each optimizer step.
@@ -320,6 +344,21 @@ public final class ORTTrainingSession: HandleOwner {
     defer { withExtendedLifetime(self) {} }
     let call = Call("ORTTrainingSession.schedulerStep()")
     try call.check(Tables.training.pointee.SchedulerStep(handle))
+  }
+
+  /// Tells the schedule a value that it may follow, such as a validation loss, and sets the learning
+  /// rate.
+  ///
+  /// The schedule on_plateau follows such values. All others ignore them.
+  ///
+  /// - Parameters:
+  ///   - value: The value.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.runtimeException` when no schedule is
+  ///   registered; `ORTErrorCode.noModel` when the session has no optimizer model.
+  public func schedulerReport(value: Float) throws {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTTrainingSession.schedulerReport(value:)")
+    try call.check(Tables.extension.pointee.SchedulerReport(handle, value))
   }
 
   /// Updates the trainable parameters from their gradients.
@@ -645,6 +684,21 @@ public final class ORTTrainingSession: HandleOwner {
     var cOut: UnsafeMutablePointer<CChar>?
     try call.check(Tables.extension.pointee.GetOptimizerGroupParameterName(handle, cGroup, Int(bitPattern: index), Tables.allocator, &cOut))
     return textTaking(cOut)
+  }
+
+  /// Chooses whether eval steps and exports use the exponential moving average of the weights.
+  ///
+  /// They do if the optimizer model has the node WeightAverage and an optimizer step was taken. Train
+  /// steps always use the weights. The averages are saved with the optimizer's state.
+  ///
+  /// - Parameters:
+  ///   - use: Whether to use the average; it is used by default.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
+  ///   optimizer; `ORTErrorCode.invalidArgument` when the optimizer keeps no average.
+  public func useAverageWeights(withUse use: Bool) throws {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTTrainingSession.useAverageWeights(withUse:)")
+    try call.check(Tables.extension.pointee.UseAverageWeights(handle, use))
   }
 
 }

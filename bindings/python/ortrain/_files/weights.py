@@ -1,0 +1,225 @@
+"""Weights of large models: read one after another, when they are needed, and written to a file next to the model.
+
+A model that :func:`load_with_weights_apart` read refers to the files of its large initializers. :func:`array_of` reads the
+elements of one. So models take little memory, however large their weights are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx.external_data_helper
+
+from ortrain._files.models import is_ort_format, load_model
+from ortrain._files.writing import replaced_file, write_file
+from ortrain._support.values import StrPath
+from ortrain.errors import InvalidModelError
+
+#: The most bytes of a serialized model.
+LIMIT = 2**31 - 1
+_LEFT_FOR_NODES = 2**24
+_LARGE = 2**14  # elements of an initializer that is not read with its model
+_INSIDE = 1024  # bytes of an initializer that is always written into the model
+_PAGE = 4096  # programs map the data of initializers in pages
+_FOLDER = "basepath"
+
+
+def load_with_weights_apart(path: StrPath) -> onnx.ModelProto:
+    """Return the model in a file; large initializers that are external data stay in their files."""
+    if is_ort_format(path):
+        return load_model(path)
+    model = load_model(path, load_external_data=False)
+    folder = os.path.dirname(os.path.abspath(path))
+    large = [
+        tensor
+        for tensor in model.graph.initializer
+        if onnx.external_data_helper.uses_external_data(tensor) and math.prod(tensor.dims) > _LARGE
+    ]
+    if model.ir_version < 4:  # initializers are inputs too, which programs may change
+        large = []
+    for tensor in large:
+        tensor.data_location = onnx.TensorProto.DEFAULT
+    onnx.external_data_helper.load_external_data_for_model(model, folder)
+    for tensor in large:
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        entries = {entry.key: entry.value for entry in tensor.external_data} | {_FOLDER: folder}
+        _refer(tensor, entries)
+        if not _is_inside(folder, entries.get("location", "")):
+            with_data(tensor)  # raises what onnx says about it
+    return model
+
+
+def is_apart(tensor: onnx.TensorProto) -> bool:
+    """Whether the elements of an initializer are in a file."""
+    return onnx.external_data_helper.uses_external_data(tensor)
+
+
+def with_data(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """Return an initializer with its elements: itself, or a copy of one that is apart."""
+    if not is_apart(tensor):
+        return tensor
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
+    folder = next((entry.value for entry in copy.external_data if entry.key == _FOLDER), "")
+    onnx.external_data_helper.load_external_data_for_tensor(copy, folder)
+    return copy
+
+
+def array_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
+    """Return the elements of an initializer."""
+    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if not is_apart(tensor) or kind.kind not in "biuf":  # others may be stored more densely than in an array
+        return onnx.numpy_helper.to_array(with_data(tensor))
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path, count = os.path.join(entries[_FOLDER], entries["location"]), math.prod(tensor.dims)
+    found: npt.NDArray[Any] = np.fromfile(path, kind, count, offset=int(entries.get("offset", 0)))
+    if found.size != count:
+        raise InvalidModelError(
+            f"the initializer {tensor.name!r} should have {count} elements in {path}, found {found.size}"
+        )
+    shaped: npt.NDArray[Any] = found.reshape(tuple(tensor.dims))
+    return shaped
+
+
+def with_all_data(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with the elements of all initializers: itself, or a copy of one with weights apart."""
+    if not any(map(is_apart, model.graph.initializer)):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for tensor in copy.graph.initializer:
+        tensor.CopyFrom(with_data(tensor))
+    return copy
+
+
+def is_too_large(model: onnx.ModelProto) -> bool:
+    """Whether the elements of the initializers that are not apart exceed what a file can hold."""
+    return sum(map(_bytes_inside, model.graph.initializer)) > LIMIT - _LEFT_FOR_NODES
+
+
+def taken_out(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Make inputs of the initializers that are apart, of all large ones if the model is too large; return them by name."""
+    every = is_too_large(model)
+    graph = model.graph
+    taken = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if is_apart(tensor) or (every and math.prod(tensor.dims) > _LARGE)
+    }
+    if taken:
+        kept = [tensor for tensor in graph.initializer if tensor.name not in taken]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+        graph.input.extend(
+            onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+            for name, tensor in taken.items()
+        )
+    return taken
+
+
+def put_back(model: onnx.ModelProto, taken: dict[str, onnx.TensorProto]) -> None:
+    """Make initializers of the inputs that :func:`taken_out` made, and remove those that no node reads."""
+    inputs = [value for value in model.graph.input if value.name not in taken]
+    if len(inputs) == len(model.graph.input):
+        return
+    read = {name for node in model.graph.node for name in _reads(node)} | {o.name for o in model.graph.output}
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.graph.initializer.extend(tensor for name, tensor in taken.items() if name in read)
+
+
+def write_models(models: dict[Path, onnx.ModelProto], data: Path, apart: bool | None) -> list[Path]:
+    """Write models; those with weights apart refer to one file, in which each of their initializers is stored once.
+
+    Parameters
+    ----------
+    models : dict
+        The models by path, in one folder. They are changed.
+    data : Path
+        The file for the weights, in the same folder. It is written first, and only if a model refers to it.
+    apart : bool or None
+        Whether weights are written to that file. By default those of models that are too large for a file, and
+        those that are apart already.
+
+    Returns
+    -------
+    list of Path
+        The files that were written.
+    """
+    moved = [tensor for model in models.values() for tensor in _to_move(model, apart)]
+    if moved:
+        with replaced_file(data, "weights") as file:
+            places: dict[bytes, tuple[int, int]] = {}
+            for tensor in moved:
+                content = _content(tensor)
+                digest = hashlib.blake2b(content).digest()
+                if digest not in places:
+                    file.seek(-file.tell() % _PAGE, os.SEEK_CUR)
+                    places[digest] = file.tell(), len(content)
+                    file.write(content)
+                offset, length = places[digest]
+                _refer(tensor, {"location": data.name, "offset": str(offset), "length": str(length)})
+    for path, model in models.items():
+        write_file(path, "model", model.SerializeToString())
+    return [*([data] if moved else ()), *models]
+
+
+def _is_inside(folder: str, location: str) -> bool:
+    """Whether there is a file of a name in a folder, not outside of it by a link or a path."""
+    path = os.path.realpath(os.path.join(folder, location))
+    return os.path.isfile(path) and path.startswith(os.path.join(os.path.realpath(folder), ""))
+
+
+def _to_move(model: onnx.ModelProto, apart: bool | None) -> Iterator[onnx.TensorProto]:
+    """Yield the initializers of a model that are written to the file for weights."""
+    every = apart or (apart is None and is_too_large(model))
+    for tensor in model.graph.initializer:
+        if is_apart(tensor) or (every and _bytes_inside(tensor) > _INSIDE):
+            yield tensor
+
+
+def _bytes_inside(tensor: onnx.TensorProto) -> int:
+    if is_apart(tensor) or tensor.data_type == onnx.TensorProto.STRING:
+        return 0
+    return int(math.prod(tensor.dims)) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+def _content(tensor: onnx.TensorProto) -> bytes:
+    """Return the elements of an initializer as they are stored in files."""
+    loaded = with_data(tensor)
+    if loaded.HasField("raw_data"):
+        return bytes(loaded.raw_data)
+    return bytes(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(loaded)).raw_data)
+
+
+def _refer(tensor: onnx.TensorProto, entries: dict[str, str]) -> None:
+    """Make an initializer one whose elements are in a file."""
+    reference = onnx.TensorProto(
+        name=tensor.name,
+        data_type=tensor.data_type,
+        dims=tensor.dims,
+        doc_string=tensor.doc_string,
+        metadata_props=tensor.metadata_props,
+        data_location=onnx.TensorProto.EXTERNAL,
+    )
+    for key, value in entries.items():
+        reference.external_data.add(key=key, value=value)
+    tensor.CopyFrom(reference)
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the values that a node reads, those that its graphs read included."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+            for inner in graph.node:
+                yield from _reads(inner)
+            yield from (output.name for output in graph.output)

@@ -1,0 +1,125 @@
+"""Codes of few bits for the rows of a matrix, in the layout of the operators MatMulNBits and GatherBlockQuantized.
+
+A row is divided into blocks of neighbours that share a scale, and a zero point if there are any: a number is
+``(code - zero) scale``. Without zero points the zero is the middle code, ``2^(bits-1)``. The lowest bits of a byte come first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+_ROWS = 2**20  # numbers that are encoded at a time
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How numbers become codes."""
+
+    bits: int = 4
+    block: int = 32
+    zero_points: bool = True
+
+    def __post_init__(self) -> None:
+        """Reject what the operators do not have."""
+        if self.bits not in (4, 8):
+            raise ValueError(f"bits: expected 4 or 8, found {self.bits}")
+        if self.block < 16 or self.block & (self.block - 1):
+            raise ValueError(f"block_size: expected a power of two of at least 16, found {self.block}")
+
+    @property
+    def largest(self) -> int:
+        """The largest code."""
+        return int(2**self.bits - 1)
+
+    @property
+    def middle(self) -> int:
+        """The code of zero without zero points."""
+        return int(2 ** (self.bits - 1))
+
+
+@dataclass(frozen=True)
+class Codes:
+    """An encoded matrix."""
+
+    coding: Coding
+    columns: int
+    packed: Array
+    """uint8 ``[rows, blocks, block * bits / 8]``."""
+    scales: Array
+    """``[rows, blocks]``."""
+    zeros: Array | None
+    """uint8 ``[rows, ceil(blocks * bits / 8)]``, or None."""
+
+    @property
+    def bytes(self) -> int:
+        """The size of codes, scales and zero points."""
+        return int(self.packed.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes))
+
+
+def encode(matrix: Array, coding: Coding) -> Codes:
+    """Return the codes of a matrix of float numbers."""
+    rows, columns = matrix.shape
+    step = max(1, _ROWS // columns)
+    parts = [_encoded(matrix[at : at + step], coding) for at in range(0, rows, step)]
+    packed, scales, zeros = (np.concatenate(list(part)) for part in zip(*parts, strict=True))
+    return Codes(coding, columns, packed, scales, zeros if coding.zero_points else None)
+
+
+def decode(codes: Codes) -> npt.NDArray[np.float32]:
+    """Return the matrix that codes stand for."""
+    bits, blocks = codes.coding.bits, codes.scales.shape[1]
+    numbers = _unpacked(codes.packed, bits).astype(np.float32)
+    if codes.zeros is None:
+        numbers -= codes.coding.middle
+    else:
+        numbers -= _unpacked(codes.zeros, bits)[:, :blocks, None].astype(np.float32)
+    numbers *= codes.scales[:, :, None].astype(np.float32)
+    return numbers.reshape(len(numbers), -1)[:, : codes.columns]
+
+
+def _encoded(matrix: Array, coding: Coding) -> tuple[Array, Array, Array]:
+    rows, columns = matrix.shape
+    blocks = -(-columns // coding.block)
+    padded = np.zeros((rows, blocks * coding.block), np.float32)
+    padded[:, :columns] = matrix
+    values = padded.reshape(rows, blocks, coding.block)
+    if coding.zero_points:
+        low, high = np.minimum(values.min(2), 0), np.maximum(values.max(2), 0)
+        scales = ((high - low) / coding.largest).astype(matrix.dtype)
+        zeros = np.rint(_divided(-low, scales)).clip(0, coding.largest)
+    else:  # the number farthest from zero gets the lowest code, which is one farther from the middle than the highest
+        farthest = np.take_along_axis(values, np.abs(values).argmax(2)[..., None], 2)[..., 0]
+        scales = (farthest / -coding.middle).astype(matrix.dtype)
+        zeros = np.full(scales.shape, coding.middle, np.float32)
+    codes = np.rint(_divided(values, scales[..., None])) + zeros[..., None]
+    codes = codes.clip(0, coding.largest).astype(np.uint8)
+    return _packed(codes, coding.bits), scales, _packed(zeros.astype(np.uint8), coding.bits)
+
+
+def _divided(values: Array, scales: Array) -> npt.NDArray[np.float32]:
+    """Return quotients; zero where the scale is zero."""
+    divisors = scales.astype(np.float32)
+    quotients = np.zeros(values.shape, np.float32)
+    np.divide(values, divisors, out=quotients, where=divisors != 0)
+    return quotients
+
+
+def _packed(codes: Array, bits: int) -> Array:
+    """Return codes of the last axis, two to a byte if they have 4 bits."""
+    if bits == 8:
+        return codes
+    if codes.shape[-1] % 2:
+        codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], 1), np.uint8)], -1)
+    pairs: Array = codes[..., ::2] | codes[..., 1::2] << 4
+    return pairs
+
+
+def _unpacked(packed: Array, bits: int) -> Array:
+    if bits == 8:
+        return packed
+    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)

@@ -1,0 +1,352 @@
+"""Weights of few bits in place of float ones: MatMul and Gemm become MatMulNBits, look-ups GatherBlockQuantized."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from ortrain import _graph
+from ortrain._files.weights import array_of
+from ortrain._graph.initializers import add_initializer, free_name, is_read, remove_initializers
+from ortrain.artifacts.choice.export_record import PATH, module_of
+from ortrain.artifacts.graph.block_codes import Codes, Coding, decode, encode
+
+DOMAIN = "com.microsoft"
+_WEIGHTS = {"MatMul": 1, "Gemm": 1, "Gather": 0}
+_COPIES = ("Transpose", "Identity")
+#: The types in which runtimes have the operators.
+_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
+
+
+@dataclass(frozen=True)
+class QuantizedLayer:
+    """A layer with weights of few bits."""
+
+    module: str
+    """The path of the module, or the name of the node."""
+    operator: str
+    """The operator that it had."""
+    weight: str
+    """The initializer that it read."""
+    shape: tuple[int, ...]
+    bits: int
+    error: float
+    """The root of the mean squared difference of the weights, divided by that of the weights."""
+    largest: float
+    """The largest difference of a weight."""
+    bytes_before: int
+    bytes_after: int
+
+    def __str__(self) -> str:
+        size = f"{self.bytes_before / 1e6:.2f} -> {self.bytes_after / 1e6:.2f} MB"
+        return f"{self.module} ({self.operator} {list(self.shape)}): error {self.error:.2%}, largest {self.largest:.2g}, {size}"
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What became of the layers of a model.
+
+    Attributes
+    ----------
+    layers : tuple of QuantizedLayer
+        The layers with weights of few bits.
+    skipped : tuple of str
+        The others that have a matrix of weights, with the reason.
+    model : onnx.ModelProto
+        The model with quantized weights.
+    """
+
+    layers: tuple[QuantizedLayer, ...]
+    skipped: tuple[str, ...]
+    model: onnx.ModelProto = field(repr=False)
+
+    @property
+    def error(self) -> float:
+        """The relative error of all quantized weights together."""
+        squares = sum((layer.error**2) * layer.bytes_before for layer in self.layers)
+        return float(np.sqrt(squares / max(1, sum(layer.bytes_before for layer in self.layers))))
+
+    def __str__(self) -> str:
+        before, after = (
+            sum(getattr(layer, f"bytes_{w}") for layer in self.layers) for w in ("before", "after")
+        )
+        lines = [str(layer) for layer in self.layers]
+        lines += [f"skipped     {reason}" for reason in self.skipped]
+        lines.append(
+            f"quantized   {len(self.layers)} layers, {before / 1e6:.2f} -> {after / 1e6:.2f} MB, mean error {self.error:.2%}"
+        )
+        return "\n".join(lines)
+
+
+def quantize(
+    model: onnx.ModelProto, coding: Coding, skip: Sequence[str] = (), embeddings: bool = False
+) -> Quantization:
+    """Give layers of a model weights of few bits, in place.
+
+    Raises
+    ------
+    ValueError
+        When no layer can have them, an entry of `skip` fits no layer, or a weight is not finite.
+    """
+    editor = _Quantizer(model, coding)
+    chosen, skipped = editor.choose(skip, embeddings)
+    layers = tuple(dict.fromkeys(editor.replace(node, name, turned) for node, name, turned in chosen))
+    if not layers:
+        raise ValueError(
+            "no layer can have weights of few bits"
+            + (
+                f": {'; '.join(skipped[:8])}"
+                if skipped
+                else "; the model has no MatMul or Gemm with constant weights"
+            )
+        )
+    editor.finish()
+    return Quantization(layers, tuple(skipped), model)
+
+
+def codes_of(model: onnx.ModelProto, node: onnx.NodeProto) -> Codes | None:
+    """Return the weights of a MatMulNBits; None if they are not codes of 4 or 8 bits in initializers, in order."""
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    names = [*node.input, "", "", ""]
+    rows, columns, block = (int(attributes[key]) for key in ("N", "K", "block_size"))
+    bits = int(attributes.get("bits", 4))
+    if bits not in (4, 8) or names[4] or any(name and name not in tensors for name in names[1:4]):
+        return None
+    blocks = -(-columns // block)
+    zeros = array_of(tensors[names[3]]) if names[3] else None
+    if zeros is not None and zeros.dtype != np.uint8:
+        return None
+    return Codes(
+        Coding(bits, block, zeros is not None),
+        columns,
+        array_of(tensors[names[1]]).reshape(rows, blocks, block * bits // 8),
+        array_of(tensors[names[2]]).reshape(rows, blocks),
+        None if zeros is None else zeros.reshape(rows, -1),
+    )
+
+
+def matrix_read(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[onnx.TensorProto, bool] | None:
+    """Return the matrix that a layer reads, and whether it has a row for each input of the layer; None if it has none."""
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    return _matrix_read(node, tensors, {name: n for n in model.graph.node for name in n.output})
+
+
+def _matrix_read(
+    node: onnx.NodeProto, tensors: dict[str, onnx.TensorProto], producers: dict[str, onnx.NodeProto]
+) -> tuple[onnx.TensorProto, bool] | None:
+    if node.op_type not in _WEIGHTS or node.domain not in ("", "ai.onnx"):
+        return None
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    name, turned = (
+        node.input[_WEIGHTS[node.op_type]],
+        node.op_type != "Gather" and not attributes.get("transB"),
+    )
+    while (source := producers.get(name)) is not None and source.op_type in _COPIES:
+        turned ^= source.op_type == "Transpose" and _exchanges(source)
+        name = source.input[0]
+    tensor = tensors.get(name)
+    return (tensor, turned) if tensor is not None and len(tensor.dims) == 2 else None
+
+
+def difference(exact: npt.NDArray[Any], codes: Codes) -> tuple[float, float]:
+    """Return the relative error of codes, and the largest difference of a number."""
+    found = decode(codes) - exact.astype(np.float32)
+    norm = float(np.linalg.norm(exact.astype(np.float32)))
+    return float(np.linalg.norm(found)) / norm if norm else 0.0, float(np.abs(found).max(initial=0))
+
+
+class _Quantizer:
+    def __init__(self, model: onnx.ModelProto, coding: Coding) -> None:
+        self._model, self._coding = model, coding
+        self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._producers = {name: node for node in model.graph.node for name in node.output}
+        self._taken = _graph.names_in_use(model)
+        self._made: dict[tuple[str, bool, bool], tuple[list[str], QuantizedLayer]] = {}
+        self._nodes: dict[str, list[onnx.NodeProto]] = {}
+
+    # ---- which layers ----
+
+    def choose(
+        self, skip: Sequence[str], embeddings: bool
+    ) -> tuple[list[tuple[onnx.NodeProto, str, bool]], list[str]]:
+        """Return the layers with their initializer and whether it has a row for each input; and why others are left."""
+        chosen, skipped, used, names = [], [], set(), []
+        for node in self._model.graph.node:
+            found = self._weight(node)
+            if found is None:
+                continue
+            name, turned = found
+            entries = [entry for entry in skip if self._fits(node, name, entry)]
+            used.update(entries)
+            names.append(self._module(node, name))
+            reason = "it is to be skipped" if entries else self._obstacle(node, name, turned, embeddings)
+            if reason is None:
+                chosen.append((node, name, turned))
+            else:
+                skipped.append(f"{names[-1]} ({node.op_type}): {reason}")
+        unused = [entry for entry in skip if entry not in used]
+        if unused:
+            raise ValueError(
+                f"skip: {unused[0]!r} fits no layer with a matrix of weights; there are {', '.join(names[:12]) or 'none'}"
+            )
+        return chosen, skipped
+
+    def _weight(self, node: onnx.NodeProto) -> tuple[str, bool] | None:
+        found = _matrix_read(node, self._tensors, self._producers)
+        return None if found is None else (found[0].name, found[1])
+
+    def _module(self, node: onnx.NodeProto, name: str) -> str:
+        return (
+            name.rpartition(".")[0]
+            if PATH.fullmatch(name)
+            else module_of(node) or node.name or node.output[0]
+        )
+
+    def _fits(self, node: onnx.NodeProto, name: str, entry: str) -> bool:
+        return any(
+            fnmatchcase(known, entry) or known.startswith(f"{entry}.") or known.endswith(f".{entry}")
+            for known in (self._module(node, name), node.name, name)
+        )
+
+    def _obstacle(self, node: onnx.NodeProto, name: str, turned: bool, embeddings: bool) -> str | None:
+        """Return why a layer keeps its weights; None if it does not."""
+        tensor = self._tensors[name]
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        columns = tensor.dims[0 if turned else 1]
+        if tensor.data_type not in _TYPES:
+            return f"its weights are {onnx.TensorProto.DataType.Name(tensor.data_type).lower()}"
+        if node.op_type == "Gather":
+            if not embeddings:
+                return "it is an embedding"
+            if attributes.get("axis") or turned:
+                return "it does not look up rows of a matrix"
+            if columns % self._coding.block:
+                return f"its rows of {columns} numbers are not whole blocks of {self._coding.block}"
+            return None
+        if node.op_type == "Gemm" and (attributes.get("transA") or attributes.get("alpha", 1) != 1):
+            return "its input is transposed or scaled"
+        if node.op_type == "Gemm" and len(node.input) > 2 and attributes.get("beta", 1) != 1:
+            return "its bias is scaled"
+        if columns < self._coding.block:
+            return f"its rows of {columns} numbers are shorter than a block of {self._coding.block}"
+        return None
+
+    # ---- one layer ----
+
+    def replace(self, node: onnx.NodeProto, name: str, turned: bool) -> QuantizedLayer:
+        """Note the nodes that take the place of a layer, and return it."""
+        gathers = node.op_type == "Gather"
+        inputs, layer = self._encoded(node, name, turned, gathers)
+        shared: dict[str, Any] = {
+            "bits": self._coding.bits,
+            "block_size": self._coding.block,
+            "domain": DOMAIN,
+        }
+        if gathers:
+            data, *rest = inputs
+            made = onnx.helper.make_node(
+                "GatherBlockQuantized",
+                [data, node.input[1], *rest],
+                node.output,
+                node.name,
+                gather_axis=0,
+                quantize_axis=1,
+                **shared,
+            )
+            nodes = [made]
+        else:
+            rows, columns = self._shape(name, turned)
+            has_bias = node.op_type == "Gemm" and len(node.input) > 2 and bool(node.input[2])
+            product = self._free(f"{node.output[0]}_product") if has_bias else node.output[0]
+            made = onnx.helper.make_node(
+                "MatMulNBits", [node.input[0], *inputs], [product], node.name, N=rows, K=columns, **shared
+            )
+            nodes = [made]
+            if has_bias:
+                label = f"{node.name}/bias" if node.name else ""
+                nodes.append(onnx.helper.make_node("Add", [product, node.input[2]], node.output, label))
+        for new in nodes:
+            new.metadata_props.extend(node.metadata_props)
+        self._nodes[node.output[0]] = nodes
+        return layer
+
+    def _shape(self, name: str, turned: bool) -> tuple[int, int]:
+        rows, columns = self._tensors[name].dims[::-1] if turned else self._tensors[name].dims
+        return int(rows), int(columns)
+
+    def _encoded(
+        self, node: onnx.NodeProto, name: str, turned: bool, gathers: bool
+    ) -> tuple[list[str], QuantizedLayer]:
+        """Return the initializers with the codes of a matrix, scales and zero points, which are made once."""
+        key = name, turned, gathers
+        if key in self._made:
+            return self._made[key]
+        matrix = array_of(self._tensors[name])
+        if not np.isfinite(matrix).all():
+            raise ValueError(f"cannot quantize {name!r}: it has numbers that are not finite")
+        exact = matrix.T if turned else matrix
+        codes = encode(exact, self._coding)
+        packed = codes.packed.reshape(len(exact), -1) if gathers else codes.packed
+        values = {"": packed, "_scales": codes.scales, "_zeros": codes.zeros}
+        base = f"{name}_q{self._coding.bits}{'_rows' if gathers else ''}"
+        inputs = []
+        for suffix, value in values.items():
+            if value is not None:
+                inputs.append(self._free(base + suffix))
+                add_initializer(self._model, inputs[-1], value)
+        error, largest = difference(exact, codes)
+        layer = QuantizedLayer(
+            self._module(node, name),
+            node.op_type,
+            name,
+            tuple(matrix.shape),
+            self._coding.bits,
+            error,
+            largest,
+            matrix.nbytes,
+            codes.bytes,
+        )
+        self._made[key] = inputs, layer
+        return self._made[key]
+
+    def _free(self, name: str) -> str:
+        found = free_name(name, self._taken)
+        self._taken.add(found)
+        return found
+
+    def finish(self) -> None:
+        """Put the new nodes in the places of their layers, and remove what nothing reads any more."""
+        graph = self._model.graph
+        nodes = [new for node in graph.node for new in self._nodes.get(node.output[0], [node])]
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+        _graph.import_domain(self._model, DOMAIN, 1)
+        for name in {key[0] for key in self._made}:
+            _remove_unread(self._model, name)
+        _graph.infer_shapes(self._model)
+
+
+def _exchanges(node: onnx.NodeProto) -> bool:
+    """Whether a transpose of a matrix exchanges its axes."""
+    return all(list(a.ints) != [0, 1] for a in node.attribute if a.name == "perm")
+
+
+def _remove_unread(model: onnx.ModelProto, name: str) -> None:
+    """Remove an initializer that nothing reads but transposes of it that nothing reads."""
+    graph = model.graph
+    for place in reversed(range(len(graph.node))):
+        node = graph.node[place]
+        if node.op_type in _COPIES and node.input[0] == name and not is_read(model, node.output[0]):
+            gone = node.output[0]
+            del graph.node[place]
+            remove_initializers(model, [gone])
+    if not is_read(model, name):
+        remove_initializers(model, [name])

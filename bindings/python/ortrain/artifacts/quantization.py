@@ -1,0 +1,81 @@
+"""Models with weights of few bits, from models with float weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+
+from ortrain._files.weights import write_models
+from ortrain._support.checks import names_of
+from ortrain._support.values import StrPath
+from ortrain.artifacts.graph.block_codes import Coding
+from ortrain.artifacts.graph.quantized import Quantization, quantize
+from ortrain.artifacts.loading import load
+
+
+def quantize_weights(
+    model: onnx.ModelProto | StrPath,
+    path: StrPath | None = None,
+    *,
+    bits: int = 4,
+    block_size: int = 32,
+    zero_points: bool = True,
+    skip: Sequence[str] = (),
+    embeddings: bool = False,
+    external_data: bool | None = None,
+) -> Quantization:
+    """Give the matrices of MatMul and Gemm 4 or 8 bits, in blocks that share a scale.
+
+    The layers become ``MatMulNBits`` and the look-ups ``GatherBlockQuantized``, operators of onnxruntime that ortrain trains
+    through: artifacts of the result with ``adapter=LoRA(...)`` are those of QLoRA. Activations stay as they are.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto or str or os.PathLike
+        The model, or the path of its file. It is not changed.
+    path : str or os.PathLike, optional
+        Where the quantized model is written.
+    bits : {4, 8}, default: 4
+        The bits of a weight.
+    block_size : int, default: 32
+        The number of weights of a row that share a scale, a power of two of at least 16.
+    zero_points : bool, default: True
+        Whether each block has a zero point too. It makes the error smaller where weights lie around another number than zero.
+    skip : sequence of str, optional
+        Layers that keep their weights: a module or its end such as ``"lm_head"``, or a pattern.
+    embeddings : bool, default: False
+        Whether the tables of look-ups (Gather) are quantized too.
+    external_data : bool, optional
+        Whether weights are written to a file next to the model, with its name and the ending ``.data``. By default those that
+        the model could not hold in 2 GB, and those that are external data of the given model.
+
+    Returns
+    -------
+    Quantization
+        The layers with the error of each, what was skipped and why, and the model. It prints as a list.
+
+    Raises
+    ------
+    ValueError
+        When a setting is not valid, no layer can be quantized, or an entry of `skip` fits none.
+    FileNotFoundError
+        When there is no model at the path.
+    OSError
+        When the file cannot be written.
+    """
+    coding = Coding(bits, block_size, zero_points)
+    loaded, source = load(model, apart=True)
+    if source is None:
+        given, loaded = loaded, onnx.ModelProto()
+        loaded.CopyFrom(given)
+    done = quantize(loaded, coding, names_of("skip", skip), embeddings)
+    if path is not None:
+        target = Path(os.fspath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy = onnx.ModelProto()
+        copy.CopyFrom(loaded)  # written models refer to the new file
+        write_models({target: copy}, target.with_name(f"{target.name}.data"), external_data)
+    return done

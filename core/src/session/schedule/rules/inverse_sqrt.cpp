@@ -1,0 +1,23 @@
+#include <cmath>
+
+#include "session/schedule/rule.h"
+
+namespace ortrain {
+namespace {
+
+double factor(const ScheduleStep& s) {
+  const double given = s["timescale"];
+  const double scale = given > 0 ? given : s.warmup > 0 ? s.warmup : 10000;
+  return 1 / std::sqrt(1 + s.step / scale);
+}
+
+ORTRAIN_SCHEDULE(
+    InverseSqrt,
+    {.name = "inverse_sqrt",
+     .formula = "f = √(timescale / (t + timescale))",
+     .source = "Vaswani et al., Attention is all you need, 2017; as in Hugging Face transformers",
+     .settings = {{"timescale", 0, "steps; 0 for those of the warmup, or 10000 without one", 0}},
+     .factor = factor});
+
+}  // namespace
+}  // namespace ortrain

@@ -1,0 +1,232 @@
+"""Weights of few bits: what NumPy decodes, what onnxruntime computes, and adapters that train beside them."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+from ortrain import artifacts
+from ortrain.artifacts import LoRA
+from ortrain.cli import app
+from training import Training
+
+Array = np.ndarray[Any, Any]
+VOCABULARY, WIDTH, CLASSES = 40, 64, 6
+
+
+def model_with(rng: np.random.Generator) -> onnx.ModelProto:
+    """Embedding, a MatMul of transposed weights, a MatMul and a Gemm; the embedding is the output layer too."""
+    weights = {
+        "embed.weight": rng.normal(0, 1, (VOCABULARY, WIDTH)),
+        "up.weight": rng.normal(0.5, 0.2, (80, WIDTH)),
+        "down.weight": rng.normal(0, 0.2, (80, WIDTH)),
+        "fc.weight": rng.normal(0, 0.3, (CLASSES, WIDTH)),
+        "fc.bias": rng.normal(size=CLASSES),
+    }
+    node = helper.make_node
+    nodes = [
+        node("Gather", ["embed.weight", "ids"], ["x"], "embed"),
+        node("Transpose", ["up.weight"], ["up_turned"], perm=[1, 0]),
+        node("MatMul", ["x", "up_turned"], ["hidden"], "up"),
+        node("Relu", ["hidden"], ["active"]),
+        node("MatMul", ["active", "down.weight"], ["narrow"], "down"),
+        node("Gemm", ["narrow", "fc.weight", "fc.bias"], ["scores"], "fc", transB=1),
+        node("Transpose", ["embed.weight"], ["embed_turned"], perm=[1, 0]),
+        node("MatMul", ["narrow", "embed_turned"], ["words"], "tied"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["n"])],
+        [
+            helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["n", CLASSES]),
+            helper.make_tensor_value_info("words", onnx.TensorProto.FLOAT, ["n", VOCABULARY]),
+        ],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def decoded(model: onnx.ModelProto, node: onnx.NodeProto) -> Array:
+    """The matrix of a node, one number after the other, as the operators are defined."""
+    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    names = [name for name in node.input if name in tensors]
+    codes, scales = tensors[names[0]], tensors[names[1]]
+    bits, block = attributes["bits"], attributes["block_size"]
+    rows, per_byte = len(codes), 8 // bits
+    columns = attributes.get("K", codes.size * per_byte // rows)
+    zeros = tensors[names[2]].reshape(rows, -1) if len(names) > 2 else None
+    codes, scales = codes.reshape(rows, -1), scales.reshape(rows, -1)
+    matrix = np.zeros((rows, columns))
+    for row in range(rows):
+        for column in range(columns):
+            place = column // block
+            code = codes[row, column // per_byte] >> column % per_byte * bits & 2**bits - 1
+            zero = 2 ** (bits - 1)
+            if zeros is not None:
+                zero = zeros[row, place // per_byte] >> place % per_byte * bits & 2**bits - 1
+            matrix[row, column] = (int(code) - int(zero)) * scales[row, place]
+    return matrix
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zero_points", [True, False])
+def test_onnxruntime_computes_with_the_weights_that_numpy_decodes(
+    bits: int, zero_points: bool, tmp_path: pathlib.Path
+) -> None:
+    model = model_with(np.random.default_rng(0))
+    done = artifacts.quantize_weights(
+        model, tmp_path / "small.onnx", bits=bits, block_size=16, zero_points=zero_points, embeddings=True
+    )
+    small = onnx.load(tmp_path / "small.onnx")
+    nodes = {node.name: node for node in small.graph.node}
+    kinds = {
+        name: node.op_type for name, node in nodes.items() if name in ("embed", "up", "down", "fc", "tied")
+    }
+    assert kinds == {
+        "embed": "GatherBlockQuantized", "up": "MatMulNBits", "down": "MatMulNBits", "fc": "MatMulNBits",
+        "tied": "MatMulNBits",
+    }  # fmt: skip
+    exact = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer}
+    given = {"embed": exact["embed.weight"], "up": exact["up.weight"], "down": exact["down.weight"].T}
+    given |= {"fc": exact["fc.weight"], "tied": exact["embed.weight"]}
+    found = {name: decoded(small, nodes[name]) for name in given}
+    for layer, name in zip(done.layers, given, strict=True):
+        difference = found[name] - given[name]
+        assert layer.error == pytest.approx(
+            np.linalg.norm(difference) / np.linalg.norm(given[name]), rel=1e-4
+        )
+        assert layer.largest == pytest.approx(np.abs(difference).max(), rel=1e-4)
+        # Half a step, and with zero points half a step more, where the zero point was rounded.
+        step = 16 / 15 * np.ptp(given[name]) / 2**bits
+        assert 0 < layer.largest <= step
+        assert layer.error < (0.15 if bits == 4 else 0.01)
+    ids = np.arange(VOCABULARY)
+    narrow = np.maximum(found["embed"][ids] @ found["up"].T, 0) @ found["down"].T
+    expected = [narrow @ found["fc"].T + exact["fc.bias"], narrow @ found["tied"].T]
+    results = onnxruntime.InferenceSession(tmp_path / "small.onnx").run(None, {"ids": ids})
+    for result, wanted in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+    assert "embed.weight" not in {tensor.name for tensor in small.graph.initializer}
+
+
+def test_zero_points_help_where_weights_are_not_around_zero() -> None:
+    model = model_with(np.random.default_rng(0))
+    errors = [
+        {layer.module: layer.error for layer in artifacts.quantize_weights(model, zero_points=choice).layers}
+        for choice in (True, False)
+    ]
+    assert errors[0]["up"] < 0.8 * errors[1]["up"]
+
+
+def test_layers_are_skipped_on_request_and_with_a_reason() -> None:
+    model = model_with(np.random.default_rng(0))
+    done = artifacts.quantize_weights(model, skip=["fc", "*own"])
+    assert [layer.module for layer in done.layers] == ["up", "embed"]
+    assert done.skipped == (
+        "embed (Gather): it is an embedding",
+        "down (MatMul): it is to be skipped",
+        "fc (Gemm): it is to be skipped",
+    )
+    with pytest.raises(
+        ValueError, match=r"skip: 'lm_head' fits no layer .*; there are embed, up, down, fc, embed"
+    ):
+        artifacts.quantize_weights(model, skip=["lm_head"])
+    with pytest.raises(ValueError, match="block_size: expected a power of two of at least 16, found 24"):
+        artifacts.quantize_weights(model, block_size=24)
+    model.graph.initializer[1].CopyFrom(
+        numpy_helper.from_array(np.full((80, WIDTH), np.nan, np.float32), "up.weight")
+    )
+    with pytest.raises(ValueError, match=r"cannot quantize 'up\.weight': it has numbers that are not finite"):
+        artifacts.quantize_weights(model)
+
+
+def test_adapters_train_on_a_quantized_model_and_are_merged_into_its_codes(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(1)
+    onnx.save(model_with(rng), tmp_path / "model.onnx")
+    assert app.main(["quantize", str(tmp_path / "model.onnx"), "--bits", "8"]) == 0
+    printed = capsys.readouterr().out
+    assert "up (MatMul [80, 64]): error 0." in printed
+    assert printed.endswith(f"wrote {tmp_path / 'model.q8.onnx'}\n")
+    report = artifacts.generate_artifacts(
+        tmp_path / "model.q8.onnx",
+        adapter=LoRA(r=2),  # beside all layers but those that compute outputs
+        loss=artifacts.LossType.CrossEntropyLoss,
+        loss_input_names=["scores"],
+        artifact_directory=tmp_path / "adapted",
+    )
+    assert report.adapters is not None
+    assert [layer.module for layer in report.adapters.layers] == ["up", "down"]
+    training = Training(tmp_path / "adapted")
+    training.optimizer.set_learning_rate(0.02)
+    ids, labels = np.arange(VOCABULARY), rng.integers(0, CLASSES, VOCABULARY)
+    losses = [training.step(ids, labels) for _ in range(20)]
+    assert losses[-1] < 0.5 * losses[0]
+
+    file = tmp_path / "trained.onnx"
+    training.module.export_model_for_inferencing(str(file), ["scores"])
+    done = artifacts.requantized(file)
+    adapted = onnx.load(file)
+    nodes = {node.name: node for node in adapted.graph.node}
+    merged = {node.name: node for node in done.model.graph.node}
+    values = training.parameters()
+    for layer in done.layers:
+        a, b = (values[f"{layer.module}.lora_{letter}.weight"].astype(np.float64) for letter in "AB")
+        exact = decoded(adapted, nodes[layer.module]) + 2 / 2 * 8 * b @ a
+        difference = decoded(done.model, merged[layer.module]) - exact
+        assert layer.error == pytest.approx(np.linalg.norm(difference) / np.linalg.norm(exact), rel=1e-3)
+        assert layer.error < 0.01
+    onnx.save(done.model, tmp_path / "merged.onnx")
+    before, after = (
+        onnxruntime.InferenceSession(path).run(["scores"], {"ids": ids})[0]
+        for path in (file, tmp_path / "merged.onnx")
+    )
+    assert not any("lora" in tensor.name for tensor in done.model.graph.initializer)
+    assert np.abs(after - before).max() < 0.05 * np.abs(before).max()
+    with pytest.raises(
+        ValueError, match="cannot merge the adapter of up: expected weights in an initializer of float"
+    ):
+        artifacts.merged(file)
+
+
+def test_magnitudes_are_trained_beside_quantized_weights(tmp_path: pathlib.Path) -> None:
+    """DoRA by its formula, in double precision: each row of W + s B A gets the norm that was trained."""
+    rng = np.random.default_rng(2)
+    small = artifacts.quantize_weights(model_with(rng), block_size=16).model
+    report = artifacts.generate_artifacts(
+        small,
+        adapter=LoRA(r=3, alpha=6, targets=["down", "fc"], use_dora=True),
+        loss=artifacts.LossType.CrossEntropyLoss,
+        loss_input_names=["scores"],
+        artifact_directory=tmp_path,
+    )
+    assert [name.rpartition(".")[2] for name in report.trained].count("lora_magnitude_vector") == 2
+    training, ids = Training(tmp_path), np.arange(VOCABULARY)
+    labels = rng.integers(0, CLASSES, VOCABULARY)
+    exact = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in small.graph.initializer}
+    matrices = {node.name: decoded(small, node) for node in small.graph.node if node.op_type == "MatMulNBits"}
+
+    def loss() -> float:
+        values = {name: value.astype(np.float64) for name, value in training.parameters().items()}
+        x = np.maximum(exact["embed.weight"] @ matrices["up"].T, 0)
+        for name in ("down", "fc"):
+            changed = matrices[name] + 2 * values[f"{name}.lora_B.weight"] @ values[f"{name}.lora_A.weight"]
+            norms = np.linalg.norm(changed, axis=1, keepdims=True)
+            x = x @ (values[f"{name}.lora_magnitude_vector"][:, None] * changed / norms).T
+        x = x + exact["fc.bias"]
+        return float((np.log(np.exp(x).sum(1)) - x[ids, labels]).mean())
+
+    training.optimizer.set_learning_rate(0.01)
+    losses = []
+    for _ in range(6):
+        losses.append(loss())
+        assert training.step(ids, labels) == pytest.approx(losses[-1], rel=1e-4)
+    assert losses[-1] < losses[0]

@@ -1,0 +1,88 @@
+"""The scores of a vocabulary are computed with their cross entropy, a part at a time: against NumPy in double precision."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from ortrain import artifacts, onnxblock
+from ortrain.artifacts import OptimType
+from ortrain.artifacts.graph.block_codes import decode
+from ortrain.artifacts.graph.quantized import codes_of
+from training import Training
+
+Array = np.ndarray[Any, Any]
+WIDTH, WORDS, IGNORED = 64, 5000, -100
+
+
+def model_with(hidden: Array, words: Array, turned: bool) -> onnx.ModelProto:
+    """x [rows, positions, WIDTH] -> hidden values -> scores of all words."""
+    nodes = [helper.make_node("MatMul", ["x", "body.weight"], ["hidden"], "body")]
+    if turned:
+        nodes.append(helper.make_node("Transpose", ["words.weight"], ["turned"], perm=[1, 0]))
+    nodes.append(
+        helper.make_node("MatMul", ["hidden", "turned" if turned else "words.weight"], ["scores"], "words")
+    )
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", 1, ["n", "t", WIDTH])],
+        [helper.make_tensor_value_info("scores", 1, ["n", "t", WORDS])],
+        [
+            numpy_helper.from_array(hidden, "body.weight"),
+            numpy_helper.from_array(words if turned else np.ascontiguousarray(words.T), "words.weight"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("form", ["matrix", "turned", "codes"])
+def test_loss_and_gradient_are_those_of_the_formula(form: str, tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(0, 0.1, (WIDTH, WIDTH)).astype(np.float32)
+    words = rng.normal(0, 0.5, (WORDS, WIDTH)).astype(np.float32)
+    model = model_with(hidden, words, form == "turned")
+    if form == "codes":
+        done = artifacts.quantize_weights(model, skip=["body"])
+        model = done.model
+        codes = codes_of(model, next(node for node in model.graph.node if node.op_type == "MatMulNBits"))
+        assert codes is not None
+        words = decode(codes)
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=["body.weight"],
+        loss=onnxblock.loss.CrossEntropyLoss(axis=-1, ignore_index=IGNORED),
+        optimizer=OptimType.SGD,
+        artifact_directory=tmp_path,
+    )
+    # More positions than are computed at a time.
+    x = rng.normal(size=(3, 700, WIDTH)).astype(np.float32)
+    labels = rng.integers(0, WORDS, (3, 700))
+    labels[0, :50] = IGNORED
+    exact = x.astype(np.float64).reshape(-1, WIDTH)
+    scores = exact @ hidden.astype(np.float64) @ words.T.astype(np.float64)
+    scores -= scores.max(1, keepdims=True)
+    chances = np.exp(scores)
+    chances /= chances.sum(1, keepdims=True)
+    counts = labels.ravel() != IGNORED
+    places = np.flatnonzero(counts), labels.ravel()[counts]
+    loss = -np.log(chances[places]).mean()
+    chances[places] -= 1
+    slope = exact.T @ (chances * counts[:, None] / counts.sum() @ words)
+    for disabled in ("0", "1"):
+        graphs = tmp_path / f"graphs{disabled}"
+        config = {"ortrain.disable_pass.fuse_cross_entropy": disabled, "ortrain.dump_graph": str(graphs)}
+        training = Training(tmp_path, config)
+        assert training.loss(x, labels) == pytest.approx(loss, rel=1e-5)
+        gradient = training.gradients()["body.weight"]
+        np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-5 * np.abs(slope).max())
+        assert training.evaluate(x, labels) == pytest.approx(loss, rel=1e-5)
+        fused = [file for file in graphs.rglob("*") if b"ProjectedCrossEntropy" in file.read_bytes()]
+        assert bool(fused) == (disabled == "0")
+    labels[1, 3] = WORDS
+    with pytest.raises(ValueError, match=r"label 5000 at position 703 is not one of the 5000 classes"):
+        Training(tmp_path).loss(x, labels)

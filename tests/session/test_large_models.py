@@ -1,0 +1,155 @@
+"""Weights apart from their models: written when asked or above 2 GB, mapped by sessions, run by onnxruntime."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from ortrain import artifacts
+from ortrain.artifacts import LoRA
+from recorded import Fixture
+from training import Training
+
+
+def run(path: pathlib.Path, x: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(path)
+    return np.asarray(session.run(None, {session.get_inputs()[0].name: x})[0])
+
+
+def places_of(path: pathlib.Path) -> dict[str, tuple[str, int]]:
+    """The file and the offset of each initializer that is apart."""
+    graph = onnx.load(path, load_external_data=False).graph
+    entries = {
+        t.name: {e.key: e.value for e in t.external_data} for t in graph.initializer if t.data_location
+    }
+    return {name: (found["location"], int(found["offset"])) for name, found in entries.items()}
+
+
+def test_an_export_has_its_weights_apart_when_asked(tmp_path: pathlib.Path) -> None:
+    fixture = Fixture("encoder")
+    artifacts.generate_artifacts(
+        fixture.path("model.onnx"),
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.SGD,
+        artifact_directory=tmp_path,
+    )
+    outputs = []
+    for config in ({}, {"ortrain.external_data": "always"}):
+        file = tmp_path / f"{len(config)}.onnx"
+        Training(tmp_path, config).module.export_model_for_inferencing(str(file), ["output"])
+        outputs.append(run(file, fixture.batches[0][0]))
+    np.testing.assert_array_equal(*outputs)
+    assert not (tmp_path / "0.onnx.data").exists()
+    places = places_of(tmp_path / "1.onnx")
+    assert {file for file, _ in places.values()} == {"1.onnx.data"}
+    assert all(offset % 4096 == 0 for _, offset in places.values())
+    assert (tmp_path / "1.onnx").stat().st_size < (tmp_path / "0.onnx").stat().st_size / 2
+    with pytest.raises(ValueError, match=r"ortrain\.external_data"):
+        Training(tmp_path, {"ortrain.external_data": "never"})
+
+
+@pytest.mark.parametrize("given_apart", [True, False])
+def test_artifacts_share_a_file_with_their_constants(given_apart: bool, tmp_path: pathlib.Path) -> None:
+    fixture = Fixture("encoder")
+    path = tmp_path / "model.onnx"
+    shutil.copy(fixture.path("model.onnx"), path)
+    large = tmp_path / "large.onnx"
+    model = onnx.load(path)
+    # A table that is large enough to stay in its file, and that the loss depends on.
+    table = np.random.default_rng(0).normal(
+        size=(300, model.graph.output[0].type.tensor_type.shape.dim[-1].dim_value)
+    )
+    name = model.graph.output[0].name
+    model.graph.initializer.append(numpy_helper.from_array(table.astype(np.float32), "table.weight"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0, np.int64), "axis"))
+    model.graph.node.append(helper.make_node("ReduceMean", ["table.weight"], ["row"], axes=[0], keepdims=0))
+    model.graph.node.append(helper.make_node("Add", [name, "row"], ["moved"], "moved"))
+    model.graph.output[0].name = "moved"
+    onnx.save(model, large, save_as_external_data=given_apart, location="large.data", size_threshold=1024)
+    lora = LoRA(r=2)
+    losses = []
+    for external in (None, True):
+        folder = tmp_path / str(external)
+        report = artifacts.generate_artifacts(
+            large if external or not given_apart else onnx.load(large),
+            adapter=lora,
+            loss=artifacts.LossType.CrossEntropyLoss,
+            artifact_directory=folder,
+            external_data=external,
+        )
+        losses.append([Training(folder).step(*batch) for batch in fixture.batches[:2]])
+        assert report.weights == (folder / "weights.data" if external else None)
+    assert losses[0] == losses[1]
+    training, evaluation = (
+        places_of(tmp_path / "True" / f"{kind}_model.onnx") for kind in ("training", "eval")
+    )
+    assert {file for file, _ in training.values()} == {"weights.data"}
+    assert all(training[name] == place for name, place in evaluation.items() if name in training)
+    assert set(training) & set(evaluation)
+
+
+SIZES = {"layers": 33, "width": 4096}  # 33 matrices of 64 MB, 2.2 GB
+PEAK = """
+import json, sys
+from ortrain import artifacts
+lora = artifacts.LoRA(r=4) if sys.argv[3] == "lora" else None
+artifacts.generate_artifacts(
+    sys.argv[1], adapter=lora, loss=artifacts.LossType.MSELoss, optimizer=artifacts.OptimType.SGD,
+    artifact_directory=sys.argv[2],
+)
+lines = open("/proc/self/status").read().splitlines()
+print(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")))
+"""
+
+
+def model_over_2_gb(path: pathlib.Path) -> int:
+    """Write a model of square matrices with a few numbers each, in a file with holes; return the bytes of its weights."""
+    layers, width = SIZES["layers"], SIZES["width"]
+    nodes, tensors, bytes_of_one = [], [], 4 * width * width
+    with open(path.with_suffix(".data"), "wb") as data:
+        for layer in range(layers):
+            data.seek(layer * bytes_of_one)
+            data.write(np.full(width, (layer + 1) / 100, np.float32).tobytes())
+            tensor = TensorProto(name=f"fc{layer}.weight", data_type=TensorProto.FLOAT, dims=[width, width])
+            tensor.data_location = TensorProto.EXTERNAL
+            entries = {"location": "large.data", "offset": layer * bytes_of_one, "length": bytes_of_one}
+            for key, value in entries.items():
+                tensor.external_data.add(key=key, value=str(value))
+            tensors.append(tensor)
+            source = f"h{layer}" if layer else "x"
+            nodes.append(helper.make_node("MatMul", [source, tensor.name], [f"h{layer + 1}"], f"fc{layer}"))
+        data.truncate(layers * bytes_of_one)
+    nodes[-1].output[0] = "y"
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name in "xy"]
+    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return layers * bytes_of_one
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["lora", "all"])
+def test_a_model_of_more_than_2_gb_becomes_artifacts_and_an_export(kind: str, tmp_path: pathlib.Path) -> None:
+    size = model_over_2_gb(tmp_path / "large.onnx")
+    assert size > 2.2e9
+    folder = tmp_path / "artifacts"
+    command = [sys.executable, "-c", PEAK, str(tmp_path / "large.onnx"), str(folder), kind]
+    peak = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert peak < 1.3 * size
+    training = Training(folder)
+    x = np.random.default_rng(0).normal(size=(1, SIZES["width"])).astype(np.float32)
+    assert math.isfinite(training.step(x, x))
+    exported = tmp_path / "exported.onnx"
+    training.module.export_model_for_inferencing(str(exported), ["y"])
+    assert (tmp_path / "exported.onnx.data").stat().st_size >= size
+    del training
+    assert run(exported, x).shape == (1, SIZES["width"])
