@@ -6,12 +6,13 @@ import pytest
 from gradient_coverage import name_of, registered
 from runner import LOADED, WHOLE
 
-#: Their values are strings, sequences or sparse, or passes make them: their tests use other sessions than those of runner.py.
+#: Their values are strings, sequences or sparse, or passes and artifacts make them: their tests use other sessions than
+#: those of runner.py.
 ELSEWHERE = {
     "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "ai.onnx.ml.CategoryMapper", "ai.onnx.ml.TreeEnsemble",
     "com.microsoft.AdamWOptimizer", "com.microsoft.FusedAttention", "com.microsoft.FusedDropoutAttention",
     "com.microsoft.InplaceClipGradNorm", "com.microsoft.SGDOptimizerV2", "com.microsoft.SparseToDenseMatMul",
-    "com.microsoft.Tokenizer", "com.microsoft.YieldOp",
+    "com.microsoft.Tokenizer", "com.microsoft.YieldOp", "ortrain.ObserveRange", "ortrain.StopGradient",
 }  # fmt: skip
 
 

@@ -32,6 +32,8 @@ def standard(model: bytes) -> onnx.ModelProto:
     return made
 
 
+#: Operators whose values in onnxruntime differ from those that ONNX defines in some cases, so that gradients differ too.
+OTHER_VALUES = {"LinearClassifier", "Resize"}
 #: The most operators of which not one case may have a standard form.
 MOST_WITHOUT = 10
 
@@ -86,7 +88,12 @@ def models(case: coverage.Case, dtype: Any) -> tuple[bytes, bytes, dict[str, Arr
 
 
 def near(
-    found: Mapping[str, Array], expected: Mapping[str, Array], names: Sequence[str], rtol: float, what: str
+    found: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    names: Sequence[str],
+    rtol: float,
+    what: str,
+    atol: float = 0,
 ) -> None:
     for name in names:
         e = np.asarray(expected[f"{name}_grad"])
@@ -94,7 +101,7 @@ def near(
         assert f.shape == e.shape, f"{what}: the gradient of {name} has shape {f.shape}, expected {e.shape}"
         largest = float(np.abs(e).max(initial=0.0))
         np.testing.assert_allclose(
-            f, e, rtol, rtol * max(largest, 1e-3), err_msg=f"{what}: gradient of {name}"
+            f, e, rtol, max(atol, rtol * max(largest, 1e-3)), err_msg=f"{what}: gradient of {name}"
         )
 
 
@@ -132,7 +139,7 @@ def test_gradients_with_operators_of_onnx_alone(request: pytest.FixtureRequest) 
 def test_the_same_gradients_in_onnxruntime() -> None:
     """In float, because onnxruntime has few kernels for double; only operators that it has."""
     tried, problems = 0, []
-    for _, case in cases():
+    for key, case in cases():
         forward, model, feeds, names = models(case, np.float32)
         try:
             made = standard(model)
@@ -143,16 +150,19 @@ def test_the_same_gradients_in_onnxruntime() -> None:
             onnx.checker.check_model(made, full_check=True)
         outputs = [value.name for value in made.graph.output]
         try:
-            session(onnx.load_from_string(forward)).run(["loss"], feeds)
+            [loss] = session(onnx.load_from_string(forward)).run(["loss"], feeds)
         except Exception:
+            continue
+        if key[1] in OTHER_VALUES and not np.allclose(loss, run_model(forward, feeds)["loss"], 1e-3):
             continue
         try:
             found = dict(zip(outputs, session(made).run(outputs, feeds), strict=True))
             try:
                 near(found, expected, names, 2e-4, f"{case.op}")
-            except AssertionError:  # where the gradient is rounding alone, that in double decides
+            except AssertionError:  # terms of about 1 may cancel: that in double decides
                 _, double, values, _ = models(case, np.float64)
-                near(found, run_model(double, values), names, 2e-4, f"{case.op}")
+                rounding = 32 * float(np.finfo(np.float32).eps)
+                near(found, run_model(double, values), names, 2e-4, f"{case.op}", rounding)
             tried += 1
         except Exception as error:
             problems.append(f"{case.op}: {error}")
@@ -177,7 +187,7 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     )
 
 
-def test_the_reference_evaluator_computes_the_same() -> None:
+def test_the_reference_evaluator_computes_the_same(request: pytest.FixtureRequest) -> None:
     """Onnx's own evaluator, for the smallest case of a few operators that have a form of their own."""
     tried = 0
     smallest = [
@@ -197,6 +207,8 @@ def test_the_reference_evaluator_computes_the_same() -> None:
             "Conv",
         ):
             continue
+        if case.op.attributes.get("group", 1) != 1:
+            continue  # the evaluator's ConvTranspose fails where a group has one channel
         _, model, feeds, names = models(case, np.float64)
         made = standard(model)
         expected = run_model(model, feeds)
@@ -205,4 +217,4 @@ def test_the_reference_evaluator_computes_the_same() -> None:
         )
         near(found, expected, names, 1e-9, f"{case.op}")
         tried += 1
-    assert tried or not coverage.COVERED
+    assert tried or not request.config.stash[coverage.COMPLETE]

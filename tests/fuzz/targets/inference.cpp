@@ -19,7 +19,7 @@ bool run(InferenceSession& session, const fuzz::Inference& given, uint32_t seed)
   std::vector<Value> values;
   for (const ValueInfo& info : session.inputs()) {
     names.push_back(info.name);
-    const onnx::TensorProto* tensor = nullptr;
+    const ::onnx::TensorProto* tensor = nullptr;
     for (const auto& candidate : given.input())
       if (candidate.name() == info.name) tensor = &candidate;
     if (tensor != nullptr) {
