@@ -2,6 +2,7 @@
 #include "../session_config.h"
 #include "../support.h"
 #include "fuzz_case.pb.h"
+#include "graph/onnx_proto.h"
 #include "graph/onnx_tensor.h"
 #include "op/signature.h"
 #include "session/inference_session.h"
@@ -23,7 +24,10 @@ bool run(InferenceSession& session, const fuzz::Inference& given, uint32_t seed)
     for (const auto& candidate : given.input())
       if (candidate.name() == info.name) tensor = &candidate;
     if (tensor != nullptr) {
-      values.emplace_back(read_tensor(*tensor, none));
+      const std::string bytes = tensor->SerializeAsString();
+      ortrain::onnx::TensorProto read;
+      if (!protobuf::read(bytes, read.kType, &read)) return false;
+      values.emplace_back(read_tensor(read, none));
     } else {
       auto value = maker.make(info);
       if (!value) return false;
