@@ -47,7 +47,17 @@ def test_a_new_head_and_adapters_train_as_in_a_session(case: str, tmp_path: path
     assert changed == set(report.trained)
     there.save_checkpoint(tmp_path / "trained.ckpt")
     continued = Training(tmp_path, checkpoint="trained.ckpt")
+    step.Session(path, checkpoint=tmp_path / "trained.ckpt")
     assert continued.step(*batches(1)[0]) == pytest.approx(here.step(*batches(1)[0]), rel=1e-5)
+
+
+def test_adapters_of_another_base_are_rejected(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "step.onnx"
+    generate_step(ENCODER.path("model.onnx"), path=path, **CASES["adapter"])
+    with pytest.raises(
+        ValueError, match=r"expected adapters of the base of the step model, .*, found those of no base"
+    ):
+        step.Session(path, checkpoint=ENCODER.path("checkpoint"))
 
 
 def test_the_command_line_writes_steps_of_heads_and_adapters(tmp_path: pathlib.Path) -> None:

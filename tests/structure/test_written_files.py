@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "bindings/python/ortrain"
 WRITER = PACKAGE / "_files/writing.py"
 
 APPENDING = {
+    ("dashboard/studio.py", "Studio", "open"),  # a new file, as a page sends it
     ("flower/server.py", "server_app", "open"),  # a line per round
     ("trainer/feature_store.py", "FeatureStore", "open"),  # a record per sample
     ("trainer/json_log.py", "JSONLogger", "open"),  # a line per event
@@ -68,8 +69,12 @@ def is_writing(node: ast.Call, given: set[str]) -> bool:
         return not given & set(places)
     if name in ("copy", "symlink") and owner not in ("shutil", "os"):
         return False
-    if name == "rename" and owner in ("", "exported_weights"):  # of values
-        return False
+    if name == "rename" and ast.unparse(node.func) in (
+        "rename",
+        "exported_weights.rename",
+        "self.runs.rename",
+    ):
+        return False  # of values, and of runs, whose names are the contents of files
     return name in WRITING
 
 

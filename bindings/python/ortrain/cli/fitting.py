@@ -99,7 +99,7 @@ def look_at(
     tokenizer : Path, optional
         The tokenizer of text.
     weight : str, optional
-        The column or array with the weights of the rows, which is no feature.
+        The column or array with the weights of the rows, which the network does not get.
 
     Raises
     ------

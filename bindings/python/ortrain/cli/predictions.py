@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain._files.writing import replaced_file
+from ortrain._files.writing import copy_file, replaced_file
 from ortrain.cli import app
 
 KINDS = "NPY, NPZ, CSV or JSON lines file, or for a folder of images a new folder for them by class"
@@ -147,7 +146,9 @@ class Predictions:
         for name in names:
             (path / _folder_name(name)).mkdir(parents=True, exist_ok=True)
         for file, number in zip(files, self.first.argmax(axis=1), strict=True):
-            shutil.copyfile(self.folder / file, path / _folder_name(names[number]) / file.replace("/", "_"))
+            copy_file(
+                self.folder / file, path / _folder_name(names[number]) / file.replace("/", "_"), "image"
+            )
 
 
 def _folder_name(name: str) -> str:

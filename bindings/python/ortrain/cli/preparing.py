@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain._files.writing import copy_file
 from ortrain.cli.tables import Table, check_values
 from ortrain.cli.wanted import Wanted
 from ortrain.preprocessing import tables, text
@@ -230,7 +230,7 @@ def _text(table: Table, wanted: Wanted, column: str | None, path: Path) -> dict[
         )
         plan = text.TextPreprocessing(name, length, tokenizer.digest)
         if choice.tokenizer.resolve() != (choice.folder / text.FILE).resolve():
-            shutil.copyfile(choice.tokenizer, choice.folder / text.FILE)
+            copy_file(choice.tokenizer, choice.folder / text.FILE, "tokenizer")
         wanted.preprocessing = plan.as_json()
         wanted.columns = Columns((name,), column)
         wanted.remarks.append(f"the text is the column {name}, {length} tokens a row")

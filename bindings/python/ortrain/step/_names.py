@@ -11,3 +11,5 @@ SEEDS = 2**31 - 1
 MOST_STATES = 4
 #: The name of the parameters' group in an optimizer model that has no other.
 ONLY_GROUP = "group0"
+#: The entry of the metadata, and the property of checkpoints, with the digest of the weights that adapters were made for.
+ADAPTER_BASE = "ortrain.adapter_base"

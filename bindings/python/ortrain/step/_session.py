@@ -14,7 +14,18 @@ import numpy.typing as npt
 from ortrain._files import stored_state as checkpoint_file
 from ortrain._files.writing import write_file
 from ortrain._support.suggestions import did_you_mean
-from ortrain.step._names import FINITE, METADATA, MOST_STATES, ONLY_GROUP, RATE, SCALE, SEEDS, STEP, VERSION
+from ortrain.step._names import (
+    ADAPTER_BASE,
+    FINITE,
+    METADATA,
+    MOST_STATES,
+    ONLY_GROUP,
+    RATE,
+    SCALE,
+    SEEDS,
+    STEP,
+    VERSION,
+)
 
 Array = npt.NDArray[Any]
 
@@ -92,7 +103,8 @@ class Session:
         self._session = onnxruntime.InferenceSession(
             os.fspath(path), session_options, providers=list(providers or ["CPUExecutionProvider"])
         )
-        entry = self._session.get_modelmeta().custom_metadata_map.get(METADATA)
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        entry = metadata.get(METADATA)
         if entry is None:
             raise ValueError(
                 f"{os.fspath(path)}: expected a step model of ortrain.artifacts.generate_step, found a model without the "
@@ -112,6 +124,7 @@ class Session:
             if checkpoint is None
             else checkpoint_file.read_file(Path(checkpoint))
         )
+        self._expect_base(metadata.get(ADAPTER_BASE), checkpoint)
         groups = list(self._stored.groups.values())
         self._step_count = groups[0].step if groups else 0
         stored_rate = groups[0].learning_rate if groups else 0.0
@@ -285,6 +298,16 @@ class Session:
                 f"parameter {name!r} has the shape {target.shape()}, found a value of shape {list(array.shape)}"
             )
         target.update_inplace(array)
+
+    def _expect_base(self, base: str | None, checkpoint: str | os.PathLike[str] | None) -> None:
+        """Reject adapters of another base than that of the model; without a checkpoint, they are of this base."""
+        if checkpoint is None:
+            self._stored.properties |= {ADAPTER_BASE: base} if base else {}
+        elif (found := self._stored.properties.get(ADAPTER_BASE)) != base:
+            raise ValueError(
+                f"{os.fspath(checkpoint)}: expected adapters of the base of the step model, {base or 'no base'}, found those "
+                f"of {found or 'no base'}"
+            )
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint with the parameters and the optimizer's state, from which ortrain and other sessions continue.

@@ -7,7 +7,7 @@ import { extent, roundTicks, scale } from "/scale.js";
 const HEIGHT = 260;
 const MARGIN = { top: 26, right: 90, bottom: 12, left: 60 };
 const BETWEEN = 150; // pixels from one axis to the next
-const NOT_CHOSEN = new Set(["artifacts", "callbacks", "metrics"]); // settings that are no choice of how to train
+const NOT_CHOSEN = new Set(["artifacts", "callbacks", "metrics"]); // settings that do not say how to train
 
 // Settings that differ between the runs.
 function differing(runs) {
