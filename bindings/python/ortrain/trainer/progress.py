@@ -92,7 +92,7 @@ class ProgbarLogger(Callback):
             self.stream.flush()
 
     def _left(self) -> str:
-        """Return how long the run takes yet if it goes on as before; nothing if that is short or not known."""
+        """Return how much longer the run takes at its present speed; nothing if that is short or not known."""
         trainer, now = self.trainer, time.monotonic()
         if not trainer.steps_per_epoch:
             return ""

@@ -112,7 +112,7 @@ function welcome() {
 
 // ---- the list of runs ----
 
-// Which epoch a run is in, and how long it takes yet if it goes on as before.
+// Which epoch a run is in, and how much longer it takes at its present speed.
 function left(run) {
   const [epochs, steps] = [Number(run.settings.epochs), Number(run.settings.epochs) * Number(run.settings.steps_per_epoch)];
   if (!(epochs > 0)) return [];
