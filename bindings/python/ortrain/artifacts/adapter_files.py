@@ -359,9 +359,14 @@ def _merge(
     while name not in tensors or tensors[name].data_type not in _graph.FLOATING:
         node = producers.get(name)
         if node is None or node.op_type not in ("Transpose", "Identity"):
+            found = (
+                "is quantized; `requantized` merges into such weights"
+                if node is None
+                else f"{node.op_type} computes"
+            )
             raise ValueError(
                 f"cannot merge the adapter of {layer.module}: expected weights in an initializer of float numbers, found "
-                f"{name!r}, which {'is quantized' if node is None else f'{node.op_type} computes'}"
+                f"{name!r}, which {found}"
             )
         transposed ^= node.op_type == "Transpose"
         name = node.input[0]
