@@ -7,6 +7,7 @@ differences.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gradient_coverage as coverage
@@ -45,9 +46,18 @@ def cases() -> list[tuple[coverage.Key, coverage.Case]]:
     return [
         (key, case)
         for key, known in list(coverage.COVERED.items())
-        for case in known.kinds.values()
+        for case in map(in_opset_17, known.kinds.values())
         if key[0] in STANDARD and case.op.opset >= 17
     ]
+
+
+def in_opset_17(case: coverage.Case) -> coverage.Case:
+    """The case in opset 17 if its operator has not changed since the case's opset, else the case."""
+    kind, opset = case.op.type, case.op.opset
+    if case.op.domain or opset >= 17 or coverage.effective(kind, opset) != coverage.effective(kind, 17):
+        return case
+    deprecated = coverage.effective(kind, 17) > 0 and onnx.defs.get_schema(kind, 17, "").deprecated
+    return case if deprecated else replace(case, op=replace(case.op, opset=17))
 
 
 def reason_of(error: RuntimeError) -> str:
@@ -150,7 +160,11 @@ def test_the_same_gradients_in_onnxruntime(request: pytest.FixtureRequest) -> No
             continue  # compared with the record above
         expected = run_model(model, feeds)
         if is_valid(onnx.load_from_string(forward)):
-            onnx.checker.check_model(made, full_check=True)
+            try:
+                onnx.checker.check_model(made, full_check=True)
+            except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+                problems.append(f"{case.op}: {error}")
+                continue
         outputs = [value.name for value in made.graph.output]
         try:
             [loss] = session(onnx.load_from_string(forward)).run(["loss"], feeds)

@@ -83,6 +83,12 @@ LOSSES = [
     "a Softmax",
 )
 @click.option(
+    "--classes-last",
+    is_flag=True,
+    help="for cross_entropy: the classes are in the last dimension of the scores, as in language models, whose scores have the "
+    "shape [batch, tokens, classes] (default: in the second one, unless Keras or JAX exported the model)",
+)
+@click.option(
     "--sample-weight",
     "weighted",
     is_flag=True,
@@ -243,6 +249,7 @@ def command(
     loss: str | None,
     classes: int | None,
     output: str | None,
+    classes_last: bool,
     weighted: bool,
     optimizer: str,
     settings: tuple[str, ...],
@@ -279,6 +286,8 @@ def command(
         raise click.UsageError(
             "--output names the value that a loss is computed from, but with --loss none the model computes its own loss"
         )
+    if classes_last and (loss or "cross_entropy") != "cross_entropy":
+        raise click.UsageError(f"--classes-last is for --loss cross_entropy, found --loss {loss}")
     chosen: Any = optimizer
     limits = {"value": clip_value, "adaptive": clip_adaptive, "group": clip_group, "norm": clip}
     recipe = _recipe(groups, layer_decay, weight_decay, limits, ema)
@@ -298,6 +307,7 @@ def command(
         list(frozen) or None,
         output,
         weighted=weighted,
+        classes_last=classes_last,
         head=head,
         adapter=_adapter(adapter, rank, alpha, dora, targets, seed),
         qat=_quantization(qat),

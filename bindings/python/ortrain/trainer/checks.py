@@ -238,7 +238,7 @@ def _remedy_of_classes(form: Form, array: Array) -> str:
         return ""
     return (
         ": the loss takes the classes from dimension 1 of the scores. If the model has them in the last dimension, as "
-        "language models do, use loss=ortrain.onnxblock.loss.CrossEntropyLoss(axis=-1)"
+        "language models do, use loss=ortrain.onnxblock.loss.CrossEntropyLoss(axis=-1), or `ortrain artifacts --classes-last`"
     )
 
 

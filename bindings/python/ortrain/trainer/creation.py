@@ -17,7 +17,7 @@ try:
 
     from ortrain import artifacts, onnxblock
     from ortrain._frameworks.record import export_of
-    from ortrain.artifacts.blocks import LOSS_NAMES, OPTIMIZER_NAMES, named_elsewhere
+    from ortrain.artifacts.blocks import CLASSES_LAST, LOSS_NAMES, OPTIMIZER_NAMES, named_elsewhere
     from ortrain.artifacts.loading import load
     from ortrain.trainer.weighted_loss import WeightedLoss
 except ImportError as error:
@@ -87,6 +87,7 @@ def make_artifacts(
     output: str | None = None,
     args: Any = None,
     weighted: bool = False,
+    classes_last: bool = False,
     head: Any = None,
     adapter: Any = None,
     **settings: Any,
@@ -95,7 +96,7 @@ def make_artifacts(
 
     These outputs are optional: a session returns the loss alone unless it is configured otherwise, as that of `Trainer` is. So
     the training loop that is written for artifacts with a loss runs with these too. With ``weighted``, a loss given by its name
-    takes a weight for each row.
+    takes a weight for each row. With ``classes_last``, cross entropy takes the classes from the last dimension of the scores.
     """
     chosen_loss = _named("loss", loss, LOSS_NAMES, artifacts.LossType)
     if head is not None and chosen_loss is None:
@@ -122,7 +123,9 @@ def make_artifacts(
     returned = None if head is not None else names if chosen_loss is not None else names[1:]
     is_named = isinstance(chosen_loss, artifacts.LossType) and (head is None or output is not None)
     if weighted:
-        chosen_loss = _weighted(chosen_loss, loaded)
+        chosen_loss = _weighted(chosen_loss, loaded, classes_last)
+    elif classes_last and chosen_loss is artifacts.LossType.CrossEntropyLoss:
+        chosen_loss = onnxblock.loss.CrossEntropyLoss(axis=-1)
     with warnings.catch_warnings():
         # Nobody means either here. Both come before files are written.
         mistakes = (artifacts.NothingToTrainWarning, artifacts.UnknownParameterWarning)
@@ -148,7 +151,7 @@ def make_artifacts(
     return report
 
 
-def _weighted(loss: Any, model: onnx.ModelProto) -> WeightedLoss:
+def _weighted(loss: Any, model: onnx.ModelProto, classes_last: bool) -> WeightedLoss:
     """Return the block of a loss by its name that weights rows."""
     if not isinstance(loss, artifacts.LossType):
         raise ValueError(
@@ -157,7 +160,8 @@ def _weighted(loss: Any, model: onnx.ModelProto) -> WeightedLoss:
         )
     if loss is artifacts.LossType.CrossEntropyLoss:
         export = export_of(model)
-        axis = -1 if export is not None and export.framework in ("keras", "jax") else 1
+        classes_last = classes_last or (export is not None and export.framework in CLASSES_LAST)
+        axis = -1 if classes_last else 1
         return WeightedLoss(onnxblock.loss.CrossEntropyLoss(reduction="none", axis=axis))
     return WeightedLoss(getattr(onnxblock.loss, loss.name)(reduction="none"))
 
