@@ -59,7 +59,8 @@ std::vector<bool> marked(const NodeContext& c, std::vector<int64_t> axes) {
   return reduced;
 }
 
-// A reduction in the opset's form, over constant axes that are kept with size 1.
+// A reduction in the opset's form, over constant axes that are kept with size 1. ReduceSum has its axes as an
+// input before the others do: see NodeWriter::reduce_sum.
 Expression reduce(GradientContext& g, const char* type, const Expression& x,
                   const std::vector<int64_t>& axes) {
   if (g.opset() < since::kReductionAxesAsInput) return x.call(type, {{"axes", axes}});
@@ -176,7 +177,8 @@ void lp_gradient(GradientContext& g) {
   const Expression factor =
       (norm > 0).choose(norm.call("Max", x.number(1e-37)).call("Reciprocal"), x.number(0));
   const Expression direction = root ? y : x.call("Sign");
-  g.set(0, (dy - direction * reduce(g, "ReduceSum", dy * y, axes)) * factor);
+  const Expression sum(g, g.reduce_sum(dy * y, axes, true));
+  g.set(0, (dy - direction * sum) * factor);
 }
 
 ORTRAIN_OPERATOR({.type = "LpNormalization",
