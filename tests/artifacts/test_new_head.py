@@ -13,6 +13,7 @@ from exported import check_exported
 from onnx import helper, numpy_helper
 from ortrain import artifacts
 from ortrain.artifacts import Head
+from ortrain.artifacts.graph.head import NewHead
 from recorded import Fixture
 from training import Training
 
@@ -48,7 +49,8 @@ def in_inference(model: onnx.ModelProto) -> onnx.ModelProto:
 def features_of(path: pathlib.Path, x: Array) -> Array:
     """What the classifier of the given model reads, by stock onnxruntime."""
     model = in_inference(onnx.load(path))
-    node = next(n for n in reversed(model.graph.node) if n.op_type in ("Gemm", "Conv", "MatMul"))
+    layers = ("Gemm", "Conv", "MatMul", "MatMulNBits")
+    node = next(n for n in reversed(model.graph.node) if n.op_type in layers)
     model.graph.output.append(onnx.ValueInfoProto(name=node.input[0]))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     found = session.run([node.input[0]], {session.get_inputs()[0].name: x})[0]
@@ -80,7 +82,21 @@ def regression(
 def test_training_a_new_head_is_logistic_regression_on_the_features(
     case: str, tmp_path: pathlib.Path
 ) -> None:
-    path = CASES[case]
+    check_regression(CASES[case], tmp_path)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("case", ["Gemm behind ReduceMean", "Gemm on a token"])
+def test_the_head_of_a_quantized_model_is_float(case: str, bits: int, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "quantized.onnx"
+    onnx.save(artifacts.quantize_weights(CASES[case], bits=bits, block_size=16).model, path)
+    head = check_regression(path, tmp_path)
+    assert head.operator == "MatMul"
+    assert "its weights had few bits, and are float now" in head.notes
+
+
+def check_regression(path: pathlib.Path, tmp_path: pathlib.Path) -> NewHead:
+    """Train a new head, and compare its losses with those of logistic regression on the features of the model."""
     report = artifacts.generate_artifacts(
         path, head=Head(classes=4), optimizer=artifacts.OptimType.SGD, artifact_directory=tmp_path
     )
@@ -104,6 +120,7 @@ def test_training_a_new_head_is_logistic_regression_on_the_features(
     assert np.abs(np.concatenate([weight.ravel(), bias.ravel()])).max() <= 1 / np.sqrt(head.features)
     expected = regression(features, y, weight, bias.astype(np.float64).ravel(), len(losses), 0.1)
     np.testing.assert_allclose(losses, expected, rtol=2e-5)
+    return head
 
 
 @pytest.mark.parametrize("case", ["Conv, ortrain.keras", "Conv, tf2onnx", "MatMul, ortrain.keras"])

@@ -42,8 +42,8 @@ _POOLING = frozenset(
     {"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"}
 )
 #: Layers with weights, and the input that has them. The last dimension of the weights of MatMul, the first of those of Conv, and
-#: either of those of Gemm is that of the classes.
-_LAYERS = {"Conv": 1, "Gemm": 1, "MatMul": 1}
+#: either of those of Gemm is that of the classes. MatMulNBits states the shape that its weights have as numbers.
+_LAYERS = {"Conv": 1, "Gemm": 1, "MatMul": 1, "MatMulNBits": 1}
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Classifier:
     """The layer that computes the scores of classes, in the model that it was found in."""
 
     node: onnx.NodeProto
-    """Gemm, MatMul or Conv."""
+    """Gemm, MatMul, MatMulNBits or Conv."""
     bias: tuple[onnx.NodeProto, int] | None
     """The node that adds the bias and the number of that input: the layer itself, or an Add."""
     weight_shape: tuple[int, ...]
@@ -139,7 +139,7 @@ def _classifier_of(model: onnx.ModelProto, output: str) -> Classifier:
         node = producers.get(value)
         if node is None:
             raise _NoClassifierError(f"no layer between input {value!r} and the output")
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain not in ("", "ai.onnx") and node.op_type != "MatMulNBits":
             raise _NoClassifierError(_described(node))
         if node.op_type in _CARRIERS or node.op_type in ACTIVATIONS:
             carriers.append(node)
@@ -173,7 +173,12 @@ def _checked(
     if shape is None:
         raise _NoClassifierError(f"{_described(node)}, whose weights have an unknown shape")
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    axis = {"Conv": 0, "MatMul": len(shape) - 1}.get(node.op_type, 0 if attributes.get("transB") else 1)
+    if node.op_type == "MatMulNBits":
+        shape = attributes["K"], attributes["N"]
+        bias = (node, 5) if bias is None and len(node.input) > 5 and node.input[5] else bias
+    axis = {"Conv": 0, "MatMul": len(shape) - 1, "MatMulNBits": 1}.get(
+        node.op_type, 0 if attributes.get("transB") else 1
+    )
     if node.op_type == "Conv" and (
         any(extent != 1 for extent in shape[2:]) or attributes.get("group", 1) != 1
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -148,6 +149,11 @@ def replace_head(model: onnx.ModelProto, head: Head, output: str | None, activat
     """
     _graph.infer_shapes(model)
     found = find_classifier(model, output)
+    notes: list[str] = []
+    if found.node.op_type == "MatMulNBits":
+        notes.append("its weights had few bits, and are float now")
+        _use_float_weights(model, found)
+        found = find_classifier(model, output)
     rng = np.random.default_rng(head.seed)
     bound = 1 / np.sqrt(found.features)
 
@@ -164,10 +170,10 @@ def replace_head(model: onnx.ModelProto, head: Head, output: str | None, activat
         node, slot = found.bias
         extents = [head.classes if extent == found.classes else extent for extent in found.bias_shape]
         bias = _set_parameter(model, node, slot, bias_name, values(extents, node.input[slot]))
-    notes = [*_resize(model, found, head.classes), *_set_activation(found, activation)]
+    notes += [*_resize(model, found, head.classes), *_set_activation(found, activation)]
     first = next((node for node in found.carriers if node.op_type in ACTIVATIONS), None)
     scores = found.output if first is None else first.input[0]
-    _restate_shapes(model, found)
+    _restate_shapes(model, found, head.classes)
     return NewHead(
         layer=found.name,
         operator=found.node.op_type,
@@ -181,6 +187,25 @@ def replace_head(model: onnx.ModelProto, head: Head, output: str | None, activat
         class_axis=_axis_of(model, found, scores, head.classes),
         notes=tuple(notes),
     )
+
+
+def _use_float_weights(model: onnx.ModelProto, found: Classifier) -> None:
+    """Make a MatMul of zeros, and an Add if there is a bias, of a layer with weights of few bits."""
+    node, output = found.node, found.node.output[0]
+    codes = [name for name in node.input[1:5] if name]
+    bias = node.input[5] if len(node.input) > 5 else ""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(_graph.element_type(model, node.input[2]))
+    node.op_type, node.domain = "MatMul", ""
+    del node.attribute[:]
+    del node.input[1:]
+    for name in codes:
+        _remove_unread(model, name)
+    node.input.append(free_name(re.sub(r"_q\d$", "", codes[0]), _graph.names_in_use(model)))
+    add_initializer(model, node.input[1], np.zeros(found.weight_shape, dtype))
+    if bias:
+        place = next(i for i, other in enumerate(model.graph.node) if output in other.output)
+        node.output[0] = free_name(f"{output}_product", _graph.names_in_use(model))
+        model.graph.node.insert(place + 1, onnx.helper.make_node("Add", [node.output[0], bias], [output]))
 
 
 def _reason(model: onnx.ModelProto, found: Classifier) -> str:
@@ -328,7 +353,7 @@ def _set_activation(found: Classifier, activation: str | None) -> Iterator[str]:
         yield f"{kept}, which was {before} and is {activation} now, as the loss"
 
 
-def _restate_shapes(model: onnx.ModelProto, found: Classifier) -> None:
+def _restate_shapes(model: onnx.ModelProto, found: Classifier, classes: int) -> None:
     """Replace what the model states about the shapes behind the classifier."""
     stale = {name for node in (found.node, *found.carriers) for name in node.output}
     if found.bias is not None:
@@ -342,10 +367,21 @@ def _restate_shapes(model: onnx.ModelProto, found: Classifier) -> None:
                 grown = True
     for place in reversed([i for i, value in enumerate(model.graph.value_info) if value.name in stale]):
         del model.graph.value_info[place]
+    stated = {}
     for output in model.graph.output:
         if output.name in stale:
+            stated[output.name] = onnx.TensorShapeProto()
+            stated[output.name].CopyFrom(output.type.tensor_type.shape)
             output.type.tensor_type.ClearField("shape")
     _graph.infer_shapes(model)
+    for output in model.graph.output:
+        if output.name not in stated or output.type.tensor_type.HasField("shape"):
+            continue
+        # Shapes behind operators of onnxruntime are not inferred: the stated one has a new number of classes.
+        of_classes = [dim for dim in stated[output.name].dim if dim.dim_value == found.classes]
+        if of_classes:
+            of_classes[-1].dim_value = classes
+            output.type.tensor_type.shape.CopyFrom(stated[output.name])
 
 
 def _axis_of(model: onnx.ModelProto, found: Classifier, scores: str, classes: int) -> int:
