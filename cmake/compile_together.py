@@ -1,14 +1,19 @@
-"""Group sources that one compiler run can translate together, for development builds.
+"""Write sources that include several sources of the core, for development builds, which compile in less time.
 
-Two sources can share a run if neither uses a name that the other defines in an unnamed namespace. Headers, and the templates
-that sources have in common, are then compiled once for a group. Kernels that Highway compiles once for each instruction set,
-and sources with macros, are compiled alone.
+Headers, and the templates that sources have in common, are then compiled once for a group. Two kinds of sources can be grouped:
+
+- A source all of whose definitions are in the unnamed namespace of `ortrain`, as an operator is. The group includes each in a
+  namespace with its name, so that each can define `shape` and `gradient`.
+- Another source, if it uses no name that the rest of its group defines in an unnamed namespace, and the reverse.
+
+Kernels that Highway compiles once for each instruction set, and sources with macros, are compiled alone.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 # Source text, in bytes, that one run takes at most. Larger groups take less time in all, but more after a change.
@@ -17,6 +22,9 @@ MOST = 60_000
 NAME = r"[A-Za-z_]\w*"
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 UNNAMED = re.compile(r"^namespace \{\n(.*?)^\}  // namespace$", re.DOTALL | re.MULTILINE)
+DIRECTIVE = re.compile(r"^#.*$", re.MULTILINE)
+# What is left of a source all of whose definitions are in the unnamed namespace of ortrain.
+NOTHING = re.compile(r"\s*namespace ortrain \{\s*\}\s*")
 # A definition begins in the first column. Other names of its line that are taken for defined do no harm.
 LINE = re.compile(r"^(?!template|return|using namespace)[\w:].*", re.MULTILINE)
 DEFINED = re.compile(rf"(?:struct|class|enum|using|union) ({NAME})|({NAME})(?=\(| = |\{{|;|\[)")
@@ -24,45 +32,83 @@ DEFINED = re.compile(rf"(?:struct|class|enum|using|union) ({NAME})|({NAME})(?=\(
 USED = re.compile(rf"(?<![.>\w])({NAME})(?=[(<])|\b([A-Z]\w*|k[A-Z]\w*)")
 
 
-def main(sources: list[str]) -> None:
-    """Print a line with the name of its group and its path for each source that is compiled with others."""
-    groups: dict[str, list[Group]] = {}
-    for source in sources:
-        folder = Path(source).parent
-        text = Path(source).read_text()
+def main(folder: str, root: str, sources: list[str]) -> None:
+    """Write the groups into a folder, and print the sources to compile: the groups, and the sources that are in none.
+
+    The groups include sources by their paths below the root.
+    """
+    groups: dict[tuple[Path, bool], list[Group]] = {}
+    for source in map(Path, sources):
+        text = source.read_text()
         if "#define" in text or "hwy/" in text:
+            print(source)
             continue
-        of_folder = groups.setdefault(str(folder), [])
+        enclosed = is_unnamed_alone(text)
+        of_folder = groups.setdefault((source.parent, enclosed), [])
         group = next((each for each in of_folder if each.accepts(text)), None)
         if group is None:
-            group = Group(f"{folder.parent.name}_{folder.name}_{len(of_folder)}")
+            group = Group(Path(root), enclosed)
             of_folder.append(group)
-        group.add(text)
-        print(f"{group.name} {source}")
+        group.add(source, text)
+    for (parent, enclosed), of_folder in groups.items():
+        for number, group in enumerate(of_folder):
+            name = f"{parent.parent.name}_{parent.name}_{'enclosed' if enclosed else 'open'}_{number}.cpp"
+            path = Path(folder) / name
+            if not path.is_file() or path.read_text() != group.text:
+                path.write_text(group.text)
+            print(path)
 
 
+@dataclass
 class Group:
     """Sources that are compiled together."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.size = 0
-        self.unnamed: set[str] = set()
-        self.used: set[str] = set()
+    root: Path
+    enclosed: bool  # each in a namespace with its name
+    size: int = 0
+    unnamed: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+    sources: list[tuple[Path, str]] = field(default_factory=list)
 
     def accepts(self, text: str) -> bool:
         """Whether a source with this text can be added."""
-        return (
-            self.size + len(text) <= MOST
-            and self.unnamed.isdisjoint(used(text))
-            and self.used.isdisjoint(defined_unnamed(text))
-        )
+        apart = self.unnamed.isdisjoint(used(text)) and self.used.isdisjoint(defined_unnamed(text))
+        return self.size + len(text) <= MOST and (self.enclosed or apart)
 
-    def add(self, text: str) -> None:
+    def add(self, source: Path, text: str) -> None:
         """Add a source with this text."""
+        self.sources.append((source, text))
         self.size += len(text)
         self.unnamed |= defined_unnamed(text)
         self.used |= used(text)
+
+    @property
+    def text(self) -> str:
+        """A source that includes those of the group."""
+        if not self.enclosed:
+            return "".join(f"{self.include(source)}\n" for source, _ in self.sources)
+        # Headers come first: a source that includes one again, in its namespace, gets nothing.
+        headers = {line for _, text in self.sources for line in DIRECTIVE.findall(text)}
+        lines = sorted(headers)
+        for source, _ in self.sources:
+            name = f"source_{source.stem}"
+            lines += [
+                f"namespace {name} {{ namespace ortrain {{ using namespace ::ortrain; }}",
+                self.include(source),
+                f"}}  // namespace {name}",
+            ]
+        return "\n".join(lines) + "\n"
+
+    def include(self, source: Path) -> str:
+        """Return the line that includes a source."""
+        return f'#include "{source.relative_to(self.root)}"'
+
+
+def is_unnamed_alone(text: str) -> bool:
+    """Whether a source includes headers and defines nothing but in the unnamed namespace of ortrain."""
+    directives = DIRECTIVE.findall(text)
+    rest = DIRECTIVE.sub("", COMMENT_OR_TEXT.sub("", UNNAMED.sub("", text)))
+    return all(line.startswith("#include") for line in directives) and bool(NOTHING.fullmatch(rest))
 
 
 def defined_unnamed(text: str) -> set[str]:
@@ -78,4 +124,4 @@ def used(text: str) -> set[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 UNNAMED = "namespace ortrain {{\nnamespace {{\n{}\n}}  // namespace\n{}\n}}  // namespace ortrain\n"
@@ -13,29 +16,63 @@ SOURCES = {
     "b.cpp": UNNAMED.format("int width() { return 2; }", "int of_b() { return width(); }"),
     "same_name.cpp": UNNAMED.format("int size() { return 3; }", "int of_c() { return size(); }"),
     "calls_another.cpp": UNNAMED.format("", "int size(); int of_d() { return size(); }"),
-    "variable.cpp": UNNAMED.format("thread_local int* current = nullptr;", ""),
-    "same_variable.cpp": UNNAMED.format("thread_local const char* current = nullptr;", ""),
+    "variable.cpp": UNNAMED.format("thread_local int* current = nullptr;", "int of_e() { return *current; }"),
+    "same_variable.cpp": UNNAMED.format(
+        "thread_local int* current = nullptr;", "int of_f() { return *current; }"
+    ),
     "macro.cpp": "#define SIZE 4\n",
     "vector.cpp": "#include <hwy/highway.h>\n",
+    "first_operator.cpp": '#include "registry.h"\n'
+    + UNNAMED.format("int rank() { return 1; }\nAdd add(rank);", ""),
+    "second_operator.cpp": '#include "registry.h"\n'
+    + UNNAMED.format("int rank() { return 2; }\nAdd add(rank);", ""),
 }
+REGISTRY = "#pragma once\nnamespace ortrain { extern int ranks; struct Add { Add(int (*f)()) { ranks += f(); } }; }\n"
 
 
-def groups(folder: Path) -> dict[str, str]:
-    """Return the group of each source that is compiled with others."""
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The sources that a development build compiles."""
+    folder = tmp_path_factory.mktemp("sources")
+    together = folder / "together"
+    together.mkdir()
     paths = [folder / name for name in SOURCES]
     for path in paths:
         path.write_text(SOURCES[path.name])
-    command = [sys.executable, str(ROOT / "cmake/compile_together.py"), *map(str, paths)]
+    (folder / "registry.h").write_text(REGISTRY)
+    command = [
+        sys.executable,
+        str(ROOT / "cmake/compile_together.py"),
+        str(together),
+        str(folder),
+        *map(str, paths),
+    ]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = (line.split(" ", 1) for line in run.stdout.splitlines())
-    return {Path(path).name: group for group, path in lines}
+    return [Path(line) for line in run.stdout.splitlines()]
 
 
-def test_sources_whose_names_clash_are_apart(tmp_path: Path) -> None:
-    found = groups(tmp_path)
-    assert found["a.cpp"] == found["b.cpp"]
-    assert found["same_name.cpp"] != found["a.cpp"]
-    assert found["calls_another.cpp"] not in (found["a.cpp"], found["same_name.cpp"])
-    assert found["variable.cpp"] != found["same_variable.cpp"]
-    assert "macro.cpp" not in found
-    assert "vector.cpp" not in found
+def test_sources_whose_names_clash_are_apart(compiled: list[Path]) -> None:
+    group = {name: path for path in compiled for name in SOURCES if f'"{name}"' in path.read_text()}
+    assert group["a.cpp"] == group["b.cpp"]
+    assert group["same_name.cpp"] != group["a.cpp"]
+    assert group["calls_another.cpp"] not in (group["a.cpp"], group["same_name.cpp"])
+    assert group["variable.cpp"] != group["same_variable.cpp"]
+    alone = {path.name for path in compiled} & SOURCES.keys()
+    assert alone == {"macro.cpp", "vector.cpp"}
+    assert group.keys() == SOURCES.keys() - alone
+
+
+def test_operators_with_the_same_names_are_compiled_together(compiled: list[Path], tmp_path: Path) -> None:
+    (group,) = (path for path in compiled if '"first_operator.cpp"' in path.read_text())
+    assert '"second_operator.cpp"' in group.read_text()
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    main = tmp_path / "main.cpp"
+    main.write_text(
+        "namespace ortrain { int ranks = 0; }\n"  # zero before the operators of the other source add their ranks
+        "int main() { return ortrain::ranks; }\n"
+    )
+    program = tmp_path / "program"
+    subprocess.run([compiler, f"-I{group.parents[1]}", main, group, "-o", program], check=True)
+    assert subprocess.run([program], check=False).returncode == 3

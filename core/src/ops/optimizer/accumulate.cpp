@@ -1,15 +1,10 @@
 // Gradient accumulation (com.microsoft): InPlaceAccumulatorV2, InPlaceAccumulator, ZeroGradient.
+#include "ops/common/elementwise.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
 namespace {
-
-void expect_same(const NodeContext& c, size_t a, size_t b) {
-  c.expect(c.dtype(a) == c.dtype(b) && c.shape(a) == c.shape(b), "inputs ", a, " and ", b,
-           " must have the same type and shape, found ", to_string(c.dtype(a)), to_string(c.shape(a)),
-           " and ", to_string(c.dtype(b)), to_string(c.shape(b)));
-}
 
 void expect_flag(const NodeContext& c, size_t i) {
   if (c.has_input(i))
