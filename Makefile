@@ -271,6 +271,12 @@ SDIST_TYPE ?= Release
 test-sdist: setup ## Install the source distribution where no development package can be found, and replay the recorded runs
 	scripts/test_sdist.sh $(PYTHON) $(BUILD)/sdist $(SDIST_TYPE)
 
+# Not part of `make test`: it builds the extension for each Python.
+PYTHONS ?= $(foreach n,10 11 12 13 14,$(shell command -v python3.$(n)))
+.PHONY: test-pythons
+test-pythons: setup ## Build and install a wheel for each of PYTHONS, and train with it
+	scripts/test_pythons.sh $(BUILD)/pythons $(PYTHONS)
+
 # MODELS: ONNX files and names of operators, separated by spaces.
 .PHONY: small
 small: setup ## Build the library with the operators of MODELS alone and without the older training API, into build/small
