@@ -6,6 +6,7 @@ import json
 import warnings
 
 import numpy as np
+import onnxruntime
 import pytest
 from ortrain import Trainer
 from ortrain.cli import main
@@ -90,7 +91,7 @@ def test_bytes_of_pictures_are_normalized_as_in_the_training(command, tmp_path):
         trainer.predict(pixels / np.float32(255))
 
 
-def test_texts_become_tokens(command, tmp_path):
+def test_texts_become_tokens(command, tmp_path, capsys):
     tokenizers = pytest.importorskip("tokenizers")
     words = ["good", "bad", "film", "plot", "the"]
     made = tokenizers.Tokenizer(
@@ -108,4 +109,17 @@ def test_texts_become_tokens(command, tmp_path):
     trainer = Trainer("artifacts", checkpoint="artifacts/best.ckpt")
     np.testing.assert_allclose(trainer.predict(texts), expected, rtol=1e-6)
     np.testing.assert_allclose(trainer.predict({"text": texts}), expected, rtol=1e-6)
+    capsys.readouterr()
     assert main(["export", "artifacts", "t.onnx", "--with-preprocessing"]) == 1
+    takes = "the model takes the numbers of tokens, 4 a row, as the tokenizer in artifacts/tokenizer.json makes them"
+    assert f"a tokenizer, for which ONNX has no operator; without the option, {takes}" in capsys.readouterr().err
+    assert not (tmp_path / "t.onnx").exists()
+    assert main(["export", "artifacts", "t.onnx"]) == 0
+    assert takes in capsys.readouterr().err
+    (found,) = onnxruntime.InferenceSession("t.onnx").run(None, made_tokens(made, texts))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def made_tokens(tokenizer, texts):
+    """What an app gives the exported model."""
+    return {"input_ids": np.array([found.ids for found in tokenizer.encode_batch(texts)], np.int64)}
