@@ -99,7 +99,7 @@ def studio(page: Page, folder: Path) -> bytes:
     server = Studio(folder)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     page.goto(server.url)
-    page.get_by_label("A file of data").set_input_files(folder.parent / "flowers.csv")
+    page.get_by_label("Files of data, or an ONNX model").set_input_files(folder.parent / "flowers.csv")
     page.get_by_text("flowers.csv: 150 rows of table").wait_for()
     page.get_by_role("button", name="Train", exact=True).click()
     page.locator(".jobs section").nth(2).get_by_text("done").wait_for()

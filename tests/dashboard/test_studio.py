@@ -107,10 +107,14 @@ def test_from_a_table_to_an_exported_model(page, tmp_path):
         "rate": 0.02,
     }
     assert page.act("train", **asked)[0] == 200
-    assert page.act("train", **asked)[0] == 409
+    status, found = page.act("train", **{**asked, "epochs": 2})  # waits for the first
+    assert status == 200
+    texts = [command["text"] for command in found["commands"]]
+    assert [text.split()[1] for text in texts] == ["new", "artifacts", "train", "train"]
+    assert texts[0] == "ortrain new mlp --data=colors.csv --out=c.onnx"
     done = page.finished()
-    assert [command["status"] for command in done["commands"]] == [0, 0, 0], done
-    assert done["commands"][0]["text"] == "ortrain new mlp --data=colors.csv --out=c.onnx"
+    assert [command["status"] for command in done["commands"]] == [0], done
+    assert "continues from c/best.ckpt" in done["commands"][0]["output"]
     assert done["artifacts"] == [{"name": "c", "trained": True}]
     page.act("export", name="c", preprocessing=True)
     assert page.finished()["commands"][0]["status"] == 0
@@ -119,6 +123,28 @@ def test_from_a_table_to_an_exported_model(page, tmp_path):
     (scores,) = session.run(None, {"u": cells[:, 0], "v": cells[:, 1]})
     right = [("blue", "red")[n] == row.split(",")[2] for n, row in zip(scores.argmax(1), ROWS, strict=True)]
     assert np.mean(right) > 0.9
+
+
+def test_stop_forgets_what_waits_and_more_can_be_started(page, tmp_path):
+    (tmp_path / "work/colors.csv").write_bytes(TABLE)
+    asked = {"data": "colors.csv", "name": "c", "network": "mlp", "loss": "cross_entropy", "epochs": 100_000}
+    for _ in range(3):
+        assert page.act("train", **asked)[0] == 200
+    end = time.monotonic() + 120
+    while "epoch 1/" not in page.ask("/api/studio/state")[1]["commands"][2]["output"]:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    page.act("stop")
+    page.act("train", **{**asked, "epochs": 1})
+    done = page.finished()
+    assert [command["status"] for command in done["commands"]] == [0]
+    runs = sorted(path.name for path in (tmp_path / "work/c/runs").iterdir())
+    assert runs == ["1", "2"]
+
+
+def test_two_exports_that_wait_have_two_names(page):
+    found = [page.act("export", name=name)[1]["commands"] for name in ("c", "c")][-1]
+    assert {text["text"].split()[-1] for text in found} >= {"c-trained-1.onnx"}
 
 
 def test_what_is_wrong_with_data_is_said(page, tmp_path):

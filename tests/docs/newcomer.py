@@ -6,11 +6,15 @@ folder of pictures, which `make_pictures` makes.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -76,23 +80,39 @@ def run(command: str, folder: Path) -> str:
     return ran.stdout
 
 
+def look_at(command: str, folder: Path) -> None:
+    """Start the dashboard, ask it for its runs, and end it as Ctrl-C does."""
+    arguments = [sys.executable, "-m", *shlex.split(command), "--port", "0", "--json"]
+    with subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            url = json.loads(process.stdout.readline())["url"]
+            with urllib.request.urlopen(f"{url}api/runs", timeout=30) as answer:
+                assert json.load(answer)["runs"], command
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
 def record() -> str:
     """Run the session and return the page."""
     intro = (
         "The commands of a newcomer and their output, from the demo to a model trained on a folder of images. "
         "`tests/docs/newcomer.py` runs the commands and writes this page."
     )
-    parts = [f"# A first session\n\n{_wrapped(intro)}\n"]
+    parts = [f"# A first session\n\n{wrapped(intro)}\n"]
     with tempfile.TemporaryDirectory() as name:
         make_pictures(Path(name) / "pictures")
         for prose, command in STEPS:
             if prose:
-                parts.append(_wrapped(prose) + "\n")
+                parts.append(wrapped(prose) + "\n")
             parts.append(f"```console\n$ {command}\n{run(command, Path(name)).rstrip()}\n```\n")
     return "\n".join(parts)
 
 
-def _wrapped(text: str, width: int = 128) -> str:
+def wrapped(text: str, width: int = 128) -> str:
+    """Return a paragraph as lines."""
     lines = [""]
     for word in text.split():
         if len(lines[-1]) + len(word) >= width:

@@ -4,19 +4,14 @@ A fenced block that begins with ``bash test`` is run line by line in a folder th
 classes), ``train.npz``, ``test.csv`` and ``new.npz``, and ``train.py`` if the page has a block ``python before``; a dashboard is
 asked for its runs and ended. A block that begins with ``bash clone`` works in a clone and builds or tests the project, which
 takes minutes and is what the tests are part of; its make targets, modules and files are looked up. There is no other ``bash``
-block, and no command outside of one. ``console`` blocks are those of docs/first-session.md, which are run again.
+block, and no command outside of one, but for ``bash roles`` in docs/roles.md, see test_roles.py. ``console`` blocks are those of
+docs/first-session.md, which are run again.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import urllib.request
 from pathlib import Path
 
 import newcomer
@@ -54,6 +49,7 @@ def test_every_block_says_whether_it_is_run():
     assert {(kind, mark) for _, kind, mark, _ in BLOCKS} == {
         ("bash", "test"),
         ("bash", "clone"),
+        ("bash", "roles"),
         ("console", ""),
     }
     assert [page.name for page, kind, _, _ in BLOCKS if kind == "console"] == ["first-session.md"] * len(
@@ -113,23 +109,9 @@ def test_commands_run(page, tmp_path):
         (tmp_path / "train.py").write_text(script, "utf-8")
     for command in commands("test")[page]:
         if command.startswith("ortrain dashboard"):
-            look_at(command, tmp_path)
+            newcomer.look_at(command, tmp_path)
         else:
             newcomer.run(command, tmp_path)
-
-
-def look_at(command, folder):
-    """Start the dashboard, ask it for its runs, and end it as Ctrl-C does."""
-    arguments = [sys.executable, "-m", *shlex.split(command), "--port", "0", "--json"]
-    with subprocess.Popen(arguments, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            url = json.loads(process.stdout.readline())["url"]
-            with urllib.request.urlopen(f"{url}api/runs", timeout=30) as answer:
-                assert json.load(answer)["runs"], command
-            process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
-        finally:
-            process.kill()
 
 
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))

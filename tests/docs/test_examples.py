@@ -122,6 +122,37 @@ def test_readme_and_guides_have_examples_to_run():
     } <= with_examples
 
 
+NOT_RUN = {
+    "generate_artifacts(\n": "the arguments, one a line",
+    "lora = artifacts.read_peft": "tests/artifacts/test_adapters.py reads and writes files of PEFT",
+    'artifacts.generate_artifacts("fixed.onnx"': "tests/artifacts/test_dynamic_batch.py",
+    'artifacts.generate_artifacts("model.onnx", loss={"logits"': "tests/session/test_loss_blocks.py",
+    "from mpi4py import MPI": "tests/distributed, where there is MPI",
+    "adapter = ortrain.": "tests/formats/test_adapter_files.py",
+    "cpu = ortrain.OrtDevice": "tests/session/test_sparse_tensors.py",
+    "import numpy as np\nimport ortrain\n\nparameters = ortrain.TrainingParameters": "tests/legacy",
+    'trainer = Trainer("artifacts", checkpoint="artifacts/best.ckpt")': "tests/trainer/test_raw_rows.py",
+    "from ortrain.flower import external_client_app": "tests/flower/test_external.py",
+    "SPECIAL_POINTS = ": "a line of a file that the guide shows",
+}
+"""How blocks of Python begin that are shown without being run as they are, and what runs the like."""
+
+
+def test_every_block_of_python_is_run_or_is_known_not_to_be():
+    unknown, seen = [], set()
+    for page in PAGES:
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            begin = next((begin for begin in NOT_RUN if block.startswith(begin)), None)
+            if page.name == "roles.md":  # see test_roles.py
+                continue
+            seen.add(begin)
+            unknown += [] if begin else [(name_of(page), block[:60])]
+    assert unknown == []
+    assert seen == set(NOT_RUN)
+    named = {path for why in NOT_RUN.values() for path in re.findall(r"tests/[\w/.]+", why)}
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
 def run_blocks(page: Path) -> dict[str, object]:
     """Run the blocks of a page, and return their names."""
     batches = some_batches()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -55,3 +57,8 @@ def test_each_network_is_short():
 def test_sizes_that_do_not_fit_are_named():
     with pytest.raises(ValueError, match="expected a multiple of 4 heads, found 10"):
         models.transformer(5, 2, 3, width=10)
+
+
+def test_the_networks_are_there_without_importing_their_module():
+    code = "import sys, ortrain; assert 'onnx' not in sys.modules; ortrain.models.mlp(4, 2); ortrain.onnxblock.loss.MSELoss"
+    subprocess.run([sys.executable, "-c", code], check=True)

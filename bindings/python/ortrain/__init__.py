@@ -147,9 +147,14 @@ _OLDER = {
 }
 """Names of the older API, and their modules, which are loaded when a program asks for one: most do without."""
 
+_NEEDING_ONNX = ("artifacts", "models", "onnxblock")
+"""Modules that are loaded in the same way, so that a program which only trains does without onnx."""
+
 if not TYPE_CHECKING:  # to a type checker, a module with this function has every name
 
     def __getattr__(name: str) -> Any:
+        if name in _NEEDING_ONNX:
+            return importlib.import_module(f"{__name__}.{name}")
         if name not in _OLDER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = importlib.import_module(_OLDER[name])

@@ -175,7 +175,7 @@ def read_lines(path: StrPath, what: str) -> Iterator[tuple[int, str]]:
             except UnicodeDecodeError as error:
                 raise InvalidArgumentError(
                     f"{what}: {path} line {number}: expected UTF-8, found byte {line[error.start]:#04x} at column "
-                    f"{error.start + 1}"
+                    f"{error.start + 1}; save the file as UTF-8, which spreadsheets call CSV UTF-8"
                 ) from error
 
 

@@ -124,6 +124,52 @@ def replaced_file(path: str | os.PathLike[str], what: str) -> Iterator[BinaryIO]
     _sync_folder(target)
 
 
+def make_folder(path: str | os.PathLike[str], what: str, exist_ok: bool = True) -> None:
+    """Create a folder, and those above it.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        The folder.
+    what : str
+        What it is for, in messages, such as "artifacts".
+    exist_ok : bool, default True
+        Whether it may exist.
+
+    Raises
+    ------
+    FileExistsError
+        When it exists and must not.
+    FileError
+        When the system refuses to create it.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=exist_ok)
+    except OSError as error:
+        if isinstance(error, FileExistsError) and not exist_ok:
+            raise
+        raise FileError(
+            f"cannot create the folder '{path}' for the {what}: {_reason(error)}", error.errno
+        ) from error
+
+
+@contextlib.contextmanager
+def appending(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Name a file that grows in the error of a write to it.
+
+    Raises
+    ------
+    FileError
+        When the system refuses the write.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"cannot write the {what} '{path}': {_reason(error)}", error.errno) from error
+
+
 def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what: str) -> None:
     """Give a file another name, in place of the file that has it. Where the file system has no links, the file is copied.
 

@@ -15,7 +15,7 @@ import onnx
 from ortrain import _graph, onnxblock
 from ortrain._files.models import in_ort_format
 from ortrain._files.weights import with_all_data, write_models
-from ortrain._files.writing import write_file
+from ortrain._files.writing import make_folder, write_file
 from ortrain._frameworks.record import export_of
 from ortrain._support.checks import names_of
 from ortrain.api import CheckpointState
@@ -337,7 +337,7 @@ def _written(
             for path, model in files.items()
         }
         report = replace(report, ort_models=tuple(converted))
-    report.training_model.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(report.training_model.parent, "artifacts")
     weights = report.training_model.with_name(f"{prefix}weights.data")
     written = write_models(files, weights, external_data)
     report = replace(report, weights=weights if weights in written else None)

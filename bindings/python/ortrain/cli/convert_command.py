@@ -12,7 +12,7 @@ import numpy as np
 from ortrain._files import models as model_files
 from ortrain._files import stored_state
 from ortrain._files.reading import check_file, explained, read_npz
-from ortrain._files.writing import replaced_file, write_file
+from ortrain._files.writing import make_folder, replaced_file, write_file
 from ortrain.api import CheckpointState
 from ortrain.cli import app, checkpoints
 from ortrain.errors import OrtrainError
@@ -106,7 +106,7 @@ def _convert_checkpoint(source: Path, result: Path, as_folder: bool) -> list[str
         stored_state.write_folder(state, result)
     else:
         content = _as_file(state, source)
-        result.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(result.parent, "result")
         write_file(result, "checkpoint", content)
     return [*state.trained, *state.frozen]
 

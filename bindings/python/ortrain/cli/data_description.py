@@ -61,6 +61,7 @@ def describe_data(path: Path, target: str | None = None) -> dict[str, Any]:
         },
         "left_out": dict(plan.left_out),
         "without_target": sum(map(is_missing, cells)),
+        "note": "; ".join(filter(None, (table.remark, found.note))),
     }
     if found.classes:
         counts = Counter(text_of(cell) for cell in cells if not is_missing(cell))

@@ -15,6 +15,7 @@ from ortrain._files.reading import check_file, explained, open_file, read_npy, r
 from ortrain.cli import preparing
 from ortrain.cli.tables import Table, check_values, package, read_table
 from ortrain.cli.wanted import Wanted
+from ortrain.errors import InvalidArgumentError
 from ortrain.preprocessing.pictures import Pictures
 from ortrain.trainer.columns import Columns
 from ortrain.trainer.weighting import WEIGHTS, weights_of
@@ -149,6 +150,10 @@ def _targets(values: Any, name: str, wanted: Wanted, path: Path) -> Array:
         array = np.array(wanted.numbers_of([str(value) for value in array.ravel()], path)).reshape(
             array.shape
         )
+        if wanted.choice is not None and len(np.unique(array)) == 1:  # data to train on
+            wanted.remarks.append(
+                f"all rows of {path} have the class {values[0]}: there is no other one to learn"
+            )
     else:
         array = _numbers(values, name, path)
     assert wanted.target is not None
@@ -188,8 +193,10 @@ def _of_table(table: Table, wanted: Wanted, target: str | None, path: Path) -> d
     """Columns by the inputs' names; or columns of numbers, which are the elements of the first input's rows."""
     columns = table.columns
     _remark_on_header(table, wanted, path)
+    if table.remark:
+        wanted.remarks.append(table.remark)
     if not columns or not next(iter(columns.values())):
-        raise ValueError(f"--data: expected rows in {path}, found none")
+        raise ValueError(f"--data: expected rows in {path}, found {'none' if columns else 'an empty file'}")
     if target is not None and target not in columns:
         raise ValueError(f"--target: {path} has no column {target}, it has {', '.join(columns)}")
     prepared = preparing.encoded(table, wanted, target, path)
@@ -317,7 +324,12 @@ def _folder_of_images(path: Path, wanted: Wanted) -> Pictures:
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("error", opener.DecompressionBombWarning)  # of 90 million pixels
-            image = opener.open(source)
+            try:
+                image = opener.open(source)
+            except opener.UnidentifiedImageError:  # whose message has an address instead of the file
+                raise InvalidArgumentError(
+                    f"--data: expected an image, found {file}, whose format Pillow does not recognize; replace or remove the file"
+                ) from None
             image.load()
         return image
 

@@ -11,7 +11,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from ortrain._files.writing import replaced_file, write_file
+from ortrain._files.writing import make_folder, replaced_file, write_file
 from ortrain.cli import app, results
 from ortrain.trainer import JSONLogger, ModelCheckpoint, ProgbarLogger, Trainer, plot
 
@@ -45,12 +45,12 @@ def command(out: Path, epochs: int, seed: int, json_output: bool) -> None:
     The folder then has the digits, the artifacts and the trained model, for trying the other commands.
     """
     (train, test) = _digits()
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out, "demo")
     for name, (images, labels) in (("train", train), ("test", test)):
         with replaced_file(out / f"{name}.npz", "digits") as file:
             np.savez_compressed(file, image=images, labels=labels)
     folder = out / "artifacts"
-    folder.mkdir(exist_ok=True)
+    make_folder(folder, "artifacts")
     results.set_aside(folder)
     for artifact in (_DATA / "artifacts").iterdir():
         write_file(folder / artifact.name, "artifact", artifact.read_bytes())

@@ -10,6 +10,7 @@ import click
 from ortrain.cli import app, results, running
 from ortrain.preprocessing.pictures import ImagePreprocessing, normalization_of
 from ortrain.preprocessing.tables import TablePreprocessing
+from ortrain.preprocessing.text import FILE as TOKENIZER
 from ortrain.trainer import Trainer
 
 
@@ -62,16 +63,15 @@ def command(
     """Write the trained model of DIR for inference to MODEL."""
     read = results.chosen_checkpoint(running.artifacts_folder(folder), checkpoint)
     trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read, threads=threads)
+    if with_preprocessing:
+        _check_preprocessing(trainer)
     trainer.export(model)
     if adapters != "inside" or peft is not None:
         _export_adapters(trainer, model, adapters, peft)
     if with_preprocessing:
         _put_preprocessing_in_front(trainer, model)
     elif trainer.preprocessing not in (None, _plain(trainer)):
-        click.echo(
-            "ortrain: the model takes preprocessed rows; --with-preprocessing writes one that takes the raw ones",
-            err=True,
-        )
+        click.echo(f"ortrain: {_what_it_takes(trainer)}", err=True)
     if json_output:
         app.print_json({"model": model, "checkpoint": read, "outputs": trainer.outputs})
     else:
@@ -111,6 +111,35 @@ def _plain(trainer: Trainer) -> dict[str, Any] | None:
     return normalization_of("none", len(stored["mean"])).as_json()
 
 
+def _what_it_takes(trainer: Trainer) -> str:
+    """Return what an exported model takes whose rows were preprocessed in training."""
+    assert trainer.preprocessing is not None
+    if trainer.preprocessing["kind"] == "text":
+        return (
+            f"the model takes the numbers of tokens, {trainer.preprocessing['length']} a row, as the tokenizer in "
+            f"{trainer.folder / TOKENIZER} makes them"
+        )
+    return "the model takes preprocessed rows; --with-preprocessing writes one that takes the raw ones"
+
+
+def _check_preprocessing(trainer: Trainer) -> None:
+    """Refuse a run that has no preprocessing for which there are ONNX nodes.
+
+    Raises
+    ------
+    ValueError
+        When the run has none, or a tokenizer.
+    """
+    stored = trainer.preprocessing
+    if stored is not None and stored["kind"] != "text":
+        return
+    found = "no preprocessing" if stored is None else "a tokenizer, for which ONNX has no operator"
+    advice = "" if stored is None else f"; without the option, {_what_it_takes(trainer)}"
+    raise ValueError(
+        f"--with-preprocessing: expected a run on a table or on pictures whose preprocessing is stored, found {found}{advice}"
+    )
+
+
 def _put_preprocessing_in_front(trainer: Trainer, path: Path) -> None:
     """Write the preprocessing of a run into an exported model."""
     from ortrain._files.models import load_model  # which needs onnx
@@ -118,11 +147,7 @@ def _put_preprocessing_in_front(trainer: Trainer, path: Path) -> None:
     from ortrain.preprocessing.nodes import with_preprocessing
 
     stored = trainer.preprocessing
-    if stored is None or stored["kind"] == "text":
-        found = "no preprocessing" if stored is None else "a tokenizer, for which ONNX has no operator"
-        raise ValueError(
-            f"--with-preprocessing: expected a run on a table or on pictures whose preprocessing is stored, found {found}"
-        )
+    assert stored is not None
     kind = TablePreprocessing if stored["kind"] == "table" else ImagePreprocessing
     made = with_preprocessing(load_model(path), kind.of_json(stored), trainer.classes)
     write_models({path: made}, path.with_name(f"{path.name}.data"), None)

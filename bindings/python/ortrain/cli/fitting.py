@@ -125,9 +125,13 @@ def look_at(
             )
         return _of(array[:, :-1], array[:, -1], "features", task)
     table = read_table(path, header)
-    if table is None or not table.columns:
+    if table is None:
         raise ValueError(
             f"--data: expected NPZ, NPY, CSV, Parquet, JSON lines or a folder of images, found {path}"
+        )
+    if not table.columns or not next(iter(table.columns.values())):
+        raise ValueError(
+            f"--data: expected rows in {path}, found {'names of columns only' if table.columns else 'an empty file'}"
         )
     table = replace(table, columns={name: cells for name, cells in table.columns.items() if name != weight})
     names = list(table.columns)
@@ -139,6 +143,11 @@ def look_at(
     if not features:
         raise ValueError(f"--data: expected features beside the target {column} in {path}, found none")
     targets = np.asarray([cell for cell in table.columns[column] if not is_missing(cell)])
+    if len(targets) > 1 and len(np.unique(targets)) == 1:
+        raise ValueError(
+            f"--data: expected different values in the column {column} of {path}, which is the target, found "
+            f"{str(targets[0])!r:.60} in all {len(targets)} rows; --target names another column"
+        )
     if tokenizer is not None:
         return _of_text(features, targets, task, tokenizer, path)
     plan = tables.look_at(features, f"--data: {path}")
@@ -204,6 +213,10 @@ def _of(rows: Array, target: Array, name: str, task: str | None) -> Found:
 def _folder(path: Path, size: int | None) -> Found:
     opener = package("PIL.Image", "reading images needs Pillow: pip install pillow")
     classes = class_folders(path)
+    if len(classes) == 1:
+        raise ValueError(
+            f"--data: expected two folders of images or more in {path}, one for each class, found only {classes[0].name}"
+        )
     first = next((file for folder in classes for file in images_in(folder)), None)
     if first is None:
         raise ValueError(f"--data: expected a folder per class with images in {path}, found none")

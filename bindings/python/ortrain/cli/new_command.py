@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ortrain._files.writing import write_file
+from ortrain._files.writing import make_folder, write_file
 from ortrain.cli import app, fitting, running
 
 
@@ -63,7 +63,7 @@ def command(
     """
     found = fitting.look_at(data, target, header, task, size, tokenizer)
     model = fitting.make_network(network, found, seed)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent, "model")
     write_file(out, "model", model.SerializeToString())
     if json_output:
         app.print_json(

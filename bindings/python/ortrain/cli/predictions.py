@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain._files.writing import copy_file, replaced_file
+from ortrain._files.writing import copy_file, make_folder, replaced_file
 from ortrain.cli import app
 
 KINDS = "NPY, NPZ, CSV or JSON lines file, or for a folder of images a new folder for them by class"
@@ -144,7 +144,7 @@ class Predictions:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ValueError(f"--out: expected a new or empty folder for the images by class, found {path}")
         for name in names:
-            (path / _folder_name(name)).mkdir(parents=True, exist_ok=True)
+            make_folder(path / _folder_name(name), "images")
         for file, number in zip(files, self.first.argmax(axis=1), strict=True):
             copy_file(
                 self.folder / file, path / _folder_name(names[number]) / file.replace("/", "_"), "image"

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from ortrain import _ortrain
-from ortrain._files.writing import copy_file, link_file
+from ortrain._files.writing import copy_file, link_file, make_folder
 from ortrain.trainer import ModelCheckpoint, Trainer
 from ortrain.trainer.callbacks import Logs
 
@@ -63,7 +63,7 @@ def new_run(folder: Path) -> Path:
     while True:
         path = folder / str(next_number(folder))
         try:
-            path.mkdir(parents=True)
+            make_folder(path, "run", exist_ok=False)
         except FileExistsError:  # of a run that began at the same time
             continue
         return path

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import itertools
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 from ortrain._files.reading import explained, open_file, parse_json, read_lines
 from ortrain.errors import InvalidArgumentError
+from ortrain.preprocessing.cells import is_missing
 
 _DATA = "--data"
 _MOST_CHARACTERS = 1000  # of a value; an array of text has as many for each of its values
@@ -19,6 +22,10 @@ _MOST_BITS = 1023  # of a number that a double can represent
 _SHOWN = 60
 _LOOKED_AT = 200  # rows of a table by which it is decided whether it has a header
 _NUMBERED = 8  # columns from which on a header 0, 1, 2, ... cannot be mistaken for a row of numbers
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+"""What separates the cells of a CSV file if commas do not."""
+_DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][-+]?\d+)?")
+"""A number as programs write it where a comma precedes the decimals, and points may group the digits."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +40,14 @@ class Table:
         Whether the names are those of the file.
     weights : list, optional
         The values of the column with the weights of the rows, which then is not among the columns.
+    remark : str
+        How the cells were found, if that is not by commas.
     """
 
     columns: dict[str, list[Any]]
     has_names: bool = True
     weights: list[Any] | None = None
+    remark: str = ""
 
 
 def package(name: str, message: str) -> Any:
@@ -69,7 +79,7 @@ def read_table(path: Path, header: bool | None = None, known: Collection[str] = 
     """
     kind = path.suffix.lower()
     if kind in (".csv", ".tsv"):
-        return _read_csv(path, "\t" if kind == ".tsv" else ",", header, known)
+        return _read_csv(path, "\t" if kind == ".tsv" else None, header, known)
     if kind == ".parquet":
         return Table(_read_parquet(path))
     if kind in (".jsonl", ".ndjson"):
@@ -105,7 +115,33 @@ def _lines(path: Path, at: list[int]) -> Iterator[str]:
         yield from io.StringIO(line, newline="") if "\r" in line else (line,)
 
 
-def _read_csv(path: Path, separator: str, header: bool | None, known: Collection[str]) -> Table:
+def _read_csv(path: Path, separator: str | None, header: bool | None, known: Collection[str]) -> Table:
+    """Return the columns of a CSV file; the separator of its cells is found in its first lines if it is not given."""
+    found = separator or _separator_of(path)
+    rows = _rows_of_cells(path, found)
+    if not rows:
+        return Table({})
+    rows[0][0] = rows[0][0].removeprefix("\ufeff")  # which some programs write before the first character
+    said = f"{path} has {_SEPARATORS[found]} between its cells" if separator is None and found != "," else ""
+    if found != "," and _with_decimal_points(rows):
+        said = f"{said or path}{' and' if said else ' has'} commas before decimals"
+    if header is None:
+        header = _has_header(rows, known, path)
+    if not header:
+        names = [f"column {number}" for number in range(1, len(rows[0]) + 1)]
+        return Table({name: [row[i] for row in rows] for i, name in enumerate(names)}, False, remark=said)
+    names = [name.strip() for name in rows[0]]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidArgumentError(
+            f"{_DATA}: {path} line 1: expected a name for each column, found {twice!r} twice; --no-header reads a file that "
+            "has no names"
+        )
+    return Table({name: [row[i] for row in rows[1:]] for i, name in enumerate(names)}, remark=said)
+
+
+def _rows_of_cells(path: Path, separator: str) -> list[list[str]]:
+    """Return the rows of a CSV file, all of one length, without empty lines."""
     at = [1]
     rows: list[list[str]] = []
     try:
@@ -120,22 +156,50 @@ def _read_csv(path: Path, separator: str, header: bool | None, known: Collection
         raise InvalidArgumentError(
             f"{_DATA}: {path} line {at[0]}: expected values of a table, found: {error}"
         ) from error
-    if not rows:
-        return Table({})
-    rows[0][0] = rows[0][0].removeprefix("\ufeff")  # which some programs write before the first character
-    if header is None:
-        header = _has_header(rows, known, path)
-    if not header:
-        names = [f"column {number}" for number in range(1, len(rows[0]) + 1)]
-        return Table({name: [row[i] for row in rows] for i, name in enumerate(names)}, has_names=False)
-    names = [name.strip() for name in rows[0]]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InvalidArgumentError(
-            f"{_DATA}: {path} line 1: expected a name for each column, found {twice!r} twice; --no-header reads a file that "
-            "has no names"
-        )
-    return Table({name: [row[i] for row in rows[1:]] for i, name in enumerate(names)})
+    return rows
+
+
+def _separator_of(path: Path) -> str:
+    """Return what separates the cells of a CSV file: commas, unless its first lines show another separator.
+
+    They do if the first line has no comma outside of quotes; or if semicolons divide all of them into as many cells, and every
+    comma precedes the decimals of a number.
+    """
+    lines = list(itertools.islice(_lines(path, [1]), _LOOKED_AT))
+
+    def split(separator: str) -> list[list[str]]:
+        try:
+            return [row for row in csv.reader(lines, delimiter=separator) if row]
+        except csv.Error:  # reported when the whole file is read
+            return []
+
+    by_comma = split(",")
+    if not by_comma:
+        return ","
+    if len(by_comma[0]) == 1:
+        counts = {separator: len((split(separator) or [[]])[0]) for separator in _SEPARATORS}
+        most = max(counts, key=lambda separator: counts[separator])
+        return most if counts[most] > 1 else ","
+    rows = split(";")
+    if len({len(row) for row in rows}) != 1 or len(rows[0]) == 1:
+        return ","
+    with_commas = [cell.strip() for row in rows for cell in row if "," in cell]
+    return ";" if all(_DECIMAL_COMMA.fullmatch(cell) for cell in with_commas) else ","
+
+
+def _with_decimal_points(rows: list[list[str]]) -> bool:
+    """Write points before the decimals of columns whose numbers have commas there; return whether there are any."""
+    changed = False
+    for place in range(len(rows[0])):
+        cells = [row[place].strip() for row in rows]
+        numbers = [number for number, cell in enumerate(cells) if _DECIMAL_COMMA.fullmatch(cell)]
+        others = [number for number, cell in enumerate(cells) if number and not is_missing(cell)]
+        if not any("," in cells[number] for number in numbers) or not set(others) <= set(numbers):
+            continue  # the first row may have names
+        changed = True
+        for number in numbers:
+            rows[number][place] = cells[number].replace(".", "").replace(",", ".")
+    return changed
 
 
 def _has_header(rows: Sequence[Sequence[str]], known: Collection[str], path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import types
 from pathlib import Path
@@ -240,8 +241,14 @@ def _folder_for(
 
     folder = Path("artifacts")
     if (folder / "training_model.onnx").exists():
-        click.echo(f"ortrain: no DIR was given, trains the artifacts in {folder}", err=True)
+        click.echo(
+            f"ortrain: no DIR was given, trains the artifacts in {folder}; where there is no such folder, the command makes a "
+            "network for the data",
+            err=True,
+        )
         return folder
+    if not folder.exists():
+        click.get_current_context().call_on_close(lambda: _remove_unused(folder))
     found = fitting.look_at(data, target, header, None, None, tokenizer, weight)
     network = fitting.network_for(found)
     model = fitting.make_network(network, found, seed)
@@ -255,6 +262,12 @@ def _folder_for(
     if found.note:
         click.echo(f"ortrain: {found.note}", err=True)
     return folder
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove artifacts that the command made if they were not trained, so that it can be given other data."""
+    if not any(folder.rglob("*.ckpt")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(folder: Path, checkpoint: Path | None, from_start: bool, resume: Path | None) -> Path | None:

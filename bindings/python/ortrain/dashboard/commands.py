@@ -1,4 +1,4 @@
-"""The commands of ortrain that a page starts, one after another, in a folder."""
+"""The commands of ortrain that a page starts, in a folder: jobs of several commands, one job after another."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 _MOST_LINES = 400
+_MOST_WAITING = 20
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Command:
 
 
 class Work:
-    """Runs commands in a folder, one job at a time. A command that fails ends the job.
+    """Runs commands in a folder. A job waits until those before it have ended; a command that fails ends its job.
 
     Parameters
     ----------
@@ -43,46 +45,74 @@ class Work:
         self._folder = folder
         self._lock = threading.Lock()
         self._commands: list[Command] = []
+        self._waiting: deque[list[Command]] = deque()
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
         self._stopped = False
 
     def start(self, commands: Sequence[Sequence[str]]) -> bool:
-        """Begin a job; return False if another is running."""
+        """Begin a job, or let it wait for others; return False if as many as allowed are waiting."""
         with self._lock:
-            if self._thread is not None and self._thread.is_alive():
+            if len(self._waiting) >= _MOST_WAITING:
                 return False
-            self._commands = [Command(list(arguments)) for arguments in commands]
-            self._stopped = False
-            self._thread = threading.Thread(target=self._run, name="ortrain-studio", daemon=True)
-            self._thread.start()
+            self._waiting.append([Command(list(arguments)) for arguments in commands])
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ortrain-studio", daemon=True)
+                self._thread.start()
         return True
 
+    def is_result(self, name: str) -> bool:
+        """Whether a command that is running or waits writes a file of this name."""
+        with self._lock:
+            return any({name, f"--out={name}"} & {*command.arguments} for command in self._ahead())
+
+    def _ahead(self) -> list[Command]:
+        """Return the commands that have not ended."""
+        return [
+            command
+            for job in (self._commands, *self._waiting)
+            for command in job
+            if command.status is None and self._thread is not None
+        ]
+
     def stop(self) -> None:
-        """End the job after the step that is running, as Ctrl-C does."""
+        """End the job after the step that is running, as Ctrl-C does, and forget those that wait."""
         with self._lock:
             self._stopped = True
+            self._waiting.clear()
             if self._process is not None:
                 self._process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
         """End the job and wait for it."""
         self.stop()
-        if self._thread is not None:
-            self._thread.join(timeout=30)
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout=30)
 
     def describe(self) -> dict[str, Any]:
         """Return the commands of the job with their output, as values for JSON."""
         with self._lock:
             return {
-                "running": self._thread is not None and self._thread.is_alive(),
+                "running": self._thread is not None,
+                "waiting": len(self._waiting),
                 "commands": [
                     {"text": each.text, "status": each.status, "output": "\n".join(each.lines)}
-                    for each in self._commands
+                    for each in (*self._commands, *(command for job in self._waiting for command in job))
                 ],
             }
 
     def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                self._stopped = False  # what waits now was started after the stop
+                self._commands = self._waiting.popleft()
+            self._run_job()
+
+    def _run_job(self) -> None:
         for command in self._commands:
             with self._lock:
                 if self._stopped:

@@ -128,7 +128,7 @@ class Studio(Server):
         if path not in actions:
             return super().act(path, asked)
         if not self.work.start(actions[path](asked)):
-            raise Refusal(HTTPStatus.CONFLICT, "another command is running; wait for it or stop it")
+            raise Refusal(HTTPStatus.CONFLICT, "too many commands are waiting; wait for them or stop them")
         return self.work.describe()
 
     def _place(self, asked: Answer) -> str:
@@ -139,7 +139,7 @@ class Studio(Server):
                 HTTPStatus.BAD_REQUEST, f"name: expected the name of a file or folder, found {name!r:.80}"
             )
         base, number = PurePosixPath(name), 1
-        while (self.folder / name).exists():
+        while (self.folder / name).exists() or self.work.is_result(name):
             name, number = f"{base.stem}-{number}{base.suffix}", number + 1
         return name
 
@@ -171,7 +171,8 @@ class Studio(Server):
         epochs = _number(asked, "epochs", 1, 100_000)
         commands = []
         metric = ["--metric=accuracy"] if asked.get("loss") == "cross_entropy" else ["--metric=mae"]
-        if not (self.folder / name / "training_model.onnx").exists():
+        exists = (self.folder / name / "training_model.onnx").exists()
+        if not exists and not self.work.is_result(name):
             if (self.folder / name).exists():
                 raise Refusal(HTTPStatus.CONFLICT, f"name: {name} exists and has no artifacts")
             loss = asked.get("loss")

@@ -26,6 +26,7 @@ from ortrain.trainer.notebook import progress
 from ortrain.trainer.prediction import predict
 from ortrain.trainer.quantized import RANGE, fold_quantization
 from ortrain.trainer.rate_search import LearningRates, Search
+from ortrain.trainer.raw_rows import RawRows
 from ortrain.trainer.run import StrPath
 from ortrain.trainer.schedules import Schedule, ScheduleFunction, schedule_of
 from ortrain.trainer.summaries import optimizer_states
@@ -165,8 +166,9 @@ class Trainer(Caching):
         of a table. Other data frames and tables are read by these names, in any order of the columns. Checkpoints keep them.
         None if the columns have no names; set it to None to train on other columns.
     preprocessing : dict or None
-        What the command line does to rows before the model takes them, as it is stored in checkpoints. `fit` and `predict` take
-        rows that are preprocessed already.
+        What `ortrain train` did to rows before the model took them, as checkpoints have it. `fit`, `evaluate` and `predict` do
+        the same to data frames, to columns by name, to texts and to the bytes of pictures. They take other arrays as they are,
+        and warn, because the arrays may be preprocessed already. None if nothing is to be done.
     resumed : bool
         Whether the run goes on from a checkpoint.
     stop_training : bool
@@ -336,6 +338,7 @@ class Trainer(Caching):
         """
         data, epochs = self._with_target(data, target, epochs)
         self._begin_run(resume)
+        data, validation = self._prepared(data), self._prepared(validation)
         if epochs < 1:
             raise ValueError(f"epochs: expected 1 or more, found {epochs}")
         if sample_weight is not None or class_weight is not None:
@@ -453,7 +456,7 @@ class Trainer(Caching):
         ValueError
             When the data do not match the model, or the loss is not finite from the start.
         """
-        data, _ = self._with_target(data, target, 1)
+        data = self._prepared(self._with_target(data, target, 1)[0])
         search, rate_before = Search(lowest, highest, steps), self._learning_rate
         self._give_names()
         source = source_of(data, self.inputs, batch_size, True, self.seed)
@@ -506,6 +509,7 @@ class Trainer(Caching):
             callback.set_trainer(self)
         if target is not None:
             data, _ = self._with_target(data, np.asarray(target) if np.isscalar(target) else target, 1)
+        data = self._prepared(data)
         self._give_names()
         return self._test(source_of(data, self.inputs, batch_size, False, self.seed), prefetch)
 
@@ -552,8 +556,15 @@ class Trainer(Caching):
         ValueError
             When the data do not match the model, or no output is known, see ``outputs``.
         """
+        data = self._prepared(data)
         self._give_names()
         return predict(self._prediction_session(), self.inputs, data, batch_size, self.seed)
+
+    def _prepared(self, data: Any) -> Any:
+        """Return data whose rows are preprocessed as the checkpoint says."""
+        if self.preprocessing is None or data is None or isinstance(data, float):
+            return data
+        return RawRows(self.preprocessing, self.columns, self.inputs, self.folder).prepared(data)
 
     def _prediction_session(self) -> InferenceSession:
         """Return a session of the exported model with the current parameters."""

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from ortrain import profiling
 from ortrain._files.reading import open_file, parse_json
-from ortrain._files.writing import write_file
+from ortrain._files.writing import appending, write_file
 from ortrain._ortrain import __version__
 from ortrain.preprocessing import text
 from ortrain.trainer.callbacks import Callback, Logs
@@ -236,8 +236,9 @@ class JSONLogger(Callback):
         if failed:
             values["error"] = f"{type(error).__name__}: {error}"
         self._write("end", values)
-        self._file.close()
-        self._file = None
+        file, self._file = self._file, None
+        with appending(self.filename, "log"):
+            file.close()
 
     def state(self) -> dict[str, Any]:
         """Write what is buffered: a run that resumes from the checkpoint needs the lines before it."""
@@ -296,7 +297,8 @@ class JSONLogger(Callback):
 
     def _flush(self) -> None:
         if self._file is not None:
-            self._file.flush()
+            with appending(self.filename, "log"):
+                self._file.flush()
 
     def _write(self, event: str, values: dict[str, Any]) -> None:
         if self._file is None:
@@ -312,7 +314,8 @@ class JSONLogger(Callback):
             line = json.dumps(entry, allow_nan=False)
         except ValueError:
             line = json.dumps(_finite(entry))
-        self._file.write(line + "\n")
+        with appending(self.filename, "log"):
+            self._file.write(line + "\n")
 
 
 def _tokens_of(path: Path) -> Tokens | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ortrain._files.reading import explained, open_file
-from ortrain._files.writing import write_file
+from ortrain._files.writing import appending, write_file
 from ortrain.trainer.callbacks import Callback, Logs
 
 
@@ -70,7 +70,7 @@ class CSVLogger(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """Write the row of an epoch."""
         row = {"epoch": epoch, **logs}
-        with self.filename.open("a", newline="", encoding="utf-8") as file:
+        with appending(self.filename, "log"), self.filename.open("a", newline="", encoding="utf-8") as file:
             begin = not self._keys
             if begin:
                 self._keys = list(row)

@@ -4,11 +4,14 @@ import { act, ask, send } from "/api.js";
 import { el, table } from "/dom.js";
 
 const NETWORKS = { mlp: "mlp, for rows of numbers", cnn: "cnn, for images", resnet: "resnet, for images", gru: "gru, for sequences of rows" };
+const MODEL = /\.onnx$/i;
+const WEIGHTS = /\.onnx[._]data$/i; // of a model, in a file beside it
+const KNOWN = /\.(csv|tsv|parquet|jsonl|npz|npy|onnx|onnx[._]data)$/i;
 const PICTURES = /\.(png|jpe?g|bmp|gif|webp)$/i;
 const TOGETHER = 4; // files that are sent at the same time
 
 // What the user chose, which stays when another view is opened.
-const chosen = { data: "", target: "", network: "", epochs: 20, rate: "", name: "", understood: null, seen: "" };
+const chosen = { data: "", target: "", network: "", model: "", epochs: 20, rate: "", name: "", understood: null, seen: "" };
 
 const plain = (name) => name.replace(/\.[^.]*$/, "").replace(/[^A-Za-z0-9_-]+/g, "-").replace(/^-+/, "") || "model";
 
@@ -26,25 +29,35 @@ async function filesOf(entry, path = "") {
   }
 }
 
-async function upload(files, say) {
-  if (!files.length) return "";
-  const top = files[0][0].split("/")[0];
-  const isFolder = files[0][0].includes("/");
-  const kept = isFolder ? files.filter(([path]) => PICTURES.test(path)) : files.slice(0, 1);
-  if (!kept.length) throw new Error(`${top} has no pictures`);
-  const { path: place } = await act("place", { name: top });
+// Several folders that have pictures themselves are the classes of one data set.
+function asOneFolder(files) {
+  const tops = new Set(files.filter(([path]) => path.includes("/")).map(([path]) => path.split("/")[0]));
+  return tops.size < 2 ? files : files.map(([path, file]) => [path.includes("/") ? `pictures/${path}` : path, file]);
+}
+
+// Copy files and folders into the folder of the studio. Returns the places of data and of models there.
+async function upload(given, say) {
+  const files = asOneFolder(given).filter(([path]) => (path.includes("/") ? PICTURES : KNOWN).test(path));
+  const left = given.length - files.length;
+  if (!files.length) throw new Error(`${given.length === 1 ? given[0][0] : "these files"}: expected tables, ONNX models or folders of pictures`);
+  const places = new Map(); // what is dropped, by its first name, and where it is then
+  for (const [path] of files) {
+    const top = path.split("/")[0];
+    if (!places.has(top)) places.set(top, (await act("place", { name: top })).path);
+  }
   let sent = 0;
-  const waiting = [...kept];
+  const waiting = [...files];
   const worker = async () => {
     for (let next = waiting.shift(); next; next = waiting.shift()) {
-      const [path, file] = next;
-      await send(isFolder ? [place, ...path.split("/").slice(1)].join("/") : place, file);
+      const [top, ...rest] = next[0].split("/");
+      await send([places.get(top), ...rest].join("/"), next[1]);
       sent += 1;
-      say(`${sent} of ${kept.length} files copied`);
+      say(`${sent} of ${files.length} files copied`);
     }
   };
   await Promise.all(Array.from({ length: TOGETHER }, worker));
-  return place;
+  const all = [...places.values()];
+  return { models: all.filter((name) => MODEL.test(name)), data: all.filter((name) => !MODEL.test(name) && !WEIGHTS.test(name)), left };
 }
 
 // ---- the view ----
@@ -66,14 +79,14 @@ export function studio(page) {
   const dataChoice = el("select", { "aria-label": "Data", onchange: guarded(() => look(dataChoice.value)) });
   const targetChoice = el("select", { onchange: guarded(() => look(chosen.data, targetChoice.value)) });
   const targetLabel = el("label", { hidden: true }, "Predict ", targetChoice);
-  const networkChoice = el("select", { onchange: () => (chosen.network = networkChoice.value) });
+  const networkChoice = el("select", { onchange: () => choose(networkChoice.value) });
   const epochs = el("input", { type: "number", min: 1, max: 100000, value: chosen.epochs, oninput: () => (chosen.epochs = epochs.valueAsNumber) });
   const rate = el("input", { type: "number", min: 0, step: "any", placeholder: "usual", value: chosen.rate, oninput: () => (chosen.rate = rate.value) });
   const understood = el("div", {});
   const jobs = el("div", { class: "jobs" });
   const results = el("div", {});
 
-  const file = el("input", { type: "file", "aria-label": "A file of data", onchange: guarded(() => take([...file.files].map((one) => [one.name, one]))) });
+  const file = el("input", { type: "file", multiple: true, "aria-label": "Files of data, or an ONNX model", onchange: guarded(() => take([...file.files].map((one) => [one.name, one]))) });
   const folder = el("input", {
     type: "file", webkitdirectory: true, "aria-label": "A folder of pictures",
     onchange: guarded(() => take([...folder.files].map((one) => [one.webkitRelativePath, one]))),
@@ -91,19 +104,35 @@ export function studio(page) {
       ondrop: guarded(async (event) => {
         event.preventDefault();
         drop.classList.remove("over");
-        const entry = event.dataTransfer.items[0]?.webkitGetAsEntry?.();
-        await take(entry ? await filesOf(entry) : [...event.dataTransfer.files].map((one) => [one.name, one]));
+        // The entries can be asked for only now, before anything is waited for.
+        const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+        const plainFiles = [...event.dataTransfer.files].map((one) => [one.name, one]);
+        await take(entries.length ? (await Promise.all(entries.map((entry) => filesOf(entry)))).flat() : plainFiles);
       }),
     },
-    el("p", {}, "Drop a table (CSV, Parquet, JSON lines, NPZ), or a folder with a folder of pictures for each class."),
-    el("p", { class: "controls" }, el("label", {}, "File ", file), el("label", {}, "Folder ", folder)),
+    el("p", {}, "Drop tables (CSV, Parquet, JSON lines, NPZ), or a folder of pictures for each class, or a folder of these. Your own ONNX model can come along."),
+    el("p", { class: "controls" }, el("label", {}, "Files ", file), el("label", {}, "Folder ", folder)),
   );
 
   async function take(files) {
     say("copying");
-    const place = await upload(files, say);
-    file.value = folder.value = "";
-    if (place) await look(place);
+    if (!files.length) return;
+    try {
+      const { data, models, left } = await upload(files, say);
+      if (models.length) chosen.model = models[0];
+      if (data.length) await look(data[0]);
+      else choose(chosen.model);
+      await update();
+      const others = data.length > 1 ? `${data.slice(1).join(", ")} can be chosen too. ` : "";
+      say(`${others}${left ? `${left} other files were not copied.` : ""}`);
+    } finally {
+      file.value = folder.value = "";
+    }
+  }
+
+  function choose(network) {
+    chosen.network = network;
+    chosen.model = MODEL.test(network) ? network : "";
   }
 
   async function look(data, target = "") {
@@ -111,7 +140,7 @@ export function studio(page) {
     say(`looking at ${data}`);
     chosen.data = data;
     const found = await ask("studio/data", { path: data, target: target || null });
-    Object.assign(chosen, { understood: found, target, network: found.network, name: plain(data) });
+    Object.assign(chosen, { understood: found, target, network: chosen.model || found.network, name: plain(data) });
     if (target) chosen.name += `-${plain(target)}`;
     say("");
     showUnderstood();
@@ -153,12 +182,15 @@ export function studio(page) {
   }
 
   function show(state) {
-    trainButton.disabled = state.running || !chosen.understood;
+    trainButton.disabled = !chosen.understood;
+    trainButton.textContent = state.running ? "Train afterwards" : "Train";
+    const now = state.commands.findIndex(({ status }) => status === null);
     stopButton.disabled = !state.running;
     jobs.replaceChildren(
-      ...state.commands.map(({ text, status, output }) => {
+      ...state.commands.map(({ text, status, output }, number) => {
         const copy = el("button", { type: "button", onclick: () => navigator.clipboard.writeText(text) }, "Copy");
-        const outcome = status === null ? "" : status === 0 ? "done" : `ended with status ${status}`;
+        const waits = state.running && number > now ? "waits" : "";
+        const outcome = status === null ? waits : status === 0 ? "done" : `ended with status ${status}`;
         const lines = output.split("\n");
         const bad = status !== null && status !== 0;
         return el(
@@ -170,9 +202,9 @@ export function studio(page) {
     );
   }
 
-  function showResults({ artifacts, running }) {
+  function showResults({ artifacts }) {
     const rows = artifacts.map(({ name, trained }) => {
-      const button = (text, work) => el("button", { type: "button", disabled: running || !trained, onclick: guarded(work) }, text);
+      const button = (text, work) => el("button", { type: "button", disabled: !trained, onclick: guarded(work) }, text);
       return [
         name,
         el(
