@@ -271,11 +271,11 @@ SDIST_TYPE ?= Release
 test-sdist: setup ## Install the source distribution where no development package can be found, and replay the recorded runs
 	scripts/test_sdist.sh $(PYTHON) $(BUILD)/sdist $(SDIST_TYPE)
 
-# Not part of `make test`: it builds the extension for each Python.
+# Not part of `make test`: it builds the extension for each Python. `make install` then builds that of .venv again.
 PYTHONS ?= $(foreach n,10 11 12 13 14,$(shell command -v python3.$(n)))
 .PHONY: test-pythons
 test-pythons: setup ## Build and install a wheel for each of PYTHONS, and train with it
-	scripts/test_pythons.sh $(BUILD)/pythons $(PYTHONS)
+	scripts/test_pythons.sh $(BUILD)/pythons $(BUILD)/python $(PYTHONS)
 
 # MODELS: ONNX files and names of operators, separated by spaces.
 .PHONY: small
