@@ -171,6 +171,21 @@ def test_a_log_that_does_not_fit_is_named(expected, tmp_path):
     assert "Traceback" not in ran.stderr
 
 
+def test_a_run_that_fills_the_disk_says_how_to_complete_it(run, expected, tmp_path):
+    command = [sys.executable, "-m", "ortrain", "train", "artifacts", "--data", "t.csv", "--epochs", "300"]
+    ran = subprocess.run(
+        command,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)),
+        capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert "File too large" in ran.stderr
+    assert "the same command with --resume artifacts/last.ckpt completes it" in ran.stderr
+    assert (
+        "is finished" in run("train", "artifacts", "--data", "t.csv", "--resume", "artifacts/last.ckpt").err
+    )
+
+
 @pytest.mark.parametrize(
     ("command", "folder"),
     [
