@@ -158,9 +158,9 @@ screenshots: install browser ## Train on the digits and take the pictures of doc
 
 # Tests of tests/flower that do without Flower are in test-python too, which skips the others.
 .PHONY: test-integrations
-test-integrations: integrations ## The tests with Flower, MLflow, Weights & Biases and datasets, in a separate environment
+test-integrations: integrations ## The tests with Flower, MLflow, Weights & Biases, datasets and Jupyter, in a separate environment
 	@if $(call have,mcs mono); then $(MAKE) --no-print-directory csharp; else $(call without,mcs mono,C#: its client was not built); fi
-	$(INTEGRATIONS)/bin/python -m pytest -q tests/flower tests/trainer/test_real_inputs.py
+	$(INTEGRATIONS)/bin/python -m pytest -q tests/flower tests/trainer/test_real_inputs.py tests/docs/test_notebook.py
 
 .PHONY: test-torch
 test-torch: torch ## The tests of ortrain.torch with PyTorch and transformers, in a separate environment

@@ -63,6 +63,29 @@ def test_a_table_of_any_form_is_the_same_table(run, expected, tmp_path, monkeypa
         assert (said in found.err) == ("decimal commas" in form), found.err
 
 
+def test_a_table_without_a_header_is_preprocessed_too(run, expected, tmp_path, monkeypatch):
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "t.csv").write_bytes(table(head=None))
+    assert run("train", "--data", "t.csv", "--epochs", 2, "--json").json["history"]["loss"] == expected
+    again = run("train", "artifacts", "--data", "t.csv", "--json").json["history"]["loss"][0]
+    assert again < expected[-1]
+    (folder / "new.csv").write_text("\n".join(",".join(row[:2]) for row in ROWS))
+    found = run("predict", "artifacts", "--data", "new.csv", "--json").json
+    assert found == run("predict", "artifacts", "--data", "t.csv", "--json").json
+
+    rows = [f"{number % 7},n{number},{'red' if number % 2 else ''},{number % 3}" for number in range(70)]
+    (folder / "mixed.csv").write_text("\n".join(rows))
+    options = ("--no-header", "--data", "mixed.csv")
+    run("new", "mlp", *options)
+    run("artifacts", "model.onnx", "--loss", "cross_entropy", "--out", "mixed")
+    said = run("train", "mixed", *options).err
+    assert "column 3 (2 categories: missing, red)" in said
+    assert "the column column 2 is left out" in said
+    run("evaluate", "mixed", *options)
+
+
 @pytest.mark.parametrize(
     ("text", "columns"),
     [
@@ -146,6 +169,21 @@ def test_a_log_that_does_not_fit_is_named(expected, tmp_path):
     assert ran.returncode == 1
     assert "cannot write the log 'artifacts/runs/2/log.jsonl': File too large" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_a_run_that_fills_the_disk_says_how_to_complete_it(run, expected, tmp_path):
+    command = [sys.executable, "-m", "ortrain", "train", "artifacts", "--data", "t.csv", "--epochs", "300"]
+    ran = subprocess.run(
+        command,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)),
+        capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert "File too large" in ran.stderr
+    assert "the same command with --resume artifacts/last.ckpt completes it" in ran.stderr
+    assert (
+        "is finished" in run("train", "artifacts", "--data", "t.csv", "--resume", "artifacts/last.ckpt").err
+    )
 
 
 @pytest.mark.parametrize(

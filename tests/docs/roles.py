@@ -234,7 +234,10 @@ trainer = Trainer(
     learning_rate=2e-3,
     metrics=["accuracy"],
     artifact_directory="artifacts",
-    callbacks=[ModelCheckpoint("runs/{epoch}.ckpt", best_path="best.ckpt", last_path="last.ckpt"), JSONLogger("runs/log.jsonl")],
+    callbacks=[
+        ModelCheckpoint("runs/{epoch}.ckpt", best_path="best.ckpt", last_path="last.ckpt"),
+        JSONLogger("runs/log.jsonl"),
+    ],
 )
 print(trainer)
 history = trainer.fit(data["x"], data["y"], epochs=5, validation=0.2)

@@ -112,7 +112,9 @@ def test_texts_become_tokens(command, tmp_path, capsys):
     capsys.readouterr()
     assert main(["export", "artifacts", "t.onnx", "--with-preprocessing"]) == 1
     takes = "the model takes the numbers of tokens, 4 a row, as the tokenizer in artifacts/tokenizer.json makes them"
-    assert f"a tokenizer, for which ONNX has no operator; without the option, {takes}" in capsys.readouterr().err
+    assert (
+        f"a tokenizer, for which ONNX has no operator; without the option, {takes}" in capsys.readouterr().err
+    )
     assert not (tmp_path / "t.onnx").exists()
     assert main(["export", "artifacts", "t.onnx"]) == 0
     assert takes in capsys.readouterr().err

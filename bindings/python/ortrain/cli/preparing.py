@@ -74,7 +74,7 @@ def encoded(
             return _text(table, wanted, column, path), column, table
         plan = tables.TablePreprocessing.of_json(stored)
         return _rows(table, plan, wanted, path), column, table
-    if choice is None or not table.has_names or wanted.columns is not None or len(table.columns) < 2:
+    if choice is None or wanted.columns is not None or len(table.columns) < 2:
         return None
     column = target_column(list(table.columns), target, wanted.target)
     table = with_target(table, column, wanted.remarks, path)
@@ -177,7 +177,7 @@ def _as_trained(table: Table, wanted: Wanted, target: str | None, path: Path) ->
     assert stored is not None
     assert columns is not None
     left_out = stored.get("left_out", {})
-    if not table.has_names:
+    if not table.has_names and not set(columns.features) <= set(table.columns):
         names = [*columns.features, columns.target or "target"]
         extra = len(table.columns) - len(columns.features)
         if left_out or extra not in (0, 1):

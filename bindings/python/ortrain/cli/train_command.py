@@ -13,7 +13,7 @@ import click
 from ortrain._files.writing import write_file
 from ortrain.cli import app, fitting, results, running
 from ortrain.cli.wanted import Choice
-from ortrain.errors import OrtrainError
+from ortrain.errors import FileError, OrtrainError
 from ortrain.trainer import (
     Callback,
     CSVLogger,
@@ -337,6 +337,14 @@ def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any]) -> b
     before = signal.signal(signal.SIGINT, stop)
     try:
         trainer.fit(rows, epochs, **options)
+    except FileError as error:
+        last = trainer.folder / results.LAST
+        if trainer.epoch == 0 or not last.exists():
+            raise
+        raise FileError(
+            f"{error.message}\nThe run stopped in epoch {trainer.epoch + 1}; the same command with --resume {last} completes it",
+            error.errno,
+        ) from error
     finally:
         signal.signal(signal.SIGINT, before)
     return interrupted

@@ -95,7 +95,6 @@ class Work:
         with self._lock:
             return {
                 "running": self._thread is not None,
-                "waiting": len(self._waiting),
                 "commands": [
                     {"text": each.text, "status": each.status, "output": "\n".join(each.lines)}
                     for each in (*self._commands, *(command for job in self._waiting for command in job))

@@ -1,4 +1,4 @@
-"""Pictures of a history."""
+"""Pictures of a run: of its history here, of a search for a learning rate in `rate_search`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,39 @@ from pathlib import Path
 from typing import Any
 
 from ortrain._files.writing import replaced_file
+
+
+def picture(width: float, height: float) -> Any:
+    """Return an empty figure of a size in inches, which a notebook shows.
+
+    Raises
+    ------
+    ImportError
+        When matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("plot needs matplotlib: pip install matplotlib") from error
+
+    class Picture(Figure):
+        """A figure that notebooks show, also if they have not loaded pyplot."""
+
+        def _repr_png_(self) -> bytes:
+            written = io.BytesIO()
+            self.savefig(written, dpi=100, format="png")
+            return written.getvalue()
+
+    return Picture(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Any, path: str | os.PathLike[str] | None) -> None:
+    """Write a figure in the format that the ending names, PNG without one; nothing without a path."""
+    if path is None:
+        return
+    kind = Path(path).suffix[1:]
+    with replaced_file(path, "picture") as file:
+        figure.savefig(file, dpi=150, format=kind or None)
 
 
 def plot(history: Mapping[str, Sequence[Any]], path: str | os.PathLike[str] | None = None) -> Any:
@@ -26,19 +59,6 @@ def plot(history: Mapping[str, Sequence[Any]], path: str | os.PathLike[str] | No
     matplotlib.figure.Figure
         The picture, which a notebook shows.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plot needs matplotlib: pip install matplotlib") from error
-
-    class Picture(Figure):
-        """A figure that notebooks show, also if they have not loaded pyplot."""
-
-        def _repr_png_(self) -> bytes:
-            written = io.BytesIO()
-            self.savefig(written, dpi=100, format="png")
-            return written.getvalue()
-
     names = [
         name
         for name, values in history.items()
@@ -46,7 +66,7 @@ def plot(history: Mapping[str, Sequence[Any]], path: str | os.PathLike[str] | No
     ]
     if not names:
         raise ValueError("plot: expected a history with at least one epoch, found none")
-    figure = Picture(figsize=(4.5 * len(names), 3.5), layout="constrained")
+    figure = picture(4.5 * len(names), 3.5)
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for key, label in ((name, "training"), (f"val_{name}", "validation")):
             if key in history:
@@ -54,8 +74,5 @@ def plot(history: Mapping[str, Sequence[Any]], path: str | os.PathLike[str] | No
         axes.set(title=name, xlabel="epoch")
         axes.grid(alpha=0.3)
         axes.legend()
-    if path is not None:
-        kind = Path(path).suffix[1:]
-        with replaced_file(path, "picture") as file:
-            figure.savefig(file, dpi=150, format=kind or None)
+    save(figure, path)
     return figure

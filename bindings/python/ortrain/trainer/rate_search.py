@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ortrain._files.writing import replaced_file
+from ortrain.trainer.plotting import picture, save
 
 SMOOTHING = 0.9
 """How much of the running mean of the losses stays from step to step."""
@@ -58,20 +58,14 @@ class LearningRates:
         matplotlib.figure.Figure
             The picture.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError("plot needs matplotlib: pip install matplotlib") from error
-        figure = Figure(figsize=(5, 3.5), layout="constrained")
+        figure = picture(5, 3.5)
         axes = figure.subplots()
         axes.plot(self.rates, self.losses)
         axes.axvline(self.suggestion, linestyle="--", color="gray", label=f"suggestion {self.suggestion:.2g}")
         axes.set(xscale="log", xlabel="learning rate", ylabel="loss")
         axes.grid(alpha=0.3)
         axes.legend()
-        if path is not None:
-            with replaced_file(path, "picture") as file:
-                figure.savefig(file, dpi=150, format=os.path.splitext(path)[1][1:] or None)
+        save(figure, path)
         return figure
 
 

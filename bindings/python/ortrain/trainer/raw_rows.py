@@ -210,4 +210,5 @@ class RawRows:
         mean, deviation = (
             np.reshape(np.array(each, np.float32), shape) for each in (plan.mean, plan.deviation)
         )
-        return (pixels.astype(np.float32) / np.float32(255) - mean) / deviation
+        found: Array = (pixels.astype(np.float32) / np.float32(255) - mean) / deviation
+        return found

@@ -31,8 +31,10 @@ async function filesOf(entry, path = "") {
 
 // Several folders that have pictures themselves are the classes of one data set.
 function asOneFolder(files) {
-  const tops = new Set(files.filter(([path]) => path.includes("/")).map(([path]) => path.split("/")[0]));
-  return tops.size < 2 ? files : files.map(([path, file]) => [path.includes("/") ? `pictures/${path}` : path, file]);
+  const isInClass = (path) => path.split("/").length === 2 && PICTURES.test(path);
+  const classes = new Set(files.filter(([path]) => isInClass(path)).map(([path]) => path.split("/")[0]));
+  if (classes.size < 2) return files;
+  return files.map(([path, file]) => [classes.has(path.split("/")[0]) ? `pictures/${path}` : path, file]);
 }
 
 // Copy files and folders into the folder of the studio. Returns the places of data and of models there.
@@ -115,8 +117,8 @@ export function studio(page) {
   );
 
   async function take(files) {
-    say("copying");
     if (!files.length) return;
+    say("copying");
     try {
       const { data, models, left } = await upload(files, say);
       if (models.length) chosen.model = models[0];
