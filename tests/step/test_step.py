@@ -128,6 +128,26 @@ def test_the_inputs_and_outputs_are_paired_in_the_metadata(tmp_path: pathlib.Pat
     assert set(about["state"].values()) | set(about["outputs"]) == outputs
 
 
+def test_only_what_nothing_reads_later_may_be_written_in_place(tmp_path: pathlib.Path) -> None:
+    """The gradient of a layer's input reads its weight, at a time that the runtime chooses."""
+    path = tmp_path / "step.onnx"
+    generate_step(network(), CROSS_ENTROPY, ADAMW, path)
+    about = description(path)
+    apart = set(about["state"]) - set(about["in_place"])
+    assert apart == {"deep.weight", "fc.weight", "bn.weight"}
+    # With separate memory for all, the bits are the same.
+    model = onnx.load(path)
+    [entry] = [e for e in model.metadata_props if e.key == "ortrain.step"]
+    entry.value = json.dumps(about | {"in_place": []})
+    onnx.save(model, tmp_path / "apart.onnx")
+    sessions = [step.Session(each, learning_rate=0.02) for each in (path, tmp_path / "apart.onnx")]
+    for batch in BATCHES:
+        losses = [float(session(*batch)) for session in sessions]
+        assert losses[0] == losses[1]
+    for name, value in sessions[0].parameters.items():
+        np.testing.assert_array_equal(value, sessions[1].parameters[name], err_msg=name)
+
+
 def test_gradients_alone_are_those_of_a_training_session(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "gradients.onnx"
     generate_step(network(), CROSS_ENTROPY, ADAMW, path, kind="gradients")

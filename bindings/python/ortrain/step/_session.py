@@ -133,8 +133,10 @@ class Session:
         values = {name: self._on_device(array) for name, array in self._initial(path, checkpoint).items()}
         changed = [name for name in self._about["state"] if name != STEP]
         self._fixed = {name: value for name, value in values.items() if name not in changed}
-        spare = {name: self._like(values[name]) for name in changed}
-        # What a step changes is in one of two sets of memory; the step writes the other one.
+        # What a step changes is in one of two sets of memory; the step writes the other one. On the CPU, both sets have the
+        # same memory for what a step may write in place.
+        shared = self._about.get("in_place", []) if self._only_on_cpu() else []
+        spare = {name: values[name] if name in shared else self._like(values[name]) for name in changed}
         self._sets = ({name: values[name] for name in changed}, spare)
         self._now = 0
         self._outputs = [output.name for output in self._session.get_outputs()]
@@ -194,6 +196,9 @@ class Session:
                 value = kept.get(group_name, {}).get(name, scalar["initial"])
                 state[scalar["input"]] = np.array(value, np.float32)
         return state
+
+    def _only_on_cpu(self) -> bool:
+        return list(self._session.get_providers()) == ["CPUExecutionProvider"]
 
     # ---- steps ----
 
