@@ -247,6 +247,30 @@ def test_a_step_whose_scaled_gradients_overflow_changes_nothing(tmp_path: pathli
         np.testing.assert_array_equal(value, before[name])
 
 
+def test_a_model_in_float16_finds_a_scale_of_the_loss(tmp_path: pathlib.Path) -> None:
+    """The first scale, 65536, is infinite in float16. Cross entropy and pooling add up scattered elements."""
+    path = tmp_path / "step.onnx"
+    batches = [(x.astype(np.float16), labels) for x, labels in BATCHES]
+    generate_step(
+        network(normalization=False, kind=np.float16), CROSS_ENTROPY, ADAMW, path, loss_scaling=True
+    )
+    there = step.Session(path, learning_rate=0.02)
+    before = there.parameters
+    there(*batches[0])
+    assert there.step_count == 0
+    for name, value in there.parameters.items():
+        np.testing.assert_array_equal(value, before[name])
+    here = Training(tmp_path)
+    here.optimizer.set_learning_rate(0.02)
+    losses: list[float] = []
+    for batch in batches:
+        while len(losses) == there.step_count:
+            loss = float(there(*batch))
+        losses.append(loss)
+    assert 1024 < there.loss_scale < 65536
+    np.testing.assert_allclose(losses, [here.step(*batch) for batch in batches], 2e-2)
+
+
 def test_a_run_moves_to_onnxruntime_and_back(tmp_path: pathlib.Path) -> None:
     path, first, second = tmp_path / "step.onnx", tmp_path / "first", tmp_path / "second"
     generate_step(network(), CROSS_ENTROPY, ADAMW, path)

@@ -36,6 +36,7 @@ from ortrain.step._names import (
 from ortrain.step._nodes import Nodes, Value
 from ortrain.step._optimizers import clipped, read_optimizer, states_of
 from ortrain.step._rules import Update
+from ortrain.step._wide_sums import widen_sums
 
 Kind = Literal["step", "gradients", "evaluation"]
 _ACCUMULATED = "_grad.accumulation.out"
@@ -115,6 +116,7 @@ class _Step:
         # Passes that move nodes leave statements that are no longer true; a runtime infers the shapes itself.
         del self._graph.value_info[:]
         self._nodes = Nodes(self._graph, {*_graph.names_in_use(self._model), *self._reserved()})
+        widen_sums(self._nodes, _element_types(self._model))
         if loss_scaling:
             self._scale_gradient()
         self._seeded = self._use_seed()
