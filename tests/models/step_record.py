@@ -65,6 +65,6 @@ def table(entries: dict[str, Entry]) -> str:
         else:
             rows.append(
                 f"| `{name}` | {e.made_by} | {e.opset} | {e.optimizer} | {e.trained} | {e.nodes} | {e.step_nodes} | "
-                f"{e.difference:.0e} |"
+                f"{e.difference:.0e} |".replace(" 0e+00 ", " 0 ")
             )
     return "\n".join(rows)
