@@ -353,6 +353,17 @@ def test_wrong_settings_are_rejected(settings: dict[str, Any], words: str, tmp_p
         generate_step(network(), **given)
 
 
+def test_batches_have_other_sizes_from_step_to_step(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "step.onnx"
+    generate_step(network(), CROSS_ENTROPY, SGD, path, additional_output_names=["scores"])
+    here, there = Training(tmp_path), step.Session(path, learning_rate=0.05)
+    here.optimizer.set_learning_rate(0.05)
+    for rows, (x, labels) in zip((8, 3, 5, 8), BATCHES, strict=False):
+        loss, scores = there(x[:rows], labels[:rows])
+        assert scores.shape == (rows, 5)
+        assert float(loss) == pytest.approx(here.step(x[:rows], labels[:rows]), rel=1e-5)
+
+
 def test_a_batch_with_other_inputs_is_rejected(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "step.onnx"
     generate_step(network(), CROSS_ENTROPY, SGD, path)

@@ -225,6 +225,8 @@ class Session:
         binding = self._bindings[self._now]
         for name, array in self._feeds(batch, named).items():
             binding.bind_cpu_input(name, array)
+        for name in self._about["outputs"]:
+            binding.bind_output(name)  # with new memory: that of the last step has the extents of its batch
         self._session.run_with_iobinding(binding)
         found = dict(zip(self._outputs, binding.get_outputs(), strict=True))
         self._now = 1 - self._now
