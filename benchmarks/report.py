@@ -119,6 +119,7 @@ COLOURS = {
     OURS: "#d1495b",
     OURS_BF16: "#e8929d",
     "ort": "#30638e",
+    "step": "#7aa6c2",
     "torch-eager": "#edae49",
     "torch-channels-last": "#f3d08b",
     "torch-compiled": "#8d6b94",

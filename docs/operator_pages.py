@@ -1,7 +1,7 @@
 """Writes pages for the site: gradients, standard forms, conformance, losses, optimizers and schedules, in ``reference/``.
 
-They follow from data that is elsewhere: what the installed library registers, ``tests/conformance/record.yaml``
-and ``tests/ops/standard_forms.yaml``.
+They follow from data that is elsewhere: what the installed library registers, ``tests/conformance/record.yaml``,
+``tests/ops/standard_forms.yaml`` and ``tests/models/step_record.yaml``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ortrain.onnxblock.optim.declarations import declared
 from ortrain.trainer import schedules as known_schedules
 
 from tests.conformance import record
+from tests.models import step_record
 from tests.ops import standard_forms
 
 _GRADIENTS = """# Gradients
@@ -64,6 +65,23 @@ listed, gradients stop there, or they are [decomposed](gradients.md#decomposed) 
 models: control flow, sequences and operators of `ai.onnx.ml`, whose gradients consist of listed ones.
 
 {table}
+
+## Fused and quantized operators of onnxruntime
+
+The same for a model with operators of `com.microsoft`, which onnxruntime's optimizers write: of {fused} that were tried,
+{refused_fused} {have} none, and a step of a model with one of these is rejected. The operators that are listed replace the
+operator itself too.
+
+{fused_table}
+
+## Exported models
+
+Twenty steps with each of {models} models that PyTorch's exporters wrote, and that `tests` has with their data: as a step model
+on stock onnxruntime's CPU provider, and in ortrain. The last column is the largest relative difference of a loss, rounded up;
+tests allow 1e-5. Every step model passes `onnx.checker` with full check. Of these models, {refused}. Networks whose Dropout
+draws masks run as step models on both sides, since a training session draws other masks.
+
+{steps}
 """
 
 
@@ -163,14 +181,24 @@ def schedules() -> str:
 
 def standard_form_page() -> str:
     """Return the page of gradients with operators of ONNX alone."""
-    forms = standard_forms.read()
+    forms, fused = standard_forms.split(standard_forms.read())
     answers = [form.answer for form in forms.values()]
+    refused_fused = sum(form.answer == "no" for form in fused.values())
+    steps = step_record.read()
+    refused = sum(bool(entry.refused) for entry in steps.values())
     return _STANDARD_FORMS.format(
         yes=answers.count("yes"),
         part=answers.count("in part"),
         no=answers.count("no"),
         all=len(answers),
         table=standard_forms.table(forms),
+        fused=len(fused),
+        refused_fused=refused_fused,
+        have="has" if refused_fused == 1 else "have",
+        fused_table=standard_forms.table(fused),
+        models=len(steps),
+        refused=f"{refused} are rejected" if refused else "none is rejected",
+        steps=step_record.table(steps),
     )
 
 

@@ -48,6 +48,15 @@ def write(forms: dict[str, Form]) -> None:
     RECORD.write_text(_COMMENT + yaml.safe_dump(data, width=118, sort_keys=True), encoding="utf-8")
 
 
+def split(forms: dict[str, Form]) -> tuple[dict[str, Form], dict[str, Form]]:
+    """Return the forms of the operators of ONNX, and those of com.microsoft under their names without the domain."""
+    domain = "com.microsoft."
+    return (
+        {name: form for name, form in forms.items() if not name.startswith(domain)},
+        {name.removeprefix(domain): form for name, form in forms.items() if name.startswith(domain)},
+    )
+
+
 def table(forms: dict[str, Form]) -> str:
     """Return the table of the documentation."""
     rows = ["| operator | standard form | operators used, or why there is none |", "| --- | --- | --- |"]

@@ -128,6 +128,26 @@ def test_the_inputs_and_outputs_are_paired_in_the_metadata(tmp_path: pathlib.Pat
     assert set(about["state"].values()) | set(about["outputs"]) == outputs
 
 
+def test_only_what_nothing_reads_later_may_be_written_in_place(tmp_path: pathlib.Path) -> None:
+    """The gradient of a layer's input reads its weight, at a time that the runtime chooses."""
+    path = tmp_path / "step.onnx"
+    generate_step(network(), CROSS_ENTROPY, ADAMW, path)
+    about = description(path)
+    apart = set(about["state"]) - set(about["in_place"])
+    assert apart == {"deep.weight", "fc.weight", "bn.weight"}
+    # With separate memory for all, the bits are the same.
+    model = onnx.load(path)
+    [entry] = [e for e in model.metadata_props if e.key == "ortrain.step"]
+    entry.value = json.dumps(about | {"in_place": []})
+    onnx.save(model, tmp_path / "apart.onnx")
+    sessions = [step.Session(each, learning_rate=0.02) for each in (path, tmp_path / "apart.onnx")]
+    for batch in BATCHES:
+        losses = [float(session(*batch)) for session in sessions]
+        assert losses[0] == losses[1]
+    for name, value in sessions[0].parameters.items():
+        np.testing.assert_array_equal(value, sessions[1].parameters[name], err_msg=name)
+
+
 def test_gradients_alone_are_those_of_a_training_session(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "gradients.onnx"
     generate_step(network(), CROSS_ENTROPY, ADAMW, path, kind="gradients")
@@ -227,6 +247,30 @@ def test_a_step_whose_scaled_gradients_overflow_changes_nothing(tmp_path: pathli
         np.testing.assert_array_equal(value, before[name])
 
 
+def test_a_model_in_float16_finds_a_scale_of_the_loss(tmp_path: pathlib.Path) -> None:
+    """The first scale, 65536, is infinite in float16. Cross entropy and pooling add up scattered elements."""
+    path = tmp_path / "step.onnx"
+    batches = [(x.astype(np.float16), labels) for x, labels in BATCHES]
+    generate_step(
+        network(normalization=False, kind=np.float16), CROSS_ENTROPY, ADAMW, path, loss_scaling=True
+    )
+    there = step.Session(path, learning_rate=0.02)
+    before = there.parameters
+    there(*batches[0])
+    assert there.step_count == 0
+    for name, value in there.parameters.items():
+        np.testing.assert_array_equal(value, before[name])
+    here = Training(tmp_path)
+    here.optimizer.set_learning_rate(0.02)
+    losses: list[float] = []
+    for batch in batches:
+        while len(losses) == there.step_count:
+            loss = float(there(*batch))
+        losses.append(loss)
+    assert 1024 < there.loss_scale < 65536
+    np.testing.assert_allclose(losses, [here.step(*batch) for batch in batches], 2e-2)
+
+
 def test_a_run_moves_to_onnxruntime_and_back(tmp_path: pathlib.Path) -> None:
     path, first, second = tmp_path / "step.onnx", tmp_path / "first", tmp_path / "second"
     generate_step(network(), CROSS_ENTROPY, ADAMW, path)
@@ -307,6 +351,17 @@ def test_wrong_settings_are_rejected(settings: dict[str, Any], words: str, tmp_p
     given = {"loss": CROSS_ENTROPY, "optimizer": SGD, "path": tmp_path / "step.onnx", **settings}
     with pytest.raises(ValueError, match=words):
         generate_step(network(), **given)
+
+
+def test_batches_have_other_sizes_from_step_to_step(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "step.onnx"
+    generate_step(network(), CROSS_ENTROPY, SGD, path, additional_output_names=["scores"])
+    here, there = Training(tmp_path), step.Session(path, learning_rate=0.05)
+    here.optimizer.set_learning_rate(0.05)
+    for rows, (x, labels) in zip((8, 3, 5, 8), BATCHES, strict=False):
+        loss, scores = there(x[:rows], labels[:rows])
+        assert scores.shape == (rows, 5)
+        assert float(loss) == pytest.approx(here.step(x[:rows], labels[:rows]), rel=1e-5)
 
 
 def test_a_batch_with_other_inputs_is_rejected(tmp_path: pathlib.Path) -> None:

@@ -67,3 +67,18 @@ def test_the_command_line_writes_steps_of_heads_and_adapters(tmp_path: pathlib.P
     session = step.Session(tmp_path / "step.onnx", learning_rate=0.01)
     first = session(*batches(1)[0])
     assert session(*batches(1)[0])[0] < first[0]
+
+
+def test_the_command_line_has_the_settings_of_a_step(tmp_path: pathlib.Path) -> None:
+    model, out = str(ENCODER.path("model.onnx")), ["--out", str(tmp_path)]
+    settings = ["--opset", "20", "--loss-scaling", "--no-initializers", "--accumulate", "2"]
+    assert not main(["artifacts", model, "--loss", "cross_entropy", "--step", *settings, *out])
+    made = onnx.load(tmp_path / "step.onnx")
+    assert made.opset_import[0].version == 20
+    assert not {tensor.name for tensor in made.graph.initializer} & {"head.weight"}
+    session = step.Session(tmp_path / "step.onnx", checkpoint=tmp_path / "checkpoint", learning_rate=0.01)
+    x, y = (np.stack([values, values]) for values in ENCODER.batches[0])
+    assert np.isfinite(session(x, y)[0])
+    assert session.step_count == 1
+    for setting in (["--opset", "20"], ["--loss-scaling"], ["--no-initializers"], ["--accumulate", "2"]):
+        assert main(["artifacts", model, "--loss", "cross_entropy", *setting, *out]) == 2

@@ -242,6 +242,21 @@ LOSSES = [
     show_default=True,
     help="with --step, the number of batches whose gradients are added up in one step",
 )
+@click.option(
+    "--opset",
+    type=click.IntRange(min=17),
+    help="with --step, the opset of the models (default: that of MODEL, or 17 if that is older)",
+)
+@click.option(
+    "--loss-scaling",
+    is_flag=True,
+    help="with --step, add an input loss_scale; for parameters in float16",
+)
+@click.option(
+    "--no-initializers",
+    is_flag=True,
+    help="with --step, leave the values of the parameters out of step.onnx",
+)
 @app.as_json
 def command(
     model: Path,
@@ -276,6 +291,9 @@ def command(
     external_data: bool,
     step: Any,
     accumulate: int,
+    opset: int | None,
+    loss_scaling: bool,
+    no_initializers: bool,
     json_output: bool,
 ) -> None:
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
@@ -294,10 +312,11 @@ def command(
     if recipe or settings:
         chosen = _optimizer(optimizer, settings, recipe)
     given: Any = str(model)
+    _check_step_options(step, accumulate, opset, loss_scaling, no_initializers)
     if step is not None:
-        from ortrain.artifacts.step import in_standard_opset
+        from ortrain.artifacts.step import in_standard_opset, write_step
 
-        given = in_standard_opset(given)
+        given = in_standard_opset(given, opset=opset)
     report = make_artifacts(
         given,
         None if loss == "none" else loss,
@@ -320,22 +339,21 @@ def command(
         click.echo(f"ortrain: the result of training that was in {out} is now {path}", err=True)
     files = list(report.files)
     if step is not None:
-        files.append(_step_model(report, out, step, accumulate))
+        files.append(out / "step.onnx")
+        write_step(
+            report,
+            files[-1],
+            kind=step,
+            accumulate=accumulate,
+            initializers=not no_initializers,
+            loss_scaling=loss_scaling,
+        )
     if json_output:
         app.print_json(_as_json(report, files))
     else:
         click.echo(str(report))
         if step is not None:
             click.echo(f"{step}: {files[-1]}")
-
-
-def _step_model(report: ArtifactReport, out: Path, step: Any, accumulate: int) -> Path:
-    """Write the training step of artifacts as one model, and return its path."""
-    from ortrain.artifacts.step import write_step
-
-    path = out / "step.onnx"
-    write_step(report, path, kind=step, accumulate=accumulate)
-    return path
 
 
 def _as_json(report: ArtifactReport, files: Sequence[Path]) -> dict[str, Any]:
@@ -384,6 +402,21 @@ def _adapter(
     if given != "lora":
         return read_peft(given)
     return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", use_dora=dora, seed=seed)
+
+
+def _check_step_options(
+    step: Any, accumulate: int, opset: int | None, loss_scaling: bool, no_initializers: bool
+) -> None:
+    """Reject options of the step model if none is written."""
+    given = {
+        "--accumulate": accumulate > 1,
+        "--opset": opset is not None,
+        "--loss-scaling": loss_scaling,
+        "--no-initializers": no_initializers,
+    }
+    alone = [name for name, is_given in given.items() if is_given]
+    if step is None and alone:
+        raise click.UsageError(f"{alone[0]} is an option of the step model: expected --step")
 
 
 def _head(classes: int | None, loss: str | None, trained: tuple[str, ...], seed: int) -> Any:

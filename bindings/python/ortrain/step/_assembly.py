@@ -14,7 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortrain import _graph, _ortrain
 from ortrain.errors import OrtrainError
+from ortrain.step._average import AVERAGE, COUNT, take_average
+from ortrain.step._clipping import take_clipping
 from ortrain.step._dropout import constants_of, seeded
+from ortrain.step._memory import in_place
 from ortrain.step._names import (
     FINITE,
     GRADIENT,
@@ -31,8 +34,9 @@ from ortrain.step._names import (
     VERSION,
 )
 from ortrain.step._nodes import Nodes, Value
-from ortrain.step._optimizers import Group, clipped, read_optimizer, states_of
+from ortrain.step._optimizers import clipped, read_optimizer, states_of
 from ortrain.step._rules import Update
+from ortrain.step._wide_sums import widen_sums
 
 Kind = Literal["step", "gradients", "evaluation"]
 _ACCUMULATED = "_grad.accumulation.out"
@@ -112,6 +116,7 @@ class _Step:
         # Passes that move nodes leave statements that are no longer true; a runtime infers the shapes itself.
         del self._graph.value_info[:]
         self._nodes = Nodes(self._graph, {*_graph.names_in_use(self._model), *self._reserved()})
+        widen_sums(self._nodes, _element_types(self._model))
         if loss_scaling:
             self._scale_gradient()
         self._seeded = self._use_seed()
@@ -314,7 +319,12 @@ class _Step:
 
     def _optimize(self, gradients: dict[str, Value], finite: Value | None) -> None:
         assert self._source.optimizer is not None
-        groups, limit = read_optimizer(self._source.optimizer, gradients)
+        optimizer = onnx.ModelProto()
+        optimizer.CopyFrom(self._source.optimizer)
+        clipping, average = take_clipping(optimizer), take_average(optimizer)
+        groups, limit = read_optimizer(optimizer, gradients)
+        weights = {name: self._nodes.value(name, self._type_of(name)) for name in gradients}
+        gradients = clipping.each(gradients, weights)
         if limit is not None:
             gradients, _ = clipped(self._nodes, gradients, limit)
         self._input(RATE, TensorProto.FLOAT, [])
@@ -324,27 +334,41 @@ class _Step:
         taken = after if finite is None else _chosen(finite, after, steps)
         count = after.as_type(TensorProto.FLOAT)
         states = self._states = states_of(groups)
+        kept = None
+        if average is not None:
+            states.append(AVERAGE)
+            averaged = self._scalar(COUNT, AVERAGE, COUNT, 0.0)
+            kept = average.kept(averaged)
+            self._keep(averaged, averaged + 1.0, [], finite)
         for group in groups:
-            before = {scalar: self._scalar(group, scalar) for scalar in group.scalars}
+            before = {
+                scalar: self._scalar(
+                    scalar if group.name == ONLY_GROUP else f"{group.name}.{scalar}",
+                    group.name,
+                    scalar,
+                    initial,
+                )
+                for scalar, initial in group.scalars.items()
+            }
             moved = dict(before)
             update = group.prepare(self._nodes.value(RATE), count, moved)
             self._groups[group.name] = group.parameters
-            for name in group.parameters:
-                self._update_parameter(update, name, gradients[name], states, finite)
+            own = clipping.of_group(self._nodes, {name: gradients[name] for name in group.parameters})
+            for name, gradient in own.items():
+                self._update_parameter(_averaging(update, kept), name, gradient, states, finite)
             for scalar, value in moved.items():
                 self._keep(before[scalar], value, [], finite)
         self._give(taken, STEP + NEXT, [])
         self._state[STEP] = STEP + NEXT
 
-    def _scalar(self, group: Group, scalar: str) -> Value:
-        """Write the input for a number that a group of parameters keeps."""
-        name = scalar if group.name == ONLY_GROUP else f"{group.name}.{scalar}"
+    def _scalar(self, name: str, group: str, scalar: str, initial: float) -> Value:
+        """Write the input for a number that a group keeps."""
         if name in _graph.names_in_use(self._model):
             raise ValueError(
                 f"the model has a value named {name!r}, which a step needs for itself; rename it"
             )
         self._input(name, TensorProto.FLOAT, [])
-        self._scalars.setdefault(group.name, {})[scalar] = {"input": name, "initial": group.scalars[scalar]}
+        self._scalars.setdefault(group, {})[scalar] = {"input": name, "initial": initial}
         return self._nodes.value(name)
 
     def _update_parameter(
@@ -375,6 +399,7 @@ class _Step:
     def finish(self, initializers: bool) -> onnx.ModelProto:
         """Return the model, checked."""
         model, parameters = self._model, self._source.parameters
+        _drop_copies(model.graph)
         if initializers:
             present = {value.name for value in model.graph.input}
             model.graph.initializer.extend(
@@ -396,8 +421,8 @@ class _Step:
             "state": self._state,
             "seed": SEED if self._seeded else None,
             "loss_scale": SCALE if self._loss_scaling else None,
+            "in_place": in_place(model.graph, self._state),
         }
-        _drop_copies(model.graph)
         model.producer_name = "ortrain"
         entry = model.metadata_props.add()
         entry.key, entry.value = METADATA, json.dumps(about)
@@ -409,6 +434,19 @@ class _Step:
 def _wide(type: int) -> int:
     """Float instead of the types of 16 bits."""
     return TensorProto.FLOAT if type in (TensorProto.FLOAT16, TensorProto.BFLOAT16) else type
+
+
+def _averaging(update: Update, kept: Value | None) -> Update:
+    """Return an update that averages the new weight too."""
+    if kept is None:
+        return update
+
+    def both(parameter: dict[str, Value]) -> None:
+        update(parameter)
+        weight, share = parameter["w"], kept.as_type(parameter["w"].type)
+        parameter[AVERAGE] = parameter[AVERAGE] * share + weight * (1.0 - share)
+
+    return both
 
 
 def _chosen(condition: Value, yes: Value, no: Value) -> Value:

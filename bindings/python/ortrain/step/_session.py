@@ -31,6 +31,8 @@ Array = npt.NDArray[Any]
 
 #: The seed of a step is that of the session times this, plus the number of steps.
 _SEED_FACTOR = 48271
+#: The steps with finite gradients after which the scale of the loss doubles.
+_STEPS_TO_GROW = 2000
 #: The names of moments in a checkpoint, and what they are if it does not say.
 _MOMENT_NAMES = tuple(f"momentum{i}" for i in range(MOST_STATES))
 _USUAL_STATES = ["first_moment", "second_moment"]
@@ -60,7 +62,8 @@ class Session:
     seed : int, default: 0
         The seed of Dropout. Each step derives its own from it and from the number of steps taken.
     loss_scale : float, default: 65536.0
-        What the loss is multiplied by, if the model has that input.
+        What the loss is multiplied by at first, if the model has that input. A step whose gradients are not finite changes
+        nothing and halves it; it doubles after 2000 steps in succession whose gradients are finite.
     session_options : onnxruntime.SessionOptions, optional
         Further options.
 
@@ -118,7 +121,10 @@ class Session:
         self._types = {v.name: _dtype_of(v.type) for v in self._session.get_inputs()}
         self._types |= {v.name: _dtype_of(v.type) for v in self._session.get_overridable_initializers()}
         self._device = _device_of(self._session)
-        self._seed, self.loss_scale = seed, loss_scale
+        self._seed = seed
+        #: What the loss of the next step is multiplied by.
+        self.loss_scale = loss_scale
+        self._finite_steps = 0  # in succession, since the scale changed
         self._stored = (
             checkpoint_file.StoredState()
             if checkpoint is None
@@ -133,8 +139,10 @@ class Session:
         values = {name: self._on_device(array) for name, array in self._initial(path, checkpoint).items()}
         changed = [name for name in self._about["state"] if name != STEP]
         self._fixed = {name: value for name, value in values.items() if name not in changed}
-        spare = {name: self._like(values[name]) for name in changed}
-        # What a step changes is in one of two sets of memory; the step writes the other one.
+        # What a step changes is in one of two sets of memory; the step writes the other one. On the CPU, both sets have the
+        # same memory for what a step may write in place.
+        shared = self._about.get("in_place", []) if self._only_on_cpu() else []
+        spare = {name: values[name] if name in shared else self._like(values[name]) for name in changed}
         self._sets = ({name: values[name] for name in changed}, spare)
         self._now = 0
         self._outputs = [output.name for output in self._session.get_outputs()]
@@ -195,6 +203,9 @@ class Session:
                 state[scalar["input"]] = np.array(value, np.float32)
         return state
 
+    def _only_on_cpu(self) -> bool:
+        return list(self._session.get_providers()) == ["CPUExecutionProvider"]
+
     # ---- steps ----
 
     def __call__(self, *batch: Any, **named: Any) -> Any:
@@ -214,15 +225,29 @@ class Session:
         binding = self._bindings[self._now]
         for name, array in self._feeds(batch, named).items():
             binding.bind_cpu_input(name, array)
+        for name in self._about["outputs"]:
+            binding.bind_output(name)  # with new memory: that of the last step has the extents of its batch
         self._session.run_with_iobinding(binding)
         found = dict(zip(self._outputs, binding.get_outputs(), strict=True))
         self._now = 1 - self._now
-        if self._about["kind"] == "step" and (FINITE not in found or found[FINITE].numpy()):
+        finite = FINITE not in found or bool(found[FINITE].numpy())
+        if self._about["kind"] == "step" and finite:
             self._step_count += 1
+        if self._about["loss_scale"]:
+            self._adapt_scale(finite)
         results: list[Any] = [_copied(found[name]) for name in self._about["outputs"]]
         if self._about["gradients"]:
             results.append({p: _copied(found[name]) for p, name in self._about["gradients"].items()})
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _adapt_scale(self, finite: bool) -> None:
+        """Change the scale of the loss as PyTorch's GradScaler does, with a factor that is exact in every type."""
+        self._finite_steps = self._finite_steps + 1 if finite else 0
+        if not finite:
+            self.loss_scale /= 2
+        elif self._finite_steps == _STEPS_TO_GROW:
+            self.loss_scale *= 2
+            self._finite_steps = 0
 
     def _feeds(self, batch: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Array]:
         wanted = self._about["batch"]

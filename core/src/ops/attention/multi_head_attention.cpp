@@ -8,9 +8,13 @@
 // key_padding_mask hides; the mask is int32, either 0 or not 0 for each key ([batch, keys], [batch, queries,
 // keys]) or the number of keys ([batch], or [3 * batch + 2], which begins with it).
 #include <algorithm>
+#include <cmath>
 
 #include "backend/cpu/strided_copy.h"
+#include "op/gradient_expression.h"
+#include "op/standard_form.h"
 #include "ops/attention/attention_node.h"
+#include "ops/common/decomposed.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -213,7 +217,7 @@ Kernel kernel(KernelContext& c) {
 }
 
 // The mask as a sum of what the kernel adds to the scores of all keys, a value of the rank `keys_rank`.
-std::string mask_of(GradientContext& g, const std::string& all_keys, int64_t keys_rank) {
+std::string mask_of(NodeWriter& g, const std::string& all_keys, int64_t keys_rank) {
   std::string mask = g.has_x(kScoreBias) ? g.x(kScoreBias) : "";
   if (!g.has_x(kPadding)) return mask;
   const auto rank = g.rank(g.x(kPadding));
@@ -321,6 +325,57 @@ void gradient(GradientContext& g) {
   g.set(kBias, g("Concat", parts, {{"axis", int64_t{0}}}));
 }
 
+// As separate steps, for other runtimes:  P = softmax(scale Q Kᵀ + mask),  Y = P V.
+void standard_form(DecompositionContext& e) {
+  constexpr double kUnseen = -1e30;  // a score that has no weight next to others
+  const Node& node = e.node();
+  const auto q_dims = e.dims(e.x(0)), v_dims = e.dims(e.x(2));
+  const int64_t heads = node.int_or("num_heads", 0);
+  if (heads < 1 || !q_dims || !q_dims->back().known() || !v_dims || !v_dims->back().known())
+    e.reject(
+        "the last dimensions of query and value are not known; run ONNX shape inference on the model first");
+  const int64_t hidden = q_dims->back().value;
+  const int64_t starts[] = {0, hidden, 2 * hidden, 2 * hidden + v_dims->back().value};
+  const Attributes swapped = {{"perm", std::vector<int64_t>{0, 2, 1, 3}}};
+  // An operand with its part of the bias, as [batch, heads, positions, size].
+  const auto apart = [&](size_t i) {
+    if (need_rank(e, e.x(i)) == 4) return e.x(i);
+    std::string x = e.x(i);
+    if (e.has_x(kBias))
+      x = e("Add", {x, e("Slice", {e.x(kBias), e.int64s({starts[i]}), e.int64s({starts[i + 1]})})});
+    return e("Transpose", {e("Reshape", {x, e.int64s({0, 0, heads, -1})})}, swapped);
+  };
+  const Expression q(e, apart(0));
+  std::string k = apart(1), v = apart(2);
+  if (e.has_x(kPastKey)) {
+    k = e("Concat", {e.x(kPastKey), k}, {{"axis", int64_t{2}}});
+    v = e("Concat", {e.x(kPastValue), v}, {{"axis", int64_t{2}}});
+  }
+  const float given = node.float_or("scale", 0);
+  const double scale = given != 0 ? static_cast<double>(given)
+                                  : 1 / std::sqrt(static_cast<double>(hidden) / static_cast<double>(heads));
+  Expression scores =
+      scale *
+      q.call("MatMul", Expression(e, e("Transpose", {k}, {{"perm", std::vector<int64_t>{0, 1, 3, 2}}})));
+  if (const std::string mask = mask_of(e, k, 4); !mask.empty()) scores = scores + Expression(e, mask);
+  if (node.int_or("unidirectional", 0) != 0) {
+    const auto places = [&](int64_t axis) {
+      const std::string count = as_scalar(e, dims_of(e, scores, axis, axis + 1));
+      return e("Range",
+               {e.constant(Tensor::scalar(int64_t{0})), count, e.constant(Tensor::scalar(int64_t{1}))});
+    };
+    std::string queries = e.unsqueeze(places(2), {1});
+    if (e.has_x(kPastKey)) queries = e("Add", {queries, dims_of(e, e.x(kPastKey), 2, 3)});
+    const Expression seen(e, e("LessOrEqual", {places(3), queries}));
+    scores = seen.choose(scores, scores.number(kUnseen));
+  }
+  const Expression weights = scores.call("Softmax", {{"axis", int64_t{-1}}});
+  const std::string y = e("Transpose", {weights.call("MatMul", Expression(e, v))}, swapped);
+  e.set(0, e("Reshape", {y, e.int64s({0, 0, -1})}));
+  if (e.has_y(1)) e.set(1, k);
+  if (e.has_y(2)) e.set(2, v);
+}
+
 ORTRAIN_OPERATOR(
     {.domain = kMicrosoft,
      .type = "MultiHeadAttention",
@@ -328,6 +383,7 @@ ORTRAIN_OPERATOR(
                   "past_sequence_length?, cache_indirection? -> output, present_key?, present_value?, qk?",
      .rules = {.shape = shape, .gradient = gradient},
      .kernels = {.cpu = kernel}});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "MultiHeadAttention", {standard_form});
 
 }  // namespace
 }  // namespace ortrain

@@ -1,0 +1,57 @@
+"""The moving average of the weights with operators of ONNX: the node WeightAverage of an optimizer model.
+
+The formula is that of ``Optimizer::update_average`` in ``core/src/session/optimizer.cpp``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+
+from ortrain.step._nodes import Value
+
+#: The state with the averages, which is also the group of the number of averaged steps.
+AVERAGE, COUNT = "weight_average", "averaged_steps"
+
+
+@dataclass(frozen=True)
+class Average:
+    """How weights are averaged.
+
+    Attributes
+    ----------
+    decay : float
+        What the average keeps of itself in a step.
+    warmup : bool
+        Whether it keeps less at first.
+    """
+
+    decay: float
+    warmup: bool
+
+    def kept(self, count: Value) -> Value:
+        """Write what the average keeps of itself in the step after `count` others; nothing in the first."""
+        kept = count.number(self.decay)
+        if self.warmup:
+            kept = kept.call("Min", (count + 1.0) / (count + 10.0))
+        return count.equals(0.0).choose(count.number(0.0), kept)
+
+
+def take_average(optimizer: onnx.ModelProto) -> Average | None:
+    """Remove the node WeightAverage of an optimizer model and return what it does; None if there is none."""
+    graph = optimizer.graph
+    for node in graph.node:
+        if node.op_type != "WeightAverage":
+            continue
+        settings = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+        graph.node.remove(node)
+        read = {name for other in graph.node for name in other.input}
+        for name in node.input:
+            for value in [v for v in graph.input if v.name == name and name not in read]:
+                graph.input.remove(value)
+        for value in graph.output:
+            value.name = node.input[2] if value.name == node.output[0] else value.name
+        return Average(float(settings.get("decay", 0.999)), bool(settings.get("warmup", 0)))
+    return None
