@@ -31,7 +31,6 @@ INSIDE = {
     ("_files.stored_state", "flatbuffers"): OPTIONAL,
     ("_files.stored_state", "onnx"): ONNX,
     ("cli.artifacts_command", "ortrain.artifacts"): ONNX,
-    ("cli.artifacts_command", "ortrain.artifacts.step"): ONNX,
     ("cli.artifacts_command", "ortrain.onnxblock.optim"): ONNX,
     ("cli.artifacts_command", "ortrain.trainer.creation"): ONNX,
     ("cli.quantize_command", "ortrain.artifacts"): ONNX,
@@ -46,6 +45,7 @@ INSIDE = {
     ("cli.export_command", "ortrain.preprocessing.nodes"): ONNX,
     ("cli.fitting", "onnx"): ONNX,
     ("cli.fitting", "ortrain.models"): ONNX,
+    ("cli.step_options", "ortrain.artifacts.step"): ONNX,
     ("cli.train_command", "ortrain.trainer.creation"): ONNX,
     ("compat", "ortrain.api"): NAMED,
     ("compat", "ortrain.artifacts"): NAMED,
@@ -71,7 +71,6 @@ INSIDE = {
     ("trainer.quantized", "onnx"): ONNX,
     ("trainer.quantized", "ortrain.artifacts.graph.quantization_aware"): ONNX,
     ("trainer.plotting", "matplotlib"): OPTIONAL,
-    ("trainer.rate_search", "matplotlib"): OPTIONAL,
     ("training", "ortrain.artifacts"): ONNX,
     ("training", "ortrain.onnxblock"): ONNX,
 }

@@ -13,6 +13,7 @@ import click
 
 from ortrain import _ortrain
 from ortrain.cli import app, results
+from ortrain.cli.step_options import StepOptions, step_options
 
 if TYPE_CHECKING:
     from ortrain.artifacts import ArtifactReport, LoRA
@@ -227,36 +228,7 @@ LOSSES = [
     help="store constants of the models in the file weights.data next to them (default: if a model would exceed 2 GB, or if they "
     "are external data of MODEL)",
 )
-@click.option(
-    "--step",
-    is_flag=False,
-    flag_value="step",
-    type=click.Choice(["step", "gradients", "evaluation"]),
-    help="also write the training step, or the gradients or an evaluation alone, as one model with operators of ONNX, "
-    "step.onnx, which any runtime runs",
-)
-@click.option(
-    "--accumulate",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="with --step, the number of batches whose gradients are added up in one step",
-)
-@click.option(
-    "--opset",
-    type=click.IntRange(min=17),
-    help="with --step, the opset of the models (default: that of MODEL, or 17 if that is older)",
-)
-@click.option(
-    "--loss-scaling",
-    is_flag=True,
-    help="with --step, add an input loss_scale; for parameters in float16",
-)
-@click.option(
-    "--no-initializers",
-    is_flag=True,
-    help="with --step, leave the values of the parameters out of step.onnx",
-)
+@step_options
 @app.as_json
 def command(
     model: Path,
@@ -289,11 +261,7 @@ def command(
     untie: tuple[str, ...],
     tie: tuple[str, ...],
     external_data: bool,
-    step: Any,
-    accumulate: int,
-    opset: int | None,
-    loss_scaling: bool,
-    no_initializers: bool,
+    step: StepOptions,
     json_output: bool,
 ) -> None:
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
@@ -311,14 +279,8 @@ def command(
     recipe = _recipe(groups, layer_decay, weight_decay, limits, ema)
     if recipe or settings:
         chosen = _optimizer(optimizer, settings, recipe)
-    given: Any = str(model)
-    _check_step_options(step, accumulate, opset, loss_scaling, no_initializers)
-    if step is not None:
-        from ortrain.artifacts.step import in_standard_opset, write_step
-
-        given = in_standard_opset(given, opset=opset)
     report = make_artifacts(
-        given,
+        step.source(model),
         None if loss == "none" else loss,
         chosen,
         out,
@@ -337,23 +299,13 @@ def command(
     )
     for path in results.set_aside(out):  # they are of the artifacts that were there
         click.echo(f"ortrain: the result of training that was in {out} is now {path}", err=True)
-    files = list(report.files)
-    if step is not None:
-        files.append(out / "step.onnx")
-        write_step(
-            report,
-            files[-1],
-            kind=step,
-            accumulate=accumulate,
-            initializers=not no_initializers,
-            loss_scaling=loss_scaling,
-        )
+    files = [*report.files, *step.write(report, out)]
     if json_output:
         app.print_json(_as_json(report, files))
     else:
         click.echo(str(report))
-        if step is not None:
-            click.echo(f"{step}: {files[-1]}")
+        for path in files[len(report.files) :]:
+            click.echo(f"{step.kind}: {path}")
 
 
 def _as_json(report: ArtifactReport, files: Sequence[Path]) -> dict[str, Any]:
@@ -402,21 +354,6 @@ def _adapter(
     if given != "lora":
         return read_peft(given)
     return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", use_dora=dora, seed=seed)
-
-
-def _check_step_options(
-    step: Any, accumulate: int, opset: int | None, loss_scaling: bool, no_initializers: bool
-) -> None:
-    """Reject options of the step model if none is written."""
-    given = {
-        "--accumulate": accumulate > 1,
-        "--opset": opset is not None,
-        "--loss-scaling": loss_scaling,
-        "--no-initializers": no_initializers,
-    }
-    alone = [name for name, is_given in given.items() if is_given]
-    if step is None and alone:
-        raise click.UsageError(f"{alone[0]} is an option of the step model: expected --step")
 
 
 def _head(classes: int | None, loss: str | None, trained: tuple[str, ...], seed: int) -> Any:
