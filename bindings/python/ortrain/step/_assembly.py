@@ -31,8 +31,7 @@ from ortrain.step._names import (
     VERSION,
 )
 from ortrain.step._nodes import Nodes, Value
-from ortrain.step._optimizers import Group, clipped, read_optimizer, states_of
-from ortrain.step._rules import Update
+from ortrain.step._optimizers import Group, Update, clipped, read_optimizer
 
 Kind = Literal["step", "gradients", "evaluation"]
 _ACCUMULATED = "_grad.accumulation.out"
@@ -314,7 +313,7 @@ class _Step:
 
     def _optimize(self, gradients: dict[str, Value], finite: Value | None) -> None:
         assert self._source.optimizer is not None
-        groups, limit = read_optimizer(self._source.optimizer, gradients)
+        groups, states, limit = read_optimizer(self._source.optimizer, gradients)
         if limit is not None:
             gradients, _ = clipped(self._nodes, gradients, limit)
         self._input(RATE, TensorProto.FLOAT, [])
@@ -323,7 +322,7 @@ class _Step:
         after = steps + 1
         taken = after if finite is None else _chosen(finite, after, steps)
         count = after.as_type(TensorProto.FLOAT)
-        states = self._states = states_of(groups)
+        self._states = states
         for group in groups:
             before = {scalar: self._scalar(group, scalar) for scalar in group.scalars}
             moved = dict(before)

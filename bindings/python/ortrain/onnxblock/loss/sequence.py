@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
@@ -153,7 +155,7 @@ class CTCLoss(SeveralInputs):
         kind, name = _graph.element_type(self.base, start.like), current().new_name("ctc")
         nodes: list[onnx.NodeProto] = []
 
-        def add(op_type: str, *inputs: str, **attributes: int) -> str:
+        def add(op_type: str, *inputs: str, **attributes: Any) -> str:
             output = f"{name}.{op_type}_{len(nodes)}"
             nodes.append(helper.make_node(op_type, inputs, [output], name=output, **attributes))
             return output
