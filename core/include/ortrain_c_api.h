@@ -9,7 +9,7 @@
 #include "onnxruntime_training_c_api.h"
 
 /** The version of OrtrainApi that this header describes. */
-#define ORTRAIN_API_VERSION 4
+#define ORTRAIN_API_VERSION 5
 /** The oldest version of OrtrainApi that the library serves. */
 #define ORTRAIN_FIRST_API_VERSION 2
 
@@ -1034,6 +1034,28 @@ struct OrtrainApi {
    * \since version 4
    */
   OrtStatus*(ORT_API_CALL* CheckpointAssign)(OrtCheckpointState* checkpoint_state, const OrtCheckpointState* source) NO_EXCEPTION;
+
+  /** Writes the step of an optimizer model as formulas, for models of other runtimes.
+   *
+   * The text is JSON: max_norm, the limit of the norm of all gradients or null; states, the names of the
+   * states of each parameter; and groups. A group has name, parameters, empty for those that no other
+   * group names, and the nodes of one step in their order. A node is an input, one of rate, step, a
+   * scalar, w, g and the states, or an operator of ONNX with its inputs; an input is the index of a
+   * node, or a list of one number. The first nodes, as many as shared says, do not depend on a
+   * parameter. ReduceSum and ReduceSumSquare sum all elements of a parameter. results are pairs of w or
+   * a state and its new value. scalars are pairs of the name of a number that the group keeps and its
+   * first value, scalars_after of the name and the value after the step.
+   *
+   * \param[in] model_data The optimizer model. As many as model_length says.
+   * \param[in] model_length Its size. In bytes.
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[out] out The JSON text. Freed with the allocator.
+   * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
+   * \retval ORT_INVALID_GRAPH when the model is not an optimizer model.
+   * \retval ORT_NOT_IMPLEMENTED when the step of a node has no formula; the message names it.
+   * \since version 5
+   */
+  OrtStatus*(ORT_API_CALL* GetOptimizerFormulas)(const void* model_data, size_t model_length, OrtAllocator* allocator, char** out) NO_EXCEPTION;
 
 };
 

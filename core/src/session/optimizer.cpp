@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "backend/cpu/optimizer/formula.h"
+#include "backend/cpu/optimizer/tensor_rule.h"
 #include "backend/cpu/optimizer/weight_average.h"
 #include "op/operator.h"
 #include "ops/optimizer/optimizer_update.h"
@@ -150,10 +152,26 @@ void Optimizer::choose_passes() {
                            [&](const ParameterGroup& group) { return group.values.settings[setting] != 0; });
       index |= size_t{needed} << bit++;
     }
-    if (needed) state_names_.push_back(state.name);
+    if (!needed) continue;
+    if (state.is_evaluated) evaluated_ = state_names_.size();
+    state_names_.push_back(state.name);
   }
-  passes_ = &rule_->passes.at(index);
+  if (!takes_tensors()) passes_ = &rule_->passes.at(index);
   if (average_) state_names_.emplace_back(kAverage);
+}
+
+Formula Optimizer::formula(const ParameterGroup& group) const {
+  require(!takes_tensors(), ErrorCode::kNotImplemented, "the optimizer ", type(),
+          " has no standard form: its step is not a formula on elements");
+  const auto factor = static_cast<double>(group.learning_rate_factor);
+  return formula_of(*rule_, *passes_, group.values, factor, state_names_);
+}
+
+std::optional<float> Optimizer::norm_limit() const {
+  require(!average_ && !clipping_.changes_gradients() && !clipping_.group_norm, ErrorCode::kNotImplemented,
+          "the optimizer model has ClipGradients or WeightAverage nodes of the domain ortrain, which have no "
+          "standard form");
+  return clipping_.norm;
 }
 
 void Optimizer::take(CheckpointState& state) {
@@ -164,8 +182,8 @@ void Optimizer::take(CheckpointState& state) {
           " keeps ", state_names_.empty() ? "none" : quoted_list(state_names_),
           "; it was created with another optimizer. To switch, save it without optimizer state");
   for (const Parameter& p : parameters)
-    require(!average_ || !p.trainable || size_of(p.data.dtype()) >= 4, ErrorCode::kNotImplemented,
-            "the optimizer model averages weights, which parameters of 16 bits do not support; \"", p.name,
+    require(!averages() || !p.trainable || size_of(p.data.dtype()) >= 4, ErrorCode::kNotImplemented,
+            "the optimizer averages weights, which parameters of 16 bits do not support; \"", p.name,
             "\" is ", to_string(p.data.dtype()));
   size_t rest = kNone;
   std::unordered_map<std::string_view, size_t> named;
@@ -212,6 +230,19 @@ const ParameterGroup& Optimizer::group(const std::string& name) const {
     if (group.name == name) return group;
   fail(ErrorCode::kInvalidArgument, "the optimizer has no parameter group \"", name, "\"; its groups are ",
        quoted_list(names_of(groups_)));
+}
+
+Tensor Optimizer::state_form(size_t parameter, const Parameter& p, size_t k) const {
+  const DType dtype = wide_of(p.data.dtype());
+  if (!takes_tensors() || k >= rule_->states.size()) return Tensor(dtype, p.data.shape(), nullptr);
+  OptimizerValues values = groups_[group_of_[parameter]].values;
+  return rule_->of_tensor->state({*rule_, values, 0, 1, 1}, dtype, p.data.shape(), k);
+}
+
+void Optimizer::make_states(CheckpointState& state) const {
+  state.make_moments(state_names_, [&](const Parameter& p, size_t k) {
+    return state_form(static_cast<size_t>(&p - state.parameters().data()), p, k);
+  });
 }
 
 const ParameterGroup* Optimizer::group_of(size_t parameter) const {
@@ -456,11 +487,19 @@ void Optimizer::update_group(size_t g, const CheckpointState& state, float learn
     for_runs_of(state, is_of_group, [&](const OptimizerRun& run) { squares += sum_of_squares(run); });
     scale *= clip_factor(squares * scale * scale, *clipping_.group_norm);
   }
+  const OptimizerStep numbers{*rule_, group.values, rate, static_cast<double>(step), scale};
+  if (takes_tensors()) {
+    for (size_t i = 0; i < group_of_.size(); ++i)
+      if (const Parameter& p = state.parameters()[i]; is_of_group(i))
+        run_tensor_rule(*rule_->of_tensor, numbers, p.data, p.gradient, p.moments);
+    return;
+  }
   double factors[kMostFactors];
-  passes_->prepare({*rule_, group.values, rate, step, scale}, factors);
+  passes_->prepare(numbers, factors);
   const auto update = [&](const OptimizerRun& run) { run_optimizer(*passes_, run, factors, scale); };
   const auto by_rows = [&](size_t i) {
-    return passes_->sums == 0 && is_of_group(i) && rows.of(i) && has_rows(state.parameters()[i]) &&
+    return passes_->sums == 0 && !evaluated_ && is_of_group(i) && rows.of(i) &&
+           has_rows(state.parameters()[i]) &&
            (lazy || leaves_zeros(*passes_, state.parameters()[i].data.dtype(), factors, scale));
   };
   std::vector<size_t> tables;
@@ -482,7 +521,7 @@ void Optimizer::update_group(size_t g, const CheckpointState& state, float learn
 }
 
 std::optional<size_t> Optimizer::average_of(const CheckpointState& state) const {
-  if (!average_) return std::nullopt;
+  if (!average_) return state.optimizer().step > 0 ? evaluated_ : std::nullopt;
   const auto& scalars = state.optimizer().group_scalars;
   const auto found = scalars.find(kAverage);
   if (found == scalars.end()) return std::nullopt;

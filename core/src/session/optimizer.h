@@ -58,8 +58,23 @@ class Optimizer {
   // The names of the states that each parameter has: two with AdamW, none with plain SGD.
   const std::vector<std::string>& state_names() const { return state_names_; }
 
+  const OptimizerRule& rule() const { return *rule_; }
+
   // The name for profiles: the operator of com.microsoft, or the declaration's title.
   const std::string& type() const { return rule_->node.empty() ? rule_->title : rule_->node; }
+
+  // The step of a group as a formula.
+  Formula formula(const ParameterGroup& group) const;
+  // The limit of the norm of all gradients; none if there is none. Throws kNotImplemented if the model has
+  // nodes that a formula does not state.
+  std::optional<float> norm_limit() const;
+
+  // The type and shape of a state of a trainable parameter, by its index in the state.
+  Tensor state_form(size_t parameter, const Parameter& p, size_t k) const;
+  // Makes the states of the parameters; take() was called before.
+  void make_states(CheckpointState& state) const;
+  // Whether the step takes parameters as a whole, which then are row-major.
+  bool takes_tensors() const { return rule_->of_tensor != nullptr; }
 
   // Assigns the trainable parameters to groups, and takes the settings and scalars of groups that the state
   // has. Throws kInvalidArgument if they do not fit.
@@ -82,12 +97,13 @@ class Optimizer {
 
   // The index of the moment that has the average of the weights; none if there is no average, or none yet.
   std::optional<size_t> average_of(const CheckpointState& state) const;
-  bool averages() const { return average_.has_value(); }
+  bool averages() const { return average_.has_value() || evaluated_.has_value(); }
 
   // One update of all trainable parameters with their gradients. `step` counts from 1. With `bounds`, changes
   // nothing and returns false if a gradient is a NaN or infinite; those that are known to be finite are not
   // read to find out. Rows of tables whose gradient is zero are skipped if the step would not change them,
-  // and with `lazy` whether it would or not, unless the optimizer needs sums over whole parameters.
+  // and with `lazy` whether it would or not, unless the optimizer needs sums over whole parameters or
+  // averages weights itself.
   bool apply(CheckpointState& state, float learning_rate, int64_t step, const GradientBounds* bounds,
              const GradientRows& rows, bool lazy);
 
@@ -107,6 +123,7 @@ class Optimizer {
   std::vector<size_t> group_of_;  // by the index of the parameter in the state; SIZE_MAX: none, it is frozen
   GradientClipping clipping_;
   std::optional<WeightAverage> average_;
+  std::optional<size_t> evaluated_;  // the state of the declaration that evaluation uses
 };
 
 // The trainable parameters with gradients that are NaN or infinite, for an error message, and how many of

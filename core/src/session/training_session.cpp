@@ -437,7 +437,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
   {
     const ThreadScope threads(s.options.intra_op_threads);
     std::unordered_map<std::string, LayoutPtr> layouts;
-    if (is_on(kKeepConvolutionWeights, s.options))
+    if (is_on(kKeepConvolutionWeights, s.options) && !(s.optimizer && s.optimizer->takes_tensors()))
       layouts = parameter_layouts(*state_, s.train_model, s.eval_model ? &*s.eval_model : nullptr);
     state_->set_layouts(layouts);
   }
@@ -451,7 +451,7 @@ TrainingSession::TrainingSession(SessionOptions options, std::shared_ptr<Checkpo
     s.eval_states[p.name] = p.data;
     if (p.trainable) s.train_states[p.name + std::string(kBufferSuffix)] = p.gradient;
   }
-  if (s.optimizer) state_->make_moments(s.optimizer->state_names());  // last: it is saved with the state
+  if (s.optimizer) s.optimizer->make_states(*state_);  // last: it is saved with the state
 }
 
 TrainingSession::~TrainingSession() = default;
@@ -578,7 +578,8 @@ void TrainingSession::attach_optimizer(const Model& optimizer) {
           "attach an optimizer model: the training session already has one");
   Optimizer attached(optimizer);
   attached.take(*state_);
-  state_->make_moments(attached.state_names());
+  if (attached.takes_tensors()) state_->set_layouts({});
+  attached.make_states(*state_);
   impl_->optimizer = std::move(attached);
   impl_->take_learning_rate(state_->optimizer());
 }

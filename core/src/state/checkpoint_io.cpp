@@ -191,7 +191,7 @@ class StateReader {
       require(seen.insert(owner).second, ErrorCode::kFail, "it holds optimizer state of \"", owner,
               "\" twice");
       Parameter& parameter = parameters[found->second];
-      parameter.moments = momentums(state, parameter);
+      parameter.moments = momentums(state, parameter, count(group.state_names()) > 0);
       if (i == 0) expected = parameter.moments.size();
       require(parameter.moments.size() == expected, ErrorCode::kFail, "parameter \"", owner, "\" has ",
               parameter.moments.size(), " moments, others have ", expected);
@@ -291,7 +291,9 @@ class StateReader {
     return state;
   }
 
-  std::vector<Tensor> momentums(const fbs::ParameterOptimizerState& state, const Parameter& parameter) {
+  // Optimizers that the file names may have states of other types and shapes than the parameter.
+  std::vector<Tensor> momentums(const fbs::ParameterOptimizerState& state, const Parameter& parameter,
+                                bool is_named) {
     const size_t n = count(state.momentums());
     std::vector<Tensor> out(n);
     for (size_t i = 0; i < n; ++i) {
@@ -304,8 +306,8 @@ class StateReader {
               kMomentum, "0 to ", kMomentum, n - 1);
       out[index] = view(tensor, what, /*nominal=*/false);
       const DType wanted = wide_of(parameter.data.dtype());  // moments of 16-bit floats are float
-      require(out[index].dtype() == wanted && out[index].shape() == parameter.data.shape(), ErrorCode::kFail,
-              what, ": expected ", to_string(wanted), to_string(parameter.data.shape()),
+      require(is_named || (out[index].dtype() == wanted && out[index].shape() == parameter.data.shape()),
+              ErrorCode::kFail, what, ": expected ", to_string(wanted), to_string(parameter.data.shape()),
               " for a parameter of ", to_string(parameter.data.dtype()), to_string(parameter.data.shape()),
               ", found ", to_string(out[index].dtype()), to_string(out[index].shape()));
     }

@@ -20,19 +20,30 @@ struct Places {
   size_t bytes = 0;
 };
 
-// The moments of 16-bit floats are float; everything else has the type of the parameter.
-Places places_of(const std::vector<Parameter>& parameters, bool trainable, bool moments = false) {
+// Places for values of the types and shapes that `like` gives for each parameter.
+template <typename Like>
+Places places_of(const std::vector<Parameter>& parameters, bool trainable, Like&& like) {
   Places places{std::vector<size_t>(parameters.size()), 0};
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].trainable != trainable) continue;
     places.offsets[i] = places.bytes;
-    const Tensor& data = parameters[i].data;
-    const size_t bytes = moments ? bytes_of(wide_of(data.dtype()), data.size()) : data.bytes();
+    const size_t bytes = like(parameters[i]).bytes();
     require(bytes < SIZE_MAX - places.bytes - kAlignment, ErrorCode::kFail,
             "the parameters are too large for memory");
     places.bytes = align_up(places.bytes + bytes);
   }
   return places;
+}
+
+Places places_of(const std::vector<Parameter>& parameters, bool trainable) {
+  return places_of(parameters, trainable, [](const Parameter& p) -> const Tensor& { return p.data; });
+}
+
+// The moments of 16-bit floats are float; those of other types have the type of the parameter.
+Tensor usual_moment(const Parameter& p) { return Tensor(wide_of(p.data.dtype()), p.data.shape(), nullptr); }
+
+bool have_one_form(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.shape() == b.shape();
 }
 
 Tensor new_arena(const Places& places) {
@@ -149,6 +160,9 @@ void CheckpointState::require_alike(const CheckpointState& source) const {
     };
     require(described(p) == described(other), ErrorCode::kInvalidArgument, doing, ": the parameter \"",
             p.name, "\" should be ", described(p), ", found ", described(other));
+    for (size_t m = 0; m < std::min(p.moments.size(), other.moments.size()); ++m)
+      require(have_one_form(p.moments[m], other.moments[m]), ErrorCode::kInvalidArgument, doing,
+              ": the optimizer states of the parameter \"", p.name, "\" have other types or shapes");
   }
   require(adapter_base() == source.adapter_base(), ErrorCode::kInvalidArgument, doing,
           ": the parameters should be adapters of the base ",
@@ -488,6 +502,10 @@ void CheckpointState::set_layouts(const std::unordered_map<std::string, LayoutPt
     if (!parameter.trainable) continue;
     const auto found = layouts.find(parameter.name);
     if (found == layouts.end()) row_major_.insert(parameter.name);
+    const bool is_usual =
+        std::all_of(parameter.moments.begin(), parameter.moments.end(),
+                    [&](const Tensor& m) { return have_one_form(m, usual_moment(parameter)); });
+    if (!is_usual) row_major_.insert(parameter.name);
     const LayoutPtr layout = row_major_.contains(parameter.name) ? nullptr : found->second;
     if (same_layout(parameter.layout, layout)) continue;
     // Everything that can fail is done before the first element moves.
@@ -512,13 +530,26 @@ void CheckpointState::set_layouts(const std::unordered_map<std::string, LayoutPt
   if (changed) ++layouts_version_;
 }
 
-void CheckpointState::make_moments(const std::vector<std::string>& names) {
-  make_moments(static_cast<int>(names.size()), std::memcpy);
+void CheckpointState::make_moments(const std::vector<std::string>& names, const MomentForm& form) {
+  for (const Parameter& parameter : parameters_)
+    for (size_t m = 0; m < std::min(names.size(), parameter.moments.size()); ++m) {
+      const Tensor wanted = form(parameter, m), &found = parameter.moments[m];
+      require(have_one_form(wanted, found), ErrorCode::kInvalidArgument,
+              "the checkpoint's optimizer state \"", names[m], "\" of parameter \"", parameter.name,
+              "\" should be ", to_string(wanted.dtype()), to_string(wanted.shape()), ", found ",
+              to_string(found.dtype()), to_string(found.shape()),
+              "; it was created with other settings of the optimizer");
+    }
+  make_moments(static_cast<int>(names.size()), std::memcpy, form);
   optimizer_.state_names = names;
 }
 
-void CheckpointState::make_moments(int count, const CopyBytes& copy) {
-  const Places places = places_of(parameters_, true, /*moments=*/true);
+void CheckpointState::make_moments(int count, const CopyBytes& copy, const MomentForm& form) {
+  const auto like = [&](const Parameter& parameter, size_t m) {
+    if (m < parameter.moments.size())
+      return Tensor(parameter.moments[m].dtype(), parameter.moments[m].shape(), nullptr);
+    return form ? form(parameter, m) : usual_moment(parameter);
+  };
   // onnxruntime-training 1.19.2 saves one moment for its SGD, which uses none and never reads it.
   if (count == 0)
     for (Parameter& parameter : parameters_)
@@ -531,15 +562,18 @@ void CheckpointState::make_moments(int count, const CopyBytes& copy) {
             "; it was created with another optimizer. To switch, save it without optimizer state");
   if (moment_arenas_.size() != static_cast<size_t>(count)) {
     std::vector<Tensor> arenas;
-    for (int m = 0; m < count; ++m) arenas.push_back(new_arena(places));
+    std::vector<Places> places;
+    for (size_t m = 0; m < static_cast<size_t>(count); ++m) {
+      places.push_back(places_of(parameters_, true, [&](const Parameter& p) { return like(p, m); }));
+      arenas.push_back(new_arena(places.back()));
+    }
     std::vector<std::vector<Tensor>> placed(parameters_.size());
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const Parameter& parameter = parameters_[i];
       if (!parameter.trainable) continue;
-      const Tensor like(wide_of(parameter.data.dtype()), parameter.data.shape(), nullptr);
       for (size_t m = 0; m < arenas.size(); ++m) {
         const Tensor source = m < parameter.moments.size() ? parameter.moments[m] : Tensor();
-        placed[i].push_back(place(arenas[m], places.offsets[i], like, source, copy));
+        placed[i].push_back(place(arenas[m], places[m].offsets[i], like(parameter, m), source, copy));
       }
     }
     for (size_t i = 0; i < parameters_.size(); ++i)

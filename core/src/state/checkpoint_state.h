@@ -157,10 +157,13 @@ class CheckpointState {
   // before). Called by the training session. Existing views of parameter data stay readable.
   void make_arenas();
   void make_moments(int count) { make_moments(count, std::memcpy); }
-  void make_moments(const std::vector<std::string>& names);
+  // The type and shape of a moment of a parameter, as a tensor without memory.
+  using MomentForm = std::function<Tensor(const Parameter& parameter, size_t moment)>;
+  // Throws kInvalidArgument if there are moments of other forms.
+  void make_moments(const std::vector<std::string>& names, const MomentForm& form);
   // The arenas of the trainable parameters as flat tensors of bytes with gaps (each parameter is aligned). If
-  // no parameter is a 16-bit float, every arena has the same layout, so that one pass can process them
-  // together; the moments of 16-bit floats are float. The gaps are zero.
+  // no parameter is a 16-bit float and no moment has a form of its own, every arena has the same layout, so
+  // that one pass can process them together; the moments of 16-bit floats are float. The gaps are zero.
   const Tensor& data_arena() const { return data_arena_; }
   const Tensor& gradient_arena() const { return gradient_arena_; }
   const std::vector<Tensor>& moment_arenas() const { return moment_arenas_; }
@@ -204,7 +207,7 @@ class CheckpointState {
   // Copies bytes into an arena: (to, from, how many).
   using CopyBytes = std::function<void(std::byte*, const std::byte*, size_t)>;
   void make_data_arenas(const CopyBytes& copy = std::memcpy);
-  void make_moments(int count, const CopyBytes& copy);
+  void make_moments(int count, const CopyBytes& copy, const MomentForm& form = {});
   // Iterates over the parameters and a buffer: copy(parameters' bytes, buffer's bytes, how many) is called
   // for runs of row-major parameters, convert(parameter, its part of the buffer) for each of the others.
   template <typename Copy, typename Convert>

@@ -146,6 +146,37 @@ def info_nce(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 record("info_nce", [x, t], {}, info_nce, temperature=0.2)
+
+
+def supervised_contrastive(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    # Khosla et al., equation 2; a row without another one of its label has no loss.
+    scores = F.normalize(x, dim=1) @ F.normalize(x, dim=1).T / 0.2
+    eye = torch.eye(len(scores), dtype=torch.bool)
+    log_p = scores - torch.logsumexp(scores.masked_fill(eye, -torch.inf), 1, keepdim=True)
+    right = (labels[:, None] == labels) & ~eye
+    return -(torch.where(right, log_p, 0).sum(1) / right.sum(1).clamp(min=1)).mean()
+
+
+record("supcon", [x], {"labels": np.array([0, 1, 0, 0, 2])}, supervised_contrastive, temperature=0.2)
+sequences = random.normal(size=(9, 5, 4)) * 2
+# An empty target, one that repeats a label, one as long as its sequence allows; behind the ends of targets is any class.
+spelled = np.array([[1, 2, 3], [2, 2, 0], [3, 0, 0], [1, 0, 3], [3, 1, 2]])
+lengths = {"input_lengths": np.array([9, 7, 4, 9, 3]), "target_lengths": np.array([3, 2, 1, 0, 3])}
+
+
+def ctc(reduction: str, blank: int = 0, **settings: bool) -> Callable[..., torch.Tensor]:
+    return lambda x, target, input_lengths, target_lengths: F.ctc_loss(
+        F.log_softmax(x, -1), target, input_lengths, target_lengths, blank, reduction, **settings
+    )
+
+
+for reduction in ("mean", "sum"):
+    record("ctc", [sequences], {"target": spelled, **lengths}, ctc(reduction), reduction=reduction)
+record("ctc", [sequences], {"target": spelled % 3, **lengths}, ctc("mean", 3), blank=3)
+short = {"input_lengths": np.array([9, 7, 4, 9, 2]), "target_lengths": lengths["target_lengths"]}
+record("ctc", [sequences], {"target": spelled, **short}, ctc("mean", zero_infinity=True), zero_infinity=True)
+record("ctc", [sequences.transpose(1, 0, 2).copy()], {"target": spelled, **lengths},
+       lambda x, **given: ctc("mean")(x.transpose(0, 1), **given), batch_first=True)  # fmt: skip
 classes = np.array([0, 3, 2, 2, 1])
 record("cross_entropy", [x], {"labels": classes}, lambda x, labels: F.cross_entropy(x, labels))
 record("cross_entropy", [x], {"labels": classes},

@@ -131,6 +131,75 @@ record("rmsprop", optim.RMSprop, 0.01, {"centered": True, "eps": 1e-4}, centered
 record("rmsprop", optim.RMSprop, 0.01, {"centered": True, "momentum": 0.9}, centered=True, momentum=0.9)
 
 
+class MuonAndAdamW:
+    """PyTorch's Muon for matrices, in double precision throughout, and its AdamW for the rest, as Jordan's package has them."""
+
+    def __init__(
+        self,
+        parameters: list[torch.Tensor],
+        lr: float,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        adjust_lr_fn: str = "match_rms_adamw",
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        matrices: bool = True,
+    ) -> None:
+        given = dict(locals())
+        self.defaults = {
+            name: given[name] for name in inspect.signature(MuonAndAdamW).parameters if name != "parameters"
+        }
+        torch.Tensor.bfloat16 = torch.Tensor.clone  # type: ignore[method-assign]
+        of_muon = [p for p in parameters if p.ndim == 2 and matrices]
+        rest = [p for p in parameters if p.ndim != 2 or not matrices]
+        self._steppers: list[Any] = [torch.optim.AdamW(rest, lr, betas, eps, weight_decay)]
+        if of_muon:
+            self._steppers.append(
+                torch.optim.Muon(
+                    of_muon,
+                    lr,
+                    weight_decay,
+                    momentum,
+                    nesterov,
+                    ns_steps=ns_steps,
+                    adjust_lr_fn=adjust_lr_fn,
+                )
+            )
+
+    def step(self) -> None:
+        for stepper in self._steppers:
+            stepper.step()
+
+
+record("muon", MuonAndAdamW, 0.01, {})
+record("muon", MuonAndAdamW, 0.01, {"momentum": 0.8, "nesterov": False, "steps": 3, "match_rms": False, "weight_decay": 0.0},
+       momentum=0.8, nesterov=False, ns_steps=3, adjust_lr_fn="original", weight_decay=0.0)  # fmt: skip
+record(
+    "muon",
+    MuonAndAdamW,
+    0.01,
+    {"matrices": False, "betas": (0.8, 0.9), "eps": 1e-4},
+    matrices=False,
+    betas=(0.8, 0.9),
+    eps=1e-4,
+)
+record("adafactor", optim.Adafactor, 0.05, {})
+record("adafactor", optim.Adafactor, 0.05,
+       {"beta2_decay": -0.5, "epsilon": 1e-3, "least_rms": 1e-2, "limit": 1.25, "weight_decay": 0.1},
+       beta2_decay=-0.5, eps=(1e-3, 1e-2), d=1.25, weight_decay=0.1)  # fmt: skip
+# Parameters of fewer than 4096 elements have moments of full precision.
+record(
+    "adamw_8bit",
+    optim.AdamW,
+    0.01,
+    {"betas": (0.8, 0.95), "weight_decay": 0.1},
+    betas=(0.8, 0.95),
+    weight_decay=0.1,
+)
+
+
 B1, B2, B2_OF_LION, B3, DECAY = (rounded(value) for value in (0.9, 0.999, 0.99, 0.9999, 0.1))
 
 
@@ -163,6 +232,38 @@ def ademamix(w: Array, g: Array, state: dict[str, Array], t: int, rate: float) -
     return w - rate * ((m + alpha * slow) / (np.sqrt(v) + rounded(1e-8)) + DECAY * w)
 
 
+def schedule_free(adaptive: bool, warmup: int, power_of_step: float) -> Callable[..., Array]:
+    # AdamWScheduleFree and SGDScheduleFree of the authors' package, whose weights in training are y.
+    def step_of(y: Array, g: Array, state: dict[str, Array], t: int, rate: float) -> Array:
+        z = state.get("z", y)
+        lr = rate * (t / warmup if t < warmup else 1.0)
+        largest = state["largest"] = np.maximum(state.get("largest", np.zeros(())), lr)
+        weight = t**power_of_step * largest**2
+        state["sum"] = state.get("sum", np.zeros(())) + weight
+        share = weight / state["sum"]
+        if adaptive:
+            g = g / (np.sqrt(average(state, "v", g * g, B2) / (1 - B2**t)) + rounded(1e-8))
+        g = g + DECAY * y
+        state["z"] = z - lr * g
+        return (1 - share) * y + share * z + lr * (B1 * (1 - share) - 1) * g
+
+    return step_of
+
+
+compute("schedule_free_adamw", schedule_free(True, 0, 0), 1e-2, {"weight_decay": 0.1})
+compute(
+    "schedule_free_adamw",
+    schedule_free(True, 10, 1),
+    1e-2,
+    {"weight_decay": 0.1, "warmup_steps": 10, "step_power": 1},
+)
+compute("schedule_free_sgd", schedule_free(False, 0, 0), 1e-1, {"weight_decay": 0.1})
+compute(
+    "schedule_free_sgd",
+    schedule_free(False, 10, 1),
+    1e-1,
+    {"weight_decay": 0.1, "warmup_steps": 10, "step_power": 1},
+)
 compute("lion", lion, 1e-2, {"weight_decay": 0.1})
 compute("lamb", lamb, 1e-2, {"weight_decay": 0.1})
 compute("ademamix", ademamix, 1e-2, {"weight_decay": 0.1, "warmup_steps": 20})

@@ -591,5 +591,12 @@ namespace Microsoft.ML.OnnxRuntime
         internal static CheckpointAssignCall CheckpointAssign => checkpointAssign ??
             (checkpointAssign = NativeTables.Bind<CheckpointAssignCall>(NativeTables.OrtrainApi, 81));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr GetOptimizerFormulasCall(byte[] modelData, UIntPtr modelLength, IntPtr allocator, out IntPtr @out);
+        private static GetOptimizerFormulasCall getOptimizerFormulas;
+        /// <summary>Writes the step of an optimizer model as formulas, for models of other runtimes.</summary>
+        internal static GetOptimizerFormulasCall GetOptimizerFormulas => getOptimizerFormulas ??
+            (getOptimizerFormulas = NativeTables.Bind<GetOptimizerFormulasCall>(NativeTables.OrtrainApi, 82));
+
     }
 }

@@ -52,8 +52,8 @@ def find_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | 
 def element_type(model: onnx.ModelProto, name: str) -> int:
     """Return the element type of a value.
 
-    If it is not declared, it is that of the first input of the node that produces the value. Float if nothing is
-    known: constants are created with it, and almost every model is float.
+    If it is not declared, it is that of the first input of the node that produces the value, or of what a Where
+    chooses. Float if nothing is known: constants are created with it, and almost every model is float.
     """
     producers = {output: node for node in model.graph.node for output in node.output}
     seen: set[str] = set()
@@ -67,7 +67,7 @@ def element_type(model: onnx.ModelProto, name: str) -> int:
             break
         if node.op_type == "Cast":
             return next(int(a.i) for a in node.attribute if a.name == "to")
-        name = node.input[0]
+        name = node.input[1 if node.op_type == "Where" else 0]
     return int(onnx.TensorProto.FLOAT)
 
 

@@ -34,8 +34,7 @@ from ortrain.step._names import (
     VERSION,
 )
 from ortrain.step._nodes import Nodes, Value
-from ortrain.step._optimizers import clipped, read_optimizer, states_of
-from ortrain.step._rules import Update
+from ortrain.step._optimizers import Update, clipped, read_optimizer
 from ortrain.step._wide_sums import widen_sums
 
 Kind = Literal["step", "gradients", "evaluation"]
@@ -322,7 +321,7 @@ class _Step:
         optimizer = onnx.ModelProto()
         optimizer.CopyFrom(self._source.optimizer)
         clipping, average = take_clipping(optimizer), take_average(optimizer)
-        groups, limit = read_optimizer(optimizer, gradients)
+        groups, states, limit = read_optimizer(optimizer, gradients)
         weights = {name: self._nodes.value(name, self._type_of(name)) for name in gradients}
         gradients = clipping.each(gradients, weights)
         if limit is not None:
@@ -333,7 +332,7 @@ class _Step:
         after = steps + 1
         taken = after if finite is None else _chosen(finite, after, steps)
         count = after.as_type(TensorProto.FLOAT)
-        states = self._states = states_of(groups)
+        self._states = states
         kept = None
         if average is not None:
             states.append(AVERAGE)

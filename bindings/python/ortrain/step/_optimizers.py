@@ -1,36 +1,24 @@
-"""Optimizers with operators of ONNX: the nodes of an optimizer model as formulas on each parameter."""
+"""Optimizers with operators of ONNX: the formulas of the library, written as nodes for each parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from ortrain.onnxblock.optim.declarations import declared
+from ortrain import _ortrain
+from ortrain.errors import OrtrainError
 from ortrain.step._nodes import Nodes, Value
-from ortrain.step._rules import RULES, SCALARS, Step, Update
 
 #: Added to a norm that is divided by, as in PyTorch's clip_grad_norm_.
 _TINY = 1e-6
-
-
-#: The optimizers of com.microsoft: their names here, and the settings that their nodes may leave out.
-_OF_ONNXRUNTIME: dict[str, tuple[str, dict[str, float]]] = {
-    "AdamWOptimizer": (
-        "adamw",
-        {
-            "alpha": 0.9,
-            "beta": 0.999,
-            "epsilon": 1e-8,
-            "weight_decay": 1e-2,
-            "correct_bias": 1,
-            "adam_mode": 0,
-        },
-    ),
-    "SGDOptimizerV2": ("sgd", {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": 0}),
-}
+#: What a parameter's update gets, and changes: weight "w", gradient "g", and the states by their names.
+Parameter = dict[str, Value]
+Update = Callable[[Parameter], None]
 
 
 class Group:
@@ -38,35 +26,30 @@ class Group:
 
     Parameters
     ----------
-    node : onnx.NodeProto
-        The node of the optimizer.
+    described : mapping
+        The group as :func:`ortrain._ortrain.get_optimizer_formulas` describes it.
 
-    Raises
-    ------
-    ValueError
-        When the optimizer has no standard form.
+    Attributes
+    ----------
+    name : str
+        Its name.
+    parameters : list of str
+        Their names.
+    scalars : dict of str to float
+        What the group keeps from step to step, and the first values.
     """
 
-    def __init__(self, node: onnx.NodeProto) -> None:
-        given = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
-        if node.op_type in _OF_ONNXRUNTIME:
-            self.type, settings = _OF_ONNXRUNTIME[node.op_type]
-        else:
-            self.type, settings = given.get("type", node.op_type.encode()).decode(), {}
-        if self.type not in RULES:
-            raise ValueError(
-                f"the optimizer {self.type} has no standard form; those that have one are {', '.join(sorted(RULES))}"
-            )
-        self.name = given.get("group", b"group0").decode()
-        self.parameters = [name.decode() for name in given.get("parameters", [])]
-        self._rate_factor = float(given.get("learning_rate_factor", 1.0))
-        self.settings = settings | {
-            name: float(value) for name, value in given.items() if isinstance(value, int | float)
-        }
-        self.scalars = SCALARS.get(self.type, {})
+    def __init__(self, described: Mapping[str, Any]) -> None:
+        self.name: str = described["name"]
+        self.parameters: list[str] = list(described["parameters"])
+        self.scalars: dict[str, float] = dict(described["scalars"])
+        self._nodes: list[dict[str, Any]] = described["nodes"]
+        self._shared: int = described["shared"]
+        self._results: list[tuple[str, Any]] = described["results"]
+        self._scalars_after: list[tuple[str, Any]] = described["scalars_after"]
 
     def prepare(self, rate: Value, count: Value, scalars: dict[str, Value]) -> Update:
-        """Write what is the same for all parameters; return the function that writes the update of one.
+        """Return the function that writes the update of one parameter; what all share is written once.
 
         Parameters
         ----------
@@ -77,41 +60,85 @@ class Group:
         scalars : dict of str to Value
             What the group keeps from step to step. The values after the step replace them.
         """
-        own_rate = rate if self._rate_factor == 1 else rate * self._rate_factor
-        return RULES[self.type](Step(self.settings, own_rate, count, scalars))
+        graph = rate._nodes
+        inputs = {"rate": rate, "step": count, **scalars}
+        shared: dict[int, Value] = {}
+        for name, operand in self._scalars_after:
+            scalars[name] = self._value(operand, graph, inputs, shared, {})
+
+        def update(parameter: Parameter) -> None:
+            before, own = inputs | parameter, dict[int, Value]()
+            for name, operand in self._results:
+                parameter[name] = self._value(operand, graph, before, shared, own)
+
+        return update
+
+    def _value(
+        self,
+        operand: int | list[float],
+        graph: Nodes,
+        inputs: Mapping[str, Value],
+        shared: dict[int, Value],
+        own: dict[int, Value],
+    ) -> Value:
+        """Write a node of the formula after those that it reads, unless it is written already; return its result."""
+        if isinstance(operand, list):
+            return _number(graph, operand[0], TensorProto.FLOAT)
+        known = shared if operand < self._shared else own
+        if operand not in known:
+            node = self._nodes[operand]
+            if "input" in node:
+                known[operand] = inputs[node["input"]]
+            else:
+                read = [
+                    x[0] if isinstance(x, list) else self._value(x, graph, inputs, shared, own)
+                    for x in node["inputs"]
+                ]
+                known[operand] = _written(graph, node["op"], read)
+        return known[operand]
 
 
-def states_of(groups: Sequence[Group]) -> list[str]:
-    """Return the names of the states that each parameter has: those that some group needs."""
-    declaration = declared()[groups[0].type]
-    return [
-        state.name
-        for state in declaration.states
-        if state.when is None or any(group.settings[state.when] for group in groups)
+def _number(graph: Nodes, number: float, type: int) -> Value:
+    return graph.value(graph.constant(np.array(number, helper.tensor_dtype_to_np_dtype(type))), type)
+
+
+def _written(graph: Nodes, op_type: str, operands: list[Value | float]) -> Value:
+    """Write an operator of ONNX. Numbers and numbers of a step take the type of the parameter, if there is one."""
+    types = {x.type for x in operands if isinstance(x, Value)} - {TensorProto.BOOL}
+    type = TensorProto.DOUBLE if TensorProto.DOUBLE in types else TensorProto.FLOAT
+    read = [
+        _number(graph, x, type)
+        if not isinstance(x, Value)
+        else x
+        if x.type == TensorProto.BOOL
+        else x.as_type(type)
+        for x in operands
     ]
+    attributes: dict[str, Any] = {"keepdims": 0} if op_type.startswith("Reduce") else {}
+    result = graph.add(op_type, read, **attributes)
+    return graph.value(result, TensorProto.BOOL if op_type in ("Equal", "Greater") else type)
 
 
-def read_optimizer(model: onnx.ModelProto, trained: Iterable[str]) -> tuple[list[Group], float | None]:
-    """Return the groups of an optimizer model, and the limit of the norm of the gradients.
+def read_optimizer(
+    model: onnx.ModelProto, trained: Iterable[str]
+) -> tuple[list[Group], list[str], float | None]:
+    """Return the groups of an optimizer model, the names of the states, and the limit of the norm of the gradients.
 
     Raises
     ------
     ValueError
         When an optimizer has no standard form.
     """
-    limit: float | None = None
-    groups = []
-    for node in model.graph.node:
-        if node.op_type == "InplaceClipGradNorm":
-            settings: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-            limit = float(settings.get("max_norm", 1.0))
-        else:
-            groups.append(Group(node))
+    try:
+        described = json.loads(_ortrain.get_optimizer_formulas(model.SerializeToString()))
+    except OrtrainError as error:
+        raise ValueError(str(error)) from error
+    groups = [Group(group) for group in described["groups"]]
     named = {name for group in groups for name in group.parameters}
     for group in groups:
         if not group.parameters:
             group.parameters = [name for name in trained if name not in named]
-    return groups, limit
+    return groups, described["states"], described["max_norm"]
 
 
 def clipped(nodes: Nodes, gradients: dict[str, Value], limit: float) -> tuple[dict[str, Value], Value]:

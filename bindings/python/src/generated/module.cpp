@@ -861,4 +861,10 @@ PYBIND11_MODULE(_ortrain, m) {
       check(extension_api().CheckpointAssign(checkpoint_state.raw, source.raw));
     }
   }, py::arg("checkpoint_state"), py::arg("source"), "Gives a state the values of another one, while sessions stay loaded.");
+  m.def("get_optimizer_formulas", [](const std::optional<py::bytes>& model_data) {
+    const Bytes model_data_(model_data);
+    char* out = {};
+    check(extension_api().GetOptimizerFormulas(model_data_.data(), model_data_.size(), allocator(), &out));
+    return take_text(out);
+  }, py::arg("model_data"), "Writes the step of an optimizer model as formulas, for models of other runtimes.");
 }

@@ -515,5 +515,6 @@ void ListOptimizers(OrtAllocator* allocator, char** out);
 void ListSchedules(OrtAllocator* allocator, char** out);
 void CheckpointAddParameter(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* value, bool trainable);
 void CheckpointAssign(OrtCheckpointState* checkpoint_state, const OrtCheckpointState* source);
+void GetOptimizerFormulas(const void* model_data, size_t model_length, OrtAllocator* allocator, char** out);
 
 }  // namespace ortrain::capi

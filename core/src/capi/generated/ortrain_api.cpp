@@ -721,6 +721,15 @@ OrtStatus* ORT_API_CALL CheckpointAssign(OrtCheckpointState* checkpoint_state, c
   });
 }
 
+OrtStatus* ORT_API_CALL GetOptimizerFormulas(const void* model_data, size_t model_length, OrtAllocator* allocator, char** out) noexcept {
+  return guarded("GetOptimizerFormulas", [&] {
+    check_array(model_data, model_length, "model_data", "model_length");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::GetOptimizerFormulas(model_data, model_length, allocator, out);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -807,7 +816,8 @@ const OrtrainApi ortrain_api = {
     .UseAverageWeights = entry::UseAverageWeights,
     .CheckpointAddParameter = entry::CheckpointAddParameter,
     .CheckpointAssign = entry::CheckpointAssign,
+    .GetOptimizerFormulas = entry::GetOptimizerFormulas,
 };
-static_assert(sizeof(OrtrainApi) == 82 * sizeof(void*), "OrtrainApi has 82 slots");
+static_assert(sizeof(OrtrainApi) == 83 * sizeof(void*), "OrtrainApi has 83 slots");
 
 }  // namespace ortrain::capi

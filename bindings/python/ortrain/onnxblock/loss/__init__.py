@@ -23,11 +23,13 @@ from ortrain.onnxblock.loss.elementwise import (
     SoftCrossEntropyLoss,
 )
 from ortrain.onnxblock.loss.overlap import DiceLoss, JaccardLoss, TverskyLoss
+from ortrain.onnxblock.loss.sequence import CTCLoss
 from ortrain.onnxblock.loss.several import SumOfLosses
 from ortrain.onnxblock.loss.similarity import (
     ContrastiveLoss,
     CosineEmbeddingLoss,
     InfoNCELoss,
+    SupConLoss,
     TripletMarginLoss,
 )
 
@@ -55,10 +57,13 @@ LOSSES: dict[str, type[Block]] = {
     "contrastive": ContrastiveLoss,
     "triplet": TripletMarginLoss,
     "info_nce": InfoNCELoss,
+    "supcon": SupConLoss,
+    "ctc": CTCLoss,
 }
 
 __all__ = [
     "BCEWithLogitsLoss",
+    "CTCLoss",
     "ContrastiveLoss",
     "CosineEmbeddingLoss",
     "CrossEntropyLoss",
@@ -80,6 +85,7 @@ __all__ = [
     "SmoothL1Loss",
     "SoftCrossEntropyLoss",
     "SumOfLosses",
+    "SupConLoss",
     "TripletMarginLoss",
     "TverskyLoss",
 ]

@@ -91,6 +91,10 @@ class Value:
         """Return means over dimensions."""
         return self._axes("ReduceMean", axes, keepdims=0)
 
+    def log_sum_exp(self, axes: Sequence[int]) -> Value:
+        """Return the logarithms of the sums of exponentials over dimensions."""
+        return self._axes("ReduceLogSumExp", axes, keepdims=0)
+
     def total(self) -> Value:
         """Return the sum of all elements."""
         return self.apply("ReduceSum", keepdims=0)

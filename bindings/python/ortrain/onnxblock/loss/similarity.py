@@ -183,3 +183,56 @@ class InfoNCELoss(SeveralInputs):
         normalizer = (scores - largest).apply("Exp").sum([1]).apply("Log") + largest
         losses = normalizer - _dot(a, b) / self._temperature
         return str(self._reduce(losses.name))
+
+
+class SupConLoss(SeveralInputs):
+    """Cross entropy of the cosine similarities of each embedding to all others, of which those with the same label are right.
+
+    P. Khosla et al., "Supervised contrastive learning", 2020, their loss L_out. An embedding whose label no other one has
+    has no loss, and counts in the mean.
+
+    Parameters
+    ----------
+    temperature : float, default: 0.1
+        By which similarities are divided.
+    reduction : {"mean", "sum", "none"}
+        How the losses of all rows are reduced.
+    """
+
+    outputs = 1
+
+    def __init__(self, temperature: float = 0.1, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        if not temperature > 0:
+            raise ValueError(f"temperature must be a positive number, found {temperature}")
+        self._temperature = temperature
+
+    def build(self, embeddings_name: str, labels_name: str = "labels") -> str:
+        """Add the loss.
+
+        Parameters
+        ----------
+        embeddings_name : str
+            Name of the embeddings, of shape [batch, features].
+        labels_name : str, default: "labels"
+            Name of the labels, a new int64 input of shape [batch] if there is no such value.
+
+        Returns
+        -------
+        str
+            Name of the loss.
+        """
+        if not _graph.value_exists(self.base, labels_name):
+            kind = onnx.TensorProto.INT64
+            self.base.graph.input.append(onnx.helper.make_tensor_value_info(labels_name, kind, [None]))
+        a, labels = (Value(self, name, embeddings_name) for name in (embeddings_name, labels_name))
+        a = a / (_dot(a, a) + 1e-12).apply("Sqrt").unsqueeze([-1])
+        scores = a.apply("MatMul", a.apply("Transpose", perm=[1, 0])) / self._temperature
+        others = 1.0 - scores.apply("EyeLike")
+        right = labels.unsqueeze([1]).apply("Equal", labels.unsqueeze([0])).cast() * others
+        count = right.sum([1])
+        # No score is above 1 / temperature, so that the exponentials are at most 1.
+        largest = 1 / self._temperature
+        normalizer = ((scores - largest).apply("Exp") * others).sum([1]).maximum(1e-30).apply("Log") + largest
+        losses = (normalizer * count - (right * scores).sum([1])) / count.maximum(1.0)
+        return str(self._reduce(losses.name))

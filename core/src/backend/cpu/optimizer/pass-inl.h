@@ -3,7 +3,8 @@
 //     struct Lion {
 //       static constexpr size_t kStates = 1;
 //       template <typename T> struct Factors { T rate, kept, beta1, beta2; };  // nothing but T
-//       static Factors<double> factors(const OptimizerStep& s);                // once per step
+//       template <class S>                                                     // once per step
+//       static Factors<typename S::Number> factors(const S& s);
 //       template <class E, class F> static void update(E& e, const F& f) {     // e.w, e.g, e.s[0]
 //         e.w = e.w * f.kept - f.rate * sign(mix(e.s[0], e.g, f.beta1));
 //         e.s[0] = mix(e.s[0], e.g, f.beta2);
@@ -12,7 +13,9 @@
 //
 // An expression handles one vector of elements, and is compiled for each instruction set
 // (simd/simd_math-inl.h says how). e.g is scaled already, except where kScaledRate says that the rate has the
-// scale.
+// scale. Both functions also run with symbols, which records the step as a formula (formula.h): whatever
+// depends on the rate, the step or a scalar is computed with operators and the functions of rule.h, and
+// `choose` takes the place of a branch.
 #if defined(ORTRAIN_OPTIMIZER_PASS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ORTRAIN_OPTIMIZER_PASS_INL_H_
 #undef ORTRAIN_OPTIMIZER_PASS_INL_H_
@@ -27,6 +30,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/cpu/optimizer/formula.h"
 #include "backend/cpu/optimizer/rule.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -53,6 +57,7 @@ struct Number {
   friend HWY_INLINE Number sign(Number a) {
     return hn::IfThenZeroElse(hn::Eq(a.v, hn::Zero(D())), hn::CopySign(hn::Set(D(), T(1)), a.v));
   }
+  friend HWY_INLINE Number at_least_normal(Number a) { return max(a, std::numeric_limits<T>::min()); }
   // a b + c and c - a b, rounded once where the instruction set allows it.
   friend HWY_INLINE Number mul_add(Number a, Number b, Number c) { return hn::MulAdd(a.v, b.v, c.v); }
   friend HWY_INLINE Number neg_mul_add(Number a, Number b, Number c) { return hn::NegMulAdd(a.v, b.v, c.v); }
@@ -190,7 +195,10 @@ OptimizerPasses passes_of(Float of_float, Double of_double) {
     std::memcpy(factors, &made, sizeof made);
   };
   constexpr int64_t kCost = Rule::kStates == 0 ? 1 : 2 + static_cast<int64_t>(Rule::kStates);
-  return {Rule::kStates, sizeof(Factors) / sizeof(double), 0, kCost, prepare, of_float, of_double};
+  OptimizerPasses passes{Rule::kStates, sizeof(Factors) / sizeof(double), 0, kCost, prepare, of_float,
+                         of_double};
+  passes.record = record_step<Rule>;
+  return passes;
 }
 
 template <class Rule, class Float, class Double>

@@ -56,11 +56,13 @@ double OptimizerStep::operator[](std::string_view name) const {
   return static_cast<double>(values.settings.at(rule.setting(name)));
 }
 
-double& OptimizerStep::scalar(std::string_view name) const {
-  for (size_t i = 0; i < rule.scalars.size(); ++i)
-    if (name == rule.scalars[i].name) return values.scalars[i];
-  fail(ErrorCode::kFail, "the optimizer ", rule.title, " has no scalar '", name, "'");
+size_t OptimizerRule::scalar(std::string_view wanted) const {
+  for (size_t i = 0; i < scalars.size(); ++i)
+    if (wanted == scalars[i].name) return i;
+  fail(ErrorCode::kFail, "the optimizer ", title, " has no scalar '", wanted, "'");
 }
+
+double& OptimizerStep::scalar(std::string_view name) const { return values.scalars.at(rule.scalar(name)); }
 
 namespace {
 

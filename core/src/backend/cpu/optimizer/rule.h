@@ -6,6 +6,8 @@
 // of Python, and the table of the documentation.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -34,6 +36,8 @@ struct StateDeclaration {
   const char* meaning;
   // Settings that are zero in all groups do not need the states that name them here.
   const char* when = nullptr;
+  // Whether the state is a weight: eval steps and exports use it in the place of the weight that is trained.
+  bool is_evaluated = false;
 };
 
 // A number that the optimizer keeps for each group of parameters.
@@ -42,7 +46,10 @@ struct ScalarDeclaration {
   double value;  // before the first step
 };
 
+struct Formula;
 struct OptimizerRule;
+struct SymbolicStep;
+struct TensorRule;
 
 // The values of a group of parameters: one for each setting and each scalar of the declaration.
 struct OptimizerValues {
@@ -52,10 +59,12 @@ struct OptimizerValues {
 
 // What the numbers of a step depend on.
 struct OptimizerStep {
+  using Number = double;
+
   const OptimizerRule& rule;
   OptimizerValues& values;
   double rate;            // the learning rate of the group
-  int64_t step;           // from 1
+  double step;            // from 1
   double gradient_scale;  // by which gradients are multiplied, to clip them
 
   // A setting by name.
@@ -63,6 +72,14 @@ struct OptimizerStep {
   // A scalar by name, for reading and writing.
   double& scalar(std::string_view name) const;
 };
+
+// Functions for the numbers of a step, beside those of <cmath>. Symbols have them too (formula.h), so that a
+// declaration is both run and recorded.
+inline double choose(bool condition, double yes, double no) { return condition ? yes : no; }
+inline double larger(double a, double b) { return std::max(a, b); }
+inline double smaller(double a, double b) { return std::min(a, b); }
+inline double power(double base, double exponent) { return std::pow(base, exponent); }
+inline double one_minus_power(double base, double exponent) { return 1 - std::pow(base, exponent); }
 
 inline constexpr size_t kMostFactors = 16, kMostSums = 4;
 
@@ -82,6 +99,9 @@ struct OptimizerPasses {
   void (*measure_double)(const double* w, const double* g, double* const* s, int64_t n, const double* factors,
                          double scale, double* sums) = nullptr;
   void (*combine)(const double* sums, double* factors) = nullptr;
+  // Runs the declaration with symbols (formula.h). `states` are the names of the states.
+  void (*record)(Formula& formula, const SymbolicStep& step,
+                 const std::vector<std::string>& states) = nullptr;
 };
 
 struct OptimizerRule {
@@ -98,12 +118,16 @@ struct OptimizerRule {
   std::vector<StateDeclaration> states = {};
   std::vector<ScalarDeclaration> scalars = {};
   // One for each set of states: bit i of the index stands for the i-th state that has a `when`.
-  std::vector<OptimizerPasses> passes;
+  std::vector<OptimizerPasses> passes = {};
+  // In the place of passes: a step of whole tensors (tensor_rule.h).
+  const TensorRule* of_tensor = nullptr;
   // The problem with settings; empty if there is none.
   std::string (*problem)(const OptimizerStep& step) = nullptr;
 
   // The place of a setting; SIZE_MAX if there is none with that name.
   size_t setting(std::string_view name) const;
+  // The place of a scalar. Throws if there is none with that name.
+  size_t scalar(std::string_view name) const;
   OptimizerValues defaults() const;
 };
 

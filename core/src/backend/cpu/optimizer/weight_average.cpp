@@ -16,7 +16,10 @@ struct WeightAverage {
     T kept;
   };
 
-  static Factors<double> factors(const OptimizerStep&) { return {.kept = 0}; }
+  template <class S>
+  static Factors<typename S::Number> factors(const S&) {
+    return {.kept = 0};
+  }
 
   template <class E, class F>
   static void update(E& e, const F& f) {

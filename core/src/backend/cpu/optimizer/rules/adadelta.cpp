@@ -16,7 +16,8 @@ struct Adadelta {
     T rate, decay, rho, epsilon;
   };
 
-  static Factors<double> factors(const OptimizerStep& s) {
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
     return {s.rate, s["weight_decay"], s["rho"], s["epsilon"]};
   }
 

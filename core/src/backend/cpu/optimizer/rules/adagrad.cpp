@@ -17,10 +17,11 @@ struct Adagrad {
     T rate, decay, added, epsilon;
   };
 
-  static Factors<double> factors(const OptimizerStep& s) {
-    return {.rate = s.rate / (1 + static_cast<double>(s.step - 1) * s["rate_decay"]),
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
+    return {.rate = s.rate / (1 + (s.step - 1) * s["rate_decay"]),
             .decay = s["weight_decay"],
-            .added = s.step == 1 ? s["initial_sum"] : 0,
+            .added = choose(s.step == 1, s["initial_sum"], 0),
             .epsilon = s["epsilon"]};
   }
 

@@ -18,13 +18,14 @@ struct AdamOrAmsGrad {
     T step_size, decay, beta1, beta2, root_scale, epsilon;
   };
 
-  static Factors<double> factors(const OptimizerStep& s) {
-    const double beta1 = s["beta1"], beta2 = s["beta2"], t = static_cast<double>(s.step);
-    return {.step_size = s.rate / (1 - std::pow(beta1, t)),
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
+    const double beta1 = s["beta1"], beta2 = s["beta2"];
+    return {.step_size = s.rate / one_minus_power(beta1, s.step),
             .decay = s["weight_decay"],
             .beta1 = beta1,
             .beta2 = beta2,
-            .root_scale = 1 / std::sqrt(1 - std::pow(beta2, t)),
+            .root_scale = 1 / sqrt(one_minus_power(beta2, s.step)),
             .epsilon = s["epsilon"]};
   }
 

@@ -17,9 +17,10 @@ struct Adamax {
     T step_size, decay, beta1, beta2, epsilon;
   };
 
-  static Factors<double> factors(const OptimizerStep& s) {
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
     const double beta1 = s["beta1"];
-    return {.step_size = s.rate / (1 - std::pow(beta1, static_cast<double>(s.step))),
+    return {.step_size = s.rate / one_minus_power(beta1, s.step),
             .decay = s["weight_decay"],
             .beta1 = beta1,
             .beta2 = s["beta2"],

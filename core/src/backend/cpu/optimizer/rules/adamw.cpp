@@ -13,19 +13,39 @@ HWY_BEFORE_NAMESPACE();
 namespace ortrain::HWY_NAMESPACE {
 namespace {
 
+template <typename Number>
+AdamWFactors<Number> adamw_numbers(const AdamWSettings& settings, const Number& rate, const Number& step) {
+  AdamWFactors<Number> f{settings.alpha, settings.beta, settings.epsilon};
+  const Number correction1 = settings.correct_bias ? one_minus_power(settings.alpha, step) : Number(1);
+  const Number correction2 = settings.correct_bias ? one_minus_power(settings.beta, step) : Number(1);
+  const Number decay = 1 - rate * settings.weight_decay;
+  if (settings.adam_mode == 0) {
+    // As PyTorch orders it: decay first, the bias correction of the second moment inside the root.
+    f.decay_before = decay;
+    f.root_scale = 1 / sqrt(correction2);
+    f.step_size = rate / correction1;
+  } else {
+    // The order of Hugging Face's AdamW: decay last, epsilon added to the uncorrected root.
+    f.decay_after = decay;
+    f.step_size = rate * sqrt(correction2) / correction1;
+  }
+  return f;
+}
+
 struct AdamW {
   static constexpr size_t kStates = 2;
   template <typename T>
   using Factors = AdamWFactors<T>;
 
-  static Factors<double> factors(const OptimizerStep& s) {
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
     const AdamWSettings settings{s["alpha"],
                                  s["beta"],
                                  s["epsilon"],
                                  s["weight_decay"],
                                  s["correct_bias"] != 0,
                                  static_cast<int64_t>(s["adam_mode"])};
-    return adamw_factors(settings, s.rate, s.step);
+    return adamw_numbers(settings, s.rate, s.step);
   }
 
   template <class E, class F>
@@ -48,24 +68,7 @@ HWY_AFTER_NAMESPACE();
 namespace ortrain {
 
 AdamWFactors<double> adamw_factors(const AdamWSettings& settings, double learning_rate, int64_t step) {
-  AdamWFactors<double> f;
-  f.alpha = settings.alpha;
-  f.beta = settings.beta;
-  f.epsilon = settings.epsilon;
-  const double correction1 = settings.correct_bias ? 1 - std::pow(f.alpha, step) : 1;
-  const double correction2 = settings.correct_bias ? 1 - std::pow(f.beta, step) : 1;
-  const double decay = 1 - learning_rate * settings.weight_decay;
-  if (settings.adam_mode == 0) {
-    // As PyTorch orders it: decay first, the bias correction of the second moment inside the root.
-    f.decay_before = decay;
-    f.root_scale = 1 / std::sqrt(correction2);
-    f.step_size = learning_rate / correction1;
-  } else {
-    // The order of Hugging Face's AdamW: decay last, epsilon added to the uncorrected root.
-    f.decay_after = decay;
-    f.step_size = learning_rate * std::sqrt(correction2) / correction1;
-  }
-  return f;
+  return HWY_NAMESPACE::adamw_numbers(settings, learning_rate, static_cast<double>(step));
 }
 
 namespace {

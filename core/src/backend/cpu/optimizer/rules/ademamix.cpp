@@ -16,14 +16,16 @@ struct AdEMAMix {
     T rate, kept, beta1, beta2, beta3, slow, scale, root_scale, epsilon;
   };
 
-  static Factors<double> factors(const OptimizerStep& s) {
-    const double beta1 = s["beta1"], beta2 = s["beta2"], t = static_cast<double>(s.step);
-    double beta3 = s["beta3"], slow = s["alpha"];
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
+    const double beta1 = s["beta1"], beta2 = s["beta2"];
+    typename S::Number beta3 = s["beta3"], slow = s["alpha"];
     // During the warmup, the weight of the slow average grows evenly, and its half-life too.
-    if (const double warmup = s["warmup_steps"]; t < warmup) {
-      slow *= t / warmup;
-      const double first = std::log(beta1), last = std::log(beta3), part = t / warmup;
-      beta3 = std::min(beta3, std::exp(first * last / ((1 - part) * last + part * first)));
+    if (const double warmup = s["warmup_steps"]; warmup > 0) {
+      const double first = std::log(beta1), last = std::log(s["beta3"]);
+      const auto part = s.step / warmup, kept = (1 - part) * last + part * first;
+      slow = choose(warmup > s.step, s["alpha"] * part, slow);
+      beta3 = choose(warmup > s.step, smaller(s["beta3"], exp(first * last / kept)), beta3);
     }
     return {.rate = s.rate,
             .kept = 1 - s.rate * s["weight_decay"],
@@ -31,8 +33,8 @@ struct AdEMAMix {
             .beta2 = beta2,
             .beta3 = beta3,
             .slow = slow,
-            .scale = 1 / (1 - std::pow(beta1, t)),
-            .root_scale = 1 / std::sqrt(1 - std::pow(beta2, t)),
+            .scale = 1 / one_minus_power(beta1, s.step),
+            .root_scale = 1 / sqrt(one_minus_power(beta2, s.step)),
             .epsilon = s["epsilon"]};
   }
 

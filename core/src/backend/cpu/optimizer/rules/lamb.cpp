@@ -18,14 +18,15 @@ struct Lamb {
     T rate, decay, beta1, beta2, scale, root_scale, epsilon;
   };
 
-  static Factors<double> factors(const OptimizerStep& s) {
-    const double beta1 = s["beta1"], beta2 = s["beta2"], t = static_cast<double>(s.step);
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
+    const double beta1 = s["beta1"], beta2 = s["beta2"];
     return {.rate = s.rate,
             .decay = s["weight_decay"],
             .beta1 = beta1,
             .beta2 = beta2,
-            .scale = 1 / (1 - std::pow(beta1, t)),
-            .root_scale = 1 / std::sqrt(1 - std::pow(beta2, t)),
+            .scale = 1 / one_minus_power(beta1, s.step),
+            .root_scale = 1 / sqrt(one_minus_power(beta2, s.step)),
             .epsilon = s["epsilon"]};
   }
 
@@ -44,8 +45,10 @@ struct Lamb {
     sums[1] = mul_add(r, r, sums[1]);
   }
 
-  static void combine(const double* sums, Factors<double>& f) {
-    if (sums[0] > 0 && sums[1] > 0) f.rate *= std::sqrt(sums[0] / sums[1]);
+  template <typename T>
+  static void combine(const T* sums, Factors<T>& f) {
+    const T ratio = choose(sums[1] > 0, sqrt(sums[0] / sums[1]), 1);
+    f.rate = f.rate * choose(sums[0] > 0, ratio, 1);
   }
 
   template <class E, class F>

@@ -16,7 +16,8 @@ struct Lion {
     T rate, kept, beta1, beta2;
   };
 
-  static Factors<double> factors(const OptimizerStep& s) {
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
     return {s.rate, 1 - s.rate * s["weight_decay"], s["beta1"], s["beta2"]};
   }
 

@@ -16,21 +16,22 @@ struct NAdam {
     T of_gradient, of_moment, kept, decay, beta1, beta2, root_scale, epsilon;
   };
 
-  static Factors<double> factors(const OptimizerStep& s) {
-    const double beta1 = s["beta1"], beta2 = s["beta2"], t = static_cast<double>(s.step);
-    const auto momentum = [&](double step) {
-      return beta1 * (1 - 0.5 * std::pow(0.96, step * s["momentum_decay"]));
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
+    const double beta1 = s["beta1"], beta2 = s["beta2"];
+    const auto momentum = [&](const auto& step) {
+      return beta1 * (1 - 0.5 * power(0.96, step * s["momentum_decay"]));
     };
-    double& product = s.scalar("momentum_product");
-    product *= momentum(t);
+    auto& product = s.scalar("momentum_product");
+    product = product * momentum(s.step);
     const bool decoupled = s["decoupled_weight_decay"] != 0;
-    return {.of_gradient = s.rate * (1 - momentum(t)) / (1 - product),
-            .of_moment = s.rate * momentum(t + 1) / (1 - product * momentum(t + 1)),
+    return {.of_gradient = s.rate * (1 - momentum(s.step)) / (1 - product),
+            .of_moment = s.rate * momentum(s.step + 1) / (1 - product * momentum(s.step + 1)),
             .kept = decoupled ? 1 - s.rate * s["weight_decay"] : 1,
             .decay = decoupled ? 0 : s["weight_decay"],
             .beta1 = beta1,
             .beta2 = beta2,
-            .root_scale = 1 / std::sqrt(1 - std::pow(beta2, t)),
+            .root_scale = 1 / sqrt(one_minus_power(beta2, s.step)),
             .epsilon = s["epsilon"]};
   }
 

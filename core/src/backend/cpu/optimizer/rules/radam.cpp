@@ -16,19 +16,20 @@ struct RAdam {
     T plain, adaptive, kept, decay, beta1, beta2, epsilon;
   };
 
-  static Factors<double> factors(const OptimizerStep& s) {
-    const double beta1 = s["beta1"], beta2 = s["beta2"], t = static_cast<double>(s.step);
-    const double left = std::pow(beta2, t), most = 2 / (1 - beta2) - 1;
-    const double length = most - 2 * t * left / (1 - left);
-    const double step_size = s.rate / (1 - std::pow(beta1, t));
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
+    const double beta1 = s["beta1"], beta2 = s["beta2"];
+    const double most = 2 / (1 - beta2) - 1;
+    const auto corrected = one_minus_power(beta2, s.step);
+    const auto length = most - 2 * s.step * power(beta2, s.step) / corrected;
+    const auto step_size = s.rate / one_minus_power(beta1, s.step);
+    const auto adaptive = step_size * sqrt(corrected) *
+                          sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
     // While the variance of the second moment is unknown, the step does not use it.
-    double adaptive = 0;
-    if (length > 5)
-      adaptive = step_size * std::sqrt(1 - left) *
-                 std::sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length));
+    const auto is_known = length > 5;
     const bool decoupled = s["decoupled_weight_decay"] != 0;
-    return {.plain = length > 5 ? 0 : step_size,
-            .adaptive = adaptive,
+    return {.plain = choose(is_known, 0, step_size),
+            .adaptive = choose(is_known, adaptive, 0),
             .kept = decoupled ? 1 - s.rate * s["weight_decay"] : 1,
             .decay = decoupled ? 0 : s["weight_decay"],
             .beta1 = beta1,
@@ -43,7 +44,7 @@ struct RAdam {
     m = mix(m, g, f.beta1);
     v = mix_squares(v, g, f.beta2);
     // The larger number keeps 0 / 0 away where epsilon is 0 and the step is not adaptive.
-    const auto root = max(sqrt(v) + f.epsilon, std::numeric_limits<decltype(f.epsilon)>::min());
+    const auto root = at_least_normal(sqrt(v) + f.epsilon);
     e.w = e.w * f.kept - m * (f.adaptive / root + f.plain);
   }
 };

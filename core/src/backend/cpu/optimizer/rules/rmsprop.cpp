@@ -18,7 +18,8 @@ struct RmsProp {
     T rate, decay, rho, momentum, epsilon;
   };
 
-  static Factors<double> factors(const OptimizerStep& s) {
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
     return {s.rate, s["weight_decay"], s["rho"], s["momentum"], s["epsilon"]};
   }
 

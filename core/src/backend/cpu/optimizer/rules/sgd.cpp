@@ -18,7 +18,8 @@ struct Sgd {
   template <typename T>
   using Factors = SgdFactors<T>;
 
-  static Factors<double> factors(const OptimizerStep& s) {
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
     return {s.rate * s.gradient_scale, 1 - s.rate * s["weight_decay"]};
   }
 
@@ -35,13 +36,14 @@ struct SgdMomentum {
     T rate, decay, momentum, taken, of_gradient, of_buffer;
   };
 
-  static Factors<double> factors(const OptimizerStep& s) {
+  template <class S>
+  static Factors<typename S::Number> factors(const S& s) {
     const double momentum = s["momentum"];
     const bool nesterov = s["nesterov"] != 0;
     return {.rate = s.rate,
             .decay = s["weight_decay"],
             .momentum = momentum,
-            .taken = s.step == 1 ? 1 : 1 - s["dampening"],
+            .taken = choose(s.step == 1, 1, 1 - s["dampening"]),
             .of_gradient = nesterov ? 1.0 : 0.0,
             .of_buffer = nesterov ? momentum : 1.0};
   }

@@ -1,0 +1,121 @@
+"""How long a step of each optimizer takes, and how many bytes it moves: `python -m benchmarks.optimizers --help`.
+
+All optimizers take turns on one matrix. A step of an optimizer without arithmetic would take the time of its bytes: it reads the
+gradients, and reads and writes the weights and the states once. The last column compares the time for a byte with that of AdamW.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from ortrain import SessionOptions, artifacts
+from ortrain.api import CheckpointState, Module, Optimizer
+from ortrain.onnxblock import optim
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "sgd": {"momentum": 0.9},
+    "rmsprop": {"momentum": 0.9, "centered": True},
+}
+
+
+def write_artifacts(folder: Path, name: str, rows: int, columns: int) -> None:
+    """Write artifacts of a model whose only parameter is a matrix."""
+    kind = onnx.TensorProto.FLOAT
+    weight = np.random.default_rng(0).normal(size=(rows, columns)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "weight"], ["y"])],
+        "matrix",
+        [helper.make_tensor_value_info("x", kind, ["n", rows])],
+        [helper.make_tensor_value_info("y", kind, ["n", columns])],
+        [numpy_helper.from_array(weight, "weight")],
+    )
+    artifacts.generate_artifacts(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        requires_grad=["weight"],
+        loss=artifacts.LossType.MSELoss,
+        optimizer=optim.BLOCKS[name](**SETTINGS.get(name, {})),
+        artifact_directory=folder,
+    )
+
+
+class Contestant:
+    """An optimizer whose step is timed."""
+
+    def __init__(self, folder: Path, name: str, rows: int, columns: int, threads: int) -> None:
+        self.name = name
+        folder.mkdir()
+        write_artifacts(folder, name, rows, columns)
+        self._state = CheckpointState.load_checkpoint(folder / "checkpoint")
+        options = SessionOptions()
+        options.intra_op_num_threads = threads
+        files = (folder / "training_model.onnx", self._state, folder / "eval_model.onnx")
+        self._module = Module(*files, session_options=options)
+        self._optimizer = Optimizer(folder / "optimizer_model.onnx", self._module)
+        gradient = np.random.default_rng(1).normal(size=(rows, columns)).astype(np.float32)
+        self._module.train()
+        self._state.parameters["weight"].grad = gradient
+        self.step()  # makes the states
+        self.times: list[float] = []
+        CheckpointState.save_checkpoint(self._state, folder / "after", include_optimizer_state=True)
+        CheckpointState.save_checkpoint(self._state, folder / "weights", include_optimizer_state=False)
+        states = (folder / "after").stat().st_size - (folder / "weights").stat().st_size
+        self.bytes = 3 * gradient.nbytes + 2 * states
+
+    def step(self) -> float:
+        """Take a step and return its time, in seconds."""
+        start = perf_counter()
+        self._optimizer.step()
+        return perf_counter() - start
+
+
+def table(contestants: Sequence[Contestant]) -> str:
+    """Return the results as a table of Markdown."""
+    least = {c.name: min(c.times) for c in contestants}
+    of_adamw = next(least[c.name] / c.bytes for c in contestants if c.name == "adamw")
+    lines = [
+        "| optimizer | step, ms | median, ms | bytes, MB | time for a byte, AdamW = 1 |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for c in contestants:
+        time = least[c.name]
+        lines.append(
+            f"| {c.name} | {1e3 * time:.2f} | {1e3 * statistics.median(c.times):.2f} | {c.bytes / 1e6:.0f} | "
+            f"{time / c.bytes / of_adamw:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="optimizers; all by default")
+    parser.add_argument("--rows", type=int, default=2048)
+    parser.add_argument("--columns", type=int, default=2048)
+    parser.add_argument("--rounds", type=int, default=30, help="turns of each optimizer")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args(arguments)
+    names = list(dict.fromkeys(["adamw", *(options.names or sorted(optim.BLOCKS))]))
+    with tempfile.TemporaryDirectory() as folder:
+        contestants = [
+            Contestant(Path(folder) / name, name, options.rows, options.columns, options.threads)
+            for name in names
+        ]
+        for _ in range(options.rounds):
+            for contestant in contestants:
+                contestant.times.append(contestant.step())
+    print(table(contestants))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
