@@ -4,7 +4,7 @@ PYTHON := $(VENV)/bin/python
 BUILD ?= build
 # Release, or Development, which compiles in less time and runs slower (CMakeLists.txt). These goals build for development if
 # no other goal is given.
-IN_DEVELOPMENT = demo test test-cpp test-csharp test-objc test-swift test-python test-browser cpp csharp objc swift docs
+IN_DEVELOPMENT = demo test test-cpp test-csharp test-objc test-swift test-python test-browser test-arm64 cpp csharp objc swift docs
 export BUILD_TYPE ?= $(if $(filter-out $(IN_DEVELOPMENT),$(MAKECMDGOALS)),Release,Development)
 JOBS ?= $(shell nproc)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -250,20 +250,44 @@ FIXTURES = $(notdir $(patsubst %/,%,$(wildcard tests/data/fixtures/*/)))
 replay: setup
 	$(PYTHON) -m tests.replay.pack $(BUILD)/replay
 
-ARM64_PACKAGES = $(BUILD)/arm64-packages
+# In development builds the tests and the wheel share a build folder.
+ARM64 = $(abspath $(BUILD))/arm64$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
+ARM64_PACKAGES = $(abspath $(BUILD))/arm64-packages
+ARM64_PYTHON = $(abspath $(BUILD))/arm64-python
 ARM64_CPUS ?= max cortex-a53
-.PHONY: test-arm64
-test-arm64: setup replay ## Cross-compile for Linux on arm64, and run the C and C++ tests and the recorded runs in an emulator
+QEMU_ARM64 = qemu-aarch64 -L /usr/aarch64-linux-gnu
+# Debian's Python for arm64, and what its modules and those of NumPy and onnx need.
+PYTHON_PACKAGES = libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libbz2-1.0 liblzma5 libssl3 python3.11-minimal \
+  libpython3.11-minimal libpython3.11-stdlib libpython3.11-dev
+.PHONY: wheel-arm64
+wheel-arm64: setup ## Cross-compile a wheel for Linux on arm64 and show what it needs from the system
 	@scripts/install_missing.sh g++-aarch64-linux-gnu qemu-user
 	scripts/foreign_packages.sh arm64 $(ARM64_PACKAGES) libprotobuf-dev
-	cmake -S . -B $(BUILD)/arm64 -G Ninja --toolchain cmake/toolchains/linux-arm64.cmake -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
-	  -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DCMAKE_BUILD_TYPE=Development \
-	  -DPROTOBUF_LIBRARY=$(abspath $(ARM64_PACKAGES))/usr/lib/aarch64-linux-gnu/libprotobuf-lite.a
-	cmake --build $(BUILD)/arm64 --target test_programs replay
+	scripts/foreign_packages.sh arm64 $(ARM64_PYTHON) $(PYTHON_PACKAGES)
+	scripts/arm64_wheel.sh $(PYTHON) $(ARM64) $(ARM64_PYTHON) dist $(BUILD_TYPE) ORTRAIN_TESTS=ON \
+	  PROTOBUF_LIBRARY=$(ARM64_PACKAGES)/usr/lib/aarch64-linux-gnu/libprotobuf-lite.a
+	$(VENV)/bin/auditwheel show dist/ortrain-*_aarch64.whl
+
+.PHONY: test-arm64
+test-arm64: wheel-arm64 replay ## Cross-compile for Linux on arm64, and run the C and C++ tests, the recorded runs and the wheel in an emulator
+	cmake --build $(ARM64) --target test_programs fuzz replay
 	set -e; for cpu in $(ARM64_CPUS); do echo "test-arm64: processor $$cpu"; export QEMU_CPU=$$cpu; \
-	  $(QEMU_ARM64) $(BUILD)/arm64/tests/replay tests/data/fixtures $(BUILD)/replay $(FIXTURES); done
-	set -e; for test in core threads capi; do $(QEMU_ARM64) $(BUILD)/arm64/tests/test_$$test; done
-QEMU_ARM64 = qemu-aarch64 -L /usr/aarch64-linux-gnu
+	  $(QEMU_ARM64) $(ARM64)/tests/replay tests/data/fixtures $(BUILD)/replay $(FIXTURES); done
+	ctest --test-dir $(ARM64) --output-on-failure -LE fuzzing
+	scripts/test_arm64_wheel.sh $(PYTHON) dist/ortrain-*_aarch64.whl $(ARM64_PYTHON) $(abspath $(BUILD))/arm64-wheel
+
+# The operators of one recorded run alone, without Python: the C and C++ interfaces are tested with that run, and need no protobuf.
+QUICK_FIXTURE = tests/data/fixtures/mlp_adamw
+.PHONY: test-arm64-quick
+test-arm64-quick: setup replay ## Cross-compile the operators of one recorded run for Linux on arm64, and run the C and C++ tests with it
+	@scripts/install_missing.sh g++-aarch64-linux-gnu qemu-user
+	cmake -S . -B $(BUILD)/arm64-quick -G Ninja --toolchain cmake/toolchains/linux-arm64.cmake \
+	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DORTRAIN_LEGACY=OFF \
+	  -DCMAKE_BUILD_TYPE=Development -DPROTOBUF_LIBRARY=none \
+	  "-DORTRAIN_OPERATORS=$$(echo $(foreach kind,training eval optimizer,$(QUICK_FIXTURE)/$(kind)_model.onnx) | tr ' ' ';')"
+	cmake --build $(BUILD)/arm64-quick --target replay test_capi
+	QEMU_CPU=cortex-a53 $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/replay tests/data/fixtures $(BUILD)/replay $(notdir $(QUICK_FIXTURE))
+	QEMU_CPU=max $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_capi
 
 # SDIST_TYPE=Development builds in less time.
 SDIST_TYPE ?= Release

@@ -35,11 +35,17 @@ def names_in(path: pathlib.Path) -> set[str]:
     return found
 
 
-def header(entries: list[str]) -> str:
-    """Return the text of the header."""
+def listed(entries: Iterable[str]) -> set[str]:
+    """Return the operators that a build is to have; none: all."""
     names: set[str] = set()
     for entry in entries:
         names |= names_in(pathlib.Path(entry)) if entry.endswith(".onnx") else {entry}
+    return names
+
+
+def header(entries: list[str]) -> str:
+    """Return the text of the header."""
+    names = listed(entries)
     head = [
         "// Which operators the build has. Written by cmake/built_operators.py.",
         "#pragma once",

@@ -1,8 +1,10 @@
-#!/bin/sh
-# same_inputs.sh fuzz_reader FOLDER OTHER: the inputs of a run follow from the seed and the files, not from the clock
-# or from where the folders are.
-set -eu
-target=$1 first=$2 second=$3
+#!/usr/bin/env bash
+# same_inputs.sh FOLDER OTHER COMMAND...: the inputs of a run of fuzz_reader follow from the seed and the files, not from the
+# clock or from where the folders are. COMMAND is the program, after an emulator if it needs one.
+set -euo pipefail
+first=$1 second=$2
+shift 2
+command=("$@")
 elsewhere=$(mktemp -d)
 trap 'rm -rf "$elsewhere"' EXIT
 cp -r "$first" "$elsewhere/z"
@@ -12,7 +14,7 @@ cp -r "$second" "$elsewhere/a"
 digest() {
   seed=$1
   shift
-  "$target" -runs=2000 -seed="$seed" -findings="$elsewhere" "$@" 2>&1 | sed -n 's/.*none failed; digest //p'
+  "${command[@]}" -runs=2000 -seed="$seed" -findings="$elsewhere" "$@" 2>&1 | sed -n 's/.*none failed; digest //p'
 }
 here=$(digest 7 "$first" "$second")
 there=$(digest 7 "$elsewhere/z" "$elsewhere/a")

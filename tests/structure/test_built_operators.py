@@ -84,3 +84,35 @@ def test_a_model_that_is_not_there_is_an_error(tmp_path: pathlib.Path) -> None:
         subprocess.run(
             [sys.executable, SCRIPT, tmp_path / "built_operators.h", str(tmp_path / "no.onnx")], check=True
         )
+
+
+def unneeded(folder: pathlib.Path, entries: list[str]) -> set[str]:
+    """Return the sources that a build with these operators can do without."""
+    command = [sys.executable, SCRIPT.with_name("unneeded_sources.py"), folder, *entries]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {pathlib.Path(line).name for line in printed.splitlines()}
+
+
+def test_sources_of_other_operators_are_not_compiled(tmp_path: pathlib.Path) -> None:
+    sources = {
+        "conv.cpp": 'ORTRAIN_OPERATOR({.type = "Conv"});',
+        "gelu.cpp": 'ORTRAIN_OPERATOR({.domain = kMicrosoft,\n  .type = "Gelu"});\nORTRAIN_DECOMPOSITION("BiasGelu", "", f);',
+        "hidden.cpp": 'namespace {\nint f(int n) { return n; }\n}  // namespace\nORTRAIN_OPERATOR({.type = "Split"});',
+        "shared.cpp": 'int f(int n) { return n; }\nORTRAIN_OPERATOR({.type = "Split"});',
+        "with_a_table.cpp": 'ORTRAIN_OPERATOR({.type = "Mod"});\nregister_rows<2>(f);',
+        "made_by_passes.cpp": 'ORTRAIN_OPERATOR({.domain = kSessionDomain, .type = "FusedConv"});',
+        "named_by_a_macro.cpp": "ORTRAIN_OPERATOR({.type = name});",
+    }
+    for name, text in sources.items():
+        (tmp_path / name).write_text(text)
+    assert unneeded(tmp_path, []) == set()
+    assert unneeded(tmp_path, ["Relu"]) == {"conv.cpp", "gelu.cpp", "hidden.cpp"}
+    assert unneeded(tmp_path, ["Conv"]) == {"gelu.cpp", "hidden.cpp"}
+    assert unneeded(tmp_path, ["com.microsoft.BiasGelu"]) == {"conv.cpp", "hidden.cpp"}
+
+
+def test_sources_of_other_operators_are_found_in_the_core() -> None:
+    ops = SCRIPT.parents[1] / "core" / "src" / "ops"
+    found = unneeded(ops, ["Gemm", "Relu"])
+    assert {"where.cpp", "causal_conv.cpp", "ml_trees.cpp"} <= found
+    assert not {"matmul.cpp", "unary.cpp", "decomposed.cpp"} & found

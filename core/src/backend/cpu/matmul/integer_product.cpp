@@ -1,6 +1,8 @@
-// Machines without AVX2 get vectors here too, as in plain_matmul.cpp.
+// x86 processors without AVX2 get vectors here too, as in multiply.cpp.
+#if defined(__x86_64__)
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/matmul/integer_product.cpp"
 // The per-target passes over this file come first.

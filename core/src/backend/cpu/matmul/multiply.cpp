@@ -1,7 +1,9 @@
-// Machines without AVX2 get vectors here too: the build's own list of targets would leave them none (Highway
-// 1.0).
+// x86 processors without AVX2 get vectors here too: the build's own list of targets would leave them none
+// (Highway 1.0).
+#if defined(__x86_64__)
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/matmul/multiply.cpp"
 // The per-target passes over this file come first.
