@@ -71,7 +71,6 @@ INSIDE = {
     ("trainer.quantized", "onnx"): ONNX,
     ("trainer.quantized", "ortrain.artifacts.graph.quantization_aware"): ONNX,
     ("trainer.plotting", "matplotlib"): OPTIONAL,
-    ("trainer.rate_search", "matplotlib"): OPTIONAL,
     ("training", "ortrain.artifacts"): ONNX,
     ("training", "ortrain.onnxblock"): ONNX,
 }
