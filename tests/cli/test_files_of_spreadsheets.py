@@ -171,6 +171,7 @@ def test_a_log_that_does_not_fit_is_named(expected, tmp_path):
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.thorough
 def test_a_run_that_fills_the_disk_says_how_to_complete_it(run, expected, tmp_path):
     command = [sys.executable, "-m", "ortrain", "train", "artifacts", "--data", "t.csv", "--epochs", "300"]
     ran = subprocess.run(

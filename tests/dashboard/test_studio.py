@@ -125,6 +125,7 @@ def test_from_a_table_to_an_exported_model(page, tmp_path):
     assert np.mean(right) > 0.9
 
 
+@pytest.mark.thorough
 def test_stop_forgets_what_waits_and_more_can_be_started(page, tmp_path):
     (tmp_path / "work/colors.csv").write_bytes(TABLE)
     asked = {"data": "colors.csv", "name": "c", "network": "mlp", "loss": "cross_entropy", "epochs": 100_000}

@@ -252,7 +252,8 @@ from ortrain.trainer import EarlyStopping, ModelCheckpoint
 
 data, test = np.load("digits.npz"), np.load("test.npz")
 saved = ModelCheckpoint("runs/{epoch}.ckpt", best_path="best.ckpt", last_path="last.ckpt")
-trainer = Trainer("artifacts", learning_rate=2e-3, metrics=["accuracy"], callbacks=[saved, EarlyStopping(patience=3)])
+callbacks = [saved, EarlyStopping(patience=3)]
+trainer = Trainer("artifacts", learning_rate=2e-3, metrics=["accuracy"], callbacks=callbacks)
 trainer.fit(data["x"], data["y"], epochs=8, validation=0.2, resume="last.ckpt")
 print("accuracy", trainer.evaluate(test["x"], test["y"])["accuracy"])
 trainer.export("digits.onnx")
