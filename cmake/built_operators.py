@@ -1,8 +1,8 @@
-"""Write the header that lists the operators of a build.
+"""Write the header that lists the operators of a build, and print the sources that it can do without.
 
-``built_operators.py HEADER [ENTRY ...]``: without entries the build has all. An entry is the name of an
-operator ("Conv", "com.microsoft.Gelu"), or an ONNX file whose operators are included, with those of its subgraphs and
-functions.
+``built_operators.py HEADER FOLDER [ENTRY ...]``: FOLDER has the sources of operators. Without entries the build has all. An entry
+is the name of an operator ("Conv", "com.microsoft.Gelu"), or an ONNX file whose operators are included, with those of its
+subgraphs and functions.
 """
 
 from __future__ import annotations
@@ -35,11 +35,28 @@ def names_in(path: pathlib.Path) -> set[str]:
     return found
 
 
-def header(entries: list[str]) -> str:
-    """Return the text of the header."""
+def names_of(entries: list[str]) -> set[str]:
+    """Return the operators that the entries name or contain."""
     names: set[str] = set()
     for entry in entries:
         names |= names_in(pathlib.Path(entry)) if entry.endswith(".onnx") else {entry}
+    return names
+
+
+def unneeded(folder: pathlib.Path, names: set[str]) -> list[pathlib.Path]:
+    """Return the sources that mention none of the operators, and that no other source can use: they have no header."""
+    types = {name.rpartition(".")[2] for name in names}
+
+    def needed(source: pathlib.Path) -> bool:
+        text = source.read_text()
+        return "kSessionDomain" in text or any(f'"{type_}"' in text for type_ in types)
+
+    sources = sorted(folder.rglob("*.cpp"))
+    return [s for s in sources if not s.with_suffix(".h").exists() and not needed(s)] if names else []
+
+
+def header(names: set[str]) -> str:
+    """Return the text of the header."""
     head = [
         "// Which operators the build has. Written by cmake/built_operators.py.",
         "#pragma once",
@@ -72,8 +89,11 @@ def header(entries: list[str]) -> str:
 
 def main() -> None:
     """Write the header if it is missing or differs."""
-    path = pathlib.Path(sys.argv[1])
-    text = header([entry for entry in sys.argv[2:] if entry])
+    path, folder = map(pathlib.Path, sys.argv[1:3])
+    names = names_of([entry for entry in sys.argv[3:] if entry])
+    for source in unneeded(folder, names):
+        print(source)
+    text = header(names)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 

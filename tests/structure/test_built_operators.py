@@ -10,7 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-SCRIPT = pathlib.Path(__file__).parents[2] / "cmake" / "built_operators.py"
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = ROOT / "cmake" / "built_operators.py"
+OPERATORS = ROOT / "core" / "src" / "ops"
 
 
 def check(
@@ -18,7 +20,7 @@ def check(
 ) -> None:
     """Compile statements about the generated header."""
     header = tmp_path / "built_operators.h"
-    subprocess.run([sys.executable, SCRIPT, header, *entries], check=True)
+    subprocess.run([sys.executable, SCRIPT, header, OPERATORS, *entries], check=True)
     source = tmp_path / "test.cpp"
     lines = ['#include "built_operators.h"']
     for wanted, names in (("", built), ("!", left_out)):
@@ -82,5 +84,21 @@ def test_a_header_that_says_the_same_is_not_written_again(tmp_path: pathlib.Path
 def test_a_model_that_is_not_there_is_an_error(tmp_path: pathlib.Path) -> None:
     with pytest.raises(subprocess.CalledProcessError):
         subprocess.run(
-            [sys.executable, SCRIPT, tmp_path / "built_operators.h", str(tmp_path / "no.onnx")], check=True
+            [sys.executable, SCRIPT, tmp_path / "built_operators.h", OPERATORS, str(tmp_path / "no.onnx")],
+            check=True,
         )
+
+
+def left_out(tmp_path: pathlib.Path, *entries: str) -> set[str]:
+    """Return the sources, without their folder, that a build does without."""
+    command = [sys.executable, SCRIPT, tmp_path / "built_operators.h", OPERATORS, *entries]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {str(pathlib.Path(line).relative_to(OPERATORS)) for line in printed.splitlines()}
+
+
+def test_sources_of_operators_that_are_left_out_are_not_compiled(tmp_path: pathlib.Path) -> None:
+    assert not left_out(tmp_path)
+    sources = left_out(tmp_path, "Conv", "com.microsoft.Gelu")
+    assert {"text/string_split.cpp", "vision/grid_sample.cpp"} <= sources
+    assert "nn/conv.cpp" not in sources
+    assert not {source for source in sources if (OPERATORS / source).with_suffix(".h").exists()}
