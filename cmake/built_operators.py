@@ -8,6 +8,7 @@ subgraphs and functions.
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -43,16 +44,24 @@ def names_of(entries: list[str]) -> set[str]:
     return names
 
 
+# What other sources cannot use, and what defines nothing.
+PRIVATE = re.compile(r"^namespace \{\n.*?^\}  // namespace$|//[^\n]*|^#.*?$", re.DOTALL | re.MULTILINE)
+DEFINITION = re.compile(r"^(?!namespace |using |ORTRAIN_|HWY_)\w", re.MULTILINE)
+
+
 def unneeded(folder: pathlib.Path, names: set[str]) -> list[pathlib.Path]:
-    """Return the sources that mention none of the operators, and that no other source can use: they have no header."""
-    types = {name.rpartition(".")[2] for name in names}
+    """Return the sources that mention none of the operators, and define nothing that other sources could use."""
+    # As words: macros make texts of some names.
+    types = re.compile("|".join(rf"\b{re.escape(name.rpartition('.')[2])}\b" for name in names))
 
     def needed(source: pathlib.Path) -> bool:
         text = source.read_text()
-        return "kSessionDomain" in text or any(f'"{type_}"' in text for type_ in types)
+        if "kSessionDomain" in text or types.search(text):
+            return True
+        return DEFINITION.search(PRIVATE.sub("", text)) is not None
 
     sources = sorted(folder.rglob("*.cpp"))
-    return [s for s in sources if not s.with_suffix(".h").exists() and not needed(s)] if names else []
+    return [source for source in sources if not needed(source)] if names else []
 
 
 def header(names: set[str]) -> str:
