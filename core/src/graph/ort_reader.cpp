@@ -30,7 +30,7 @@ class OrtReader {
  public:
   // Tables are never shared, so there is room for no more than that. Data and texts may be shared; the limits
   // keep a small file from becoming a large model.
-  explicit OrtReader(size_t bytes) : data_left_(bytes), text_left_(64 * bytes + (size_t{1} << 20)) {}
+  explicit OrtReader(size_t bytes) : data_left_(bytes), text_left_(uint64_t{64} * bytes + (1 << 20)) {}
 
   onnx::ModelProto read(const ort::InferenceSession& root) {
     check_version(root.ort_version());
@@ -209,7 +209,8 @@ class OrtReader {
     });
   }
 
-  size_t data_left_, text_left_;
+  size_t data_left_;
+  uint64_t text_left_;
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace ortrain {
 
 void check_given_value(const std::string& name, const Shape& shape, const ProgramLimits& limits) {
   if (element_count(shape) > 0) return;
-  const auto product = static_cast<size_t>(elements_to_visit(shape));
+  const auto product = static_cast<uint64_t>(elements_to_visit(shape));
   require(product <= limits.elements, ErrorCode::kInvalidArgument, "the value \"", name, "\" has shape ",
           to_string(shape), " and so ", product,
           " elements (a dimension of 0 counts as 1), the most that session.max_elements allows are ",
@@ -24,7 +24,7 @@ void check_value(const NodeContext& c, size_t o, DType dtype, const Shape& shape
   c.expect(shape.size() <= kMaxRank, "output ", o, " has ", shape.size(),
            " dimensions, the most that are supported are ", kMaxRank);
   const int64_t count = element_count(shape);  // rejects negative dimensions and overflow
-  const auto product = static_cast<size_t>(elements_to_visit(shape));
+  const auto product = static_cast<uint64_t>(elements_to_visit(shape));
   c.expect(product <= limits.elements, "output ", o, " has shape ", to_string(shape), " and so ", product,
            " elements", count == 0 ? " (a dimension of 0 counts as 1)" : "",
            ", the most that session.max_elements allows are ", limits.elements);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "runtime/dtype.h"
@@ -16,8 +17,8 @@ class Sequence;
 size_t machine_memory();
 
 struct ProgramLimits {
-  size_t elements = size_t{1} << 40;  // of one value
-  size_t bytes = machine_memory();    // of the values of a Program that are not inputs or model state
+  uint64_t elements = uint64_t{1} << 40;  // of one value
+  size_t bytes = machine_memory();        // of the values of a Program that are not inputs or model state
 };
 
 // Dimensions of one value: a fixed limit, because time and memory of many kernels grow with their square.

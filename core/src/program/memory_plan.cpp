@@ -6,6 +6,8 @@
 #include <map>
 #include <numeric>
 
+#include "runtime/error.h"
+
 namespace ortrain {
 
 namespace {
@@ -22,14 +24,17 @@ MemoryPlan place(const std::vector<MemoryRequest>& requests, const std::vector<s
     for (const size_t j : placed) {
       if (requests[j].last < r.first || requests[j].first > r.last) continue;
       const size_t begin = plan.offsets[j];
-      if (begin >= free_from + r.bytes && begin - free_from < best_gap) {
+      if (begin >= free_from && begin - free_from >= r.bytes && begin - free_from < best_gap) {
         best = free_from;
         best_gap = begin - free_from;
       }
       free_from = std::max(free_from, begin + requests[j].bytes);
     }
-    plan.offsets[i] = best == SIZE_MAX ? free_from : best;
-    plan.bytes = std::max(plan.bytes, plan.offsets[i] + r.bytes);
+    const size_t offset = best == SIZE_MAX ? free_from : best;
+    require(offset <= SIZE_MAX - r.bytes, ErrorCode::kFail, "the values of a step take more memory than the ",
+            SIZE_MAX, " bytes that this system can address");
+    plan.offsets[i] = offset;
+    plan.bytes = std::max(plan.bytes, offset + r.bytes);
     placed.insert(std::upper_bound(placed.begin(), placed.end(), i,
                                    [&](size_t a, size_t b) { return plan.offsets[a] < plan.offsets[b]; }),
                   i);
@@ -66,12 +71,12 @@ MemoryPlan plan_memory(const std::vector<MemoryRequest>& requests) {
 }
 
 size_t most_in_use(const std::vector<MemoryRequest>& requests) {
-  std::map<int, std::ptrdiff_t> change;  // by step
+  std::map<int, int64_t> change;  // by step
   for (const MemoryRequest& r : requests) {
-    change[r.first] += static_cast<std::ptrdiff_t>(r.bytes);
-    change[r.last + 1] -= static_cast<std::ptrdiff_t>(r.bytes);
+    change[r.first] += static_cast<int64_t>(r.bytes);
+    change[r.last + 1] -= static_cast<int64_t>(r.bytes);
   }
-  std::ptrdiff_t now = 0, most = 0;
+  int64_t now = 0, most = 0;
   for (const auto& [step, bytes] : change) most = std::max(most, now += bytes);
   return static_cast<size_t>(most);
 }

@@ -33,7 +33,7 @@ class FloatMode {
 
  private:
   explicit FloatMode(uint64_t bits) : bits_(bits) {}
-  uint64_t bits_;
+  [[maybe_unused]] uint64_t bits_;
 };
 
 // While it exists, denormal numbers count as zero on this thread, and on all threads that share its parallel

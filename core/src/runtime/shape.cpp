@@ -1,14 +1,16 @@
 #include "runtime/shape.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "runtime/error.h"
 
 namespace ortrain {
 
 namespace {
-// Of a shape: leaves room for sums of a few dimensions and for bytes of elements.
-constexpr int64_t kMostElements = int64_t{1} << 56;
+// Of a shape: leaves room for sums of a few dimensions and for bytes of elements, of which the widest
+// have 16.
+constexpr int64_t kMostElements = std::min<uint64_t>(uint64_t{1} << 56, SIZE_MAX / 16);
 }  // namespace
 
 int64_t element_count(const Shape& shape, size_t begin, size_t end) {
@@ -21,7 +23,7 @@ int64_t element_count(const Shape& shape, size_t begin, size_t end) {
                       count <= kMostElements;
     if (!fits) [[unlikely]]  // the text is costly to make
       fail(ErrorCode::kInvalidArgument, "the number of elements of shape ", to_string(shape),
-           " cannot be represented");
+           " cannot be represented: the most are ", kMostElements);
   }
   return empty ? 0 : count;
 }

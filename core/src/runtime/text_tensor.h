@@ -5,6 +5,7 @@
 // get copies of their texts.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <utility>
@@ -14,7 +15,18 @@
 
 namespace ortrain {
 
-using Text = const std::string*;
+// An element. It has 64 bits on every system, as the numbers have as which kernels move strings.
+class Text {
+ public:
+  Text() = default;
+  Text(const std::string* text) : address_(reinterpret_cast<uintptr_t>(text)) {}
+  operator const std::string*() const {
+    return reinterpret_cast<const std::string*>(static_cast<uintptr_t>(address_));
+  }
+
+ private:
+  uint64_t address_ = 0;
+};
 
 // The elements of a tensor of strings; throws for others.
 inline Text* text_places(const Tensor& tensor) {

@@ -68,7 +68,7 @@ uint64_t read_count(const std::string& key, const std::string& text, uint64_t le
 }
 
 // The number in an entry of kind kLimit or kBytes, or the default from the spec; 0 if there is neither.
-size_t config_number(const SessionOptions& options, const std::string& key) {
+uint64_t config_number(const SessionOptions& options, const std::string& key) {
   const auto entry = std::find_if(std::begin(kConfigEntries), std::end(kConfigEntries),
                                   [&](const ConfigEntry& known) { return known.key == key; });
   require(entry != std::end(kConfigEntries), ErrorCode::kFail, "there is no session config entry ", key);
@@ -77,6 +77,9 @@ size_t config_number(const SessionOptions& options, const std::string& key) {
   if (text.empty() && given == options.config.end()) return 0;
   return entry->kind == ConfigKind::kBytes ? read_bytes(key, text) : read_count(key, text, 1);
 }
+
+// A limit that the addresses of a system with 32 bits do not reach is no limit there.
+size_t addressable(uint64_t limit) { return static_cast<size_t>(std::min<uint64_t>(limit, SIZE_MAX)); }
 
 // The names that may follow the key prefix of passes.
 std::vector<std::string> switchable() {
@@ -202,17 +205,19 @@ bool is_on(const SessionRewrite& rewrite, const SessionOptions& options) {
 }
 
 size_t memory_budget(const SessionOptions& options) {
-  return config_number(options, "ortrain.memory_budget");
+  return addressable(config_number(options, "ortrain.memory_budget"));
 }
 
 ModelLimits model_limits(const SessionOptions& options) {
-  return {config_number(options, "session.max_nodes"), config_number(options, "session.max_nesting")};
+  return {addressable(config_number(options, "session.max_nodes")),
+          addressable(config_number(options, "session.max_nesting"))};
 }
 
 ProgramLimits program_limits(const SessionOptions& options) {
   ProgramLimits limits;
   limits.elements = config_number(options, "session.max_elements");
-  if (const size_t bytes = config_number(options, "session.max_bytes"); bytes > 0) limits.bytes = bytes;
+  if (const size_t bytes = addressable(config_number(options, "session.max_bytes")); bytes > 0)
+    limits.bytes = bytes;
   return limits;
 }
 

@@ -320,14 +320,14 @@ class StateReader {
     require(bits_of(dtype) > 0 && dtype != DType::kString && count(tensor.string_data()) == 0,
             ErrorCode::kNotImplemented, what, ": tensors of type ", to_string(dtype), " are not supported");
     Shape shape;
-    size_t elements = 1;
+    uint64_t elements = 1;
     bool fits = true;
     for_each(tensor.dims(), [&](int64_t dim) {
       shape.push_back(dim);
-      fits = fits && dim >= 0 && !__builtin_mul_overflow(elements, static_cast<size_t>(dim), &elements);
+      fits = fits && dim >= 0 && !__builtin_mul_overflow(elements, static_cast<uint64_t>(dim), &elements);
     });
-    constexpr size_t kWidest = 16;
-    require(fits && elements <= (size_t{1} << 62) / kWidest, ErrorCode::kFail, what, ": ", to_string(shape),
+    constexpr uint64_t kWidest = 16, kMost = std::min<uint64_t>(uint64_t{1} << 62, SIZE_MAX) / kWidest;
+    require(fits && elements <= kMost, ErrorCode::kFail, what, ": ", to_string(shape),
             " is not a valid shape");
     const size_t bytes = bytes_of(dtype, static_cast<int64_t>(elements));
     const size_t found = count(tensor.raw_data());

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Makes a C++ toolchain for WebAssembly with WASI in a folder: clang, lld and the C library of PyPI's package ziglang, and from
+# the sources in that package a C++ library with exceptions, which ziglang leaves out for WebAssembly.
+# Usage: scripts/wasm_tools.sh VENV FOLDER
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=$(realpath "$1")
+mkdir -p "$2/bin" "$2/objects" "$2/lib"
+tools=$(realpath "$2")
+version=0.17.1
+if [ ! -e "$tools/ziglang-$version" ]; then
+  echo "setup: installing ziglang $version"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --upgrade --target "$tools/python" "ziglang==$version"
+  touch "$tools/ziglang-$version"
+fi
+zig=$tools/python/ziglang/zig
+lib=$tools/python/ziglang/lib
+export ZIG_GLOBAL_CACHE_DIR=$tools/cache ZIG_LOCAL_CACHE_DIR=$tools/cache
+
+# What browsers and Node.js have had since 2023. Exceptions in the form that they all have, "legacy".
+machine=(-target wasm32-unknown-wasip1 -mcpu=lime1 -msimd128 -fwasm-exceptions)
+# The C++ library is configured on the command line. Its threads are those of the C library, which starts none.
+configuration=(-D_LIBCPP_ABI_VERSION=1 -D_LIBCPP_ABI_NAMESPACE=__1 -D_LIBCPP_PSTL_BACKEND_SERIAL
+  -D_LIBCPP_HARDENING_MODE_DEFAULT=2 -D_LIBCPP_ASSERTION_SEMANTIC_DEFAULT=2)
+for has in THREADS THREAD_API_PTHREAD MONOTONIC_CLOCK TERMINAL MUSL_LIBC FILESYSTEM RANDOM_DEVICE LOCALIZATION UNICODE \
+           WIDE_CHARACTERS; do
+  configuration+=("-D_LIBCPP_HAS_$has=1")
+done
+for lacks in THREAD_API_EXTERNAL THREAD_API_WIN32 VENDOR_AVAILABILITY_ANNOTATIONS TIME_ZONE_DATABASE; do
+  configuration+=("-D_LIBCPP_HAS_$lacks=0")
+done
+headers=(-nostdinc -nostdinc++ -isystem "$lib/libcxx/include" -isystem "$lib/libcxxabi/include" -isystem "$lib/include"
+  -isystem "$lib/libc/include/wasm-wasi-musl" -isystem "$lib/libc/include/generic-musl")
+
+# A program of the given name that calls the rest with its arguments.
+program() {
+  printf '#!/bin/sh\nexec %s "$@"\n' "${*:2}" >"$tools/bin/$1.new"
+  chmod +x "$tools/bin/$1.new"
+  if cmp -s "$tools/bin/$1.new" "$tools/bin/$1"; then rm "$tools/bin/$1.new"; else mv "$tools/bin/$1.new" "$tools/bin/$1"; fi
+}
+program clang++ "$zig" clang --driver-mode=g++ --no-default-config -Wno-unused-command-line-argument "${machine[@]}" \
+  "${configuration[@]}" "${headers[@]}" -Xclang -fno-pch-timestamp -B"$tools/bin" -L"$tools/lib"
+program wasm-ld "$zig" wasm-ld
+program ar "$zig" ar
+program ranlib "$zig" ranlib
+# Headers of this machine that do not depend on it. The folder they are in also has those of its C library.
+mkdir -p "$tools/include"
+for library in hwy flatbuffers catch2; do
+  if [ -e "/usr/include/$library" ]; then ln -sfn "/usr/include/$library" "$tools/include/$library"; fi
+done
+
+# The C library, which ziglang compiles when it links a program, one of each kind.
+if [ ! -e "$tools/lib/crt1-reactor.o" ]; then
+  echo "setup: compiling the C library for WebAssembly"
+  echo 'int main(void) { return 0; }' >"$tools/program.c"
+  for model in command reactor; do
+    "$zig" cc -target wasm32-wasi -mcpu=lime1+simd128+exception_handling -Os -mexec-model=$model "$tools/program.c" -o "$tools/program.wasm"
+  done
+  for file in libc.a libzigc.a libcompiler_rt.a crt1-command.o crt1-reactor.o; do
+    cp "$(find "$tools/cache" -name $file | head -1)" "$tools/lib/"
+  done
+fi
+
+# The C++ library, with exceptions.
+common=(-Os -DNDEBUG -w -ffunction-sections -fdata-sections -fvisibility=hidden)
+building=("${common[@]}" -std=c++23 -D_LIBCPP_BUILDING_LIBRARY -D_LIBCXXABI_BUILDING_LIBRARY -DLIBCXX_BUILDING_LIBCXXABI
+  -D__WASM_EXCEPTIONS__ -DLIBC_NAMESPACE=__llvm_libc_common_utils -I"$lib/libcxx/src" -I"$lib/libcxx/libc")
+# What needs calls that the C library lacks, what only programs without exceptions need, and parts that nothing here uses.
+without='libdispatch|int128_builtins|cxa_noexception|cxa_thread_atexit|strstream|random_shuffle|print'
+if [ ! -e "$tools/lib/libc++.a" ]; then
+  echo "setup: compiling the C++ library for WebAssembly"
+  for source in "$lib"/libcxx/src/*.cpp "$lib"/libcxx/src/{filesystem,ryu}/*.cpp "$lib"/libcxxabi/src/*.cpp; do
+    object=$tools/objects/$(basename "$(dirname "$(dirname "$source")")")-$(basename "$source").o
+    if [[ ! $source =~ /($without)\.cpp$ && ! -e $object ]]; then
+      "$tools/bin/clang++" "${building[@]}" -c "$source" -o "$object.new"
+      mv "$object.new" "$object"
+    fi
+  done
+  "$tools/bin/clang++" "${common[@]}" -x c -fdeclspec -D__WASM_EXCEPTIONS__ -I"$lib/libunwind/include" \
+    -c "$lib/libunwind/src/Unwind-wasm.c" -o "$tools/objects/unwind.o"
+  "$zig" ar rcs "$tools/lib/libc++.a.new" "$tools"/objects/*.o
+  mv "$tools/lib/libc++.a.new" "$tools/lib/libc++.a"
+fi
