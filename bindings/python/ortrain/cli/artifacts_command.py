@@ -283,11 +283,8 @@ def command(
     tie: tuple[str, ...],
     external_data: bool,
     step: Any,
-    accumulate: int,
-    opset: int | None,
-    loss_scaling: bool,
-    no_initializers: bool,
     json_output: bool,
+    **of_step: Any,
 ) -> None:
     """Create training artifacts from the inference model MODEL, and print what is trained and why."""
     from ortrain.trainer.creation import make_artifacts
@@ -303,11 +300,11 @@ def command(
     if recipe or settings:
         chosen = _optimizer(optimizer, settings, recipe)
     given: Any = str(model)
-    _check_step_options(step, accumulate, opset, loss_scaling, no_initializers)
+    _check_step_options(step, **of_step)
     if step is not None:
-        from ortrain.artifacts.step import in_standard_opset, write_step
+        from ortrain.artifacts.step import in_standard_opset
 
-        given = in_standard_opset(given, opset=opset)
+        given = in_standard_opset(given, opset=of_step["opset"])
     report = make_artifacts(
         given,
         None if loss == "none" else loss,
@@ -329,15 +326,7 @@ def command(
         click.echo(f"ortrain: the result of training that was in {out} is now {path}", err=True)
     files = list(report.files)
     if step is not None:
-        files.append(out / "step.onnx")
-        write_step(
-            report,
-            files[-1],
-            kind=step,
-            accumulate=accumulate,
-            initializers=not no_initializers,
-            loss_scaling=loss_scaling,
-        )
+        files.append(_write_step(report, out, step, **of_step))
     if json_output:
         app.print_json(_as_json(report, files))
     else:
@@ -392,6 +381,30 @@ def _adapter(
     if given != "lora":
         return read_peft(given)
     return LoRA(r=rank, alpha=alpha, targets=list(targets) or "all-linear", use_dora=dora, seed=seed)
+
+
+def _write_step(
+    report: ArtifactReport,
+    out: Path,
+    step: Any,
+    accumulate: int,
+    opset: int | None,
+    loss_scaling: bool,
+    no_initializers: bool,
+) -> Path:
+    """Write the training step of artifacts, which have the opset already, as one model, and return its path."""
+    from ortrain.artifacts.step import write_step
+
+    path = out / "step.onnx"
+    write_step(
+        report,
+        path,
+        kind=step,
+        accumulate=accumulate,
+        initializers=not no_initializers,
+        loss_scaling=loss_scaling,
+    )
+    return path
 
 
 def _check_step_options(
