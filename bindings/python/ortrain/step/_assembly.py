@@ -426,7 +426,12 @@ class _Step:
         entry = model.metadata_props.add()
         entry.key, entry.value = METADATA, json.dumps(about)
         model.graph.name = f"ortrain {self._kind}"
-        onnx.checker.check_model(model, full_check=True)
+        try:
+            onnx.checker.check_model(model, full_check=True)
+        except onnx.checker.ValidationError as error:
+            raise ValueError(
+                f"the step model is not valid in opset {_graph.opset_of(model)}; a later opset may have what it needs: {error}"
+            ) from error
         return model
 
 
