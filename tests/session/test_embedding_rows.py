@@ -155,3 +155,17 @@ def test_lazy_steps_leave_unread_rows_and_their_moments_alone(tmp_path: pathlib.
     assert np.array_equal(after[:5], table[0][:5])
     assert np.array_equal(after[20:], initial[20:])
     assert np.all(after[5:20] != table[0][5:20])
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "adagrad from a sum"])
+def test_lazy_steps_are_those_of_the_optimizer_if_unread_rows_do_not_move(
+    tmp_path: pathlib.Path, name: str
+) -> None:
+    folder = embedding(tmp_path, 1, OPTIMIZERS[name])
+    found = []
+    for config in ({"ortrain.lazy_rows": "1"}, DENSE):
+        training = Training(folder, config)
+        for batch in batches(6):
+            training.step(*batch)
+        found.append(state_of(training))
+    assert found[0] == found[1]

@@ -14,14 +14,14 @@ struct Adagrad {
   static constexpr size_t kStates = 1;
   template <typename T>
   struct Factors {
-    T rate, decay, added, epsilon;
+    T rate, decay, initial, epsilon;
   };
 
   template <class S>
   static Factors<typename S::Number> factors(const S& s) {
     return {.rate = s.rate / (1 + (s.step - 1) * s["rate_decay"]),
             .decay = s["weight_decay"],
-            .added = choose(s.step == 1, s["initial_sum"], 0),
+            .initial = s["initial_sum"],
             .epsilon = s["epsilon"]};
   }
 
@@ -29,8 +29,10 @@ struct Adagrad {
   static void update(E& e, const F& f) {
     auto& sum = e.s[0];
     const auto g = mul_add(f.decay, e.w, e.g);
-    sum = mul_add(g, g, sum + f.added);
-    e.w = e.w - f.rate * g / (sqrt(sum) + f.epsilon);
+    sum = mul_add(g, g, sum);
+    // Not part of the state, which rows of an embedding begin with when a batch reads them for the first
+    // time.
+    e.w = e.w - f.rate * g / (sqrt(sum + f.initial) + f.epsilon);
   }
 };
 
@@ -50,11 +52,11 @@ ORTRAIN_OPTIMIZER(
     Adagrad,
     {.name = "adagrad",
      .title = "Adagrad",
-     .formula = "g = g + decay·w; s = s + g²; w = w - lr/(1 + (t-1)·rate_decay) g / (√s + ε)",
+     .formula = "g = g + decay·w; s = s + g²; w = w - lr/(1 + (t-1)·rate_decay) g / (√(s + initial_sum) + ε)",
      .source =
          "Duchi et al., Adaptive subgradient methods for online learning and stochastic optimization, 2011",
      .settings = {{"rate_decay", 0, "decay of the learning rate", 0},
-                  {"initial_sum", 0, "what the sum of squares begins with", 0},
+                  {"initial_sum", 0, "added to the sum of squares", 0},
                   {"epsilon", 1e-10f, "added to the root of the sum", 0},
                   {"weight_decay", 0, "multiple of the weights that is added to the gradients"}},
      .states = {{"sum_of_squares", "sum of the squares of the gradients"}},
