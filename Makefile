@@ -284,27 +284,28 @@ wasm: configure-wasm ## Build build/wasm/ortrain.wasm (unfinished, docs/targets.
 
 WASM_FIXTURES ?= $(FIXTURES)
 .PHONY: test-wasm
-test-wasm: wasm replay ## Replay the recorded runs in Node.js, and run the tests of the C interface there (unfinished)
-	cmake --build $(WASM) --target replay test_capi
-	$(RUN_WASI) $(WASM)/replay.wasm tests/data/fixtures $(BUILD)/replay $(WASM_FIXTURES)
+test-wasm: wasm replay ## Replay the recorded runs in Node.js with the library for WebAssembly (unfinished)
+	cmake --build $(WASM) --target replay
+	$(RUN_WASI) $(WASM)/replay.wasm $(abspath tests/data/fixtures) $(abspath $(BUILD)/replay) $(WASM_FIXTURES)
 	node tests/javascript/replay.mjs $(WASM) tests/data/fixtures $(BUILD)/replay $(WASM_FIXTURES)
-	$(if $(WASM_OPERATORS),,$(RUN_WASI) $(WASM)/test_capi.wasm "~*thread*")
 RUN_WASI = node --no-warnings bindings/javascript/run_wasi.mjs
 
-# What one recorded run needs, built and run in minutes.
-WASM_SMALL = tests/data/fixtures/mlp_adamw
+# The operators of two recorded runs, which are also those of examples/digits_in_browser.
+WASM_FEW = mlp_adamw mlp_sgd_sched
+WASM_SMALL = WASM=$(BUILD)/wasm-quick WASM_OPERATORS="$(foreach run,$(WASM_FEW),$(wildcard tests/data/fixtures/$(run)/*_model.onnx))"
 .PHONY: test-wasm-small
-test-wasm-small: ## The same with the operators of one recorded run alone (unfinished)
-	$(MAKE) --no-print-directory test-wasm WASM=$(BUILD)/wasm-small WASM_FIXTURES=$(notdir $(WASM_SMALL)) \
-	  WASM_OPERATORS="$(foreach kind,training eval optimizer,$(WASM_SMALL)/$(kind)_model.onnx)"
+test-wasm-small: ## The same with the operators of two recorded runs alone (unfinished)
+	$(MAKE) --no-print-directory test-wasm WASM_FIXTURES="$(WASM_FEW)" $(WASM_SMALL)
 
 .PHONY: test-wasm-browser
-test-wasm-browser: install wasm browser ## Train the digits in Chromium, with the library for WebAssembly (unfinished)
-	ORTRAIN_REQUIRE=wasm ORTRAIN_WASM=$(WASM) $(PYTHON) -m pytest -q tests/javascript
+test-wasm-browser: install browser ## Train the digits in Chromium, with the small library for WebAssembly (unfinished)
+	$(MAKE) --no-print-directory wasm $(WASM_SMALL)
+	ORTRAIN_REQUIRE=wasm ORTRAIN_WASM=$(BUILD)/wasm-quick $(PYTHON) -m pytest -q tests/javascript
 
 .PHONY: digits-in-browser
-digits-in-browser: install wasm ## Write the page that trains the digits to build/digits_in_browser (unfinished)
-	$(PYTHON) examples/digits_in_browser/prepare.py $(BUILD)/digits_in_browser $(WASM)
+digits-in-browser: install ## Write the page that trains the digits to build/digits_in_browser (unfinished)
+	$(MAKE) --no-print-directory wasm $(WASM_SMALL)
+	$(PYTHON) examples/digits_in_browser/prepare.py $(BUILD)/digits_in_browser $(BUILD)/wasm-quick
 
 # SDIST_TYPE=Development builds in less time.
 SDIST_TYPE ?= Release
