@@ -2,7 +2,7 @@
 import { Ortrain, Tensor, TrainingSession } from "./ortrain.mjs";
 
 const kEpochs = Number(new URLSearchParams(location.search).get("epochs") ?? 8);
-const kBatch = 32, kRate = 2e-3, kSamples = 12;
+const kBatch = 32, kRate = 2e-3, kSamples = 12, kSide = 8, kPixels = kSide * kSide;
 const element = (id) => document.getElementById(id);
 
 async function read(name) {
@@ -11,18 +11,17 @@ async function read(name) {
   return new Uint8Array(await answer.arrayBuffer());
 }
 
-async function readSplit(name, { count, shape }) {
+async function readSplit(name, count) {
   const images = new Float32Array((await read(`${name}_images.bin`)).buffer);
-  return { images, labels: await read(`${name}_labels.bin`), count, shape };
+  return { images, labels: await read(`${name}_labels.bin`), count };
 }
 
 // The images and labels of some places, as the model takes them.
-function batchOf({ images, labels, shape }, places) {
-  const size = shape.reduce((product, n) => product * n, 1);
-  const chosen = new Float32Array(places.length * size);
-  places.forEach((place, i) => chosen.set(images.subarray(place * size, (place + 1) * size), i * size));
+function batchOf({ images, labels }, places) {
+  const chosen = new Float32Array(places.length * kPixels);
+  places.forEach((place, i) => chosen.set(images.subarray(place * kPixels, (place + 1) * kPixels), i * kPixels));
   const classes = BigInt64Array.from(places, (place) => BigInt(labels[place]));
-  return [new Tensor("float32", chosen, [places.length, ...shape]), new Tensor("int64", classes, [places.length])];
+  return [new Tensor("float32", chosen, [places.length, kPixels]), new Tensor("int64", classes, [places.length])];
 }
 
 function shuffled(count) {
@@ -74,14 +73,12 @@ function draw(losses, accuracies, steps) {
 }
 
 function show(split, classes) {
-  const [, height, width] = split.shape;
   element("samples").replaceChildren(
     ...classes.slice(0, kSamples).map((found, i) => {
       const figure = document.createElement("figure"), canvas = document.createElement("canvas");
-      [canvas.width, canvas.height] = [width, height];
-      const picture = new ImageData(width, height);
-      for (let p = 0; p < width * height; ++p)
-        picture.data.set([0, 0, 0, 255 * split.images[i * width * height + p]], 4 * p);
+      [canvas.width, canvas.height] = [kSide, kSide];
+      const picture = new ImageData(kSide, kSide);
+      for (let p = 0; p < kPixels; ++p) picture.data.set([0, 0, 0, 255 * split.images[i * kPixels + p]], 4 * p);
       canvas.getContext("2d").putImageData(picture, 0, 0);
       const caption = document.createElement("figcaption");
       caption.textContent = found;
@@ -127,8 +124,8 @@ function offer(model) {
 }
 
 async function main() {
-  const described = JSON.parse(new TextDecoder().decode(await read("digits.json")));
-  const digits = { train: await readSplit("train", described.train), test: await readSplit("test", described.test) };
+  const counts = JSON.parse(new TextDecoder().decode(await read("digits.json")));
+  const digits = { train: await readSplit("train", counts.train), test: await readSplit("test", counts.test) };
   const ortrain = await Ortrain.load(await fetch("ortrain.wasm"));
   const artifacts = {
     checkpoint: await read("checkpoint"),

@@ -74,7 +74,7 @@ def test_the_page_learns_the_digits_and_saves_a_model_that_reads_them(address: s
         browser.close()
     assert not errors
     assert accuracy > 90
-    images = np.fromfile(tmp_path / "test_images.bin", np.float32).reshape(-1, 1, 8, 8)
+    images = np.fromfile(tmp_path / "test_images.bin", np.float32).reshape(-1, 64)
     labels = np.fromfile(tmp_path / "test_labels.bin", np.uint8)
     session = ReferenceEvaluator(onnx.load(model))
     (logits,) = session.run(["logits"], {session.input_names[0]: images})
