@@ -265,47 +265,38 @@ test-arm64: setup replay ## Cross-compile for Linux on arm64, and run the C and 
 	set -e; for test in core threads capi; do $(QEMU_ARM64) $(BUILD)/arm64/tests/test_$$test; done
 QEMU_ARM64 = qemu-aarch64 -L /usr/aarch64-linux-gnu
 
-# WASM_OPERATORS: models and names of operators, as MODELS of `make small`; empty: all. WASM_TYPE=Release optimizes.
-WASM_TOOLS = $(abspath $(BUILD))/wasm-tools
-WASM_OPERATORS ?=
+# WASM_OPERATORS: models and names of operators, as MODELS of `make small`; those of two recorded runs, which are also those of
+# examples/digits_in_browser. WASM_TYPE=Release optimizes.
+WASM_FIXTURES ?= mlp_adamw mlp_sgd_sched
+WASM_OPERATORS ?= $(foreach run,$(WASM_FIXTURES),$(wildcard tests/data/fixtures/$(run)/*_model.onnx))
 WASM_TYPE ?= Development
+WASM_TOOLS = $(abspath $(BUILD))/wasm-tools
 WASM = $(BUILD)/wasm
-.PHONY: wasm configure-wasm
-configure-wasm: setup
+RUN_WASI = node --no-warnings bindings/javascript/run_wasi.mjs
+.PHONY: wasm
+wasm: setup ## Build build/wasm/ortrain.wasm with few operators (docs/targets.md)
 	@$(if $(shell command -v node),,scripts/install_missing.sh nodejs)
 	scripts/wasm_tools.sh $(VENV) $(WASM_TOOLS)
 	cmake -S . -B $(WASM) -G Ninja --toolchain cmake/toolchains/wasm32-wasi.cmake -DWASM_TOOLS=$(WASM_TOOLS) \
 	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_LEGACY=OFF -DORTRAIN_TESTS=ON \
 	  -DCMAKE_BUILD_TYPE=$(WASM_TYPE) "-DORTRAIN_OPERATORS=$$(echo $(WASM_OPERATORS) | tr ' ' ';')"
-wasm: configure-wasm ## Build build/wasm/ortrain.wasm (unfinished, docs/targets.md)
 	cmake --build $(WASM) --target module
 	cp -r bindings/javascript/*.mjs bindings/javascript/generated $(WASM)
 	@ls -l $(WASM)/ortrain.wasm
 
-WASM_FIXTURES ?= $(FIXTURES)
 .PHONY: test-wasm
-test-wasm: wasm replay ## Replay the recorded runs in Node.js with the library for WebAssembly (unfinished)
+test-wasm: wasm replay ## Replay recorded runs in Node.js with the library for WebAssembly
 	cmake --build $(WASM) --target replay
 	$(RUN_WASI) $(WASM)/replay.wasm $(abspath tests/data/fixtures) $(abspath $(BUILD)/replay) $(WASM_FIXTURES)
 	node tests/javascript/replay.mjs $(WASM) tests/data/fixtures $(BUILD)/replay $(WASM_FIXTURES)
-RUN_WASI = node --no-warnings bindings/javascript/run_wasi.mjs
-
-# The operators of two recorded runs, which are also those of examples/digits_in_browser.
-WASM_FEW = mlp_adamw mlp_sgd_sched
-WASM_SMALL = WASM=$(BUILD)/wasm-quick WASM_OPERATORS="$(foreach run,$(WASM_FEW),$(wildcard tests/data/fixtures/$(run)/*_model.onnx))"
-.PHONY: test-wasm-small
-test-wasm-small: ## The same with the operators of two recorded runs alone (unfinished)
-	$(MAKE) --no-print-directory test-wasm WASM_FIXTURES="$(WASM_FEW)" $(WASM_SMALL)
 
 .PHONY: test-wasm-browser
-test-wasm-browser: install browser ## Train the digits in Chromium, with the small library for WebAssembly (unfinished)
-	$(MAKE) --no-print-directory wasm $(WASM_SMALL)
-	ORTRAIN_REQUIRE=wasm ORTRAIN_WASM=$(BUILD)/wasm-quick $(PYTHON) -m pytest -q tests/javascript
+test-wasm-browser: install wasm browser ## Train the digits in Chromium with the library for WebAssembly
+	ORTRAIN_REQUIRE=wasm ORTRAIN_WASM=$(WASM) $(PYTHON) -m pytest -q tests/javascript
 
 .PHONY: digits-in-browser
-digits-in-browser: install ## Write the page that trains the digits to build/digits_in_browser (unfinished)
-	$(MAKE) --no-print-directory wasm $(WASM_SMALL)
-	$(PYTHON) examples/digits_in_browser/prepare.py $(BUILD)/digits_in_browser $(BUILD)/wasm-quick
+digits-in-browser: install wasm ## Write the page that trains the digits to build/digits_in_browser
+	$(PYTHON) examples/digits_in_browser/prepare.py $(BUILD)/digits_in_browser $(WASM)
 
 # SDIST_TYPE=Development builds in less time.
 SDIST_TYPE ?= Release

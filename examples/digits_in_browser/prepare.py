@@ -7,6 +7,7 @@ Usage: python prepare.py FOLDER LIBRARY     LIBRARY: the folder with ortrain.was
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import sys
@@ -30,19 +31,21 @@ IR_VERSION = 8
 def build_network(seed: int) -> onnx.ModelProto:
     """Build two fully connected layers with random weights.
 
-    They are simpler than the convolutions of examples/digits: a library with the few operators of `make test-wasm-small` has
-    all that the page needs.
+    They are simpler than the convolutions of examples/digits: a library with the few operators of `make wasm` has all
+    that the page needs.
     """
     rng = np.random.default_rng(seed)
     weights, nodes, value = [], [], "images"
-    for layer, (inputs, outputs) in enumerate(zip(SIZES, SIZES[1:], strict=False), start=1):
+    for layer, (inputs, outputs) in enumerate(itertools.pairwise(SIZES), start=1):
         random = rng.normal(0.0, np.sqrt(2.0 / inputs), (outputs, inputs))
         for name, content in (("weight", random), ("bias", np.zeros(outputs))):
             weights.append(numpy_helper.from_array(content.astype(np.float32), f"layer{layer}.{name}"))
         last = layer == len(SIZES) - 1
         result = "logits" if last else f"layer{layer}.sum"
         nodes.append(
-            helper.make_node("Gemm", [value, f"layer{layer}.weight", f"layer{layer}.bias"], [result], transB=1)
+            helper.make_node(
+                "Gemm", [value, f"layer{layer}.weight", f"layer{layer}.bias"], [result], transB=1
+            )
         )
         if not last:
             value = f"layer{layer}.out"

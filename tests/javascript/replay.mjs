@@ -2,7 +2,7 @@
 //   node replay.mjs FOLDER FIXTURES PACKED NAME...
 // FOLDER has ortrain.wasm and the modules, FIXTURES is tests/data/fixtures, PACKED what tests/replay/pack.py wrote. Fails if a loss
 // differs from the recorded one by more than 1e-4 of it, as tests/session/test_fixtures.py. What a session saves must train on
-// as that session does, and what it exports must be a model.
+// as that session does.
 import assert from "node:assert";
 import { readFile } from "node:fs/promises";
 import path from "node:path";

@@ -64,7 +64,7 @@ def test_the_page_learns_the_digits_and_saves_a_model_that_reads_them(address: s
         page.goto(f"{address}/?epochs=4")
         page.click("#start:enabled", timeout=60_000)
         expect(page.locator("#model")).to_be_visible(timeout=240_000)
-        accuracy = float(page.locator("#accuracy").input_value().split()[0])
+        accuracy = float(page.locator("#accuracy").inner_text().split()[0])
         if shown := os.environ.get("ORTRAIN_SCREENSHOT"):
             page.screenshot(path=shown)
         with page.expect_download() as download:
