@@ -289,45 +289,37 @@ test-arm64-quick: setup replay ## Cross-compile the operators of one recorded ru
 	QEMU_CPU=cortex-a53 $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/replay tests/data/fixtures $(BUILD)/replay $(notdir $(QUICK_FIXTURE))
 	QEMU_CPU=max $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_capi
 
-# WASM_OPERATORS: models and names of operators, as MODELS of `make small`; empty: all. WASM_TYPE=Release optimizes.
-WASM_TOOLS = $(abspath $(BUILD))/wasm-tools
-WASM_OPERATORS ?=
+# WASM_OPERATORS: models and names of operators, as MODELS of `make small`; those of two recorded runs, which are also those of
+# examples/digits_in_browser. WASM_TYPE=Release optimizes.
+WASM_FIXTURES ?= mlp_adamw mlp_sgd_sched
+WASM_OPERATORS ?= $(foreach run,$(WASM_FIXTURES),$(wildcard tests/data/fixtures/$(run)/*_model.onnx))
 WASM_TYPE ?= Development
+WASM_TOOLS = $(abspath $(BUILD))/wasm-tools
 WASM = $(BUILD)/wasm
-.PHONY: wasm configure-wasm
-configure-wasm: setup
+RUN_WASI = node --no-warnings bindings/javascript/run_wasi.mjs
+.PHONY: wasm
+wasm: setup ## Build build/wasm/ortrain.wasm with few operators (docs/targets.md)
 	@$(if $(shell command -v node),,scripts/install_missing.sh nodejs)
 	scripts/wasm_tools.sh $(VENV) $(WASM_TOOLS)
 	cmake -S . -B $(WASM) -G Ninja --toolchain cmake/toolchains/wasm32-wasi.cmake -DWASM_TOOLS=$(WASM_TOOLS) \
 	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_LEGACY=OFF -DORTRAIN_TESTS=ON \
 	  -DCMAKE_BUILD_TYPE=$(WASM_TYPE) "-DORTRAIN_OPERATORS=$$(echo $(WASM_OPERATORS) | tr ' ' ';')"
-wasm: configure-wasm ## Build build/wasm/ortrain.wasm (unfinished, docs/targets.md)
 	cmake --build $(WASM) --target module
 	cp -r bindings/javascript/*.mjs bindings/javascript/generated $(WASM)
 	@ls -l $(WASM)/ortrain.wasm
 
-WASM_FIXTURES ?= $(FIXTURES)
 .PHONY: test-wasm
-test-wasm: wasm replay ## Replay the recorded runs in Node.js, and run the tests of the C interface there (unfinished)
-	cmake --build $(WASM) --target replay test_capi
-	$(RUN_WASI) $(WASM)/replay.wasm tests/data/fixtures $(BUILD)/replay $(WASM_FIXTURES)
+test-wasm: wasm replay ## Replay recorded runs in Node.js with the library for WebAssembly
+	cmake --build $(WASM) --target replay
+	$(RUN_WASI) $(WASM)/replay.wasm $(abspath tests/data/fixtures) $(abspath $(BUILD)/replay) $(WASM_FIXTURES)
 	node tests/javascript/replay.mjs $(WASM) tests/data/fixtures $(BUILD)/replay $(WASM_FIXTURES)
-	$(if $(WASM_OPERATORS),,$(RUN_WASI) $(WASM)/test_capi.wasm "~*thread*")
-RUN_WASI = node --no-warnings bindings/javascript/run_wasi.mjs
-
-# What one recorded run needs, built and run in minutes.
-WASM_SMALL = tests/data/fixtures/mlp_adamw
-.PHONY: test-wasm-small
-test-wasm-small: ## The same with the operators of one recorded run alone (unfinished)
-	$(MAKE) --no-print-directory test-wasm WASM=$(BUILD)/wasm-small WASM_FIXTURES=$(notdir $(WASM_SMALL)) \
-	  WASM_OPERATORS="$(foreach kind,training eval optimizer,$(WASM_SMALL)/$(kind)_model.onnx)"
 
 .PHONY: test-wasm-browser
-test-wasm-browser: install wasm browser ## Train the digits in Chromium, with the library for WebAssembly (unfinished)
+test-wasm-browser: install wasm browser ## Train the digits in Chromium with the library for WebAssembly
 	ORTRAIN_REQUIRE=wasm ORTRAIN_WASM=$(WASM) $(PYTHON) -m pytest -q tests/javascript
 
 .PHONY: digits-in-browser
-digits-in-browser: install wasm ## Write the page that trains the digits to build/digits_in_browser (unfinished)
+digits-in-browser: install wasm ## Write the page that trains the digits to build/digits_in_browser
 	$(PYTHON) examples/digits_in_browser/prepare.py $(BUILD)/digits_in_browser $(WASM)
 
 # SDIST_TYPE=Development builds in less time.

@@ -22,6 +22,7 @@ COMMON = (
     File("session-config.md.j2", "docs/reference/session-config.md"),
     File("onnx_signatures.h.j2", "core/src/op/generated/onnx_signatures.h"),
     File("onnx_versions.h.j2", "core/src/op/generated/onnx_versions.h"),
+    File("slots.mjs.j2", "bindings/javascript/generated/slots.mjs"),
 )
 
 

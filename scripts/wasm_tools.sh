@@ -45,7 +45,7 @@ program ar "$zig" ar
 program ranlib "$zig" ranlib
 # Headers of this machine that do not depend on it. The folder they are in also has those of its C library.
 mkdir -p "$tools/include"
-for library in hwy flatbuffers catch2; do
+for library in hwy flatbuffers; do
   if [ -e "/usr/include/$library" ]; then ln -sfn "/usr/include/$library" "$tools/include/$library"; fi
 done
 
@@ -65,19 +65,31 @@ fi
 common=(-Os -DNDEBUG -w -ffunction-sections -fdata-sections -fvisibility=hidden)
 building=("${common[@]}" -std=c++23 -D_LIBCPP_BUILDING_LIBRARY -D_LIBCXXABI_BUILDING_LIBRARY -DLIBCXX_BUILDING_LIBCXXABI
   -D__WASM_EXCEPTIONS__ -DLIBC_NAMESPACE=__llvm_libc_common_utils -I"$lib/libcxx/src" -I"$lib/libcxx/libc")
-# What needs calls that the C library lacks, what only programs without exceptions need, and parts that nothing here uses.
+# What the C library lacks calls for, what only programs without exceptions need, and parts that nothing here uses.
 without='libdispatch|int128_builtins|cxa_noexception|cxa_thread_atexit|strstream|random_shuffle|print'
 if [ ! -e "$tools/lib/libc++.a" ]; then
   echo "setup: compiling the C++ library for WebAssembly"
   for source in "$lib"/libcxx/src/*.cpp "$lib"/libcxx/src/{filesystem,ryu}/*.cpp "$lib"/libcxxabi/src/*.cpp; do
     object=$tools/objects/$(basename "$(dirname "$(dirname "$source")")")-$(basename "$source").o
     if [[ ! $source =~ /($without)\.cpp$ && ! -e $object ]]; then
-      "$tools/bin/clang++" "${building[@]}" -c "$source" -o "$object.new"
+      more=()
+      # The C library has no copy_file_range, which this source takes every musl to have.
+      if [[ $source == */filesystem/operations.cpp ]]; then more=(-D_LIBCPP_HAS_MUSL_LIBC=0); fi
+      "$tools/bin/clang++" "${building[@]}" "${more[@]}" -c "$source" -o "$object.new"
       mv "$object.new" "$object"
     fi
   done
   "$tools/bin/clang++" "${common[@]}" -x c -fdeclspec -D__WASM_EXCEPTIONS__ -I"$lib/libunwind/include" \
     -c "$lib/libunwind/src/Unwind-wasm.c" -o "$tools/objects/unwind.o"
+  # Objects of a thread are destroyed at the end of the program: there is one thread.
+  cat >"$tools/objects/thread_exit.c" <<'END'
+int __cxa_atexit(void (*)(void *), void *, void *);
+int __cxa_thread_atexit(void (*call)(void *), void *object, void *module) { return __cxa_atexit(call, object, module); }
+END
+  "$tools/bin/clang++" "${common[@]}" -x c -c "$tools/objects/thread_exit.c" -o "$tools/objects/thread_exit.o"
+  # The tag of C++ exceptions, which the compiler declares and no source in the package defines.
+  printf '.globl __cpp_exception\n.tagtype __cpp_exception i32\n__cpp_exception:\n' >"$tools/objects/tag.s"
+  "$tools/bin/clang++" -c "$tools/objects/tag.s" -o "$tools/objects/tag.o"
   "$zig" ar rcs "$tools/lib/libc++.a.new" "$tools"/objects/*.o
   mv "$tools/lib/libc++.a.new" "$tools/lib/libc++.a"
 fi
