@@ -593,4 +593,5 @@ export const extension = Object.freeze({
   UseAverageWeights: 79,
   CheckpointAddParameter: 80,
   CheckpointAssign: 81,
+  GetOptimizerFormulas: 82,
 });
