@@ -133,6 +133,7 @@ NOT_RUN = {
     "import numpy as np\nimport ortrain\n\nparameters = ortrain.TrainingParameters": "tests/legacy",
     'trainer = Trainer("artifacts", checkpoint="artifacts/best.ckpt")': "tests/trainer/test_raw_rows.py",
     "from ortrain.flower import external_client_app": "tests/flower/test_external.py",
+    'session = step.Session("artifacts/step.onnx", checkpoint=': "tests/step/test_moved_runs.py",
     "SPECIAL_POINTS = ": "a line of a file that the guide shows",
 }
 """How blocks of Python begin that are shown without being run as they are, and what runs the like."""

@@ -112,9 +112,9 @@ def test_targets_and_options_of_commands_exist(guide: Path) -> None:
     text = guide.read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = {
-        name for line in re.findall(r"^([a-z- ]+):(?!=)", makefile, re.MULTILINE) for name in line.split()
+        name for line in re.findall(r"^([a-z0-9- ]+):(?!=)", makefile, re.MULTILINE) for name in line.split()
     }
-    wanted = set(re.findall(r"(?:^|`|&& )make ([a-z][a-z-]*)", text, re.MULTILINE))
+    wanted = set(re.findall(r"(?:^|`|&& )make ([a-z][a-z0-9-]*)", text, re.MULTILINE))
     assert wanted <= targets
     options = set(re.findall(r"pytest [\w/. ]*(--[a-z-]+)", text))
     defined = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("conftest.py"))

@@ -147,5 +147,3 @@ def test_an_optimizer_without_a_standard_form_is_named(tmp_path: pathlib.Path) -
         title = optim.BLOCKS[name].__name__
         with pytest.raises(ValueError, match=f"the optimizer {title} has no standard form"):
             generate(tmp_path / name, name)
-    with pytest.raises(ValueError, match=r"ClipGradients or WeightAverage nodes .* have no standard form"):
-        generate(tmp_path / "average", "adam", ema=0.9)
