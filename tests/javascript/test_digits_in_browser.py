@@ -35,19 +35,12 @@ if sync_playwright is None or CHROMIUM is None or not (LIBRARY / "ortrain.wasm")
     pytest.skip(f"the page is not tested: {WHY}", allow_module_level=True)
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """A handler that does not log."""
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
     """Serve the folder of the page on loopback."""
     program = ROOT / "examples" / "digits_in_browser" / "prepare.py"
     subprocess.run([sys.executable, program, tmp_path, LIBRARY], check=True, timeout=300)
-    handler = functools.partial(Quiet, directory=tmp_path)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"

@@ -162,9 +162,9 @@ class CheckpointState {
   // Throws kInvalidArgument if there are moments of other forms.
   void make_moments(const std::vector<std::string>& names, const MomentForm& form);
   // The arenas of the trainable parameters as flat tensors of bytes with gaps (each parameter is aligned). If
-  // no parameter is a 16-bit float and each moment has the type and shape of its parameter, every arena has the
-  // same layout, so that one pass can process them together; the moments of 16-bit floats are float. The gaps
-  // are zero.
+  // no parameter is a 16-bit float and each moment has the type and shape of its parameter, every arena has
+  // the same layout, so that one pass can process them together; the moments of 16-bit floats are float. The
+  // gaps are zero.
   const Tensor& data_arena() const { return data_arena_; }
   const Tensor& gradient_arena() const { return gradient_arena_; }
   const std::vector<Tensor>& moment_arenas() const { return moment_arenas_; }
