@@ -15,6 +15,10 @@ def _dot(a: Value, b: Value) -> Value:
     return (a * b).sum([-1])
 
 
+def _unit(a: Value) -> Value:
+    return a / (_dot(a, a) + 1e-12).apply("Sqrt").unsqueeze([-1])
+
+
 def _distance(a: Value, b: Value, eps: float) -> Value:
     difference = a - b + eps
     return _dot(difference, difference).apply("Sqrt")
@@ -141,7 +145,29 @@ class TripletMarginLoss(SeveralInputs):
         return str(self._reduce((apart + self._margin).apply("Relu").name))
 
 
-class InfoNCELoss(SeveralInputs):
+class _OfSimilarities(SeveralInputs):
+    """A loss of the cosine similarities of embeddings, divided by a temperature."""
+
+    def __init__(self, temperature: float = 0.1, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        if not temperature > 0:
+            raise ValueError(f"temperature must be a positive number, found {temperature}")
+        self._temperature = temperature
+
+    def _similarities(self, a: Value, b: Value) -> Value:
+        """Return the similarity of each row of unit vectors to each row of others."""
+        return a.apply("MatMul", b.apply("Transpose", perm=[1, 0])) / self._temperature
+
+    def _exponentials(self, similarities: Value) -> Value:
+        """Return the exponentials, divided by that of the largest similarity that there can be, so that they are at most 1."""
+        return (similarities - self._largest).apply("Exp")
+
+    @property
+    def _largest(self) -> float:
+        return 1 / self._temperature
+
+
+class InfoNCELoss(_OfSimilarities):
     """Cross entropy of the cosine similarities of each embedding to all of a second kind, of which that in the same row is right.
 
     A. van den Oord et al., "Representation learning with contrastive predictive coding", 2018.
@@ -155,12 +181,6 @@ class InfoNCELoss(SeveralInputs):
     """
 
     has_target = False
-
-    def __init__(self, temperature: float = 0.1, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        if not temperature > 0:
-            raise ValueError(f"temperature must be a positive number, found {temperature}")
-        self._temperature = temperature
 
     def build(self, first_name: str, second_name: str) -> str:
         """Add the loss.
@@ -176,16 +196,13 @@ class InfoNCELoss(SeveralInputs):
             Name of the loss.
         """
         a, b = (Value(self, name, first_name) for name in (first_name, second_name))
-        a, b = (value / (_dot(value, value) + 1e-12).apply("Sqrt").unsqueeze([-1]) for value in (a, b))
-        scores = a.apply("MatMul", b.apply("Transpose", perm=[1, 0])) / self._temperature
-        # No score is above 1 / temperature, so that the exponentials are at most 1.
-        largest = 1 / self._temperature
-        normalizer = (scores - largest).apply("Exp").sum([1]).apply("Log") + largest
+        a, b = _unit(a), _unit(b)
+        normalizer = self._exponentials(self._similarities(a, b)).sum([1]).apply("Log") + self._largest
         losses = normalizer - _dot(a, b) / self._temperature
         return str(self._reduce(losses.name))
 
 
-class SupConLoss(SeveralInputs):
+class SupConLoss(_OfSimilarities):
     """Cross entropy of the cosine similarities of each embedding to all others, of which those with the same label are right.
 
     P. Khosla et al., "Supervised contrastive learning", 2020, their loss L_out. An embedding whose label no other one has
@@ -200,12 +217,6 @@ class SupConLoss(SeveralInputs):
     """
 
     outputs = 1
-
-    def __init__(self, temperature: float = 0.1, reduction: str = "mean") -> None:
-        super().__init__(reduction)
-        if not temperature > 0:
-            raise ValueError(f"temperature must be a positive number, found {temperature}")
-        self._temperature = temperature
 
     def build(self, embeddings_name: str, labels_name: str = "labels") -> str:
         """Add the loss.
@@ -226,13 +237,12 @@ class SupConLoss(SeveralInputs):
             kind = onnx.TensorProto.INT64
             self.base.graph.input.append(onnx.helper.make_tensor_value_info(labels_name, kind, [None]))
         a, labels = (Value(self, name, embeddings_name) for name in (embeddings_name, labels_name))
-        a = a / (_dot(a, a) + 1e-12).apply("Sqrt").unsqueeze([-1])
-        scores = a.apply("MatMul", a.apply("Transpose", perm=[1, 0])) / self._temperature
+        a = _unit(a)
+        scores = self._similarities(a, a)
         others = 1.0 - scores.apply("EyeLike")
         right = labels.unsqueeze([1]).apply("Equal", labels.unsqueeze([0])).cast() * others
         count = right.sum([1])
-        # No score is above 1 / temperature, so that the exponentials are at most 1.
-        largest = 1 / self._temperature
-        normalizer = ((scores - largest).apply("Exp") * others).sum([1]).maximum(1e-30).apply("Log") + largest
+        exponentials = (self._exponentials(scores) * others).sum([1])
+        normalizer = exponentials.maximum(1e-30).apply("Log") + self._largest
         losses = (normalizer * count - (right * scores).sum([1])) / count.maximum(1.0)
         return str(self._reduce(losses.name))
