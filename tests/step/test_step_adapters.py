@@ -82,3 +82,14 @@ def test_the_command_line_has_the_settings_of_a_step(tmp_path: pathlib.Path) -> 
     assert session.step_count == 1
     for setting in (["--opset", "20"], ["--loss-scaling"], ["--no-initializers"], ["--accumulate", "2"]):
         assert main(["artifacts", model, "--loss", "cross_entropy", *setting, *out]) == 2
+
+
+def test_artifacts_stay_if_the_optimizer_has_no_step_model(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--loss", "cross_entropy", "--optimizer", "muon", "--step", "--out", str(tmp_path)]
+    assert main(["artifacts", str(ENCODER.path("model.onnx")), *options]) == 1
+    assert "the optimizer Muon has no standard form" in (error := capsys.readouterr().err)
+    assert f"the artifacts in {tmp_path} are complete, but there is no step.onnx" in error
+    assert (tmp_path / "optimizer_model.onnx").exists()
+    assert not (tmp_path / "step.onnx").exists()

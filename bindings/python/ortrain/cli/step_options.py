@@ -84,14 +84,19 @@ class StepOptions:
         from ortrain.artifacts.step import write_step
 
         path = folder / "step.onnx"
-        write_step(
-            report,
-            path,
-            kind=self.kind,
-            accumulate=self.accumulate,
-            initializers=self.initializers,
-            loss_scaling=self.loss_scaling,
-        )
+        try:
+            write_step(
+                report,
+                path,
+                kind=self.kind,
+                accumulate=self.accumulate,
+                initializers=self.initializers,
+                loss_scaling=self.loss_scaling,
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"{error}; the artifacts in {folder} are complete, but there is no {path.name}"
+            ) from error
         return [path]
 
 

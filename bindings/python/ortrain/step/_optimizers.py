@@ -132,7 +132,7 @@ def read_optimizer(
     try:
         described = json.loads(_ortrain.get_optimizer_formulas(model.SerializeToString()))
     except OrtrainError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(str(error).removeprefix("GetOptimizerFormulas: ")) from error
     groups = [Group(group) for group in described["groups"]]
     named = {name for group in groups for name in group.parameters}
     for group in groups:
