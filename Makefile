@@ -4,7 +4,8 @@ PYTHON := $(VENV)/bin/python
 BUILD ?= build
 # Release, or Development, which compiles in less time and runs slower (CMakeLists.txt). These goals build for development if
 # no other goal is given.
-IN_DEVELOPMENT = demo test test-cpp test-csharp test-objc test-swift test-python test-browser test-arm64 cpp csharp objc swift docs
+IN_DEVELOPMENT = demo test test-cpp test-csharp test-objc test-swift test-python test-browser test-arm64 cpp csharp objc swift docs \
+  check-clang
 export BUILD_TYPE ?= $(if $(filter-out $(IN_DEVELOPMENT),$(MAKECMDGOALS)),Release,Development)
 JOBS ?= $(shell nproc)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
@@ -357,12 +358,13 @@ test-small: install ## Train a recorded run with a library of its operators alon
 CLANG_CXX ?= $(firstword $(foreach n,19 18 17 16,$(shell command -v clang++-$(n))))
 
 .PHONY: check-clang
-check-clang: setup ## Check that clang compiles the core without a warning
+check-clang: setup ## Check that clang compiles the core without a warning; BUILD_TYPE=Release checks each source alone
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make check-clang: SKIPPED; there is no clang++-16 or newer"; else \
 	  $(MAKE) --no-print-directory run-check-clang; fi
 .PHONY: run-check-clang
 run-check-clang:
-	cmake -S . -B $(BUILD)/clang -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
+	cmake -S . -B $(BUILD)/clang -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
+	  -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
 	cmake --build $(BUILD)/clang --target made
 	$(PYTHON) scripts/check_clang.py $(CLANG_CXX) $(BUILD)/clang
 
