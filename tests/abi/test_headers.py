@@ -21,15 +21,26 @@ def compiler(name: str) -> str:
         pytest.skip(str(why))
 
 
+def check_sources(command: list[str], texts: list[str], folder: Path) -> None:
+    """Compile sources with these texts, without code generation."""
+    sources = []
+    for number, text in enumerate(texts):
+        sources.append(folder / f"{number}.cpp")
+        sources[-1].write_text(text)
+    options = [*WARNINGS, "-fsyntax-only", f"-I{ROOT / 'core/include'}"]
+    call_compiler([*command, *options, *sources])
+
+
+def test_every_header_compiles_alone(tmp_path: Path) -> None:
+    check_sources([compiler("g++"), "-std=c++14"], [f'#include "{header}"\n' for header in HEADERS], tmp_path)
+
+
 @pytest.mark.first_case
 @pytest.mark.parametrize("name", COMPILERS)
 @pytest.mark.parametrize("standard", ["c++14", "c++17", "c++20"])
-def test_every_header_compiles_alone(name: str, standard: str, tmp_path: Path) -> None:
-    for header in HEADERS:
-        source = tmp_path / f"{header}.cpp"
-        source.write_text(f'#include "{header}"\n')
-        include = f"-I{ROOT / 'core/include'}"
-        call_compiler([compiler(name), f"-std={standard}", *WARNINGS, "-fsyntax-only", include, source])
+def test_the_headers_compile_together(name: str, standard: str, tmp_path: Path) -> None:
+    together = "".join(f'#include "{header}"\n' for header in HEADERS)
+    check_sources([compiler(name), f"-std={standard}"], [together], tmp_path)
 
 
 def test_every_c_header_compiles_as_c(tmp_path: Path) -> None:
