@@ -357,14 +357,16 @@ test-small: install ## Train a recorded run with a library of its operators alon
 # The newest clang that scripts/setup.sh may have installed; older ones than 16 cannot compile the core.
 CLANG_CXX ?= $(firstword $(foreach n,19 18 17 16,$(shell command -v clang++-$(n))))
 
+TOGETHER ?= ON
+
 .PHONY: check-clang
-check-clang: setup ## Check that clang compiles the core without a warning; BUILD_TYPE=Release checks each source alone
+check-clang: setup ## Check that clang compiles the core without a warning; TOGETHER=OFF checks each source alone
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make check-clang: SKIPPED; there is no clang++-16 or newer"; else \
 	  $(MAKE) --no-print-directory run-check-clang; fi
 .PHONY: run-check-clang
 run-check-clang:
 	cmake -S . -B $(BUILD)/clang -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
-	  -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON
+	  -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DORTRAIN_TOGETHER=$(TOGETHER)
 	cmake --build $(BUILD)/clang --target made
 	$(PYTHON) scripts/check_clang.py $(CLANG_CXX) $(BUILD)/clang
 

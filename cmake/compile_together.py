@@ -1,4 +1,4 @@
-"""Write sources that include several sources of the core, for development builds, which compile in less time.
+"""Write sources that include several sources of the core, which compile in less time.
 
 Headers, and the templates that sources have in common, are then compiled once for a group. Two kinds of sources can be grouped:
 
@@ -35,7 +35,7 @@ USED = re.compile(rf"(?<![.>\w])({NAME})(?=[(<])|\b([A-Z]\w*|k[A-Z]\w*)")
 def main(folder: str, root: str, sources: list[str]) -> None:
     """Write the groups into a folder, and print the sources to compile: the groups, and the sources that are in none.
 
-    The groups include sources by their paths below the root.
+    A group includes sources of one folder by their paths below the root, and lies in the same folder below that of the groups.
     """
     groups: dict[tuple[Path, bool], list[Group]] = {}
     for source in map(Path, sources):
@@ -52,8 +52,9 @@ def main(folder: str, root: str, sources: list[str]) -> None:
         group.add(source, text)
     for (parent, enclosed), of_folder in groups.items():
         for number, group in enumerate(of_folder):
-            name = f"{parent.parent.name}_{parent.name}_{'enclosed' if enclosed else 'open'}_{number}.cpp"
-            path = Path(folder) / name
+            name = f"{'enclosed' if enclosed else 'open'}_{number}.cpp"
+            path = Path(folder) / parent.relative_to(root) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_file() or path.read_text() != group.text:
                 path.write_text(group.text)
             print(path)

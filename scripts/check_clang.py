@@ -44,10 +44,7 @@ def main() -> int:
     compiler, build, *parts = sys.argv[1:]
     entries = json.loads((pathlib.Path(build) / "compile_commands.json").read_text())
     sources = [
-        e
-        for e in entries
-        if ("/core/src/" in e["file"] or "/made/together/" in e["file"])
-        and (not parts or any(p in e["file"] for p in parts))
+        e for e in entries if "/core/src/" in e["file"] and (not parts or any(p in e["file"] for p in parts))
     ]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         problems = [text for text in pool.map(functools.partial(check, compiler), sources) if text]

@@ -1,4 +1,4 @@
-"""Development builds compile together only sources whose names do not clash."""
+"""Builds compile together only sources whose names do not clash."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REGISTRY = "#pragma once\nnamespace ortrain { extern int ranks; struct Add { Add
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The sources that a development build compiles."""
+    """The sources that a build compiles."""
     folder = tmp_path_factory.mktemp("sources")
     together = folder / "together"
     together.mkdir()
