@@ -7,13 +7,7 @@ cd "$(dirname "$0")/.."
 venv=$(realpath "$1")
 mkdir -p "$2/bin" "$2/objects" "$2/lib"
 tools=$(realpath "$2")
-version=0.17.1
-if [ ! -e "$tools/ziglang-$version" ]; then
-  echo "setup: installing ziglang $version"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --upgrade --target "$tools/python" "ziglang==$version"
-  touch "$tools/ziglang-$version"
-fi
-zig=$tools/python/ziglang/zig
+zig=$(scripts/install_zig.sh "$venv" "$tools")
 lib=$tools/python/ziglang/lib
 export ZIG_GLOBAL_CACHE_DIR=$tools/cache ZIG_LOCAL_CACHE_DIR=$tools/cache
 
