@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "backend/cpu/optimizer/rules/adamw_of_tensor.h"
@@ -101,8 +102,9 @@ struct Block {
   }
 };
 
+// `factors` are those of the passes of AdamW.
 template <typename T>
-void step_of_block(const AdamWFactors<T> f, const TensorRun<T>& run, int64_t block, T scale) {
+void step_of_block(const T* factors, const TensorRun<T>& run, int64_t block, T scale) {
   const int64_t begin = block * kBlock;
   const auto at = [&](size_t k) { return run.states[k].template data<uint8_t>() + begin; };
   float &first_scale = run.states[2].template data<float>()[block],
@@ -111,14 +113,11 @@ void step_of_block(const AdamWFactors<T> f, const TensorRun<T>& run, int64_t blo
   first.n = second.n = std::min(kBlock, run.n - begin);
   first.read(codes(true), at(0), first_scale);
   second.read(codes(false), at(1), second_scale);
-  T* __restrict w = run.w + begin;
-  const T* gradient = run.g + begin;
-  for (int64_t i = 0; i < first.n; ++i) {
-    const T g = gradient[i] * scale;
-    const T m = first.values[i] = f.alpha * first.values[i] + (1 - f.alpha) * g;
-    const T v = second.values[i] = f.beta * second.values[i] + (1 - f.beta) * (g * g);
-    w[i] = w[i] * f.decay_before - f.step_size * m / (std::sqrt(v) * f.root_scale + f.epsilon);
-  }
+  T* const moments[] = {first.values, second.values};
+  if constexpr (std::is_same_v<T, float>)
+    adamw_passes().of_float(run.w + begin, run.g + begin, moments, first.n, factors, scale);
+  else
+    adamw_passes().of_double(run.w + begin, run.g + begin, moments, first.n, factors, scale);
   first_scale = first.write(codes(true), at(0));
   second_scale = second.write(codes(false), at(1));
 }
@@ -136,17 +135,12 @@ struct AdamW8bit {
   template <typename T>
   static void step(const OptimizerStep& s, const TensorRun<T>& run) {
     if (run.n < kLeastElements) return run_adamw(s, run);
-    const AdamWFactors<double> exact = adamw_factors(s);
-    AdamWFactors<T> f;
-    f.alpha = static_cast<T>(exact.alpha);
-    f.beta = static_cast<T>(exact.beta);
-    f.epsilon = static_cast<T>(exact.epsilon);
-    f.decay_before = static_cast<T>(exact.decay_before);
-    f.root_scale = static_cast<T>(exact.root_scale);
-    f.step_size = static_cast<T>(exact.step_size);
+    const auto exact = adamw_pass_factors(s);
+    std::array<T, exact.size()> factors;
+    std::transform(exact.begin(), exact.end(), factors.begin(), [](double x) { return static_cast<T>(x); });
     parallel_for((run.n + kBlock - 1) / kBlock, 16 * kBlock, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block)
-        step_of_block(f, run, block, static_cast<T>(s.gradient_scale));
+        step_of_block(factors.data(), run, block, static_cast<T>(s.gradient_scale));
     });
   }
 };
