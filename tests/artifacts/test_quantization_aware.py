@@ -84,7 +84,7 @@ def test_the_loss_and_gradient_are_those_of_the_rounded_layer(tmp_path: pathlib.
         loss=artifacts.LossType.MSELoss,
         optimizer=artifacts.OptimType.SGD,
         artifact_directory=tmp_path,
-        qat=Int8(momentum=0.5),
+        qat=Int8(momentum=0.5, reduce_range=False),
     )
     training = Training(tmp_path)
     low, high = 0.0, 0.0
@@ -161,3 +161,57 @@ def test_what_cannot_be_quantized_is_refused() -> None:
         Trainer(network(), loss="cross_entropy", qat=Int8(exclude=["*.weight"]))
     with pytest.raises(ValueError, match="weights: expected per_channel or per_tensor, found 'row'"):
         Int8(weights="row")
+
+
+def pictures(count: int, seed: int) -> tuple[Array, Array]:
+    """Return colored shapes, [count, 3, 16, 16], and which of ten each is: five shapes, with or without stripes.
+
+    Place, size, both colors and noise are random, so that neither a pixel nor a mean tells the class.
+    """
+    rng = np.random.default_rng(seed)
+    kinds = rng.integers(0, 10, count)
+    y, x = np.mgrid[0:16, 0:16].astype(np.float32)
+    made = np.empty((count, 3, 16, 16), np.float32)
+    for picture, kind in zip(made, kinds, strict=True):
+        size, (top, left) = rng.uniform(4, 6), rng.uniform(6, 9, 2)
+        down, right = np.abs(y - top), np.abs(x - left)
+        inside = [
+            np.hypot(down, right) < size,
+            np.maximum(down, right) < size * 0.85,
+            down + right < size * 1.2,
+            np.minimum(down, right) < size * 0.3,
+            np.abs(np.hypot(down, right) - size * 0.8) < size * 0.25,
+        ][kind % 5]
+        stripes = (np.floor((x + y) / 2) % 2 == 0) & (kind >= 5)
+        shape, ground = rng.uniform(0, 1, (2, 3, 1, 1))
+        shape = np.where(np.abs(shape - ground).max() < 0.4, 1 - ground, shape)
+        picture[:] = np.where(inside & ~stripes, shape, ground) + rng.normal(0, 0.08, (3, 16, 16))
+    return made, kinds
+
+
+@pytest.mark.thorough
+def test_a_network_for_colored_pictures_keeps_its_accuracy_with_8_bits(tmp_path: pathlib.Path) -> None:
+    x, y = pictures(4000, 1)
+    test_x, test_y = pictures(2000, 2)
+    settings: dict[str, Any] = {"loss": "cross_entropy", "metrics": ["accuracy"], "schedule": "cosine"}
+    before = Trainer(ortrain.models.cnn((3, 16, 16), 10), learning_rate=2e-3, **settings)
+    before.fit(x, y, 12, verbose=False)
+    before.export(tmp_path / "float.onnx")
+    trainer = Trainer(tmp_path / "float.onnx", qat=Int8(), learning_rate=3e-4, **settings)
+    trainer.fit(x, y, 4, verbose=False)
+    trainer.export(tmp_path / "int8.onnx")
+    trained = trainer.evaluate(test_x, test_y)["accuracy"]
+
+    batches = [{"x": x[i : i + 100]} for i in range(0, 500, 100)]
+    after = artifacts.quantize_static(onnx.load(tmp_path / "float.onnx"), batches).SerializeToString()
+    (tmp_path / "after.onnx").write_bytes(after)
+
+    def accuracy(name: str) -> float:
+        session = onnxruntime.InferenceSession(tmp_path / name)
+        (scores,) = session.run(None, {session.get_inputs()[0].name: test_x})
+        return float((scores.argmax(axis=1) == test_y).mean())
+
+    assert trained > 0.9
+    assert abs(accuracy("int8.onnx") - trained) <= 0.002
+    assert accuracy("int8.onnx") >= accuracy("after.onnx") - 0.002  # quantized without training
+    assert accuracy("int8.onnx") >= accuracy("float.onnx") - 0.01

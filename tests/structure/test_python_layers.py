@@ -59,6 +59,7 @@ INSIDE = {
     ("keras._export", "ortrain.keras._conversion"): "imports TensorFlow, which takes seconds",
     ("legacy.gradient_graph", "torch"): FRAMEWORK,
     ("legacy.sampler", "torch"): FRAMEWORK,
+    ("preprocessing.augmentation", "PIL"): OPTIONAL,
     ("preprocessing.pictures", "PIL"): OPTIONAL,
     ("step._session", "onnx"): ONNX,
     ("step._session", "onnxruntime"): OPTIONAL,

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from ortrain.trainer import F1, MAE, Accuracy, ConfusionMatrix, Perplexity, TopK
+from ortrain.trainer import AUC, F1, MAE, R2, Accuracy, ConfusionMatrix, IoU, Perplexity, TopK
 from ortrain.trainer.metrics import metric_of
 from sklearn import metrics
 
@@ -98,6 +98,81 @@ def test_without_rows_there_is_no_value():
 def test_metrics_by_name():
     assert metric_of("top3").k == 3
     with pytest.raises(
-        ValueError, match=r"no metric 'acuracy' \(did you mean 'accuracy'\?\); known are accuracy, top5"
+        ValueError,
+        match=r"no metric 'acuracy' \(did you mean 'accuracy' or 'auc'\?\); known are accuracy, top5",
     ):
         metric_of("acuracy")
+
+
+def softmax(scores):
+    each = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return each / each.sum(axis=1, keepdims=True)
+
+
+def test_area_under_the_curve_of_two_classes():
+    targets, scores = TARGETS > 2, np.round(SCORES, 1)  # many equal scores
+    assert stream(AUC(), scores[:, :1], targets[:, None]) == pytest.approx(
+        metrics.roc_auc_score(targets, scores[:, 0])
+    )
+    two = metrics.roc_auc_score(targets, softmax(SCORES[:, :2].astype(np.float64))[:, 1])
+    assert stream(AUC(), SCORES[:, :2], targets) == pytest.approx(two)
+    assert stream(AUC(), softmax(SCORES[:, :2]), targets) == pytest.approx(two)
+
+
+@pytest.mark.parametrize("form", ["scores", "probabilities", "tokens", "one-hot"])
+def test_area_under_the_curve_of_several_classes(form):
+    scores, targets = SCORES[:96, :5], TARGETS[:96]
+    expected = metrics.roc_auc_score(targets, softmax(scores), multi_class="ovr")
+    given = {
+        "scores": (scores, targets),
+        "probabilities": (softmax(scores), targets),
+        "tokens": (scores.reshape(8, 12, 5), targets.reshape(8, 12)),
+        "one-hot": (scores, np.eye(5, dtype=np.float32)[targets]),
+    }[form]
+    assert stream(AUC(), *given) == pytest.approx(expected)
+
+
+def test_area_under_the_curve_of_several_labels():
+    labels = (RNG.random(SCORES.shape) < 0.3).astype(np.float32)
+    expected = metrics.roc_auc_score(labels, SCORES)
+    assert stream(metric_of("auc_multilabel"), SCORES, labels) == pytest.approx(expected)
+    with pytest.raises(
+        ValueError, match=r"whose sum over the classes is 1, found the sum \d.*auc_multilabel"
+    ):
+        stream(AUC(), SCORES, labels)
+
+
+def test_area_under_the_curve_of_many_rows_takes_little_memory():
+    rng = np.random.default_rng(0)
+    targets = rng.random(300_000) < 0.4
+    scores = (rng.normal(size=300_000) + 0.7 * targets).astype(np.float32)
+    metric = AUC()
+    for start in range(0, len(scores), 1000):
+        metric.update(scores[start : start + 1000, None], targets[start : start + 1000], 0.0)
+    assert metric.result() == pytest.approx(metrics.roc_auc_score(targets, scores), abs=1e-5)
+    assert len(metric.state()["rankings"][0][1]) <= 65536
+
+
+def test_overlap_of_areas():
+    expected = metrics.jaccard_score(TARGETS, PREDICTED, average="macro")
+    assert stream(IoU()) == pytest.approx(expected)
+    pixels = SCORES[:96].reshape(8, 3, 4, 6).transpose(0, 3, 1, 2)
+    inside = metrics.jaccard_score(TARGETS[:96], PREDICTED[:96], average="macro")
+    assert stream(IoU(), pixels, TARGETS[:96].reshape(8, 3, 4)) == pytest.approx(inside)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_coefficient_of_determination(columns):
+    targets = (SCORES[:, :columns] + RNG.normal(size=(97, columns)) + 1e4).astype(np.float32)
+    scores = SCORES[:, :columns] + np.float32(1e4)  # a mean that is large beside the spread
+    expected = metrics.r2_score(targets.astype(np.float64), scores.astype(np.float64))
+    assert stream(R2(), scores, targets) == pytest.approx(expected, rel=1e-9)
+    if columns == 1:
+        assert stream(R2(), scores, targets[:, 0]) == pytest.approx(expected, rel=1e-9)
+    assert stream(R2(), scores, scores) == 1
+
+
+def test_likeliest_classes_count_where_targets_are_probabilities():
+    soft = np.eye(6)[TARGETS] * 0.7 + 0.05
+    for metric in (Accuracy, F1, IoU, ConfusionMatrix, AUC, lambda: TopK(2)):
+        assert stream(metric(), targets=soft) == stream(metric())

@@ -491,7 +491,7 @@ void Optimizer::update_group(size_t g, const CheckpointState& state, float learn
   if (takes_tensors()) {
     for (size_t i = 0; i < group_of_.size(); ++i)
       if (const Parameter& p = state.parameters()[i]; is_of_group(i))
-        run_tensor_rule(*rule_->of_tensor, numbers, p.data, p.gradient, p.moments);
+        run_tensor_rule(*rule_->of_tensor, numbers, p.data, p.gradient, p.moments, work_);
     return;
   }
   double factors[kMostFactors];
@@ -502,7 +502,8 @@ void Optimizer::update_group(size_t g, const CheckpointState& state, float learn
            has_rows(state.parameters()[i]) &&
            (lazy || leaves_zeros(*passes_, state.parameters()[i].data.dtype(), factors, scale));
   };
-  std::vector<size_t> tables;
+  std::vector<size_t>& tables = tables_;  // keeps its memory
+  tables.clear();
   for (size_t i = 0; i < group_of_.size(); ++i)
     if (by_rows(i)) tables.push_back(i);
   for (const size_t i : tables) for_rows(state.parameters()[i], *rows.of(i), passes_->cost, update);

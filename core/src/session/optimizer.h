@@ -123,6 +123,8 @@ class Optimizer {
   std::vector<size_t> group_of_;  // by the index of the parameter in the state; SIZE_MAX: none, it is frozen
   GradientClipping clipping_;
   std::optional<WeightAverage> average_;
+  Tensor work_;                      // of steps that take parameters as a whole
+  std::vector<size_t> tables_;       // of the parameters of a step, those that are updated by rows
   std::optional<size_t> evaluated_;  // the state of the declaration that evaluation uses
 };
 

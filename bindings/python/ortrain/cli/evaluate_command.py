@@ -13,16 +13,14 @@ from ortrain.trainer import Trainer
 @app.command(
     "evaluate",
     """
-    ortrain evaluate artifacts --data test.npz --metric accuracy --metric f1
+    ortrain evaluate artifacts --data test.npz --metrics accuracy,f1,auc
     ortrain evaluate artifacts --data test.csv --checkpoint artifacts/runs/1/epoch-3.ckpt --json
     """,
 )
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @running.data_options
 @running.model_options
-@click.option(
-    "--metric", "metrics", multiple=True, help="accuracy, top<k>, f1, mae, perplexity, confusion_matrix"
-)
+@running.metrics_option
 @app.as_json
 def command(
     folder: Path,

@@ -15,6 +15,7 @@ from ortrain.cli.datasets import KINDS, load
 from ortrain.cli.wanted import Choice, Wanted
 from ortrain.inference_session import InferenceSession
 from ortrain.trainer import Trainer
+from ortrain.trainer.metrics import METRIC_NAMES
 from ortrain.trainer.weighting import WEIGHTS
 
 COUNT = click.IntRange(min=1)
@@ -43,6 +44,21 @@ config_option = click.option(
     callback=_entries,
     metavar="KEY=VALUE",
     help="configuration entry of the session; may be repeated",
+)
+
+
+def _names(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.strip() for text in values for name in text.split(",") if name.strip())
+
+
+metrics_option = click.option(
+    "--metrics",
+    "--metric",
+    "metrics",
+    multiple=True,
+    callback=_names,
+    metavar="NAME,...",
+    help=f"values besides the loss: {', '.join(METRIC_NAMES)} and top<k>; may be repeated",
 )
 
 
@@ -113,11 +129,10 @@ def wanted_of(
             f"--sample-weight: the artifacts in {trainer.folder} take no weights; `ortrain artifacts --sample-weight` makes "
             "artifacts that do"
         )
-    target = trainer.inputs.dtypes[-1]
     return Wanted(
         [argument.name for argument in inputs],
         [argument.shape for argument in inputs],
-        has_classes=target is not None and target.kind in "iu",
+        has_classes=trainer.inputs.forms[-1].has_classes,
         classes=trainer.classes,
         columns=trainer.columns,
         header=header,

@@ -14,6 +14,7 @@ from ortrain._files.writing import write_file
 from ortrain.cli import app, fitting, results, running
 from ortrain.cli.wanted import Choice
 from ortrain.errors import FileError, OrtrainError
+from ortrain.preprocessing.augmentation import augmentation_of
 from ortrain.trainer import (
     Callback,
     CSVLogger,
@@ -36,6 +37,7 @@ from ortrain.trainer.names import two_words
     ortrain train artifacts --data images/ --epochs 20 --patience 3 --lr 1e-3 --schedule cosine
     ortrain train artifacts --data digits.npz --epochs 20 --resume artifacts/runs/1/interrupted.ckpt
     ortrain train artifacts --data digits.npz --epochs 10 --from-start
+    ortrain train --data images/ --epochs 40 --augment flip,crop,color --metrics accuracy,f1
     ortrain train --data flowers.csv --target kind --validation 0.2 --epochs 20
     """,
 )
@@ -81,9 +83,7 @@ from ortrain.trainer.names import two_words
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of order and dropout"
 )
-@click.option(
-    "--metric", "metrics", multiple=True, help="accuracy, top<k>, f1, mae, perplexity; may be repeated"
-)
+@running.metrics_option
 @click.option(
     "--monitor",
     metavar="VALUE",
@@ -136,6 +136,12 @@ from ortrain.trainer.names import two_words
     help="where to keep what a frozen body computes for each row, so that later epochs run only what is trained: in memory, "
     "nowhere, or in a folder for later runs too",
 )
+@click.option(
+    "--augment",
+    metavar="NAME[=NUMBER],...",
+    help="changes of the pictures of training batches, such as flip,crop=0.2,mixup: crop, zoom, rotate, flip, color, cutout, "
+    "mixup and cutmix; NUMBER is its strength",
+)
 @running.preprocessing_options
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
 @running.config_option
@@ -168,6 +174,7 @@ def command(
     from_start: bool,
     resume: Path | None,
     features: str,
+    augment: str | None,
     preprocess: bool | None,
     normalize: str | None,
     tokenizer: Path | None,
@@ -185,7 +192,7 @@ def command(
     checkpoint of each of the best epochs. Ctrl-C ends the run after the current step, saves it and says how to resume it.
     """
     if folder is None:
-        folder = _folder_for(data, target, header, seed, tokenizer, weight)
+        folder = _folder_for(data, target, header, seed, tokenizer, weight, augment)
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings: dict[str, Any] = {
         "learning_rate": lr,
@@ -193,6 +200,7 @@ def command(
         "accumulate": accumulate,
     }
     settings |= {"metrics": metrics, "seed": seed, "threads": threads, "config": config}
+    settings["augment"] = augment
     settings["feature_cache"] = (
         features == "memory" if features in ("memory", "off") else FeatureCache(features)
     )
@@ -235,6 +243,7 @@ def _folder_for(
     seed: int,
     tokenizer: Path | None,
     weight: str | None,
+    augment: str | None,
 ) -> Path:
     """Return ./artifacts, made for a network that fits the data if there are none."""
     from ortrain.trainer.creation import make_artifacts
@@ -252,7 +261,11 @@ def _folder_for(
     found = fitting.look_at(data, target, header, None, None, tokenizer, weight)
     network = fitting.network_for(found)
     model = fitting.make_network(network, found, seed)
-    make_artifacts(model, found.loss, "adamw", folder, None, None, weighted=weight is not None)
+    changes = augmentation_of(augment)
+    soft = changes is not None and bool(changes.mixes)
+    make_artifacts(
+        model, found.loss, "adamw", folder, None, None, weighted=weight is not None, soft_targets=soft
+    )
     write_file(folder / "model.onnx", "model", model.SerializeToString())
     click.echo(
         f"ortrain: no DIR was given, made {folder} for the network {network} ({found.shown()}) with the loss {found.loss}; "

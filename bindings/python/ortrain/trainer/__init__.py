@@ -21,11 +21,14 @@ from ortrain.trainer.loggers import (
     WandbLogger,
 )
 from ortrain.trainer.metrics import (
+    AUC,
     F1,
     MAE,
+    R2,
     Accuracy,
     ConfusionMatrix,
     FunctionMetric,
+    IoU,
     Metric,
     Perplexity,
     TopK,
@@ -36,8 +39,10 @@ from ortrain.trainer.rate_search import LearningRates
 from ortrain.trainer.schedules import Schedule
 
 __all__ = [
+    "AUC",
     "F1",
     "MAE",
+    "R2",
     "Accuracy",
     "CSVLogger",
     "Callback",
@@ -45,6 +50,7 @@ __all__ = [
     "EarlyStopping",
     "FeatureCache",
     "FunctionMetric",
+    "IoU",
     "JSONLogger",
     "LambdaCallback",
     "LearningRateMonitor",

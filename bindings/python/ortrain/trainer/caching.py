@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from ortrain.api import Module, Optimizer
 from ortrain.errors import OrtrainError
+from ortrain.trainer.augmenting import Augmented
 from ortrain.trainer.data import Rows, Source
 from ortrain.trainer.feature_store import FeatureCache
 from ortrain.trainer.loop import Loop
@@ -46,6 +47,12 @@ class Caching(Loop):
 
         try:
             parts = parts_of(self.folder, self.state, self.inputs.names)
+            if isinstance(source, Augmented):
+                _log.warning(
+                    "features of the frozen body are not kept, because augmentation changes the pictures in every epoch: each "
+                    "step runs the whole model"
+                )
+                return
             if not isinstance(source, Rows):
                 raise NoBodyError(
                     "the data are batches, which may differ in every epoch, as with augmentation"

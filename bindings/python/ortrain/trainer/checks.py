@@ -41,6 +41,19 @@ class Form:
         """Whether it takes the numbers of classes."""
         return self.is_target and self.dtype is not None and self.dtype.kind in "iu"
 
+    @property
+    def class_count(self) -> int | None:
+        """The number of classes, if it takes a floating-point number for each class, as soft cross entropy does."""
+        if not self.is_target or self.dtype is None or self.dtype.kind != "f" or self.shape is None:
+            return None
+        count = self.shape[1] if len(self.shape) == 2 else None
+        return count if isinstance(count, int) and count > 1 else None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether it takes classes, by their number or as a number for each class."""
+        return self.takes_classes or self.class_count is not None
+
     def shown(self) -> str:
         """Return type and shape as in ``float32 [batch, 3]``."""
         return f"{self.dtype} {self.shown_shape()}" if self.shape is not None else str(self.dtype)
@@ -125,8 +138,8 @@ def _numbers_or_text(array: Array, what: str) -> Array:
 def fitted(array: Array, form: Form) -> Array:
     """Return an array in the type and shape that an input takes.
 
-    Dimensions of 1 are added and left out, rows of numbers get the shape of an image with one channel, and a row per
-    class with a single 1 becomes the number of the class.
+    Dimensions of 1 are added and left out, rows of numbers get the shape of an image with one channel, a row per class with a
+    single 1 becomes the number of the class, and the number of a class a row with a single 1, as the input takes them.
 
     Raises
     ------
@@ -135,6 +148,13 @@ def fitted(array: Array, form: Form) -> Array:
     """
     if form.takes_classes and (array.dtype.kind == "f" or _has_scores(array, form)):
         array = _classes(array, form)
+    if (
+        form.class_count is not None
+        and array.dtype.kind in "biuf"
+        and array.ndim
+        and array.size == len(array)
+    ):
+        array = _one_hot(array.reshape(-1), form)
     check_pixels(array, form)
     return _typed(_shaped(array, form), form)
 
@@ -187,6 +207,20 @@ def _classes(array: Array, form: Form) -> Array:
                 f"{array[place]} in row {place[0] if place else 0}"
             )
     return array.astype(np.int64)
+
+
+def _one_hot(classes: Array, form: Form) -> Array:
+    """Return a row with a single 1 for each number of a class."""
+    count = form.class_count
+    assert count is not None
+    wrong = ~((classes >= 0) & (classes < count) & (classes == np.floor(classes)))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"data: input {form.name!r}: expected {form.shown()}, or the numbers of classes from 0 to {count - 1}, found "
+            f"{classes[row]} in row {row}"
+        )
+    return np.eye(count, dtype=form.dtype)[classes.astype(np.int64)]
 
 
 def _shaped(array: Array, form: Form) -> Array:

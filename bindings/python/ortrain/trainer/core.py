@@ -16,6 +16,8 @@ from ortrain.api import CheckpointState
 from ortrain.errors import NoSuchFileError
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
+from ortrain.preprocessing.augmentation import augmentation_of
+from ortrain.trainer.augmenting import Augmented, check_inputs, check_weights
 from ortrain.trainer.caching import Caching
 from ortrain.trainer.callbacks import Callback, Logs, ModelCheckpoint, checked
 from ortrain.trainer.checks import as_array, is_frame
@@ -146,7 +148,12 @@ class Trainer(Caching):
     feature_cache : FeatureCache or bool, default True
         Whether `fit` computes the frozen body of a model once for each sample and keeps its features: in memory, or as a
         `FeatureCache` says. It does so for data with rows and several epochs, if most layers are frozen and the results have
-        the same bits.
+        the same bits. Augmentation turns it off.
+    augment : str or mapping or sequence or callable, optional
+        What changes the pictures of training batches, in every epoch in another way, such as "crop,flip,mixup" or
+        ``{"crop": 0.125, "mixup": 0.4}``: crop, zoom, rotate, flip, color, cutout, mixup and cutmix, see the page on the
+        trainer. A function takes pictures, ``[rows, channels, height, width]``, and a ``numpy.random.Generator``. For an
+        inference model with mixup or cutmix, the loss "cross_entropy" is computed with a probability for each class.
 
     Attributes
     ----------
@@ -219,10 +226,15 @@ class Trainer(Caching):
         threads: int = 0,
         config: Mapping[str, str] | None = None,
         feature_cache: FeatureCache | bool = True,
+        augment: str | Mapping[str, float] | Sequence[Any] | Callable[..., Any] | None = None,
     ) -> None:
         _check(accumulate, seed, schedule, warmup)
         config = _with_precision(precision, config)
         checked_metrics = [metric_of(metric) for metric in metrics]  # rejected before artifacts are made
+        self._augmentation = augmentation_of(augment)
+        mixes = [] if self._augmentation is None else self._augmentation.mixes
+        if mixes:
+            check_weights(mixes[0], sample_weight)
         recipe = {"clip": clip, "weight_decay": weight_decay, "param_groups": param_groups, "ema": ema}
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
@@ -249,6 +261,7 @@ class Trainer(Caching):
                 head=head,
                 adapter=adapter,
                 qat=qat,
+                soft_targets=bool(mixes),
             )
         super().__init__(
             folder,
@@ -263,6 +276,8 @@ class Trainer(Caching):
             threads=threads,
             config=config,
         )
+        if self._augmentation is not None:
+            check_inputs(self._augmentation, self.inputs)
         self._is_quantized = any(name.startswith(RANGE) for name, _ in self.state.parameters)
         self._feature_cache = FeatureCache() if feature_cache is True else feature_cache or None
         self.outputs = list(outputs) if outputs is not None else self._eval_outputs[1:]
@@ -347,8 +362,8 @@ class Trainer(Caching):
         rows = held_out = None
         if isinstance(validation, float):
             rows, held_out = split(data, validation, self.inputs, self.seed)
-        source = source_of(
-            data, self.inputs, batch_size, shuffle, self.seed, steps_per_epoch, drop_last, rows
+        source = self._augmented(
+            source_of(data, self.inputs, batch_size, shuffle, self.seed, steps_per_epoch, drop_last, rows)
         )
         test: Source | None = None
         if held_out is not None:
@@ -358,6 +373,7 @@ class Trainer(Caching):
         self._take_names()
         self._columns, self._validation = source.columns, test
         self._data_settings = {"batch_size": batch_size, "shuffle": shuffle, "accumulate": self.accumulate}
+        self._data_settings["augment"] = self._augmentation and str(self._augmentation)
         self._data_settings["steps_per_epoch"] = self.steps_per_epoch = source.steps
         self.epochs = epochs
         self._active = [*self.callbacks, *checked(callbacks)]
@@ -394,6 +410,12 @@ class Trainer(Caching):
             self._validation = None
             self._drop_features()
         return self.history
+
+    def _augmented(self, source: Source) -> Source:
+        """Return the batches of a source as steps take them."""
+        if self._augmentation is None:
+            return source
+        return Augmented(source, self._augmentation, self.inputs, self.seed)
 
     def _with_target(self, data: Any, target: Any, epochs: int) -> tuple[Any, int]:
         """Return the data of all inputs, and the epochs, which may stand where the targets do."""
@@ -459,7 +481,7 @@ class Trainer(Caching):
         data = self._prepared(self._with_target(data, target, 1)[0])
         search, rate_before = Search(lowest, highest, steps), self._learning_rate
         self._give_names()
-        source = source_of(data, self.inputs, batch_size, True, self.seed)
+        source = self._augmented(source_of(data, self.inputs, batch_size, True, self.seed))
         names = self.inputs.classes, self.inputs.columns
         position, runs = self._position, self._runs
         with tempfile.TemporaryDirectory() as folder:

@@ -90,6 +90,7 @@ def make_artifacts(
     classes_last: bool = False,
     head: Any = None,
     adapter: Any = None,
+    soft_targets: bool = False,
     **settings: Any,
 ) -> artifacts.ArtifactReport:
     """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from.
@@ -97,6 +98,7 @@ def make_artifacts(
     These outputs are optional: a session returns the loss alone unless it is configured otherwise, as that of `Trainer` is. So
     the training loop that is written for artifacts with a loss runs with these too. With ``weighted``, a loss given by its name
     takes a weight for each row. With ``classes_last``, cross entropy takes the classes from the last dimension of the scores.
+    With ``soft_targets``, cross entropy takes a probability for each class.
     """
     chosen_loss = _named("loss", loss, LOSS_NAMES, artifacts.LossType)
     if head is not None and chosen_loss is None:
@@ -122,6 +124,10 @@ def make_artifacts(
     # With a head, the scores come first, which only the edit of the model finds.
     returned = None if head is not None else names if chosen_loss is not None else names[1:]
     is_named = isinstance(chosen_loss, artifacts.LossType) and (head is None or output is not None)
+    if soft_targets and chosen_loss is artifacts.LossType.CrossEntropyLoss:
+        export = export_of(loaded)
+        classes_last = classes_last or (export is not None and export.framework in CLASSES_LAST)
+        chosen_loss = onnxblock.loss.SoftCrossEntropyLoss(axis=-1 if classes_last else 1)
     if weighted:
         chosen_loss = _weighted(chosen_loss, loaded, classes_last)
     elif classes_last and chosen_loss is artifacts.LossType.CrossEntropyLoss:

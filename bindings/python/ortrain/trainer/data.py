@@ -120,7 +120,7 @@ class Inputs:
         """Return the value of input number ``i`` as an array of its type and shape, without a copy where possible."""
         form = self.forms[i]
         array = as_array(self._in_known_order(i, value), form.name)
-        if form.takes_classes and array.dtype.kind in "US":
+        if form.has_classes and array.dtype.kind in "US":
             array = self._numbers_of(array, form)
         return fitted(array, form)
 
@@ -165,7 +165,7 @@ class Inputs:
 
     def learn_classes(self, value: Any) -> None:
         """Take over the names of the classes, in alphabetical order, from a target in memory, unless they are known."""
-        if self.classes is None and self.forms[-1].takes_classes:
+        if self.classes is None and self.forms[-1].has_classes:
             array = as_array(value, self.names[-1])
             if array.dtype.kind in "US":
                 self.classes = [str(name) for name in np.unique(array)]

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from ortrain import profiling
 from ortrain._files.reading import open_file, parse_json
 from ortrain._files.writing import appending, write_file
@@ -182,8 +184,11 @@ class JSONLogger(Callback):
         """Look at the rows of the batch."""
         if self._looking is None:
             return
+        last, outputs = self.trainer.last_batch, self.trainer.last_outputs
+        if self.trainer.inputs.forms[-1].class_count is not None and np.allclose(last[-1].sum(axis=1), 1):
+            last = (*last[:-1], last[-1].argmax(axis=1))  # soft cross entropy: the likeliest class
         for each in self._looking if self.samples else self._looking[:1]:
-            each.look_at(self.trainer.last_batch, self.trainer.last_outputs)
+            each.look_at(last, outputs)
 
     def on_test_end(self, logs: Logs) -> None:
         """Write what the validation found: misread rows and confusion, or errors of numbers, and a map of the rows."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,19 @@ def _with_classes_second(prediction: Array, target: Array) -> Array:
     return np.moveaxis(prediction, -1, 1) if last else prediction
 
 
+def _as_classes(prediction: Array, target: Array) -> Array:
+    """Return the likeliest class of targets that are a probability for each class; other targets unchanged."""
+    if target.dtype.kind != "f" or target.shape != prediction.shape or target.ndim < 2 or target.shape[1] < 2:
+        return target
+    sums = target.sum(axis=1)
+    if not np.allclose(sums, 1, atol=1e-3):
+        raise ValueError(
+            "metrics: expected probabilities of classes as targets, whose sum over the classes is 1, found the sum "
+            f"{float(sums.ravel()[np.argmax(np.abs(sums - 1))]):g}; of rows with several labels, auc_multilabel can be computed"
+        )
+    return np.asarray(target.argmax(axis=1))
+
+
 def _classes_of(prediction: Array) -> Array:
     """Return the predicted class of each row: the largest of several scores, or whether a single logit is above 0."""
     if prediction.ndim == 1 or prediction.shape[1] == 1:
@@ -121,6 +135,7 @@ class Accuracy(Metric):
 
     def update(self, prediction: Array, target: Array, loss: float) -> None:
         """Take a batch: scores ``[batch, classes, ...]`` or ``[batch, ..., classes]``, and class indices ``[batch, ...]``."""
+        target = _as_classes(prediction, target)
         prediction = _with_classes_second(prediction, target)
         predicted, expected = _kept(_classes_of(prediction), target, self.ignore_index)
         self._right += int((predicted == expected).sum())
@@ -156,6 +171,7 @@ class TopK(Metric):
 
     def update(self, prediction: Array, target: Array, loss: float) -> None:
         """Take a batch: scores ``[batch, classes]`` and class indices ``[batch]``."""
+        target = _as_classes(prediction, target)
         rows = np.arange(len(prediction))
         own = prediction[rows, target.astype(np.int64)][:, None]
         better = (prediction > own).sum(axis=1)
@@ -182,6 +198,7 @@ class ConfusionMatrix(Metric):
 
     def update(self, prediction: Array, target: Array, loss: float) -> None:
         """Take a batch: scores ``[batch, classes, ...]`` or ``[batch, ..., classes]``, and class indices ``[batch, ...]``."""
+        target = _as_classes(prediction, target)
         prediction = _with_classes_second(prediction, target)
         predicted, expected = _kept(_classes_of(prediction), target, self.ignore_index)
         scores = prediction.shape[1] if prediction.ndim > 1 and prediction.shape[1] > 1 else 2
@@ -232,6 +249,163 @@ class F1(ConfusionMatrix):
         return float((2 * right[occur] / both[occur]).mean())
 
 
+class IoU(ConfusionMatrix):
+    """The mean over the classes that occur of intersection over union, TP / (TP + FP + FN).
+
+    Of pictures whose pixels have classes, it is the mean of the overlaps of predicted and true areas.
+    """
+
+    def __init__(self, name: str = "iou", **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+
+    def result(self) -> float:
+        """Return the value, from 0 to 1; NaN without rows."""
+        right = np.diagonal(self._matrix).astype(float)
+        union = self._matrix.sum(axis=0) + self._matrix.sum(axis=1) - right
+        occur = union > 0
+        return float((right[occur] / union[occur]).mean()) if occur.any() else math.nan
+
+
+_MOST_SCORES = 1 << 16
+
+
+class _Ranking:
+    """How often each score was given to rows inside and outside of a class, in limited memory.
+
+    Scores are counted by the bits of a float32 in an order in which larger scores have larger numbers. If there are more
+    different ones than are kept, those that differ in their last bits only are counted together.
+    """
+
+    def __init__(self, state: Sequence[Any] = (0, (), (), ())) -> None:
+        self.dropped, keys, outside, inside = state
+        self.keys = np.asarray(keys, np.uint32)
+        self.counts = np.array([outside, inside], np.int64)
+        self._waiting: list[tuple[Array, Array]] = []
+        self._waiting_rows = 0
+
+    def add(self, scores: Array, is_inside: Array) -> None:
+        """Count the scores of some rows."""
+        bits = (scores.astype(np.float32) + np.float32(0)).view(np.uint32)  # -0 becomes 0
+        keys = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+        self._waiting.append((keys, is_inside))
+        self._waiting_rows += len(keys)
+        if self._waiting_rows > max(4096, len(self.keys)):
+            self.merge()
+
+    def merge(self) -> None:
+        """Count what was added since the last time."""
+        keys = np.concatenate([self.keys, *(keys for keys, _ in self._waiting)])
+        ones = [np.stack([~inside, inside]).astype(np.int64) for _, inside in self._waiting]
+        counts = np.concatenate([self.counts, *ones], axis=1)
+        self._waiting, self._waiting_rows = [], 0
+        while True:
+            self.keys, places = np.unique(keys >> self.dropped << self.dropped, return_inverse=True)
+            if len(self.keys) <= _MOST_SCORES:
+                break
+            self.dropped += 1
+        self.counts = np.array([np.bincount(places, row, len(self.keys)) for row in counts]).astype(np.int64)
+
+    def area(self) -> float:
+        """Return the probability that a row inside has a larger score than one outside; equal scores count half."""
+        self.merge()
+        outside, inside = self.counts.astype(float)
+        below = np.cumsum(outside) - outside
+        pairs = outside.sum() * inside.sum()
+        return float((inside * (below + outside / 2)).sum() / pairs) if pairs else math.nan
+
+    def state(self) -> list[Any]:
+        self.merge()
+        return [self.dropped, self.keys.tolist(), *self.counts.tolist()]
+
+
+class AUC(Metric):
+    """The area under the receiver operating characteristic.
+
+    It is the probability that a row of a class has a larger score for this class than a row of another one; equal scores
+    count half. Of two classes, or a single logit, it is the value of class 1; of several, the mean over the classes that
+    occur, each against all others, by the probabilities of the classes (softmax, unless the scores are probabilities).
+
+    It is exact up to 65,536 different scores of a class. Beyond, scores are rounded so that there are no more, and equal
+    ones count half.
+
+    Parameters
+    ----------
+    name : str, default "auc"
+        Its name.
+    multilabel : bool, default False
+        Whether a row may have several labels: targets of 0 and 1 in the shape of the scores. The value is the mean over the
+        labels.
+    ignore_index : int, default -100
+        Targets of this value do not count.
+    **kwargs
+        As in `Metric`.
+    """
+
+    def __init__(
+        self, name: str = "auc", *, multilabel: bool = False, ignore_index: int = -100, **kwargs: Any
+    ) -> None:
+        self.multilabel, self.ignore_index = multilabel, ignore_index
+        super().__init__(name, **kwargs)
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._rankings: list[_Ranking] = []
+
+    def state(self) -> dict[str, Any]:
+        """Return the state that is needed to continue later, as plain numbers and lists."""
+        return {"rankings": [ranking.state() for ranking in self._rankings]}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Continue from the result of `state`."""
+        self._rankings = [_Ranking(each) for each in state["rankings"]]
+
+    def update(self, prediction: Array, target: Array, loss: float) -> None:
+        """Take a batch: scores ``[batch, classes, ...]`` or ``[batch, ..., classes]``, and class indices ``[batch, ...]``."""
+        if self.multilabel:
+            scores, inside = prediction.reshape(len(prediction), -1), target.reshape(len(target), -1) > 0.5
+            if scores.shape != inside.shape:
+                raise ValueError(
+                    f"auc: expected a target of 0 or 1 for each score, found {target.shape} for {prediction.shape}"
+                )
+        else:
+            scores, inside = self._of_classes(prediction, target)
+        while len(self._rankings) < scores.shape[1]:
+            self._rankings.append(_Ranking())
+        for number, ranking in enumerate(self._rankings):
+            ranking.add(scores[:, number], inside[:, number])
+
+    def _of_classes(self, prediction: Array, target: Array) -> tuple[Array, Array]:
+        """Return a score for each row and class, or for class 1 of two, and which rows are of the class."""
+        target = _as_classes(prediction, target)
+        prediction = _with_classes_second(prediction, target)
+        if prediction.ndim == 1 or prediction.shape[1] == 1:
+            scores = prediction.reshape(-1, 1).astype(np.float64)
+        else:
+            scores = np.moveaxis(prediction, 1, -1).reshape(-1, prediction.shape[1]).astype(np.float64)
+        classes = target.reshape(-1)
+        if len(classes) != len(scores):
+            raise ValueError(
+                f"auc: expected one class index for each of {len(scores)} predictions, found {len(classes)} targets"
+            )
+        kept = classes != self.ignore_index
+        scores, classes = scores[kept], classes[kept].astype(np.int64)
+        if scores.shape[1] == 2:
+            scores = scores[:, 1:] - scores[:, :1]
+        if scores.shape[1] == 1:
+            return scores, (classes > 0)[:, None]
+        is_probability = (scores >= 0).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3)
+        if not is_probability:
+            scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+            scores /= scores.sum(axis=1, keepdims=True)
+        return scores, classes[:, None] == np.arange(scores.shape[1])
+
+    def result(self) -> float:
+        """Return the value, from 0 to 1; NaN without rows inside and outside of a class."""
+        areas = [ranking.area() for ranking in self._rankings]
+        known = [area for area in areas if not math.isnan(area)]
+        return sum(known) / len(known) if known else math.nan
+
+
 class MAE(Metric):
     """The mean absolute error."""
 
@@ -256,6 +430,48 @@ class MAE(Metric):
     def result(self) -> float:
         """Return the mean; NaN without rows."""
         return self._sum / self._count if self._count else math.nan
+
+
+class R2(Metric):
+    """The coefficient of determination, 1 - Σ (x - t)² / Σ (t - mean(t))²; of several numbers a row, their mean."""
+
+    def __init__(self, name: str = "r2", **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._count = 0
+        self._mean = self._spread = self._error = np.zeros(0)
+
+    def update(self, prediction: Array, target: Array, loss: float) -> None:
+        """Take a batch of predictions and targets with the same number of elements."""
+        if prediction.size != target.size:
+            raise ValueError(
+                f"r2: expected as many targets as predictions, found {target.shape} for {prediction.shape}"
+            )
+        if not len(prediction):
+            return
+        found = prediction.reshape(len(prediction), -1).astype(np.float64)
+        wanted = target.reshape(found.shape).astype(np.float64)
+        if not self._count:
+            self._mean, self._spread, self._error = np.zeros((3, found.shape[1]))
+        # Means and spreads of two parts make those of the whole without a difference of large sums (Chan et al., 1979).
+        count, mean = len(wanted), wanted.mean(axis=0)
+        total, apart = self._count + count, mean - self._mean
+        self._spread = (
+            self._spread + ((wanted - mean) ** 2).sum(axis=0) + apart**2 * (self._count * count / total)
+        )
+        self._mean = self._mean + apart * (count / total)
+        self._error = self._error + ((found - wanted) ** 2).sum(axis=0)
+        self._count = total
+
+    def result(self) -> float:
+        """Return the value, 1 at best; NaN with less than two rows. Of equal targets it is 1 without an error, else 0."""
+        if self._count < 2:
+            return math.nan
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = np.where(self._spread > 0, 1 - self._error / self._spread, self._error == 0)
+        return float(shares.mean())
 
 
 class Perplexity(Metric):
@@ -334,10 +550,17 @@ _BY_NAME: dict[str, Callable[[], Metric]] = {
     "accuracy": Accuracy,
     "top5": TopK,
     "f1": F1,
+    "auc": AUC,
+    "auc_multilabel": functools.partial(AUC, "auc_multilabel", multilabel=True),
+    "iou": IoU,
     "confusion_matrix": ConfusionMatrix,
     "mae": MAE,
+    "r2": R2,
     "perplexity": Perplexity,
 }
+
+METRIC_NAMES = tuple(_BY_NAME)
+"""The names of metrics, besides ``top<k>``."""
 
 
 def metric_of(given: str | Metric | Callable[[Array, Array], Any]) -> Metric:

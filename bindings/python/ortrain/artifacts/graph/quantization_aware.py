@@ -42,6 +42,10 @@ class Int8:
         How much of the range each step keeps.
     exclude : sequence of str, default ()
         Weights that are not quantized: names or patterns such as ``"head.*"``.
+    reduce_range : bool, default True
+        Whether weights are bytes from -63 to 63 rather than from -127 to 127. On x86-64 processors without VNNI, onnxruntime
+        adds products of bytes in pairs in 16 bits, and larger weights make these sums saturate: scores then are wrong, unless
+        its session has ``session.x64quantprecision``. Processors of phones have no such sums.
 
     Raises
     ------
@@ -53,6 +57,7 @@ class Int8:
     activations: str = "moving_average"
     momentum: float = 0.99
     exclude: Sequence[str] = ()
+    reduce_range: bool = True
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -158,7 +163,8 @@ class _Quantizer:
         largest = self._add("ReduceMax", inputs, f"{own}/largest", keepdims=0, **attributes)
         least = self._constant(np.float32(1e-12), "least")
         positive = self._add("Max", [largest, least], f"{own}/positive")
-        scale = self._add("Div", [positive, self._constant(np.float32(127), "127")], f"{own}/scale")
+        most = 63 if self._settings.reduce_range else 127
+        scale = self._add("Div", [positive, self._constant(np.float32(most), str(most))], f"{own}/scale")
         channels = () if axis is None else (weight.dims[axis],)
         zero = self._constant(np.zeros(channels, np.int8), f"zero {list(channels)}")
         pair = self._pair(name, scale, zero, **({} if axis is None else {"axis": axis}))

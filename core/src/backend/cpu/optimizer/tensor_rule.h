@@ -4,6 +4,8 @@
 //     struct Adafactor {
 //       // The type and shape of a state of a parameter; the tensor has no memory.
 //       static Tensor state(const OptimizerStep& group, DType dtype, const Shape& shape, size_t k);
+//       // The elements of the memory for intermediate values of a step.
+//       static int64_t work(const OptimizerStep& group, const Shape& shape);
 //       template <typename T> static void step(const OptimizerStep& s, const TensorRun<T>& run);
 //     };
 #pragma once
@@ -24,22 +26,26 @@ struct TensorRun {
   const T* g;
   int64_t n;
   const std::vector<Tensor>& states;
+  T* work;  // not initialized
 };
 
 struct TensorRule {
   Tensor (*state)(const OptimizerStep& group, DType dtype, const Shape& shape, size_t k);
+  int64_t (*work)(const OptimizerStep& group, const Shape& shape);
   void (*of_float)(const OptimizerStep& step, const TensorRun<float>& run);
   void (*of_double)(const OptimizerStep& step, const TensorRun<double>& run);
 };
 
 template <class Rule>
 const TensorRule* tensor_rule() {
-  static const TensorRule rule{Rule::state, Rule::template step<float>, Rule::template step<double>};
+  static const TensorRule rule{Rule::state, Rule::work, Rule::template step<float>,
+                               Rule::template step<double>};
   return &rule;
 }
 
-// One step of a parameter. Those of 16 bits are computed as floats.
+// One step of a parameter. Those of 16 bits are computed as floats. `work` is memory that grows until it is
+// large enough for every parameter, so that later steps allocate nothing.
 void run_tensor_rule(const TensorRule& rule, const OptimizerStep& step, const Tensor& weights,
-                     const Tensor& gradients, const std::vector<Tensor>& states);
+                     const Tensor& gradients, const std::vector<Tensor>& states, Tensor& work);
 
 }  // namespace ortrain

@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "backend/cpu/optimizer/tensor_rule.h"
 #include "runtime/threads.h"
@@ -55,7 +54,7 @@ struct Numbers {
   double rate, limit, least_rms;
 };
 
-// What the squares of a gradient are divided by: the estimate of its second moment, to the power of -1/2.
+// What a gradient is multiplied by: the estimate of its second moment, to the power of -1/2.
 template <typename T>
 T inverse_root(T estimate, T smallest) {
   return 1 / std::sqrt(std::max(estimate, smallest * smallest));
@@ -76,10 +75,11 @@ void apply(const Numbers<T>& f, const TensorRun<T>& run, int64_t rows, int64_t c
   const double excess = std::sqrt(squares) / (std::sqrt(static_cast<double>(run.n)) * f.limit);
   const T rate = static_cast<T>(std::max(f.least_rms, rms) * f.rate / std::max(1.0, excess));
   for_segments(rows, columns, [&](size_t, int64_t from, int64_t to) {
+    const T step = rate, decayed = f.decayed;  // which no store to the weights can change
     for (int64_t r = from; r < to; ++r) {
       const auto element = normalized(r);
-      T* w = run.w + r * columns;
-      for (int64_t c = 0; c < columns; ++c) w[c] = w[c] * f.decayed - rate * element(c);
+      T* __restrict w = run.w + r * columns;
+      for (int64_t c = 0; c < columns; ++c) w[c] = w[c] * decayed - step * element(c);
     }
   });
 }
@@ -111,18 +111,19 @@ void step_of_vector(const Numbers<T>& f, const TensorRun<T>& run) {
   });
 }
 
-// Adds the squares of a matrix's gradient to the moments of its rows and columns.
+// Adds the squares of a matrix's gradient to the moments of its rows and columns. `sums` has room for a row
+// of each segment.
 template <typename T>
-void update_moments(const Numbers<T>& f, const T* g, int64_t rows, int64_t columns, T* of_rows,
-                    T* of_columns) {
-  const auto wide = static_cast<size_t>(columns);
-  std::vector<T> sums(static_cast<size_t>(std::min(rows, kSegments)) * wide, T(0));
+void update_moments(const Numbers<T>& f, const T* g, int64_t rows, int64_t columns, T* of_rows, T* of_columns,
+                    T* sums) {
+  const auto wide = static_cast<size_t>(columns), segments = static_cast<size_t>(std::min(rows, kSegments));
+  std::fill_n(sums, segments * wide, T(0));
   for_segments(rows, columns, [&](size_t s, int64_t from, int64_t to) {
-    T* sum = sums.data() + s * wide;
+    T* __restrict sum = sums + s * wide;
     for (int64_t r = from; r < to; ++r) {
       const T* row = g + r * columns;
-      const double squares = sum_of_row<T>(columns, [&](int64_t c) {
-        const T square = row[c] * f.scale * (row[c] * f.scale);
+      const double squares = sum_of_row<T>(columns, [sum, row, scale = f.scale](int64_t c) {
+        const T square = row[c] * scale * (row[c] * scale);
         sum[c] += square;
         return square;
       });
@@ -131,7 +132,7 @@ void update_moments(const Numbers<T>& f, const T* g, int64_t rows, int64_t colum
   });
   for (size_t c = 0; c < wide; ++c) {
     double squares = 0;
-    for (size_t s = 0; s < sums.size() / wide; ++s) squares += static_cast<double>(sums[s * wide + c]);
+    for (size_t s = 0; s < segments; ++s) squares += static_cast<double>(sums[s * wide + c]);
     of_columns[c] = f.kept * of_columns[c] + f.taken * static_cast<T>(squares / static_cast<double>(rows));
   }
 }
@@ -142,19 +143,24 @@ void step_of_matrices(const Numbers<T>& f, const TensorRun<T>& run) {
   const int64_t rows = run.n / columns, matrices = rows / high;
   T *of_rows = run.states[0].template data<T>(), *of_columns = run.states[1].template data<T>();
   const double rms = rms_of(run, rows, columns);
-  std::vector<T> means(static_cast<size_t>(matrices));
+  // The root of a product is that of its factors, so that there is no root of each element. Both are finite,
+  // so that rows and columns without gradients have no product of 0 and infinity.
+  const auto root = [](T moment) { return 1 / std::sqrt(std::max(moment, std::numeric_limits<T>::min())); };
+  const T most = 1 / f.smallest;
+  T *const means = run.work, *const roots = means + matrices, *const sums = roots + matrices * columns;
   for (int64_t m = 0; m < matrices; ++m) {
-    update_moments(f, run.g + m * high * columns, high, columns, of_rows + m * high,
-                   of_columns + m * columns);
+    update_moments(f, run.g + m * high * columns, high, columns, of_rows + m * high, of_columns + m * columns,
+                   sums);
     double sum = 0;
     for (int64_t r = 0; r < high; ++r) sum += static_cast<double>(of_rows[m * high + r]);
-    means[static_cast<size_t>(m)] = std::max(static_cast<T>(sum / static_cast<double>(high)), f.smallest);
+    means[m] = std::max(static_cast<T>(sum / static_cast<double>(high)), f.smallest);
   }
+  for (int64_t i = 0; i < matrices * columns; ++i) roots[i] = root(of_columns[i]);
   apply(f, run, rows, columns, rms, [&](int64_t r) {
-    const T *g = run.g + r * columns, *column = of_columns + r / high * columns;
-    const T row = of_rows[r] / means[static_cast<size_t>(r / high)];
-    return [&f, g, column, row](int64_t c) {
-      return g[c] * f.scale * inverse_root(row * column[c], f.smallest);
+    const T *g = run.g + r * columns, *column = roots + r / high * columns;
+    const T row = root(of_rows[r] / means[r / high]);
+    return [scale = f.scale, g, column, row, most](int64_t c) {
+      return g[c] * scale * std::min(row * column[c], most);
     };
   });
 }
@@ -166,6 +172,14 @@ struct Adafactor {
     if (is_factored && k == 0) of.pop_back();
     if (is_factored && k == 1) of.erase(of.end() - 2);
     return Tensor(dtype, is_factored == (k < 2) ? of : Shape{0}, nullptr);
+  }
+
+  // A mean of each matrix, the roots of its columns, and the sums of the columns of one.
+  static int64_t work(const OptimizerStep&, const Shape& shape) {
+    if (shape.size() < 2) return 0;
+    int64_t matrices = 1;
+    for (size_t i = 0; i + 2 < shape.size(); ++i) matrices *= shape[i];
+    return matrices + (matrices + std::min(shape[shape.size() - 2], kSegments)) * shape.back();
   }
 
   template <typename T>

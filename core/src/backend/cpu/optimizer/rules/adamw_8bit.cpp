@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "backend/cpu/optimizer/rules/adamw_of_tensor.h"
@@ -18,16 +19,17 @@ namespace {
 constexpr int64_t kBlock = 256, kLeastElements = 4096;
 
 // The codes of numbers of one sign in [0, 1], given by their magnitudes. The upper half of a float's bits
-// leads to the first code that its value can have; no such half has more than a few.
+// leads to the first of the two codes that its value can have. There is no branch, because no processor
+// could predict it.
 class Magnitudes {
  public:
   void add(float value, size_t code) {
-    if (!values_.empty()) middles_.push_back((values_.back() + value) / 2);
-    values_.push_back(value);
-    codes_.push_back(static_cast<uint8_t>(code));
+    if (count_ > 0) middles_[count_ - 1] = (last_ + value) / 2;
+    last_ = value;
+    codes_[count_++] = static_cast<uint8_t>(code);
   }
   void finish() {
-    middles_.push_back(std::numeric_limits<float>::infinity());
+    middles_[count_ - 1] = std::numeric_limits<float>::infinity();
     uint8_t at = 0;
     for (uint32_t high = 0; high < kHalves; ++high) {
       while (std::bit_cast<float>(high << 16) > middles_[at]) ++at;
@@ -37,15 +39,17 @@ class Magnitudes {
   uint8_t code(float magnitude) const {
     // NaN has no place in the table.
     size_t at = first_[std::min(std::bit_cast<uint32_t>(magnitude) >> 16, kHalves - 1)];
-    while (magnitude > middles_[at]) ++at;
+    at += size_t{magnitude > middles_[at]};
     return codes_[at];
   }
 
  private:
   static constexpr uint32_t kHalves = (std::bit_cast<uint32_t>(1.0f) >> 16) + 1;
-  std::vector<float> values_, middles_;
-  std::vector<uint8_t> codes_;
+  std::array<float, 256> middles_{};
+  std::array<uint8_t, 256> codes_{};
   std::array<uint8_t, kHalves> first_{};
+  size_t count_ = 0;
+  float last_ = 0;
 };
 
 // 256 numbers, sorted: seven decades with ever more steps, 0 and 1; with a sign, half of them are negative.
@@ -64,15 +68,14 @@ struct Codes {
     std::sort(sorted.begin(), sorted.end());
     std::copy(sorted.begin(), sorted.end(), values.begin());
     const auto zero = static_cast<size_t>(std::find(sorted.begin(), sorted.end(), 0.0f) - sorted.begin());
-    for (size_t i = zero; i < values.size(); ++i) positive.add(values[i], i);
-    for (size_t i = zero + 1; i-- > 0;) negative.add(-values[i], i);
-    positive.finish();
-    negative.finish();
+    for (size_t i = zero; i < values.size(); ++i) signs[0].add(values[i], i);
+    for (size_t i = zero + 1; i-- > 0;) signs[1].add(-values[i], i);
+    for (Magnitudes& each : signs) each.finish();
   }
-  uint8_t code(float x) const { return x < 0 ? negative.code(-x) : positive.code(x); }
+  uint8_t code(float x) const { return signs[size_t{x < 0}].code(std::abs(x)); }
 
   std::array<float, 256> values{};
-  Magnitudes positive, negative;
+  std::array<Magnitudes, 2> signs;  // positive and negative
 };
 
 const Codes& codes(bool is_signed) {
@@ -99,8 +102,9 @@ struct Block {
   }
 };
 
+// `factors` are those of the passes of AdamW.
 template <typename T>
-void step_of_block(const AdamWFactors<T>& f, const TensorRun<T>& run, int64_t block, T scale) {
+void step_of_block(const T* factors, const TensorRun<T>& run, int64_t block, T scale) {
   const int64_t begin = block * kBlock;
   const auto at = [&](size_t k) { return run.states[k].template data<uint8_t>() + begin; };
   float &first_scale = run.states[2].template data<float>()[block],
@@ -109,13 +113,11 @@ void step_of_block(const AdamWFactors<T>& f, const TensorRun<T>& run, int64_t bl
   first.n = second.n = std::min(kBlock, run.n - begin);
   first.read(codes(true), at(0), first_scale);
   second.read(codes(false), at(1), second_scale);
-  T* w = run.w + begin;
-  for (int64_t i = 0; i < first.n; ++i) {
-    const T g = run.g[begin + i] * scale;
-    const T m = first.values[i] = f.alpha * first.values[i] + (1 - f.alpha) * g;
-    const T v = second.values[i] = f.beta * second.values[i] + (1 - f.beta) * (g * g);
-    w[i] = w[i] * f.decay_before - f.step_size * m / (std::sqrt(v) * f.root_scale + f.epsilon);
-  }
+  T* const moments[] = {first.values, second.values};
+  if constexpr (std::is_same_v<T, float>)
+    adamw_passes().of_float(run.w + begin, run.g + begin, moments, first.n, factors, scale);
+  else
+    adamw_passes().of_double(run.w + begin, run.g + begin, moments, first.n, factors, scale);
   first_scale = first.write(codes(true), at(0));
   second_scale = second.write(codes(false), at(1));
 }
@@ -128,20 +130,17 @@ struct AdamW8bit {
                  : Tensor(DType::kFloat, Shape{(n + kBlock - 1) / kBlock}, nullptr);
   }
 
+  static int64_t work(const OptimizerStep&, const Shape&) { return 0; }
+
   template <typename T>
   static void step(const OptimizerStep& s, const TensorRun<T>& run) {
     if (run.n < kLeastElements) return run_adamw(s, run);
-    const AdamWFactors<double> exact = adamw_factors(s);
-    AdamWFactors<T> f;
-    f.alpha = static_cast<T>(exact.alpha);
-    f.beta = static_cast<T>(exact.beta);
-    f.epsilon = static_cast<T>(exact.epsilon);
-    f.decay_before = static_cast<T>(exact.decay_before);
-    f.root_scale = static_cast<T>(exact.root_scale);
-    f.step_size = static_cast<T>(exact.step_size);
+    const auto exact = adamw_pass_factors(s);
+    std::array<T, exact.size()> factors;
+    std::transform(exact.begin(), exact.end(), factors.begin(), [](double x) { return static_cast<T>(x); });
     parallel_for((run.n + kBlock - 1) / kBlock, 16 * kBlock, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block)
-        step_of_block(f, run, block, static_cast<T>(s.gradient_scale));
+        step_of_block(factors.data(), run, block, static_cast<T>(s.gradient_scale));
     });
   }
 };

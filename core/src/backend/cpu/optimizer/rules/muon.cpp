@@ -2,7 +2,7 @@
 // PyTorch, in their own precision instead of bfloat16; all other parameters as in AdamW.
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <utility>
 
 #include "backend/cpu/matmul/multiply.h"
 #include "backend/cpu/optimizer/rules/adamw_of_tensor.h"
@@ -16,26 +16,28 @@ bool is_orthogonalized(const OptimizerStep& s, const Shape& shape) {
   return shape.size() == 2 && s["matrices"] != 0;
 }
 
-// The Newton-Schulz iteration moves the singular values of `x` [m, k], m ≤ k, towards 1.
+// The Newton-Schulz iteration moves the singular values of `x` [m, k], m ≤ k, towards 1. Returns where the
+// result is, which is in `x` or `work`. `work` has room for m k + 2 m² elements.
 template <typename T>
-void orthogonalize(std::vector<T>& x, int64_t m, int64_t k, int64_t iterations) {
+T* orthogonalize(T* x, int64_t m, int64_t k, int64_t iterations, T* work) {
   constexpr T kA = T(3.4445), kB = T(-4.7750), kC = T(2.0315);
   double squares = 0;
-  for (const T value : x) squares += static_cast<double>(value) * static_cast<double>(value);
+  for (int64_t i = 0; i < m * k; ++i) squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   const T scale = static_cast<T>(1 / std::max(std::sqrt(squares), 1e-7));
-  for (T& value : x) value *= scale;
-  std::vector<T> gram(static_cast<size_t>(m * m)), polynomial, next;
+  for (int64_t i = 0; i < m * k; ++i) x[i] *= scale;
+  T *next = work, *const gram = work + m * k, *const polynomial = gram + m * m;
   const int threads = max_threads();
   for (int64_t i = 0; i < iterations; ++i) {
-    const MatrixView<const T> rows{x.data(), k, 1}, columns{x.data(), 1, k};
-    multiply<T>(m, m, k, T(1), rows, columns, T(0), gram.data(), m, threads);
-    polynomial = gram;
-    const MatrixView<const T> square{gram.data(), m, 1};
-    multiply<T>(m, m, m, kC, square, square, kB, polynomial.data(), m, threads);
-    next = x;
-    multiply<T>(m, k, m, T(1), {polynomial.data(), m, 1}, rows, kA, next.data(), k, threads);
-    x.swap(next);
+    const MatrixView<const T> rows{x, k, 1}, columns{x, 1, k};
+    multiply<T>(m, m, k, T(1), rows, columns, T(0), gram, m, threads);
+    std::copy_n(gram, m * m, polynomial);
+    const MatrixView<const T> square{gram, m, 1};
+    multiply<T>(m, m, m, kC, square, square, kB, polynomial, m, threads);
+    std::copy_n(x, m * k, next);
+    multiply<T>(m, k, m, T(1), {polynomial, m, 1}, rows, kA, next, k, threads);
+    std::swap(x, next);
   }
+  return x;
 }
 
 template <typename T>
@@ -44,7 +46,7 @@ void step_of_matrix(const OptimizerStep& s, const TensorRun<T>& run) {
   const bool is_tall = rows > columns, nesterov = s["nesterov"] != 0;
   const T momentum = static_cast<T>(s["momentum"]), scale = static_cast<T>(s.gradient_scale);
   T* buffer = run.states[0].template data<T>();
-  std::vector<T> direction(static_cast<size_t>(run.n));
+  T* direction = run.work;
   parallel_for(rows, 4 * columns, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r)
       for (int64_t c = 0; c < columns; ++c) {
@@ -52,11 +54,11 @@ void step_of_matrix(const OptimizerStep& s, const TensorRun<T>& run) {
         const T g = run.g[i] * scale;
         buffer[i] = momentum * buffer[i] + (1 - momentum) * g;
         const T taken = nesterov ? momentum * buffer[i] + (1 - momentum) * g : buffer[i];
-        direction[static_cast<size_t>(is_tall ? c * rows + r : i)] = taken;
+        direction[is_tall ? c * rows + r : i] = taken;
       }
   });
-  orthogonalize(direction, std::min(rows, columns), std::max(rows, columns),
-                static_cast<int64_t>(s["steps"]));
+  direction = orthogonalize(direction, std::min(rows, columns), std::max(rows, columns),
+                            static_cast<int64_t>(s["steps"]), run.work + run.n);
   const double high = static_cast<double>(rows), wide = static_cast<double>(columns);
   const double factor =
       s["match_rms"] != 0 ? 0.2 * std::sqrt(std::max(high, wide)) : std::sqrt(std::max(1.0, high / wide));
@@ -65,7 +67,7 @@ void step_of_matrix(const OptimizerStep& s, const TensorRun<T>& run) {
     for (int64_t r = begin; r < end; ++r)
       for (int64_t c = 0; c < columns; ++c) {
         const int64_t i = r * columns + c;
-        run.w[i] = kept * run.w[i] - rate * direction[static_cast<size_t>(is_tall ? c * rows + r : i)];
+        run.w[i] = kept * run.w[i] - rate * direction[is_tall ? c * rows + r : i];
       }
   });
 }
@@ -74,6 +76,13 @@ struct Muon {
   static Tensor state(const OptimizerStep& group, DType dtype, const Shape& shape, size_t k) {
     const bool is_kept = k == 0 || !is_orthogonalized(group, shape);
     return Tensor(dtype, is_kept ? shape : Shape{0}, nullptr);
+  }
+
+  // Two matrices of the shape of the parameter, and two of its smaller side.
+  static int64_t work(const OptimizerStep& group, const Shape& shape) {
+    if (!is_orthogonalized(group, shape)) return 0;
+    const int64_t least = std::min(shape[0], shape[1]);
+    return 2 * (shape[0] * shape[1] + least * least);
   }
 
   template <typename T>
