@@ -33,6 +33,7 @@ from ortrain.step._names import (
     STEP,
     VERSION,
 )
+from ortrain.step._formula import shortest
 from ortrain.step._nodes import Nodes, Value
 from ortrain.step._optimizers import Update, clipped, read_optimizer
 from ortrain.step._wide_sums import widen_sums
@@ -108,8 +109,12 @@ class _Step:
             v.name for v in model.graph.output
             if v.name not in self._gradients.values() and v.name not in self._statistics.values()
         ]  # fmt: skip
+        self._states: list[str] = []
+        seed = _seed_of_gradient(model, self._outputs[0])
         if loss_scaling:
-            self._scale_name = _seed_of_gradient(model, self._outputs[0])
+            self._scale_name = _expect_seed(seed, self._outputs[0]).name
+        if kind == "step":
+            self._read_optimizer(seed)
         self._model = _with_standard_operators(model)
         self._graph = self._model.graph
         # Passes that move nodes leave statements that are no longer true; a runtime infers the shapes itself.
@@ -120,7 +125,6 @@ class _Step:
             self._scale_gradient()
         self._seeded = self._use_seed()
         self._moments: dict[str, list[str]] = {}
-        self._states: list[str] = []
         self._scalars: dict[str, dict[str, Any]] = {}
         self._state: dict[str, str] = dict(self._statistics)
         self._groups: dict[str, list[str]] = {}
@@ -154,6 +158,24 @@ class _Step:
 
     def _type_of(self, name: str) -> int:
         return int(helper.np_dtype_to_tensor_dtype(self._source.parameters[name].dtype))
+
+    def _read_optimizer(self, seed: onnx.TensorProto | None) -> None:
+        """Read what happens to the gradients, and choose by what and where they are multiplied so that this is short."""
+        assert self._source.optimizer is not None
+        optimizer = onnx.ModelProto()
+        optimizer.CopyFrom(self._source.optimizer)
+        self._clipping, self._average = take_clipping(optimizer), take_average(optimizer)
+        self._optimizers, self._states, self._limit = read_optimizer(optimizer, self._gradients)
+        # Where a node multiplies the gradients in any case, it can do that. Else the walk back can begin with the number.
+        self._multiple = 1.0
+        of_seed = not self._loss_scaling and self._limit is None
+        types = {self._type_of(name) for name in self._source.parameters}
+        is_wide = not types & {TensorProto.FLOAT16, TensorProto.BFLOAT16}  # where it underflows later
+        if self._clipping.limits_none and (not of_seed or seed is not None and is_wide):
+            self._multiple = shortest(group.formula for group in self._optimizers)
+        if of_seed and self._multiple != 1 and seed is not None:
+            ones = numpy_helper.to_array(seed)
+            seed.CopyFrom(numpy_helper.from_array(ones * ones.dtype.type(self._multiple), seed.name))
 
     # ---- the gradient ----
 
@@ -301,6 +323,8 @@ class _Step:
     def _unscaled(self, gradients: dict[str, Value]) -> tuple[dict[str, Value], Value]:
         """Divide by the scale of the loss, in float, and write whether all elements are finite."""
         scale = Value(self._nodes, SCALE, TensorProto.FLOAT)
+        if self._kind == "step" and self._limit is None and self._multiple != 1:
+            scale = scale / self._multiple
         wide = {
             name: g.as_type(_wide(g.type)) / scale.as_type(_wide(g.type)) for name, g in gradients.items()
         }
@@ -317,29 +341,24 @@ class _Step:
         return wide, finite
 
     def _optimize(self, gradients: dict[str, Value], finite: Value | None) -> None:
-        assert self._source.optimizer is not None
-        optimizer = onnx.ModelProto()
-        optimizer.CopyFrom(self._source.optimizer)
-        clipping, average = take_clipping(optimizer), take_average(optimizer)
-        groups, states, limit = read_optimizer(optimizer, gradients)
+        clipping, states = self._clipping, self._states
         weights = {name: self._nodes.value(name, self._type_of(name)) for name in gradients}
         gradients = clipping.each(gradients, weights)
-        if limit is not None:
-            gradients, _ = clipped(self._nodes, gradients, limit)
+        if self._limit is not None:
+            gradients = clipped(self._nodes, gradients, self._limit, self._multiple)
         self._input(RATE, TensorProto.FLOAT, [])
         self._input(STEP, TensorProto.INT64, [])
         steps = self._nodes.value(STEP, TensorProto.INT64)
         after = steps + 1
         taken = after if finite is None else _chosen(finite, after, steps)
         count = after.as_type(TensorProto.FLOAT)
-        self._states = states
         kept = None
-        if average is not None:
+        if self._average is not None:
             states.append(AVERAGE)
             averaged = self._scalar(COUNT, AVERAGE, COUNT, 0.0)
-            kept = average.kept(averaged)
+            kept = self._average.kept(averaged)
             self._keep(averaged, averaged + 1.0, [], finite)
-        for group in groups:
+        for group in self._optimizers:
             before = {
                 scalar: self._scalar(
                     scalar if group.name == ONLY_GROUP else f"{group.name}.{scalar}",
@@ -350,7 +369,7 @@ class _Step:
                 for scalar, initial in group.scalars.items()
             }
             moved = dict(before)
-            update = group.prepare(self._nodes.value(RATE), count, moved)
+            update = group.prepare(self._nodes.value(RATE), count, moved, self._multiple)
             self._groups[group.name] = group.parameters
             own = clipping.of_group(self._nodes, {name: gradients[name] for name in group.parameters})
             for name, gradient in own.items():
@@ -521,12 +540,18 @@ def _drop_copies(graph: onnx.GraphProto) -> None:
     _rename(graph, renamed)
 
 
-def _seed_of_gradient(model: onnx.ModelProto, loss: str) -> str:
-    """Return the name of the constant 1 from which the gradients start."""
+def _seed_of_gradient(model: onnx.ModelProto, loss: str) -> onnx.TensorProto | None:
+    """Return the constant 1 from which the gradients start, if there is one."""
     for tensor in model.graph.initializer:
         if tensor.name.startswith(f"{loss}_grad") and np.all(numpy_helper.to_array(tensor) == 1):
-            return str(tensor.name)
-    raise ValueError(f"the gradients do not start from the loss {loss!r}, so that it cannot be scaled")
+            return tensor
+    return None
+
+
+def _expect_seed(seed: onnx.TensorProto | None, loss: str) -> onnx.TensorProto:
+    if seed is None:
+        raise ValueError(f"the gradients do not start from the loss {loss!r}, so that it cannot be scaled")
+    return seed
 
 
 def _element_types(model: onnx.ModelProto) -> dict[str, int]:

@@ -12,6 +12,8 @@ from onnx import TensorProto, helper
 
 from ortrain import _ortrain
 from ortrain.errors import OrtrainError
+from ortrain.step import _formula
+from ortrain.step._formula import Formula, Operand
 from ortrain.step._nodes import Nodes, Value
 
 #: Added to a norm that is divided by, as in PyTorch's clip_grad_norm_.
@@ -37,18 +39,19 @@ class Group:
         Their names.
     scalars : dict of str to float
         What the group keeps from step to step, and the first values.
+    formula : Formula
+        What happens to a parameter.
     """
 
     def __init__(self, described: Mapping[str, Any]) -> None:
         self.name: str = described["name"]
         self.parameters: list[str] = list(described["parameters"])
         self.scalars: dict[str, float] = dict(described["scalars"])
-        self._nodes: list[dict[str, Any]] = described["nodes"]
-        self._shared: int = described["shared"]
-        self._results: list[tuple[str, Any]] = described["results"]
-        self._scalars_after: list[tuple[str, Any]] = described["scalars_after"]
+        self.formula = _formula.read(described)
 
-    def prepare(self, rate: Value, count: Value, scalars: dict[str, Value]) -> Update:
+    def prepare(
+        self, rate: Value, count: Value, scalars: dict[str, Value], factor: float
+    ) -> Update:
         """Return the function that writes the update of one parameter; what all share is written once.
 
         Parameters
@@ -59,43 +62,47 @@ class Group:
             The number of this step, from 1 on, as a float.
         scalars : dict of str to Value
             What the group keeps from step to step. The values after the step replace them.
+        factor : float
+            What the gradients are multiplied by.
         """
         graph = rate._nodes
         inputs = {"rate": rate, "step": count, **scalars}
         shared: dict[int, Value] = {}
-        for name, operand in self._scalars_after:
-            scalars[name] = self._value(operand, graph, inputs, shared, {})
+        formula = self.formula.for_multiple(factor)
+        for name, operand in formula.scalars.items():
+            scalars[name] = _value(operand, formula, graph, inputs, shared, {})
 
         def update(parameter: Parameter) -> None:
             before, own = inputs | parameter, dict[int, Value]()
-            for name, operand in self._results:
-                parameter[name] = self._value(operand, graph, before, shared, own)
+            for name, operand in formula.results.items():
+                parameter[name] = _value(operand, formula, graph, before, shared, own)
 
         return update
 
-    def _value(
-        self,
-        operand: int | list[float],
-        graph: Nodes,
-        inputs: Mapping[str, Value],
-        shared: dict[int, Value],
-        own: dict[int, Value],
-    ) -> Value:
-        """Write a node of the formula after those that it reads, unless it is written already; return its result."""
-        if isinstance(operand, list):
-            return _number(graph, operand[0], TensorProto.FLOAT)
-        known = shared if operand < self._shared else own
-        if operand not in known:
-            node = self._nodes[operand]
-            if "input" in node:
-                known[operand] = inputs[node["input"]]
-            else:
-                read = [
-                    x[0] if isinstance(x, list) else self._value(x, graph, inputs, shared, own)
-                    for x in node["inputs"]
-                ]
-                known[operand] = _written(graph, node["op"], read)
-        return known[operand]
+
+def _value(
+    operand: Operand,
+    formula: Formula,
+    graph: Nodes,
+    inputs: Mapping[str, Value],
+    shared: dict[int, Value],
+    own: dict[int, Value],
+) -> Value:
+    """Write a node of a formula after those that it reads, unless it is written already; return its result."""
+    if isinstance(operand, list):
+        return _number(graph, operand[0], TensorProto.FLOAT)
+    known = shared if operand in formula.shared else own
+    if operand not in known:
+        node = formula.nodes[operand]
+        if "input" in node:
+            known[operand] = inputs[node["input"]]
+        else:
+            read = [
+                x[0] if isinstance(x, list) else _value(x, formula, graph, inputs, shared, own)
+                for x in node["inputs"]
+            ]
+            known[operand] = _written(graph, node["op"], read)
+    return known[operand]
 
 
 def _number(graph: Nodes, number: float, type: int) -> Value:
@@ -141,13 +148,15 @@ def read_optimizer(
     return groups, described["states"], described["max_norm"]
 
 
-def clipped(nodes: Nodes, gradients: dict[str, Value], limit: float) -> tuple[dict[str, Value], Value]:
-    """Write the scaling of all gradients to a norm of at most `limit`; return them and the norm before."""
+def clipped(
+    nodes: Nodes, gradients: dict[str, Value], limit: float, multiple: float = 1.0
+) -> dict[str, Value]:
+    """Write the scaling of all gradients to a norm of at most `limit`, and by `multiple` after that; return them."""
     squares = [
         nodes.value(nodes.add("ReduceSumSquare", [g.as_type(TensorProto.FLOAT)], keepdims=0))
         for g in gradients.values()
     ]
     total = squares[0] if len(squares) == 1 else nodes.value(nodes.add("Sum", squares))
     norm = total.call("Sqrt")
-    factor = nodes.value(nodes.add("Min", [norm.number(1.0), norm.number(limit) / (norm + _TINY)]))
-    return {name: g * factor.as_type(g.type) for name, g in gradients.items()}, norm
+    factor = norm.number(multiple).call("Min", norm.number(limit * multiple) / (norm + _TINY))
+    return {name: g * factor.as_type(g.type) for name, g in gradients.items()}
