@@ -31,6 +31,7 @@ class StepTrainer:
             loss=artifacts.LossType.CrossEntropyLoss,
             optimizer=artifacts.OptimType.AdamW,
             path=self._folder(case, cache) / "step.onnx",
+            rows=case.batch,
             requires_grad=json.loads(files.trainable.read_text()),
             frozen_params=json.loads(files.frozen.read_text()),
         )

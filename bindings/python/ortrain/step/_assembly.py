@@ -17,6 +17,7 @@ from ortrain.errors import OrtrainError
 from ortrain.step._average import AVERAGE, COUNT, take_average
 from ortrain.step._clipping import take_clipping
 from ortrain.step._dropout import constants_of, seeded
+from ortrain.step._formula import shortest
 from ortrain.step._memory import in_place
 from ortrain.step._names import (
     FINITE,
@@ -33,9 +34,9 @@ from ortrain.step._names import (
     STEP,
     VERSION,
 )
-from ortrain.step._formula import shortest
 from ortrain.step._nodes import Nodes, Value
 from ortrain.step._optimizers import Update, clipped, read_optimizer
+from ortrain.step._rows import fix_rows, use_products
 from ortrain.step._wide_sums import widen_sums
 
 Kind = Literal["step", "gradients", "evaluation"]
@@ -64,7 +65,13 @@ class Source:
 
 
 def assemble(
-    source: Source, kind: Kind, accumulate: int, initializers: bool, loss_scaling: bool
+    source: Source,
+    kind: Kind,
+    *,
+    accumulate: int,
+    rows: int | None,
+    initializers: bool,
+    loss_scaling: bool,
 ) -> onnx.ModelProto:
     """Return the step model.
 
@@ -76,6 +83,8 @@ def assemble(
         What the model computes.
     accumulate : int
         The number of batches whose gradients are added up.
+    rows : int or None
+        The number of rows of each batch, if it is known.
     initializers : bool
         Whether the model has the parameters as initializers too, which are the defaults of its inputs.
     loss_scaling : bool
@@ -86,7 +95,7 @@ def assemble(
     ValueError
         When something has no standard form; the message names every node.
     """
-    step = _Step(source, kind, loss_scaling)
+    step = _Step(source, kind, rows, loss_scaling)
     if accumulate > 1:
         step.repeat(accumulate)
     step.update()
@@ -94,7 +103,7 @@ def assemble(
 
 
 class _Step:
-    def __init__(self, source: Source, kind: Kind, loss_scaling: bool) -> None:
+    def __init__(self, source: Source, kind: Kind, rows: int | None, loss_scaling: bool) -> None:
         self._source, self._kind, self._loss_scaling = source, kind, loss_scaling
         model = onnx.ModelProto()
         model.CopyFrom(source.model)
@@ -102,6 +111,8 @@ class _Step:
         self._statistics = {} if kind == "evaluation" else _expose_statistics(model)
         self._drop_unread_inputs(model)
         self._batch = [v.name for v in model.graph.input if v.name not in source.parameters]
+        if rows is not None:
+            fix_rows(model, self._batch, rows)
         self._frozen = [
             v.name for v in model.graph.input if v.name in source.parameters and v.name not in self._gradients
         ]
@@ -171,7 +182,7 @@ class _Step:
         of_seed = not self._loss_scaling and self._limit is None
         types = {self._type_of(name) for name in self._source.parameters}
         is_wide = not types & {TensorProto.FLOAT16, TensorProto.BFLOAT16}  # where it underflows later
-        if self._clipping.limits_none and (not of_seed or seed is not None and is_wide):
+        if self._clipping.changes_nothing and (not of_seed or (seed is not None and is_wide)):
             self._multiple = shortest(group.formula for group in self._optimizers)
         if of_seed and self._multiple != 1 and seed is not None:
             ones = numpy_helper.to_array(seed)
@@ -418,6 +429,7 @@ class _Step:
         """Return the model, checked."""
         model, parameters = self._model, self._source.parameters
         _drop_copies(model.graph)
+        use_products(model, self._batch, self._nodes)
         if initializers:
             present = {value.name for value in model.graph.input}
             model.graph.initializer.extend(
@@ -542,10 +554,9 @@ def _drop_copies(graph: onnx.GraphProto) -> None:
 
 def _seed_of_gradient(model: onnx.ModelProto, loss: str) -> onnx.TensorProto | None:
     """Return the constant 1 from which the gradients start, if there is one."""
-    for tensor in model.graph.initializer:
-        if tensor.name.startswith(f"{loss}_grad") and np.all(numpy_helper.to_array(tensor) == 1):
-            return tensor
-    return None
+    tensors: Sequence[onnx.TensorProto] = model.graph.initializer
+    named = (tensor for tensor in tensors if tensor.name.startswith(f"{loss}_grad"))
+    return next((tensor for tensor in named if np.all(numpy_helper.to_array(tensor) == 1)), None)
 
 
 def _expect_seed(seed: onnx.TensorProto | None, loss: str) -> onnx.TensorProto:

@@ -37,7 +37,7 @@ class Clipping:
     group_norm: float | None = None
 
     @property
-    def limits_none(self) -> bool:
+    def changes_nothing(self) -> bool:
         """Whether the gradients stay as they are."""
         return self.value is None and self.adaptive is None and self.group_norm is None
 

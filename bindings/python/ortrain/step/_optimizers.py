@@ -49,9 +49,7 @@ class Group:
         self.scalars: dict[str, float] = dict(described["scalars"])
         self.formula = _formula.read(described)
 
-    def prepare(
-        self, rate: Value, count: Value, scalars: dict[str, Value], factor: float
-    ) -> Update:
+    def prepare(self, rate: Value, count: Value, scalars: dict[str, Value], factor: float) -> Update:
         """Return the function that writes the update of one parameter; what all share is written once.
 
         Parameters

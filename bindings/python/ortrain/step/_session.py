@@ -65,7 +65,8 @@ class Session:
         What the loss is multiplied by at first, if the model has that input. A step whose gradients are not finite changes
         nothing and halves it; it doubles after 2000 steps in succession whose gradients are finite.
     session_options : onnxruntime.SessionOptions, optional
-        Further options.
+        Options of onnxruntime. By default, denormal numbers count as zero, as they do in ortrain: with the moments of weights
+        that no longer get gradients, a step would take several times as long.
 
     Raises
     ------
@@ -103,6 +104,7 @@ class Session:
         if session_options is None:
             session_options = onnxruntime.SessionOptions()
             session_options.log_severity_level = 3  # not that each parameter is an input too
+            session_options.add_session_config_entry("session.set_denormal_as_zero", "1")
         self._session = onnxruntime.InferenceSession(
             os.fspath(path), session_options, providers=list(providers or ["CPUExecutionProvider"])
         )
