@@ -17,7 +17,6 @@ from ortrain.errors import OrtrainError
 from ortrain.step._average import AVERAGE, COUNT, take_average
 from ortrain.step._clipping import take_clipping
 from ortrain.step._dropout import constants_of, seeded
-from ortrain.step._formula import shortest
 from ortrain.step._memory import in_place
 from ortrain.step._names import (
     FINITE,
@@ -35,7 +34,7 @@ from ortrain.step._names import (
     VERSION,
 )
 from ortrain.step._nodes import Nodes, Value
-from ortrain.step._optimizers import Update, clipped, read_optimizer
+from ortrain.step._optimizers import Update, clipped, multiplied, read_optimizer
 from ortrain.step._rows import fix_rows, use_products
 from ortrain.step._wide_sums import widen_sums
 
@@ -121,11 +120,11 @@ class _Step:
             if v.name not in self._gradients.values() and v.name not in self._statistics.values()
         ]  # fmt: skip
         self._states: list[str] = []
-        seed = _seed_of_gradient(model, self._outputs[0])
+        self._factors: dict[str, float] = {}  # of the gradients that the optimizer gets
         if loss_scaling:
-            self._scale_name = _expect_seed(seed, self._outputs[0]).name
+            self._scale_name = _seed_of_gradient(model, self._outputs[0])
         if kind == "step":
-            self._read_optimizer(seed)
+            self._read_optimizer()
         self._model = _with_standard_operators(model)
         self._graph = self._model.graph
         # Passes that move nodes leave statements that are no longer true; a runtime infers the shapes itself.
@@ -170,23 +169,16 @@ class _Step:
     def _type_of(self, name: str) -> int:
         return int(helper.np_dtype_to_tensor_dtype(self._source.parameters[name].dtype))
 
-    def _read_optimizer(self, seed: onnx.TensorProto | None) -> None:
-        """Read what happens to the gradients, and choose by what and where they are multiplied so that this is short."""
+    def _read_optimizer(self) -> None:
+        """Read what happens to the gradients."""
         assert self._source.optimizer is not None
         optimizer = onnx.ModelProto()
         optimizer.CopyFrom(self._source.optimizer)
         self._clipping, self._average = take_clipping(optimizer), take_average(optimizer)
         self._optimizers, self._states, self._limit = read_optimizer(optimizer, self._gradients)
-        # Where a node multiplies the gradients in any case, it can do that. Else the walk back can begin with the number.
-        self._multiple = 1.0
-        of_seed = not self._loss_scaling and self._limit is None
-        types = {self._type_of(name) for name in self._source.parameters}
-        is_wide = not types & {TensorProto.FLOAT16, TensorProto.BFLOAT16}  # where it underflows later
-        if self._clipping.changes_nothing and (not of_seed or (seed is not None and is_wide)):
-            self._multiple = shortest(group.formula for group in self._optimizers)
-        if of_seed and self._multiple != 1 and seed is not None:
-            ones = numpy_helper.to_array(seed)
-            seed.CopyFrom(numpy_helper.from_array(ones * ones.dtype.type(self._multiple), seed.name))
+        # Other clipping needs the gradients as they are.
+        if self._clipping.changes_nothing:
+            self._factors = {name: group.factor for group in self._optimizers for name in group.parameters}
 
     # ---- the gradient ----
 
@@ -333,12 +325,9 @@ class _Step:
 
     def _unscaled(self, gradients: dict[str, Value]) -> tuple[dict[str, Value], Value]:
         """Divide by the scale of the loss, in float, and write whether all elements are finite."""
-        scale = Value(self._nodes, SCALE, TensorProto.FLOAT)
-        if self._kind == "step" and self._limit is None and self._multiple != 1:
-            scale = scale / self._multiple
-        wide = {
-            name: g.as_type(_wide(g.type)) / scale.as_type(_wide(g.type)) for name, g in gradients.items()
-        }
+        inverse = 1.0 / Value(self._nodes, SCALE, TensorProto.FLOAT)
+        wide = {name: g.as_type(_wide(g.type)) for name, g in gradients.items()}
+        wide = multiplied(wide, inverse, self._factors if self._limit is None else {})
         # The sum of 0 x is 0, or not a number.
         sums = [
             Value(self._nodes, self._nodes.add("ReduceSum", [g * 0.0], keepdims=0), g.type).as_type(
@@ -356,7 +345,9 @@ class _Step:
         weights = {name: self._nodes.value(name, self._type_of(name)) for name in gradients}
         gradients = clipping.each(gradients, weights)
         if self._limit is not None:
-            gradients = clipped(self._nodes, gradients, self._limit, self._multiple)
+            gradients = clipped(self._nodes, gradients, self._limit, self._factors)
+        elif finite is None:
+            self._multiply_products(gradients)
         self._input(RATE, TensorProto.FLOAT, [])
         self._input(STEP, TensorProto.INT64, [])
         steps = self._nodes.value(STEP, TensorProto.INT64)
@@ -380,7 +371,7 @@ class _Step:
                 for scalar, initial in group.scalars.items()
             }
             moved = dict(before)
-            update = group.prepare(self._nodes.value(RATE), count, moved, self._multiple)
+            update = group.prepare(self._nodes.value(RATE), count, moved)
             self._groups[group.name] = group.parameters
             own = clipping.of_group(self._nodes, {name: gradients[name] for name in group.parameters})
             for name, gradient in own.items():
@@ -389,6 +380,25 @@ class _Step:
                 self._keep(before[scalar], value, [], finite)
         self._give(taken, STEP + NEXT, [])
         self._state[STEP] = STEP + NEXT
+
+    def _multiply_products(self, gradients: Mapping[str, Value]) -> None:
+        """Let the products that are gradients multiply by the factor; other gradients get none.
+
+        A factor further up would round all gradients otherwise. That matters where a gradient is nothing but rounding errors,
+        such as that of a bias before batch normalization, which Adam makes as large as the others.
+        """
+        made = {node.output[0]: node for node in self._graph.node if node.op_type == "Gemm"}
+        read = {name for node in _graph.walk(self._graph) for name in node.input}
+        for name, gradient in gradients.items():
+            node = made.get(gradient.name)
+            is_free = node is not None and len(node.input) == 2 and gradient.name not in read
+            if node is None or not is_free or gradient.type != _wide(gradient.type):
+                self._factors[name] = 1.0
+                continue
+            alpha = next((entry for entry in node.attribute if entry.name == "alpha"), None)
+            if alpha is None:
+                alpha = node.attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, f=1.0)
+            alpha.f *= self._factors.get(name, 1.0)
 
     def _scalar(self, name: str, group: str, scalar: str, initial: float) -> Value:
         """Write the input for a number that a group keeps."""
@@ -411,7 +421,7 @@ class _Step:
             self._input(moment.name, wide, shape)
         self._moments[name] = [moment.name for moment in moments.values()]
         parameter = {"w": weight.as_type(wide), "g": gradient.as_type(wide), **moments}
-        update(parameter)
+        update(parameter, self._factors.get(name, 1.0))
         self._keep(weight, parameter["w"].as_type(own), shape, finite)
         for state, moment in moments.items():
             self._keep(moment, parameter[state], shape, finite)
@@ -476,8 +486,8 @@ def _averaging(update: Update, kept: Value | None) -> Update:
     if kept is None:
         return update
 
-    def both(parameter: dict[str, Value]) -> None:
-        update(parameter)
+    def both(parameter: dict[str, Value], factor: float) -> None:
+        update(parameter, factor)
         weight, share = parameter["w"], kept.as_type(parameter["w"].type)
         parameter[AVERAGE] = parameter[AVERAGE] * share + weight * (1.0 - share)
 
@@ -552,17 +562,12 @@ def _drop_copies(graph: onnx.GraphProto) -> None:
     _rename(graph, renamed)
 
 
-def _seed_of_gradient(model: onnx.ModelProto, loss: str) -> onnx.TensorProto | None:
-    """Return the constant 1 from which the gradients start, if there is one."""
-    tensors: Sequence[onnx.TensorProto] = model.graph.initializer
-    named = (tensor for tensor in tensors if tensor.name.startswith(f"{loss}_grad"))
-    return next((tensor for tensor in named if np.all(numpy_helper.to_array(tensor) == 1)), None)
-
-
-def _expect_seed(seed: onnx.TensorProto | None, loss: str) -> onnx.TensorProto:
-    if seed is None:
-        raise ValueError(f"the gradients do not start from the loss {loss!r}, so that it cannot be scaled")
-    return seed
+def _seed_of_gradient(model: onnx.ModelProto, loss: str) -> str:
+    """Return the name of the constant 1 from which the gradients start."""
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith(f"{loss}_grad") and np.all(numpy_helper.to_array(tensor) == 1):
+            return str(tensor.name)
+    raise ValueError(f"the gradients do not start from the loss {loss!r}, so that it cannot be scaled")
 
 
 def _element_types(model: onnx.ModelProto) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """Formulas of optimizers as lists of nodes, and the one with the fewest passes over the elements of a parameter.
 
-A node of a standard operator reads and writes every element, also where it multiplies by a number. The gradients of a loss that
-is multiplied by a number are those of the loss times that number, at no cost. With the right number, a formula needs one
-multiplication fewer: AdamW takes (1-β) g² as the square of √(1-β) g.
+A node of a standard operator reads and writes every element, also where it multiplies by a number. Many gradients can come
+multiplied by a number at no cost, from a Gemm for example. With the right number, a formula needs one multiplication fewer: AdamW
+takes (1-β) g² as the square of √(1-β) g.
 """
 
 from __future__ import annotations
@@ -59,23 +59,20 @@ class Formula:
                 waiting += self.nodes[operand].get("inputs", [])
         return sum("op" in self.nodes[node] for node in needed)
 
-    def for_multiple(self, factor: float) -> Formula:
+    def for_multiple(self, factor: float, beside: Formula | None = None) -> Formula:
         """Return the formula for `factor` times the gradient in the place of the gradient.
 
-        Multiplications by numbers are moved behind products and quotients, and joined.
+        Multiplications by numbers are moved behind products and quotients, and joined. The result shares its nodes with
+        `beside`, the formula for another factor.
         """
-        return _Rewriting(self, factor).made
+        made = Formula() if beside is None else Formula(beside.nodes, beside.shared)
+        _Rewriting(self, factor, made)
+        return made
 
-
-def shortest(formulas: Iterable[Formula]) -> float:
-    """Return the factor by which the gradients are to be multiplied so that the formulas have the fewest passes, or 1."""
-    formulas = list(formulas)
-
-    def passes(factor: float) -> int:
-        return sum(formula.for_multiple(factor).passes() for formula in formulas)
-
-    candidates = {factor for formula in formulas for factor in _factors_in(formula)}
-    return min([1.0, *sorted(candidates)], key=passes)
+    def best_factor(self) -> float:
+        """Return the factor of the gradient with which the formula has the fewest passes; 1 if that is as good."""
+        candidates = [1.0, *sorted(set(_factors_in(self)))]
+        return min(candidates, key=lambda factor: self.for_multiple(factor).passes())
 
 
 def _factors_in(formula: Formula) -> Iterable[float]:
@@ -104,13 +101,12 @@ class _Multiple:
 
 
 class _Rewriting:
-    def __init__(self, formula: Formula, factor: float) -> None:
-        self._formula, self._factor = formula, factor
-        self.made = Formula()
+    def __init__(self, formula: Formula, factor: float, made: Formula) -> None:
+        self._formula, self._factor, self._made = formula, factor, made
         self._known: dict[int, _Multiple] = {}
         for at in range(len(formula.nodes)):
             self._known[at] = self._rewritten(at)
-        for before, after in ((formula.results, self.made.results), (formula.scalars, self.made.scalars)):
+        for before, after in ((formula.results, made.results), (formula.scalars, made.scalars)):
             for name, operand in before.items():
                 after[name] = self._operand(self._multiple(operand))
 
@@ -119,7 +115,7 @@ class _Rewriting:
 
     def _add(self, node: dict[str, Any]) -> int:
         read = [x for x in node["inputs"] if isinstance(x, int)]
-        return self.made.add(node, all(x in self.made.shared for x in read))
+        return self._made.add(node, all(x in self._made.shared for x in read))
 
     def _operand(self, value: _Multiple) -> Operand:
         """Return a value as an operand, after the multiplication if there is one."""
@@ -133,7 +129,7 @@ class _Rewriting:
         node = self._formula.nodes[at]
         if "input" in node:
             number = 1 / self._factor if node["input"] == _GRADIENT else 1.0
-            return _Multiple(number, self.made.add(dict(node), at in self._formula.shared))
+            return _Multiple(number, self._made.add(dict(node), at in self._formula.shared))
         values = [self._multiple(x) for x in node["inputs"]]
         match node["op"], values:
             case "Mul", [a, b]:
@@ -158,7 +154,7 @@ class _Rewriting:
 
     def _combined(self, op: str, a: _Multiple, b: _Multiple, number: float) -> _Multiple:
         """Return `number` times a product or quotient of nodes; if one of these is shared, that is multiplied."""
-        is_shared = [value.node in self.made.shared for value in (a, b)]
+        is_shared = [value.node in self._made.shared for value in (a, b)]
         operands: list[Operand | None] = [a.node, b.node]
         if is_shared == [True, False]:
             operands[0] = self._operand(_Multiple(number, a.node))

@@ -18,9 +18,10 @@ from ortrain.step._nodes import Nodes, Value
 
 #: Added to a norm that is divided by, as in PyTorch's clip_grad_norm_.
 _TINY = 1e-6
-#: What a parameter's update gets, and changes: weight "w", gradient "g", and the states by their names.
+#: What a parameter's update gets, and changes: weight "w", gradient "g", and the states by their names. The update also gets the
+#: factor that the gradient was multiplied by.
 Parameter = dict[str, Value]
-Update = Callable[[Parameter], None]
+Update = Callable[[Parameter, float], None]
 
 
 class Group:
@@ -39,17 +40,18 @@ class Group:
         Their names.
     scalars : dict of str to float
         What the group keeps from step to step, and the first values.
-    formula : Formula
-        What happens to a parameter.
+    factor : float
+        The factor of the gradients with which the update is shortest; it is also written for gradients without a factor.
     """
 
     def __init__(self, described: Mapping[str, Any]) -> None:
         self.name: str = described["name"]
         self.parameters: list[str] = list(described["parameters"])
         self.scalars: dict[str, float] = dict(described["scalars"])
-        self.formula = _formula.read(described)
+        self._formula = _formula.read(described)
+        self.factor = self._formula.best_factor()
 
-    def prepare(self, rate: Value, count: Value, scalars: dict[str, Value], factor: float) -> Update:
+    def prepare(self, rate: Value, count: Value, scalars: dict[str, Value]) -> Update:
         """Return the function that writes the update of one parameter; what all share is written once.
 
         Parameters
@@ -60,17 +62,17 @@ class Group:
             The number of this step, from 1 on, as a float.
         scalars : dict of str to Value
             What the group keeps from step to step. The values after the step replace them.
-        factor : float
-            What the gradients are multiplied by.
         """
         graph = rate._nodes
         inputs = {"rate": rate, "step": count, **scalars}
         shared: dict[int, Value] = {}
-        formula = self.formula.for_multiple(factor)
-        for name, operand in formula.scalars.items():
-            scalars[name] = _value(operand, formula, graph, inputs, shared, {})
+        plain = self._formula.for_multiple(1.0)
+        formulas = {1.0: plain, self.factor: self._formula.for_multiple(self.factor, plain)}
+        for name, operand in plain.scalars.items():
+            scalars[name] = _value(operand, plain, graph, inputs, shared, {})
 
-        def update(parameter: Parameter) -> None:
+        def update(parameter: Parameter, factor: float) -> None:
+            formula = formulas[factor]
             before, own = inputs | parameter, dict[int, Value]()
             for name, operand in formula.results.items():
                 parameter[name] = _value(operand, formula, graph, before, shared, own)
@@ -147,14 +149,22 @@ def read_optimizer(
 
 
 def clipped(
-    nodes: Nodes, gradients: dict[str, Value], limit: float, multiple: float = 1.0
+    nodes: Nodes, gradients: dict[str, Value], limit: float, factors: Mapping[str, float] | None = None
 ) -> dict[str, Value]:
-    """Write the scaling of all gradients to a norm of at most `limit`, and by `multiple` after that; return them."""
+    """Write the scaling of all gradients to a norm of at most `limit`, times a factor for each; return them."""
     squares = [
         nodes.value(nodes.add("ReduceSumSquare", [g.as_type(TensorProto.FLOAT)], keepdims=0))
         for g in gradients.values()
     ]
     total = squares[0] if len(squares) == 1 else nodes.value(nodes.add("Sum", squares))
     norm = total.call("Sqrt")
-    factor = norm.number(multiple).call("Min", norm.number(limit * multiple) / (norm + _TINY))
-    return {name: g * factor.as_type(g.type) for name, g in gradients.items()}
+    scale = norm.number(1.0).call("Min", norm.number(limit) / (norm + _TINY))
+    return multiplied(gradients, scale, factors or {})
+
+
+def multiplied(
+    gradients: Mapping[str, Value], scale: Value, factors: Mapping[str, float]
+) -> dict[str, Value]:
+    """Write the products of all gradients with a number and a factor for each."""
+    scales = {factor: scale if factor == 1 else scale * factor for factor in {1.0, *factors.values()}}
+    return {name: g * scales[factors.get(name, 1.0)].as_type(g.type) for name, g in gradients.items()}
