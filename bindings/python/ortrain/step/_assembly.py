@@ -392,7 +392,7 @@ class _Step:
         for name, gradient in gradients.items():
             node = made.get(gradient.name)
             is_free = node is not None and len(node.input) == 2 and gradient.name not in read
-            if node is None or not is_free or gradient.type != _wide(gradient.type):
+            if node is None or not is_free or gradient.type != TensorProto.FLOAT:
                 self._factors[name] = 1.0
                 continue
             alpha = next((entry for entry in node.attribute if entry.name == "alpha"), None)

@@ -75,19 +75,22 @@ class _Products:
         self._numbers = {
             tensor.name: float(numpy_helper.to_array(tensor))
             for tensor in self._graph.initializer
-            if not tensor.dims and tensor.data_type in _graph.FLOATING
+            if not tensor.dims and tensor.data_type == onnx.TensorProto.FLOAT  # as attributes are
+        }
+        self._first_axis = {
+            tensor.name
+            for tensor in self._graph.initializer
+            if tensor.data_type == onnx.TensorProto.INT64 and numpy_helper.to_array(tensor).tolist() == [0]
         }
         self._made: dict[str, onnx.NodeProto] = {}
-        self._read: Counter[str] = Counter()
 
     def write(self) -> None:
+        """Rewrite the nodes of the graph."""
         given = list(self._graph.node)
-        self._read = Counter(name for node in _graph.walk(self._graph) for name in node.input)
-        self._read.update(value.name for value in self._graph.output)
         del self._graph.node[:]
         for node in given:
-            replaced = self._squares(node) or self._multiple(node) or self._sum(node)
-            if replaced is None:
+            rewritings = (self._squares, self._multiple, self._sum, self._sum_of_rows)
+            if not any(rewrite(node) for rewrite in rewritings):
                 self._graph.node.append(node)
             self._made |= {name: self._graph.node[-1] for name in node.output}
         _drop_unread(self._graph, {name for node in given for name in node.input})
@@ -101,40 +104,48 @@ class _Products:
         is_outer = turned.get("transA") and not turned.get("transB") and set(node.input) <= self._rows
         return node if is_outer else None
 
-    def _gemm(
-        self, inputs: list[str], node: onnx.NodeProto, alpha: float, beta: float = 1.0
-    ) -> onnx.NodeProto:
+    def _gemm(self, inputs: list[str], node: onnx.NodeProto, alpha: float, beta: float = 1.0) -> bool:
         """Add the product that makes the result of `node`."""
         made = helper.make_node("Gemm", inputs, node.output, name=node.name, transA=1, alpha=alpha, beta=beta)
         self._graph.node.append(made)
-        return made
+        return True
 
-    def _squares(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+    def _squares(self, node: onnx.NodeProto) -> bool:
         if node.op_type != "Mul" or node.input[0] != node.input[1]:
-            return None
+            return False
         if (product := self._product(node.input[0])) is None:
-            return None
+            return False
         squares = [self._nodes.add("Mul", [name, name]) for name in product.input]
         self._rows |= set(squares)
         return self._gemm(squares, node, _alpha(product) ** 2)
 
-    def _multiple(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+    def _multiple(self, node: onnx.NodeProto) -> bool:
         if node.op_type != "Mul":
-            return None
+            return False
         for value, number in (node.input, node.input[::-1]):
             if number in self._numbers and (product := self._product(value)) is not None:
                 return self._gemm(list(product.input), node, _alpha(product) * self._numbers[number])
-        return None
+        return False
 
-    def _sum(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+    def _sum(self, node: onnx.NodeProto) -> bool:
         """Write what an average, an input, keeps of itself plus a product."""
         if node.op_type != "Add":
-            return None
+            return False
         for kept, value in (node.input, node.input[::-1]):
             product, (before, share) = self._product(value), self._kept(kept)
             if product is not None and before in self._inputs:
                 return self._gemm([*product.input, before], node, _alpha(product), share)
-        return None
+        return False
+
+    def _sum_of_rows(self, node: onnx.NodeProto) -> bool:
+        """Write the sum over the only row, the gradient of a bias, as that row."""
+        if node.op_type != "ReduceSum" or len(node.input) != 2 or node.input[0] not in self._rows:
+            return False
+        is_kept = any(entry.name == "keepdims" and entry.i for entry in node.attribute)
+        if is_kept or not node.attribute or node.input[1] not in self._first_axis:
+            return False
+        self._graph.node.append(helper.make_node("Squeeze", node.input, node.output, name=node.name))
+        return True
 
     def _kept(self, name: str) -> tuple[str, float]:
         """Return the value that a number multiplies, and the number."""
