@@ -74,6 +74,7 @@ CONTESTANTS = (
         "ort", "ort", (*_ON_DEVICE, ("ort", "onnxruntime", "onnxruntime.training", {}, [])), artifacts=True
     ),
     Contestant("step", None, ("benchmarks.train_step", "StepTrainer", "step"), artifacts=True),
+    Contestant("step-any", None, ("benchmarks.train_step", "StepTrainer", "step-any"), artifacts=True),
     Contestant("torch-eager", "torch", (*_TORCH, "eager")),
     Contestant("torch-channels-last", "torch", (*_TORCH, "channels-last")),
     Contestant("torch-compiled", "torch", (*_TORCH, "compiled")),

@@ -11,7 +11,10 @@ from benchmarks.contestants import Step
 
 
 class StepTrainer:
-    """Trains with a step model of ortrain and the onnxruntime of the running interpreter."""
+    """Trains with a step model of ortrain, and the onnxruntime of the running interpreter.
+
+    The contestant is "step" for a step model with the case's number of rows, "step-any" for one that takes any number.
+    """
 
     def __init__(self, contestant: str) -> None:
         import onnxruntime
@@ -31,6 +34,7 @@ class StepTrainer:
             loss=artifacts.LossType.CrossEntropyLoss,
             optimizer=artifacts.OptimType.AdamW,
             path=self._folder(case, cache) / "step.onnx",
+            rows=case.batch if self.contestant == "step" else None,
             requires_grad=json.loads(files.trainable.read_text()),
             frozen_params=json.loads(files.frozen.read_text()),
         )
@@ -42,6 +46,7 @@ class StepTrainer:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")  # the default of step.Session
         session = step.Session(
             self._folder(case, cache) / "step.onnx", learning_rate=LEARNING_RATE, session_options=options
         )

@@ -80,7 +80,13 @@ def test_the_command_line_has_the_settings_of_a_step(tmp_path: pathlib.Path) -> 
     x, y = (np.stack([values, values]) for values in ENCODER.batches[0])
     assert np.isfinite(session(x, y)[0])
     assert session.step_count == 1
-    for setting in (["--opset", "20"], ["--loss-scaling"], ["--no-initializers"], ["--accumulate", "2"]):
+    for setting in (
+        ["--opset", "20"],
+        ["--loss-scaling"],
+        ["--no-initializers"],
+        ["--accumulate", "2"],
+        ["--rows", "1"],
+    ):
         assert main(["artifacts", model, "--loss", "cross_entropy", *setting, *out]) == 2
 
 

@@ -32,6 +32,7 @@ def generate_step(
     *,
     kind: Kind = "step",
     accumulate: int = 1,
+    rows: int | None = None,
     initializers: bool = True,
     loss_scaling: bool = False,
     opset: int | None = None,
@@ -59,6 +60,9 @@ def generate_step(
         The number of batches of one step. With more than one, every input of the batch has a new first axis of this size, the
         loss is the mean over the batches, other outputs have the axis too, and the gradients are added up, as they are by
         several calls of a :class:`ortrain.Module` before an optimizer step.
+    rows : int, optional
+        The number of rows of each batch, where the model is to take no other: for runtimes that need fixed shapes. With 1, the
+        step is shorter, because the gradient of a matrix is then the product of a column and a row.
     initializers : bool, default: True
         Whether the model contains the values of the parameters, which are then the defaults of its inputs.
     loss_scaling : bool, default: False
@@ -87,7 +91,7 @@ def generate_step(
     """
     file = Path(path)
     has_default = any(options.get(name) is not None for name in ("head", "adapter"))
-    _check(kind, accumulate, optimizer is not None or has_default)
+    _check(kind, accumulate, rows, optimizer is not None or has_default)
     report = generate_artifacts(
         in_standard_opset(model, args, opset),
         loss=loss,
@@ -99,6 +103,7 @@ def generate_step(
         file,
         kind=kind,
         accumulate=accumulate,
+        rows=rows,
         initializers=initializers,
         loss_scaling=loss_scaling,
     )
@@ -144,6 +149,7 @@ def write_step(
     *,
     kind: Kind = "step",
     accumulate: int = 1,
+    rows: int | None = None,
     initializers: bool = True,
     loss_scaling: bool = False,
 ) -> None:
@@ -153,7 +159,7 @@ def write_step(
     ----------
     artifacts : ArtifactReport or str or os.PathLike
         The report of :func:`generate_artifacts`, or the folder of the files.
-    path, kind, accumulate, initializers, loss_scaling
+    path, kind, accumulate, rows, initializers, loss_scaling
         As in :func:`generate_step`.
 
     Raises
@@ -172,7 +178,7 @@ def write_step(
         folder = Path(artifacts)
         training, evaluation = folder / "training_model.onnx", folder / "eval_model.onnx"
         optimizer, checkpoint = folder / "optimizer_model.onnx", folder / "checkpoint"
-    _check(kind, accumulate, optimizer is not None and optimizer.exists())
+    _check(kind, accumulate, rows, optimizer is not None and optimizer.exists())
     source = Source(
         model=load_model(evaluation if kind == "evaluation" else training),
         optimizer=load_model(optimizer) if kind == "step" and optimizer is not None else None,
@@ -181,18 +187,27 @@ def write_step(
             for name, parameter in CheckpointState.load_checkpoint(str(checkpoint)).parameters
         },
     )
-    made = assemble(source, kind, accumulate, initializers, loss_scaling)
+    made = assemble(
+        source,
+        kind,
+        accumulate=accumulate,
+        rows=rows,
+        initializers=initializers,
+        loss_scaling=loss_scaling,
+    )
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_file(Path(path), "model", made.SerializeToString())
 
 
-def _check(kind: str, accumulate: int, has_optimizer: bool) -> None:
+def _check(kind: str, accumulate: int, rows: int | None, has_optimizer: bool) -> None:
     if kind not in _KINDS:
         raise ValueError(f"kind: expected one of {', '.join(_KINDS)}, found {kind!r}")
     if accumulate < 1 or (accumulate > 1 and kind == "evaluation"):
         raise ValueError(
             f"accumulate: expected {'1 for an evaluation' if kind == 'evaluation' else '1 or more'}, found {accumulate}"
         )
+    if rows is not None and rows < 1:
+        raise ValueError(f"rows: expected 1 or more, found {rows}")
     if kind == "step" and not has_optimizer:
         raise ValueError(
             'a step needs an optimizer; name one, or write the gradients alone with kind="gradients"'

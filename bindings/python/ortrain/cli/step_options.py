@@ -30,6 +30,11 @@ _OPTIONS = [
         help="with --step, the number of batches whose gradients are added up in one step",
     ),
     click.option(
+        "--rows",
+        type=click.IntRange(min=1),
+        help="with --step, the number of rows of each batch, where step.onnx is to take no other (default: any)",
+    ),
+    click.option(
         "--opset",
         type=click.IntRange(min=17),
         help="with --step, the opset of the models (default: that of MODEL, or 17 if that is older)",
@@ -54,6 +59,7 @@ class StepOptions:
     kind: Any
     """``"step"``, ``"gradients"`` or ``"evaluation"``; None for no model."""
     accumulate: int
+    rows: int | None
     opset: int | None
     loss_scaling: bool
     initializers: bool
@@ -61,6 +67,7 @@ class StepOptions:
     def __post_init__(self) -> None:
         given = {
             "--accumulate": self.accumulate > 1,
+            "--rows": self.rows is not None,
             "--opset": self.opset is not None,
             "--loss-scaling": self.loss_scaling,
             "--no-initializers": not self.initializers,
@@ -90,6 +97,7 @@ class StepOptions:
                 path,
                 kind=self.kind,
                 accumulate=self.accumulate,
+                rows=self.rows,
                 initializers=self.initializers,
                 loss_scaling=self.loss_scaling,
             )
@@ -108,12 +116,13 @@ def step_options(command: Callable[..., None]) -> Callable[..., None]:
         *arguments: Any,
         step: str | None,
         accumulate: int,
+        rows: int | None,
         opset: int | None,
         loss_scaling: bool,
         no_initializers: bool,
         **others: Any,
     ) -> None:
-        chosen = StepOptions(step, accumulate, opset, loss_scaling, not no_initializers)
+        chosen = StepOptions(step, accumulate, rows, opset, loss_scaling, not no_initializers)
         command(*arguments, step=chosen, **others)
 
     for option in reversed(_OPTIONS):

@@ -34,7 +34,8 @@ from ortrain.step._names import (
     VERSION,
 )
 from ortrain.step._nodes import Nodes, Value
-from ortrain.step._optimizers import Update, clipped, read_optimizer
+from ortrain.step._optimizers import Update, clipped, multiplied, read_optimizer
+from ortrain.step._rows import fix_rows, use_products
 from ortrain.step._wide_sums import widen_sums
 
 Kind = Literal["step", "gradients", "evaluation"]
@@ -63,7 +64,13 @@ class Source:
 
 
 def assemble(
-    source: Source, kind: Kind, accumulate: int, initializers: bool, loss_scaling: bool
+    source: Source,
+    kind: Kind,
+    *,
+    accumulate: int,
+    rows: int | None,
+    initializers: bool,
+    loss_scaling: bool,
 ) -> onnx.ModelProto:
     """Return the step model.
 
@@ -75,6 +82,8 @@ def assemble(
         What the model computes.
     accumulate : int
         The number of batches whose gradients are added up.
+    rows : int or None
+        The number of rows of each batch, if it is known.
     initializers : bool
         Whether the model has the parameters as initializers too, which are the defaults of its inputs.
     loss_scaling : bool
@@ -85,7 +94,7 @@ def assemble(
     ValueError
         When something has no standard form; the message names every node.
     """
-    step = _Step(source, kind, loss_scaling)
+    step = _Step(source, kind, rows, loss_scaling)
     if accumulate > 1:
         step.repeat(accumulate)
     step.update()
@@ -93,7 +102,7 @@ def assemble(
 
 
 class _Step:
-    def __init__(self, source: Source, kind: Kind, loss_scaling: bool) -> None:
+    def __init__(self, source: Source, kind: Kind, rows: int | None, loss_scaling: bool) -> None:
         self._source, self._kind, self._loss_scaling = source, kind, loss_scaling
         model = onnx.ModelProto()
         model.CopyFrom(source.model)
@@ -101,6 +110,8 @@ class _Step:
         self._statistics = {} if kind == "evaluation" else _expose_statistics(model)
         self._drop_unread_inputs(model)
         self._batch = [v.name for v in model.graph.input if v.name not in source.parameters]
+        if rows is not None:
+            fix_rows(model, self._batch, rows)
         self._frozen = [
             v.name for v in model.graph.input if v.name in source.parameters and v.name not in self._gradients
         ]
@@ -108,8 +119,12 @@ class _Step:
             v.name for v in model.graph.output
             if v.name not in self._gradients.values() and v.name not in self._statistics.values()
         ]  # fmt: skip
+        self._states: list[str] = []
+        self._factors: dict[str, float] = {}  # of the gradients that the optimizer gets
         if loss_scaling:
             self._scale_name = _seed_of_gradient(model, self._outputs[0])
+        if kind == "step":
+            self._read_optimizer()
         self._model = _with_standard_operators(model)
         self._graph = self._model.graph
         # Passes that move nodes leave statements that are no longer true; a runtime infers the shapes itself.
@@ -120,7 +135,6 @@ class _Step:
             self._scale_gradient()
         self._seeded = self._use_seed()
         self._moments: dict[str, list[str]] = {}
-        self._states: list[str] = []
         self._scalars: dict[str, dict[str, Any]] = {}
         self._state: dict[str, str] = dict(self._statistics)
         self._groups: dict[str, list[str]] = {}
@@ -154,6 +168,17 @@ class _Step:
 
     def _type_of(self, name: str) -> int:
         return int(helper.np_dtype_to_tensor_dtype(self._source.parameters[name].dtype))
+
+    def _read_optimizer(self) -> None:
+        """Read what happens to the gradients."""
+        assert self._source.optimizer is not None
+        optimizer = onnx.ModelProto()
+        optimizer.CopyFrom(self._source.optimizer)
+        self._clipping, self._average = take_clipping(optimizer), take_average(optimizer)
+        self._optimizers, self._states, self._limit = read_optimizer(optimizer, self._gradients)
+        # Other clipping needs the gradients as they are.
+        if self._clipping.changes_nothing:
+            self._factors = {name: group.factor for group in self._optimizers for name in group.parameters}
 
     # ---- the gradient ----
 
@@ -300,10 +325,9 @@ class _Step:
 
     def _unscaled(self, gradients: dict[str, Value]) -> tuple[dict[str, Value], Value]:
         """Divide by the scale of the loss, in float, and write whether all elements are finite."""
-        scale = Value(self._nodes, SCALE, TensorProto.FLOAT)
-        wide = {
-            name: g.as_type(_wide(g.type)) / scale.as_type(_wide(g.type)) for name, g in gradients.items()
-        }
+        inverse = 1.0 / Value(self._nodes, SCALE, TensorProto.FLOAT)
+        wide = {name: g.as_type(_wide(g.type)) for name, g in gradients.items()}
+        wide = multiplied(wide, inverse, self._factors if self._limit is None else {})
         # The sum of 0 x is 0, or not a number.
         sums = [
             Value(self._nodes, self._nodes.add("ReduceSum", [g * 0.0], keepdims=0), g.type).as_type(
@@ -317,29 +341,26 @@ class _Step:
         return wide, finite
 
     def _optimize(self, gradients: dict[str, Value], finite: Value | None) -> None:
-        assert self._source.optimizer is not None
-        optimizer = onnx.ModelProto()
-        optimizer.CopyFrom(self._source.optimizer)
-        clipping, average = take_clipping(optimizer), take_average(optimizer)
-        groups, states, limit = read_optimizer(optimizer, gradients)
+        clipping, states = self._clipping, self._states
         weights = {name: self._nodes.value(name, self._type_of(name)) for name in gradients}
         gradients = clipping.each(gradients, weights)
-        if limit is not None:
-            gradients, _ = clipped(self._nodes, gradients, limit)
+        if self._limit is not None:
+            gradients = clipped(self._nodes, gradients, self._limit, self._factors)
+        elif finite is None:
+            self._multiply_products(gradients)
         self._input(RATE, TensorProto.FLOAT, [])
         self._input(STEP, TensorProto.INT64, [])
         steps = self._nodes.value(STEP, TensorProto.INT64)
         after = steps + 1
         taken = after if finite is None else _chosen(finite, after, steps)
         count = after.as_type(TensorProto.FLOAT)
-        self._states = states
         kept = None
-        if average is not None:
+        if self._average is not None:
             states.append(AVERAGE)
             averaged = self._scalar(COUNT, AVERAGE, COUNT, 0.0)
-            kept = average.kept(averaged)
+            kept = self._average.kept(averaged)
             self._keep(averaged, averaged + 1.0, [], finite)
-        for group in groups:
+        for group in self._optimizers:
             before = {
                 scalar: self._scalar(
                     scalar if group.name == ONLY_GROUP else f"{group.name}.{scalar}",
@@ -359,6 +380,25 @@ class _Step:
                 self._keep(before[scalar], value, [], finite)
         self._give(taken, STEP + NEXT, [])
         self._state[STEP] = STEP + NEXT
+
+    def _multiply_products(self, gradients: Mapping[str, Value]) -> None:
+        """Let the products that are gradients multiply by the factor; other gradients get none.
+
+        A factor further up would round all gradients otherwise. That matters where a gradient is nothing but rounding errors,
+        such as that of a bias before batch normalization, which Adam makes as large as the others.
+        """
+        made = {node.output[0]: node for node in self._graph.node if node.op_type == "Gemm"}
+        read = {name for node in _graph.walk(self._graph) for name in node.input}
+        for name, gradient in gradients.items():
+            node = made.get(gradient.name)
+            is_free = node is not None and len(node.input) == 2 and gradient.name not in read
+            if node is None or not is_free or gradient.type != TensorProto.FLOAT:
+                self._factors[name] = 1.0
+                continue
+            alpha = next((entry for entry in node.attribute if entry.name == "alpha"), None)
+            if alpha is None:
+                alpha = node.attribute.add(name="alpha", type=onnx.AttributeProto.FLOAT, f=1.0)
+            alpha.f *= self._factors.get(name, 1.0)
 
     def _scalar(self, name: str, group: str, scalar: str, initial: float) -> Value:
         """Write the input for a number that a group keeps."""
@@ -381,7 +421,7 @@ class _Step:
             self._input(moment.name, wide, shape)
         self._moments[name] = [moment.name for moment in moments.values()]
         parameter = {"w": weight.as_type(wide), "g": gradient.as_type(wide), **moments}
-        update(parameter)
+        update(parameter, self._factors.get(name, 1.0))
         self._keep(weight, parameter["w"].as_type(own), shape, finite)
         for state, moment in moments.items():
             self._keep(moment, parameter[state], shape, finite)
@@ -399,6 +439,7 @@ class _Step:
         """Return the model, checked."""
         model, parameters = self._model, self._source.parameters
         _drop_copies(model.graph)
+        use_products(model, self._batch, self._nodes)
         if initializers:
             present = {value.name for value in model.graph.input}
             model.graph.initializer.extend(
@@ -445,8 +486,8 @@ def _averaging(update: Update, kept: Value | None) -> Update:
     if kept is None:
         return update
 
-    def both(parameter: dict[str, Value]) -> None:
-        update(parameter)
+    def both(parameter: dict[str, Value], factor: float) -> None:
+        update(parameter, factor)
         weight, share = parameter["w"], kept.as_type(parameter["w"].type)
         parameter[AVERAGE] = parameter[AVERAGE] * share + weight * (1.0 - share)
 

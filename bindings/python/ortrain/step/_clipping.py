@@ -36,6 +36,11 @@ class Clipping:
     epsilon: float = 1e-3
     group_norm: float | None = None
 
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the gradients stay as they are."""
+        return self.value is None and self.adaptive is None and self.group_norm is None
+
     def each(self, gradients: Mapping[str, Value], weights: Mapping[str, Value]) -> dict[str, Value]:
         """Write what happens to the gradient of each parameter."""
         return {name: self._one(gradient, weights[name]) for name, gradient in gradients.items()}
@@ -52,7 +57,7 @@ class Clipping:
 
     def of_group(self, nodes: Nodes, gradients: dict[str, Value]) -> dict[str, Value]:
         """Write the limit of the norm of a group."""
-        return gradients if self.group_norm is None else clipped(nodes, gradients, self.group_norm)[0]
+        return gradients if self.group_norm is None else clipped(nodes, gradients, self.group_norm)
 
 
 def _norm(value: Value) -> Value:

@@ -50,6 +50,12 @@ def _reads(node: onnx.NodeProto) -> set[str]:
     return {*node.input, *(name for graph in inner for each in _graph.walk(graph) for name in each.input)}
 
 
+def _is_in_place(node: onnx.NodeProto, name: str) -> bool:
+    """Return whether a node reads each element of a value only for the element of the result at the same place."""
+    # What a Gemm adds has the extents of the result, since it becomes the state that it was.
+    return node.op_type in _ELEMENTWISE or (node.op_type == "Gemm" and name not in node.input[:2])
+
+
 def _is_free(
     name: str,
     after: str,
@@ -69,7 +75,7 @@ def _is_free(
             if node.op_type in _OF_SHAPES:
                 continue
             if at == writer:
-                if value != name or node.op_type not in _ELEMENTWISE:
+                if value != name or not _is_in_place(node, name):
                     return False
                 continue
             if not before[writer] >> at & 1:

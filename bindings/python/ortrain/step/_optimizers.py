@@ -12,13 +12,16 @@ from onnx import TensorProto, helper
 
 from ortrain import _ortrain
 from ortrain.errors import OrtrainError
+from ortrain.step import _formula
+from ortrain.step._formula import Formula, Operand
 from ortrain.step._nodes import Nodes, Value
 
 #: Added to a norm that is divided by, as in PyTorch's clip_grad_norm_.
 _TINY = 1e-6
-#: What a parameter's update gets, and changes: weight "w", gradient "g", and the states by their names.
+#: What a parameter's update gets, and changes: weight "w", gradient "g", and the states by their names. The update also gets the
+#: factor that the gradient was multiplied by.
 Parameter = dict[str, Value]
-Update = Callable[[Parameter], None]
+Update = Callable[[Parameter, float], None]
 
 
 class Group:
@@ -37,16 +40,16 @@ class Group:
         Their names.
     scalars : dict of str to float
         What the group keeps from step to step, and the first values.
+    factor : float
+        The factor of the gradients with which the update is shortest; it is also written for gradients without a factor.
     """
 
     def __init__(self, described: Mapping[str, Any]) -> None:
         self.name: str = described["name"]
         self.parameters: list[str] = list(described["parameters"])
         self.scalars: dict[str, float] = dict(described["scalars"])
-        self._nodes: list[dict[str, Any]] = described["nodes"]
-        self._shared: int = described["shared"]
-        self._results: list[tuple[str, Any]] = described["results"]
-        self._scalars_after: list[tuple[str, Any]] = described["scalars_after"]
+        self._formula = _formula.read(described)
+        self.factor = self._formula.best_factor()
 
     def prepare(self, rate: Value, count: Value, scalars: dict[str, Value]) -> Update:
         """Return the function that writes the update of one parameter; what all share is written once.
@@ -63,39 +66,43 @@ class Group:
         graph = rate._nodes
         inputs = {"rate": rate, "step": count, **scalars}
         shared: dict[int, Value] = {}
-        for name, operand in self._scalars_after:
-            scalars[name] = self._value(operand, graph, inputs, shared, {})
+        plain = self._formula.for_multiple(1.0)
+        formulas = {1.0: plain, self.factor: self._formula.for_multiple(self.factor, plain)}
+        for name, operand in plain.scalars.items():
+            scalars[name] = _value(operand, plain, graph, inputs, shared, {})
 
-        def update(parameter: Parameter) -> None:
+        def update(parameter: Parameter, factor: float) -> None:
+            formula = formulas[factor]
             before, own = inputs | parameter, dict[int, Value]()
-            for name, operand in self._results:
-                parameter[name] = self._value(operand, graph, before, shared, own)
+            for name, operand in formula.results.items():
+                parameter[name] = _value(operand, formula, graph, before, shared, own)
 
         return update
 
-    def _value(
-        self,
-        operand: int | list[float],
-        graph: Nodes,
-        inputs: Mapping[str, Value],
-        shared: dict[int, Value],
-        own: dict[int, Value],
-    ) -> Value:
-        """Write a node of the formula after those that it reads, unless it is written already; return its result."""
-        if isinstance(operand, list):
-            return _number(graph, operand[0], TensorProto.FLOAT)
-        known = shared if operand < self._shared else own
-        if operand not in known:
-            node = self._nodes[operand]
-            if "input" in node:
-                known[operand] = inputs[node["input"]]
-            else:
-                read = [
-                    x[0] if isinstance(x, list) else self._value(x, graph, inputs, shared, own)
-                    for x in node["inputs"]
-                ]
-                known[operand] = _written(graph, node["op"], read)
-        return known[operand]
+
+def _value(
+    operand: Operand,
+    formula: Formula,
+    graph: Nodes,
+    inputs: Mapping[str, Value],
+    shared: dict[int, Value],
+    own: dict[int, Value],
+) -> Value:
+    """Write a node of a formula after those that it reads, unless it is written already; return its result."""
+    if isinstance(operand, list):
+        return _number(graph, operand[0], TensorProto.FLOAT)
+    known = shared if operand in formula.shared else own
+    if operand not in known:
+        node = formula.nodes[operand]
+        if "input" in node:
+            known[operand] = inputs[node["input"]]
+        else:
+            read = [
+                x[0] if isinstance(x, list) else _value(x, formula, graph, inputs, shared, own)
+                for x in node["inputs"]
+            ]
+            known[operand] = _written(graph, node["op"], read)
+    return known[operand]
 
 
 def _number(graph: Nodes, number: float, type: int) -> Value:
@@ -141,13 +148,23 @@ def read_optimizer(
     return groups, described["states"], described["max_norm"]
 
 
-def clipped(nodes: Nodes, gradients: dict[str, Value], limit: float) -> tuple[dict[str, Value], Value]:
-    """Write the scaling of all gradients to a norm of at most `limit`; return them and the norm before."""
+def clipped(
+    nodes: Nodes, gradients: dict[str, Value], limit: float, factors: Mapping[str, float] | None = None
+) -> dict[str, Value]:
+    """Write the scaling of all gradients to a norm of at most `limit`, times a factor for each; return them."""
     squares = [
         nodes.value(nodes.add("ReduceSumSquare", [g.as_type(TensorProto.FLOAT)], keepdims=0))
         for g in gradients.values()
     ]
     total = squares[0] if len(squares) == 1 else nodes.value(nodes.add("Sum", squares))
     norm = total.call("Sqrt")
-    factor = nodes.value(nodes.add("Min", [norm.number(1.0), norm.number(limit) / (norm + _TINY)]))
-    return {name: g * factor.as_type(g.type) for name, g in gradients.items()}, norm
+    scale = norm.number(1.0).call("Min", norm.number(limit) / (norm + _TINY))
+    return multiplied(gradients, scale, factors or {})
+
+
+def multiplied(
+    gradients: Mapping[str, Value], scale: Value, factors: Mapping[str, float]
+) -> dict[str, Value]:
+    """Write the products of all gradients with a number and a factor for each."""
+    scales = {factor: scale if factor == 1 else scale * factor for factor in {1.0, *factors.values()}}
+    return {name: g * scales[factors.get(name, 1.0)].as_type(g.type) for name, g in gradients.items()}

@@ -65,7 +65,8 @@ class Session:
         What the loss is multiplied by at first, if the model has that input. A step whose gradients are not finite changes
         nothing and halves it; it doubles after 2000 steps in succession whose gradients are finite.
     session_options : onnxruntime.SessionOptions, optional
-        Further options.
+        Options of onnxruntime. By default, denormal numbers count as zero, as they do in ortrain: with the moments of weights
+        that no longer get gradients, a step would take several times as long.
 
     Raises
     ------
@@ -103,6 +104,7 @@ class Session:
         if session_options is None:
             session_options = onnxruntime.SessionOptions()
             session_options.log_severity_level = 3  # not that each parameter is an input too
+            session_options.add_session_config_entry("session.set_denormal_as_zero", "1")
         self._session = onnxruntime.InferenceSession(
             os.fspath(path), session_options, providers=list(providers or ["CPUExecutionProvider"])
         )
@@ -137,7 +139,9 @@ class Session:
         #: The learning rate of the next step.
         self.learning_rate = learning_rate if learning_rate is not None else stored_rate or 1e-3
         values = {name: self._on_device(array) for name, array in self._initial(path, checkpoint).items()}
-        changed = [name for name in self._about["state"] if name != STEP]
+        changed = list(self._about["state"])
+        if STEP in changed:
+            values[STEP] = self._on_device(np.array(self._step_count, np.int64))
         self._fixed = {name: value for name, value in values.items() if name not in changed}
         # What a step changes is in one of two sets of memory; the step writes the other one. On the CPU, both sets have the
         # same memory for what a step may write in place.
@@ -146,7 +150,15 @@ class Session:
         self._sets = ({name: values[name] for name in changed}, spare)
         self._now = 0
         self._outputs = [output.name for output in self._session.get_outputs()]
+        # Outputs of a known shape have memory from the beginning, as do the numbers that a step reads.
+        self._returned = {
+            value.name: self._on_cpu(np.zeros(value.shape, _dtype_of(value.type)))
+            for value in self._session.get_outputs()
+            if value.name not in self._about["state"].values()
+            and all(isinstance(extent, int) for extent in value.shape)
+        }
         self._bindings = [self._binding(now) for now in (0, 1)]
+        self._numbers: tuple[dict[str, float], dict[str, float]] = ({}, {})  # those that a binding has
 
     def _initial(
         self, path: str | os.PathLike[str], checkpoint: str | os.PathLike[str] | None
@@ -225,10 +237,18 @@ class Session:
         binding = self._bindings[self._now]
         for name, array in self._feeds(batch, named).items():
             binding.bind_cpu_input(name, array)
-        for name in self._about["outputs"]:
+        bound = self._numbers[self._now]
+        for name, number in self._numbers_of_step().items():
+            if bound.get(name) != number:
+                binding.bind_cpu_input(name, np.array(number, self._types[name]))
+                bound[name] = number
+        free = [name for name in self._about["outputs"] if name not in self._returned]
+        for name in free:
             binding.bind_output(name)  # with new memory: that of the last step has the extents of its batch
         self._session.run_with_iobinding(binding)
-        found = dict(zip(self._outputs, binding.get_outputs(), strict=True))
+        found = self._returned
+        if free:
+            found = dict(zip(self._outputs, binding.get_outputs(), strict=True))
         self._now = 1 - self._now
         finite = FINITE not in found or bool(found[FINITE].numpy())
         if self._about["kind"] == "step" and finite:
@@ -257,19 +277,18 @@ class Session:
                 f"expected a value for each of the inputs {', '.join(wanted)}, found {len(batch)} by position and "
                 f"{', '.join(named) or 'none'} by name"
             )
-        feeds = {
-            name: np.ascontiguousarray(value, self._types[name]).reshape(np.shape(value))
-            for name, value in given.items()
-        }
+        return {name: np.asarray(value, self._types[name], order="C") for name, value in given.items()}
+
+    def _numbers_of_step(self) -> dict[str, float]:
+        """Return the inputs that are numbers and that the model does not compute itself."""
+        numbers: dict[str, float] = {}
         if self._about["kind"] == "step":
-            feeds[RATE] = np.array(self.learning_rate, np.float32)
-            feeds[STEP] = np.array(self._step_count, np.int64)
+            numbers[RATE] = self.learning_rate
         if self._about["seed"]:
-            drawn = (self._seed * _SEED_FACTOR + self._step_count) % SEEDS
-            feeds[self._about["seed"]] = np.array(drawn, np.int64)
+            numbers[self._about["seed"]] = (self._seed * _SEED_FACTOR + self._step_count) % SEEDS
         if self._about["loss_scale"]:
-            feeds[SCALE] = np.array(self.loss_scale, np.float32)
-        return feeds
+            numbers[SCALE] = self.loss_scale
+        return numbers
 
     def _binding(self, now: int) -> Any:
         """Return the binding of a step that reads one set of memory and writes the other."""
@@ -278,8 +297,8 @@ class Session:
             binding.bind_ortvalue_input(name, value)
         after = {self._about["state"][name]: value for name, value in self._sets[1 - now].items()}
         for name in self._outputs:
-            if name in after:
-                binding.bind_ortvalue_output(name, after[name])
+            if (value := after.get(name, self._returned.get(name))) is not None:
+                binding.bind_ortvalue_output(name, value)
             else:
                 binding.bind_output(name)
         return binding
@@ -377,6 +396,9 @@ class Session:
 
     def _on_device(self, array: Array) -> Any:
         return self._ort.OrtValue.ortvalue_from_numpy(np.array(array, order="C"), *self._device)
+
+    def _on_cpu(self, array: Array) -> Any:
+        return self._ort.OrtValue.ortvalue_from_numpy(array)
 
     def _like(self, value: Any) -> Any:
         """Return memory for a value of the same type and shape."""

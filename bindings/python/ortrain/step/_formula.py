@@ -1,0 +1,175 @@
+"""Formulas of optimizers as lists of nodes, and the one with the fewest passes over the elements of a parameter.
+
+A node of a standard operator reads and writes every element, also where it multiplies by a number. Many gradients can come
+multiplied by a number at no cost, from a Gemm for example. With the right number, a formula needs one multiplication fewer: AdamW
+takes (1-β) g² as the square of √(1-β) g.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+#: A node by its index, or a number in a list.
+Operand = int | list[float]
+#: The input whose elements can come multiplied by a number.
+_GRADIENT = "g"
+
+
+@dataclass
+class Formula:
+    """What an optimizer does to a parameter, as the library describes it.
+
+    Attributes
+    ----------
+    nodes : list of dict
+        Each has "input", the name of an input, or "op" and "inputs", an operator of ONNX and its operands.
+    shared : set of int
+        The nodes that are the same for all parameters of a group.
+    results : dict of str to operand
+        The values of a parameter after the step, by name.
+    scalars : dict of str to operand
+        What the group keeps from step to step, after the step.
+    """
+
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    shared: set[int] = field(default_factory=set)
+    results: dict[str, Operand] = field(default_factory=dict)
+    scalars: dict[str, Operand] = field(default_factory=dict)
+
+    def add(self, node: dict[str, Any], is_shared: bool) -> int:
+        """Add a node, unless an equal one is there; return its index."""
+        if node not in self.nodes:
+            self.nodes.append(node)
+            self.shared |= {len(self.nodes) - 1} if is_shared else set()
+        return self.nodes.index(node)
+
+    def passes(self) -> int:
+        """Return the number of nodes that are computed for each parameter."""
+        needed: set[int] = set()
+        waiting: list[Operand] = list(self.results.values())
+        while waiting:
+            operand = waiting.pop()
+            if isinstance(operand, int) and operand not in needed | self.shared:
+                needed.add(operand)
+                waiting += self.nodes[operand].get("inputs", [])
+        return sum("op" in self.nodes[node] for node in needed)
+
+    def for_multiple(self, factor: float, beside: Formula | None = None) -> Formula:
+        """Return the formula for `factor` times the gradient in the place of the gradient.
+
+        Multiplications by numbers are moved behind products and quotients, and joined. The result shares its nodes with
+        `beside`, the formula for another factor.
+        """
+        made = Formula() if beside is None else Formula(beside.nodes, beside.shared)
+        _Rewriting(self, factor, made)
+        return made
+
+    def best_factor(self) -> float:
+        """Return the factor of the gradient with which the formula has the fewest passes; 1 if that is as good."""
+        candidates = [1.0, *sorted(set(_factors_in(self)))]
+        return min(candidates, key=lambda factor: self.for_multiple(factor).passes())
+
+
+def _factors_in(formula: Formula) -> Iterable[float]:
+    """Return what the gradient is multiplied by, and the roots of what its square is."""
+    for node in formula.nodes:
+        if node.get("op") != "Mul":
+            continue
+        numbers = [x[0] for x in node["inputs"] if isinstance(x, list)]
+        values = [formula.nodes[x] for x in node["inputs"] if isinstance(x, int)]
+        if len(numbers) != 1 or numbers[0] <= 0:
+            continue
+        if values[0].get("input") == _GRADIENT:
+            yield numbers[0]
+        elif values[0].get("op") == "Mul" and all(
+            isinstance(x, int) and formula.nodes[x].get("input") == _GRADIENT for x in values[0]["inputs"]
+        ):
+            yield math.sqrt(numbers[0])
+
+
+@dataclass(frozen=True)
+class _Multiple:
+    """A number times a node; the number alone without a node."""
+
+    number: float
+    node: int | None = None
+
+
+class _Rewriting:
+    def __init__(self, formula: Formula, factor: float, made: Formula) -> None:
+        self._formula, self._factor, self._made = formula, factor, made
+        self._known: dict[int, _Multiple] = {}
+        for at in range(len(formula.nodes)):
+            self._known[at] = self._rewritten(at)
+        for before, after in ((formula.results, made.results), (formula.scalars, made.scalars)):
+            for name, operand in before.items():
+                after[name] = self._operand(self._multiple(operand))
+
+    def _multiple(self, operand: Operand) -> _Multiple:
+        return _Multiple(operand[0]) if isinstance(operand, list) else self._known[operand]
+
+    def _add(self, node: dict[str, Any]) -> int:
+        read = [x for x in node["inputs"] if isinstance(x, int)]
+        return self._made.add(node, all(x in self._made.shared for x in read))
+
+    def _operand(self, value: _Multiple) -> Operand:
+        """Return a value as an operand, after the multiplication if there is one."""
+        if value.node is None:
+            return [value.number]
+        if np.float32(value.number) == 1:
+            return value.node
+        return self._add({"op": "Mul", "inputs": [value.node, [value.number]]})
+
+    def _rewritten(self, at: int) -> _Multiple:
+        node = self._formula.nodes[at]
+        if "input" in node:
+            number = 1 / self._factor if node["input"] == _GRADIENT else 1.0
+            return _Multiple(number, self._made.add(dict(node), at in self._formula.shared))
+        values = [self._multiple(x) for x in node["inputs"]]
+        match node["op"], values:
+            case "Mul", [a, b]:
+                return self._product(a, b)
+            case "Div", [a, _Multiple(number, None)]:
+                return _Multiple(a.number / number, a.node)
+            case "Div", [_Multiple(_, int()) as a, b]:
+                return self._combined("Div", a, b, a.number / b.number)
+            case "ReduceSum", [a]:
+                return _Multiple(a.number, self._add({"op": "ReduceSum", "inputs": [a.node]}))
+            case "ReduceSumSquare", [a]:
+                return _Multiple(a.number**2, self._add({"op": "ReduceSumSquare", "inputs": [a.node]}))
+        return _Multiple(
+            1.0, self._add({"op": node["op"], "inputs": [self._operand(value) for value in values]})
+        )
+
+    def _product(self, a: _Multiple, b: _Multiple) -> _Multiple:
+        number = a.number * b.number
+        if a.node is None or b.node is None:
+            return _Multiple(number, b.node if a.node is None else a.node)
+        return self._combined("Mul", a, b, number)
+
+    def _combined(self, op: str, a: _Multiple, b: _Multiple, number: float) -> _Multiple:
+        """Return `number` times a product or quotient of nodes; if one of these is shared, that is multiplied."""
+        is_shared = [value.node in self._made.shared for value in (a, b)]
+        operands: list[Operand | None] = [a.node, b.node]
+        if is_shared == [True, False]:
+            operands[0] = self._operand(_Multiple(number, a.node))
+        elif is_shared == [False, True]:
+            operands[1] = self._operand(_Multiple(number if op == "Mul" else 1 / number, b.node))
+        else:
+            return _Multiple(number, self._add({"op": op, "inputs": operands}))
+        return _Multiple(1.0, self._add({"op": op, "inputs": operands}))
+
+
+def read(described: Mapping[str, Any]) -> Formula:
+    """Return the formula of a group as :func:`ortrain._ortrain.get_optimizer_formulas` describes it."""
+    return Formula(
+        list(described["nodes"]),
+        set(range(described["shared"])),
+        dict(described["results"]),
+        dict(described["scalars_after"]),
+    )
