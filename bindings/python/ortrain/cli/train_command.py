@@ -11,9 +11,11 @@ from typing import Any
 import click
 
 from ortrain._files.writing import write_file
-from ortrain.cli import app, fitting, results, running
+from ortrain.cli import app, fitting, language_models, results, running
+from ortrain.cli.language_options import LanguageOptions, language_options
 from ortrain.cli.wanted import Choice
 from ortrain.errors import FileError, OrtrainError
+from ortrain.text import TokenSpeed
 from ortrain.trainer import (
     Callback,
     CSVLogger,
@@ -37,9 +39,10 @@ from ortrain.trainer.names import two_words
     ortrain train artifacts --data digits.npz --epochs 20 --resume artifacts/runs/1/interrupted.ckpt
     ortrain train artifacts --data digits.npz --epochs 10 --from-start
     ortrain train --data flowers.csv --target kind --validation 0.2 --epochs 20
+    ortrain train model.onnx --data chats.jsonl --adapter lora --validation 0.1
     """,
 )
-@click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR]", required=False)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR|MODEL]", required=False)
 @running.data_options
 @click.option(
     "--sample-weight",
@@ -139,6 +142,7 @@ from ortrain.trainer.names import two_words
 @running.preprocessing_options
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
 @running.config_option
+@language_options
 @app.as_json
 def command(
     folder: Path | None,
@@ -173,9 +177,14 @@ def command(
     tokenizer: Path | None,
     threads: int,
     config: dict[str, str],
+    language: LanguageOptions,
     json_output: bool,
 ) -> int:
     """Train the artifacts in DIR, or, without DIR, a network that fits the data.
+
+    MODEL is a language model: an ONNX file, or its folder, with a tokenizer.json. The command makes ./artifacts of it and trains
+    adapters on the lines of --data, which have prompt and completion, messages, or text. The adapters of the best epoch are then
+    in DIR/adapter. The same command again trains on.
 
     Without DIR, the folder is ./artifacts; if it has no artifacts, they are made for an mlp, cnn or gru, as the data require.
 
@@ -184,8 +193,7 @@ def command(
     run has a folder DIR/runs/1, DIR/runs/2, ... with log.csv, log.jsonl, which `ortrain dashboard DIR` shows, and a
     checkpoint of each of the best epochs. Ctrl-C ends the run after the current step, saves it and says how to resume it.
     """
-    if folder is None:
-        folder = _folder_for(data, target, header, seed, tokenizer, weight)
+    folder = _folder_of(folder, language, data, target, header, seed, tokenizer, weight)
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings: dict[str, Any] = {
         "learning_rate": lr,
@@ -196,11 +204,17 @@ def command(
     settings["feature_cache"] = (
         features == "memory" if features in ("memory", "off") else FeatureCache(features)
     )
+    is_text = language_models.is_one(folder)
+    if is_text:
+        language_models.set_defaults(folder, settings, is_first=start is None and resume is None)
+        batch, samples = language_models.BATCH if _is_default("batch") else batch, 0
     trainer = _trainer(folder, start, resume, settings)
     if resume is not None and trainer.saved_run is not None and trainer.saved_run["epoch"] >= epochs:
         return _is_finished(resume, trainer, folder, json_output)
     held_out: Any = None if validation is None else _share(validation)
-    choice = Choice(folder, running.is_standard(folder), preprocess, normalize, tokenizer, held_out, seed)
+    choice = Choice(
+        folder, running.is_standard(folder), preprocess, normalize, tokenizer, held_out, seed, language
+    )
     rows = running.load_all(data, trainer, target, header, choice, weight)
     if validation is not None and held_out is None:
         held_out = running.load_all(Path(validation), trainer, target, header)
@@ -210,6 +224,8 @@ def command(
     checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
     name = name or (two_words() if resume is None else None)  # a resumed run has one
     callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name)
+    if choice.text is not None:
+        callbacks.insert(0, TokenSpeed(choice.text, choice.share or 0.0))
     options = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
     interrupted = _fit(
         trainer, rows, epochs, {**options, "callbacks": callbacks, "resume": resume, "verbose": False}
@@ -224,8 +240,33 @@ def command(
         )
         return app.INTERRUPTED
     logged = next(callback for callback in callbacks if isinstance(callback, JSONLogger))
-    _report(trainer, checkpoints, run, logged.name or run.name, json_output)
+    adapter = language_models.write_adapter(folder, Path(str(checkpoints.best_path))) if is_text else None
+    _report(trainer, checkpoints, run, logged.name or run.name, adapter, json_output)
     return app.OK
+
+
+def _is_default(option: str) -> bool:
+    """Whether the user did not give an option."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is click.core.ParameterSource.DEFAULT
+
+
+def _folder_of(
+    given: Path | None,
+    language: LanguageOptions,
+    data: Path,
+    target: str | None,
+    header: bool | None,
+    seed: int,
+    tokenizer: Path | None,
+    weight: str | None,
+) -> Path:
+    """Return the folder of artifacts: the one that is given, or one made of a language model or for the data."""
+    model = None if given is None else language_models.model_in(given)
+    if given is not None and model is not None:
+        return language_models.artifacts_of(given, model, language, tokenizer, seed)
+    language.need_a_model()
+    return _folder_for(data, target, header, seed, tokenizer, weight) if given is None else given
 
 
 def _folder_for(
@@ -351,7 +392,12 @@ def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any]) -> b
 
 
 def _report(
-    trainer: Trainer, checkpoints: results.RunCheckpoints, run: Path, name: str, json_output: bool
+    trainer: Trainer,
+    checkpoints: results.RunCheckpoints,
+    run: Path,
+    name: str,
+    adapter: Path | None,
+    json_output: bool,
 ) -> None:
     """Print which epoch was the best, why the run stopped, and where the results are."""
     best, last = Path(str(checkpoints.best_path)), Path(str(checkpoints.last_path))
@@ -369,6 +415,7 @@ def _report(
                 "stopped": trainer.stop_reason,
                 "kept": checkpoints.kept,
                 "history": trainer.history,
+                **({} if adapter is None else {"adapter": adapter}),
             }
         )
         return
@@ -379,6 +426,8 @@ def _report(
     elif checkpoints.best_epoch is not None:
         click.echo(f"best  {best}: epoch {checkpoints.best_epoch}, {value}")
     click.echo(f"last  {last}: epoch {trainer.epoch}, {trainer.step} steps; run {name}, logs in {run}")
+    if adapter is not None:
+        click.echo(f"adapter  {adapter}: the adapters of the best epoch, as PEFT reads them")
     if checkpoints.kept:
         click.echo(f"kept  {', '.join(map(str, checkpoints.kept))}: results of earlier runs")
 
