@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import tempfile
@@ -27,6 +28,7 @@ BATCH = 8
 """The rows of a batch unless the user says otherwise: those of text take more memory than others."""
 
 _RATES = {"lora": 2e-4, "dora": 2e-4, "none": 2e-5}
+_BLOCK = 1 << 20
 _PLACES = ("model.onnx", "onnx/model.onnx", "decoder_model.onnx")
 
 
@@ -219,10 +221,18 @@ def _check_same(folder: Path, model: Path, digest: str, options: LanguageOptions
 
 
 def _digest(path: Path) -> str:
+    """Return a digest of a model, with the sizes and ends of the files beside it that may have its weights."""
     found = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
+        while block := file.read(_BLOCK):
             found.update(block)
+    for weights in sorted(path.parent.glob(f"{glob.escape(path.stem)}*data")):
+        size = weights.stat().st_size
+        found.update(f"{weights.name} {size}".encode())
+        with weights.open("rb") as file:
+            found.update(file.read(_BLOCK))
+            file.seek(max(0, size - _BLOCK))
+            found.update(file.read(_BLOCK))
     return found.hexdigest()
 
 

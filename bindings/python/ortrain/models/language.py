@@ -45,8 +45,9 @@ def gpt(
     )
     split = graph.weight("split", np.array([0, 0, heads, width // heads]))
     joined = graph.weight("joined", np.array([0, 0, width]))
-    scale = graph.weight("attention_scale", np.array(np.sqrt(heads / width)))
-    masked = graph.weight("masked", np.array(_MASKED))
+    # Constants, because numbers among the weights would be trained.
+    scale = graph.add("Constant", [], value_float=float(np.sqrt(heads / width)))
+    masked = graph.add("Constant", [], value_float=_MASKED)
     for layer in range(layers):
         name = f"layers.{layer}"
         normal = graph.layer_norm(f"{name}.norm1", value, width)

@@ -221,8 +221,8 @@ class _Scores:
         found = self._run(inputs_of(self._names, ids, mask, np.tile(np.arange(size), (shape[0], 1))))
         if found.ndim != 3 or found.shape[1] != size:
             raise ValueError(
-                f"generate: expected scores [batch, {size} tokens, vocabulary] as the first output of the model, found an output of "
-                f"shape {list(found.shape)}"
+                f"generate: expected scores [batch, {size} tokens, vocabulary] as the first output of the model, found "
+                f"an output of shape {list(found.shape)}"
             )
         scores: Array = found[0, count - 1]
         return scores
