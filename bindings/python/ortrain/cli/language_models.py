@@ -65,8 +65,8 @@ def set_defaults(folder: Path, settings: dict[str, Any], is_first: bool) -> None
 
 
 def write_adapter(folder: Path, checkpoint: Path) -> Path | None:
-    """Write the adapters of a checkpoint as PEFT does, and return where; None if there are none."""
-    if _record(folder)["adapter"] == "none":
+    """Write the adapters of a checkpoint as PEFT does, and return where; None if there are none, or of another kind of model."""
+    if not is_one(folder) or _record(folder)["adapter"] == "none":
         return None
     target = folder / "adapter"
     try:

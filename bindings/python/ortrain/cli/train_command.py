@@ -204,10 +204,8 @@ def command(
     settings["feature_cache"] = (
         features == "memory" if features in ("memory", "off") else FeatureCache(features)
     )
-    is_text = language_models.is_one(folder)
-    if is_text:
-        language_models.set_defaults(folder, settings, is_first=start is None and resume is None)
-        batch, samples = language_models.BATCH if _is_default("batch") else batch, 0
+    is_first = start is None and resume is None
+    batch, samples = _text_defaults(folder, settings, is_first, batch, samples)
     trainer = _trainer(folder, start, resume, settings)
     if resume is not None and trainer.saved_run is not None and trainer.saved_run["epoch"] >= epochs:
         return _is_finished(resume, trainer, folder, json_output)
@@ -223,9 +221,7 @@ def command(
     run = results.new_run(runs) if resume is None else results.run_of(trainer, resume, runs)
     checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
     name = name or (two_words() if resume is None else None)  # a resumed run has one
-    callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name)
-    if choice.text is not None:
-        callbacks.insert(0, TokenSpeed(choice.text, choice.share or 0.0))
+    callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name, choice)
     options = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
     interrupted = _fit(
         trainer, rows, epochs, {**options, "callbacks": callbacks, "resume": resume, "verbose": False}
@@ -240,15 +236,20 @@ def command(
         )
         return app.INTERRUPTED
     logged = next(callback for callback in callbacks if isinstance(callback, JSONLogger))
-    adapter = language_models.write_adapter(folder, Path(str(checkpoints.best_path))) if is_text else None
-    _report(trainer, checkpoints, run, logged.name or run.name, adapter, json_output)
+    _report(trainer, checkpoints, run, logged.name or run.name, json_output)
     return app.OK
 
 
-def _is_default(option: str) -> bool:
-    """Whether the user did not give an option."""
-    source = click.get_current_context().get_parameter_source(option)
-    return source is click.core.ParameterSource.DEFAULT
+def _text_defaults(
+    folder: Path, settings: dict[str, Any], is_first: bool, batch: int, samples: int
+) -> tuple[int, int]:
+    """Return the rows of a batch and of the log, and complete the settings, for artifacts of a language model."""
+    if not language_models.is_one(folder):
+        return batch, samples
+    language_models.set_defaults(folder, settings, is_first)
+    source = click.get_current_context().get_parameter_source("batch")
+    is_default = source is click.core.ParameterSource.DEFAULT
+    return language_models.BATCH if is_default else batch, 0
 
 
 def _folder_of(
@@ -396,12 +397,12 @@ def _report(
     checkpoints: results.RunCheckpoints,
     run: Path,
     name: str,
-    adapter: Path | None,
     json_output: bool,
 ) -> None:
     """Print which epoch was the best, why the run stopped, and where the results are."""
     best, last = Path(str(checkpoints.best_path)), Path(str(checkpoints.last_path))
     value = f"{checkpoints.monitor} {checkpoints.best:.4g}"
+    adapter = language_models.write_adapter(trainer.folder, best)
     if json_output:
         app.print_json(
             {
@@ -439,9 +440,11 @@ def _callbacks(
     patience: int | None,
     tensorboard: bool,
     name: str | None,
+    choice: Choice,
 ) -> list[Callback]:
     """Return what logs the run, saves its checkpoints and may end it early."""
     callbacks: list[Callback] = [
+        *([TokenSpeed(choice.text, choice.share or 0.0)] if choice.text is not None else []),
         CSVLogger(run / "log.csv"),
         JSONLogger(run / "log.jsonl", samples=samples, name=name),
         checkpoints,

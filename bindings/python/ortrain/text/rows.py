@@ -115,7 +115,7 @@ def rows_of(
         Tokens of a row. By default those of the longest example, at most 512 and at most what the model takes.
     packed : bool, default False
         Whether a row has several examples, as many as fit, instead of one. Positions begin anew with each example. Examples of
-        a row see those before them, because the mask of a model says nothing about examples.
+        a row see those before them, because models take no mask for that.
     loss_on : {"completions", "all"}
         Which labels count: those of completions and of the assistant's messages, or all. Those of a text all count.
     labels : str, default "labels"
