@@ -56,14 +56,17 @@ class Model:
 
 
 def _made(loss: str, **settings: Any) -> Callable[[Path, Path], None]:
-    """Return a function that makes artifacts with a loss and other settings of `make_artifacts`."""
+    """Return a function that makes artifacts with a loss and other settings of `make_artifacts`.
+
+    Weights that are not trained are in a file that the models map.
+    """
 
     def make(model: Path, folder: Path) -> None:
         from ortrain import artifacts
         from ortrain.trainer.creation import make_artifacts
 
         given = {name: getattr(artifacts, kind)(**values) for name, (kind, values) in settings.items()}
-        make_artifacts(model, loss, "adamw", folder, None, None, **given)
+        make_artifacts(model, loss, "adamw", folder, None, None, external_data=True, **given)
 
     return make
 

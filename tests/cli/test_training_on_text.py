@@ -56,6 +56,9 @@ def test_chats_are_learned_and_asked(model, run, tmp_path):
     )  # fmt: skip
     said = run("generate", "of-chats", "--prompt", "Peru?")
     assert said.out == "Lima\n"
+    before = run("generate", "model", "--chat", "--prompt", "Peru?", "--max-tokens", "3")
+    assert before.out != said.out
+    assert "ortrain: stopped at --max-tokens 3" in before.err
     found = run("evaluate", "of-chats", "--data", "chats.jsonl", "--metric", "perplexity", "--json").json
     assert found["perplexity"] < 1.2
 

@@ -81,24 +81,26 @@ def command(
     threads: int,
     json_output: bool,
 ) -> None:
-    """Let the language model of the artifacts in DIR, or an exported MODEL, continue a text or answer.
+    """Let the language model of the artifacts in DIR, or MODEL, an ONNX file or its folder, continue a text or answer.
 
     The text goes to standard output while it is written.
     """
     text = sys.stdin.read() if prompt == "-" else prompt
     model: Any
-    if source.is_file():
+    exported = language_models.model_in(source)
+    if exported is not None:
         if checkpoint is not None:
-            raise click.UsageError(f"--checkpoint is for a folder of artifacts, found the model {source}")
+            raise click.UsageError(f"--checkpoint is for a folder of artifacts, found the model {exported}")
         options = SessionOptions()
         options.intra_op_num_threads = threads
-        model, stored, folder = InferenceSession(source, options), None, source.parent
+        model, stored = InferenceSession(exported, options), None
     else:
         read = results.chosen_checkpoint(running.artifacts_folder(source), checkpoint)
         model = Trainer(source, checkpoint=read, threads=threads)
         results.say_which(read, model)
-        stored, folder = model.preprocessing, source
-    made = Tokenizer(language_models.tokenizer_beside(folder) if tokenizer is None else tokenizer)
+        stored = model.preprocessing
+    folder = source if source.is_dir() else source.parent
+    made = Tokenizer(tokenizer or language_models.tokenizer_beside(folder))
     is_chat = bool(stored and stored.get("chats")) if chat is None else chat
     if system is not None and not is_chat:
         raise click.UsageError("--system: expected --chat with it")

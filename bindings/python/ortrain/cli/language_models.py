@@ -147,7 +147,9 @@ def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int) -> Any
         if settings["bits"] is not None:
             source = Path(temporary) / model.name
             quantize_weights(model, source, bits=int(settings["bits"]))
-        return make_artifacts(source, LOSS, "adamw", folder, None, None, adapter=adapter)
+        # Weights that are not trained are in a file that the training and the eval model map: once in memory, not twice.
+        apart = adapter is not None or None
+        return make_artifacts(source, LOSS, "adamw", folder, None, None, adapter=adapter, external_data=apart)
 
 
 def _check_language_model(model: Path) -> None:

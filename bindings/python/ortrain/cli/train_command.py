@@ -204,8 +204,7 @@ def command(
     settings["feature_cache"] = (
         features == "memory" if features in ("memory", "off") else FeatureCache(features)
     )
-    is_first = start is None and resume is None
-    batch, samples = _text_defaults(folder, settings, is_first, batch, samples)
+    batch, samples = _text_defaults(folder, settings, start or resume, batch, samples)
     trainer = _trainer(folder, start, resume, settings)
     if resume is not None and trainer.saved_run is not None and trainer.saved_run["epoch"] >= epochs:
         return _is_finished(resume, trainer, folder, json_output)
@@ -241,12 +240,12 @@ def command(
 
 
 def _text_defaults(
-    folder: Path, settings: dict[str, Any], is_first: bool, batch: int, samples: int
+    folder: Path, settings: dict[str, Any], trained: Path | None, batch: int, samples: int
 ) -> tuple[int, int]:
     """Return the rows of a batch and of the log, and complete the settings, for artifacts of a language model."""
     if not language_models.is_one(folder):
         return batch, samples
-    language_models.set_defaults(folder, settings, is_first)
+    language_models.set_defaults(folder, settings, is_first=trained is None)
     source = click.get_current_context().get_parameter_source("batch")
     is_default = source is click.core.ParameterSource.DEFAULT
     return language_models.BATCH if is_default else batch, 0

@@ -77,11 +77,6 @@ class Tokenizer:
         """The number of tokens that there are."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
-    @property
-    def has_template(self) -> bool:
-        """Whether there is a template for chats."""
-        return self._template_source() is not None
-
     def encode(self, text: str, special: bool = True) -> Tokens:
         """Return the tokens of a text, with those that the tokenizer adds at its ends if ``special``."""
         found = self._tokenizer.encode(text, add_special_tokens=special)
