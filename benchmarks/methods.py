@@ -30,7 +30,7 @@ from benchmarks.cases import CASES, example_input, model_files
 from benchmarks.runner import ROOT
 from benchmarks.worker import memory_mb
 
-TOKENS, LENGTH = 50257, 128
+TOKENS, LENGTH = 16384, 128
 ROWS = 16
 """Rows of an image model that a run goes through, so that there are features to keep."""
 
@@ -99,7 +99,7 @@ def _write_gpt(path: Path, cache: Path) -> None:
     import onnx
     from ortrain import models
 
-    onnx.save(models.gpt(TOKENS, LENGTH, 768, 12, 12), path)
+    onnx.save(models.gpt(TOKENS, LENGTH, 512, 8, 8), path)
 
 
 def _text() -> tuple[NDArray[Any], ...]:
@@ -127,8 +127,8 @@ MODELS = {
             CACHED: _made("cross_entropy", head=("Head", {"classes": 10})),
         },
     ),
-    "gpt2-small": Model(
-        f"GPT-2 small's shape, {LENGTH} tokens, batch 1",
+    "gpt": Model(
+        f"language model, 8 layers, width 512, vocabulary {TOKENS:,}, a row of {LENGTH} tokens",
         1,
         _write_gpt,
         _text,

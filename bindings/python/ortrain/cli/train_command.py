@@ -193,7 +193,7 @@ def command(
     run has a folder DIR/runs/1, DIR/runs/2, ... with log.csv, log.jsonl, which `ortrain dashboard DIR` shows, and a
     checkpoint of each of the best epochs. Ctrl-C ends the run after the current step, saves it and says how to resume it.
     """
-    folder = _folder_of(folder, language, data, target, header, seed, tokenizer, weight)
+    folder = _folder_for(folder, language, data, target, header, seed, tokenizer, weight)
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings: dict[str, Any] = {
         "learning_rate": lr,
@@ -251,7 +251,7 @@ def _text_defaults(
     return language_models.BATCH if is_default else batch, 0
 
 
-def _folder_of(
+def _folder_for(
     given: Path | None,
     language: LanguageOptions,
     data: Path,
@@ -261,23 +261,16 @@ def _folder_of(
     tokenizer: Path | None,
     weight: str | None,
 ) -> Path:
-    """Return the folder of artifacts: the one that is given, or one made of a language model or for the data."""
+    """Return the folder of artifacts: the given one, one that is made of a language model, or ./artifacts.
+
+    If there is no ./artifacts, it is made for a network that fits the data.
+    """
     model = None if given is None else language_models.model_in(given)
     if given is not None and model is not None:
         return language_models.artifacts_of(given, model, language, tokenizer, seed)
     language.need_a_model()
-    return _folder_for(data, target, header, seed, tokenizer, weight) if given is None else given
-
-
-def _folder_for(
-    data: Path,
-    target: str | None,
-    header: bool | None,
-    seed: int,
-    tokenizer: Path | None,
-    weight: str | None,
-) -> Path:
-    """Return ./artifacts, made for a network that fits the data if there are none."""
+    if given is not None:
+        return given
     from ortrain.trainer.creation import make_artifacts
 
     folder = Path("artifacts")

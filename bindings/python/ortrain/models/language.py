@@ -51,10 +51,7 @@ def gpt(
     for layer in range(layers):
         name = f"layers.{layer}"
         normal = graph.layer_norm(f"{name}.norm1", value, width)
-        parts = {}
-        for part, order in (("query", [0, 2, 1, 3]), ("key", [0, 2, 3, 1]), ("value", [0, 2, 1, 3])):
-            rows = graph.linear(f"{name}.{part}", normal, width, width)
-            parts[part] = graph.add("Transpose", [graph.add("Reshape", [rows, split])], perm=order)
+        parts = graph.heads(name, normal, width, split)
         scores = graph.add("Mul", [graph.add("MatMul", [parts["query"], parts["key"]]), scale])
         shares = graph.add("Softmax", [graph.add("Where", [visible, scores, masked])], axis=-1)
         seen = graph.add("Transpose", [graph.add("MatMul", [shares, parts["value"]])], perm=[0, 2, 1, 3])

@@ -65,15 +65,7 @@ def load_tokenizer(path: Path) -> tuple[Any, str]:
 
 
 class Tokenizer:
-    """A tokenizer from a file. Needs tokenizers.
-
-    Raises
-    ------
-    ImportError
-        When tokenizers is not installed.
-    ValueError
-        When the file has no tokenizer.
-    """
+    """A tokenizer from a file, for classes and numbers of texts. It raises what `load_tokenizer` raises."""
 
     def __init__(self, path: Path) -> None:
         self._tokenizer, self.digest = load_tokenizer(path)
