@@ -134,6 +134,8 @@ NOT_RUN = {
     'trainer = Trainer("artifacts", checkpoint="artifacts/best.ckpt")': "tests/trainer/test_raw_rows.py",
     "from ortrain.flower import external_client_app": "tests/flower/test_external.py",
     'session = step.Session("artifacts/step.onnx", checkpoint=': "tests/step/test_moved_runs.py",
+    "import torch\nfrom transformers import AutoModelForCausalLM": "an export of PyTorch, which tests of the core do not need",
+    "from pathlib import Path\n\nfrom ortrain import Trainer, text": "tests/text/test_generation.py",
     "SPECIAL_POINTS = ": "a line of a file that the guide shows",
 }
 """How blocks of Python begin that are shown without being run as they are, and what runs the like."""

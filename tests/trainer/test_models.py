@@ -54,9 +54,25 @@ def test_each_network_is_short():
         assert len(inspect.getsource(make).splitlines()) <= 60
 
 
+def test_a_language_model_sees_no_later_token():
+    model = models.gpt(20, 9, 16, 2, 1)
+    onnx.checker.check_model(model, full_check=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    ids, mask = TOKENS, np.ones_like(TOKENS)
+    (scores,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
+    assert scores.shape == (96, 6, 20)
+    changed, shorter = ids.copy(), mask.copy()
+    changed[:, 4:], shorter[:, 4:] = 0, 0
+    (other,) = session.run(None, {"input_ids": changed, "attention_mask": shorter})
+    np.testing.assert_allclose(other[:, :4], scores[:, :4], rtol=1e-4, atol=1e-5)
+    assert np.abs(other[:, 4:] - scores[:, 4:]).max() > 1e-3
+
+
 def test_sizes_that_do_not_fit_are_named():
     with pytest.raises(ValueError, match="expected a multiple of 4 heads, found 10"):
         models.transformer(5, 2, 3, width=10)
+    with pytest.raises(ValueError, match="expected a multiple of 4 heads, found 10"):
+        models.gpt(5, 3, width=10)
 
 
 def test_the_networks_are_there_without_importing_their_module():

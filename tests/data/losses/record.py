@@ -188,6 +188,13 @@ record("cross_entropy", [x], {"labels": classes},
 record("cross_entropy", [np.moveaxis(images.reshape(3, 4, 4), 1, 1)], {"labels": random.integers(0, 4, (3, 4))},
        lambda x, labels: F.cross_entropy(x, labels, label_smoothing=0.1, reduction="sum"),
        label_smoothing=0.1, reduction="sum")  # fmt: skip
+tokens = random.integers(0, 4, (3, 4))
+tokens[0, 2:] = tokens[2, 0] = -100
+record("token_cross_entropy", [images.reshape(3, 4, 4)], {"labels": tokens},
+       lambda x, labels: F.cross_entropy(x.flatten(0, 1), labels.flatten(), ignore_index=-100))  # fmt: skip
+record("token_cross_entropy", [images.reshape(3, 4, 4)], {"labels": tokens},
+       lambda x, labels: F.cross_entropy(x.flatten(0, 1), labels.flatten(), ignore_index=-100, label_smoothing=0.1),
+       label_smoothing=0.1)  # fmt: skip
 
 (HERE / "cases.json").write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
 np.savez_compressed(HERE / "recorded.npz", **arrays)

@@ -86,6 +86,7 @@ _ELSEWHERE: dict[str, LossType] = {
 _ACTIVATIONS = {
     LossType.CrossEntropyLoss: "Softmax",
     LossType.SoftCrossEntropyLoss: "Softmax",
+    LossType.TokenCrossEntropyLoss: "Softmax",
     LossType.BCEWithLogitsLoss: "Sigmoid",
     LossType.FocalLoss: "Sigmoid",
 }

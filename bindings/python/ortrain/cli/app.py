@@ -36,6 +36,7 @@ _COMMANDS = {
     "doctor": "describe this machine and test the library",
     "evaluate": "compute loss and metrics on data",
     "export": "write a trained model for inference",
+    "generate": "let a language model write text",
     "inspect": "describe a model, artifacts, a checkpoint or data",
     "new": "write an untrained network that fits data",
     "predict": "compute the outputs of a trained model",

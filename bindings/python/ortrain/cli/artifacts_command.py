@@ -38,6 +38,7 @@ LOSSES = [
     "dice",
     "jaccard",
     "tversky",
+    "token_cross_entropy",
     "none",
 ]
 

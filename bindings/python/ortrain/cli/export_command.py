@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ortrain.cli import app, results, running
+from ortrain.cli.language_models import KIND as LANGUAGE_MODEL
 from ortrain.preprocessing.pictures import ImagePreprocessing, normalization_of
 from ortrain.preprocessing.tables import TablePreprocessing
 from ortrain.preprocessing.text import FILE as TOKENIZER
@@ -114,6 +115,8 @@ def _plain(trainer: Trainer) -> dict[str, Any] | None:
 def _what_it_takes(trainer: Trainer) -> str:
     """Return what an exported model takes whose rows were preprocessed in training."""
     assert trainer.preprocessing is not None
+    if trainer.preprocessing["kind"] == LANGUAGE_MODEL:
+        return f"the model takes the numbers of tokens, as the tokenizer in {trainer.folder / TOKENIZER} makes them"
     if trainer.preprocessing["kind"] == "text":
         return (
             f"the model takes the numbers of tokens, {trainer.preprocessing['length']} a row, as the tokenizer in "
@@ -131,7 +134,7 @@ def _check_preprocessing(trainer: Trainer) -> None:
         When the run has none, or a tokenizer.
     """
     stored = trainer.preprocessing
-    if stored is not None and stored["kind"] != "text":
+    if stored is not None and stored["kind"] not in ("text", LANGUAGE_MODEL):
         return
     found = "no preprocessing" if stored is None else "a tokenizer, for which ONNX has no operator"
     advice = "" if stored is None else f"; without the option, {_what_it_takes(trainer)}"

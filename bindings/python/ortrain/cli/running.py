@@ -10,8 +10,9 @@ from typing import Any
 import click
 import numpy as np
 
-from ortrain.cli import preparing
+from ortrain.cli import language_models, preparing
 from ortrain.cli.datasets import KINDS, load
+from ortrain.cli.language_options import LanguageOptions
 from ortrain.cli.wanted import Choice, Wanted
 from ortrain.inference_session import InferenceSession
 from ortrain.trainer import Trainer
@@ -212,6 +213,13 @@ def load_all(
     weight: str | None = None,
 ) -> Any:
     """Read data for train or eval steps. The trainer learns the names and the preprocessing that it does not know yet."""
+    tokenizer = None if choice is None else choice.tokenizer
+    if language_models.takes_text(trainer, path, tokenizer):
+        options = LanguageOptions() if choice is None else choice.language
+        made = language_models.rows_of(trainer, path, options, tokenizer, trainer.seed)
+        if choice is not None:
+            choice.text = made
+        return made.arrays
     wanted = wanted_of(trainer, header, choice, weight)
     rows = load(path, wanted, target)
     say_remarks(wanted)

@@ -11,10 +11,12 @@ from typing import Any
 import click
 
 from ortrain._files.writing import write_file
-from ortrain.cli import app, fitting, results, running
+from ortrain.cli import app, fitting, language_models, results, running
+from ortrain.cli.language_options import LanguageOptions, language_options
 from ortrain.cli.wanted import Choice
 from ortrain.errors import FileError, OrtrainError
 from ortrain.preprocessing.augmentation import augmentation_of
+from ortrain.text import TokenSpeed
 from ortrain.trainer import (
     Callback,
     CSVLogger,
@@ -39,9 +41,10 @@ from ortrain.trainer.names import two_words
     ortrain train artifacts --data digits.npz --epochs 10 --from-start
     ortrain train --data images/ --epochs 40 --augment flip,crop,color --metrics accuracy,f1
     ortrain train --data flowers.csv --target kind --validation 0.2 --epochs 20
+    ortrain train model.onnx --data chats.jsonl --adapter lora --validation 0.1
     """,
 )
-@click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR]", required=False)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR|MODEL]", required=False)
 @running.data_options
 @click.option(
     "--sample-weight",
@@ -145,6 +148,7 @@ from ortrain.trainer.names import two_words
 @running.preprocessing_options
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
 @running.config_option
+@language_options
 @app.as_json
 def command(
     folder: Path | None,
@@ -180,9 +184,14 @@ def command(
     tokenizer: Path | None,
     threads: int,
     config: dict[str, str],
+    language: LanguageOptions,
     json_output: bool,
 ) -> int:
     """Train the artifacts in DIR, or, without DIR, a network that fits the data.
+
+    MODEL is a language model: an ONNX file, or its folder, with a tokenizer.json. The command makes ./artifacts of it and trains
+    adapters on the lines of --data, which have prompt and completion, messages, or text. The adapters of the best epoch are then
+    in DIR/adapter. The same command again trains on.
 
     Without DIR, the folder is ./artifacts; if it has no artifacts, they are made for an mlp, cnn or gru, as the data require.
 
@@ -191,8 +200,7 @@ def command(
     run has a folder DIR/runs/1, DIR/runs/2, ... with log.csv, log.jsonl, which `ortrain dashboard DIR` shows, and a
     checkpoint of each of the best epochs. Ctrl-C ends the run after the current step, saves it and says how to resume it.
     """
-    if folder is None:
-        folder = _folder_for(data, target, header, seed, tokenizer, weight, augment)
+    folder = _folder_for(folder, language, data, target, header, seed, tokenizer, weight, augment)
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings: dict[str, Any] = {
         "learning_rate": lr,
@@ -204,11 +212,14 @@ def command(
     settings["feature_cache"] = (
         features == "memory" if features in ("memory", "off") else FeatureCache(features)
     )
+    batch, samples = _text_defaults(folder, settings, start or resume, batch, samples)
     trainer = _trainer(folder, start, resume, settings)
     if resume is not None and trainer.saved_run is not None and trainer.saved_run["epoch"] >= epochs:
         return _is_finished(resume, trainer, folder, json_output)
     held_out: Any = None if validation is None else _share(validation)
-    choice = Choice(folder, running.is_standard(folder), preprocess, normalize, tokenizer, held_out, seed)
+    choice = Choice(
+        folder, running.is_standard(folder), preprocess, normalize, tokenizer, held_out, seed, language
+    )
     rows = running.load_all(data, trainer, target, header, choice, weight)
     if validation is not None and held_out is None:
         held_out = running.load_all(Path(validation), trainer, target, header)
@@ -217,7 +228,7 @@ def command(
     run = results.new_run(runs) if resume is None else results.run_of(trainer, resume, runs)
     checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
     name = name or (two_words() if resume is None else None)  # a resumed run has one
-    callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name)
+    callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name, choice)
     options = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
     interrupted = _fit(
         trainer, rows, epochs, {**options, "callbacks": callbacks, "resume": resume, "verbose": False}
@@ -236,7 +247,21 @@ def command(
     return app.OK
 
 
+def _text_defaults(
+    folder: Path, settings: dict[str, Any], trained: Path | None, batch: int, samples: int
+) -> tuple[int, int]:
+    """Return the rows of a batch and of the log, and complete the settings, for artifacts of a language model."""
+    if not language_models.is_one(folder):
+        return batch, samples
+    language_models.set_defaults(folder, settings, is_first=trained is None)
+    source = click.get_current_context().get_parameter_source("batch")
+    is_default = source is click.core.ParameterSource.DEFAULT
+    return language_models.BATCH if is_default else batch, 0
+
+
 def _folder_for(
+    given: Path | None,
+    language: LanguageOptions,
     data: Path,
     target: str | None,
     header: bool | None,
@@ -245,7 +270,16 @@ def _folder_for(
     weight: str | None,
     augment: str | None,
 ) -> Path:
-    """Return ./artifacts, made for a network that fits the data if there are none."""
+    """Return the folder of artifacts: the given one, one that is made of a language model, or ./artifacts.
+
+    If there is no ./artifacts, it is made for a network that fits the data.
+    """
+    model = None if given is None else language_models.model_in(given)
+    if given is not None and model is not None:
+        return language_models.artifacts_of(given, model, language, tokenizer, seed)
+    language.need_a_model()
+    if given is not None:
+        return given
     from ortrain.trainer.creation import make_artifacts
 
     folder = Path("artifacts")
@@ -364,11 +398,16 @@ def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any]) -> b
 
 
 def _report(
-    trainer: Trainer, checkpoints: results.RunCheckpoints, run: Path, name: str, json_output: bool
+    trainer: Trainer,
+    checkpoints: results.RunCheckpoints,
+    run: Path,
+    name: str,
+    json_output: bool,
 ) -> None:
     """Print which epoch was the best, why the run stopped, and where the results are."""
     best, last = Path(str(checkpoints.best_path)), Path(str(checkpoints.last_path))
     value = f"{checkpoints.monitor} {checkpoints.best:.4g}"
+    adapter = language_models.write_adapter(trainer.folder, best)
     if json_output:
         app.print_json(
             {
@@ -382,6 +421,7 @@ def _report(
                 "stopped": trainer.stop_reason,
                 "kept": checkpoints.kept,
                 "history": trainer.history,
+                **({} if adapter is None else {"adapter": adapter}),
             }
         )
         return
@@ -392,6 +432,8 @@ def _report(
     elif checkpoints.best_epoch is not None:
         click.echo(f"best  {best}: epoch {checkpoints.best_epoch}, {value}")
     click.echo(f"last  {last}: epoch {trainer.epoch}, {trainer.step} steps; run {name}, logs in {run}")
+    if adapter is not None:
+        click.echo(f"adapter  {adapter}: the adapters of the best epoch, as PEFT reads them")
     if checkpoints.kept:
         click.echo(f"kept  {', '.join(map(str, checkpoints.kept))}: results of earlier runs")
 
@@ -403,9 +445,11 @@ def _callbacks(
     patience: int | None,
     tensorboard: bool,
     name: str | None,
+    choice: Choice,
 ) -> list[Callback]:
     """Return what logs the run, saves its checkpoints and may end it early."""
     callbacks: list[Callback] = [
+        *([TokenSpeed(choice.text, choice.share or 0.0)] if choice.text is not None else []),
         CSVLogger(run / "log.csv"),
         JSONLogger(run / "log.jsonl", samples=samples, name=name),
         checkpoints,

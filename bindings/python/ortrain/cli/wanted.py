@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ortrain.cli.language_options import LanguageOptions
+from ortrain.text import TextRows
 from ortrain.trainer.columns import Columns
 from ortrain.trainer.data import split_rows
 
@@ -31,6 +33,13 @@ class Choice:
         The share of the rows that is held out.
     seed : int
         Seed of that choice.
+    language : LanguageOptions
+        How text becomes rows for a language model.
+
+    Attributes
+    ----------
+    text : TextRows or None
+        The rows that were made of text for a language model.
     """
 
     folder: Path
@@ -40,6 +49,8 @@ class Choice:
     tokenizer: Path | None = None
     share: float | None = None
     seed: int = 0
+    language: LanguageOptions = field(default_factory=LanguageOptions)
+    text: TextRows | None = None
 
     def training_rows(self, count: int) -> Sequence[int]:
         """Return the numbers of the rows that are trained on."""

@@ -1,7 +1,8 @@
 """Networks to start from, as ONNX models with initial weights. ``ortrain new`` writes them as files. They need onnx."""
 
 from ortrain.models.images import cnn, resnet
+from ortrain.models.language import gpt
 from ortrain.models.rows import mlp
 from ortrain.models.sequences import gru, transformer
 
-__all__ = ["cnn", "gru", "mlp", "resnet", "transformer"]
+__all__ = ["cnn", "gpt", "gru", "mlp", "resnet", "transformer"]

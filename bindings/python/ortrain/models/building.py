@@ -76,6 +76,17 @@ class Graph:
         bias = self.weight(f"{name}.bias", np.zeros(after))
         return self.add("Add", [self.add("MatMul", [value, weight]), bias])
 
+    def heads(self, name: str, value: str, width: int, split: str) -> dict[str, str]:
+        """Append the queries, keys and values of an attention layer.
+
+        ``split`` is the initializer [0, 0, heads, width / heads]. The keys are transposed for the product with the queries.
+        """
+        parts = {}
+        for part, order in (("query", [0, 2, 1, 3]), ("key", [0, 2, 3, 1]), ("value", [0, 2, 1, 3])):
+            rows = self.linear(f"{name}.{part}", value, width, width)
+            parts[part] = self.add("Transpose", [self.add("Reshape", [rows, split])], perm=order)
+        return parts
+
     def outputs_of(
         self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
     ) -> Sequence[str]:

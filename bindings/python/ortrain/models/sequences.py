@@ -88,10 +88,7 @@ def transformer(
     for layer in range(1, layers + 1):
         name = f"layer{layer}"
         normal = graph.layer_norm(f"{name}.norm1", value, width)
-        parts = {}
-        for part, order in (("query", [0, 2, 1, 3]), ("key", [0, 2, 3, 1]), ("value", [0, 2, 1, 3])):
-            rows = graph.linear(f"{name}.{part}", normal, width, width)
-            parts[part] = graph.add("Transpose", [graph.add("Reshape", [rows, split])], perm=order)
+        parts = graph.heads(name, normal, width, split)
         scores = graph.add("Mul", [graph.add("MatMul", [parts["query"], parts["key"]]), scale])
         seen = graph.add("MatMul", [graph.add("Softmax", [scores], axis=-1), parts["value"]])
         seen = graph.add("Reshape", [graph.add("Transpose", [seen], perm=[0, 2, 1, 3]), joined])

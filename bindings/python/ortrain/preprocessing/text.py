@@ -39,8 +39,8 @@ class TextPreprocessing:
         return cls(str(value["column"]), int(value["length"]), str(value["digest"]))
 
 
-class Tokenizer:
-    """A tokenizer from a file. Needs tokenizers.
+def load_tokenizer(path: Path) -> tuple[Any, str]:
+    """Return the tokenizer in a file, and the digest of the file.
 
     Raises
     ------
@@ -49,21 +49,26 @@ class Tokenizer:
     ValueError
         When the file has no tokenizer.
     """
+    try:
+        tokenizers: Any = importlib.import_module("tokenizers")
+    except ImportError as error:
+        raise ImportError("text needs tokenizers: pip install 'ortrain[text]'") from error
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"--tokenizer: cannot read {path}: {error.strerror}") from error
+    try:
+        found = tokenizers.Tokenizer.from_buffer(content)
+    except Exception as error:  # the package raises nothing more special
+        raise ValueError(f"--tokenizer: expected a tokenizer.json, found {path}: {error}") from error
+    return found, hashlib.sha256(content).hexdigest()
+
+
+class Tokenizer:
+    """A tokenizer from a file, for classes and numbers of texts. It raises what `load_tokenizer` raises."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            tokenizers: Any = importlib.import_module("tokenizers")
-        except ImportError as error:
-            raise ImportError("text needs tokenizers: pip install 'ortrain[text]'") from error
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise ValueError(f"--tokenizer: cannot read {path}: {error.strerror}") from error
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
-        except Exception as error:  # the package raises nothing more special
-            raise ValueError(f"--tokenizer: expected a tokenizer.json, found {path}: {error}") from error
-        self.digest = hashlib.sha256(content).hexdigest()
+        self._tokenizer, self.digest = load_tokenizer(path)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 

@@ -27,7 +27,11 @@ def rough(seconds: float) -> str:
 
 def describe(logs: Logs) -> str:
     """Return the numbers of an epoch in a line."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in logs.items() if isinstance(value, float))
+    return ", ".join(
+        f"{name} {value:.4g}" if abs(value) < 1e4 else f"{name} {value:,.0f}"
+        for name, value in logs.items()
+        if isinstance(value, float)
+    )
 
 
 class ProgbarLogger(Callback):

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from ortrain.onnxblock.blocks import Block
 from ortrain.onnxblock.loss._loss import Loss
-from ortrain.onnxblock.loss.basic import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss
+from ortrain.onnxblock.loss.basic import (
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    L1Loss,
+    MSELoss,
+    TokenCrossEntropyLoss,
+)
 from ortrain.onnxblock.loss.elementwise import (
     DistillationLoss,
     FocalLoss,
@@ -59,6 +65,7 @@ LOSSES: dict[str, type[Block]] = {
     "info_nce": InfoNCELoss,
     "supcon": SupConLoss,
     "ctc": CTCLoss,
+    "token_cross_entropy": TokenCrossEntropyLoss,
 }
 
 __all__ = [
@@ -86,6 +93,7 @@ __all__ = [
     "SoftCrossEntropyLoss",
     "SumOfLosses",
     "SupConLoss",
+    "TokenCrossEntropyLoss",
     "TripletMarginLoss",
     "TverskyLoss",
 ]

@@ -313,3 +313,20 @@ class CrossEntropyLoss(Block):
         tensor.elem_type = TensorProto.INT64
         if tensor.shape.dim:
             del tensor.shape.dim[self._axis]
+
+
+class TokenCrossEntropyLoss(CrossEntropyLoss):
+    """Cross entropy of a language model: the mean over the tokens whose label is not -100.
+
+    The label of a token is the number of the token that follows; :mod:`ortrain.text` makes labels of text.
+
+    Parameters
+    ----------
+    reduction : {"mean", "sum", "none"}
+        How the losses of all tokens are reduced.
+    label_smoothing : float, default 0.0
+        The part of each label that is spread over the vocabulary.
+    """
+
+    def __init__(self, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
+        super().__init__(reduction=reduction, ignore_index=-100, axis=-1, label_smoothing=label_smoothing)

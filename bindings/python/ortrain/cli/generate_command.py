@@ -1,0 +1,130 @@
+"""``ortrain generate``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ortrain.cli import app, language_models, results, running
+from ortrain.inference_session import InferenceSession
+from ortrain.options import SessionOptions
+from ortrain.text import Tokenizer, generate
+from ortrain.trainer import Trainer
+
+
+@app.command(
+    "generate",
+    """
+    ortrain generate artifacts --prompt "What is the capital of France?"
+    ortrain generate trained.onnx --tokenizer artifacts/tokenizer.json --prompt "Once upon a time" --max-tokens 100
+    ortrain generate artifacts --prompt "Write a poem." --temperature 0.8 --top-p 0.95 --seed 3
+    """,
+)
+@click.argument("source", type=click.Path(path_type=Path), metavar="DIR|MODEL")
+@click.option(
+    "--prompt", required=True, help="the text that the model continues; - reads it from standard input"
+)
+@click.option(
+    "--chat/--no-chat",
+    default=None,
+    help="whether the prompt is the message of a user, which the chat template writes as text (default: for a model that was "
+    "trained on messages)",
+)
+@click.option("--system", metavar="TEXT", help="with --chat, a message of the system before it")
+@click.option(
+    "--max-tokens",
+    type=running.COUNT,
+    default=64,
+    show_default=True,
+    help="how many tokens are written at most",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="what scores are divided by before a token is drawn; 0 takes the token with the highest score",
+)
+@click.option(
+    "--top-k", type=click.IntRange(min=0), default=0, help="draw from this many tokens only (default all)"
+)
+@click.option(
+    "--top-p",
+    type=click.FloatRange(min=0, min_open=True, max=1),
+    default=1.0,
+    help="draw from the fewest tokens whose probabilities sum up to this (default 1)",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of the draws")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="tokenizer.json (default the one in DIR, or beside MODEL)",
+)
+@running.model_options
+@app.as_json
+def command(
+    source: Path,
+    prompt: str,
+    chat: bool | None,
+    system: str | None,
+    max_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    seed: int,
+    tokenizer: Path | None,
+    checkpoint: Path | None,
+    threads: int,
+    json_output: bool,
+) -> None:
+    """Let the language model of the artifacts in DIR, or MODEL, an ONNX file or its folder, continue a text or answer.
+
+    The text goes to standard output while it is written.
+    """
+    text = sys.stdin.read() if prompt == "-" else prompt
+    model: Any
+    exported = language_models.model_in(source)
+    if exported is not None:
+        if checkpoint is not None:
+            raise click.UsageError(f"--checkpoint is for a folder of artifacts, found the model {exported}")
+        options = SessionOptions()
+        options.intra_op_num_threads = threads
+        model, stored = InferenceSession(exported, options), None
+    else:
+        read = results.chosen_checkpoint(running.artifacts_folder(source), checkpoint)
+        model = Trainer(source, checkpoint=read, threads=threads)
+        results.say_which(read, model)
+        stored = model.preprocessing
+    folder = source if source.is_dir() else source.parent
+    made = Tokenizer(tokenizer or language_models.tokenizer_beside(folder))
+    is_chat = bool(stored and stored.get("chats")) if chat is None else chat
+    if system is not None and not is_chat:
+        raise click.UsageError("--system: expected --chat with it")
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    given = [*messages, {"role": "user", "content": text}] if is_chat else text
+    found = generate(
+        model,
+        made,
+        given,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        on_text=None if json_output else lambda piece: click.echo(piece, nl=False),
+    )
+    if json_output:
+        app.print_json({"text": found.text, "tokens": found.tokens, "stopped": found.stopped})
+        return
+    click.echo()
+    if found.stopped != "end":
+        why = (
+            f"--max-tokens {max_tokens}"
+            if found.stopped == "max_tokens"
+            else "the most tokens that the model takes"
+        )
+        click.echo(f"ortrain: stopped at {why}", err=True)

@@ -1,0 +1,303 @@
+"""Language models on the command line: artifacts of a model and its tokenizer, and text as their data."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from ortrain import text
+from ortrain._files.writing import write_file
+from ortrain.cli.language_options import LanguageOptions
+from ortrain.preprocessing.text import FILE
+from ortrain.text.rows import IDS, inputs_of
+from ortrain.trainer import Trainer
+
+RECORD = "language_model.json"
+"""The file in a folder of artifacts that says which language model they are of, and how they were made."""
+
+LOSS = "token_cross_entropy"
+KIND = "language_model"
+BATCH = 8
+"""The rows of a batch unless the user says otherwise: those of text take more memory than others."""
+
+_RATES = {"lora": 2e-4, "dora": 2e-4, "none": 2e-5}
+_BLOCK = 1 << 20
+_PLACES = ("model.onnx", "onnx/model.onnx", "decoder_model.onnx")
+
+
+def model_in(path: Path) -> Path | None:
+    """Return the ONNX model that a user names by its file or its folder, None for a folder of artifacts."""
+    if path.is_file():
+        return path if path.suffix == ".onnx" else None
+    if not path.is_dir() or (path / "training_model.onnx").exists():
+        return None
+    found = next((path / name for name in _PLACES if (path / name).is_file()), None)
+    if found is None:
+        models = sorted(path.glob("*.onnx"))
+        found = models[0] if len(models) == 1 else None
+    return found
+
+
+def is_one(folder: Path) -> bool:
+    """Whether the artifacts in a folder are those that the command made of a language model."""
+    return (folder / RECORD).is_file()
+
+
+def set_defaults(folder: Path, settings: dict[str, Any], is_first: bool) -> None:
+    """Set what a trainer of a language model needs, unless the user says otherwise.
+
+    Scores are large, [batch, tokens, vocabulary]. Nothing but a metric of the user reads them, and without one the loss is
+    computed from parts of them.
+    """
+    metrics = tuple(settings["metrics"])
+    if all(metric == "perplexity" for metric in metrics):
+        settings["config"] = {"ortrain.optional_outputs": "0", **settings["config"]}
+    settings["metrics"] = metrics if "perplexity" in metrics else ("perplexity", *metrics)
+    if is_first and settings["learning_rate"] is None:
+        settings["learning_rate"] = _RATES[_record(folder)["adapter"]]
+
+
+def write_adapter(folder: Path, checkpoint: Path) -> Path | None:
+    """Write the adapters of a checkpoint as PEFT does, and return where; None if there are none, or of another kind of model."""
+    if not is_one(folder) or _record(folder)["adapter"] == "none":
+        return None
+    target = folder / "adapter"
+    try:
+        from ortrain.artifacts import write_peft
+
+        write_peft(checkpoint, target)
+    except ImportError as error:
+        click.echo(
+            f"ortrain: {target} was not written: {error}; `ortrain export --peft` writes it from {checkpoint}",
+            err=True,
+        )
+        return None
+    return target
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / RECORD).read_text("utf-8"))
+    return found
+
+
+def artifacts_of(
+    path: Path, model: Path, options: LanguageOptions, tokenizer: Path | None, seed: int
+) -> Path:
+    """Return the folder of the artifacts of a language model, which are made if there are none.
+
+    Raises
+    ------
+    ValueError
+        When the model is not a language model, has no tokenizer, or the folder has artifacts of another model or with other
+        settings.
+    """
+    folder = options.artifacts or Path("artifacts")
+    digest = _digest(model)
+    if (folder / "training_model.onnx").exists():
+        _check_same(folder, model, digest, options)
+        return folder
+    made_of = text.Tokenizer(
+        tokenizer or tokenizer_beside(path if path.is_dir() else model.parent, model.parent)
+    )
+    adapter = options.adapter or "lora"
+    rank = options.rank or 8
+    settings = {
+        "adapter": adapter,
+        "rank": rank,
+        "alpha": options.alpha or 2 * rank,
+        "bits": options.bits,
+    }
+    if options.bits is not None and adapter == "none":
+        raise click.UsageError(
+            "--bits: weights of few bits are not trained: expected --adapter lora or dora with it"
+        )
+    report = _make(model, folder, settings, seed)
+    made_of.copy_to(folder)
+    record = {"model": model.name, "sha256": digest, **settings}
+    write_file(folder / RECORD, "artifacts", json.dumps(record, indent=2).encode())
+    what = (
+        "all weights"
+        if adapter == "none"
+        else f"adapters ({adapter}, rank {rank}) beside {len(report.adapters.layers)} layers"
+    )
+    bits = f" with weights of {options.bits} bits" if options.bits else ""
+    click.echo(f"ortrain: made {folder} of {model}{bits}, in which the command trains {what}", err=True)
+    return folder
+
+
+def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int) -> Any:
+    """Make artifacts with the cross entropy of tokens."""
+    from ortrain.artifacts import LoRA, quantize_weights
+    from ortrain.trainer.creation import make_artifacts
+
+    _check_language_model(model)
+    adapter = None
+    if settings["adapter"] != "none":
+        is_dora = settings["adapter"] == "dora"
+        adapter = LoRA(r=settings["rank"], alpha=settings["alpha"], use_dora=is_dora, seed=seed)
+    with tempfile.TemporaryDirectory(prefix="ortrain-") as temporary:
+        source = model
+        if settings["bits"] is not None:
+            source = Path(temporary) / model.name
+            quantize_weights(model, source, bits=int(settings["bits"]))
+        # Weights that are not trained are in a file that the training and the eval model map: once in memory, not twice.
+        apart = adapter is not None or None
+        return make_artifacts(source, LOSS, "adamw", folder, None, None, adapter=adapter, external_data=apart)
+
+
+def _check_language_model(model: Path) -> None:
+    """Reject a model whose inputs are not tokens, or whose first output is not a score for each token.
+
+    Raises
+    ------
+    ValueError
+        Saying what the model has.
+    """
+    from ortrain._files.models import load_model
+
+    graph = load_model(model, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [value.name for value in graph.input if value.name not in weights]
+    if IDS not in inputs:
+        raise ValueError(
+            f"{model}: expected a language model with the input {IDS}, found the inputs {', '.join(inputs)}; for other models, "
+            f"`ortrain artifacts {model} --loss LOSS` makes artifacts, which `ortrain train artifacts` trains"
+        )
+    nothing = np.zeros((1, 1), np.int64)
+    try:
+        inputs_of(inputs, nothing, nothing, nothing)
+    except ValueError as error:
+        raise ValueError(f"{model}: {error}") from error
+    rank = len(graph.output[0].type.tensor_type.shape.dim)
+    if rank != 3:
+        raise ValueError(
+            f"{model}: expected scores [batch, tokens, vocabulary] as the first output of a language model, found "
+            f"{graph.output[0].name} with {rank} dimensions"
+        )
+
+
+def tokenizer_beside(*folders: Path) -> Path:
+    """Return the tokenizer in the first of some folders, or the folders around them, that has one.
+
+    Raises
+    ------
+    ValueError
+        When none has one.
+    """
+    found = next(
+        (place for folder in folders for place in (folder / FILE, folder.parent / FILE) if place.is_file()),
+        None,
+    )
+    if found is None:
+        raise ValueError(
+            f"--tokenizer: expected {FILE} in {folders[0]}, or the option with its path; found none"
+        )
+    return found
+
+
+def _check_same(folder: Path, model: Path, digest: str, options: LanguageOptions) -> None:
+    """Reject artifacts that were made of another model or with other settings."""
+    elsewhere = "--artifacts names another folder"
+    if not is_one(folder):
+        raise ValueError(
+            f"{folder} has artifacts that were not made of a language model by this command; {elsewhere}"
+        )
+    record = _record(folder)
+    if record["sha256"] != digest:
+        raise ValueError(
+            f"{folder} has artifacts of another model, {record['model']}, than {model}; {elsewhere}"
+        )
+    for name, value in options.of_the_model.items():
+        before = record[name.removeprefix("--")]
+        if before != value:
+            raise ValueError(
+                f"{name} {value}: the artifacts in {folder} were made with {before}; {elsewhere}"
+            )
+
+
+def _digest(path: Path) -> str:
+    """Return a digest of a model, with the sizes and ends of the files beside it that may have its weights."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    for weights in sorted(path.parent.glob(f"{glob.escape(path.stem)}*data")):
+        size = weights.stat().st_size
+        found.update(f"{weights.name} {size}".encode())
+        with weights.open("rb") as file:
+            found.update(file.read(_BLOCK))
+            file.seek(max(0, size - _BLOCK))
+            found.update(file.read(_BLOCK))
+    return found.hexdigest()
+
+
+def takes_text(trainer: Trainer, path: Path, tokenizer: Path | None) -> bool:
+    """Whether a file has text for the model of a trainer: JSON lines for a language model with a tokenizer."""
+    if path.suffix.lower() not in (".jsonl", ".ndjson") or not path.is_file():
+        return False
+    if trainer.preprocessing is not None:
+        return bool(trainer.preprocessing["kind"] == KIND)
+    target = trainer.inputs.forms[-1]
+    has_tokens = IDS in trainer.inputs.names and target.shape is not None and len(target.shape) == 2
+    return has_tokens and (tokenizer is not None or (trainer.folder / FILE).is_file())
+
+
+def rows_of(
+    trainer: Trainer, path: Path, options: LanguageOptions, tokenizer: Path | None, seed: int
+) -> text.TextRows:
+    """Return the text of a file as rows, in the way that the trainer's checkpoint says, or options do.
+
+    The trainer learns the way if it does not know it yet.
+    """
+    stored = trainer.preprocessing
+    made = text.Tokenizer(trainer.folder if stored is not None or tokenizer is None else tokenizer)
+    if stored is not None and stored["digest"] != made.digest:
+        raise ValueError(
+            f"expected the tokenizer that the model was trained with in {made.path}, found another one"
+        )
+    examples = text.read_lines(path)
+    known = stored or {}
+    fixed = trainer.inputs.forms[trainer.inputs.names.index(IDS)].shape
+    extent = fixed[1] if fixed is not None and len(fixed) == 2 and isinstance(fixed[1], int) else None
+    if extent is not None and options.length not in (None, extent):
+        raise ValueError(f"--length: the model takes rows of {extent} tokens, found {options.length}")
+    packed = options.pack or known.get("packed", False)
+    loss_on = options.loss_on or known.get("loss_on", "completions")
+    rows = text.rows_of(
+        examples,
+        made,
+        trainer.inputs.names[:-1],
+        length=extent or options.length or known.get("length"),
+        packed=packed,
+        loss_on=loss_on,
+        labels=trainer.inputs.names[-1],
+        seed=seed,
+        path=path,
+    )
+    for sentence in rows.shown():
+        click.echo(f"ortrain: {path}: {sentence}", err=True)
+    if not made.ends:
+        click.echo(
+            f"ortrain: no token of {made.path} is known to end a text, so the model does not learn to stop; "
+            "tokenizer_config.json names it as eos_token",
+            err=True,
+        )
+    if stored is None or options.length or options.pack or options.loss_on:
+        trainer.preprocessing = {
+            "kind": KIND,
+            "digest": made.digest,
+            "length": rows.length,
+            "packed": packed,
+            "loss_on": loss_on,
+            "chats": any(example.messages for example in examples),
+        }
+        if stored is None and tokenizer is not None:
+            made.copy_to(trainer.folder)
+    return rows

@@ -1,0 +1,258 @@
+"""Text that a causal language model writes: token by token, each from all tokens before it.
+
+Nothing is kept between tokens: each step computes the whole text again. Rows are filled to a multiple of some tokens, so that the
+session meets few shapes; a causal model's scores do not depend on what follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ortrain.inference_session import InferenceSession
+from ortrain.text.lines import Message
+from ortrain.text.rows import IDS, inputs_of
+from ortrain.text.tokenizer import Tokenizer
+
+Array = npt.NDArray[Any]
+
+_STEP = 32  # tokens to a multiple of which rows are filled
+_TYPES = {
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(float)": np.float32,
+    "tensor(bool)": np.bool_,
+}
+
+
+class Predicts(Protocol):
+    """A trainer, as far as writing needs it."""
+
+    def prediction_inputs(self) -> list[str]:
+        """Return the names of the inputs of the model."""
+
+    def predict(self, data: Any) -> Any:
+        """Return the outputs of the model."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What a model wrote."""
+
+    text: str
+    """Without the prompt and the token that ended it."""
+    tokens: list[int]
+    """The same as tokens, with that which ended it."""
+    stopped: str
+    """``"end"`` for a token that ends texts, ``"max_tokens"``, or ``"length"`` if the model takes no longer text."""
+
+
+def generate(
+    model: InferenceSession | Predicts,
+    tokenizer: Tokenizer,
+    prompt: str | Sequence[Message],
+    *,
+    max_tokens: int = 64,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    on_text: Callable[[str], None] | None = None,
+) -> Generated:
+    """Let a model continue a text, or answer in a chat.
+
+    Parameters
+    ----------
+    model : InferenceSession or Trainer
+        The model: an exported one in a session, or the trainer with its current parameters. Its first output are scores
+        ``[batch, tokens, vocabulary]``.
+    tokenizer : Tokenizer
+        Its tokenizer.
+    prompt : str or sequence of mapping
+        The text, or the messages of a chat, each with ``role`` and ``content``, which the chat template writes as text.
+    max_tokens : int, default 64
+        How many tokens are written at most.
+    temperature : float, default 0.0
+        What scores are divided by before a token is drawn; 0 takes the token with the highest score.
+    top_k : int, default 0
+        Draw from this many tokens with the highest scores; 0 for all.
+    top_p : float, default 1.0
+        Draw from the fewest tokens whose probabilities sum up to this.
+    seed : int, default 0
+        Seed of the draws.
+    on_text : callable, optional
+        Is called with each new piece of the text.
+
+    Raises
+    ------
+    ValueError
+        When a setting is wrong, the prompt is empty or too long, or the model has no such scores.
+    """
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens: expected 1 or more, found {max_tokens}")
+    check_sampling(temperature, top_k, top_p)
+    ids = _prompt_tokens(tokenizer, prompt)
+    scores = _scores_of(model)
+    limit = min(number for number in (tokenizer.limit, scores.length, 1 << 30) if number)
+    if len(ids) > limit:
+        raise ValueError(f"prompt: the model takes {limit} tokens at most, found {len(ids)}")
+    rng = np.random.default_rng(seed)
+    made: list[int] = []
+    before, shown = tokenizer.decode(ids), ""
+    stopped = "max_tokens"
+    while len(made) < max_tokens:
+        if len(ids) + len(made) > limit:
+            stopped = "length"
+            break
+        last = scores.after([*ids, *made], limit, tokenizer.filler)
+        made.append(_drawn(last, temperature, top_k, top_p, rng))
+        if made[-1] in tokenizer.ends:
+            stopped = "end"
+            break
+        if on_text is not None:
+            text = _continuation(tokenizer, ids, made, before)
+            if not text.endswith("\ufffd"):  # the beginning of a character
+                on_text(text[len(shown) :])
+                shown = text
+    text = _continuation(tokenizer, ids, made[:-1] if stopped == "end" else made, before)
+    if on_text is not None and len(text) > len(shown):
+        on_text(text[len(shown) :])
+    return Generated(text, made, stopped)
+
+
+def _continuation(tokenizer: Tokenizer, ids: list[int], made: list[int], before: str) -> str:
+    """Return the text of new tokens: many tokenizers drop the space before a text that begins with a word."""
+    whole = tokenizer.decode([*ids, *made])
+    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(made)
+
+
+def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
+    """Reject settings with which no token can be drawn."""
+    if not (np.isfinite(temperature) and temperature >= 0):
+        raise ValueError(f"temperature: expected 0 or more, found {temperature}")
+    if top_k < 0:
+        raise ValueError(f"top_k: expected 0 or more, found {top_k}")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p: expected more than 0 and at most 1, found {top_p}")
+
+
+def probabilities(scores: Array, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Array:
+    """Return the probabilities with which tokens are drawn.
+
+    Parameters
+    ----------
+    scores : array
+        The score of each token, ``[vocabulary]``.
+    temperature, top_k, top_p
+        As for `generate`; the temperature is above 0. They apply in this order.
+
+    Returns
+    -------
+    array of float64
+        ``[vocabulary]``.
+    """
+    scaled = scores.astype(np.float64) / temperature
+    if 0 < top_k < len(scaled):
+        scaled = np.where(scaled < np.partition(scaled, -top_k)[-top_k], -np.inf, scaled)
+    shares = np.exp(scaled - scaled.max())
+    shares /= shares.sum()
+    if top_p < 1:
+        order = np.argsort(-shares, kind="stable")
+        before = np.cumsum(shares[order]) - shares[order]
+        shares[order[before >= top_p]] = 0
+        shares /= shares.sum()
+    found: Array = shares
+    return found
+
+
+def _drawn(scores: Array, temperature: float, top_k: int, top_p: float, rng: np.random.Generator) -> int:
+    """Return the next token."""
+    if not np.isfinite(scores).any() or np.isnan(scores).any():
+        raise ValueError("generate: expected finite scores of the next token, found NaN or no finite one")
+    if temperature == 0:
+        return int(scores.argmax())
+    return int(rng.choice(len(scores), p=probabilities(scores, temperature, top_k, top_p)))
+
+
+def _prompt_tokens(tokenizer: Tokenizer, prompt: str | Sequence[Message]) -> list[int]:
+    if not isinstance(prompt, str):
+        return tokenizer.encode(tokenizer.chat().text(prompt, asks=True), special=False).ids
+    ids = tokenizer.encode(prompt).ids
+    while ids and ids[-1] in tokenizer.ends:  # that a tokenizer puts behind each text
+        ids.pop()
+    if not ids:
+        raise ValueError("prompt: expected a text with a token, found none")
+    return ids
+
+
+class _Scores:
+    """The scores of the next token, by a function from inputs to scores.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The inputs of the model.
+    run : callable
+        Returns the scores of inputs, ``[batch, tokens, vocabulary]``.
+    batch, length : int, optional
+        The batch size and the number of tokens that the model is limited to.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        run: Callable[[Mapping[str, Array]], Array],
+        batch: int | None = None,
+        length: int | None = None,
+    ) -> None:
+        self._names, self._run, self._batch, self.length = names, run, batch, length
+
+    def after(self, tokens: Sequence[int], limit: int, filler: int) -> Array:
+        """Return the scores of the token that follows tokens."""
+        count = len(tokens)
+        size = self.length or min(limit, -(-count // _STEP) * _STEP)
+        shape = (self._batch or 1, size)
+        ids, mask = np.full(shape, filler, np.int64), np.zeros(shape, np.int64)
+        ids[:, :count], mask[:, :count] = tokens, 1
+        found = self._run(inputs_of(self._names, ids, mask, np.tile(np.arange(size), (shape[0], 1))))
+        if found.ndim != 3 or found.shape[1] != size:
+            raise ValueError(
+                f"generate: expected scores [batch, {size} tokens, vocabulary] as the first output of the model, found "
+                f"an output of shape {list(found.shape)}"
+            )
+        scores: Array = found[0, count - 1]
+        return scores
+
+
+def _scores_of(model: InferenceSession | Predicts) -> _Scores:
+    if not isinstance(model, InferenceSession):
+        names = model.prediction_inputs()
+
+        def predicted(values: Mapping[str, Array]) -> Array:
+            found = model.predict(dict(values))
+            return np.asarray(found[0] if isinstance(found, tuple) else found)
+
+        return _Scores(names, predicted, *_fixed(getattr(model, "inputs", None), names))
+    arguments = model.get_inputs()
+    output = model.get_outputs()[0].name
+    types = {argument.name: _TYPES.get(argument.type, np.int64) for argument in arguments}
+
+    def run(values: Mapping[str, Array]) -> Array:
+        given: dict[str, Any] = {name: array.astype(types[name]) for name, array in values.items()}
+        return np.asarray(model.run([output], given)[0])
+
+    shape = next((argument.shape for argument in arguments if argument.name == IDS), [])
+    return _Scores(list(types), run, *(extent if isinstance(extent, int) else None for extent in shape[:2]))
+
+
+def _fixed(inputs: Any, names: Sequence[str]) -> tuple[int | None, int | None]:
+    """Return the batch size and the length that the inputs of a trainer are limited to."""
+    form = next((form for form in getattr(inputs, "forms", ()) if form.name == IDS), None)
+    if IDS not in names or form is None or form.shape is None or len(form.shape) < 2:
+        return None, None
+    batch, length = (extent if isinstance(extent, int) else None for extent in form.shape[:2])
+    return batch, length

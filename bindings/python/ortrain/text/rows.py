@@ -1,0 +1,280 @@
+"""Rows of tokens with labels: what a causal language model is trained on.
+
+A row has the tokens of an example but for the last one; the label of each is the token that follows. Labels that do not count are
+-100: those of a prompt, and of what fills a row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortrain.text.lines import Example, refuse
+from ortrain.text.tokenizer import Tokenizer, Tokens
+
+Array = npt.NDArray[Any]
+
+IGNORED = -100
+"""The label of a token that does not count."""
+
+LONGEST = 512
+"""The most tokens of a row unless the caller says otherwise."""
+
+IDS, MASK, PLACES, TYPES = "input_ids", "attention_mask", "position_ids", "token_type_ids"
+_OPEN = 64  # rows with room that packing looks through
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """Rows for a trainer, and what became of the examples."""
+
+    arrays: dict[str, Array]
+    """By the names of the model's inputs, each ``[rows, length]``; the labels are the last ones."""
+    examples: int
+    """Examples that are in the rows."""
+    tokens: int
+    """Tokens in the rows, without those that fill them."""
+    counted: int
+    """Tokens whose label counts."""
+    cut: int
+    """Examples that were longer than a row and lost their end."""
+    lost: int
+    """Tokens that they lost."""
+    left_out: int
+    """Examples of which no label would count, because the completion begins beyond the end of a row."""
+    missed: int
+    """Answers in chats that do not count because the template writes earlier answers in another way."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of a row."""
+        return int(self.arrays[IDS].shape[1])
+
+    def shown(self) -> list[str]:
+        """Return what became of the examples, as sentences."""
+        rows = len(self.arrays[IDS])
+        share = self.tokens / (rows * self.length)
+        found = [
+            f"{self.examples} examples in {rows} rows of {self.length} tokens, {share:.0%} of them filled; the labels of "
+            f"{self.counted} of {self.tokens} tokens count"
+        ]
+        if self.cut:
+            found.append(
+                f"{self.cut} examples are longer than a row of {self.length} tokens and lose {self.lost} tokens at their ends"
+            )
+        if self.left_out:
+            found.append(
+                f"{self.left_out} examples are left out, because their completion begins beyond {self.length} tokens"
+            )
+        if self.missed:
+            found.append(
+                f"{self.missed} earlier answers in chats do not count, because the chat template writes them in another way than "
+                "the last one"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """The tokens of an example, and for each whether it counts."""
+
+    ids: list[int]
+    counts: list[bool]
+    missed: int = 0
+
+
+def rows_of(
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    inputs: Sequence[str] = (IDS, MASK),
+    *,
+    length: int | None = None,
+    packed: bool = False,
+    loss_on: str = "completions",
+    labels: str = "labels",
+    seed: int = 0,
+    path: str | os.PathLike[str] = "data",
+) -> TextRows:
+    """Return examples as rows of tokens with labels.
+
+    Parameters
+    ----------
+    examples : sequence of Example
+        What `read_lines` returns.
+    tokenizer : Tokenizer
+        The tokenizer of the model.
+    inputs : sequence of str
+        The names of the model's inputs: ``input_ids``, and ``attention_mask``, ``position_ids`` and ``token_type_ids`` if the
+        model takes them.
+    length : int, optional
+        Tokens of a row. By default those of the longest example, at most 512 and at most what the model takes.
+    packed : bool, default False
+        Whether a row has several examples, as many as fit, instead of one. Positions begin anew with each example. Examples of
+        a row see those before them, because models take no mask for that.
+    loss_on : {"completions", "all"}
+        Which labels count: those of completions and of the assistant's messages, or all. Those of a text all count.
+    labels : str, default "labels"
+        The name of the labels.
+    seed : int, default 0
+        Seed of the order of the examples.
+    path : str or os.PathLike, optional
+        The file of the examples, for messages.
+
+    Raises
+    ------
+    ValueError
+        When an example cannot be tokenized, a setting is wrong, or nothing remains.
+    """
+    if loss_on not in ("completions", "all"):
+        raise ValueError(f"loss_on: expected completions or all, found {loss_on!r}")
+    if length is not None and length < 1:
+        raise ValueError(f"length: expected 1 or more tokens, found {length}")
+    if length is not None and tokenizer.limit is not None and length > tokenizer.limit:
+        raise ValueError(f"length: the model takes {tokenizer.limit} tokens at most, found {length}")
+    encoded = _all_encoded(examples, tokenizer, loss_on == "all", path)
+    if length is None:
+        longest = max(len(each.ids) - 1 for each in encoded)
+        length = max(1, min(longest, LONGEST, tokenizer.limit or LONGEST))
+    kept, cut, lost = [], 0, 0
+    for number in np.random.default_rng([seed, 0x7E87]).permutation(len(encoded)):
+        each = encoded[number]
+        if not any(each.counts[1 : length + 1]):
+            continue
+        surplus = len(each.ids) - 1 - length
+        cut, lost = cut + (surplus > 0), lost + max(0, surplus)
+        kept.append(_Encoded(each.ids[: length + 1], each.counts[: length + 1]))
+    if not kept:
+        raise ValueError(
+            f"--data: no example of {path} has a label within {length} tokens that counts; expected longer rows or shorter "
+            "prompts"
+        )
+    rows = _packed(kept, length) if packed else [[each] for each in kept]
+    return TextRows(
+        _filled(rows, length, tokenizer.filler, inputs, labels),
+        examples=len(kept),
+        tokens=sum(len(each.ids) - 1 for each in kept),
+        counted=sum(sum(each.counts[1:]) for each in kept),
+        cut=cut,
+        lost=lost,
+        left_out=len(encoded) - len(kept),
+        missed=sum(each.missed for each in encoded),
+    )
+
+
+def _all_encoded(
+    examples: Sequence[Example], tokenizer: Tokenizer, every: bool, path: str | os.PathLike[str]
+) -> list[_Encoded]:
+    """Return the tokens of all examples; an error names all that have none to learn."""
+    found, wrong = [], []
+    if any(example.messages for example in examples):
+        tokenizer.chat()  # one error for all lines if there is no template
+    for example in examples:
+        try:
+            found.append(_encoded(example, tokenizer, every))
+        except ValueError as error:
+            wrong.append(f"line {example.line}: {error}")
+    refuse(path, wrong, len(examples))
+    return found
+
+
+def _encoded(example: Example, tokenizer: Tokenizer, every: bool) -> _Encoded:
+    missed = 0
+    if example.messages:
+        text, spans, missed = tokenizer.chat().answers(example.messages)
+        if not spans and not every:
+            raise ValueError("expected a message of the assistant to learn, found none")
+        found = tokenizer.encode(text, special=False)
+        counts = [
+            every or any(begin < end and first < last for first, last in _overlaps(begin, end, spans))
+            for begin, end in found.spans
+        ]
+        encoded = _Encoded(found.ids, counts, missed)
+    elif example.text is not None:
+        found = tokenizer.encode(example.text)
+        encoded = _ended(found, [True] * len(found.ids), tokenizer)
+    else:
+        prompt, completion = example.prompt or "", example.completion or ""
+        found = tokenizer.encode(prompt + completion)
+        first = next(
+            (place for place, (_, end) in enumerate(found.spans) if end > len(prompt)), len(found.ids)
+        )
+        encoded = _ended(found, [every or place >= first for place in range(len(found.ids))], tokenizer)
+    if not any(encoded.counts[1:]):
+        raise ValueError("expected a token to learn after the first one, found none")
+    return encoded
+
+
+def _overlaps(begin: int, end: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(max(begin, first), min(end, last)) for first, last in spans]
+
+
+def _ended(found: Tokens, counts: list[bool], tokenizer: Tokenizer) -> _Encoded:
+    """Return tokens with one at the end that says that the text ends."""
+    if not tokenizer.ends or (found.ids and found.ids[-1] in tokenizer.ends):
+        return _Encoded(found.ids, counts)
+    return _Encoded([*found.ids, tokenizer.ends[0]], [*counts, True])
+
+
+def _packed(kept: Sequence[_Encoded], length: int) -> list[list[_Encoded]]:
+    """Return rows of examples: each example is in the first of the latest rows that has room."""
+    rows: list[list[_Encoded]] = []
+    room: list[int] = []
+    for each in kept:
+        size = len(each.ids) - 1
+        first = max(0, len(rows) - _OPEN)
+        row = next((row for row in range(first, len(rows)) if room[row] >= size), None)
+        if row is None:
+            row = len(rows)
+            rows.append([])
+            room.append(length)
+        rows[row].append(each)
+        room[row] -= size
+    return rows
+
+
+def _filled(
+    rows: Sequence[Sequence[_Encoded]], length: int, filler: int, inputs: Sequence[str], labels: str
+) -> dict[str, Array]:
+    """Return the arrays of rows."""
+    shape = (len(rows), length)
+    ids, targets = np.full(shape, filler, np.int64), np.full(shape, IGNORED, np.int64)
+    mask, places = np.zeros(shape, np.int64), np.tile(np.arange(length), (len(rows), 1))
+    for number, row in enumerate(rows):
+        at = 0
+        for each in row:
+            size = len(each.ids) - 1
+            part = slice(at, at + size)
+            ids[number, part] = each.ids[:-1]
+            targets[number, part] = np.where(each.counts[1:], each.ids[1:], IGNORED)
+            mask[number, part] = 1
+            places[number, part] = np.arange(size)
+            at += size
+    return {**inputs_of(inputs, ids, mask, places), labels: targets}
+
+
+def inputs_of(names: Sequence[str], ids: Array, mask: Array, places: Array) -> dict[str, Array]:
+    """Return the inputs of a model by their names.
+
+    Raises
+    ------
+    ValueError
+        When the model takes something else.
+    """
+    known = {IDS: ids, MASK: mask, PLACES: places, TYPES: np.zeros_like(ids)}
+    unknown = [name for name in names if name not in known]
+    if IDS not in names or unknown:
+        advice = (
+            "; export the model without its cache (use_cache=False)"
+            if any("past" in n for n in unknown)
+            else ""
+        )
+        raise ValueError(
+            f"expected a language model with the input {IDS}, and perhaps {MASK}, {PLACES} and {TYPES}, found the inputs "
+            f"{', '.join(names)}{advice}"
+        )
+    return {name: known[name] for name in names}
