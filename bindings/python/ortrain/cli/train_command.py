@@ -207,8 +207,7 @@ def command(
         "schedule": _schedule(schedule, schedule_options, warmup, monitor),
         "accumulate": accumulate,
     }
-    settings |= {"metrics": metrics, "seed": seed, "threads": threads, "config": config}
-    settings["augment"] = augment
+    settings |= {"metrics": metrics, "seed": seed, "threads": threads, "config": config, "augment": augment}
     settings["feature_cache"] = (
         features == "memory" if features in ("memory", "off") else FeatureCache(features)
     )
@@ -234,17 +233,21 @@ def command(
         trainer, rows, epochs, {**options, "callbacks": callbacks, "resume": resume, "verbose": False}
     )
     if interrupted:
-        path = run / "interrupted.ckpt"
-        trainer.save(path)
-        click.echo(
-            f"ortrain: interrupted in epoch {trainer.epoch + 1}, saved {path}\n"
-            f"hint: continue with the same command and --resume {path}",
-            err=True,
-        )
-        return app.INTERRUPTED
+        return _save_interrupted(trainer, run / "interrupted.ckpt")
     logged = next(callback for callback in callbacks if isinstance(callback, JSONLogger))
     _report(trainer, checkpoints, run, logged.name or run.name, json_output)
     return app.OK
+
+
+def _save_interrupted(trainer: Trainer, path: Path) -> int:
+    """Save a run that Ctrl-C ended, and say how to resume it."""
+    trainer.save(path)
+    click.echo(
+        f"ortrain: interrupted in epoch {trainer.epoch + 1}, saved {path}\n"
+        f"hint: continue with the same command and --resume {path}",
+        err=True,
+    )
+    return app.INTERRUPTED
 
 
 def _text_defaults(
