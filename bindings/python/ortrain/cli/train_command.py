@@ -12,6 +12,7 @@ import click
 
 from ortrain._files.writing import write_file
 from ortrain.cli import app, fitting, results, running
+from ortrain.cli.artifacts_command import LOSSES, OPTIMIZERS
 from ortrain.cli.wanted import Choice
 from ortrain.errors import FileError, OrtrainError
 from ortrain.preprocessing.augmentation import augmentation_of
@@ -38,6 +39,7 @@ from ortrain.trainer.names import two_words
     ortrain train artifacts --data digits.npz --epochs 20 --resume artifacts/runs/1/interrupted.ckpt
     ortrain train artifacts --data digits.npz --epochs 10 --from-start
     ortrain train --data images/ --epochs 40 --augment flip,crop,color --metrics accuracy,f1
+    ortrain train --data images/ --epochs 40 --optimizer muon --loss cross_entropy
     ortrain train --data flowers.csv --target kind --validation 0.2 --epochs 20
     """,
 )
@@ -50,6 +52,12 @@ from ortrain.trainer.names import two_words
     help="column or array with a weight for each row, for artifacts of `ortrain artifacts --sample-weight` (default that of the "
     "run that is continued)",
 )
+@click.option(
+    "--loss",
+    type=click.Choice(LOSSES[:-1]),
+    help="the loss, without DIR (default: that which fits the target)",
+)
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="the optimizer, without DIR (default adamw)")
 @click.option("--epochs", type=running.COUNT, default=1, show_default=True, help="passes over the data")
 @click.option(
     "--validation", metavar="SHARE|PATH", help="share of the rows to hold out, or other data, for validation"
@@ -153,6 +161,8 @@ def command(
     batch: int,
     header: bool | None,
     weight: str | None,
+    loss: str | None,
+    optimizer: str | None,
     epochs: int,
     validation: str | None,
     lr: float | None,
@@ -192,7 +202,9 @@ def command(
     checkpoint of each of the best epochs. Ctrl-C ends the run after the current step, saves it and says how to resume it.
     """
     if folder is None:
-        folder = _folder_for(data, target, header, seed, tokenizer, weight, augment)
+        folder = _folder_for(data, target, header, seed, tokenizer, weight, augment, loss, optimizer)
+    else:
+        _refuse_recipe(folder, loss, optimizer)
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings: dict[str, Any] = {
         "learning_rate": lr,
@@ -244,12 +256,15 @@ def _folder_for(
     tokenizer: Path | None,
     weight: str | None,
     augment: str | None,
+    loss: str | None,
+    optimizer: str | None,
 ) -> Path:
     """Return ./artifacts, made for a network that fits the data if there are none."""
     from ortrain.trainer.creation import make_artifacts
 
     folder = Path("artifacts")
     if (folder / "training_model.onnx").exists():
+        _refuse_recipe(folder, loss, optimizer)
         click.echo(
             f"ortrain: no DIR was given, trains the artifacts in {folder}; where there is no such folder, the command makes a "
             "network for the data",
@@ -263,18 +278,36 @@ def _folder_for(
     model = fitting.make_network(network, found, seed)
     changes = augmentation_of(augment)
     soft = changes is not None and bool(changes.mixes)
+    chosen = loss or found.loss
     make_artifacts(
-        model, found.loss, "adamw", folder, None, None, weighted=weight is not None, soft_targets=soft
+        model,
+        chosen,
+        optimizer or "adamw",
+        folder,
+        None,
+        None,
+        weighted=weight is not None,
+        soft_targets=soft,
     )
     write_file(folder / "model.onnx", "model", model.SerializeToString())
     click.echo(
-        f"ortrain: no DIR was given, made {folder} for the network {network} ({found.shown()}) with the loss {found.loss}; "
+        f"ortrain: no DIR was given, made {folder} for the network {network} ({found.shown()}) with the loss {chosen}; "
         "`ortrain new` makes others",
         err=True,
     )
     if found.note:
         click.echo(f"ortrain: {found.note}", err=True)
     return folder
+
+
+def _refuse_recipe(folder: Path, loss: str | None, optimizer: str | None) -> None:
+    """Reject a loss or an optimizer for artifacts, which have theirs."""
+    for option, given in {"--loss": loss, "--optimizer": optimizer}.items():
+        if given is not None:
+            raise click.UsageError(
+                f"{option} {given}: the artifacts in {folder} have their loss and optimizer; `ortrain artifacts MODEL "
+                "--loss LOSS --optimizer OPTIMIZER` makes others from a model, and `ortrain train` without DIR from data alone"
+            )
 
 
 def _remove_unused(folder: Path) -> None:
