@@ -379,3 +379,19 @@ def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):
         parameters(tmp_path / "again" / "checkpoint"),
     )
     assert all((before[name] == after[name]).all() for name in before)
+
+
+def test_a_recipe_for_data_alone(tmp_path, run, monkeypatch, train_npz):
+    monkeypatch.chdir(tmp_path)
+    names = ["--augment", "flip,cutmix", "--optimizer", "muon", "--metrics", "accuracy,auc"]
+    found = run("train", "--data", train_npz, "--epochs", 3, "--validation", 0.2, *names, "--json").json
+    assert {"val_accuracy", "auc"} <= found["history"].keys()
+    optimizer = onnx.load("artifacts/optimizer_model.onnx").graph.node[-1]
+    assert [a.s for a in optimizer.attribute if a.name == "type"] == [b"muon"]
+    assert (
+        0.0
+        <= run("evaluate", "artifacts", "--data", train_npz, "--metrics", "iou,f1", "--json").json["iou"]
+        <= 1
+    )
+    said = run("train", "artifacts", "--data", train_npz, "--optimizer", "lion", status=2).err
+    assert "the artifacts in artifacts have their loss and optimizer" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import types
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 
 from ortrain._files.writing import write_file
 from ortrain.cli import app, fitting, language_models, results, running
+from ortrain.cli.artifacts_command import LOSSES, OPTIMIZERS
 from ortrain.cli.language_options import LanguageOptions, language_options
 from ortrain.cli.wanted import Choice
 from ortrain.errors import FileError, OrtrainError
@@ -40,6 +42,7 @@ from ortrain.trainer.names import two_words
     ortrain train artifacts --data digits.npz --epochs 20 --resume artifacts/runs/1/interrupted.ckpt
     ortrain train artifacts --data digits.npz --epochs 10 --from-start
     ortrain train --data images/ --epochs 40 --augment flip,crop,color --metrics accuracy,f1
+    ortrain train --data images/ --epochs 40 --optimizer muon --loss cross_entropy
     ortrain train --data flowers.csv --target kind --validation 0.2 --epochs 20
     ortrain train model.onnx --data chats.jsonl --adapter lora --validation 0.1
     """,
@@ -53,6 +56,12 @@ from ortrain.trainer.names import two_words
     help="column or array with a weight for each row, for artifacts of `ortrain artifacts --sample-weight` (default that of the "
     "run that is continued)",
 )
+@click.option(
+    "--loss",
+    type=click.Choice(LOSSES[:-1]),
+    help="the loss, without DIR (default: that which fits the target)",
+)
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="the optimizer, without DIR (default adamw)")
 @click.option("--epochs", type=running.COUNT, default=1, show_default=True, help="passes over the data")
 @click.option(
     "--validation", metavar="SHARE|PATH", help="share of the rows to hold out, or other data, for validation"
@@ -157,6 +166,8 @@ def command(
     batch: int,
     header: bool | None,
     weight: str | None,
+    loss: str | None,
+    optimizer: str | None,
     epochs: int,
     validation: str | None,
     lr: float | None,
@@ -200,7 +211,10 @@ def command(
     run has a folder DIR/runs/1, DIR/runs/2, ... with log.csv, log.jsonl, which `ortrain dashboard DIR` shows, and a
     checkpoint of each of the best epochs. Ctrl-C ends the run after the current step, saves it and says how to resume it.
     """
-    folder = _folder_for(folder, language, data, target, header, seed, tokenizer, weight, augment)
+    recipe = _Recipe(loss, optimizer, augment)
+    folder = _given_folder(folder, recipe, language, tokenizer, seed) or _own_folder(
+        recipe, data, target, header, seed, tokenizer, weight
+    )
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings: dict[str, Any] = {
         "learning_rate": lr,
@@ -262,31 +276,53 @@ def _text_defaults(
     return language_models.BATCH if is_default else batch, 0
 
 
-def _folder_for(
-    given: Path | None,
-    language: LanguageOptions,
+@dataclass(frozen=True)
+class _Recipe:
+    """How the command makes artifacts of a network. What is not given is None."""
+
+    loss: str | None
+    optimizer: str | None
+    augment: str | None
+
+    def refuse(self, what: str) -> None:
+        """Reject a loss and an optimizer for artifacts that have them."""
+        for option, given in {"--loss": self.loss, "--optimizer": self.optimizer}.items():
+            if given is not None:
+                raise click.UsageError(
+                    f"{option} {given}: {what} have their loss and optimizer; `ortrain artifacts MODEL --loss LOSS --optimizer "
+                    "OPTIMIZER` makes others from a model, and `ortrain train` without DIR from data alone"
+                )
+
+
+def _given_folder(
+    given: Path | None, recipe: _Recipe, language: LanguageOptions, tokenizer: Path | None, seed: int
+) -> Path | None:
+    """Return the given folder of artifacts, or one that is made of the given language model; None without either."""
+    model = None if given is None else language_models.model_in(given)
+    if given is not None and model is not None:
+        recipe.refuse("artifacts of a language model")
+        return language_models.artifacts_of(given, model, language, tokenizer, seed)
+    language.need_a_model()
+    if given is not None:
+        recipe.refuse(f"the artifacts in {given}")
+    return given
+
+
+def _own_folder(
+    recipe: _Recipe,
     data: Path,
     target: str | None,
     header: bool | None,
     seed: int,
     tokenizer: Path | None,
     weight: str | None,
-    augment: str | None,
 ) -> Path:
-    """Return the folder of artifacts: the given one, one that is made of a language model, or ./artifacts.
-
-    If there is no ./artifacts, it is made for a network that fits the data.
-    """
-    model = None if given is None else language_models.model_in(given)
-    if given is not None and model is not None:
-        return language_models.artifacts_of(given, model, language, tokenizer, seed)
-    language.need_a_model()
-    if given is not None:
-        return given
+    """Return ./artifacts, made for a network that fits the data if there are none."""
     from ortrain.trainer.creation import make_artifacts
 
     folder = Path("artifacts")
     if (folder / "training_model.onnx").exists():
+        recipe.refuse(f"the artifacts in {folder}")
         click.echo(
             f"ortrain: no DIR was given, trains the artifacts in {folder}; where there is no such folder, the command makes a "
             "network for the data",
@@ -298,14 +334,13 @@ def _folder_for(
     found = fitting.look_at(data, target, header, None, None, tokenizer, weight)
     network = fitting.network_for(found)
     model = fitting.make_network(network, found, seed)
-    changes = augmentation_of(augment)
+    changes = augmentation_of(recipe.augment)
     soft = changes is not None and bool(changes.mixes)
-    make_artifacts(
-        model, found.loss, "adamw", folder, None, None, weighted=weight is not None, soft_targets=soft
-    )
+    loss, optimizer = recipe.loss or found.loss, recipe.optimizer or "adamw"
+    make_artifacts(model, loss, optimizer, folder, None, None, weighted=weight is not None, soft_targets=soft)
     write_file(folder / "model.onnx", "model", model.SerializeToString())
     click.echo(
-        f"ortrain: no DIR was given, made {folder} for the network {network} ({found.shown()}) with the loss {found.loss}; "
+        f"ortrain: no DIR was given, made {folder} for the network {network} ({found.shown()}) with the loss {loss}; "
         "`ortrain new` makes others",
         err=True,
     )

@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from ortrain import profiling
 from ortrain._files.reading import open_file, parse_json
 from ortrain._files.writing import appending, write_file
@@ -185,8 +183,8 @@ class JSONLogger(Callback):
         if self._looking is None:
             return
         last, outputs = self.trainer.last_batch, self.trainer.last_outputs
-        if self.trainer.inputs.forms[-1].class_count is not None and np.allclose(last[-1].sum(axis=1), 1):
-            last = (*last[:-1], last[-1].argmax(axis=1))  # soft cross entropy: the likeliest class
+        if self.trainer.classes is not None and self.trainer.inputs.forms[-1].class_count is not None:
+            last = (*last[:-1], last[-1].argmax(axis=1))  # a probability for each class: the likeliest one
         for each in self._looking if self.samples else self._looking[:1]:
             each.look_at(last, outputs)
 
