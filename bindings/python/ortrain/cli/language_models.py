@@ -66,7 +66,7 @@ def set_defaults(folder: Path, settings: dict[str, Any], is_first: bool) -> None
 
 def write_adapter(folder: Path, checkpoint: Path) -> Path | None:
     """Write the adapters of a checkpoint as PEFT does, and return where; None if there are none, or of another kind of model."""
-    if not is_one(folder) or _record(folder)["adapter"] == "none":
+    if not is_one(folder) or not checkpoint.exists() or _record(folder)["adapter"] == "none":
         return None
     target = folder / "adapter"
     try:
@@ -99,6 +99,8 @@ def artifacts_of(
         settings.
     """
     folder = options.artifacts or Path("artifacts")
+    if not is_one(folder):
+        _check_language_model(model)
     digest = _digest(model)
     if (folder / "training_model.onnx").exists():
         _check_same(folder, model, digest, options)
@@ -137,7 +139,6 @@ def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int) -> Any
     from ortrain.artifacts import LoRA, quantize_weights
     from ortrain.trainer.creation import make_artifacts
 
-    _check_language_model(model)
     adapter = None
     if settings["adapter"] != "none":
         is_dora = settings["adapter"] == "dora"
@@ -167,8 +168,9 @@ def _check_language_model(model: Path) -> None:
     inputs = [value.name for value in graph.input if value.name not in weights]
     if IDS not in inputs:
         raise ValueError(
-            f"{model}: expected a language model with the input {IDS}, found the inputs {', '.join(inputs)}; for other models, "
-            f"`ortrain artifacts {model} --loss LOSS` makes artifacts, which `ortrain train artifacts` trains"
+            f"DIR: expected a folder of training artifacts, found the file {model}; or a language model with the input {IDS}, "
+            f"found the inputs {', '.join(inputs)}. `ortrain artifacts {model} --loss LOSS` creates artifacts from a model, in "
+            "./artifacts"
         )
     nothing = np.zeros((1, 1), np.int64)
     try:
