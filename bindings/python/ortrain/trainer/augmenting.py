@@ -122,6 +122,14 @@ def _check_mixing(name: str, inputs: Inputs) -> None:
     check_weights(name, WEIGHTS in inputs.names)
 
 
+def check_mixes(augmentation: Augmentation | None, weighted: bool) -> bool:
+    """Return whether an augmentation mixes rows, which weights of rows rule out."""
+    mixes = [] if augmentation is None else augmentation.mixes
+    if mixes:
+        check_weights(mixes[0], weighted)
+    return bool(mixes)
+
+
 def check_weights(name: str, weighted: bool) -> None:
     """Reject weights of rows for an operation that mixes rows."""
     if weighted:

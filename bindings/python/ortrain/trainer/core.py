@@ -17,7 +17,7 @@ from ortrain.errors import NoSuchFileError
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
 from ortrain.preprocessing.augmentation import augmentation_of
-from ortrain.trainer.augmenting import Augmented, check_inputs, check_weights
+from ortrain.trainer.augmenting import Augmented, check_inputs, check_mixes
 from ortrain.trainer.caching import Caching
 from ortrain.trainer.callbacks import Callback, Logs, ModelCheckpoint, checked
 from ortrain.trainer.checks import as_array, is_frame
@@ -232,9 +232,7 @@ class Trainer(Caching):
         config = _with_precision(precision, config)
         checked_metrics = [metric_of(metric) for metric in metrics]  # rejected before artifacts are made
         self._augmentation = augmentation_of(augment)
-        mixes = [] if self._augmentation is None else self._augmentation.mixes
-        if mixes:
-            check_weights(mixes[0], sample_weight)
+        mixes = check_mixes(self._augmentation, sample_weight)
         recipe = {"clip": clip, "weight_decay": weight_decay, "param_groups": param_groups, "ema": ema}
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
@@ -243,25 +241,17 @@ class Trainer(Caching):
         else:
             from ortrain.trainer.creation import make_artifacts, with_settings  # needs onnx
 
-            if artifact_directory is None:
-                self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-")
-                artifact_directory = self._temporary.name
-            folder = Path(artifact_directory)
+            folder = self._folder_for_artifacts(artifact_directory)
+            optimizer = with_settings(optimizer, recipe)
             make_artifacts(
-                model,
-                loss,
-                with_settings(optimizer, recipe),
-                folder,
-                requires_grad,
-                frozen_params,
-                output,
+                *(model, loss, optimizer, folder, requires_grad, frozen_params, output),
                 args=args,
-                weighted=sample_weight,
-                batch=batch,
                 head=head,
                 adapter=adapter,
                 qat=qat,
-                soft_targets=bool(mixes),
+                weighted=sample_weight,
+                batch=batch,
+                soft_targets=mixes,
             )
         super().__init__(
             folder,
@@ -281,6 +271,13 @@ class Trainer(Caching):
         self._is_quantized = any(name.startswith(RANGE) for name, _ in self.state.parameters)
         self._feature_cache = FeatureCache() if feature_cache is True else feature_cache or None
         self.outputs = list(outputs) if outputs is not None else self._eval_outputs[1:]
+
+    def _folder_for_artifacts(self, given: StrPath | None) -> Path:
+        """Return the given folder, or a temporary one."""
+        if given is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-")
+            given = self._temporary.name
+        return Path(given)
 
     def fit(
         self,
