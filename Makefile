@@ -474,17 +474,18 @@ wheel: setup ## Build a wheel and show what it needs from the system
 	  --config-settings=cmake.build-type=$(BUILD_TYPE) .
 	$(VENV)/bin/auditwheel show dist/ortrain-*.whl
 
-# zig's name for a system, and what wheels call it. Wheels for musl are built and not installed here.
-WHEEL_TARGETS = x86_64-linux-gnu.2.28:manylinux_2_28_x86_64 x86_64-linux-musl:musllinux_1_2_x86_64
-.PHONY: wheels
-wheels: setup ## Build wheels that need nothing but a C library, glibc 2.28 or musl, into dist, and show what they need
-	@for pair in $(WHEEL_TARGETS); do target=$${pair%:*} && platform=$${pair#*:} && \
-	  scripts/linux_wheel.sh $(VENV) $(BUILD)/zig $$target $$platform $(BUILD)/zig/$$platform dist $(BUILD_TYPE) && \
-	  $(VENV)/bin/auditwheel show dist/ortrain-*-$$platform.whl || exit 1; done
+# zig's name for a system, and what wheels call it.
+WHEEL_TARGET ?= x86_64-linux-gnu.2.28
+WHEEL_PLATFORM ?= manylinux_2_28_x86_64
+.PHONY: wheel-manylinux
+wheel-manylinux: setup ## Build a wheel that needs nothing but glibc 2.28 or newer into dist, and show what it needs
+	rm -f dist/ortrain-*$(WHEEL_PLATFORM).whl
+	scripts/linux_wheel.sh $(VENV) $(BUILD)/zig $(WHEEL_TARGET) $(WHEEL_PLATFORM) $(BUILD)/zig/$(WHEEL_PLATFORM) dist $(BUILD_TYPE)
+	$(VENV)/bin/auditwheel show dist/ortrain-*$(WHEEL_PLATFORM).whl
 
-.PHONY: test-wheels
-test-wheels: wheels ## Install the wheel for glibc 2.28 into a new virtual environment, replay the recorded runs, and train
-	scripts/test_wheel.sh $(PYTHON) dist/ortrain-*-manylinux_2_28_x86_64.whl $(BUILD)/wheel-test
+.PHONY: test-manylinux
+test-manylinux: wheel-manylinux ## Install that wheel into a new virtual environment, replay the recorded runs, and train
+	scripts/test_wheel.sh $(PYTHON) dist/ortrain-*$(WHEEL_PLATFORM).whl $(BUILD)/wheel-test
 
 .PHONY: clean
 clean: ## Remove build results

@@ -11,8 +11,8 @@ tools=$(realpath "$2")
 zig=$(scripts/install_zig.sh "$venv" "$tools")
 export ZIG_GLOBAL_CACHE_DIR=$tools/cache ZIG_LOCAL_CACHE_DIR=$tools/cache
 compiler=$tools/bin/c++-$target
-# Objects that are linked into a shared library by another run than that which compiled them need no sanitizer of zig's.
-printf '#!/bin/sh\nexec %s c++ -target %s -fno-sanitize=undefined "$@"\n' "$zig" "$target" >"$compiler"
+# Without the checks and the information for debuggers that zig adds unless it is told not to.
+printf '#!/bin/sh\nexec %s c++ -target %s -fno-sanitize=undefined -g0 "$@"\n' "$zig" "$target" >"$compiler"
 chmod +x "$compiler"
 # Headers of this machine that do not depend on it. The folder they are in also has those of its C library.
 for library in hwy flatbuffers; do

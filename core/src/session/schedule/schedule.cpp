@@ -141,7 +141,7 @@ ScheduleState Schedule::state() const {
     const std::vector<double>& numbers = settings_.find(setting.name)->second;
     if (numbers.size() == 1 && numbers.front() == setting.value) continue;
     text += concat(text.empty() ? "" : " ", setting.name, "=");
-    for (size_t i = 0; i < numbers.size(); ++i) text += (i == 0 ? "" : ":") + exact(numbers[i]);
+    for (size_t i = 0; i < numbers.size(); ++i) text += concat(i == 0 ? "" : ":", exact(numbers[i]));
   }
   return {rule_->name, text, {scalars_.begin(), scalars_.end()}};
 }
