@@ -148,12 +148,7 @@ def fitted(array: Array, form: Form) -> Array:
     """
     if form.takes_classes and (array.dtype.kind == "f" or _has_scores(array, form)):
         array = _classes(array, form)
-    if (
-        form.class_count is not None
-        and array.dtype.kind in "biuf"
-        and array.ndim
-        and array.size == len(array)
-    ):
+    if form.class_count is not None and array.dtype.kind in "biu" and array.ndim and array.size == len(array):
         array = _one_hot(array.reshape(-1), form)
     check_pixels(array, form)
     return _typed(_shaped(array, form), form)
@@ -213,7 +208,7 @@ def _one_hot(classes: Array, form: Form) -> Array:
     """Return a row with a single 1 for each number of a class."""
     count = form.class_count
     assert count is not None
-    wrong = ~((classes >= 0) & (classes < count) & (classes == np.floor(classes)))
+    wrong = (classes < 0) | (classes >= count)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ValueError(
