@@ -136,6 +136,8 @@ NOT_RUN = {
     'session = step.Session("artifacts/step.onnx", checkpoint=': "tests/step/test_moved_runs.py",
     "import torch\nfrom transformers import AutoModelForCausalLM": "an export of PyTorch, which tests of the core do not need",
     "from pathlib import Path\n\nfrom ortrain import Trainer, text": "tests/text/test_generation.py",
+    'augmented = Trainer("pictures.onnx"': "tests/trainer/test_augmentation.py",
+    "def distorted(pictures, random)": "tests/trainer/test_augmentation.py",
     "SPECIAL_POINTS = ": "a line of a file that the guide shows",
 }
 """How blocks of Python begin that are shown without being run as they are, and what runs the like."""

@@ -66,7 +66,8 @@ class Session:
         nothing and halves it; it doubles after 2000 steps in succession whose gradients are finite.
     session_options : onnxruntime.SessionOptions, optional
         Options of onnxruntime. By default, denormal numbers count as zero, as they do in ortrain: with the moments of weights
-        that no longer get gradients, a step would take several times as long.
+        that no longer get gradients, a step would take several times as long. onnxruntime lets the first session of a process
+        decide that for its thread.
 
     Raises
     ------
