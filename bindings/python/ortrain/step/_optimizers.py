@@ -41,7 +41,7 @@ class Group:
     scalars : dict of str to float
         What the group keeps from step to step, and the first values.
     factor : float
-        The factor of the gradients with which the update is shortest; it is also written for gradients without a factor.
+        The factor of the gradients with which the update is shortest. The update can also be written for the factor 1.
     """
 
     def __init__(self, described: Mapping[str, Any]) -> None:

@@ -46,7 +46,7 @@ def fix_rows(model: onnx.ModelProto, batch: Iterable[str], rows: int) -> None:
 
 
 def use_products(model: onnx.ModelProto, batch: Iterable[str], nodes: Nodes) -> None:
-    """Write products of a column and a row in the place of what is computed from such a product.
+    """Replace nodes that read the product of a column and a row by products of a column and a row.
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ class _Products:
         node = self._made.get(name)
         if node is None or node.op_type != "Gemm" or len(node.input) != 2:
             return None
-        turned = {entry.name: entry.i for entry in node.attribute}
-        is_outer = turned.get("transA") and not turned.get("transB") and set(node.input) <= self._rows
+        transposed = {entry.name: entry.i for entry in node.attribute}
+        is_outer = transposed.get("transA") and not transposed.get("transB") and set(node.input) <= self._rows
         return node if is_outer else None
 
     def _gemm(self, inputs: list[str], node: onnx.NodeProto, alpha: float, beta: float = 1.0) -> bool:

@@ -110,7 +110,7 @@ def _text(value: Mapping[str, Any], key: str, empty: bool = False) -> str:
         raise ValueError(f"expected the key {key!r} too, found {', '.join(map(str, value))[:80]}")
     text = value[key]
     if not isinstance(text, str):
-        raise ValueError(f"{key}: expected a text, found {str(text)[:40]!r}")
+        raise ValueError(f"{key}: expected a text, found {repr(text)[:40]}")
     if not text and not empty:
         raise ValueError(f"{key}: expected a text, found an empty one")
     try:
@@ -122,11 +122,11 @@ def _text(value: Mapping[str, Any], key: str, empty: bool = False) -> str:
 
 def _messages(value: object) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
-        raise ValueError(f"messages: expected a list of messages, found {str(value)[:40]!r}")
+        raise ValueError(f"messages: expected a list of messages, found {repr(value)[:40]}")
     found = []
     for place, message in enumerate(value, 1):
         if not isinstance(message, dict):
-            raise ValueError(f"message {place}: expected an object, found {str(message)[:40]!r}")
+            raise ValueError(f"message {place}: expected an object, found {repr(message)[:40]}")
         try:
             role = _text(message, "role")
             found.append({**message, "role": role, "content": _text(message, "content", empty=True)})
