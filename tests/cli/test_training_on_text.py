@@ -94,6 +94,14 @@ def test_what_does_not_fit_is_said(model, run, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_artifacts_of_data_that_cannot_be_used_are_removed(model, run, tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"prompt": 3}\n')
+    said = run("train", "model", "--data", "bad.jsonl", status=1).err
+    assert "line 1: prompt: expected a text, found 3" in said
+    assert not (tmp_path / "artifacts").exists()
+    run("train", "model", "--data", "facts.jsonl", "--rank", "4")  # not refused because of the first run
+
+
 def test_a_model_without_tokens_is_refused(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "model"

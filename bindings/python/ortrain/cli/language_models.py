@@ -98,7 +98,7 @@ def artifacts_of(
         When the model is not a language model, has no tokenizer, or the folder has artifacts of another model or with other
         settings.
     """
-    folder = options.artifacts or Path("artifacts")
+    folder = options.folder
     if not is_one(folder):
         _check_language_model(model)
     digest = _digest(model)

@@ -60,6 +60,11 @@ class LanguageOptions:
     artifacts: Path | None = None
 
     @property
+    def folder(self) -> Path:
+        """The folder of the artifacts that are made."""
+        return self.artifacts or Path("artifacts")
+
+    @property
     def of_the_model(self) -> dict[str, Any]:
         """The options that say how artifacts are made, if they are given."""
         options = {"--adapter": self.adapter, "--rank": self.rank, "--alpha": self.alpha, "--bits": self.bits}

@@ -301,6 +301,8 @@ def _given_folder(
     model = None if given is None else language_models.model_in(given)
     if given is not None and model is not None:
         recipe.refuse("artifacts of a language model")
+        if not language.folder.exists():
+            click.get_current_context().call_on_close(lambda: _remove_unused(language.folder))
         return language_models.artifacts_of(given, model, language, tokenizer, seed)
     language.need_a_model()
     if given is not None:
