@@ -194,6 +194,8 @@ CASES: dict[str, Cases] = {
     "kLeastTiles": convolutions((1, 512, 512, 4), (1, 512, 512, 7), (1, 256, 256, 8), (1, 64, 64, 28)),
     "kLeastProducts": convolutions((8, 16, 16, 28), (1, 32, 32, 28), (1, 32, 32, 56), (1, 64, 64, 56)),
     "kResultsPerTile": convolutions((16, 128, 128, 5), (16, 128, 128, 7), (8, 512, 512, 7), (4, 64, 64, 9)),
+    "kResultsPerLargeTile": convolutions((4, 64, 64, 9), (4, 64, 64, 10), (8, 512, 512, 7), (8, 32, 64, 14)),
+    "kLeastLargeTiles": convolutions((1, 128, 128, 12), (2, 512, 512, 4), (1, 512, 512, 7), (4, 256, 256, 8)),
 }
 
 

@@ -105,9 +105,9 @@ std::optional<WinogradSizes> find_winograd(const KernelContext& c, const Convolu
         a.reach() > 2)
       return std::nullopt;
   const WindowAxis &h = conv.window[0], &w = conv.window[1];
-  const WinogradSizes s{conv.x[0], conv.x[1], conv.w[0], h.input, w.input,
-                        h.output,  w.output,  h.before,  w.before};
-  if (!suits_winograd(s, max_threads())) return std::nullopt;
+  WinogradSizes s{conv.x[0], conv.x[1], conv.w[0], h.input, w.input, h.output, w.output, h.before, w.before};
+  s.tile = winograd_tile(s, max_threads());
+  if (s.tile == 0) return std::nullopt;
   return s;
 }
 

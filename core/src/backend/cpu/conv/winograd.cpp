@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "backend/cpu/conv/winograd.h"
+#include "backend/cpu/conv/winograd_transforms-inl.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
@@ -15,8 +16,6 @@
 #ifndef ORTRAIN_WINOGRAD_TYPES
 #define ORTRAIN_WINOGRAD_TYPES
 namespace ortrain {
-
-inline constexpr int64_t kTaps = 16;  // elements of a transformed tile
 
 // Matrices, one per element of a transformed tile: `step` elements from one to the next, `row` from row to
 // row.
@@ -39,6 +38,7 @@ struct Range {
 
 struct WinogradFunctions {
   int64_t lanes, panel;  // elements of a vector and of a row of a packed panel
+  int64_t taps;          // elements of a transformed tile
   // Rows `depth` of the columns `columns` of G W Gᵀ, or with `transposed` of those with channels and filters
   // swapped and the windows rotated by half a turn.
   void (*weights)(const WinogradSizes&, const float* w, bool transposed, Range depth, Range columns,
@@ -61,21 +61,23 @@ struct WinogradFunctions {
   // `first`.
   void (*weight_results)(const WinogradSizes&, const TileMatrices& s, int64_t parts, int64_t part,
                          Range channels, int64_t first, Range columns, bool add, float* dw);
-  // Sums of dY over everything but its filters.
 };
+
+inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+// The number of tiles of `tile` x `tile` results.
+inline int64_t tile_count(const WinogradSizes& s, int64_t tile) {
+  return s.batch * divide_up(s.rows, tile) * divide_up(s.columns, tile);
+}
 
 // The position of tile t: its image, and the first row and column of its results.
 struct TilePlace {
   int64_t image, row, column;
   TilePlace(const WinogradSizes& s, int64_t t) {
-    const int64_t across = (s.columns + 1) / 2, down = (s.rows + 1) / 2;
-    image = t / (across * down), row = t / across % down * 2, column = t % across * 2;
+    const int64_t across = divide_up(s.columns, s.tile), down = divide_up(s.rows, s.tile);
+    image = t / (across * down), row = t / across % down * s.tile, column = t % across * s.tile;
   }
 };
-
-inline int64_t tile_count(const WinogradSizes& s) {
-  return s.batch * ((s.rows + 1) / 2) * ((s.columns + 1) / 2);
-}
 
 }  // namespace ortrain
 #endif
@@ -85,8 +87,6 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-using F32 = hn::ScalableTag<float>;
-
 // Where the panel of a column begins, and how wide its rows are, in an operand of `columns` columns.
 HWY_INLINE float* PanelOf(const TilePanels& u, int64_t column, int64_t columns, int64_t& width) {
   const int64_t panel = kPanel * LanesOf<float>(), j = column / panel * panel;
@@ -94,42 +94,9 @@ HWY_INLINE float* PanelOf(const TilePanels& u, int64_t column, int64_t columns, 
   return u.data + j * u.depth + (column - j);
 }
 
-// G a, for the three a of a column or row.
-template <class V>
-HWY_INLINE void ExpandWindow(F32 d, V a0, V a1, V a2, V& b0, V& b1, V& b2, V& b3) {
-  const auto half = hn::Set(d, 0.5f);
-  const auto ends = hn::Mul(half, hn::Add(a0, a2)), middle = hn::Mul(half, a1);
-  b0 = a0, b1 = hn::Add(ends, middle), b2 = hn::Sub(ends, middle), b3 = a2;
-}
-
-// G W Gᵀ of one vector of windows: tap (r, c) at `at(r, c)`; element e goes to `to + e * step`.
-template <class At>
-HWY_INLINE void TransformWindow(const At& at, float* to, int64_t step) {
-  const F32 d;
-  using V = Vec<F32>;
-  const auto column = [&](int c, V& b0, V& b1, V& b2, V& b3)
-                          HWY_ATTR { ExpandWindow(d, at(0, c), at(1, c), at(2, c), b0, b1, b2, b3); };
-  V a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3;
-  column(0, a0, a1, a2, a3);
-  column(1, b0, b1, b2, b3);
-  column(2, c0, c1, c2, c3);
-  const auto row = [&](int r, V a, V b, V c) HWY_ATTR {
-    V e0, e1, e2, e3;
-    ExpandWindow(d, a, b, c, e0, e1, e2, e3);
-    float* line = to + 4 * r * step;
-    hn::StoreU(e0, d, line);
-    hn::StoreU(e1, d, line + step);
-    hn::StoreU(e2, d, line + 2 * step);
-    hn::StoreU(e3, d, line + 3 * step);
-  };
-  row(0, a0, b0, c0);
-  row(1, a1, b1, c1);
-  row(2, a2, b2, c2);
-  row(3, a3, b3, c3);
-}
-
 // The transform needs vectors of columns of U, which are filters, but neighbors in memory are channels:
 // squares of weights are transposed first.
+template <class Tile>
 void ForwardWeights(const WinogradSizes& s, const float* w, Range depth, Range columns, const TilePanels& u) {
   const F32 d;
   const int64_t lanes = LanesOf<float>(), square = lanes * lanes;
@@ -142,14 +109,15 @@ void ForwardWeights(const WinogradSizes& s, const float* w, Range depth, Range c
       for (int64_t r = 0; r < lanes; ++r) {
         int64_t width;
         float* to = PanelOf(u, j - columns.begin, columns.size(), width) + (i + r - u.first) * width;
-        TransformWindow([&](int a, int b)
-                            HWY_ATTR { return hn::LoadU(d, across + (3 * a + b) * square + r * lanes); },
-                        to, u.step);
+        StoreSquare<typename Tile::Window>(
+            [&](int a, int b) HWY_ATTR { return hn::LoadU(d, across + (3 * a + b) * square + r * lanes); },
+            to, u.step);
       }
     }
 }
 
 // Of a transposed convolution, whose windows are rotated. Its columns are the channels of W.
+template <class Tile>
 void TransposedWeights(const WinogradSizes& s, const float* w, Range depth, Range columns,
                        const TilePanels& u) {
   const F32 d;
@@ -159,55 +127,27 @@ void TransposedWeights(const WinogradSizes& s, const float* w, Range depth, Rang
       const float* from = w + i * 9 * s.filters + j;
       int64_t width;
       float* to = PanelOf(u, j - columns.begin, columns.size(), width) + (i - u.first) * width;
-      TransformWindow([&](int r, int k)
-                          HWY_ATTR { return hn::LoadU(d, from + (8 - (3 * r + k)) * s.filters); },
-                      to, u.step);
+      StoreSquare<typename Tile::Window>(
+          [&](int r, int k) HWY_ATTR { return hn::LoadU(d, from + (8 - (3 * r + k)) * s.filters); }, to,
+          u.step);
     }
 }
 
+template <class Tile>
 void Weights(const WinogradSizes& s, const float* w, bool transposed, Range depth, Range columns,
              const TilePanels& u) {
-  transposed ? TransposedWeights(s, w, depth, columns, u) : ForwardWeights(s, w, depth, columns, u);
+  transposed ? TransposedWeights<Tile>(s, w, depth, columns, u)
+             : ForwardWeights<Tile>(s, w, depth, columns, u);
 }
 
-// Bᵀ X B of one vector of tiles: element (r, c) at `at(r, c)`; element e goes to `to + e * step`.
-template <class At>
-HWY_INLINE void TransformTile(const At& at, float* to, int64_t step) {
-  const F32 d;
-  using V = Vec<F32>;
-  const auto column = [&](int c, V& b0, V& b1, V& b2, V& b3) HWY_ATTR {
-    const auto a1 = at(1, c), a2 = at(2, c);
-    b0 = hn::Sub(at(0, c), a2);
-    b1 = hn::Add(a1, a2);
-    b2 = hn::Sub(a2, a1);
-    b3 = hn::Sub(a1, at(3, c));
-  };
-  V a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, e0, e1, e2, e3;
-  column(0, a0, a1, a2, a3);
-  column(1, b0, b1, b2, b3);
-  column(2, c0, c1, c2, c3);
-  column(3, e0, e1, e2, e3);
-  const auto row = [&](int r, V a, V b, V g, V e) HWY_ATTR {
-    float* line = to + 4 * r * step;
-    hn::StoreU(hn::Sub(a, g), d, line);
-    hn::StoreU(hn::Add(b, g), d, line + step);
-    hn::StoreU(hn::Sub(g, b), d, line + 2 * step);
-    hn::StoreU(hn::Sub(b, e), d, line + 3 * step);
-  };
-  row(0, a0, b0, c0, e0);
-  row(1, a1, b1, c1, e1);
-  row(2, a2, b2, c2, e2);
-  row(3, a3, b3, c3, e3);
-}
-
-template <typename T>
+template <class Tile, typename T>
 void DataOf(const WinogradSizes& s, const T* x, Range tiles, const TileMatrices& v) {
   const F32 d;
   const int64_t lanes = LanesOf<float>();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TilePlace place(s, t);
     const int64_t h = place.row - s.top, l = place.column - s.left;
-    const bool inside = h >= 0 && l >= 0 && h + 4 <= s.height && l + 4 <= s.width;
+    const bool inside = h >= 0 && l >= 0 && h + Tile::kTaps <= s.height && l + Tile::kTaps <= s.width;
     for (int64_t c = 0; c < s.channels; c += lanes) {
       const T* image = x + place.image * s.height * s.width * s.channels + c;
       float* to = v.data + (t - tiles.begin) * v.row + c;
@@ -215,9 +155,9 @@ void DataOf(const WinogradSizes& s, const T* x, Range tiles, const TileMatrices&
         return LoadUpTo(d, image + ((h + r) * s.width + l + k) * s.channels, lanes);
       };
       if (inside) {
-        TransformTile(element, to, v.step);
+        StoreSquare<typename Tile::Data>(element, to, v.step);
       } else {
-        TransformTile(
+        StoreSquare<typename Tile::Data>(
             [&](int r, int k) HWY_ATTR {
               const bool there = h + r >= 0 && h + r < s.height && l + k >= 0 && l + k < s.width;
               return there ? element(r, k) : hn::Zero(d);
@@ -228,138 +168,88 @@ void DataOf(const WinogradSizes& s, const T* x, Range tiles, const TileMatrices&
   }
 }
 
+template <class Tile>
 void Products(int64_t tiles, Range columns, const TileMatrices& v, const TilePanels& u, bool add,
               const TileMatrices& m) {
-  for (int64_t e = 0; e < kTaps; ++e)
-    Multiply<float>(tiles, v.data + e * v.step, v.row, 1,
-                    {u.data + e * u.step, u.depth, columns.size(), 0, u.depth, 0, columns.size()},
-                    m.data + e * m.step, m.row, add, false);
+  for (int64_t e = 0; e < Tile::kTaps * Tile::kTaps; ++e)
+    for (int64_t begin = 0; begin < u.depth; begin += Tile::kDepth)
+      Multiply<float>(tiles, v.data + e * v.step + begin, v.row, 1,
+                      {u.data + e * u.step, u.depth, columns.size(), begin,
+                       HWY_MIN(begin + Tile::kDepth, u.depth), 0, columns.size()},
+                      m.data + e * m.step, m.row, add || begin > 0, false);
 }
 
-template <typename T>
+template <class Tile, typename T>
 void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range columns, const float* bias,
                bool add, bool relu, T* y) {
   const F32 d;
-  using V = Vec<F32>;
   const int64_t lanes = LanesOf<float>();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TilePlace at(s, t);
-    const bool two_rows = at.row + 1 < s.rows, two_columns = at.column + 1 < s.columns;
+    const int64_t rows = s.rows - at.row, across = s.columns - at.column;
     for (int64_t c = columns.begin; c < columns.end; c += lanes) {
       const float* from = m.data + (t - tiles.begin) * m.row + (c - columns.begin);
-      // Aᵀ M: by columns.
-      const auto column = [&](int k, V& b0, V& b1) HWY_ATTR {
-        const auto element = [&](int r) HWY_ATTR { return hn::LoadU(d, from + (4 * r + k) * m.step); };
-        const auto a1 = element(1), a2 = element(2);
-        b0 = hn::Add(hn::Add(element(0), a1), a2);
-        b1 = hn::Sub(hn::Sub(a1, a2), element(3));
-      };
-      V a0, a1, b0, b1, c0, c1, e0, e1;
-      column(0, a0, a1);
-      column(1, b0, b1);
-      column(2, c0, c1);
-      column(3, e0, e1);
       const auto shift = bias ? hn::LoadU(d, bias + c) : hn::Zero(d);
       T* to = y + ((at.image * s.rows + at.row) * s.columns + at.column) * s.filters + c;
-      const auto store = [&](V value, T* place) HWY_ATTR {
+      const auto element = [&](int r, int k)
+                               HWY_ATTR { return hn::LoadU(d, from + (Tile::kTaps * r + k) * m.step); };
+      TransformSquare<typename Tile::Results>(element, [&](int r, int k, Vec<F32> value) HWY_ATTR {
+        if (r >= rows || k >= across) return;
+        T* place = to + (r * s.columns + k) * s.filters;
         value = hn::Add(value, shift);
         if (add) value = hn::Add(value, LoadUpTo(d, place, lanes));
         if (relu) value = hn::IfThenElse(hn::Lt(value, hn::Zero(d)), hn::Zero(d), value);
         StoreUpTo(value, d, place, lanes);
-      };
-      const auto row = [&](V a, V b, V g, V e, T* line) HWY_ATTR {
-        store(hn::Add(hn::Add(a, b), g), line);
-        if (two_columns) store(hn::Sub(hn::Sub(b, g), e), line + s.filters);
-      };
-      row(a0, b0, c0, e0, to);
-      if (two_rows) row(a1, b1, c1, e1, to + s.columns * s.filters);
+      });
     }
   }
 }
 
-template <typename T>
+template <class Tile, typename T>
 void OutputGradientsOf(const WinogradSizes& s, const T* dy, Range tiles, Range columns, const TilePanels& z) {
   const F32 d;
-  using V = Vec<F32>;
   const int64_t lanes = LanesOf<float>();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const TilePlace at(s, t);
-    const bool two_rows = at.row + 1 < s.rows, two_columns = at.column + 1 < s.columns;
+    const int64_t rows = s.rows - at.row, across = s.columns - at.column;
     for (int64_t c = columns.begin; c < columns.end; c += lanes) {
       const T* from = dy + ((at.image * s.rows + at.row) * s.columns + at.column) * s.filters + c;
-      const auto zero = hn::Zero(d);
-      const V y00 = LoadUpTo(d, from, lanes), y01 = two_columns ? LoadUpTo(d, from + s.filters, lanes) : zero;
-      from += s.columns * s.filters;
-      const V y10 = two_rows ? LoadUpTo(d, from, lanes) : zero;
-      const V y11 = two_rows && two_columns ? LoadUpTo(d, from + s.filters, lanes) : zero;
       int64_t width;
       float* to = PanelOf(z, c - columns.begin, columns.size(), width) + (t - tiles.begin) * width;
-      // A dY Aᵀ: A's rows are (1, 0), (1, 1), (1, -1), (0, -1).
-      const auto row = [&](int r, V a, V b) HWY_ATTR {
-        float* line = to + 4 * r * z.step;
-        hn::StoreU(a, d, line);
-        hn::StoreU(hn::Add(a, b), d, line + z.step);
-        hn::StoreU(hn::Sub(a, b), d, line + 2 * z.step);
-        hn::StoreU(hn::Neg(b), d, line + 3 * z.step);
-      };
-      row(0, y00, y01);
-      row(1, hn::Add(y00, y10), hn::Add(y01, y11));
-      row(2, hn::Sub(y00, y10), hn::Sub(y01, y11));
-      row(3, hn::Neg(y10), hn::Neg(y11));
+      StoreSquare<typename Tile::OutputGradient>(
+          [&](int r, int k) HWY_ATTR {
+            return r < rows && k < across ? LoadUpTo(d, from + (r * s.columns + k) * s.filters, lanes)
+                                          : hn::Zero(d);
+          },
+          to, z.step);
     }
   }
 }
 
+template <class Tile>
 void WeightProducts(int64_t channels, int64_t tiles, Range columns, const TileMatrices& v,
                     const TilePanels& z, bool add, const TileMatrices& s) {
-  for (int64_t e = 0; e < kTaps; ++e)
+  for (int64_t e = 0; e < Tile::kTaps * Tile::kTaps; ++e)
     Multiply<float>(channels, v.data + e * v.step, 1, v.row,
                     {z.data + e * z.step, z.depth, columns.size(), 0, tiles, 0, columns.size()},
                     s.data + e * s.step, s.row, add, false);
 }
 
-// dW of one vector of filters: Gᵀ S G of channel c of S; tap t goes to `to + t * step`.
+// dW of one vector of filters: Gᵀ S G of a channel of S at `from`; tap t goes to `to + t * step`.
+template <class Tile>
 HWY_INLINE void ContractWindow(const TileMatrices& s, int64_t parts, int64_t part, const float* from,
-                               bool add, float* to, int64_t step) {
+                               float* to, int64_t step) {
   const F32 d;
-  using V = Vec<F32>;
-  const auto half = hn::Set(d, 0.5f);
-  const auto element = [&](int e) HWY_ATTR {
-    auto sum = hn::LoadU(d, from + e * s.step);
-    for (int64_t p = 1; p < parts; ++p) sum = hn::Add(sum, hn::LoadU(d, from + p * part + e * s.step));
+  const auto element = [&](int r, int k) HWY_ATTR {
+    const float* at = from + (Tile::kTaps * r + k) * s.step;
+    auto sum = hn::LoadU(d, at);
+    for (int64_t p = 1; p < parts; ++p) sum = hn::Add(sum, hn::LoadU(d, at + p * part));
     return sum;
   };
-  // Gᵀ a, for the four a of a column or row.
-  const auto contract = [&](V a0, V a1, V a2, V a3, V& b0, V& b1, V& b2) HWY_ATTR {
-    const auto sum = hn::Mul(half, hn::Add(a1, a2));
-    b0 = hn::Add(a0, sum), b1 = hn::Mul(half, hn::Sub(a1, a2)), b2 = hn::Add(sum, a3);
-  };
-  const auto column = [&](int k, V& b0, V& b1, V& b2) HWY_ATTR {
-    contract(element(k), element(4 + k), element(8 + k), element(12 + k), b0, b1, b2);
-  };
-  V a0, a1, a2, b0, b1, b2, c0, c1, c2, e0, e1, e2;
-  column(0, a0, a1, a2);
-  column(1, b0, b1, b2);
-  column(2, c0, c1, c2);
-  column(3, e0, e1, e2);
-  const auto row = [&](int r, V a, V b, V g, V e) HWY_ATTR {
-    V w0, w1, w2;
-    contract(a, b, g, e, w0, w1, w2);
-    float* line = to + 3 * r * step;
-    if (add) {
-      w0 = hn::Add(w0, hn::LoadU(d, line));
-      w1 = hn::Add(w1, hn::LoadU(d, line + step));
-      w2 = hn::Add(w2, hn::LoadU(d, line + 2 * step));
-    }
-    hn::StoreU(w0, d, line);
-    hn::StoreU(w1, d, line + step);
-    hn::StoreU(w2, d, line + 2 * step);
-  };
-  row(0, a0, b0, c0, e0);
-  row(1, a1, b1, c1, e1);
-  row(2, a2, b2, c2, e2);
+  StoreSquare<typename Tile::WeightGradient>(element, to, step);
 }
 
+template <class Tile>
 void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t parts, int64_t part,
                    Range channels, int64_t first, Range columns, bool add, float* dw) {
   const F32 d;
@@ -370,7 +260,7 @@ void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t pa
   for (int64_t m = columns.begin; m < columns.end; m += lanes)
     for (int64_t c = channels.begin; c < channels.end; c += lanes) {
       for (int64_t i = 0; i < lanes; ++i)
-        ContractWindow(s, parts, part, from(m, c + i), false, taps + i * lanes, lanes * lanes);
+        ContractWindow<Tile>(s, parts, part, from(m, c + i), taps + i * lanes, lanes * lanes);
       for (int64_t tap = 0; tap < 9; ++tap) {
         PackAcross(taps + tap * lanes * lanes, lanes, lanes, lanes, 1.0f, across);
         for (int64_t i = 0; i < lanes; ++i) {
@@ -393,20 +283,35 @@ void Visit(StoredOutput y, const F& f) {
   y.bf16 ? f(static_cast<BFloat16*>(y.data)) : f(static_cast<float*>(y.data));
 }
 
+template <class Tile>
 void Data(const WinogradSizes& s, StoredInput x, Range tiles, const TileMatrices& v) {
-  Visit(x, [&](const auto* values) { DataOf(s, values, tiles, v); });
+  Visit(x, [&](const auto* values) { DataOf<Tile>(s, values, tiles, v); });
 }
+template <class Tile>
 void Results(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range columns, const float* bias,
              bool add, bool relu, StoredOutput y) {
-  Visit(y, [&](auto* values) { ResultsOf(s, m, tiles, columns, bias, add, relu, values); });
+  Visit(y, [&](auto* values) { ResultsOf<Tile>(s, m, tiles, columns, bias, add, relu, values); });
 }
+template <class Tile>
 void OutputGradients(const WinogradSizes& s, StoredInput dy, Range tiles, Range columns,
                      const TilePanels& z) {
-  Visit(dy, [&](const auto* values) { OutputGradientsOf(s, values, tiles, columns, z); });
+  Visit(dy, [&](const auto* values) { OutputGradientsOf<Tile>(s, values, tiles, columns, z); });
 }
-WinogradFunctions FindWinograd() {
-  return {LanesOf<float>(), kPanel * LanesOf<float>(), Weights,        Data,         Products,
-          Results,          OutputGradients,           WeightProducts, WeightResults};
+template <class Tile>
+WinogradFunctions FunctionsOf() {
+  return {LanesOf<float>(),
+          kPanel * LanesOf<float>(),
+          Tile::kTaps * Tile::kTaps,
+          Weights<Tile>,
+          Data<Tile>,
+          Products<Tile>,
+          Results<Tile>,
+          OutputGradients<Tile>,
+          WeightProducts<Tile>,
+          WeightResults<Tile>};
+}
+WinogradFunctions FindWinograd(int64_t tile) {
+  return tile == SmallTile::kResults ? FunctionsOf<SmallTile>() : FunctionsOf<LargeTile>();
 }
 
 }  // namespace
@@ -423,14 +328,11 @@ namespace {
 
 HWY_EXPORT(FindWinograd);
 
-WinogradFunctions functions() { return HWY_DYNAMIC_DISPATCH(FindWinograd)(); }
+WinogradFunctions functions(const WinogradSizes& s) { return HWY_DYNAMIC_DISPATCH(FindWinograd)(s.tile); }
 
 constexpr int64_t kPad = tuning::kWinogradPad;
 
-// Channels and filters are divided into multiples of this many.
-int64_t unit() { return functions().lanes; }
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+int64_t round_up(int64_t n, int64_t to) { return divide_up(n, to) * to; }
 
 // The size of the parts if n is cut into equal parts of at most `most`.
 int64_t equal_part(int64_t n, int64_t most) {
@@ -483,18 +385,22 @@ struct Plan {
   // From one matrix to the next: of data; of products or gradients.
   int64_t v_step, m_step;
 
-  Plan(const WinogradSizes& s, int threads) : tiles(tile_count(s)), row(s.channels + kPad) {
+  int64_t taps, unit;  // elements of a transformed tile; channels and filters are multiples of this many
+
+  Plan(const WinogradSizes& s, int threads) : tiles(tile_count(s, s.tile)), row(s.channels + kPad) {
     constexpr int64_t kWidth = sizeof(float);
-    by_columns = kTaps * s.channels * s.filters * kWidth > 2 * tuning::kOwnCacheBytes;
-    columns = by_columns ? std::min(functions().panel, s.filters) : s.filters;
-    some = by_columns ? equal_part(tiles, tuning::kSharedCacheBytes / (kTaps * row * kWidth))
+    const WinogradFunctions f = functions(s);
+    taps = f.taps, unit = f.lanes;
+    by_columns = taps * s.channels * s.filters * kWidth > 3 * tuning::kOwnCacheBytes;
+    columns = by_columns ? std::min(f.panel, s.filters) : s.filters;
+    some = by_columns ? equal_part(tiles, tuning::kSharedCacheBytes / (taps * row * kWidth))
                       : (tiles + threads - 1) / threads;
     const int64_t fitting =
-        tuning::kOwnCacheBytes / (kTaps * ((by_columns ? 0 : row) + columns + kPad) * kWidth);
+        tuning::kOwnCacheBytes / (taps * ((by_columns ? 0 : row) + columns + kPad) * kWidth);
     chunk = round_up(equal_part(some, std::clamp(fitting, tuning::kLeastChunk, tuning::kLargestChunk)), 6);
     slice = depth = s.channels;
     if (by_columns) {
-      const int64_t unit = functions().lanes, most = tuning::kOwnCacheBytes / 2 / (kTaps * columns * kWidth);
+      const int64_t most = tuning::kOwnCacheBytes / 2 / (taps * columns * kWidth);
       slice = std::clamp(most / unit * unit, unit, s.channels);
       if (some <= chunk) depth = slice;  // otherwise every chunk would transform the weights again
     }
@@ -505,10 +411,10 @@ struct Plan {
   int64_t u_step() const { return depth * columns + kPad; }         // of weights
   int64_t gradient_step() const { return slice * columns + kPad; }  // of their gradient
   // Elements of scratch memory: shared by all threads, and per thread.
-  int64_t shared() const { return kTaps * (by_columns ? v_step : u_step()); }
-  int64_t own() const { return kTaps * ((by_columns ? u_step() : v_step) + m_step); }
-  int64_t gradient_shared() const { return by_columns ? kTaps * v_step : 0; }
-  int64_t gradient_own() const { return kTaps * (gradient_step() + m_step + (by_columns ? 0 : v_step)); }
+  int64_t shared() const { return taps * (by_columns ? v_step : u_step()); }
+  int64_t own() const { return taps * ((by_columns ? u_step() : v_step) + m_step); }
+  int64_t gradient_shared() const { return by_columns ? taps * v_step : 0; }
+  int64_t gradient_own() const { return taps * (gradient_step() + m_step + (by_columns ? 0 : v_step)); }
 };
 
 // V of the tiles, computed by all threads.
@@ -521,18 +427,18 @@ void share_data(const WinogradSizes& s, const WinogradFunctions& f, StoredInput 
 
 void convolve(const WinogradSizes& s, int threads, StoredInput x, const float* w, bool transposed,
               const float* bias, bool add, bool relu, StoredOutput y, float* scratch) {
-  const WinogradFunctions f = functions();
+  const WinogradFunctions f = functions(s);
   const Plan plan(s, threads);
   float* const own = scratch + plan.shared();
   if (!plan.by_columns) {
     const TilePanels u{scratch, plan.u_step(), s.channels, 0};
     const Range columns{0, s.filters};
-    share(s.channels / unit(), threads, [&](int64_t, Range part) {
-      f.weights(s, w, transposed, {part.begin * unit(), part.end * unit()}, columns, u);
+    share(s.channels / plan.unit, threads, [&](int64_t, Range part) {
+      f.weights(s, w, transposed, {part.begin * plan.unit, part.end * plan.unit}, columns, u);
     });
     share(plan.tiles, threads, [&](int64_t thread, Range part) {
       const TileMatrices v{own + thread * plan.own(), plan.v_step, plan.row};
-      const TileMatrices m{v.data + kTaps * v.step, plan.m_step, s.filters + kPad};
+      const TileMatrices m{v.data + plan.taps * v.step, plan.m_step, s.filters + kPad};
       in_chunks(part, plan.chunk, [&](Range tiles) {
         f.data(s, x, tiles, v);
         f.products(tiles.size(), columns, v, u, false, m);
@@ -546,7 +452,7 @@ void convolve(const WinogradSizes& s, int threads, StoredInput x, const float* w
     share_data(s, f, x, some, v, threads);
     const auto work = [&](int64_t thread, Range columns, Range tiles, bool fresh) {
       float* const memory = own + thread * plan.own();
-      const TileMatrices m{memory + kTaps * plan.u_step(), plan.m_step, columns.size() + kPad};
+      const TileMatrices m{memory + plan.taps * plan.u_step(), plan.m_step, columns.size() + kPad};
       in_chunks({0, s.channels}, plan.depth, [&](Range depth) {
         const TilePanels u{memory, plan.u_step(), depth.size(), depth.begin};
         if (fresh || plan.depth < s.channels) f.weights(s, w, transposed, depth, columns, u);
@@ -560,15 +466,16 @@ void convolve(const WinogradSizes& s, int threads, StoredInput x, const float* w
 
 }  // namespace
 
-bool suits_winograd(const WinogradSizes& s, int threads) {
-  const WinogradFunctions f = functions();
-  if (f.lanes > 16) return false;  // squares of weights are at most 16 x 16
-  if (s.channels % f.lanes != 0 || s.filters % f.lanes != 0) return false;
-  const int64_t tiles = tile_count(s);
-  return std::min(s.channels, s.filters) >= tuning::kLeastChannels &&
-         s.channels * s.filters >= tuning::kLeastPairs && tiles >= tuning::kLeastTiles * threads &&
-         tiles * s.channels * s.filters >= tuning::kLeastProducts &&
-         tiles * tuning::kResultsPerTile <= s.batch * s.rows * s.columns;
+int64_t winograd_tile(const WinogradSizes& s, int threads) {
+  const int64_t lanes = functions(s).lanes;
+  if (lanes > 16) return 0;  // squares of weights are at most 16 x 16
+  if (s.channels % lanes != 0 || s.filters % lanes != 0) return 0;
+  const int64_t small = tile_count(s, 2), large = tile_count(s, 4), results = s.batch * s.rows * s.columns;
+  if (std::min(s.channels, s.filters) < tuning::kLeastChannels ||
+      s.channels * s.filters < tuning::kLeastPairs || small < tuning::kLeastTiles * threads ||
+      small * s.channels * s.filters < tuning::kLeastProducts || small * tuning::kResultsPerTile > results)
+    return 0;
+  return large >= tuning::kLeastLargeTiles && large * tuning::kResultsPerLargeTile <= results ? 4 : 2;
 }
 
 size_t winograd_scratch(const WinogradSizes& s, int threads) {
@@ -593,7 +500,7 @@ void winograd_backward_data(const WinogradSizes& s, int threads, StoredInput dy,
 
 void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput x, StoredInput dy, float* dw,
                                void* scratch) {
-  const WinogradFunctions f = functions();
+  const WinogradFunctions f = functions(s);
   const Plan plan(s, threads);
   float* const shared = static_cast<float*>(scratch);
   float* const own = shared + plan.gradient_shared();
@@ -602,8 +509,8 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput 
     const TileMatrices first{own, plan.gradient_step(), s.filters};
     share(plan.tiles, threads, [&](int64_t thread, Range part) {
       const TileMatrices sums{own + thread * plan.gradient_own(), first.step, first.row};
-      const TileMatrices v{sums.data + kTaps * sums.step, plan.v_step, plan.row};
-      const TilePanels z{v.data + kTaps * v.step, plan.m_step, plan.chunk, 0};
+      const TileMatrices v{sums.data + plan.taps * sums.step, plan.v_step, plan.row};
+      const TilePanels z{v.data + plan.taps * v.step, plan.m_step, plan.chunk, 0};
       in_chunks(part, plan.chunk, [&](Range tiles) {
         f.data(s, x, tiles, v);
         f.output_gradients(s, dy, tiles, columns, z);
@@ -611,9 +518,9 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput 
       });
     });
     const int64_t parts = std::min<int64_t>(plan.tiles, threads);
-    share(s.channels / unit(), threads, [&](int64_t, Range part) {
-      f.weight_results(s, first, parts, plan.gradient_own(), {part.begin * unit(), part.end * unit()}, 0,
-                       columns, false, dw);
+    share(s.channels / plan.unit, threads, [&](int64_t, Range part) {
+      f.weight_results(s, first, parts, plan.gradient_own(), {part.begin * plan.unit, part.end * plan.unit},
+                       0, columns, false, dw);
     });
   } else {
     in_chunks({0, plan.tiles}, plan.some, [&](Range some) {
@@ -621,7 +528,7 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput 
       share_data(s, f, x, some, v, threads);
       const auto work = [&](int64_t thread, Range columns, Range channels, bool fresh) {
         const TileMatrices sums{own + thread * plan.gradient_own(), plan.gradient_step(), columns.size()};
-        const TilePanels z{sums.data + kTaps * sums.step, plan.m_step, plan.chunk, 0};
+        const TilePanels z{sums.data + plan.taps * sums.step, plan.m_step, plan.chunk, 0};
         in_chunks(some, plan.chunk, [&](Range tiles) {
           if (fresh || plan.chunk < some.size()) f.output_gradients(s, dy, tiles, columns, z);
           f.weight_products(channels.size(), tiles.size(), columns,
