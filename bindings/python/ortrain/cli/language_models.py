@@ -156,15 +156,12 @@ def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, rows: 
         if settings["bits"] is not None:
             source = Path(temporary) / model.name
             quantize_weights(model, source, bits=int(settings["bits"]))
-        # Weights that are not trained are in a file that the training and the eval model map: once in memory, not twice.
-        apart = adapter is not None or None
         output = settings["logits"]
 
         def make(batch: str | None) -> Any:
             return make_artifacts(
                 *(source, LOSS, "adamw", folder, None, None, output),
                 adapter=adapter,
-                external_data=apart,
                 batch=batch,
             )
 
