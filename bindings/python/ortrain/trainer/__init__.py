@@ -12,6 +12,8 @@ from ortrain.trainer.callbacks import (
 )
 from ortrain.trainer.core import Trainer
 from ortrain.trainer.feature_store import FeatureCache
+from ortrain.trainer.freezing import FreezeGroups
+from ortrain.trainer.importance import fisher
 from ortrain.trainer.json_log import JSONLogger
 from ortrain.trainer.loggers import (
     CSVLogger,
@@ -36,6 +38,7 @@ from ortrain.trainer.metrics import (
 from ortrain.trainer.plotting import plot
 from ortrain.trainer.progress import ProgbarLogger
 from ortrain.trainer.rate_search import LearningRates
+from ortrain.trainer.rehearsal import Rehearsal
 from ortrain.trainer.schedules import Schedule
 
 __all__ = [
@@ -49,6 +52,7 @@ __all__ = [
     "ConfusionMatrix",
     "EarlyStopping",
     "FeatureCache",
+    "FreezeGroups",
     "FunctionMetric",
     "IoU",
     "JSONLogger",
@@ -62,6 +66,7 @@ __all__ = [
     "Perplexity",
     "ProgbarLogger",
     "ReduceLROnPlateau",
+    "Rehearsal",
     "Schedule",
     "TensorBoard",
     "TerminateOnNaN",
@@ -69,6 +74,7 @@ __all__ = [
     "Trainer",
     "WandbLogger",
     "callbacks",
+    "fisher",
     "loggers",
     "metrics",
     "plot",
