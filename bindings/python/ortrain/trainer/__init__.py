@@ -35,7 +35,9 @@ from ortrain.trainer.metrics import (
     Perplexity,
     TopK,
 )
+from ortrain.trainer.mezo import MeZO
 from ortrain.trainer.plotting import plot
+from ortrain.trainer.private import PrivateRun, fit_privately
 from ortrain.trainer.progress import ProgbarLogger
 from ortrain.trainer.rate_search import LearningRates
 from ortrain.trainer.rehearsal import Rehearsal
@@ -61,9 +63,11 @@ __all__ = [
     "LearningRateScheduler",
     "LearningRates",
     "MLflowLogger",
+    "MeZO",
     "Metric",
     "ModelCheckpoint",
     "Perplexity",
+    "PrivateRun",
     "ProgbarLogger",
     "ReduceLROnPlateau",
     "Rehearsal",
@@ -75,6 +79,7 @@ __all__ = [
     "WandbLogger",
     "callbacks",
     "fisher",
+    "fit_privately",
     "loggers",
     "metrics",
     "plot",
