@@ -26,7 +26,7 @@ def test_steps_are_those_of_the_definition():
     names = [name for name, _ in trainer.state.parameters]
     start = dict(zip(("w", "b"), values(linear()), strict=True))
     flat = np.concatenate([start[name].ravel() for name in names])
-    optimizer = MeZO(trainer, rate, epsilon=epsilon, seed=7)
+    optimizer = MeZO(trainer.module, trainer.state, rate, epsilon=epsilon, seed=7)
     for step in range(5):
         z = np.random.Generator(np.random.Philox(key=[7, step])).standard_normal(18, np.float32)
         plus, minus = (loss_of(flat + sign * epsilon * z, names, x, y) for sign in (1, -1))
@@ -42,7 +42,7 @@ def test_it_learns_and_goes_on_after_a_checkpoint(tmp_path):
     y = x[:, :3].argmax(axis=1)
     trainer = Trainer(linear(), "cross_entropy", metrics=["accuracy"], artifact_directory=tmp_path)
     before = trainer.evaluate((x, y))
-    optimizer = MeZO(trainer, 0.05, seed=1)
+    optimizer = MeZO(trainer.module, trainer.state, 0.05, seed=1)
     for _ in range(200):
         optimizer.step(x, y)
     trainer.save(tmp_path / "middle.ckpt")
@@ -51,7 +51,7 @@ def test_it_learns_and_goes_on_after_a_checkpoint(tmp_path):
     after = trainer.evaluate((x, y))
     assert after["loss"] < 0.5 * before["loss"]
     again = Trainer(tmp_path, checkpoint=tmp_path / "middle.ckpt", metrics=["accuracy"])
-    continued = MeZO(again, 0.05, seed=1)
+    continued = MeZO(again.module, again.state, 0.05, seed=1)
     continued.steps = 200
     for _ in range(200):
         continued.step(x, y)
@@ -61,11 +61,11 @@ def test_it_learns_and_goes_on_after_a_checkpoint(tmp_path):
 def test_what_does_not_fit_is_an_error():
     trainer = Trainer(linear(), "cross_entropy")
     with pytest.raises(ValueError, match="learning_rate: expected a number above 0, found 0"):
-        MeZO(trainer, 0)
+        MeZO(trainer.module, trainer.state, 0)
     with pytest.raises(ValueError, match="epsilon: expected a number above 0, found nan"):
-        MeZO(trainer, 1, epsilon=float("nan"))
+        MeZO(trainer.module, trainer.state, 1, epsilon=float("nan"))
     x, y = rows()
     before = trainer.module.get_contiguous_parameters(True).numpy().copy()
     with pytest.raises(ValueError, match="MeZO: expected finite losses in step 0"):
-        MeZO(trainer, 0.1).step(np.full_like(x, np.inf), y)
+        MeZO(trainer.module, trainer.state, 0.1).step(np.full_like(x, np.inf), y)
     np.testing.assert_allclose(trainer.module.get_contiguous_parameters(True).numpy(), before, atol=1e-6)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ortrain import text
+from ortrain import _ortrain, text
 from ortrain._files.writing import write_file
 from ortrain.cli.language_options import LanguageOptions
 from ortrain.preprocessing.text import FILE
@@ -186,14 +186,12 @@ def _check_language_model(model: Path, options: LanguageOptions) -> tuple[text.I
     ValueError
         When it does not take tokens, or does not return a score for each token; it says what the model has.
     """
-    from onnx import helper
-
     from ortrain._files.models import load_model
 
     graph = load_model(model, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     forms = [
-        Form(value.name, helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type), _shape_of(value))
+        Form(value.name, _ortrain.numpy_type(kind) if (kind := _type_of(value)) else None, _shape_of(value))
         for value in graph.input
         if value.name not in weights
     ]
@@ -219,6 +217,11 @@ def _check_language_model(model: Path, options: LanguageOptions) -> tuple[text.I
             f"{'an unknown number of' if shape is None else len(shape)} dimensions{advice}"
         )
     return names, shape_of(names, forms)[0]
+
+
+def _type_of(value: Any) -> int:
+    """Return the element type of an input, 0 if it is not known."""
+    return int(value.type.tensor_type.elem_type)
 
 
 def _shape_of(value: Any) -> list[int | str] | None:

@@ -29,7 +29,7 @@ from ortrain.trainer.prediction import predict
 from ortrain.trainer.quantized import RANGE, fold_quantization
 from ortrain.trainer.rate_search import LearningRates, Search
 from ortrain.trainer.raw_rows import RawRows
-from ortrain.trainer.rehearsal import Rehearsal, check_rehearsal, rehearsal_of
+from ortrain.trainer.rehearsal import Rehearsal, rehearsal_of
 from ortrain.trainer.run import StrPath
 from ortrain.trainer.schedules import Schedule, ScheduleFunction, schedule_of
 from ortrain.trainer.summaries import optimizer_states
@@ -273,8 +273,6 @@ class Trainer(Caching):
             config=config,
             rehearsal=rehearsal_of(rehearsal),
         )
-        if self.rehearsal is not None:
-            check_rehearsal(self.rehearsal, self.inputs)
         if self._augmentation is not None:
             check_inputs(self._augmentation, self.inputs)
         self._is_quantized = any(name.startswith(RANGE) for name, _ in self.state.parameters)

@@ -135,7 +135,7 @@ class Rehearsal:
         Raises
         ------
         ValueError
-            When that is no buffer, or one of another size.
+            When the state is not that of a buffer, or the buffer has another size.
         """
         try:
             with np.load(io.BytesIO(base64.b64decode(state, validate=True)), allow_pickle=False) as found:

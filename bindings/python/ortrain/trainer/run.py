@@ -17,7 +17,7 @@ from ortrain.trainer.columns import Columns
 from ortrain.trainer.data import Source
 from ortrain.trainer.metrics import Metric
 from ortrain.trainer.opening import open_run, save_run
-from ortrain.trainer.rehearsal import Rehearsal
+from ortrain.trainer.rehearsal import Rehearsal, check_rehearsal
 from ortrain.trainer.schedules import Schedule, ScheduleFunction, schedule_of
 
 Array = npt.NDArray[Any]
@@ -64,6 +64,8 @@ class Run:
         self.preprocessing: dict[str, Any] | None = None
         self._data_settings: dict[str, Any] = {}
         self._open(checkpoint)
+        if rehearsal is not None:
+            check_rehearsal(rehearsal, self.inputs)
         self._learning_rate = self.optimizer.get_learning_rate() if learning_rate is None else learning_rate
         self.optimizer.set_learning_rate(self._learning_rate)
         self._bound: list[tuple[Metric, int, int]] = []
