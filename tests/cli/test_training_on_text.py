@@ -102,15 +102,88 @@ def test_artifacts_of_data_that_cannot_be_used_are_removed(model, run, tmp_path)
     run("train", "model", "--data", "facts.jsonl", "--rank", "4")  # not refused because of the first run
 
 
+def renamed(folder, names):
+    """Give the inputs and outputs of the model in a folder other names."""
+    made = onnx.load(folder / "model.onnx")
+    for value in (*made.graph.input, *made.graph.output):
+        value.name = names.get(value.name, value.name)
+    for node in made.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    return made
+
+
+def test_inputs_of_other_names_are_named_once(model, run, tmp_path):
+    other = renamed(model, {"input_ids": "in_0", "attention_mask": "in_1", "logits": "out_1"})
+    count = onnx.helper.make_tensor_value_info("out_0", onnx.TensorProto.INT64, [3])
+    other.graph.node.add(op_type="Shape", input=["out_1"], output=["out_0"])
+    other.graph.output.insert(0, count)
+    onnx.save(other, model / "model.onnx")
+    train = ("train", "model", "--data", "facts.jsonl", "--lr", "0.05", "--batch", "4")
+    said = run(*train, status=1).err
+    assert (
+        "found the inputs in_0 int64 [batch, sequence], in_1 int64 [batch, sequence]; --tokens, --mask"
+        in said
+    )
+    said = run(*train, "--tokens", "in_0", status=1).err
+    assert "it is not known what in_1 takes: --mask or --positions names it" in said
+    said = run(*train, "--tokens", "in_0", "--mask", "in_2", status=1).err
+    assert "--mask: the model has no input 'in_2'; its inputs are in_0, in_1" in said
+    names = ("--tokens", "in_0", "--mask", "in_1")
+    said = run(*train, *names, status=1).err
+    assert "as the output out_0 of a language model, found 1 dimensions; --logits out_1 names one" in said
+    run(*train, *names, "--logits", "out_1", "--epochs", "10")
+
+    # The artifacts and their checkpoints know the names.
+    asked = ("--prompt", "The capital of Peru is", "--json")
+    assert "continues from artifacts/best.ckpt" in run(*train, "--epochs", "1").err
+    inside = run("generate", "artifacts", *asked).json
+    run("evaluate", "artifacts", "--data", "facts.jsonl")
+    run("export", "artifacts", "trained.onnx")
+    outside = ("generate", "trained.onnx", "--tokenizer", "artifacts/tokenizer.json", *asked)
+    assert run(*outside, *names, "--logits", "out_1").json == inside
+    said = run("generate", "artifacts", *asked, "--tokens", "in_1", status=1).err
+    assert "--tokens in_1: the model in artifacts was trained with in_0" in said
+
+
+def test_a_single_input_of_whole_numbers_has_the_tokens(model, run):
+    onnx.save(renamed(model, {"input_ids": "words"}), model / "model.onnx")
+    run("train", "model", "--data", "facts.jsonl")
+    assert run("generate", "artifacts", "--prompt", "The capital", "--max-tokens", "2", "--json").json[
+        "tokens"
+    ]
+
+
+def test_an_export_with_a_fixed_batch_takes_any(model, run):
+    made = onnx.load(model / "model.onnx")
+    for value in (*made.graph.input, *made.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 2
+        value.type.tensor_type.shape.dim[1].dim_value = 16
+    onnx.save(made, model / "model.onnx")
+    ran = run("train", "model", "--data", "facts.jsonl", "--batch", "3", "--json")
+    assert "8 examples in 8 rows of 16 tokens" in ran.err
+    assert ran.json["steps"] == 3
+
+
+def test_predict_leads_to_generate(model, run):
+    run("train", "model", "--data", "facts.jsonl")
+    said = run("predict", "artifacts", "--data", "facts.jsonl", status=1).err
+    assert "`ortrain generate artifacts --prompt TEXT` lets the model write" in said
+
+
 def test_a_model_without_tokens_is_refused(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "model"
-    made = write_model(folder)
-    made.graph.input[0].name = "words"
-    for node in made.graph.node:
-        node.input[:] = ["words" if name == "input_ids" else name for name in node.input]
-    onnx.save(made, folder / "model.onnx")
+    made = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [onnx.helper.make_node("Relu", ["x"], ["y"])],
+            "no_language_model",
+            [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 4])],
+            [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 4])],
+        )
+    )
+    onnx.save(made, "model.onnx")
     write_lines(tmp_path / "facts.jsonl", prompts())
-    said = run("train", "model", "--data", "facts.jsonl", status=1).err
-    assert "or a language model with the input input_ids, found the inputs words, attention_mask" in said
-    assert "`ortrain artifacts model/model.onnx --loss LOSS` creates artifacts" in said
+    said = run("train", "model.onnx", "--data", "facts.jsonl", status=1).err
+    assert "expected a language model with the input input_ids, and perhaps" in said
+    assert "found the inputs x float32 [batch, 4]" in said
+    assert "`ortrain artifacts model.onnx --loss LOSS` creates artifacts" in said

@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from ortrain.cli import app, language_models, results, running
+from ortrain.cli.language_options import LanguageOptions, input_options
 from ortrain.inference_session import InferenceSession
 from ortrain.options import SessionOptions
-from ortrain.text import Tokenizer, generate
+from ortrain.text import InputNames, Tokenizer, generate
+from ortrain.text.inputs import forms_of
 from ortrain.trainer import Trainer
 
 
@@ -64,6 +66,7 @@ from ortrain.trainer import Trainer
     metavar="FILE",
     help="tokenizer.json (default the one in DIR, or beside MODEL)",
 )
+@input_options
 @running.model_options
 @app.as_json
 def command(
@@ -77,6 +80,7 @@ def command(
     top_p: float,
     seed: int,
     tokenizer: Path | None,
+    names: LanguageOptions,
     checkpoint: Path | None,
     threads: int,
     json_output: bool,
@@ -94,11 +98,13 @@ def command(
         options = SessionOptions()
         options.intra_op_num_threads = threads
         model, stored = InferenceSession(exported, options), None
+        inputs = InputNames.among(forms_of(model), **names.of_the_inputs)
     else:
         read = results.chosen_checkpoint(running.artifacts_folder(source), checkpoint)
         model = Trainer(source, checkpoint=read, threads=threads)
         results.say_which(read, model)
         stored = model.preprocessing
+        inputs = language_models.input_names(model, names)
     folder = source if source.is_dir() else source.parent
     made = Tokenizer(tokenizer or language_models.tokenizer_beside(folder))
     is_chat = bool(stored and stored.get("chats")) if chat is None else chat
@@ -116,6 +122,8 @@ def command(
         top_p=top_p,
         seed=seed,
         on_text=None if json_output else lambda piece: click.echo(piece, nl=False),
+        inputs=inputs,
+        logits=names.logits,
     )
     if json_output:
         app.print_json({"text": found.text, "tokens": found.tokens, "stopped": found.stopped})

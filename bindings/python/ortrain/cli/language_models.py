@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
-from ortrain import text
+from ortrain import _ortrain, text
 from ortrain._files.writing import write_file
 from ortrain.cli.language_options import LanguageOptions
 from ortrain.preprocessing.text import FILE
-from ortrain.text.rows import IDS, inputs_of
+from ortrain.text.inputs import shape_of
 from ortrain.trainer import Trainer
+from ortrain.trainer.checks import Form
 
 RECORD = "language_model.json"
 """The file in a folder of artifacts that says which language model they are of, and how they were made."""
@@ -43,6 +43,11 @@ def model_in(path: Path) -> Path | None:
         models = sorted(path.glob("*.onnx"))
         found = models[0] if len(models) == 1 else None
     return found
+
+
+def batch_of(folder: Path) -> int:
+    """Return the rows of a batch for the artifacts of a language model."""
+    return int(_record(folder).get("batch", BATCH))
 
 
 def is_one(folder: Path) -> bool:
@@ -99,10 +104,9 @@ def artifacts_of(
         settings.
     """
     folder = options.folder
-    if not is_one(folder):
-        _check_language_model(model)
+    names, rows = (None, None) if is_one(folder) else _check_language_model(model, options)
     digest = _digest(model)
-    if (folder / "training_model.onnx").exists():
+    if names is None or (folder / "training_model.onnx").exists():
         _check_same(folder, model, digest, options)
         return folder
     made_of = text.Tokenizer(
@@ -115,14 +119,15 @@ def artifacts_of(
         "rank": rank,
         "alpha": options.alpha or 2 * rank,
         "bits": options.bits,
+        "logits": options.logits,
     }
     if options.bits is not None and adapter == "none":
         raise click.UsageError(
             "--bits: weights of few bits are not trained: expected --adapter lora or dora with it"
         )
-    report = _make(model, folder, settings, seed)
+    report = _make(model, folder, settings, seed, rows)
     made_of.copy_to(folder)
-    record = {"model": model.name, "sha256": digest, **settings}
+    record = {"model": model.name, "sha256": digest, **settings, "inputs": names.as_json()}
     write_file(folder / RECORD, "artifacts", json.dumps(record, indent=2).encode())
     what = (
         "all weights"
@@ -134,8 +139,11 @@ def artifacts_of(
     return folder
 
 
-def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int) -> Any:
-    """Make artifacts with the cross entropy of tokens."""
+def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, rows: int | None) -> Any:
+    """Make artifacts with the cross entropy of tokens. ``rows`` is the batch size of the export, None if it is free.
+
+    It is made free if that is possible; otherwise the settings get it as the batch size.
+    """
     from ortrain.artifacts import LoRA, quantize_weights
     from ortrain.trainer.creation import make_artifacts
 
@@ -148,41 +156,78 @@ def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int) -> Any
         if settings["bits"] is not None:
             source = Path(temporary) / model.name
             quantize_weights(model, source, bits=int(settings["bits"]))
-        # Weights that are not trained are in a file that the training and the eval model map: once in memory, not twice.
-        apart = adapter is not None or None
-        return make_artifacts(source, LOSS, "adamw", folder, None, None, adapter=adapter, external_data=apart)
+        output = settings["logits"]
+
+        def make(batch: str | None) -> Any:
+            return make_artifacts(
+                *(source, LOSS, "adamw", folder, None, None, output),
+                adapter=adapter,
+                batch=batch,
+            )
+
+        if rows is None:
+            return make(None)
+        try:
+            return make("dynamic")
+        except ValueError as error:
+            made = make(None)
+            click.echo(
+                f"ortrain: a step takes batches of {rows} rows, as the model was exported: {error}", err=True
+            )
+            settings["batch"] = rows
+            return made
 
 
-def _check_language_model(model: Path) -> None:
-    """Reject a model whose inputs are not tokens, or whose first output is not a score for each token.
+def _check_language_model(model: Path, options: LanguageOptions) -> tuple[text.InputNames, int | None]:
+    """Return the names of a language model's inputs, and its batch size, None if that is free.
 
     Raises
     ------
     ValueError
-        Saying what the model has.
+        When it does not take tokens, or does not return a score for each token; it says what the model has.
     """
     from ortrain._files.models import load_model
 
     graph = load_model(model, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
-    inputs = [value.name for value in graph.input if value.name not in weights]
-    if IDS not in inputs:
-        raise ValueError(
-            f"DIR: expected a folder of training artifacts, found the file {model}; or a language model with the input {IDS}, "
-            f"found the inputs {', '.join(inputs)}. `ortrain artifacts {model} --loss LOSS` creates artifacts from a model, in "
-            "./artifacts"
-        )
-    nothing = np.zeros((1, 1), np.int64)
+    forms = [
+        Form(value.name, _ortrain.numpy_type(kind) if (kind := _type_of(value)) else None, _shape_of(value))
+        for value in graph.input
+        if value.name not in weights
+    ]
     try:
-        inputs_of(inputs, nothing, nothing, nothing)
+        names = text.InputNames.among(forms, **options.of_the_inputs)
     except ValueError as error:
-        raise ValueError(f"{model}: {error}") from error
-    rank = len(graph.output[0].type.tensor_type.shape.dim)
-    if rank != 3:
+        if options.of_the_inputs or any(form.dtype is not None and form.dtype.kind in "iu" for form in forms):
+            raise ValueError(f"{model}: {error}") from error
         raise ValueError(
-            f"{model}: expected scores [batch, tokens, vocabulary] as the first output of a language model, found "
-            f"{graph.output[0].name} with {rank} dimensions"
+            f"DIR: expected a folder of training artifacts, found the file {model}, which is not a language model either: "
+            f"{error}. `ortrain artifacts {model} --loss LOSS` creates artifacts from a model, in ./artifacts"
+        ) from error
+    outputs = {value.name: _shape_of(value) for value in graph.output}
+    logits = options.logits or next(iter(outputs))
+    if logits not in outputs:
+        raise ValueError(f"--logits: {model} has no output {logits!r}; its outputs are {', '.join(outputs)}")
+    shape = outputs[logits]
+    if shape is None or len(shape) != 3:
+        others = [name for name, found in outputs.items() if found is not None and len(found) == 3]
+        advice = f"; --logits {others[0]} names one that has three" if others else ""
+        raise ValueError(
+            f"{model}: expected scores [batch, tokens, vocabulary] as the output {logits} of a language model, found "
+            f"{'an unknown number of' if shape is None else len(shape)} dimensions{advice}"
         )
+    return names, shape_of(names, forms)[0]
+
+
+def _type_of(value: Any) -> int:
+    """Return the element type of an input, 0 if it is not known."""
+    return int(value.type.tensor_type.elem_type)
+
+
+def _shape_of(value: Any) -> list[int | str] | None:
+    """Return the declared shape of an input or output, None if it has none."""
+    kind = value.type.tensor_type
+    return [dim.dim_value or dim.dim_param for dim in kind.shape.dim] if kind.HasField("shape") else None
 
 
 def tokenizer_beside(*folders: Path) -> Path:
@@ -217,7 +262,7 @@ def _check_same(folder: Path, model: Path, digest: str, options: LanguageOptions
             f"{folder} has artifacts of another model, {record['model']}, than {model}; {elsewhere}"
         )
     for name, value in options.of_the_model.items():
-        before = record[name.removeprefix("--")]
+        before = record.get(name.removeprefix("--"))
         if before != value:
             raise ValueError(
                 f"{name} {value}: the artifacts in {folder} were made with {before}; {elsewhere}"
@@ -246,9 +291,39 @@ def takes_text(trainer: Trainer, path: Path, tokenizer: Path | None) -> bool:
         return False
     if trainer.preprocessing is not None:
         return bool(trainer.preprocessing["kind"] == KIND)
+    if tokenizer is None and not (trainer.folder / FILE).is_file():
+        return False
     target = trainer.inputs.forms[-1]
-    has_tokens = IDS in trainer.inputs.names and target.shape is not None and len(target.shape) == 2
-    return has_tokens and (tokenizer is not None or (trainer.folder / FILE).is_file())
+    has_labels = target.takes_classes and target.shape is not None and len(target.shape) == 2
+    return has_labels and _has_tokens(trainer)
+
+
+def _has_tokens(trainer: Trainer) -> bool:
+    form = trainer.inputs.forms[0]
+    return (
+        form.dtype is not None and form.dtype.kind in "iu" and form.shape is not None and len(form.shape) == 2
+    )
+
+
+def input_names(trainer: Trainer, options: LanguageOptions) -> text.InputNames:
+    """Return the names of a language model's inputs: those that its checkpoint or its folder says, else options.
+
+    Raises
+    ------
+    ValueError
+        When the options say something else, or nothing says which input is which.
+    """
+    stored = (trainer.preprocessing or {}).get("inputs")
+    if stored is None and is_one(trainer.folder):
+        stored = _record(trainer.folder).get("inputs")
+    if stored is None:
+        return text.InputNames.among(trainer.inputs.forms[:-1], **options.of_the_inputs)
+    for role, name in options.of_the_inputs.items():
+        if stored.get(role) != name:
+            raise ValueError(
+                f"--{role} {name}: the model in {trainer.folder} was trained with {stored.get(role, 'no such input')}"
+            )
+    return text.InputNames(**stored)
 
 
 def rows_of(
@@ -266,8 +341,8 @@ def rows_of(
         )
     examples = text.read_lines(path)
     known = stored or {}
-    fixed = trainer.inputs.forms[trainer.inputs.names.index(IDS)].shape
-    extent = fixed[1] if fixed is not None and len(fixed) == 2 and isinstance(fixed[1], int) else None
+    names = input_names(trainer, options)
+    extent = shape_of(names, trainer.inputs.forms)[1]
     if extent is not None and options.length not in (None, extent):
         raise ValueError(f"--length: the model takes rows of {extent} tokens, found {options.length}")
     packed = options.pack or known.get("packed", False)
@@ -275,7 +350,7 @@ def rows_of(
     rows = text.rows_of(
         examples,
         made,
-        trainer.inputs.names[:-1],
+        names,
         length=extent or options.length or known.get("length"),
         packed=packed,
         loss_on=loss_on,
@@ -295,6 +370,7 @@ def rows_of(
         trainer.preprocessing = {
             "kind": KIND,
             "digest": made.digest,
+            "inputs": names.as_json(),
             "length": rows.length,
             "packed": packed,
             "loss_on": loss_on,

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
+_NAMES = [
+    click.option(
+        "--tokens",
+        metavar="NAME",
+        help="input of a language model that takes tokens (default input_ids, else its only input of whole numbers)",
+    ),
+    click.option(
+        "--mask", metavar="NAME", help="input that is 1 for tokens and 0 elsewhere (default attention_mask)"
+    ),
+    click.option(
+        "--positions", metavar="NAME", help="input that takes the places of tokens (default position_ids)"
+    ),
+    click.option(
+        "--logits",
+        metavar="NAME",
+        help="with MODEL, output with scores [batch, tokens, vocabulary] (default the first)",
+    ),
+]
 _OPTIONS = [
     click.option(
         "--adapter",
@@ -43,6 +61,7 @@ _OPTIONS = [
         type=click.Path(path_type=Path),
         help="with MODEL, the folder of the artifacts that are made of it (default ./artifacts)",
     ),
+    *_NAMES,
 ]
 
 
@@ -58,6 +77,10 @@ class LanguageOptions:
     pack: bool = False
     loss_on: str | None = None
     artifacts: Path | None = None
+    tokens: str | None = None
+    mask: str | None = None
+    positions: str | None = None
+    logits: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -68,7 +91,14 @@ class LanguageOptions:
     def of_the_model(self) -> dict[str, Any]:
         """The options that say how artifacts are made, if they are given."""
         options = {"--adapter": self.adapter, "--rank": self.rank, "--alpha": self.alpha, "--bits": self.bits}
+        options["--logits"] = self.logits
         return {name: value for name, value in options.items() if value is not None}
+
+    @property
+    def of_the_inputs(self) -> dict[str, str]:
+        """The names of inputs that are given, by what the inputs take."""
+        names = {"tokens": self.tokens, "mask": self.mask, "positions": self.positions}
+        return {role: name for role, name in names.items() if name is not None}
 
     def need_a_model(self) -> None:
         """Refuse options that say how artifacts are made, where there are artifacts already."""
@@ -84,21 +114,30 @@ def language_options(command: Callable[..., int]) -> Callable[..., int]:
     """Give a command the options, and as its argument ``language`` their values."""
 
     @functools.wraps(command)
-    def with_language(
-        *arguments: Any,
-        adapter: str | None,
-        rank: int | None,
-        alpha: float | None,
-        bits: str | None,
-        length: int | None,
-        pack: bool,
-        loss_on: str | None,
-        artifacts: Path | None,
-        **others: Any,
-    ) -> int:
-        chosen = LanguageOptions(adapter, rank, alpha, bits, length, pack, loss_on, artifacts)
+    def with_language(*arguments: Any, **others: Any) -> int:
+        chosen = LanguageOptions(**{each.name: others.pop(each.name) for each in fields(LanguageOptions)})
         return command(*arguments, language=chosen, **others)
 
     for option in reversed(_OPTIONS):
         with_language = option(with_language)
     return with_language
+
+
+def input_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options that name inputs and outputs of a language model, and their values as ``names``."""
+
+    @functools.wraps(command)
+    def with_names(
+        *arguments: Any,
+        tokens: str | None,
+        mask: str | None,
+        positions: str | None,
+        logits: str | None,
+        **others: Any,
+    ) -> int:
+        chosen = LanguageOptions(tokens=tokens, mask=mask, positions=positions, logits=logits)
+        return command(*arguments, names=chosen, **others)
+
+    for option in reversed(_NAMES):
+        with_names = option(with_names)
+    return with_names

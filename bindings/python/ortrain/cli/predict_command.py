@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ortrain.cli import app, results, running
+from ortrain.cli import app, language_models, results, running
 from ortrain.cli.datasets import files_of_rows, load
 from ortrain.cli.predictions import KINDS, Predictions
 from ortrain.cli.wanted import Wanted
@@ -42,10 +42,16 @@ def command(
     """Compute the outputs of the trained model in DIR for data, with or without the target.
 
     Each row is printed as the numbers of the first output. The class with the highest score follows if the classes have names.
-    For a folder of images, the name of the file comes first.
+    For a folder of images, the name of the file comes first. A language model writes text with `ortrain generate`.
     """
     read_from = results.chosen_checkpoint(running.artifacts_folder(folder), checkpoint)
     trainer = Trainer(folder, outputs=list(outputs) or None, checkpoint=read_from, threads=threads)
+    if language_models.takes_text(trainer, data, None):
+        raise ValueError(
+            f"predict computes outputs for rows of numbers, but {folder} has a language model and {data} has text: "
+            f"`ortrain generate {folder} --prompt TEXT` lets the model write, `ortrain evaluate {folder} --data {data}` computes "
+            "its loss on the text"
+        )
     known = trainer.prediction_inputs()
     every = running.wanted_of(trainer, header)
     shapes = [every.shapes[every.names.index(name)] for name in known]

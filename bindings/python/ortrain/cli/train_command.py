@@ -273,7 +273,7 @@ def _text_defaults(
     language_models.set_defaults(folder, settings, is_first=trained is None)
     source = click.get_current_context().get_parameter_source("batch")
     is_default = source is click.core.ParameterSource.DEFAULT
-    return language_models.BATCH if is_default else batch, 0
+    return language_models.batch_of(folder) if is_default else batch, 0
 
 
 @dataclass(frozen=True)

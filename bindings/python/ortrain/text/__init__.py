@@ -4,6 +4,7 @@ Needs the package tokenizers, and jinja2 for chats: ``pip install 'ortrain[text]
 """
 
 from ortrain.text.generation import Generated, generate, probabilities
+from ortrain.text.inputs import InputNames
 from ortrain.text.lines import Example, read_lines
 from ortrain.text.rows import TextRows, rows_of
 from ortrain.text.speed import TokenSpeed
@@ -12,6 +13,7 @@ from ortrain.text.tokenizer import Tokenizer
 __all__ = [
     "Example",
     "Generated",
+    "InputNames",
     "TextRows",
     "TokenSpeed",
     "Tokenizer",

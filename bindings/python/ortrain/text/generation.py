@@ -14,19 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ortrain.inference_session import InferenceSession
+from ortrain.text.inputs import InputNames, forms_of, shape_of
 from ortrain.text.lines import Message
-from ortrain.text.rows import IDS, inputs_of
 from ortrain.text.tokenizer import Tokenizer
 
 Array = npt.NDArray[Any]
 
 _STEP = 32  # tokens to a multiple of which rows are filled
-_TYPES = {
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(float)": np.float32,
-    "tensor(bool)": np.bool_,
-}
 
 
 class Predicts(Protocol):
@@ -62,14 +56,15 @@ def generate(
     top_p: float = 1.0,
     seed: int = 0,
     on_text: Callable[[str], None] | None = None,
+    inputs: InputNames | None = None,
+    logits: str | None = None,
 ) -> Generated:
     """Let a model continue a text, or answer in a chat.
 
     Parameters
     ----------
     model : InferenceSession or Trainer
-        The model: an exported one in a session, or the trainer with its current parameters. Its first output are scores
-        ``[batch, tokens, vocabulary]``.
+        The model: an exported one in a session, or the trainer with its current parameters.
     tokenizer : Tokenizer
         Its tokenizer.
     prompt : str or sequence of mapping
@@ -86,6 +81,10 @@ def generate(
         Seed of the draws.
     on_text : callable, optional
         Is called with each new piece of the text.
+    inputs : InputNames, optional
+        The names of the model's inputs. By default those that a checkpoint has, else what `InputNames.among` finds.
+    logits : str, optional
+        The output that has the scores, ``[batch, tokens, vocabulary]``; by default the first one.
 
     Raises
     ------
@@ -96,7 +95,7 @@ def generate(
         raise ValueError(f"max_tokens: expected 1 or more, found {max_tokens}")
     check_sampling(temperature, top_k, top_p)
     ids = _prompt_tokens(tokenizer, prompt)
-    scores = _scores_of(model)
+    scores = _scores_of(model, inputs, logits)
     limit = min(number for number in (tokenizer.limit, scores.length, 1 << 30) if number)
     if len(ids) > limit:
         raise ValueError(f"prompt: the model takes {limit} tokens at most, found {len(ids)}")
@@ -194,7 +193,7 @@ class _Scores:
 
     Parameters
     ----------
-    names : sequence of str
+    names : InputNames
         The inputs of the model.
     run : callable
         Returns the scores of inputs, ``[batch, tokens, vocabulary]``.
@@ -204,7 +203,7 @@ class _Scores:
 
     def __init__(
         self,
-        names: Sequence[str],
+        names: InputNames,
         run: Callable[[Mapping[str, Array]], Array],
         batch: int | None = None,
         length: int | None = None,
@@ -218,41 +217,52 @@ class _Scores:
         shape = (self._batch or 1, size)
         ids, mask = np.full(shape, filler, np.int64), np.zeros(shape, np.int64)
         ids[:, :count], mask[:, :count] = tokens, 1
-        found = self._run(inputs_of(self._names, ids, mask, np.tile(np.arange(size), (shape[0], 1))))
+        found = self._run(self._names.arrays(ids, mask, np.tile(np.arange(size), (shape[0], 1))))
         if found.ndim != 3 or found.shape[1] != size:
             raise ValueError(
-                f"generate: expected scores [batch, {size} tokens, vocabulary] as the first output of the model, found "
-                f"an output of shape {list(found.shape)}"
+                f"generate: expected scores [batch, {size} tokens, vocabulary] as the first output of the model, or the name of "
+                f"the output that has them (--logits), found an output of shape {list(found.shape)}"
             )
         scores: Array = found[0, count - 1]
         return scores
 
 
-def _scores_of(model: InferenceSession | Predicts) -> _Scores:
-    if not isinstance(model, InferenceSession):
-        names = model.prediction_inputs()
+def _scores_of(model: InferenceSession | Predicts, names: InputNames | None, logits: str | None) -> _Scores:
+    if isinstance(model, InferenceSession):
+        return _scores_of_session(model, names, logits)
+    wanted = model.prediction_inputs()
+    forms = [form for form in getattr(getattr(model, "inputs", None), "forms", ()) if form.name in wanted]
+    names = names or _stored_names(model) or InputNames.among(forms or wanted)
+    returned = list(getattr(model, "outputs", ()))
+    if logits is not None and logits not in returned:
+        raise ValueError(f"logits: the trainer returns no {logits!r}; its outputs are {', '.join(returned)}")
+    place = 0 if logits is None else returned.index(logits)
 
-        def predicted(values: Mapping[str, Array]) -> Array:
-            found = model.predict(dict(values))
-            return np.asarray(found[0] if isinstance(found, tuple) else found)
+    def predicted(values: Mapping[str, Array]) -> Array:
+        found = model.predict(dict(values))
+        return np.asarray(found[place] if isinstance(found, tuple) else found)
 
-        return _Scores(names, predicted, *_fixed(getattr(model, "inputs", None), names))
-    arguments = model.get_inputs()
-    output = model.get_outputs()[0].name
-    types = {argument.name: _TYPES.get(argument.type, np.int64) for argument in arguments}
+    return _Scores(names, predicted, *shape_of(names, forms))
+
+
+def _stored_names(model: Predicts) -> InputNames | None:
+    """Return the names of inputs that the checkpoint of a trainer has."""
+    stored = getattr(model, "preprocessing", None) or {}
+    return InputNames(**stored["inputs"]) if "inputs" in stored else None
+
+
+def _scores_of_session(model: InferenceSession, names: InputNames | None, logits: str | None) -> _Scores:
+    returned = [output.name for output in model.get_outputs()]
+    if logits is not None and logits not in returned:
+        raise ValueError(
+            f"--logits: the model has no output {logits!r}; its outputs are {', '.join(returned)}"
+        )
+    forms = forms_of(model)
+    types = {form.name: form.dtype for form in forms}
+    names = names or InputNames.among(forms)
 
     def run(values: Mapping[str, Array]) -> Array:
         given: dict[str, Any] = {name: array.astype(types[name]) for name, array in values.items()}
-        return np.asarray(model.run([output], given)[0])
+        return np.asarray(model.run([logits or returned[0]], given)[0])
 
-    shape = next((argument.shape for argument in arguments if argument.name == IDS), [])
-    return _Scores(list(types), run, *(extent if isinstance(extent, int) else None for extent in shape[:2]))
-
-
-def _fixed(inputs: Any, names: Sequence[str]) -> tuple[int | None, int | None]:
-    """Return the batch size and the length that the inputs of a trainer are limited to."""
-    form = next((form for form in getattr(inputs, "forms", ()) if form.name == IDS), None)
-    if IDS not in names or form is None or form.shape is None or len(form.shape) < 2:
-        return None, None
-    batch, length = (extent if isinstance(extent, int) else None for extent in form.shape[:2])
-    return batch, length
+    return _Scores(names, run, *shape_of(names, forms))

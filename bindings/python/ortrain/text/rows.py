@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ortrain.text.inputs import InputNames
 from ortrain.text.lines import Example, refuse
 from ortrain.text.tokenizer import Tokenizer, Tokens
 
@@ -25,7 +26,6 @@ IGNORED = -100
 LONGEST = 512
 """The most tokens of a row unless the caller says otherwise."""
 
-IDS, MASK, PLACES, TYPES = "input_ids", "attention_mask", "position_ids", "token_type_ids"
 _OPEN = 64  # rows with room that packing looks through
 
 
@@ -53,11 +53,15 @@ class TextRows:
     @property
     def length(self) -> int:
         """Tokens of a row."""
-        return int(self.arrays[IDS].shape[1])
+        return int(self._labels.shape[1])
+
+    @property
+    def _labels(self) -> Array:
+        return next(reversed(self.arrays.values()))
 
     def shown(self) -> list[str]:
         """Return what became of the examples, as sentences."""
-        rows = len(self.arrays[IDS])
+        rows = len(self._labels)
         share = self.tokens / (rows * self.length)
         found = [
             f"{self.examples} examples in {rows} rows of {self.length} tokens, {share:.0%} of them filled; the labels of "
@@ -91,7 +95,7 @@ class _Encoded:
 def rows_of(
     examples: Sequence[Example],
     tokenizer: Tokenizer,
-    inputs: Sequence[str] = (IDS, MASK),
+    inputs: InputNames | Sequence[str] = ("input_ids", "attention_mask"),
     *,
     length: int | None = None,
     packed: bool = False,
@@ -108,9 +112,8 @@ def rows_of(
         What `read_lines` returns.
     tokenizer : Tokenizer
         The tokenizer of the model.
-    inputs : sequence of str
-        The names of the model's inputs: ``input_ids``, and ``attention_mask``, ``position_ids`` and ``token_type_ids`` if the
-        model takes them.
+    inputs : InputNames or sequence of str
+        The names of the model's inputs. Of a sequence, `InputNames.among` finds out which is which.
     length : int, optional
         Tokens of a row. By default those of the longest example, at most 512 and at most what the model takes.
     packed : bool, default False
@@ -132,6 +135,7 @@ def rows_of(
     """
     if loss_on not in ("completions", "all"):
         raise ValueError(f"loss_on: expected completions or all, found {loss_on!r}")
+    names = inputs if isinstance(inputs, InputNames) else InputNames.among(inputs)
     if length is not None and length < 1:
         raise ValueError(f"length: expected 1 or more tokens, found {length}")
     if length is not None and tokenizer.limit is not None and length > tokenizer.limit:
@@ -155,7 +159,7 @@ def rows_of(
         )
     rows = _packed(kept, length) if packed else [[each] for each in kept]
     return TextRows(
-        _filled(rows, length, tokenizer.filler, inputs, labels),
+        _filled(rows, length, tokenizer.filler, names, labels),
         examples=len(kept),
         tokens=sum(len(each.ids) - 1 for each in kept),
         counted=sum(sum(each.counts[1:]) for each in kept),
@@ -238,7 +242,7 @@ def _packed(kept: Sequence[_Encoded], length: int) -> list[list[_Encoded]]:
 
 
 def _filled(
-    rows: Sequence[Sequence[_Encoded]], length: int, filler: int, inputs: Sequence[str], labels: str
+    rows: Sequence[Sequence[_Encoded]], length: int, filler: int, inputs: InputNames, labels: str
 ) -> dict[str, Array]:
     """Return the arrays of rows."""
     shape = (len(rows), length)
@@ -254,27 +258,4 @@ def _filled(
             mask[number, part] = 1
             places[number, part] = np.arange(size)
             at += size
-    return {**inputs_of(inputs, ids, mask, places), labels: targets}
-
-
-def inputs_of(names: Sequence[str], ids: Array, mask: Array, places: Array) -> dict[str, Array]:
-    """Return the inputs of a model by their names.
-
-    Raises
-    ------
-    ValueError
-        When the model takes something else.
-    """
-    known = {IDS: ids, MASK: mask, PLACES: places, TYPES: np.zeros_like(ids)}
-    unknown = [name for name in names if name not in known]
-    if IDS not in names or unknown:
-        advice = (
-            "; export the model without its cache (use_cache=False)"
-            if any("past" in n for n in unknown)
-            else ""
-        )
-        raise ValueError(
-            f"expected a language model with the input {IDS}, and perhaps {MASK}, {PLACES} and {TYPES}, found the inputs "
-            f"{', '.join(names)}{advice}"
-        )
-    return {name: known[name] for name in names}
+    return {**inputs.arrays(ids, mask, places), labels: targets}

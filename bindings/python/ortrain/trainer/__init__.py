@@ -12,6 +12,8 @@ from ortrain.trainer.callbacks import (
 )
 from ortrain.trainer.core import Trainer
 from ortrain.trainer.feature_store import FeatureCache
+from ortrain.trainer.freezing import FreezeGroups
+from ortrain.trainer.importance import fisher
 from ortrain.trainer.json_log import JSONLogger
 from ortrain.trainer.loggers import (
     CSVLogger,
@@ -33,9 +35,12 @@ from ortrain.trainer.metrics import (
     Perplexity,
     TopK,
 )
+from ortrain.trainer.mezo import MeZO
 from ortrain.trainer.plotting import plot
+from ortrain.trainer.private import PrivateRun, fit_privately
 from ortrain.trainer.progress import ProgbarLogger
 from ortrain.trainer.rate_search import LearningRates
+from ortrain.trainer.rehearsal import Rehearsal
 from ortrain.trainer.schedules import Schedule
 
 __all__ = [
@@ -49,6 +54,7 @@ __all__ = [
     "ConfusionMatrix",
     "EarlyStopping",
     "FeatureCache",
+    "FreezeGroups",
     "FunctionMetric",
     "IoU",
     "JSONLogger",
@@ -57,11 +63,14 @@ __all__ = [
     "LearningRateScheduler",
     "LearningRates",
     "MLflowLogger",
+    "MeZO",
     "Metric",
     "ModelCheckpoint",
     "Perplexity",
+    "PrivateRun",
     "ProgbarLogger",
     "ReduceLROnPlateau",
+    "Rehearsal",
     "Schedule",
     "TensorBoard",
     "TerminateOnNaN",
@@ -69,6 +78,8 @@ __all__ = [
     "Trainer",
     "WandbLogger",
     "callbacks",
+    "fisher",
+    "fit_privately",
     "loggers",
     "metrics",
     "plot",

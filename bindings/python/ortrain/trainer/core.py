@@ -29,6 +29,7 @@ from ortrain.trainer.prediction import predict
 from ortrain.trainer.quantized import RANGE, fold_quantization
 from ortrain.trainer.rate_search import LearningRates, Search
 from ortrain.trainer.raw_rows import RawRows
+from ortrain.trainer.rehearsal import Rehearsal, rehearsal_of
 from ortrain.trainer.run import StrPath
 from ortrain.trainer.schedules import Schedule, ScheduleFunction, schedule_of
 from ortrain.trainer.summaries import optimizer_states
@@ -121,6 +122,7 @@ class Trainer(Caching):
         For an inference model: a new classifier, as in `generate_artifacts`. The loss is cross entropy by default.
     adapter : LoRA, optional
         For an inference model: low-rank adapters, which are trained in place of its weights, as in `generate_artifacts`.
+        The weights are in the file ``weights.data`` of the artifacts, which sessions map read-only and processes share.
     qat : Int8, optional
         For an inference model: quantization-aware training, as in `generate_artifacts`. `export` writes a quantized model.
     args : tensor, tuple, list or mapping, optional
@@ -154,6 +156,9 @@ class Trainer(Caching):
         ``{"crop": 0.125, "mixup": 0.4}``: crop, zoom, rotate, flip, color, cutout, mixup and cutmix, see the page on the
         trainer. A function takes pictures, ``[rows, channels, height, width]``, and a ``numpy.random.Generator``. For an
         inference model with mixup or cutmix, the loss "cross_entropy" is computed with a probability for each class.
+    rehearsal : Rehearsal or int, optional
+        A buffer for rows of all runs, or its size in rows. Each batch of a later run gets some of them besides its own, so that
+        the model does not forget what it learned earlier. Loss and metrics of a run count them. Checkpoints keep the rows.
 
     Attributes
     ----------
@@ -227,6 +232,7 @@ class Trainer(Caching):
         config: Mapping[str, str] | None = None,
         feature_cache: FeatureCache | bool = True,
         augment: str | Mapping[str, float] | Sequence[Any] | Callable[..., Any] | None = None,
+        rehearsal: Rehearsal | int | None = None,
     ) -> None:
         _check(accumulate, seed, schedule, warmup)
         config = _with_precision(precision, config)
@@ -265,6 +271,7 @@ class Trainer(Caching):
             seed=seed,
             threads=threads,
             config=config,
+            rehearsal=rehearsal_of(rehearsal),
         )
         if self._augmentation is not None:
             check_inputs(self._augmentation, self.inputs)
@@ -275,7 +282,8 @@ class Trainer(Caching):
     def _folder_for_artifacts(self, given: StrPath | None) -> Path:
         """Return the given folder, or a temporary one."""
         if given is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-")
+            # On Windows, weights that a session maps cannot be removed while the program holds the session.
+            self._temporary = tempfile.TemporaryDirectory(prefix="ortrain-", ignore_cleanup_errors=True)
             given = self._temporary.name
         return Path(given)
 
@@ -371,6 +379,7 @@ class Trainer(Caching):
         self._columns, self._validation = source.columns, test
         self._data_settings = {"batch_size": batch_size, "shuffle": shuffle, "accumulate": self.accumulate}
         self._data_settings["augment"] = self._augmentation and str(self._augmentation)
+        self._data_settings["rehearsal"] = None if self.rehearsal is None else str(self.rehearsal)
         self._data_settings["steps_per_epoch"] = self.steps_per_epoch = source.steps
         self.epochs = epochs
         self._active = [*self.callbacks, *checked(callbacks)]
@@ -383,7 +392,8 @@ class Trainer(Caching):
             callback.set_trainer(self)
         first_batch = self._continue(self._position) if self.resumed and self._position else 0
         self._register_schedule()
-        self._keep_features(source, first_batch)
+        if self.rehearsal is None:  # batches have other rows in every epoch
+            self._keep_features(source, first_batch)
         _ortrain.set_seed(self.seed)
         self.stop_training, self.stop_reason = False, None
         logs: Logs = {}
@@ -481,6 +491,7 @@ class Trainer(Caching):
         source = self._augmented(source_of(data, self.inputs, batch_size, True, self.seed))
         names = self.inputs.classes, self.inputs.columns
         position, runs = self._position, self._runs
+        rehearsed = None if self.rehearsal is None else self.rehearsal.state()
         with tempfile.TemporaryDirectory() as folder:
             before = Path(folder) / "checkpoint"
             CheckpointState.save_checkpoint(self.state, before, include_optimizer_state=True)
@@ -489,6 +500,8 @@ class Trainer(Caching):
             finally:
                 self._open(before)
                 self._position, self._runs = position, runs
+                if self.rehearsal is not None and rehearsed is not None:
+                    self.rehearsal.load_state(rehearsed)
                 self.learning_rate = rate_before
         self.classes, self.columns = names
         if len(search.losses) < 3:

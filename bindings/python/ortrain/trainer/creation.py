@@ -99,7 +99,11 @@ def make_artifacts(
     the training loop that is written for artifacts with a loss runs with these too. With ``weighted``, a loss given by its name
     takes a weight for each row. With ``classes_last``, cross entropy takes the classes from the last dimension of the scores.
     With ``soft_targets``, cross entropy takes a probability for each class.
+
+    Beside adapters, weights that are not trained are in a file that the training and the eval model map, so that sessions and
+    processes share them.
     """
+    settings.setdefault("external_data", True if adapter is not None else None)
     chosen_loss = _named("loss", loss, LOSS_NAMES, artifacts.LossType)
     if head is not None and chosen_loss is None:
         chosen_loss = artifacts.LossType.CrossEntropyLoss

@@ -36,7 +36,8 @@ class Loop(Run):
         losses.clear()
         ends_on_nan = any(isinstance(callback, TerminateOnNaN) for callback in self._active)
         self._predictor = None
-        for number, batch in enumerate(batches, start=first):
+        for number, own in enumerate(batches, start=first):
+            batch = self._rehearsed(own, number)
             for method in begin:
                 method(number, {})
             try:
@@ -52,6 +53,8 @@ class Loop(Run):
             rows = len(batch[0]) if batch and batch[0].ndim else 1
             self._loss_sum += loss * rows
             self._row_count += rows
+            if self.rehearsal is not None and self.epoch == 0:
+                self.rehearsal.offer(own, self.seed)
             for metric, prediction, target in bound:
                 metric.update(outputs[prediction] if several else outputs, batch[target], loss)
             if ends_on_nan and not math.isfinite(loss):
@@ -79,6 +82,12 @@ class Loop(Run):
         if self._batch == 0:
             raise ValueError(f"data: expected at least one batch in epoch {self.epoch + 1}, found none")
         return True
+
+    def _rehearsed(self, batch: Batch, number: int) -> Batch:
+        """Return a batch with rows of earlier runs, if there is a buffer of such rows."""
+        if self.rehearsal is None:
+            return batch
+        return self.rehearsal.mixed(batch, self.seed, self.epoch, number)
 
     def _follow_schedule(self) -> None:
         """Set the rate of the next optimizer step."""

@@ -18,6 +18,7 @@ _POSITION = "ortrain.trainer"  # the property of a checkpoint that holds where t
 _ADAPTERS = "ortrain.adapter"  # the property with the record of adapters, as ortrain.artifacts writes it
 _CLASSES = "ortrain.classes"  # the property that holds the names of the classes, as JSON
 _COLUMNS = "ortrain.columns"  # the property that holds the names of the columns of the data, as JSON
+_REHEARSAL = "ortrain.rehearsal"  # the property that holds rows of earlier runs, as ortrain.trainer.rehearsal writes it
 _PREPROCESSING = "ortrain.preprocessing"  # the property that holds what was done to the data, as JSON
 
 
@@ -40,6 +41,8 @@ class Opened:
     """The names of the columns that the model was trained on; None if the checkpoint has none."""
     preprocessing: dict[str, Any] | None = None
     """What was done to the data before the model took them; None if nothing was."""
+    rehearsal: str | None = None
+    """Rows of earlier runs; None if the checkpoint has none."""
 
 
 def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, str]) -> Opened:
@@ -55,6 +58,7 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
     if _COLUMNS in properties:
         columns = Columns.of_json(json.loads(str(properties[_COLUMNS])))
     preprocessing = json.loads(str(properties[_PREPROCESSING])) if _PREPROCESSING in properties else None
+    rehearsal = str(properties[_REHEARSAL]) if _REHEARSAL in properties else None
     options = options_of(threads, config, position["runs"] if position else 0)
     has_eval_model = (folder / "eval_model.onnx").exists()
     module, optimizer = sessions_of(folder, state, options)
@@ -74,6 +78,7 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
         classes,
         columns,
         preprocessing,
+        rehearsal,
     )
 
 
@@ -121,6 +126,7 @@ def save_run(
     classes: Sequence[str] | None,
     columns: Columns | None,
     preprocessing: Mapping[str, Any] | None = None,
+    rehearsal: str | None = None,
 ) -> None:
     """Write a checkpoint with where the run is."""
     state.properties[_POSITION] = json.dumps(position)
@@ -130,6 +136,8 @@ def save_run(
         state.properties[_COLUMNS] = json.dumps(columns.as_json())
     if preprocessing is not None:
         state.properties[_PREPROCESSING] = json.dumps(preprocessing)
+    if rehearsal is not None:
+        state.properties[_REHEARSAL] = rehearsal
     path.parent.mkdir(parents=True, exist_ok=True)
     CheckpointState.save_checkpoint(state, path, include_optimizer_state=True)
 

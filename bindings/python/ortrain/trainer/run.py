@@ -17,6 +17,7 @@ from ortrain.trainer.columns import Columns
 from ortrain.trainer.data import Source
 from ortrain.trainer.metrics import Metric
 from ortrain.trainer.opening import open_run, save_run
+from ortrain.trainer.rehearsal import Rehearsal, check_rehearsal
 from ortrain.trainer.schedules import Schedule, ScheduleFunction, schedule_of
 
 Array = npt.NDArray[Any]
@@ -40,8 +41,9 @@ class Run:
         seed: int,
         threads: int,
         config: Mapping[str, str] | None,
+        rehearsal: Rehearsal | None,
     ) -> None:
-        self.folder = folder
+        self.folder, self.rehearsal = folder, rehearsal
         self.accumulate, self.seed = accumulate, seed
         self.callbacks = checked(callbacks)
         self.metrics = list(metrics)
@@ -62,6 +64,8 @@ class Run:
         self.preprocessing: dict[str, Any] | None = None
         self._data_settings: dict[str, Any] = {}
         self._open(checkpoint)
+        if rehearsal is not None:
+            check_rehearsal(rehearsal, self.inputs)
         self._learning_rate = self.optimizer.get_learning_rate() if learning_rate is None else learning_rate
         self.optimizer.set_learning_rate(self._learning_rate)
         self._bound: list[tuple[Metric, int, int]] = []
@@ -81,6 +85,8 @@ class Run:
         self.classes = opened.classes or self.classes
         self.columns = opened.columns or self.columns
         self.preprocessing = opened.preprocessing or self.preprocessing
+        if self.rehearsal is not None and opened.rehearsal is not None:
+            self.rehearsal.load_state(opened.rehearsal)
         self._micro = 0  # batches whose gradients wait for an optimizer step
         self._predictor: InferenceSession | None = None
         self.last_batch: Sequence[Array] = ()
@@ -222,6 +228,8 @@ class Run:
                     f"resume: expected a checkpoint that Trainer.save or ModelCheckpoint wrote, found {os.fspath(resume)}"
                 )
             return
+        if self.rehearsal is not None:
+            self.rehearsal.begin()
         self.epoch = self.step = self._batch = 0
         self._loss_sum, self._row_count = 0.0, 0
         self.history = {}
@@ -282,4 +290,5 @@ class Run:
             "callbacks": {name: callback.state() for name, callback in self._named_callbacks()},
             "data": self._data_settings,
         }
-        save_run(self.state, Path(path), position, self.classes, self.columns, self.preprocessing)
+        rehearsed = None if self.rehearsal is None else self.rehearsal.state()
+        save_run(self.state, Path(path), position, self.classes, self.columns, self.preprocessing, rehearsed)

@@ -15,6 +15,7 @@ from ortrain.onnxblock.loss.basic import (
     MSELoss,
     TokenCrossEntropyLoss,
 )
+from ortrain.onnxblock.loss.elastic import ElasticWeights
 from ortrain.onnxblock.loss.elementwise import (
     DistillationLoss,
     FocalLoss,
@@ -76,6 +77,7 @@ __all__ = [
     "CrossEntropyLoss",
     "DiceLoss",
     "DistillationLoss",
+    "ElasticWeights",
     "FocalLoss",
     "GaussianNLLLoss",
     "HingeLoss",
