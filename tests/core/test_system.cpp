@@ -106,6 +106,7 @@ TEST_CASE("files that are locked are not removed; those that nobody locks are") 
   system::remove_unlocked(path);
   CHECK(fs::exists(path));
   file.close();
+  second.close();  // Windows may keep a file until it is closed
   system::remove_unlocked(path);
   CHECK(!fs::exists(path));
 }

@@ -67,7 +67,12 @@ bool lock_handle(HANDLE handle) {
   return ::LockFileEx(handle, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at);
 }
 
+// At once where the file system can do that, else when the last one who has opened the file closes it.
 bool remove_handle(HANDLE handle) {
+  constexpr DWORD kDelete = 1, kPosixSemantics = 2;
+  constexpr auto kFileDispositionInfoEx = static_cast<FILE_INFO_BY_HANDLE_CLASS>(21);
+  DWORD flags = kDelete | kPosixSemantics;
+  if (::SetFileInformationByHandle(handle, kFileDispositionInfoEx, &flags, sizeof flags)) return true;
   FILE_DISPOSITION_INFO remove{TRUE};
   return ::SetFileInformationByHandle(handle, FileDispositionInfo, &remove, sizeof remove);
 }
