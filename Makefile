@@ -307,7 +307,7 @@ windows: setup ## Cross-compile ortrain.dll and ortrain.lib for Windows on x86-6
 test-windows: windows replay ## Cross-compile for Windows, and run the C and C++ tests and the recorded runs under Wine
 	@scripts/install_missing.sh wine wine64
 	cmake --build $(WINDOWS) --target test_programs replay
-	$(WINE) $(WINDOWS)/tests/replay.exe tests/data/fixtures $(BUILD)/replay $(FIXTURES)
+	$(WINE) $(WINDOWS)/replay.exe tests/data/fixtures $(BUILD)/replay $(FIXTURES)
 	WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all ctest --test-dir $(WINDOWS) --output-on-failure
 
 # WASM_OPERATORS: models and names of operators, as MODELS of `make small`; those of two recorded runs, which are also those of
