@@ -4,7 +4,7 @@ PYTHON := $(VENV)/bin/python
 BUILD ?= build
 # Release, or Development, which compiles in less time and runs slower (CMakeLists.txt). These goals build for development if
 # no other goal is given.
-IN_DEVELOPMENT = demo test test-cpp test-csharp test-objc test-swift test-python test-browser test-arm64 cpp csharp objc swift docs \
+IN_DEVELOPMENT = demo test test-cpp test-csharp test-objc test-swift test-python test-browser test-arm64 test-windows cpp csharp objc swift docs \
   check-clang
 export BUILD_TYPE ?= $(if $(filter-out $(IN_DEVELOPMENT),$(MAKECMDGOALS)),Release,Development)
 JOBS ?= $(shell nproc)
@@ -289,6 +289,26 @@ test-arm64-quick: setup replay ## Cross-compile the operators of one recorded ru
 	cmake --build $(BUILD)/arm64-quick --target replay test_capi
 	QEMU_CPU=cortex-a53 $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/replay tests/data/fixtures $(BUILD)/replay $(notdir $(QUICK_FIXTURE))
 	QEMU_CPU=max $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_capi
+
+WINDOWS = $(BUILD)/windows$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
+WINDOWS_TOOLS ?= $(abspath $(BUILD))/windows-tools
+# Wine keeps its registry and its drives in a folder, and writes much that concerns only itself.
+WINE = WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all wine
+# WINDOWS_OPERATORS: as MODELS of `make small`; empty: all operators and the older training API.
+.PHONY: windows
+windows: setup ## Cross-compile ortrain.dll and ortrain.lib for Windows on x86-64 into build/windows-release
+	scripts/windows_tools.sh $(VENV) $(WINDOWS_TOOLS)
+	cmake -S . -B $(WINDOWS) -G Ninja --toolchain cmake/toolchains/windows-x64.cmake -DWINDOWS_TOOLS=$(WINDOWS_TOOLS) \
+	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) \
+	  -DORTRAIN_LEGACY=$(if $(WINDOWS_OPERATORS),OFF,ON) "-DORTRAIN_OPERATORS=$$(echo $(WINDOWS_OPERATORS) | tr ' ' ';')"
+	cmake --build $(WINDOWS) --target ortrain
+
+.PHONY: test-windows
+test-windows: windows replay ## Cross-compile for Windows, and run the C and C++ tests and the recorded runs under Wine
+	@scripts/install_missing.sh wine wine64
+	cmake --build $(WINDOWS) --target test_programs replay
+	$(WINE) $(WINDOWS)/replay.exe tests/data/fixtures $(BUILD)/replay $(FIXTURES)
+	WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all ctest --test-dir $(WINDOWS) --output-on-failure
 
 # WASM_OPERATORS: models and names of operators, as MODELS of `make small`; those of two recorded runs, which are also those of
 # examples/digits_in_browser. WASM_TYPE=Release optimizes.

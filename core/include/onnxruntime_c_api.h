@@ -32,7 +32,13 @@ extern "C" {
 #ifdef _WIN32
 #include <wchar.h>
 #define ORT_API_CALL __stdcall
+#if defined(ORTRAIN_BUILDING)
 #define ORT_EXPORT __declspec(dllexport)
+#elif defined(ORT_DLL_IMPORT)
+#define ORT_EXPORT __declspec(dllimport)
+#else
+#define ORT_EXPORT
+#endif
 #define ORTCHAR_T wchar_t
 #define ORT_TSTR(text) L##text
 #else
@@ -3795,7 +3801,7 @@ struct OrtApi {
    * \return Its path, relative to the folder of the model.
    * \since version 23
    */
-  const char*(ORT_API_CALL* ExternalInitializerInfo_GetFilePath)(const OrtExternalInitializerInfo* info) NO_EXCEPTION;
+  const ORTCHAR_T*(ORT_API_CALL* ExternalInitializerInfo_GetFilePath)(const OrtExternalInitializerInfo* info) NO_EXCEPTION;
 
   /** Where in the file the data begin.
    *
@@ -3968,7 +3974,7 @@ struct OrtApi {
    * \param[out] out The place. Freed with ReleaseExternalInitializerInfo.
    * \since version 23
    */
-  OrtStatus*(ORT_API_CALL* CreateExternalInitializerInfo)(const char* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) NO_EXCEPTION;
+  OrtStatus*(ORT_API_CALL* CreateExternalInitializerInfo)(const ORTCHAR_T* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) NO_EXCEPTION;
 
   /** Whether the rank is known. The other calls treat an unknown shape as that of a scalar.
    *

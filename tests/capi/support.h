@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,9 @@ inline std::vector<char> bytes_of(const std::filesystem::path& path) {
 class Scratch {
  public:
   Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "ortrain-test-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
+    std::random_device random;
+    path_ = std::filesystem::temp_directory_path() / ("ortrain-test-" + std::to_string(random()));
+    REQUIRE(std::filesystem::create_directory(path_));
   }
   ~Scratch() { std::filesystem::remove_all(path_); }
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }

@@ -535,7 +535,7 @@ TEST_CASE("a run can be ended by its options") {
 TEST_CASE("forward sessions run exported models, from two threads one after the other") {
   Run run;
   const Scratch scratch;
-  const std::string path = scratch / "forward.onnx";
+  const std::filesystem::path path = scratch / "forward.onnx";
   char *loss_name = nullptr, *x_name = nullptr, *y_name = nullptr;
   ok(training().TrainingSessionGetEvalModelOutputName(run.session, 0, run.allocator, &loss_name));
   ok(training().ExportModelForInferencing(run.session, path.c_str(), 1, &loss_name));

@@ -22,9 +22,9 @@ struct Run {
   Ort::TrainingSession session{env,
                                options,
                                state,
-                               (kMlp / "training_model.onnx").string(),
-                               (kMlp / "eval_model.onnx").string(),
-                               (kMlp / "optimizer_model.onnx").string()};
+                               (kMlp / "training_model.onnx").native(),
+                               (kMlp / "eval_model.onnx").native(),
+                               (kMlp / "optimizer_model.onnx").native()};
   std::vector<float> x = std::vector<float>(4 * 64);
   std::vector<int64_t> y{1, 2, 3, 4};
 
@@ -63,8 +63,8 @@ TEST_CASE("C++: train, evaluate, save, resume, export") {
   Run resumed;
   resumed.state = Ort::CheckpointState::LoadCheckpoint(scratch / "checkpoint");
   resumed.session = Ort::TrainingSession(
-      resumed.env, resumed.options, resumed.state, (kMlp / "training_model.onnx").string(),
-      (kMlp / "eval_model.onnx").string(), (kMlp / "optimizer_model.onnx").string());
+      resumed.env, resumed.options, resumed.state, (kMlp / "training_model.onnx").native(),
+      (kMlp / "eval_model.onnx").native(), (kMlp / "optimizer_model.onnx").native());
   CHECK(std::get<int64_t>(resumed.state.GetProperty("epoch")) == 3);
   auto here = run.session.TrainStep(batch), there = resumed.session.TrainStep(batch);
   CHECK(scalar(here[0]) == scalar(there[0]));
@@ -90,7 +90,7 @@ TEST_CASE("C++: names, buffers, learning rate") {
 TEST_CASE("C++: errors are exceptions with code and message") {
   Run run;
   try {
-    Ort::CheckpointState::LoadCheckpoint("nowhere");
+    Ort::CheckpointState::LoadCheckpoint(ORT_TSTR("nowhere"));
     FAIL("a missing file was loaded");
   } catch (const Ort::Exception& e) {
     CHECK(e.GetOrtErrorCode() == ORT_NO_SUCHFILE);
@@ -113,17 +113,19 @@ TEST_CASE("C++: a null character in a text is rejected, not taken for its end") 
             std::string("argument ") + argument + ": expected a string, found a null character in it");
     }
   };
-  const std::string bad("epoch\0s", 7), path = (kMlp / "checkpoint").string() + std::string("\0.tmp", 5);
+  const std::string bad("epoch\0s", 7);
+  const std::basic_string<ORTCHAR_T> path =
+      (kMlp / "checkpoint").native() + std::basic_string<ORTCHAR_T>(ORT_TSTR("\0.tmp"), 5);
   const Ort::Property one = int64_t{1};  // outside of the lambda, where gcc 12 warns about its destruction
   check("name", [&] { run.state.AddProperty(bad, one); });
   check("value", [&] { run.state.AddProperty("epoch", bad); });
   check("checkpoint_path", [&] { Ort::CheckpointState::LoadCheckpoint(path); });
   check("eval_model_path", [&] {
-    Ort::TrainingSession(run.env, run.options, run.state, (kMlp / "training_model.onnx").string(), path);
+    Ort::TrainingSession(run.env, run.options, run.state, (kMlp / "training_model.onnx").native(), path);
   });
   const Scratch scratch;
   check("graph_output_names", [&] {
-    run.session.ExportModelForInferencing((scratch / "model.onnx").string(), {"output", bad});
+    run.session.ExportModelForInferencing((scratch / "model.onnx").native(), {"output", bad});
   });
   check("key", [&] { run.options.AddConfigEntry(bad, "1"); });
   CHECK_THROWS_AS(run.state.GetProperty("epoch"), Ort::Exception);
@@ -160,7 +162,8 @@ TEST_CASE("C++: run a model forward, and with its gradients") {
   Run run;
   const auto batch = run.batch();
   const Scratch scratch;
-  const std::string path = scratch / "forward.onnx", loss = run.session.OutputNames(false)[0];
+  const std::string loss = run.session.OutputNames(false)[0];
+  const std::filesystem::path path = scratch / "forward.onnx";
   run.session.ExportModelForInferencing(path, {loss});
   const float expected = scalar(run.session.EvalStep(batch)[0]);
 

@@ -1,9 +1,6 @@
 // Shared by several tests of the core.
 #pragma once
 
-#include <signal.h>
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -42,9 +39,9 @@ inline void put(const std::filesystem::path& path, const std::string& content) {
 class Folder {
  public:
   Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "ortrain-test-XXXXXX").string();
-    REQUIRE(mkdtemp(name.data()) != nullptr);
-    path_ = name;
+    std::random_device random;
+    path_ = std::filesystem::temp_directory_path() / ("ortrain-test-" + std::to_string(random()));
+    REQUIRE(std::filesystem::create_directory(path_));
   }
   ~Folder() {
     std::error_code ignored;
@@ -118,25 +115,5 @@ inline void damage(const std::string& content, int flips,
   CHECK(cut_refused > static_cast<int>(content.size()) / 2);
   CHECK(accepted > 0);
 }
-
-// While it exists, no file can grow beyond `bytes`: writing fails as on a full disk.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) {
-    before_handler_ = ::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
-  }
-  ~FullDisk() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, before_handler_);
-  }
-
- private:
-  rlimit before_{};
-  void (*before_handler_)(int) = nullptr;
-};
 
 }  // namespace ortrain::test

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "checkpoint_generated.h"
+#include "full_disk.h"
 #include "runtime/file.h"
 #include "state/checkpoint_io.h"
 #include "support.h"

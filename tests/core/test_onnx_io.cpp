@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 
+#include "full_disk.h"
 #include "onnx-ml.pb.h"
 #include "support.h"
 

@@ -96,25 +96,6 @@ TEST_CASE("a file is created once, written, read at any place, and mapped") {
   CHECK(!system::info(folder.path() / "none"));
 }
 
-TEST_CASE("a file is replaced while it is open and mapped, and what was mapped stays") {
-  const Folder folder;
-  put_file(folder.path() / "old", "old");
-  put_file(folder.path() / "new", "new");
-  const system::File open = system::File::open(folder.path() / "old");
-  const std::byte* mapped = open.map(3);
-  REQUIRE(mapped != nullptr);
-  CHECK(system::replace(folder.path() / "new", folder.path() / "old"));
-  CHECK(system::sync_folder(folder.path()));
-  CHECK(content_of(folder.path() / "old") == "new");
-  CHECK(std::memcmp(mapped, "old", 3) == 0);
-  system::unmap(mapped, 3);
-  std::vector<std::string> names;
-  system::for_each_name(folder.path(), [&](std::string_view name) {
-    if (name != "." && name != "..") names.emplace_back(name);
-  });
-  CHECK(names == std::vector<std::string>{"old"});
-}
-
 TEST_CASE("files that are locked are not removed; those that nobody locks are") {
   const Folder folder;
   const fs::path path = folder.path() / "file";
@@ -125,6 +106,7 @@ TEST_CASE("files that are locked are not removed; those that nobody locks are") 
   system::remove_unlocked(path);
   CHECK(fs::exists(path));
   file.close();
+  second.close();  // Windows may keep a file until it is closed
   system::remove_unlocked(path);
   CHECK(!fs::exists(path));
 }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -50,15 +51,15 @@ std::vector<Ort::Value> batch(size_t step) {
 }
 
 // The largest relative difference from the recorded losses.
-double replay(const std::string& fixture, const std::string& packed) {
+double replay(const std::filesystem::path& fixture, const std::string& packed) {
   std::ifstream run(packed + ".run"), file(packed + ".data", std::ios::binary);
   data.assign(std::istreambuf_iterator<char>(file), {});
   inputs.clear();
   Ort::Env env(ORT_LOGGING_LEVEL_WARNING, "replay");
   const Ort::SessionOptions options;
-  Ort::CheckpointState state = Ort::CheckpointState::LoadCheckpoint(fixture + "/checkpoint");
-  Ort::TrainingSession session(env, options, state, fixture + "/training_model.onnx",
-                               fixture + "/eval_model.onnx", fixture + "/optimizer_model.onnx");
+  Ort::CheckpointState state = Ort::CheckpointState::LoadCheckpoint(fixture / "checkpoint");
+  Ort::TrainingSession session(env, options, state, fixture / "training_model.onnx",
+                               fixture / "eval_model.onnx", fixture / "optimizer_model.onnx");
   bool scheduled = false;
   size_t position = 0, steps = 0, evaluations = 0;
   double worst = 0;
@@ -98,7 +99,7 @@ int main(int count, char** arguments) {
     const std::string name = arguments[i];
     try {
       const double worst =
-          replay(std::string(arguments[1]) + "/" + name, std::string(arguments[2]) + "/" + name);
+          replay(std::filesystem::path(arguments[1]) / name, std::string(arguments[2]) + "/" + name);
       failed += worst > kTolerance;
       std::printf("%s %s: losses within %.1e of the recorded ones\n", worst > kTolerance ? "FAILED" : "ok",
                   name.c_str(), worst);

@@ -47,6 +47,12 @@ def test_no_source_asks_for_a_system() -> None:
     assert not found, "move these behind runtime/system.h"
 
 
+def test_paths_become_text_in_utf8() -> None:
+    """path::string() is in the code page of the user on Windows; texts of the core are UTF-8 (runtime/path.h)."""
+    found = [str(path.relative_to(SOURCES)) for path in sources() if ".string()" in path.read_text()]
+    assert not found, "use to_utf8(path)"
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [

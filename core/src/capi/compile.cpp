@@ -12,6 +12,7 @@
 #include "passes/pass.h"
 #include "runtime/file.h"
 #include "runtime/memory.h"
+#include "runtime/path.h"
 
 namespace ortrain::capi {
 namespace {
@@ -44,7 +45,7 @@ BuiltModel read(const OrtModelCompilationOptions& options) {
     const auto* path = std::get_if<std::filesystem::path>(&options.input);
     require(path != nullptr, ErrorCode::kInvalidArgument,
             "there is no model to compile, expected a path, the contents of a file, or a model");
-    require(std::filesystem::exists(*path), ErrorCode::kInvalidArgument, "there is no file ", path->string());
+    require(std::filesystem::exists(*path), ErrorCode::kInvalidArgument, "there is no file ", to_utf8(*path));
     out.model = load_model(*path, how);
   }
   return out;
@@ -97,7 +98,7 @@ PlaceOf places(const OrtModelCompilationOptions& options, const ModelNotes& note
             "the function that places initializers");
       const std::unique_ptr<OrtExternalInitializerInfo> owner(moved);
       if (!moved) return std::nullopt;
-      return ExternalPlace{moved->file, moved->offset, moved->bytes};
+      return ExternalPlace{to_utf8(moved->file), moved->offset, moved->bytes};
     };
   if (options.weights.empty()) return nullptr;
   return [&](const std::string&, const Tensor& tensor) -> std::optional<ExternalPlace> {
@@ -105,7 +106,7 @@ PlaceOf places(const OrtModelCompilationOptions& options, const ModelNotes& note
     const bool aligned = options.weights_alignment > kAlignment && tensor.bytes() >= options.smallest_aligned;
     const size_t least = aligned ? options.weights_alignment : kAlignment;
     weights.resize((weights.size() + least - 1) & ~(least - 1));
-    const ExternalPlace place{options.weights.string(), static_cast<int64_t>(weights.size()), tensor.bytes()};
+    const ExternalPlace place{to_utf8(options.weights), static_cast<int64_t>(weights.size()), tensor.bytes()};
     weights.append(reinterpret_cast<const char*>(tensor.raw()), tensor.bytes());
     return place;
   };
@@ -155,7 +156,7 @@ void ModelCompilationOptions_SetOutputModelExternalInitializersBuffer(OrtModelCo
                                                                       size_t* size) {
   std::filesystem::path given = checked_path(name, "the file for initializers");
   require(given.is_relative(), ErrorCode::kInvalidArgument, "the path of the file for initializers is ",
-          given.string(), ", expected a relative one");
+          to_utf8(given), ", expected a relative one");
   options->weights = std::move(given);
   options->weights_memory = {allocator, data, size};
   options->largest_inside = threshold;
@@ -211,7 +212,7 @@ void CompileModel(const OrtEnv*, const OrtModelCompilationOptions* model_options
   else if (!buffer && !writer)
     path = default_output(options);
   require(path.empty() || (options.flags & kMustNotReplace) == 0 || !std::filesystem::exists(path),
-          ErrorCode::kFail, "the file ", path.string(), " exists, and the flags forbid replacing a file");
+          ErrorCode::kFail, "the file ", to_utf8(path), " exists, and the flags forbid replacing a file");
 
   // What passes of higher levels make is for this version of the library only.
   if (options.level >= static_cast<int>(PassLevel::kBasic))
@@ -239,11 +240,11 @@ void CompileModel(const OrtEnv*, const OrtModelCompilationOptions* model_options
 
 // ---- places of initializers ----
 
-void CreateExternalInitializerInfo(const char* filepath, int64_t file_offset, size_t byte_size,
+void CreateExternalInitializerInfo(const ORTCHAR_T* filepath, int64_t file_offset, size_t byte_size,
                                    OrtExternalInitializerInfo** out) {
   *out = new OrtExternalInitializerInfo{filepath, file_offset, byte_size};
 }
-const char* ExternalInitializerInfo_GetFilePath(const OrtExternalInitializerInfo* info) {
+const ORTCHAR_T* ExternalInitializerInfo_GetFilePath(const OrtExternalInitializerInfo* info) {
   return info ? info->file.c_str() : nullptr;
 }
 int64_t ExternalInitializerInfo_GetFileOffset(const OrtExternalInitializerInfo* info) {

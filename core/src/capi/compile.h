@@ -11,7 +11,7 @@
 #include "session/options.h"
 
 struct OrtExternalInitializerInfo {
-  std::string file;
+  std::filesystem::path file;
   int64_t offset;
   size_t bytes;
 };

@@ -7,6 +7,7 @@
 #include "capi/handles.h"
 #include "graph/onnx_io.h"
 #include "op/dynamic.h"
+#include "runtime/path.h"
 #include "runtime/system.h"
 
 namespace ortrain::capi {
@@ -318,16 +319,16 @@ void call_registration(Register registration, OrtSessionOptions* options, const 
 }
 
 // The library and its function.
-void* open_library(const char* path) {
+void* open_library(const std::filesystem::path& path) {
   std::string why;
   void* library = system::open_library(path, why);
-  require(library != nullptr, ErrorCode::kFail, "Failed to load library ", path, ": ", why);
+  require(library != nullptr, ErrorCode::kFail, "Failed to load library ", to_utf8(path), ": ", why);
   return library;
 }
 
-void register_library(OrtSessionOptions* options, void* library, const char* path) {
+void register_library(OrtSessionOptions* options, void* library, const std::filesystem::path& path) {
   call_registration(reinterpret_cast<Register>(system::symbol(library, "RegisterCustomOps")), options,
-                    concat("the library ", path));
+                    concat("the library ", to_utf8(path)));
 }
 
 }  // namespace
@@ -402,9 +403,10 @@ void AddCustomOpDomain(OrtSessionOptions* options, OrtCustomOpDomain* custom_op_
 }
 
 void RegisterCustomOpsLibrary(OrtSessionOptions* options, const char* library_path, void** library_handle) {
-  void* library = open_library(library_path);
+  const std::filesystem::path path = from_utf8(library_path);
+  void* library = open_library(path);
   try {
-    register_library(options, library, library_path);
+    register_library(options, library, path);
   } catch (...) {
     system::close_library(library);
     throw;

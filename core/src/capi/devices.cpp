@@ -3,6 +3,7 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
+#include "runtime/path.h"
 
 struct OrtHardwareDevice {
   OrtKeyValuePairs metadata;
@@ -122,7 +123,7 @@ void DeviceEpIncompatibilityDetails_GetErrorCode(const OrtDeviceEpIncompatibilit
 }
 
 void RegisterExecutionProviderLibrary(OrtEnv*, const char* registration_name, const ORTCHAR_T* path) {
-  fail(ErrorCode::kFail, "the library ", path, ", which should be registered as ", registration_name,
+  fail(ErrorCode::kFail, "the library ", to_utf8(path), ", which should be registered as ", registration_name,
        ", was not loaded: there are no execution providers besides CPUExecutionProvider");
 }
 void UnregisterExecutionProviderLibrary(OrtEnv*, const char* registration_name) {

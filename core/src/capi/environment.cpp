@@ -3,6 +3,7 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
+#include "runtime/path.h"
 
 namespace ortrain::capi {
 
@@ -50,7 +51,8 @@ void SetUserLoggingFunction(OrtSessionOptions* options, OrtLoggingFunction user_
 void Logger_LogMessage(const OrtLogger* logger, OrtLoggingLevel log_severity_level, const char* message,
                        const ORTCHAR_T* file_path, int line_number, const char* func_name) {
   check_severity(log_severity_level, false);
-  log(*logger, log_severity_level, concat(file_path, ":", line_number, " ", func_name).c_str(), message);
+  log(*logger, log_severity_level, concat(to_utf8(file_path), ":", line_number, " ", func_name).c_str(),
+      message);
 }
 void Logger_GetLoggingSeverityLevel(const OrtLogger* logger, OrtLoggingLevel* out) { *out = logger->level; }
 

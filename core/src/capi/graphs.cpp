@@ -8,6 +8,7 @@
 #include "capi/generated/bodies.h"
 #include "graph/checked_model.h"
 #include "op/signature.h"
+#include "runtime/path.h"
 
 // ---- what handles know ----
 
@@ -317,9 +318,9 @@ void ValueInfo_GetInitializerValue(const OrtValueInfo* value_info, const OrtValu
 }
 void ValueInfo_GetExternalInitializerInfo(const OrtValueInfo* value_info, OrtExternalInitializerInfo** info) {
   const OrtGraph::Initializer* found = initializer_of(graph_of(*value_info), value_info->name);
-  *info = found && found->place
-              ? new OrtExternalInitializerInfo{found->place->file, found->place->offset, found->place->bytes}
-              : nullptr;
+  *info = found && found->place ? new OrtExternalInitializerInfo{from_utf8(found->place->file),
+                                                                 found->place->offset, found->place->bytes}
+                                : nullptr;
 }
 void ValueInfo_IsRequiredGraphInput(const OrtValueInfo* value_info, bool* is_required_graph_input) {
   const OrtGraph& graph = graph_of(*value_info);

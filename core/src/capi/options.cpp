@@ -5,6 +5,7 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
+#include "runtime/path.h"
 #include "session/waiting.h"
 
 namespace ortrain::capi {
@@ -85,10 +86,10 @@ void DisableCpuMemArena(OrtSessionOptions* options) { options->value.cpu_memory_
 void SetOptimizedModelFilePath(OrtSessionOptions* options, const ORTCHAR_T* optimized_model_filepath) {
   require(*optimized_model_filepath != 0, ErrorCode::kInvalidArgument,
           "optimized_model_filepath is empty, expected the name of a file");
-  options->value.optimized_model_path = optimized_model_filepath;
+  options->value.optimized_model_path = to_utf8(optimized_model_filepath);
 }
 void EnableProfiling(OrtSessionOptions* options, const ORTCHAR_T* profile_file_prefix) {
-  options->value.profile_prefix = profile_file_prefix;
+  options->value.profile_prefix = to_utf8(profile_file_prefix);
 }
 void DisableProfiling(OrtSessionOptions* options) { options->value.profile_prefix.reset(); }
 
@@ -116,7 +117,7 @@ void AddExternalInitializersFromFilesInMemory(OrtSessionOptions* options,
                                               size_t num_external_initializer_files) {
   auto all = options->value.initializers.files;  // all of them are added or none
   for (size_t i = 0; i < num_external_initializer_files; ++i) {
-    const std::string name = std::filesystem::path(external_initializer_file_names[i]).string();
+    const std::string name = to_utf8(external_initializer_file_names[i]);
     require(!name.empty(), ErrorCode::kInvalidArgument, "the name of a file is empty");
     const auto* contents = reinterpret_cast<const std::byte*>(external_initializer_file_buffer_array[i]);
     require(all.try_emplace(name, contents, external_initializer_file_lengths[i]).second,
@@ -221,7 +222,7 @@ void RunOptionsGetRunTag(const OrtRunOptions* options, const char** run_tag) {
 }
 void RunOptionsSetTerminate(OrtRunOptions* options) { options->value.terminate = true; }
 void RunOptionsEnableProfiling(OrtRunOptions* options, const ORTCHAR_T* profile_file_prefix) {
-  options->value.profile_prefix = profile_file_prefix;
+  options->value.profile_prefix = to_utf8(profile_file_prefix);
 }
 void RunOptionsDisableProfiling(OrtRunOptions* options) { options->value.profile_prefix.reset(); }
 void RunOptionsSetSyncStream(OrtRunOptions*, OrtSyncStream*) {}

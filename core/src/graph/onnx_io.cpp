@@ -9,6 +9,7 @@
 #include "graph/onnx_tensor.h"
 #include "graph/ort_reader.h"
 #include "runtime/file.h"
+#include "runtime/path.h"
 #include "runtime/text.h"
 
 namespace ortrain {
@@ -182,7 +183,7 @@ onnx::ModelProto proto_of(const Model& model, Data data, const PlaceOf& place_of
 
 Model read_model(const std::filesystem::path& path, const ReadOptions& options) {
   std::string content = read_file(path, "model");
-  return with_origin(concat("model '", path.string(), "'"), options.check, [&] {
+  return with_origin(concat("model '", to_utf8(path), "'"), options.check, [&] {
     onnx::ModelProto proto = parse(content.data(), content.size(), options.format);
     return convert_model(proto, path.has_parent_path() ? path.parent_path() : ".", options);
   });
@@ -234,13 +235,13 @@ void write_model(const Model& model, const std::filesystem::path& path, WeightPl
     return write_file(path, "model", content.data(), content.size());
   }
   constexpr size_t kSmall = 1024, kPage = 4096;  // programs map the data of initializers in pages
-  const std::filesystem::path apart = path.filename().string() + ".data";
+  const std::filesystem::path apart = with_suffix(path.filename(), ".data");
   FileWriter data(path.parent_path() / apart, "weights of the model");
   const std::string content =
       write_model(model, [&](const std::string&, const Tensor& tensor) -> std::optional<ExternalPlace> {
         if (tensor.dtype() == DType::kString || tensor.bytes() <= kSmall) return std::nullopt;
         data.skip_to((data.position() + kPage - 1) / kPage * kPage);
-        const ExternalPlace place{apart.string(), static_cast<int64_t>(data.position()), tensor.bytes()};
+        const ExternalPlace place{to_utf8(apart), static_cast<int64_t>(data.position()), tensor.bytes()};
         data.write(tensor.raw(), tensor.bytes());
         return place;
       });

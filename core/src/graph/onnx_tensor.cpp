@@ -12,6 +12,7 @@
 
 #include "runtime/convert.h"
 #include "runtime/memory.h"
+#include "runtime/path.h"
 #include "runtime/text_tensor.h"
 
 namespace ortrain {
@@ -156,7 +157,7 @@ std::shared_ptr<const std::byte> mapping_of(const system::File& file, const std:
   if (const auto found = known->find(key); !error && found != known->end())
     if (auto mapping = found->second.lock()) return mapping;
   const std::byte* mapped = file.map(bytes);
-  require(mapped != nullptr, ErrorCode::kFail, "cannot map the external data '", path.string(),
+  require(mapped != nullptr, ErrorCode::kFail, "cannot map the external data '", to_utf8(path),
           "': ", system::reason());
   std::shared_ptr<const std::byte> mapping(mapped,
                                            [bytes](const std::byte* at) { system::unmap(at, bytes); });
@@ -171,13 +172,13 @@ ExternalFiles::File& ExternalFiles::open(const std::string& location) {
   if (auto known = files_.find(location); known != files_.end()) return known->second;
   require(!folder_.empty(), ErrorCode::kInvalidArgument, "its data is stored in an external file \"",
           location, "\", which is not available for a model read from memory");
-  const fs::path relative(location);
+  const fs::path relative = from_utf8(location);
   const bool climbs =
       std::any_of(relative.begin(), relative.end(), [](const fs::path& part) { return part == ".."; });
-  require(!location.empty() && location.find('\0') == std::string::npos && relative.is_relative() && !climbs,
-          ErrorCode::kInvalidGraph,
-          "the external data's location should be a path inside the model's folder, found \"", location,
-          "\"");
+  require(
+      !location.empty() && location.find('\0') == std::string::npos && !relative.has_root_path() && !climbs,
+      ErrorCode::kInvalidGraph,
+      "the external data's location should be a path inside the model's folder, found \"", location, "\"");
   const fs::path path = folder_ / relative;
   std::error_code error;
   const fs::path root = fs::weakly_canonical(folder_, error), real = fs::weakly_canonical(path, error);
@@ -189,10 +190,10 @@ ExternalFiles::File& ExternalFiles::open(const std::string& location) {
   File opened{system::File::open(path), 0};
   require(static_cast<bool>(opened.file),
           system::failure() == system::Failure::kNotFound ? ErrorCode::kNoSuchFile : ErrorCode::kFail,
-          "cannot open the external data file '", path.string(), "': ", system::reason());
+          "cannot open the external data file '", to_utf8(path), "': ", system::reason());
   const std::optional<system::FileInfo> info = opened.file.info();
   require(info && info->kind == system::FileInfo::kFile, ErrorCode::kInvalidGraph, "the external data '",
-          path.string(), "' is not a file");
+          to_utf8(path), "' is not a file");
   opened.bytes = info->bytes;
   return files_.emplace(location, std::move(opened)).first->second;
 }

@@ -10,6 +10,7 @@
 #include "infer/value_types.h"
 #include "runtime/convert.h"
 #include "runtime/error.h"
+#include "runtime/path.h"
 
 namespace ortrain {
 
@@ -81,7 +82,7 @@ void GraphDraft::dump(const std::string& path) const {
   for (const Node& node : model.graph.nodes) made.insert(node.outputs.begin(), node.outputs.end());
   std::erase_if(model.graph.value_info, [&](const auto& info) { return !made.count(info.first); });
   model.graph.outputs = inferred_outputs(model, true);
-  write_model(model, std::filesystem::path(path));
+  write_model(model, from_utf8(path));
 }
 
 Tensor zeros(DType dtype, const Shape& shape) {

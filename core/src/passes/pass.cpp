@@ -9,6 +9,7 @@
 #include "infer/typed_model.h"
 #include "op/left_out.h"
 #include "runtime/error.h"
+#include "runtime/path.h"
 #include "runtime/stop.h"
 
 namespace ortrain {
@@ -33,20 +34,21 @@ class Dump {
     std::replace(label_.begin(), label_.end(), ' ', '_');
     const auto entry = config.find(kDumpGraph);
     if (entry == config.end()) return;
-    folder_ = entry->second;
+    folder_ = from_utf8(entry->second);
     require(!folder_.empty(), ErrorCode::kInvalidArgument, "session config entry ", kDumpGraph,
             ": expected a folder, found \"\"");
     std::error_code error;
     std::filesystem::create_directories(folder_, error);
     require(!error, ErrorCode::kFail, "session config entry ", kDumpGraph, ": cannot create the folder '",
-            folder_.string(), "': ", error.message());
+            to_utf8(folder_), "': ", error.message());
   }
 
   void write(const Model& model, std::string_view pass = "") {
     if (folder_.empty()) return;
     const std::string number = concat(count_ < 10 ? "0" : "", count_);
     ++count_;
-    write_rewritten(model, folder_ / concat(label_, "_", number, pass.empty() ? "" : "_", pass, ".onnx"));
+    write_rewritten(model,
+                    folder_ / from_utf8(concat(label_, "_", number, pass.empty() ? "" : "_", pass, ".onnx")));
   }
 
  private:

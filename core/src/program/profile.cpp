@@ -5,6 +5,7 @@
 #include <ctime>
 #include <filesystem>
 
+#include "runtime/path.h"
 #include "runtime/system.h"
 
 namespace ortrain {
@@ -130,7 +131,8 @@ std::string profile_path(const std::string& prefix) {
   std::snprintf(fraction, sizeof fraction, "_%03d", static_cast<int>(milliseconds));
   const std::string base = prefix + "_" + time + fraction;
   std::string path = base + ".json";
-  for (int i = 1; std::filesystem::exists(path); ++i) path = base + "_" + std::to_string(i) + ".json";
+  for (int i = 1; std::filesystem::exists(from_utf8(path)); ++i)
+    path = base + "_" + std::to_string(i) + ".json";
   return path;
 }
 

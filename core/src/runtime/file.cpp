@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/error.h"
+#include "runtime/path.h"
 
 namespace ortrain {
 
@@ -27,16 +28,16 @@ system::File open_for_reading(const std::filesystem::path& path, const std::stri
   system::File file = system::File::open(path);
   if (!file)
     fail(system::failure() == system::Failure::kNotFound ? ErrorCode::kNoSuchFile : ErrorCode::kFail,
-         "cannot open the ", what, " '", path.string(), "': ", reason());
+         "cannot open the ", what, " '", to_utf8(path), "': ", reason());
   return file;
 }
 
 size_t size_of_file(const system::File& file, const std::filesystem::path& path, const std::string& what) {
   const std::optional<system::FileInfo> info = file.info();
-  require(info.has_value(), ErrorCode::kFail, "cannot examine the ", what, " '", path.string(),
+  require(info.has_value(), ErrorCode::kFail, "cannot examine the ", what, " '", to_utf8(path),
           "': ", reason());
   require(info->kind == system::FileInfo::kFile, ErrorCode::kInvalidArgument, "cannot read the ", what, " '",
-          path.string(), "': expected a file, found ", kind_of(*info));
+          to_utf8(path), "': expected a file, found ", kind_of(*info));
   return info->bytes;
 }
 
@@ -57,7 +58,7 @@ std::filesystem::path target_of(std::filesystem::path path) {
 // cut, so that what follows has room in the 255 bytes of a name, and told apart by a hash.
 std::string temporary_prefix(const std::filesystem::path& path) {
   constexpr size_t kMostBytes = 200;
-  std::string name = path.filename().string();
+  std::string name = to_utf8(path.filename());
   if (name.size() > kMostBytes) {
     const std::string hash = concat("-", std::hash<std::string>()(name));
     size_t kept = kMostBytes - hash.size();
@@ -71,7 +72,7 @@ std::string temporary_prefix(const std::filesystem::path& path) {
 void sync_folder_at(const std::filesystem::path& folder, const std::filesystem::path& path) {
   if (system::sync_folder(folder)) return;
   // Texts are made here alone: the file is in place, so that nothing may fail for want of memory.
-  fail(ErrorCode::kFail, "cannot sync the folder '", folder.string(), "': ", reason(), "; '", path.string(),
+  fail(ErrorCode::kFail, "cannot sync the folder '", to_utf8(folder), "': ", reason(), "; '", to_utf8(path),
        "' was replaced, but a power cut may bring the old file back");
 }
 
@@ -81,7 +82,7 @@ void remove_abandoned(const std::filesystem::path& path) {
   const std::string prefix = temporary_prefix(path);
   system::for_each_name(folder, [&](std::string_view name) {
     if (name.starts_with(prefix) && name.find_first_not_of("0123456789-", prefix.size()) == name.npos)
-      system::remove_unlocked(folder / name);
+      system::remove_unlocked(folder / from_utf8(name));
   });
 }
 
@@ -93,7 +94,7 @@ std::string read_file(const std::filesystem::path& path, const std::string& what
   size_t done = 0;
   while (done < content.size()) {
     const ptrdiff_t n = file.read(content.data() + done, content.size() - done, done);
-    require(n >= 0, ErrorCode::kFail, "cannot read the ", what, " '", path.string(), "': ", reason());
+    require(n >= 0, ErrorCode::kFail, "cannot read the ", what, " '", to_utf8(path), "': ", reason());
     if (n == 0) break;
     done += static_cast<size_t>(n);
   }
@@ -107,7 +108,7 @@ MappedFile::MappedFile(const std::filesystem::path& path, const std::string& wha
   size_ = size_of_file(file, path, what);
   if (size_ == 0) return;  // nothing to map
   data_ = file.map(size_);
-  require(data_ != nullptr, ErrorCode::kFail, "cannot map the ", what, " '", path.string(), "': ", reason());
+  require(data_ != nullptr, ErrorCode::kFail, "cannot map the ", what, " '", to_utf8(path), "': ", reason());
   file_ = std::move(file);
 }
 
@@ -123,7 +124,7 @@ void MappedFile::read(std::byte* to, const std::byte* from, size_t bytes) const 
   auto offset = static_cast<uint64_t>(from - data_);
   while (bytes > 0) {
     const ptrdiff_t n = file_.read(to, bytes, offset);
-    require(n > 0, ErrorCode::kFail, "cannot read the ", what_, " '", path_.string(),
+    require(n > 0, ErrorCode::kFail, "cannot read the ", what_, " '", to_utf8(path_),
             "': ", n == 0 ? "it was truncated while it was read" : reason());
     to += n;
     offset += static_cast<uint64_t>(n);
@@ -139,15 +140,15 @@ void write_file(const std::filesystem::path& path, const std::string& what, cons
 
 FileWriter::FileWriter(std::filesystem::path path, std::string what)
     : path_(std::move(path)), what_(std::move(what)) {
-  require(path_.has_filename(), ErrorCode::kInvalidArgument, "cannot write the ", what_, " '", path_.string(),
+  require(path_.has_filename(), ErrorCode::kInvalidArgument, "cannot write the ", what_, " '", to_utf8(path_),
           "': expected a file name, found ", path_.empty() ? "an empty path" : "a folder");
   path_ = target_of(path_);
   std::error_code error;
   require(!std::filesystem::is_symlink(path_, error), ErrorCode::kInvalidArgument, "cannot write the ", what_,
-          " '", path_.string(), "': expected a file name, found a link that leads to itself");
+          " '", to_utf8(path_), "': expected a file name, found a link that leads to itself");
   const std::optional<system::FileInfo> old = system::info(path_);
   require(!old || old->kind == system::FileInfo::kFile, ErrorCode::kInvalidArgument, "cannot write the ",
-          what_, " '", path_.string(), "': expected a file name, found ", old ? kind_of(*old) : "");
+          what_, " '", to_utf8(path_), "': expected a file name, found ", old ? kind_of(*old) : "");
   buffer_.reserve(kBufferBytes);
   remove_abandoned(path_);
   open_temporary();
@@ -163,11 +164,11 @@ void FileWriter::open_temporary() {
   static std::atomic<unsigned> counter{0};
   for (;;) {
     std::filesystem::path name =
-        folder_of(path_) / (temporary_prefix(path_) + concat(system::process_id(), "-", counter++));
+        folder_of(path_) / from_utf8(concat(temporary_prefix(path_), system::process_id(), "-", counter++));
     system::File file = system::File::create(name);
     if (!file && system::failure() == system::Failure::kExists) continue;
     if (!file)
-      fail(ErrorCode::kFail, "cannot write the ", what_, " '", path_.string(),
+      fail(ErrorCode::kFail, "cannot write the ", what_, " '", to_utf8(path_),
            "': cannot create a temporary file next to it: ", reason());
     // Somebody may be about to remove it.
     if (file.lock() == system::File::Lock::kHeld || !file.has_name()) continue;
@@ -178,7 +179,7 @@ void FileWriter::open_temporary() {
 }
 
 void FileWriter::give_up(const char* step) {
-  fail(ErrorCode::kFail, "cannot ", step, " the ", what_, " '", path_.string(), "': ", reason(),
+  fail(ErrorCode::kFail, "cannot ", step, " the ", what_, " '", to_utf8(path_), "': ", reason(),
        "; the existing file is unchanged");
 }
 

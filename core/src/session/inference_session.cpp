@@ -16,6 +16,7 @@
 #include "op/operator.h"
 #include "program/profile.h"
 #include "runtime/file.h"
+#include "runtime/path.h"
 #include "runtime/stop.h"
 #include "session/mixed_precision.h"
 #include "session/output_types.h"
@@ -246,9 +247,9 @@ std::string InferenceSession::end_profiling() {
   if (!impl_->profile) return "";
   const std::string trace = impl_->profile->session_trace();
   impl_->profile.reset();
-  const std::filesystem::path path = profile_path(*impl_->options.profile_prefix);
-  write_file(path, "profile", trace.data(), trace.size());
-  return path.string();
+  const std::string path = profile_path(*impl_->options.profile_prefix);
+  write_file(from_utf8(path), "profile", trace.data(), trace.size());
+  return path;
 }
 
 std::vector<Value> InferenceSession::run(const std::vector<std::string>& input_names,
@@ -331,7 +332,7 @@ void InferenceSession::run(const std::vector<std::string>& input_names, const st
     stage.run(given, places, 0, {}, {}, options, profile, replaceable);
   if (!of_run) return;
   const std::string trace = of_run->session_trace();
-  write_file(profile_path(*options->profile_prefix), "profile", trace.data(), trace.size());
+  write_file(from_utf8(profile_path(*options->profile_prefix)), "profile", trace.data(), trace.size());
 }
 
 }  // namespace ortrain

@@ -9,6 +9,7 @@
 
 #include "passes/pass.h"
 #include "runtime/error.h"
+#include "runtime/path.h"
 #include "runtime/text.h"
 #include "session/generated/session_config.h"
 
@@ -232,7 +233,7 @@ ReadOptions read_options(const SessionOptions& options) {
 
 void write_optimized(const Model& model, const SessionOptions& options) {
   if (options.optimized_model_path.empty()) return;
-  const std::filesystem::path path(options.optimized_model_path);
+  const std::filesystem::path path = from_utf8(options.optimized_model_path);
   const std::string format = config_choice(options, "session.save_model_format");
   write_rewritten(model, path, format == "ORT" || (format.empty() && path.extension() == ".ort"));
 }

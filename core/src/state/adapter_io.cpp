@@ -8,6 +8,7 @@
 #include "runtime/error.h"
 #include "runtime/file.h"
 #include "runtime/flatbuffer_list.h"
+#include "runtime/path.h"
 #include "runtime/text.h"
 
 namespace ortrain {
@@ -89,7 +90,7 @@ Adapter read_adapter(const std::filesystem::path& path) {
   try {
     return parse(reinterpret_cast<const uint8_t*>(file.data()), file.size());
   } catch (const Error& error) {
-    fail(error.code(), "cannot read the adapter '", path.string(), "': ", error.message());
+    fail(error.code(), "cannot read the adapter '", to_utf8(path), "': ", error.message());
   }
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/file.h"
 #include "runtime/flatbuffer_list.h"
 #include "runtime/memory.h"
+#include "runtime/path.h"
 #include "runtime/system.h"
 #include "runtime/text.h"
 
@@ -33,8 +34,8 @@ constexpr size_t kIdentityBytes = 32;
 
 namespace fs = std::filesystem;
 
-fs::path data_path(const fs::path& checkpoint) { return checkpoint.string() + ".data"; }
-fs::path old_data_path(const fs::path& checkpoint) { return checkpoint.string() + ".data.old"; }
+fs::path data_path(const fs::path& checkpoint) { return with_suffix(checkpoint, ".data"); }
+fs::path old_data_path(const fs::path& checkpoint) { return with_suffix(checkpoint, ".data.old"); }
 
 // The identity at the end of a data file; "" if it has none. Nothing if there is no such file.
 std::optional<std::string> identity_of_file(const fs::path& path) {
@@ -366,9 +367,9 @@ class StateReader {
     const auto present = identity_of_file(data_path(path));
     // The old file exists if a crash occurred between the replacement of the two.
     const bool old = present != expected && identity_of_file(old_data_path(path)) == expected;
-    require(present.has_value() || old, ErrorCode::kNoSuchFile, "its data file '", data_path(path).string(),
+    require(present.has_value() || old, ErrorCode::kNoSuchFile, "its data file '", to_utf8(data_path(path)),
             "' is missing");
-    require(present == expected || old, ErrorCode::kFail, "the data file '", data_path(path).string(),
+    require(present == expected || old, ErrorCode::kFail, "the data file '", to_utf8(data_path(path)),
             "' belongs to another checkpoint: expected the mark \"", expected, "\", found \"",
             present.value_or(""), "\"");
     data_file_ = std::make_unique<MappedFile>(old ? old_data_path(path) : data_path(path),
@@ -389,11 +390,11 @@ class StateReader {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(path, error))
     if (entry.path().extension() == ".pbseq")
-      fail(ErrorCode::kFail, "cannot read the checkpoint '", path.string(),
+      fail(ErrorCode::kFail, "cannot read the checkpoint '", to_utf8(path),
            "': this is a checkpoint folder as written by onnxruntime-training before 1.16 ('",
-           entry.path().filename().string(), "' is in it); expected a checkpoint file of version ", kVersion,
+           to_utf8(entry.path().filename()), "' is in it); expected a checkpoint file of version ", kVersion,
            ". Regenerate the artifacts from the model");
-  fail(ErrorCode::kFail, "cannot read the checkpoint '", path.string(), "': expected a file, found a folder");
+  fail(ErrorCode::kFail, "cannot read the checkpoint '", to_utf8(path), "': expected a file, found a folder");
 }
 
 // ----------------------------------------------------------------------------------------------------
@@ -599,7 +600,7 @@ void keep_old_data(const fs::path& path, const std::string& identity) {
     // This file system has no links. Until the new file exists, the reader takes the old one.
     std::error_code error;
     fs::rename(now, old, error);
-    require(!error, ErrorCode::kFail, "cannot keep the checkpoint's data file '", now.string(),
+    require(!error, ErrorCode::kFail, "cannot keep the checkpoint's data file '", to_utf8(now),
             "' while it is replaced: ", error.message());
   }
   sync_folder(old);
@@ -642,7 +643,7 @@ std::shared_ptr<CheckpointState> CheckpointIo::read(const fs::path& path) {
   try {
     return read(file.data(), file.size(), path, &file);
   } catch (const Error& e) {
-    fail(e.code(), "cannot read the checkpoint '", path.string(), "': ", e.message());
+    fail(e.code(), "cannot read the checkpoint '", to_utf8(path), "': ", e.message());
   }
 }
 
@@ -707,7 +708,7 @@ void CheckpointIo::write(const CheckpointState& state, const fs::path& path, boo
   }
   data.write(digest.identity().data(), kIdentityBytes);
   const TableWriter outside(state, with_optimizer, digest.identity(), blobs);
-  require(outside.size() <= kLargestFile, ErrorCode::kFail, "cannot write the checkpoint '", path.string(),
+  require(outside.size() <= kLargestFile, ErrorCode::kFail, "cannot write the checkpoint '", to_utf8(path),
           "': it has too many ", "parameters for a checkpoint file");
   turn.release();
   data.sync();

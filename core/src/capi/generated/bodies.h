@@ -315,7 +315,7 @@ void Node_GetNumSubgraphs(const OrtNode* node, size_t* num_subgraphs);
 void Node_GetSubgraphs(const OrtNode* node, const OrtGraph** subgraphs, size_t num_subgraphs, const char** attribute_names);
 void Node_GetGraph(const OrtNode* node, const OrtGraph** graph);
 void Node_GetEpName(const OrtNode* node, const char** out);
-const char* ExternalInitializerInfo_GetFilePath(const OrtExternalInitializerInfo* info);
+const ORTCHAR_T* ExternalInitializerInfo_GetFilePath(const OrtExternalInitializerInfo* info);
 int64_t ExternalInitializerInfo_GetFileOffset(const OrtExternalInitializerInfo* info);
 size_t ExternalInitializerInfo_GetByteSize(const OrtExternalInitializerInfo* info);
 const char* GetRunConfigEntry(const OrtRunOptions* options, const char* config_key);
@@ -332,7 +332,7 @@ void CreateSyncStreamForEpDevice(const OrtEpDevice* ep_device, const OrtKeyValue
 void CopyTensors(const OrtEnv* env, const OrtValue* const* src_tensors, OrtValue* const* dst_tensors, OrtSyncStream* stream, size_t num_tensors);
 void Graph_GetModelMetadata(const OrtGraph* graph, OrtModelMetadata** out);
 void GetModelCompatibilityForEpDevices(const OrtEpDevice* const* ep_devices, size_t num_ep_devices, const char* compatibility_info, OrtCompiledModelCompatibility* out_status);
-void CreateExternalInitializerInfo(const char* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out);
+void CreateExternalInitializerInfo(const ORTCHAR_T* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out);
 bool TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo* info);
 void KernelInfo_GetConfigEntries(const OrtKernelInfo* info, OrtKeyValuePairs** out);
 void KernelInfo_GetOperatorDomain(const OrtKernelInfo* info, char* out, size_t* size);

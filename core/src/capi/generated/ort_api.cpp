@@ -2678,7 +2678,7 @@ OrtStatus* ORT_API_CALL Node_GetEpName(const OrtNode* node, const char** out) no
 
 void ORT_API_CALL ReleaseExternalInitializerInfo(OrtExternalInitializerInfo* input) noexcept { release(input); }
 
-const char* ORT_API_CALL ExternalInitializerInfo_GetFilePath(const OrtExternalInitializerInfo* info) noexcept {
+const ORTCHAR_T* ORT_API_CALL ExternalInitializerInfo_GetFilePath(const OrtExternalInitializerInfo* info) noexcept {
   return quiet([&] { return capi::ExternalInitializerInfo_GetFilePath(info); });
 }
 
@@ -2797,7 +2797,7 @@ OrtStatus* ORT_API_CALL GetModelCompatibilityForEpDevices(const OrtEpDevice* con
   });
 }
 
-OrtStatus* ORT_API_CALL CreateExternalInitializerInfo(const char* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) noexcept {
+OrtStatus* ORT_API_CALL CreateExternalInitializerInfo(const ORTCHAR_T* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) noexcept {
   return guarded("CreateExternalInitializerInfo", [&] {
     check_pointer(filepath, "filepath");
     check_pointer(out, "out");
