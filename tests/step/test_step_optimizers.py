@@ -136,7 +136,7 @@ def test_groups_have_their_own_settings_and_rates(tmp_path: pathlib.Path) -> Non
         ("adafactor", {}),
         ("muon", {"ema": 0.9}),
         ("adamw_8bit", {"hidden": 768, "ema": 0.9}),  # 18 blocks of the matrix `hidden`
-        ("adamw_8bit", {"hidden": 700}),  # the last of 17 blocks is not whole
+        ("adamw_8bit", {"hidden": 700}),  # the last of 17 blocks is not full
     ],
 )
 def test_a_run_moves_between_ortrain_and_onnxruntime(
@@ -144,14 +144,16 @@ def test_a_run_moves_between_ortrain_and_onnxruntime(
 ) -> None:
     """The states have other names, numbers, shapes and types than those of AdamW, and NAdam keeps a product of all momentums."""
     path = generate(tmp_path, name, **settings)
-    stayed, here = start(tmp_path), start(tmp_path)
+    # With codes of 8 bits, a rounding error can grow to the distance of two codes: small steps keep the losses close.
+    rate = 1e-4 if name == "adamw_8bit" else 0.01
+    stayed, here = start(tmp_path, rate=rate), start(tmp_path, rate=rate)
     expected = [stayed.step(*batch) for batch in BATCHES]
     losses = [here.step(*batch) for batch in BATCHES[:6]]
     here.state.save_checkpoint(here.state, tmp_path / "first", include_optimizer_state=True)
-    there = step.Session(path, checkpoint=tmp_path / "first", learning_rate=0.01)
+    there = step.Session(path, checkpoint=tmp_path / "first", learning_rate=rate)
     losses += [float(there(*batch)) for batch in BATCHES[6:13]]
     there.save_checkpoint(tmp_path / "second")
-    back = start(tmp_path, tmp_path / "second")
+    back = start(tmp_path, tmp_path / "second", rate)
     losses += [back.step(*batch) for batch in BATCHES[13:]]
     np.testing.assert_allclose(losses, expected, 1e-5)
 
