@@ -1037,14 +1037,16 @@ struct OrtrainApi {
 
   /** Writes the step of an optimizer model as formulas, for models of other runtimes.
    *
-   * The text is JSON: max_norm, the limit of the norm of all gradients or null; states, the names of the
-   * states of each parameter; and groups. A group has name, parameters, empty for those that no other
-   * group names, and the nodes of one step in their order. A node is an input, one of rate, step, a
-   * scalar, w, g and the states, or an operator of ONNX with its inputs; an input is the index of a
-   * node, or a list of one number. The first nodes, as many as shared says, do not depend on a
-   * parameter. ReduceSum and ReduceSumSquare sum all elements of a parameter. results are pairs of w or
-   * a state and its new value. scalars are pairs of the name of a number that the group keeps and its
-   * first value, scalars_after of the name and the value after the step.
+   * The text is JSON: optimizer, its name; max_norm, the limit of the norm of all gradients or null;
+   * states, the names of the states of each parameter; and groups. A group has name, parameters, empty
+   * for those that no other group names, rate_factor, settings by name, and the nodes of one step in
+   * their order. An optimizer whose step is not a formula on elements and sums of one parameter has no
+   * nodes and results. A node is an input, one of rate, step, a scalar, w, g and the states, or an
+   * operator of ONNX with its inputs; an input is the index of a node, or a list of one number. The
+   * first nodes, as many as shared says, do not depend on a parameter. ReduceSum and ReduceSumSquare sum
+   * all elements of a parameter. results are pairs of w or a state and its new value. scalars are pairs
+   * of the name of a number that the group keeps and its first value, scalars_after of the name and the
+   * value after the step.
    *
    * \param[in] model_data The optimizer model. As many as model_length says.
    * \param[in] model_length Its size. In bytes.
@@ -1052,7 +1054,7 @@ struct OrtrainApi {
    * \param[out] out The JSON text. Freed with the allocator.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the model is not an optimizer model.
-   * \retval ORT_NOT_IMPLEMENTED when the step of a node has no formula; the message names it.
+   * \retval ORT_NOT_IMPLEMENTED when a node of the model cannot be run; the message names it.
    * \since version 5
    */
   OrtStatus*(ORT_API_CALL* GetOptimizerFormulas)(const void* model_data, size_t model_length, OrtAllocator* allocator, char** out) NO_EXCEPTION;

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from dynamic_map import dynamic_map
 from onnx import helper, numpy_helper
 from ortrain import artifacts
 from ortrain.api import CheckpointState
@@ -47,16 +48,6 @@ def steps(training: Training, numbers: range) -> Array:
         training.optimizer.step()
         training.module.lazy_reset_grad()
     return training.parameters()["weight"]
-
-
-def dynamic_map(signed: bool) -> Array:
-    """Return the authors' create_dynamic_map for 8 bits, 7 of them for the exponent."""
-    numbers = [0.0, 1.0]
-    for i in range(7):
-        boundaries = np.linspace(0.1, 1, 2 ** (i if signed else i + 1) + 1)
-        means = 10.0 ** (i - 6) * (boundaries[:-1] + boundaries[1:]) / 2
-        numbers += [*means, *(-means if signed else [])]
-    return np.sort(np.array(numbers).astype(np.float32))
 
 
 def stored(moment: Array, numbers: Array) -> Array:

@@ -44,6 +44,14 @@ std::string operand_text(const FormulaOperand& operand) {
   return text;
 }
 
+std::string described_settings(const ParameterGroup& group, const OptimizerRule& rule) {
+  std::string text;
+  for (size_t i = 0; i < rule.settings.size(); ++i)
+    text += concat(i == 0 ? "" : ", ", json_text(rule.settings[i].name), ": ",
+                   json_number(group.values.settings[i]));
+  return "{" + text + "}";
+}
+
 std::string described(const ParameterGroup& group, const Formula& formula, const OptimizerRule& rule) {
   const auto node = [](const FormulaNode& n) {
     if (n.op.empty()) return concat("{\"input\": ", json_text(n.input), "}");
@@ -55,12 +63,13 @@ std::string described(const ParameterGroup& group, const Formula& formula, const
   const auto scalar = [](const ScalarDeclaration& s) {
     return concat("[", json_text(s.name), ", ", json_number(s.value), "]");
   };
-  return concat("{\"name\": ", json_text(group.name),
-                ", \"parameters\": ", json_list(group.parameters, json_text),
-                ", \"scalars\": ", json_list(rule.scalars, scalar), ", \"shared\": ", formula.shared,
-                ", \"nodes\": ", json_list(formula.nodes, node),
-                ", \"scalars_after\": ", json_list(formula.scalars, result),
-                ", \"results\": ", json_list(formula.results, result), "}");
+  return concat(
+      "{\"name\": ", json_text(group.name), ", \"parameters\": ", json_list(group.parameters, json_text),
+      ", \"rate_factor\": ", json_number(group.learning_rate_factor),
+      ", \"settings\": ", described_settings(group, rule), ", \"scalars\": ", json_list(rule.scalars, scalar),
+      ", \"shared\": ", formula.shared, ", \"nodes\": ", json_list(formula.nodes, node),
+      ", \"scalars_after\": ", json_list(formula.scalars, result),
+      ", \"results\": ", json_list(formula.results, result), "}");
 }
 
 }  // namespace
@@ -71,7 +80,8 @@ void GetOptimizerFormulas(const void* model_data, size_t model_length, OrtAlloca
   const auto group = [&](const ParameterGroup& g) {
     return described(g, optimizer.formula(g), optimizer.rule());
   };
-  *out = copy_text(allocator, concat("{\"max_norm\": ", limit ? json_number(*limit) : "null",
+  *out = copy_text(allocator, concat("{\"optimizer\": ", json_text(optimizer.rule().name),
+                                     ", \"max_norm\": ", limit ? json_number(*limit) : "null",
                                      ", \"states\": ", json_list(optimizer.state_names(), json_text),
                                      ", \"groups\": ", json_list(optimizer.groups(), group), "}"));
 }

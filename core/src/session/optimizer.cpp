@@ -161,8 +161,7 @@ void Optimizer::choose_passes() {
 }
 
 Formula Optimizer::formula(const ParameterGroup& group) const {
-  require(!takes_tensors(), ErrorCode::kNotImplemented, "the optimizer ", type(),
-          " has no standard form: its step is not a formula on elements");
+  if (takes_tensors()) return {};
   const auto factor = static_cast<double>(group.learning_rate_factor);
   return formula_of(*rule_, *passes_, group.values, factor, state_names_);
 }

@@ -63,7 +63,7 @@ class Optimizer {
   // The name for profiles: the operator of com.microsoft, or the declaration's title.
   const std::string& type() const { return rule_->node.empty() ? rule_->title : rule_->node; }
 
-  // The step of a group as a formula.
+  // The step of a group as a formula; empty if the step takes tensors.
   Formula formula(const ParameterGroup& group) const;
   // The limit of the norm of all gradients; none if there is none. Throws kNotImplemented if the model has
   // nodes that a formula does not state.

@@ -17,6 +17,7 @@ from ortrain.errors import OrtrainError
 from ortrain.step._average import AVERAGE, COUNT, take_average
 from ortrain.step._clipping import take_clipping
 from ortrain.step._dropout import constants_of, seeded
+from ortrain.step._formula_group import Update
 from ortrain.step._memory import in_place
 from ortrain.step._names import (
     FINITE,
@@ -34,7 +35,7 @@ from ortrain.step._names import (
     VERSION,
 )
 from ortrain.step._nodes import Nodes, Value
-from ortrain.step._optimizers import Update, clipped, multiplied, read_optimizer
+from ortrain.step._optimizers import Group, clipped, multiplied, read_optimizer
 from ortrain.step._rows import fix_rows, use_products
 from ortrain.step._wide_sums import widen_sums
 
@@ -129,7 +130,8 @@ class _Step:
         self._graph = self._model.graph
         # Passes that move nodes leave statements that are no longer true; a runtime infers the shapes itself.
         del self._graph.value_info[:]
-        self._nodes = Nodes(self._graph, {*_graph.names_in_use(self._model), *self._reserved()})
+        taken = {*_graph.names_in_use(self._model), *self._reserved()}
+        self._nodes = Nodes(self._graph, taken, _graph.opset_of(self._model) or 0)
         widen_sums(self._nodes, _element_types(self._model))
         if loss_scaling:
             self._scale_gradient()
@@ -232,7 +234,7 @@ class _Step:
         del graph.node[:]
         infos = {value.name: value for value in (*graph.input, *graph.output)}
         _rename(body, inner)
-        within = Nodes(body, ())
+        within = Nodes(body, (), nodes.opset)
         within._taken = nodes._taken  # one set of names for both graphs
         if self._seeded:
             index, later = nodes.name("batch.seed"), nodes.name("batch.seed.after")
@@ -341,7 +343,7 @@ class _Step:
         return wide, finite
 
     def _optimize(self, gradients: dict[str, Value], finite: Value | None) -> None:
-        clipping, states = self._clipping, self._states
+        clipping = self._clipping
         weights = {name: self._nodes.value(name, self._type_of(name)) for name in gradients}
         gradients = clipping.each(gradients, weights)
         if self._limit is not None:
@@ -356,7 +358,7 @@ class _Step:
         count = after.as_type(TensorProto.FLOAT)
         kept = None
         if self._average is not None:
-            states.append(AVERAGE)
+            self._states.append(AVERAGE)
             averaged = self._scalar(COUNT, AVERAGE, COUNT, 0.0)
             kept = self._average.kept(averaged)
             self._keep(averaged, averaged + 1.0, [], finite)
@@ -375,7 +377,7 @@ class _Step:
             self._groups[group.name] = group.parameters
             own = clipping.of_group(self._nodes, {name: gradients[name] for name in group.parameters})
             for name, gradient in own.items():
-                self._update_parameter(_averaging(update, kept), name, gradient, states, finite)
+                self._update_parameter(group, _averaging(update, kept), name, gradient, finite)
             for scalar, value in moved.items():
                 self._keep(before[scalar], value, [], finite)
         self._give(taken, STEP + NEXT, [])
@@ -411,20 +413,24 @@ class _Step:
         return self._nodes.value(name)
 
     def _update_parameter(
-        self, update: Update, name: str, gradient: Value, states: Sequence[str], finite: Value | None
+        self, group: Group, update: Update, name: str, gradient: Value, finite: Value | None
     ) -> None:
         shape, own = self._source.parameters[name].shape, self._type_of(name)
         wide = _wide(own)
         weight = self._nodes.value(name, own)
-        moments = {state: self._nodes.value(f"{name}{MOMENT}{i}", wide) for i, state in enumerate(states)}
-        for moment in moments.values():
-            self._input(moment.name, wide, shape)
+        moments: dict[str, Value] = {}
+        shapes: dict[str, Sequence[int]] = {}
+        for i, state in enumerate(self._states):
+            if (form := group.form(state, wide, shape)) is not None:
+                type, shapes[state] = form
+                moments[state] = self._nodes.value(f"{name}{MOMENT}{i}", type)
+                self._input(moments[state].name, type, shapes[state])
         self._moments[name] = [moment.name for moment in moments.values()]
         parameter = {"w": weight.as_type(wide), "g": gradient.as_type(wide), **moments}
-        update(parameter, self._factors.get(name, 1.0))
+        update(parameter, self._factors.get(name, 1.0), shape)
         self._keep(weight, parameter["w"].as_type(own), shape, finite)
         for state, moment in moments.items():
-            self._keep(moment, parameter[state], shape, finite)
+            self._keep(moment, parameter[state], shapes[state], finite)
 
     def _keep(self, before: Value, after: Value, shape: Sequence[int], finite: Value | None) -> None:
         """Make a value that the step changes an output, paired with its input."""
@@ -486,8 +492,8 @@ def _averaging(update: Update, kept: Value | None) -> Update:
     if kept is None:
         return update
 
-    def both(parameter: dict[str, Value], factor: float) -> None:
-        update(parameter, factor)
+    def both(parameter: dict[str, Value], factor: float, shape: tuple[int, ...]) -> None:
+        update(parameter, factor, shape)
         weight, share = parameter["w"], kept.as_type(parameter["w"].type)
         parameter[AVERAGE] = parameter[AVERAGE] * share + weight * (1.0 - share)
 

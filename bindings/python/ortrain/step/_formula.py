@@ -2,18 +2,23 @@
 
 A node of a standard operator reads and writes every element, also where it multiplies by a number. Many gradients can come
 multiplied by a number at no cost, from a Gemm for example. With the right number, a formula needs one multiplication fewer: AdamW
-takes (1-β) g² as the square of √(1-β) g.
+takes (1-β) g² as the square of √(1-β) g. Around a division, multiplications by numbers of the step and a sum can be one node:
+s m / (r √v + ε) is m / (r/s √v + ε/s).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 
+#: The operator that is not one of ONNX: a value times a number plus a number.
+AFFINE = "Affine"
 #: A node by its index, or a number in a list.
 Operand = int | list[float]
 #: The input whose elements can come multiplied by a number.
@@ -27,7 +32,7 @@ class Formula:
     Attributes
     ----------
     nodes : list of dict
-        Each has "input", the name of an input, or "op" and "inputs", an operator of ONNX and its operands.
+        Each has "input", the name of an input, or "op" and "inputs", an operator of ONNX or AFFINE, and its operands.
     shared : set of int
         The nodes that are the same for all parameters of a group.
     results : dict of str to operand
@@ -48,8 +53,8 @@ class Formula:
             self.shared |= {len(self.nodes) - 1} if is_shared else set()
         return self.nodes.index(node)
 
-    def passes(self) -> int:
-        """Return the number of nodes that are computed for each parameter."""
+    def _needed(self) -> set[int]:
+        """Return the nodes that are computed for each parameter."""
         needed: set[int] = set()
         waiting: list[Operand] = list(self.results.values())
         while waiting:
@@ -57,7 +62,62 @@ class Formula:
             if isinstance(operand, int) and operand not in needed | self.shared:
                 needed.add(operand)
                 waiting += self.nodes[operand].get("inputs", [])
-        return sum("op" in self.nodes[node] for node in needed)
+        return needed
+
+    def passes(self) -> int:
+        """Return the number of nodes that are computed for each parameter."""
+        return sum("op" in self.nodes[node] for node in self._needed())
+
+    def with_affine(self) -> Formula:
+        """Return the formula with one node for the multiplications and the sum around a division; it shares its nodes."""
+        users = Counter(
+            x for at in self._needed() for x in self.nodes[at].get("inputs", []) if isinstance(x, int)
+        )
+        users.update(x for x in self.results.values() if isinstance(x, int))
+        made = Formula(self.nodes, self.shared, scalars=self.scalars)
+        known: dict[int, int] = {}
+
+        def rebuilt(operand: Operand) -> Operand:
+            if isinstance(operand, list) or operand in self.shared or "input" in self.nodes[operand]:
+                return operand
+            if operand not in known:
+                node = self.nodes[operand]
+                inputs = self._affine_division(node, users) or node["inputs"]
+                node = {"op": node["op"], "inputs": [rebuilt(x) for x in inputs]}
+                known[operand] = self.add(node, is_shared=False)
+            return known[operand]
+
+        made.results = {name: rebuilt(operand) for name, operand in self.results.items()}
+        return made
+
+    def _affine_division(self, node: dict[str, Any], users: Counter[int]) -> list[Operand] | None:
+        """Return the operands of a division with an affine denominator, None if that saves nothing."""
+        if node["op"] != "Div":
+            return None
+        value, number = self._split("Add", node["inputs"][1], users)
+        root, scale = self._split("Mul", value, users)
+        dividend, factor = self._split("Mul", node["inputs"][0], users)
+        if number is None or (scale is None and factor is None):
+            return None
+        scale, offset = [1.0] if scale is None else scale, number
+        if factor is not None:
+            # With a factor of 0, such as a learning rate, the result is to be 0: that of a division by infinity.
+            is_zero = self.add({"op": "Equal", "inputs": [factor, [0.0]]}, is_shared=True)
+            divisor = self.add({"op": "Where", "inputs": [is_zero, [1.0], factor]}, is_shared=True)
+            scale = self.add({"op": "Div", "inputs": [scale, divisor]}, is_shared=True)
+            offset = self.add({"op": "Div", "inputs": [number, divisor]}, is_shared=True)
+            offset = self.add({"op": "Where", "inputs": [is_zero, [math.inf], offset]}, is_shared=True)
+        affine = self.add({"op": AFFINE, "inputs": [root, scale, offset]}, is_shared=False)
+        return [dividend, affine]
+
+    def _split(self, op: str, operand: Operand, users: Counter[int]) -> tuple[Operand, Operand | None]:
+        """Return the value and the number of a sum or a product that nothing else reads; no number if it is none of both."""
+        if isinstance(operand, int) and self.nodes[operand].get("op") == op and users[operand] == 1:
+            for value, number in permutations(self.nodes[operand]["inputs"]):
+                is_number = isinstance(number, list) or number in self.shared
+                if is_number and isinstance(value, int) and value not in self.shared:
+                    return value, number
+        return operand, None
 
     def for_multiple(self, factor: float, beside: Formula | None = None) -> Formula:
         """Return the formula for `factor` times the gradient in the place of the gradient.

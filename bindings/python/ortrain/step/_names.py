@@ -7,8 +7,8 @@ SEED, RATE, STEP, SCALE, FINITE = "seed", "learning_rate", "step", "loss_scale",
 NEXT, GRADIENT, MOMENT = ".next", ".grad", ".momentum"
 #: Seeds are below this prime.
 SEEDS = 2**31 - 1
-#: The most states that an optimizer has for each parameter.
-MOST_STATES = 4
+#: The most states that a parameter has: those of an optimizer, and the average of the weights.
+MOST_STATES = 5
 #: The name of the parameters' group in an optimizer model that has no other.
 ONLY_GROUP = "group0"
 #: The entry of the metadata, and the property of checkpoints, with the digest of the weights that adapters were made for.

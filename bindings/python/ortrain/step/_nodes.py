@@ -19,10 +19,12 @@ class Nodes:
         The graph to extend.
     taken : iterable of str
         Names that the graph has.
+    opset : int
+        The opset of the model.
     """
 
-    def __init__(self, graph: onnx.GraphProto, taken: Iterable[str]) -> None:
-        self.graph = graph
+    def __init__(self, graph: onnx.GraphProto, taken: Iterable[str], opset: int) -> None:
+        self.graph, self.opset = graph, opset
         self._taken = set(taken)
         self._constants: dict[tuple[Any, ...], str] = {}
 
@@ -83,6 +85,33 @@ class Value:
     def call(self, op_type: str, *others: Value, **attributes: Any) -> Value:
         """Return the output of a node whose first input is this value."""
         return Value(self._nodes, self._nodes.add(op_type, [self, *others], **attributes), self.type)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the elements, as NumPy names it."""
+        return helper.tensor_dtype_to_np_dtype(self.type)
+
+    def reduced(self, op_type: str, axis: int, keepdims: bool = False) -> Value:
+        """Return a reduction over an axis. The axis is an attribute of most of these operators before opset 18."""
+        if op_type != "ReduceSum" and self._nodes.opset < 18:
+            return self.call(op_type, axes=[axis], keepdims=int(keepdims))
+        return self.call(op_type, self.integers([axis]), keepdims=int(keepdims))
+
+    def unsqueezed(self, axis: int) -> Value:
+        """Return the value with a new axis of one element."""
+        return self.call("Unsqueeze", self.integers([axis]))
+
+    def reshaped(self, shape: Sequence[int]) -> Value:
+        """Return the elements in another shape."""
+        return self.call("Reshape", self.integers(shape))
+
+    def integers(self, numbers: Sequence[int]) -> Value:
+        """Return a list of integers, such as axes or a shape."""
+        return self._nodes.value(self._nodes.constant(np.array(numbers, np.int64)), TensorProto.INT64)
+
+    def constant(self, array: Any) -> Value:
+        """Return an array of this value's type."""
+        return self._nodes.value(self._nodes.constant(np.asarray(array).astype(self.dtype)), self.type)
 
     def as_type(self, type: int) -> Value:
         """Return the value as another element type."""

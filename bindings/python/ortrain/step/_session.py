@@ -18,7 +18,7 @@ from ortrain.step._names import (
     ADAPTER_BASE,
     FINITE,
     METADATA,
-    MOST_STATES,
+    MOMENT,
     ONLY_GROUP,
     RATE,
     SCALE,
@@ -33,8 +33,8 @@ Array = npt.NDArray[Any]
 _SEED_FACTOR = 48271
 #: The steps with finite gradients after which the scale of the loss doubles.
 _STEPS_TO_GROW = 2000
-#: The names of moments in a checkpoint, and what they are if it does not say.
-_MOMENT_NAMES = tuple(f"momentum{i}" for i in range(MOST_STATES))
+#: The names of moments in a checkpoint before their numbers, and what they are if it does not say.
+_MOMENT = MOMENT.removeprefix(".")
 _USUAL_STATES = ["first_moment", "second_moment"]
 #: Element types of parameters, as ONNX numbers them.
 _NUMPY_TYPES = {
@@ -123,6 +123,7 @@ class Session:
             )
         self._types = {v.name: _dtype_of(v.type) for v in self._session.get_inputs()}
         self._types |= {v.name: _dtype_of(v.type) for v in self._session.get_overridable_initializers()}
+        self._shapes = {v.name: v.shape for v in self._session.get_inputs()}
         self._device = _device_of(self._session)
         self._seed = seed
         #: What the loss of the next step is multiplied by.
@@ -202,10 +203,10 @@ class Session:
                 )
         state: dict[str, Array] = {}
         for parameter, moments in self._about["moments"].items():
-            for moment, name in zip(moments, _MOMENT_NAMES, strict=False):
-                tensor = stored.get(parameter, {}).get(name)
+            for moment in moments:
+                tensor = stored.get(parameter, {}).get(_stored_name(moment))
                 state[moment] = (
-                    np.zeros(values[parameter].shape, self._types[moment])
+                    np.zeros(self._shapes[moment], self._types[moment])
                     if tensor is None
                     else _array_of(tensor)
                 )
@@ -374,13 +375,10 @@ class Session:
         # Parameters that the model does not read keep their values.
         state.trained, state.frozen = dict(self._stored.trained), dict(self._stored.frozen)
         for names, stored in ((about["trained"], state.trained), (about["frozen"], state.frozen)):
-            stored |= {name: _tensor_of(values[name]) for name in names}
+            stored |= {name: _tensor_of(values[name].numpy()) for name in names}
         if about["kind"] == "step":
             states = {
-                parameter: {
-                    name: _tensor_of(values[moment])
-                    for moment, name in zip(moments, _MOMENT_NAMES, strict=False)
-                }
+                parameter: self._stored_moments(values[parameter], {m: values[m] for m in moments})
                 for parameter, moments in about["moments"].items()
             }
             scalars = {
@@ -394,6 +392,15 @@ class Session:
                 )
             }
         write_file(Path(path), "checkpoint", checkpoint_file.as_file(state))
+
+    def _stored_moments(
+        self, parameter: Any, moments: Mapping[str, Any]
+    ) -> dict[str, checkpoint_file.Tensor]:
+        """Return the states of a parameter as checkpoints have them: without elements where it does not need one."""
+        kind = _dtype_of(parameter.data_type())
+        none = np.zeros(0, np.float32 if kind.itemsize == 2 else kind)
+        tensors = {f"{_MOMENT}{i}": _tensor_of(none) for i in range(len(self._about["states"]))}
+        return tensors | {_stored_name(name): _tensor_of(value.numpy()) for name, value in moments.items()}
 
     def _on_device(self, array: Array) -> Any:
         return self._ort.OrtValue.ortvalue_from_numpy(np.array(array, order="C"), *self._device)
@@ -450,7 +457,11 @@ def _array_of(tensor: checkpoint_file.Tensor) -> Array:
     return np.frombuffer(tensor.raw, _NUMPY_TYPES[tensor.data_type]).reshape(tensor.dims)
 
 
-def _tensor_of(value: Any) -> checkpoint_file.Tensor:
-    array = value.numpy()
+def _stored_name(moment: str) -> str:
+    """Return the name in a checkpoint of the moment that an input holds."""
+    return moment.rpartition(".")[2]
+
+
+def _tensor_of(array: Array) -> checkpoint_file.Tensor:
     kind = next(number for number, dtype in _NUMPY_TYPES.items() if dtype == array.dtype)
     return checkpoint_file.Tensor(kind, list(array.shape), array.tobytes())
