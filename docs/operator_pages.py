@@ -1,4 +1,4 @@
-"""Writes pages for the site: gradients, standard forms, conformance, losses, optimizers and schedules, in ``reference/``.
+"""Writes pages of ``reference/``: gradients, standard forms, conformance, losses, optimizers, schedules and metrics.
 
 They follow from data that is elsewhere: what the installed library registers, ``tests/conformance/record.yaml``,
 ``tests/ops/standard_forms.yaml`` and ``tests/models/step_record.yaml``.
@@ -7,6 +7,7 @@ They follow from data that is elsewhere: what the installed library registers, `
 from __future__ import annotations
 
 import inspect
+import json
 from pathlib import Path
 
 from ortrain import _ortrain
@@ -180,6 +181,35 @@ def schedules() -> str:
     return _SCHEDULES.format(table="\n".join(rows), common="\n".join(others))
 
 
+_METRICS = """# Metrics
+
+Each is a name for `CreateMetric` and the class `Metric` of every language, `ortrain.trainer.CoreMetric`,
+`Trainer(metrics=[...])` and `ortrain train --metric`. `top<k>`, such as `top5`, is `top_k` with this k. Tests compare each with
+scikit-learn, in batches of different sizes, and resume in between.
+
+An item is a row, or each position in a row, such as a token or a pixel. TP, FP and FN are the true positives, false positives and
+false negatives of a class.
+
+{table}
+
+Scores are floats `[batch, classes, ...]` or `[batch, ..., classes]`, or a logit for each row. Targets are class indices, or a
+probability for each class, of which the likeliest counts. Counts are exact up to 2^53; sums are in double. `auc` is exact up to
+65,536 different scores of a class; beyond, scores are rounded so that there are no more.
+"""
+
+
+def metrics() -> str:
+    """Return the page of metrics."""
+    rows = ["| name | value | options, by default | source |", "| --- " * 4 + "|"]
+    for metric in json.loads(_ortrain.list_metrics()):
+        options = (
+            "; ".join(f"`{o['name']}` {o['default']}: {o['meaning']}" for o in metric["options"]) or "none"
+        )
+        formula = metric["formula"].replace("|", "\\|")
+        rows.append(f"| `{metric['name']}` | {formula} | {options} | {metric['source']} |")
+    return _METRICS.format(table="\n".join(rows))
+
+
 def standard_form_page() -> str:
     """Return the page of gradients with operators of ONNX alone."""
     forms, fused = standard_forms.split(standard_forms.read())
@@ -225,6 +255,7 @@ def write(folder: Path) -> None:
         "losses": losses(),
         "optimizers": optimizers(),
         "schedules": schedules(),
+        "metrics": metrics(),
         "gradients": gradients(),
         "standard-forms": standard_form_page(),
         "conformance": record.render(record.read()),

@@ -119,6 +119,10 @@ struct Release<OrtGradientGraphBuilder> {
   static void call(OrtGradientGraphBuilder* p) { GetOrtrainApi().ReleaseGradientGraphBuilder(p); }
 };
 template <>
+struct Release<OrtMetric> {
+  static void call(OrtMetric* p) { GetOrtrainApi().ReleaseMetric(p); }
+};
+template <>
 struct Release<OrtTrainingParameters> {
   static void call(OrtTrainingParameters* p) { GetOrtrainApi().ReleaseTrainingParameters(p); }
 };
@@ -552,6 +556,60 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
   /** Writes the model with the gradients to a file. */
   void Save(const std::basic_string<ORTCHAR_T>& path) const {
     ThrowOnError(GetOrtrainApi().GradientGraphBuilderSave(p_, detail::Terminated(path, "path")));
+  }
+
+};
+
+/** A metric, such as accuracy, that counts batches one by one. Its value does not depend on how rows
+ * are divided into batches. The page on metrics lists the names and options. Only one thread may use a
+ * metric at a time.
+ */
+class Metric : public detail::Base<OrtMetric> {
+  explicit Metric(OrtMetric* p) : Base(p) {}
+
+ public:
+  explicit Metric(std::nullptr_t) {}
+
+  /** Creates a metric by its name. */
+  static Metric Create(const std::string& name, const std::string& options) {
+    OrtMetric* out = nullptr;
+    ThrowOnError(GetOrtrainApi().CreateMetric(detail::Terminated(name, "name"), detail::Terminated(options, "options"), &out));
+    return Metric{out};
+  }
+
+  /** Counts a batch. */
+  void Update(const Value& prediction, const Value& target, const Value& loss) {
+    ThrowOnError(GetOrtrainApi().MetricUpdate(p_, prediction, target, loss));
+  }
+
+  /** The value over all batches since the start or the last reset. */
+  Value Result() {
+    OrtValue* out{};
+    ThrowOnError(GetOrtrainApi().MetricResult(p_, &out));
+    return Value{out};
+  }
+
+  /** Forgets all batches. */
+  void Reset() {
+    ThrowOnError(GetOrtrainApi().MetricReset(p_));
+  }
+
+  /** Adds what another metric has counted, such as that of another process or part of the rows. */
+  void Merge(const Metric& other) {
+    ThrowOnError(GetOrtrainApi().MetricMerge(p_, other));
+  }
+
+  /** What the metric has counted, as bytes by which another one continues. */
+  std::vector<uint8_t> GetState() {
+    void* out{};
+    size_t out_length{};
+    ThrowOnError(GetOrtrainApi().MetricGetState(p_, AllocatorWithDefaultOptions(), &out, &out_length));
+    return detail::TakeBytes(out, out_length);
+  }
+
+  /** Replaces what the metric has counted. */
+  void SetState(const std::vector<uint8_t>& state) {
+    ThrowOnError(GetOrtrainApi().MetricSetState(p_, state.data(), state.size()));
   }
 
 };

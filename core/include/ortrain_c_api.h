@@ -9,7 +9,7 @@
 #include "onnxruntime_training_c_api.h"
 
 /** The version of OrtrainApi that this header describes. */
-#define ORTRAIN_API_VERSION 5
+#define ORTRAIN_API_VERSION 6
 /** The oldest version of OrtrainApi that the library serves. */
 #define ORTRAIN_FIRST_API_VERSION 2
 
@@ -20,6 +20,9 @@ extern "C" {
 typedef struct OrtrainApi OrtrainApi;
 /** Adds gradients to a model. */
 typedef struct OrtGradientGraphBuilder OrtGradientGraphBuilder;
+
+/** A metric, and what it has counted. */
+typedef struct OrtMetric OrtMetric;
 
 /** The settings of a training graph. */
 typedef struct OrtTrainingParameters OrtTrainingParameters;
@@ -1058,6 +1061,103 @@ struct OrtrainApi {
    * \since version 5
    */
   OrtStatus*(ORT_API_CALL* GetOptimizerFormulas)(const void* model_data, size_t model_length, OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
+  /** Creates a metric by its name, such as accuracy.
+   *
+   * ListMetrics describes the metrics and their options. A metric counts batches one by one, so that its
+   * value does not depend on how rows are divided into batches. Only one thread may use a metric at a
+   * time.
+   *
+   * \param[in] name Name of the metric. top<k>, such as top5, is top_k with this k.
+   * \param[in] options Its options, separated by commas or blanks, such as
+   *     average=binary,ignore_index=-1; an empty text for the defaults.
+   * \param[out] out The metric. Freed with ReleaseMetric.
+   * \retval ORT_INVALID_ARGUMENT when there is no such metric or option, or a value is out of range.
+   * \since version 6
+   */
+  OrtStatus*(ORT_API_CALL* CreateMetric)(const char* name, const char* options, OrtMetric** out) NO_EXCEPTION;
+
+  /** Frees a metric.
+   *
+   * \param[in] input The metric, or null.
+   * \since version 6
+   */
+  void(ORT_API_CALL* ReleaseMetric)(OrtMetric* input) NO_EXCEPTION;
+
+  /** Counts a batch.
+   *
+   * Predictions are floats of any size. Targets are integers or floats: a class for each prediction, or
+   * a probability for each class, of which the likeliest counts; numbers for mae and r2; 0 or 1 for each
+   * score for auc_multilabel. A batch that is rejected changes nothing.
+   *
+   * \param[in] metric The metric.
+   * \param[in] prediction Output of the model: scores [batch, classes, ...] or [batch, ..., classes], a
+   *     logit for each row, or numbers. The metric perplexity needs none.
+   * \param[in] target What was expected, [batch, ...].
+   * \param[in] loss The loss of the batch, one number. Only the metric perplexity needs it.
+   * \retval ORT_INVALID_ARGUMENT when shapes do not fit together, a target is no class, or a value is
+   *     missing that the metric needs.
+   * \since version 6
+   */
+  OrtStatus*(ORT_API_CALL* MetricUpdate)(OrtMetric* metric, const OrtValue* prediction, const OrtValue* target, const OrtValue* loss) NO_EXCEPTION;
+
+  /** The value over all batches since the start, or since MetricReset.
+   *
+   * \param[in] metric The metric.
+   * \param[out] out A tensor of doubles: a scalar, or a matrix for confusion_matrix. NaN if nothing was
+   *     counted. Freed with ReleaseValue.
+   * \since version 6
+   */
+  OrtStatus*(ORT_API_CALL* MetricResult)(OrtMetric* metric, OrtValue** out) NO_EXCEPTION;
+
+  /** Forgets all batches.
+   *
+   * \param[in] metric The metric.
+   * \since version 6
+   */
+  OrtStatus*(ORT_API_CALL* MetricReset)(OrtMetric* metric) NO_EXCEPTION;
+
+  /** Adds what another metric has counted, such as that of another process or part of the rows.
+   *
+   * \param[in] metric The metric.
+   * \param[in] other A metric of the same name and options, which stays as it is.
+   * \retval ORT_INVALID_ARGUMENT when the name or the options differ.
+   * \since version 6
+   */
+  OrtStatus*(ORT_API_CALL* MetricMerge)(OrtMetric* metric, const OrtMetric* other) NO_EXCEPTION;
+
+  /** What a metric has counted, as bytes by which another one continues.
+   *
+   * \param[in] metric The metric.
+   * \param[in] allocator Allocates the memory.
+   * \param[out] out The state. As many as out_length says. Freed with the allocator.
+   * \param[out] out_length Its size. In bytes.
+   * \since version 6
+   */
+  OrtStatus*(ORT_API_CALL* MetricGetState)(OrtMetric* metric, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
+
+  /** Replaces what a metric has counted.
+   *
+   * \param[in] metric The metric.
+   * \param[in] state The result of MetricGetState, of a metric of the same name and options. As many as
+   *     state_length says.
+   * \param[in] state_length Its size. In bytes.
+   * \retval ORT_INVALID_ARGUMENT when the bytes are not such a state, or are truncated or damaged.
+   * \since version 6
+   */
+  OrtStatus*(ORT_API_CALL* MetricSetState)(OrtMetric* metric, const void* state, size_t state_length) NO_EXCEPTION;
+
+  /** Describes every metric that can be created.
+   *
+   * The text is JSON: a list, sorted by name. Each metric has name, formula, source, reads_prediction
+   * (whether it needs a prediction) and options. An option has name, default, at_least and at_most (null
+   * without a bound), choices (its values, if they are names) and meaning.
+   *
+   * \param[in] allocator Allocates the memory for the text.
+   * \param[out] out The JSON text. Freed with the allocator.
+   * \since version 6
+   */
+  OrtStatus*(ORT_API_CALL* ListMetrics)(OrtAllocator* allocator, char** out) NO_EXCEPTION;
 
 };
 

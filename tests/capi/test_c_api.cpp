@@ -586,3 +586,61 @@ TEST_CASE("forward sessions run exported models, from two threads one after the 
   ort().ReleaseValue(evaluated);
   for (char* name : {loss_name, x_name, y_name}) ok(ort().AllocatorFree(run.allocator, name));
 }
+
+TEST_CASE("a metric refuses what does not fit, and counts nothing of it") {
+  const OrtrainApi& own = *OrtrainGetApi(ORTRAIN_API_VERSION);
+  Run run;
+  OrtMetric *metric = nullptr, *other = nullptr;
+  refused_with(own.CreateMetric("acuracy", "", &metric), "did you mean \"accuracy\"");
+  refused_with(own.CreateMetric("accuracy", "k=3", &metric),
+               "no option \"k\"; expected one of \"ignore_index\"");
+  refused_with(own.CreateMetric("f1", "average=weighted", &metric), "one of \"macro\", \"micro\", \"binary\"");
+  refused_with(own.CreateMetric("top_k", "k=0", &metric), "at least 1");
+  ok(own.CreateMetric("perplexity", "", &metric));
+  ok(own.CreateMetric("confusion_matrix", "", &other));
+
+  OrtValue* loss = nullptr;
+  double cross_entropy = std::log(20.0);
+  loss = run.value(&cross_entropy, sizeof cross_entropy, {}, ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE);
+  refused_with(own.MetricUpdate(metric, nullptr, run.ys, nullptr), "expected the loss");
+  ok(own.MetricUpdate(metric, nullptr, run.ys, loss));
+  refused_with(own.MetricUpdate(other, nullptr, run.ys, nullptr), "expected a prediction");
+  refused_with(own.MetricUpdate(other, run.ys, run.xs, nullptr), "one class index for each of 8 predictions");
+  run.y[3] = -7;
+  refused_with(own.MetricUpdate(other, run.xs, run.ys, nullptr), "found -7");
+  run.y[3] = 5000;
+  refused_with(own.MetricUpdate(other, run.xs, run.ys, nullptr), "at most 4096 classes, found 5001");
+  refused_with(own.MetricMerge(metric, other), "same name and options");
+
+  const auto result = [&](OrtMetric* of, size_t elements) {
+    OrtValue* out = nullptr;
+    ok(own.MetricResult(of, &out));
+    OrtTensorTypeAndShapeInfo* info = nullptr;
+    ok(ort().GetTensorTypeAndShape(out, &info));
+    size_t count = 0;
+    ok(ort().GetTensorShapeElementCount(info, &count));
+    ort().ReleaseTensorTypeAndShapeInfo(info);
+    CHECK(count == elements);
+    void* data = nullptr;
+    ok(ort().GetTensorMutableData(out, &data));
+    const double first = count > 0 ? *static_cast<double*>(data) : 0;
+    ort().ReleaseValue(out);
+    return first;
+  };
+  CHECK(result(metric, 1) == Catch::Approx(20));
+  result(other, 0);
+
+  // A state that is cut anywhere is refused, and the metric keeps its counts.
+  void* state = nullptr;
+  size_t size = 0;
+  ok(own.MetricGetState(metric, run.allocator, &state, &size));
+  for (size_t cut = 0; cut < size; ++cut) refused(own.MetricSetState(metric, state, cut));
+  refused_with(own.MetricSetState(other, state, size), "the state is of \"perplexity ignore_index=-100\"");
+  CHECK(result(metric, 1) == Catch::Approx(20));
+  ok(own.MetricSetState(metric, state, size));
+  CHECK(result(metric, 1) == Catch::Approx(20));
+  ok(ort().AllocatorFree(run.allocator, state));
+  ort().ReleaseValue(loss);
+  own.ReleaseMetric(metric);
+  own.ReleaseMetric(other);
+}

@@ -292,3 +292,31 @@ TEST_CASE("C++: bindings, metadata, profiles and runs in the background") {
   binding.ClearBoundOutputs();
   CHECK(binding.GetOutputValues().empty());
 }
+
+TEST_CASE("C++: a metric counts batches of any size, and continues with its state") {
+  std::vector<float> scores{3, 1, 2, 0, 5, 4, 1, 2, 9, 6, 1, 1, 0, 1, 0};
+  std::vector<int64_t> classes{0, 1, 2, 1, 1};
+  const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+  const auto count = [&](Ort::Metric& metric, int64_t from, int64_t to) {
+    const int64_t shape[] = {to - from, 3};
+    const auto rows = static_cast<size_t>(to - from);
+    metric.Update(Ort::Value::CreateTensor<float>(memory, scores.data() + 3 * from, 3 * rows, shape, 2),
+                  Ort::Value::CreateTensor<int64_t>(memory, classes.data() + from, rows, shape, 1),
+                  Ort::Value{nullptr});
+  };
+  const auto result = [](Ort::Metric& metric) { return *metric.Result().GetTensorMutableData<double>(); };
+  Ort::Metric whole = Ort::Metric::Create("accuracy", ""), first = Ort::Metric::Create("accuracy", ""),
+              second = Ort::Metric::Create("accuracy", "");
+  count(whole, 0, 5);
+  CHECK(result(whole) == 0.8);
+  count(first, 0, 1);
+  second.SetState(first.GetState());
+  count(second, 1, 5);
+  CHECK(result(second) == 0.8);
+  second.Reset();
+  CHECK(std::isnan(result(second)));
+  count(second, 1, 5);
+  second.Merge(first);
+  CHECK(result(second) == 0.8);
+  CHECK_THROWS_AS(Ort::Metric::Create("acuracy", ""), Ort::Exception);
+}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 
 import numpy as np
 import pytest
-from ortrain.trainer import AUC, F1, MAE, R2, Accuracy, ConfusionMatrix, IoU, Perplexity, TopK
-from ortrain.trainer.metrics import metric_of
+from ortrain.trainer import AUC, F1, MAE, R2, Accuracy, ConfusionMatrix, CoreMetric, IoU, Perplexity, TopK
+from ortrain.trainer.metrics import METRIC_NAMES, metric_of
 from sklearn import metrics
 
 RNG = np.random.default_rng(5)
@@ -96,12 +97,99 @@ def test_without_rows_there_is_no_value():
 
 
 def test_metrics_by_name():
-    assert metric_of("top3").k == 3
+    top = metric_of("top3")
+    assert top.name == "top3"
+    assert stream(top) == stream(TopK(3))
     with pytest.raises(
         ValueError,
-        match=r"no metric 'acuracy' \(did you mean 'accuracy' or 'auc'\?\); known are accuracy, top5",
+        match=r'no metric "acuracy"; known are "accuracy", "auc", .* and top<k> such as "top5"; did you mean "accuracy"',
     ):
         metric_of("acuracy")
+
+
+BATCHES = [[97], [1] * 97, [50, 0, 3, 44]]
+
+
+@pytest.mark.parametrize("sizes", BATCHES[1:], ids=["rows", "uneven"])
+@pytest.mark.parametrize(
+    "name", [name for name in METRIC_NAMES if name not in ("mae", "r2", "auc_multilabel")]
+)
+def test_values_do_not_depend_on_the_batches(name, sizes):
+    def value(sizes):
+        metric, start = metric_of(name), 0
+        for size in sizes:
+            stop = start + size
+            metric.update(SCORES[start:stop], TARGETS[start:stop], 1.5)
+            start = stop
+        return metric.result()
+
+    assert value(sizes) == value(BATCHES[0])
+
+
+@pytest.mark.parametrize("metric", METRIC_NAMES)
+def test_parts_are_merged(metric):
+    numbers = metric in ("mae", "r2", "auc_multilabel")
+    targets = (SCORES > 0.3).astype(np.float32) if numbers else TARGETS
+    whole, first, second = (metric_of(metric) for _ in range(3))
+    for part, rows in ((whole, slice(0, 97)), (first, slice(0, 31)), (second, slice(31, 97))):
+        part.update(SCORES[rows], targets[rows], 0.7)
+    first.merge(second)
+    assert (
+        first.result() == pytest.approx(whole.result(), rel=1e-12)
+        if numbers
+        else first.result() == whole.result()
+    )
+    with pytest.raises(ValueError, match="only one with the same name and options can be added"):
+        first.merge(CoreMetric("accuracy", {"ignore_index": 7}))
+
+
+@pytest.mark.parametrize("scores", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("targets", [np.int32, np.int64, np.uint8, np.float32])
+def test_predictions_and_targets_have_any_type(scores, targets):
+    given = SCORES.astype(scores)
+    found = stream(Accuracy(), given, TARGETS.astype(targets))
+    assert found == metrics.accuracy_score(TARGETS, given.argmax(axis=1))
+
+
+def test_the_largest_of_many_scores():
+    scores = RNG.normal(size=(40, 1003)).astype(np.float32)
+    scores[3, [17, 900]] = 9  # the first of equal ones counts
+    assert stream(Accuracy(), scores, scores.argmax(axis=1)) == 1
+    scores[5] = np.nan
+    assert stream(Accuracy(), scores[5:6], np.array([0])) == 1
+
+
+def test_top_k_of_tokens_leaves_out_ignored_ones():
+    scores, targets = SCORES[:96].reshape(8, 12, 6), TARGETS[:96].reshape(8, 12).copy()
+    targets[:, :4] = -100
+    kept = targets.ravel() != -100
+    expected = metrics.top_k_accuracy_score(targets.ravel()[kept], SCORES[:96][kept], k=2, labels=LABELS)
+    assert stream(TopK(2), scores, targets) == pytest.approx(expected)
+    assert stream(TopK(2), scores.transpose(0, 2, 1), targets) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("metric", "targets", "words"),
+    [
+        ("accuracy", TARGETS[:5], "expected one class index for each of 97 predictions, found 5 targets"),
+        ("f1", TARGETS - 1, "expected targets that are a class, or the ignored index -100, found -1"),
+        ("top5", TARGETS + 2, r"metric top_k: expected targets below the number of classes, 6, found 6"),
+        ("mae", TARGETS, r"expected as many targets as predictions, found \[97\] for \[97, 6\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(metric, targets, words):
+    metric = metric_of(metric)
+    before = metric.state()
+    with pytest.raises(ValueError, match=words):
+        metric.update(SCORES, targets, 0)
+    assert metric.state() == before
+
+
+def test_a_state_of_other_options_is_refused():
+    with pytest.raises(
+        ValueError, match='the state is of "top_k k=3 ignore_index=-100", expected "top_k k=2'
+    ):
+        TopK(2).load_state(TopK(3).state())
 
 
 def softmax(scores):
@@ -150,7 +238,7 @@ def test_area_under_the_curve_of_many_rows_takes_little_memory():
     for start in range(0, len(scores), 1000):
         metric.update(scores[start : start + 1000, None], targets[start : start + 1000], 0.0)
     assert metric.result() == pytest.approx(metrics.roc_auc_score(targets, scores), abs=1e-5)
-    assert len(metric.state()["rankings"][0][1]) <= 65536
+    assert len(base64.b64decode(metric.state()["counts"])) < 65536 * 24 + 100  # three numbers for each score
 
 
 def test_overlap_of_areas():

@@ -122,7 +122,7 @@ def test_a_picture_of_the_history(tmp_path):
             r"no loss 'crossentropy' \(did you mean 'cross_entropy' or .*\?\); known are cross_entropy",
         ),
         ({"optimizer": "adamww"}, r"no optimizer 'adamww' \(did you mean 'adamw'.*\?\); known are .*adamw"),
-        ({"metrics": ["f2"]}, "no metric 'f2'"),
+        ({"metrics": ["f2"]}, 'no metric "f2"'),
         ({"schedule": "cosin"}, "schedule: expected one of constant, cosine, .*, found .cosin."),
         ({"accumulate": 0}, "accumulate: expected 1 or more"),
         ({"seed": -1}, "seed: expected 0 or more"),

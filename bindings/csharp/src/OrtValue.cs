@@ -8,6 +8,9 @@ namespace Microsoft.ML.OnnxRuntime
 {
     public partial class OrtValue : IDisposable, IRunValue
     {
+        /// <summary>Passed to calls in place of a value that is null.</summary>
+        internal static readonly OrtValue None = new OrtValue(IntPtr.Zero);
+
         private readonly OrtValueHandle handle;
         private readonly ManagedMemory managed;
         private object info;

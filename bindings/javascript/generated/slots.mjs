@@ -594,4 +594,13 @@ export const extension = Object.freeze({
   CheckpointAddParameter: 80,
   CheckpointAssign: 81,
   GetOptimizerFormulas: 82,
+  CreateMetric: 83,
+  ReleaseMetric: 84,
+  MetricUpdate: 85,
+  MetricResult: 86,
+  MetricReset: 87,
+  MetricMerge: 88,
+  MetricGetState: 89,
+  MetricSetState: 90,
+  ListMetrics: 91,
 });

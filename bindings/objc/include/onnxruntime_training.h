@@ -7,5 +7,6 @@
 
 #import "ort_checkpoint.h"
 #import "ort_gradient_graph_builder.h"
+#import "ort_metric.h"
 #import "ort_training_session.h"
 #import "ort_training_utils.h"

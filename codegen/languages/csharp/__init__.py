@@ -422,6 +422,8 @@ class Language(Base):
         if p.type in ("session_options", "run_options") and p.nullable:
             other = "SessionOptions.Default" if p.type == "session_options" else "RunOptions.None"
             return f"({name} ?? {other}).Live"
+        if p.type == "value" and p.nullable:
+            return f"({name} ?? OrtValue.None).Live"
         or_null = "OrNull" if p.nullable else ""
         by_kind = {
             "string": f"NativeText.Utf8({name}, nameof({name}))",

@@ -94,6 +94,7 @@ GROUPS = (
         ("ort_checkpoint.h", "ort_env.h", "ort_session.h", "ort_training_utils.h", "ort_value.h"),
     ),
     Group("ort_gradient_graph_builder", "Gradients without a training session.", ("gradient_graph_builder",)),
+    Group("ort_metric", "What a model is worth, counted batch by batch.", ("metric",), ("ort_value.h",)),
 )
 """The generated files with classes. Their names are those that programs import."""
 

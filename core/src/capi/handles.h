@@ -19,6 +19,7 @@
 #include "capi/maps.h"
 #include "capi/sparse.h"
 #include "graph/graph.h"
+#include "metrics/metric.h"
 #include "onnxruntime_c_api.h"
 #include "onnxruntime_training_c_api.h"
 #include "ortrain_c_api.h"
@@ -100,6 +101,10 @@ struct OrtPrepackedWeightsContainer {};
 
 struct OrtLoraAdapter {
   ortrain::Adapter value;
+};
+
+struct OrtMetric {
+  ortrain::Metric value;
 };
 
 struct OrtTensorTypeAndShapeInfo {

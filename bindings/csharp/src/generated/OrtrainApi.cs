@@ -598,5 +598,69 @@ namespace Microsoft.ML.OnnxRuntime
         internal static GetOptimizerFormulasCall GetOptimizerFormulas => getOptimizerFormulas ??
             (getOptimizerFormulas = NativeTables.Bind<GetOptimizerFormulasCall>(NativeTables.OrtrainApi, 82));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CreateMetricCall(byte[] name, byte[] options, out IntPtr @out);
+        private static CreateMetricCall createMetric;
+        /// <summary>Creates a metric by its name, such as accuracy.</summary>
+        internal static CreateMetricCall CreateMetric => createMetric ??
+            (createMetric = NativeTables.Bind<CreateMetricCall>(NativeTables.OrtrainApi, 83));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate void ReleaseMetricCall(IntPtr input);
+        private static ReleaseMetricCall releaseMetric;
+        /// <summary>Frees a metric.</summary>
+        internal static ReleaseMetricCall ReleaseMetric => releaseMetric ??
+            (releaseMetric = NativeTables.Bind<ReleaseMetricCall>(NativeTables.OrtrainApi, 84));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr MetricUpdateCall(Metric metric, OrtValueHandle prediction, OrtValueHandle target, OrtValueHandle loss);
+        private static MetricUpdateCall metricUpdate;
+        /// <summary>Counts a batch.</summary>
+        internal static MetricUpdateCall MetricUpdate => metricUpdate ??
+            (metricUpdate = NativeTables.Bind<MetricUpdateCall>(NativeTables.OrtrainApi, 85));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr MetricResultCall(Metric metric, out IntPtr @out);
+        private static MetricResultCall metricResult;
+        /// <summary>The value over all batches since the start, or since MetricReset.</summary>
+        internal static MetricResultCall MetricResult => metricResult ??
+            (metricResult = NativeTables.Bind<MetricResultCall>(NativeTables.OrtrainApi, 86));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr MetricResetCall(Metric metric);
+        private static MetricResetCall metricReset;
+        /// <summary>Forgets all batches.</summary>
+        internal static MetricResetCall MetricReset => metricReset ??
+            (metricReset = NativeTables.Bind<MetricResetCall>(NativeTables.OrtrainApi, 87));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr MetricMergeCall(Metric metric, Metric other);
+        private static MetricMergeCall metricMerge;
+        /// <summary>Adds what another metric has counted, such as that of another process or part of the
+        /// rows.</summary>
+        internal static MetricMergeCall MetricMerge => metricMerge ??
+            (metricMerge = NativeTables.Bind<MetricMergeCall>(NativeTables.OrtrainApi, 88));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr MetricGetStateCall(Metric metric, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
+        private static MetricGetStateCall metricGetState;
+        /// <summary>What a metric has counted, as bytes by which another one continues.</summary>
+        internal static MetricGetStateCall MetricGetState => metricGetState ??
+            (metricGetState = NativeTables.Bind<MetricGetStateCall>(NativeTables.OrtrainApi, 89));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr MetricSetStateCall(Metric metric, byte[] state, UIntPtr stateLength);
+        private static MetricSetStateCall metricSetState;
+        /// <summary>Replaces what a metric has counted.</summary>
+        internal static MetricSetStateCall MetricSetState => metricSetState ??
+            (metricSetState = NativeTables.Bind<MetricSetStateCall>(NativeTables.OrtrainApi, 90));
+
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr ListMetricsCall(IntPtr allocator, out IntPtr @out);
+        private static ListMetricsCall listMetrics;
+        /// <summary>Describes every metric that can be created.</summary>
+        internal static ListMetricsCall ListMetrics => listMetrics ??
+            (listMetrics = NativeTables.Bind<ListMetricsCall>(NativeTables.OrtrainApi, 91));
+
     }
 }

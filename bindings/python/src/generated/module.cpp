@@ -16,6 +16,7 @@ PYBIND11_MODULE(_ortrain, m) {
   py::class_<Handle<OrtCheckpointState>>(m, "CheckpointStateHandle", "Everything that training changes: parameters, gradients, optimizer state and properties.");
   py::class_<Handle<OrtTrainingSession>>(m, "TrainingSessionHandle", "The models of a training run, applied to a checkpoint state.");
   py::class_<Handle<OrtGradientGraphBuilder>>(m, "GradientGraphBuilderHandle", "Adds gradients to a model.");
+  py::class_<Handle<OrtMetric>>(m, "MetricHandle", "A metric, and what it has counted.");
   py::class_<Handle<OrtTrainingParameters>>(m, "TrainingParametersHandle", "The settings of a training graph.");
 
   bind_forward(m);
@@ -867,4 +868,38 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().GetOptimizerFormulas(model_data_.data(), model_data_.size(), allocator(), &out));
     return take_text(out);
   }, py::arg("model_data"), "Writes the step of an optimizer model as formulas, for models of other runtimes.");
+  m.def("create_metric", [](const std::string& name, const std::string& options) {
+    OrtMetric* out = {};
+    check(extension_api().CreateMetric(c_text(name, "name"), c_text(options, "options"), &out));
+    return Handle<OrtMetric>(out, extension_api().ReleaseMetric);
+  }, py::arg("name"), py::arg("options"), "Creates a metric by its name, such as accuracy.");
+  m.def("metric_update", [](const Handle<OrtMetric>& metric, const Value& prediction, const Value& target, const Value& loss) {
+    check(extension_api().MetricUpdate(metric.raw, prediction.raw(), target.raw(), loss.raw()));
+  }, py::arg("metric"), py::arg("prediction"), py::arg("target"), py::arg("loss"), "Counts a batch.");
+  m.def("metric_result", [](const Handle<OrtMetric>& metric) {
+    OrtValue* out = {};
+    check(extension_api().MetricResult(metric.raw, &out));
+    return Value(out);
+  }, py::arg("metric"), "The value over all batches since the start, or since MetricReset.");
+  m.def("metric_reset", [](const Handle<OrtMetric>& metric) {
+    check(extension_api().MetricReset(metric.raw));
+  }, py::arg("metric"), "Forgets all batches.");
+  m.def("metric_merge", [](const Handle<OrtMetric>& metric, const Handle<OrtMetric>& other) {
+    check(extension_api().MetricMerge(metric.raw, other.raw));
+  }, py::arg("metric"), py::arg("other"), "Adds what another metric has counted, such as that of another process or part of the rows.");
+  m.def("metric_get_state", [](const Handle<OrtMetric>& metric) {
+    void* out = {};
+    size_t out_length = 0;
+    check(extension_api().MetricGetState(metric.raw, allocator(), &out, &out_length));
+    return take_bytes(out, out_length);
+  }, py::arg("metric"), "What a metric has counted, as bytes by which another one continues.");
+  m.def("metric_set_state", [](const Handle<OrtMetric>& metric, const std::optional<py::bytes>& state) {
+    const Bytes state_(state);
+    check(extension_api().MetricSetState(metric.raw, state_.data(), state_.size()));
+  }, py::arg("metric"), py::arg("state"), "Replaces what a metric has counted.");
+  m.def("list_metrics", []() {
+    char* out = {};
+    check(extension_api().ListMetrics(allocator(), &out));
+    return take_text(out);
+  }, "Describes every metric that can be created.");
 }

@@ -516,5 +516,13 @@ void ListSchedules(OrtAllocator* allocator, char** out);
 void CheckpointAddParameter(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* value, bool trainable);
 void CheckpointAssign(OrtCheckpointState* checkpoint_state, const OrtCheckpointState* source);
 void GetOptimizerFormulas(const void* model_data, size_t model_length, OrtAllocator* allocator, char** out);
+void CreateMetric(const char* name, const char* options, OrtMetric** out);
+void MetricUpdate(OrtMetric* metric, const OrtValue* prediction, const OrtValue* target, const OrtValue* loss);
+void MetricResult(OrtMetric* metric, OrtValue** out);
+void MetricReset(OrtMetric* metric);
+void MetricMerge(OrtMetric* metric, const OrtMetric* other);
+void MetricGetState(OrtMetric* metric, OrtAllocator* allocator, void** out, size_t* out_length);
+void MetricSetState(OrtMetric* metric, const void* state, size_t state_length);
+void ListMetrics(OrtAllocator* allocator, char** out);
 
 }  // namespace ortrain::capi

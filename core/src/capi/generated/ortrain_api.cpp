@@ -730,6 +730,74 @@ OrtStatus* ORT_API_CALL GetOptimizerFormulas(const void* model_data, size_t mode
   });
 }
 
+OrtStatus* ORT_API_CALL CreateMetric(const char* name, const char* options, OrtMetric** out) noexcept {
+  return guarded("CreateMetric", [&] {
+    check_pointer(name, "name");
+    check_pointer(options, "options");
+    check_pointer(out, "out");
+    capi::CreateMetric(name, options, out);
+  });
+}
+
+void ORT_API_CALL ReleaseMetric(OrtMetric* input) noexcept { release(input); }
+
+OrtStatus* ORT_API_CALL MetricUpdate(OrtMetric* metric, const OrtValue* prediction, const OrtValue* target, const OrtValue* loss) noexcept {
+  return guarded("MetricUpdate", [&] {
+    check_pointer(metric, "metric");
+    check_pointer(target, "target");
+    capi::MetricUpdate(metric, prediction, target, loss);
+  });
+}
+
+OrtStatus* ORT_API_CALL MetricResult(OrtMetric* metric, OrtValue** out) noexcept {
+  return guarded("MetricResult", [&] {
+    check_pointer(metric, "metric");
+    check_pointer(out, "out");
+    capi::MetricResult(metric, out);
+  });
+}
+
+OrtStatus* ORT_API_CALL MetricReset(OrtMetric* metric) noexcept {
+  return guarded("MetricReset", [&] {
+    check_pointer(metric, "metric");
+    capi::MetricReset(metric);
+  });
+}
+
+OrtStatus* ORT_API_CALL MetricMerge(OrtMetric* metric, const OrtMetric* other) noexcept {
+  return guarded("MetricMerge", [&] {
+    check_pointer(metric, "metric");
+    check_pointer(other, "other");
+    capi::MetricMerge(metric, other);
+  });
+}
+
+OrtStatus* ORT_API_CALL MetricGetState(OrtMetric* metric, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  return guarded("MetricGetState", [&] {
+    check_pointer(metric, "metric");
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    check_pointer(out_length, "out_length");
+    capi::MetricGetState(metric, allocator, out, out_length);
+  });
+}
+
+OrtStatus* ORT_API_CALL MetricSetState(OrtMetric* metric, const void* state, size_t state_length) noexcept {
+  return guarded("MetricSetState", [&] {
+    check_pointer(metric, "metric");
+    check_array(state, state_length, "state", "state_length");
+    capi::MetricSetState(metric, state, state_length);
+  });
+}
+
+OrtStatus* ORT_API_CALL ListMetrics(OrtAllocator* allocator, char** out) noexcept {
+  return guarded("ListMetrics", [&] {
+    check_allocator(allocator, "allocator");
+    check_pointer(out, "out");
+    capi::ListMetrics(allocator, out);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -817,7 +885,16 @@ const OrtrainApi ortrain_api = {
     .CheckpointAddParameter = entry::CheckpointAddParameter,
     .CheckpointAssign = entry::CheckpointAssign,
     .GetOptimizerFormulas = entry::GetOptimizerFormulas,
+    .CreateMetric = entry::CreateMetric,
+    .ReleaseMetric = entry::ReleaseMetric,
+    .MetricUpdate = entry::MetricUpdate,
+    .MetricResult = entry::MetricResult,
+    .MetricReset = entry::MetricReset,
+    .MetricMerge = entry::MetricMerge,
+    .MetricGetState = entry::MetricGetState,
+    .MetricSetState = entry::MetricSetState,
+    .ListMetrics = entry::ListMetrics,
 };
-static_assert(sizeof(OrtrainApi) == 83 * sizeof(void*), "OrtrainApi has 83 slots");
+static_assert(sizeof(OrtrainApi) == 92 * sizeof(void*), "OrtrainApi has 92 slots");
 
 }  // namespace ortrain::capi

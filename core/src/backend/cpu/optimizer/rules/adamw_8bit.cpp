@@ -4,13 +4,10 @@
 // package.
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
-#include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "backend/cpu/optimizer/rules/adamw_of_tensor.h"
+#include "backend/cpu/optimizer/rules/eight_bit_codes.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -18,108 +15,23 @@ namespace {
 
 constexpr int64_t kBlock = 256, kLeastElements = 4096;
 
-// The codes of numbers of one sign in [0, 1], given by their magnitudes. The upper half of a float's bits
-// leads to the first of the two codes that its value can have. There is no branch, because no processor
-// could predict it.
-class Magnitudes {
- public:
-  void add(float value, size_t code) {
-    if (count_ > 0) middles_[count_ - 1] = (last_ + value) / 2;
-    last_ = value;
-    codes_[count_++] = static_cast<uint8_t>(code);
-  }
-  void finish() {
-    middles_[count_ - 1] = std::numeric_limits<float>::infinity();
-    uint8_t at = 0;
-    for (uint32_t high = 0; high < kHalves; ++high) {
-      while (std::bit_cast<float>(high << 16) > middles_[at]) ++at;
-      first_[high] = at;
-    }
-  }
-  uint8_t code(float magnitude) const {
-    // NaN has no place in the table.
-    size_t at = first_[std::min(std::bit_cast<uint32_t>(magnitude) >> 16, kHalves - 1)];
-    at += size_t{magnitude > middles_[at]};
-    return codes_[at];
-  }
-
- private:
-  static constexpr uint32_t kHalves = (std::bit_cast<uint32_t>(1.0f) >> 16) + 1;
-  std::array<float, 256> middles_{};
-  std::array<uint8_t, 256> codes_{};
-  std::array<uint8_t, kHalves> first_{};
-  size_t count_ = 0;
-  float last_ = 0;
-};
-
-// 256 numbers, sorted: seven decades with ever more steps, 0 and 1; with a sign, half of them are negative.
-struct Codes {
-  explicit Codes(bool is_signed) {
-    std::vector<float> sorted{0, 1};
-    for (int decade = 0; decade < 7; ++decade) {
-      const int steps = 1 << (is_signed ? decade : decade + 1);
-      for (int i = 0; i < steps; ++i) {
-        const double middle = 0.1 + 0.9 * (i + 0.5) / steps;
-        const auto value = static_cast<float>(middle * std::pow(10.0, decade - 6));
-        sorted.push_back(value);
-        if (is_signed) sorted.push_back(-value);
-      }
-    }
-    std::sort(sorted.begin(), sorted.end());
-    std::copy(sorted.begin(), sorted.end(), values.begin());
-    const auto zero = static_cast<size_t>(std::find(sorted.begin(), sorted.end(), 0.0f) - sorted.begin());
-    for (size_t i = zero; i < values.size(); ++i) signs[0].add(values[i], i);
-    for (size_t i = zero + 1; i-- > 0;) signs[1].add(-values[i], i);
-    for (Magnitudes& each : signs) each.finish();
-  }
-  uint8_t code(float x) const { return signs[size_t{x < 0}].code(std::abs(x)); }
-
-  std::array<float, 256> values{};
-  std::array<Magnitudes, 2> signs;  // positive and negative
-};
-
-const Codes& codes(bool is_signed) {
-  static const Codes with_sign(true), without(false);
-  return is_signed ? with_sign : without;
-}
-
-template <typename T>
-struct Block {
-  T values[kBlock];
-  int64_t n;
-
-  void read(const Codes& map, const uint8_t* from, float scale) {
-    for (int64_t i = 0; i < n; ++i) values[i] = static_cast<T>(map.values[from[i]]) * static_cast<T>(scale);
-  }
-  float write(const Codes& map, uint8_t* to) const {
-    T largest = 0;
-    for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(values[i]));
-    if (largest < std::numeric_limits<T>::min()) largest = 0;
-    const T inverse = largest > 0 ? 1 / largest : 0;
-    for (int64_t i = 0; i < n; ++i)
-      to[i] = map.code(static_cast<float>(std::clamp<T>(values[i] * inverse, -1, 1)));
-    return static_cast<float>(largest);
-  }
-};
-
 // `factors` are those of the passes of AdamW.
 template <typename T>
 void step_of_block(const T* factors, const TensorRun<T>& run, int64_t block, T scale) {
-  const int64_t begin = block * kBlock;
+  const int64_t begin = block * kBlock, n = std::min(kBlock, run.n - begin);
   const auto at = [&](size_t k) { return run.states[k].template data<uint8_t>() + begin; };
   float &first_scale = run.states[2].template data<float>()[block],
         &second_scale = run.states[3].template data<float>()[block];
-  Block<T> first, second;
-  first.n = second.n = std::min(kBlock, run.n - begin);
-  first.read(codes(true), at(0), first_scale);
-  second.read(codes(false), at(1), second_scale);
-  T* const moments[] = {first.values, second.values};
+  T first[kBlock], second[kBlock];
+  read_codes(eight_bit_codes(true), at(0), n, first_scale, first);
+  read_codes(eight_bit_codes(false), at(1), n, second_scale, second);
+  T* const moments[] = {first, second};
   if constexpr (std::is_same_v<T, float>)
-    adamw_passes().of_float(run.w + begin, run.g + begin, moments, first.n, factors, scale);
+    adamw_passes().of_float(run.w + begin, run.g + begin, moments, n, factors, scale);
   else
-    adamw_passes().of_double(run.w + begin, run.g + begin, moments, first.n, factors, scale);
-  first_scale = first.write(codes(true), at(0));
-  second_scale = second.write(codes(false), at(1));
+    adamw_passes().of_double(run.w + begin, run.g + begin, moments, n, factors, scale);
+  first_scale = write_codes(eight_bit_codes(true), first, n, at(0));
+  second_scale = write_codes(eight_bit_codes(false), second, n, at(1));
 }
 
 struct AdamW8bit {

@@ -1,0 +1,56 @@
+// Scores and targets of classes, as metrics take them: [batch, classes, ...] or [batch, ..., classes], and a
+// class for each.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "metrics/rule.h"
+#include "runtime/convert.h"
+
+namespace ortrain {
+
+// The place of a score is (row · classes + class) · inner + column. One class: a logit, above 0 for class 1.
+struct ScoreLayout {
+  int64_t rows, classes, inner;
+
+  int64_t items() const { return rows * inner; }
+};
+
+// Scores with the class of each item. Targets that are probabilities of classes become the likeliest class.
+struct ClassBatch {
+  ScoreLayout layout;
+  std::vector<int64_t> targets;  // one for each item
+};
+
+// Throws, naming the metric, if the shapes do not fit or there is no such class.
+ClassBatch class_batch(const MetricBatch& batch);
+
+// The class of the largest score of each item, the first one of equal ones.
+std::vector<int64_t> predicted_classes(const Tensor& scores, const ScoreLayout& layout);
+
+// Classes that were predicted and expected, without the items whose target is `ignored`. No class is
+// negative.
+struct ClassPairs {
+  int64_t classes;  // that the scores have: two for a logit
+  std::vector<int64_t> predicted, expected;
+};
+ClassPairs class_pairs(const MetricBatch& batch, int64_t ignored);
+
+// Whole numbers of any type.
+std::vector<int64_t> whole_numbers(const Tensor& tensor);
+
+// Calls f with a pointer to the numbers as float or double, whichever holds them.
+template <typename F>
+void with_numbers(const Tensor& tensor, F&& f) {
+  if (tensor.dtype() == DType::kFloat) {
+    f(static_cast<const float*>(tensor.data<float>()));
+  } else if (tensor.dtype() == DType::kDouble) {
+    f(static_cast<const double*>(tensor.data<double>()));
+  } else {
+    const std::vector<double> numbers = tensor.to_double();
+    f(numbers.data());
+  }
+}
+
+}  // namespace ortrain

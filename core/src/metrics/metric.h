@@ -1,0 +1,38 @@
+// A metric by name, which takes batches one by one and gives its value at any time.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "metrics/rule.h"
+
+namespace ortrain {
+
+class Metric {
+ public:
+  // `options` are separated by commas or blanks, such as "average=binary,ignore_index=-1"; others have their
+  // defaults. top<k>, such as top5, is top_k with this k.
+  Metric(const std::string& name, const std::string& options);
+
+  void update(const Tensor* prediction, const Tensor& target, const Tensor* loss);
+  // A tensor of double: a scalar, or an array.
+  Tensor result() { return counts_->result(); }
+  void reset();
+  // Adds what another metric of the same name and options has counted.
+  void merge(const Metric& other);
+
+  // The state as bytes, by which a metric of the same name and options continues.
+  std::string state();
+  void load_state(const void* data, size_t size);
+
+ private:
+  const MetricRule* rule_;
+  MetricOptions options_;
+  std::unique_ptr<MetricCounts> counts_;
+
+  // The name and all options, in the order of the declaration.
+  std::string described() const;
+};
+
+}  // namespace ortrain

@@ -1,0 +1,89 @@
+// What a metric is: a declaration, registered under a name.
+//
+// A file in rules/ declares a metric: its options, and what it counts over batches. The names in every
+// language, the command line, error messages and the table of the documentation follow from the declaration.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/tensor.h"
+
+namespace ortrain {
+
+struct MetricOption {
+  const char* name;
+  double value;  // unless another is given; of a choice, its place in `choices`
+  const char* meaning;
+  double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
+  std::vector<std::string> choices = {};  // names that are the values; none: whole numbers
+};
+
+// The values of options by name.
+using MetricOptions = std::map<std::string, double, std::less<>>;
+
+// What an update takes. A prediction and a loss are null if none was given.
+struct MetricBatch {
+  const std::string& metric;  // its name, for messages
+  const Tensor* prediction;
+  const Tensor& target;
+  const Tensor* loss;
+};
+
+// The counts and sums of a metric as numbers, by which a run continues.
+using MetricNumbers = std::vector<std::vector<double>>;
+
+// What a metric has counted. Sums do not depend on how rows are divided into batches.
+class MetricCounts {
+ public:
+  virtual ~MetricCounts() = default;
+  // A batch that is rejected changes nothing.
+  virtual void update(const MetricBatch& batch) = 0;
+  // Adds the counts of another part of the rows. `other` has the class of this object.
+  virtual void merge(const MetricCounts& other) = 0;
+  // A double, or an array of them.
+  virtual Tensor result() = 0;
+  virtual MetricNumbers numbers() = 0;
+  // Takes the result of `numbers`; false if it cannot be one.
+  virtual bool load(const MetricNumbers& numbers) = 0;
+};
+
+struct MetricRule {
+  std::string name;  // in programs and on the command line: "accuracy"
+  std::string formula;
+  std::string source;
+  bool reads_prediction = true;
+  std::vector<MetricOption> options = {};
+  // Counts of no rows.
+  std::unique_ptr<MetricCounts> (*make)(const MetricOptions& options);
+};
+
+// By name; null if there is none.
+const MetricRule* find_metric(std::string_view name);
+// All of them, sorted by name.
+std::vector<const MetricRule*> all_metrics();
+
+bool register_metric(MetricRule rule, const std::source_location& where);
+
+// ORTRAIN_METRIC(Accuracy, {.name = "accuracy", ...})
+#define ORTRAIN_METRIC(Title, ...)                 \
+  [[maybe_unused]] const bool kRegistered##Title = \
+      ::ortrain::register_metric(::ortrain::MetricRule __VA_ARGS__, std::source_location::current())
+
+// The `make` of a rule whose counts are a T, made from the options.
+template <class T>
+std::unique_ptr<MetricCounts> make_metric(const MetricOptions& options) {
+  return std::make_unique<T>(options);
+}
+
+inline MetricOption ignore_index_option() {
+  return {"ignore_index", -100, "targets of this value do not count"};
+}
+
+}  // namespace ortrain
