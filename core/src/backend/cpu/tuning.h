@@ -173,10 +173,10 @@ inline constexpr int64_t kLeastProducts = 1 << 17;
 // Tiles have four results each and must not reach far beyond the image. With 10 / 3, steps of 7 x 7 take 1.17
 // on two threads and 0.98 on one; with 8 / 3, those of 5 x 5 take 0.9 to 1.1.
 inline constexpr int64_t kResultsPerTile = 3;
-// Large tiles have 16 results each, with the same limit, and need some tiles for each transform of the weights.
-// Measured with one thread against small tiles: from 0.61 to 0.86 of the time for 32 to 512 channels of 8 x 8 to
-// 56 x 56. 4 x 64 channels of 9 x 9, with 9 results per tile, take 0.93 to 1.02; 6 x 6 take 1.2 to 1.3. With
-// fewer than 16 tiles, 128 channels of 12 x 12 take 1.01, 512 of 7 x 7 0.9 to 1.4.
+// Large tiles have 16 results each, with the same limit, and need some tiles for each transform of the
+// weights. Measured with one thread against small tiles: from 0.61 to 0.86 of the time for 32 to 512 channels
+// of 8 x 8 to 56 x 56. 4 x 64 channels of 9 x 9, with 9 results per tile, take 0.93 to 1.02; 6 x 6 take 1.2
+// to 1.3. With fewer than 16 tiles, 128 channels of 12 x 12 take 1.01, 512 of 7 x 7 0.9 to 1.4.
 inline constexpr int64_t kResultsPerLargeTile = 12, kLeastLargeTiles = 16;
 
 }  // namespace ortrain::tuning
