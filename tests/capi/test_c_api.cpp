@@ -594,7 +594,8 @@ TEST_CASE("a metric refuses what does not fit, and counts nothing of it") {
   refused_with(own.CreateMetric("acuracy", "", &metric), "did you mean \"accuracy\"");
   refused_with(own.CreateMetric("accuracy", "k=3", &metric),
                "no option \"k\"; expected one of \"ignore_index\"");
-  refused_with(own.CreateMetric("f1", "average=weighted", &metric), "one of \"macro\", \"micro\", \"binary\"");
+  refused_with(own.CreateMetric("f1", "average=weighted", &metric),
+               "one of \"macro\", \"micro\", \"binary\"");
   refused_with(own.CreateMetric("top_k", "k=0", &metric), "at least 1");
   ok(own.CreateMetric("perplexity", "", &metric));
   ok(own.CreateMetric("confusion_matrix", "", &other));
