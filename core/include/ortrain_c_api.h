@@ -1095,8 +1095,8 @@ struct OrtrainApi {
    *     logit for each row, or numbers. The metric perplexity needs none.
    * \param[in] target What was expected, [batch, ...].
    * \param[in] loss The loss of the batch, one number. Only the metric perplexity needs it.
-   * \retval ORT_INVALID_ARGUMENT when shapes do not fit together, a target is no class, or a value is
-   *     missing that the metric needs.
+   * \retval ORT_INVALID_ARGUMENT when shapes do not fit together, a target is not a class, or a required
+   *     value is missing.
    * \since version 6
    */
   OrtStatus*(ORT_API_CALL* MetricUpdate)(OrtMetric* metric, const OrtValue* prediction, const OrtValue* target, const OrtValue* loss) NO_EXCEPTION;

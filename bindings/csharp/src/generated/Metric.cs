@@ -54,8 +54,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="target">What was expected, [batch, ...].</param>
         /// <param name="loss">The loss of the batch, one number. Only the metric perplexity needs it.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="target"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when shapes do not fit together, a target is no
-        /// class, or a value is missing that the metric needs.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when shapes do not fit together, a target is
+        /// not a class, or a required value is missing.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Update(OrtValue prediction, OrtValue target, OrtValue loss)
         {

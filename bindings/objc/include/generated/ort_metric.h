@@ -51,8 +51,8 @@ NS_ASSUME_NONNULL_BEGIN
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when shapes do not fit together, a target is no class, or a
- * value is missing that the metric needs.
+ * Errors: ORTErrorCodeInvalidArgument when shapes do not fit together, a target is not a class, or a
+ * required value is missing.
  */
 - (BOOL)updateWithPrediction:(nullable ORTValue *)prediction
                       target:(ORTValue *)target

@@ -41,7 +41,7 @@ public final class ORTMetric: HandleOwner {
   ///   - target: What was expected, [batch, ...].
   ///   - loss: The loss of the batch, one number. Only the metric perplexity needs it.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when shapes do not
-  ///   fit together, a target is no class, or a value is missing that the metric needs.
+  ///   fit together, a target is not a class, or a required value is missing.
   public func update(withPrediction prediction: ORTValue?, target: ORTValue, loss: ORTValue?) throws {
     defer { withExtendedLifetime((self, prediction, target, loss)) {} }
     let call = Call("ORTMetric.update(withPrediction:target:loss:)")
