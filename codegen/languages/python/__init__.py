@@ -252,6 +252,8 @@ class Language(Base):
             kind = "const std::optional<std::filesystem::path>&"
             prelude = f"const Path {p.name}_({p.name});"
             f.take(p, kind, f"StrPath{optional}", prelude, default, stub_default)
+        elif p.type == "value" and p.nullable:
+            f.take(p, "const Value*", "OrtValue | None")
         elif p.type == "value":
             f.take(p, "const Value&", "OrtValue")
         elif p.type in self.spec.handles and p.nullable:
@@ -310,7 +312,7 @@ class Language(Base):
         if p.type in ("bytes", "path") or passed.length:
             return f"{p.name}_.data()"
         if p.type == "value":
-            return f"{p.name}.raw()"
+            return f"{p.name} ? {p.name}->raw() : nullptr" if p.nullable else f"{p.name}.raw()"
         if p.type in self.spec.handles:
             return f"{p.name} ? {p.name}->raw : nullptr" if p.nullable else f"{p.name}.raw"
         if p.type == "string":

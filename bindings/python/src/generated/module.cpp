@@ -873,8 +873,8 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().CreateMetric(c_text(name, "name"), c_text(options, "options"), &out));
     return Handle<OrtMetric>(out, extension_api().ReleaseMetric);
   }, py::arg("name"), py::arg("options"), "Creates a metric by its name, such as accuracy.");
-  m.def("metric_update", [](const Handle<OrtMetric>& metric, const Value& prediction, const Value& target, const Value& loss) {
-    check(extension_api().MetricUpdate(metric.raw, prediction.raw(), target.raw(), loss.raw()));
+  m.def("metric_update", [](const Handle<OrtMetric>& metric, const Value* prediction, const Value& target, const Value* loss) {
+    check(extension_api().MetricUpdate(metric.raw, prediction ? prediction->raw() : nullptr, target.raw(), loss ? loss->raw() : nullptr));
   }, py::arg("metric"), py::arg("prediction"), py::arg("target"), py::arg("loss"), "Counts a batch.");
   m.def("metric_result", [](const Handle<OrtMetric>& metric) {
     OrtValue* out = {};
