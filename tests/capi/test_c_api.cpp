@@ -177,8 +177,8 @@ TEST_CASE("null arguments are refused by name") {
   CHECK(ort().ExternalInitializerInfo_GetFileOffset(nullptr) == 0);
   CHECK(ort().ExternalInitializerInfo_GetByteSize(nullptr) == 0);
   refused_with(training().LoadCheckpoint(nullptr, &run.state), "checkpoint_path");
-  refused_with(training().LoadCheckpoint("x", nullptr), "checkpoint_state");
-  refused_with(training().SaveCheckpoint(nullptr, "x", false), "checkpoint_state");
+  refused_with(training().LoadCheckpoint(ORT_TSTR("x"), nullptr), "checkpoint_state");
+  refused_with(training().SaveCheckpoint(nullptr, ORT_TSTR("x"), false), "checkpoint_state");
   refused_with(training().TrainStep(nullptr, nullptr, 2, inputs, 1, &loss), "sess");
   refused_with(training().TrainStep(run.session, nullptr, 2, nullptr, 1, &loss), "inputs");
   refused_with(training().TrainStep(run.session, nullptr, 2, inputs, 1, nullptr), "outputs");
@@ -354,7 +354,8 @@ TEST_CASE("calls say what they lack") {
   refused_with(training().OptimizerStep(bare.session, nullptr), "optimizer model");
   refused_with(training().SetLearningRate(bare.session, 0.1f), "optimizer model");
   refused_with(training().SchedulerStep(bare.session), "optimizer model");
-  refused_with(training().ExportModelForInferencing(bare.session, "never.onnx", 1, names), "eval model");
+  refused_with(training().ExportModelForInferencing(bare.session, ORT_TSTR("never.onnx"), 1, names),
+               "eval model");
   CHECK(bare.step() > 0);
   Run run;
   refused_with(training().SchedulerStep(run.session), "scheduler");

@@ -55,7 +55,7 @@ struct Terms {
   explicit Terms(const Case& c)
       : row(c.n, false, 3), full(c.m * c.n, true, 4), column(c.m, true, 5), factor(c.m * c.n, !c.y_bf16, 6) {}
 
-  std::vector<ProductTerm> list() const {
+  std::vector<MixedTerm> list() const {
     return {{row.stored(), Bias::kRow, 0.5f},
             {full.stored(), Bias::kFull},
             {column.stored(), Bias::kColumn, -2},
@@ -74,7 +74,7 @@ std::vector<float> compute(const Case& c, const Matrix& a, const Matrix& b, cons
   const auto size = static_cast<size_t>(c.m * c.n);
   std::vector<float> floats(size, std::numeric_limits<float>::quiet_NaN());
   std::vector<BFloat16> halves(size, BFloat16(std::numeric_limits<float>::quiet_NaN()));
-  const std::vector<ProductTerm> list = terms.list();
+  const std::vector<MixedTerm> list = terms.list();
   MixedProduct p{c.m, c.n, c.k, 0.75f, a.view(), b.view(), c.pairs, floats.data(), {}};
   if (c.y_bf16) p.y = halves.data();
   if (c.with_terms) p.terms = list;

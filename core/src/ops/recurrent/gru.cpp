@@ -48,7 +48,7 @@ Kernel forward(KernelContext& c) {
     state_in<T>(r, f.at_or_null<T>(initial), f.at<T>(held));
     T* results = f.at_or_null<T>(y);
     for_samples(r, [&](int64_t d, int64_t first, int64_t last) {
-      const Activation* act = &activations[static_cast<size_t>(2 * d)];
+      const GateActivation* act = &activations[static_cast<size_t>(2 * d)];
       T *states = f.at<T>(held) + d * r.batch * h, *part = f.at<T>(work) + d * r.batch * h;
       T* all = f.at<T>(gates) + d * r.rows() * n;
       const T* weights = f.at<T>(recurrence) + d * n * h;
@@ -125,7 +125,7 @@ struct GatesStep {
 
 // The gradients of z and of the candidate, and the part of dh that does not go through them.
 template <typename T>
-void candidate_gradient(const Activation* act, int64_t h, const T* incoming, const GatesStep<T>& at) {
+void candidate_gradient(const GateActivation* act, int64_t h, const T* incoming, const GatesStep<T>& at) {
   const T *z = at.gates, *candidate = z + 2 * h, *before = at.before;
   T *dz = at.changes, *dc = dz + 2 * h, *dh = at.dh;
   for (int64_t j = 0; j < h; ++j) {
@@ -140,7 +140,7 @@ void candidate_gradient(const Activation* act, int64_t h, const T* incoming, con
 
 // The gradient of the reset gate with linear_before_reset, which multiplies Rh H.
 template <typename T>
-void linear_reset_gradient(const Activation* act, int64_t h, const T* bias, const GatesStep<T>& at) {
+void linear_reset_gradient(const GateActivation* act, int64_t h, const T* bias, const GatesStep<T>& at) {
   const T* reset = at.gates + h;
   T *d_reset = at.changes + h, *dc = d_reset + h, *own = at.own;
   for (int64_t j = 0; j < h; ++j) {
@@ -152,7 +152,7 @@ void linear_reset_gradient(const Activation* act, int64_t h, const T* bias, cons
 
 // The same without it, where the gate multiplies the state; `change` is the gradient of their product.
 template <typename T>
-void reset_gradient(const Activation* act, int64_t h, const T* change, const GatesStep<T>& at) {
+void reset_gradient(const GateActivation* act, int64_t h, const T* change, const GatesStep<T>& at) {
   const T *reset = at.gates + h, *before = at.before;
   T *d_reset = at.changes + h, *own = at.own, *dh = at.dh;
   for (int64_t j = 0; j < h; ++j) {
@@ -218,7 +218,7 @@ Kernel backward(KernelContext& c) {
     gather_previous<T>(r, f, lengths, f.at<T>(y), f.at_or_null<T>(initial), f.at<T>(previous));
     const T* incoming = f.at_or_null<T>(dy);
     for_samples(r, [&](int64_t d, int64_t first, int64_t last) {
-      const Activation* act = &activations[static_cast<size_t>(2 * d)];
+      const GateActivation* act = &activations[static_cast<size_t>(2 * d)];
       const int64_t offset = d * r.rows(), count = last - first;
       T *states = f.at<T>(held) + d * r.batch * h, *part = f.at<T>(work) + d * r.batch * h;
       T *all = f.at<T>(changes) + offset * n, *all_inner = f.at<T>(inner) + offset * h;

@@ -17,8 +17,8 @@ namespace {
 
 const std::vector<std::string_view> kActivations = {"Sigmoid", "Tanh", "Tanh"};
 
-std::vector<Activation> functions_of(const NodeContext& c, const Recurrent& r) {
-  std::vector<Activation> functions = read_activations(c, r, kActivations);
+std::vector<GateActivation> functions_of(const NodeContext& c, const Recurrent& r) {
+  std::vector<GateActivation> functions = read_activations(c, r, kActivations);
   for (size_t i = 2; i < functions.size(); i += 3) functions[i] = functions[i].unclipped();
   return functions;
 }
@@ -59,7 +59,7 @@ Kernel lstm_forward(KernelContext& c, const Recurrent& r, LstmProducts<T> produc
     state_in<T>(r, f.at_or_null<T>(initial_c), f.at<T>(held_c));
     T *results = f.at_or_null<T>(y), *kept = f.at_or_null<T>(cells);
     for_samples(r, [&](int64_t d, int64_t first, int64_t last) {
-      const Activation* act = &activations[static_cast<size_t>(3 * d)];
+      const GateActivation* act = &activations[static_cast<size_t>(3 * d)];
       T *states = f.at<T>(held_h) + d * r.batch * h, *carried = f.at<T>(held_c) + d * r.batch * h;
       T* all = f.at<T>(gates) + d * r.rows() * n;
       const T* p = peepholes.defined() ? f.at<T>(peepholes) + d * 3 * h : nullptr;
@@ -178,7 +178,7 @@ struct CellStep {
 };
 
 template <typename T>
-void cell_gradient(const Activation* act, bool coupled, int64_t h, const T* p, const CellStep<T>& at) {
+void cell_gradient(const GateActivation* act, bool coupled, int64_t h, const T* p, const CellStep<T>& at) {
   const T *i = at.gates, *o = i + h, *forget = o + h, *candidate = forget + h, *cell = at.cell;
   T *di = at.changes, *d_o = di + h, *df = d_o + h, *dg = df + h, *dh = at.dh, *dc = at.dc;
   T *out = at.work, *d_out = out + h, *products = at.products;
@@ -245,7 +245,7 @@ Kernel backward(KernelContext& c) {
     state_in<T>(r, f.at_or_null<T>(dy_c), f.at<T>(held_c));
     const T *incoming = f.at_or_null<T>(dy), *before = f.at_or_null<T>(initial_c);
     for_samples(r, [&](int64_t d, int64_t first, int64_t last) {
-      const Activation* act = &activations[static_cast<size_t>(3 * d)];
+      const GateActivation* act = &activations[static_cast<size_t>(3 * d)];
       T *states = f.at<T>(held_h) + d * r.batch * h, *carried = f.at<T>(held_c) + d * r.batch * h;
       T* all = f.at<T>(changes) + d * r.rows() * n;
       const T *all_gates = f.at<T>(gates) + d * r.rows() * n, *all_cells = f.at<T>(cells) + d * r.rows() * h;

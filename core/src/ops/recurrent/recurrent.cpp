@@ -144,16 +144,16 @@ std::vector<ActivationChoice> choose_activations(const Node& node, size_t direct
   return out;
 }
 
-std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,
-                                         const std::vector<std::string_view>& defaults) {
+std::vector<GateActivation> read_activations(const NodeContext& c, const Recurrent& r,
+                                             const std::vector<std::string_view>& defaults) {
   const auto choices = choose_activations(c.node(), static_cast<size_t>(r.directions), defaults);
   const bool clips = c.node().has("clip");
   const double clip = static_cast<double>(c.node().float_or("clip", 0));
   c.expect(!clips || clip > 0, "clip must be positive, found ", clip);
   if (!is_floating(c.dtype(0))) c.reject_dtype(0);
-  std::vector<Activation> out;
+  std::vector<GateActivation> out;
   for (const ActivationChoice& choice : choices) {
-    Activation a;
+    GateActivation a;
     a.kind_ = choice.kind, a.alpha_ = choice.alpha, a.beta_ = choice.beta;
     if (!choice.function.empty()) {
       a.function_ = unary_function(choice.function, c.dtype(0));
@@ -173,7 +173,7 @@ std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& 
 }
 
 template <typename T>
-void Activation::apply(T* x, int64_t n) const {
+void GateActivation::apply(T* x, int64_t n) const {
   const T alpha = static_cast<T>(alpha_), beta = static_cast<T>(beta_);
   if (clip_ != HUGE_VAL) {
     const T limit = static_cast<T>(clip_);
@@ -191,7 +191,7 @@ void Activation::apply(T* x, int64_t n) const {
 }
 
 template <typename T>
-void Activation::scale_by_derivative(const T* y, T* d, int64_t n) const {
+void GateActivation::scale_by_derivative(const T* y, T* d, int64_t n) const {
   const T alpha = static_cast<T>(alpha_), beta = static_cast<T>(beta_);
   const auto scale = [&](auto derivative) {
     for (int64_t i = 0; i < n; ++i) d[i] *= derivative(y[i]);
@@ -333,8 +333,8 @@ void set_gradients(GradientContext& g, std::span<const size_t> of,
 }
 
 #define ORTRAIN_RECURRENT(T)                                                                                \
-  template void Activation::apply<T>(T*, int64_t) const;                                                    \
-  template void Activation::scale_by_derivative<T>(const T*, T*, int64_t) const;                            \
+  template void GateActivation::apply<T>(T*, int64_t) const;                                                \
+  template void GateActivation::scale_by_derivative<T>(const T*, T*, int64_t) const;                        \
   template void input_products<T>(const Recurrent&, const T*, const T*, const T*, int64_t, T*);             \
   template void transposed_product<T>(const Recurrent&, Columns<T>, Columns<T>, bool, T*, int64_t);         \
   template void sum_rows<T>(const Recurrent&, Columns<T>, T*, int64_t);                                     \

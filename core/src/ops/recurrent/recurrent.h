@@ -108,7 +108,7 @@ std::vector<ActivationChoice> choose_activations(const Node& node, size_t direct
                                                  const std::vector<std::string_view>& defaults);
 
 // One of ONNX's activation functions, with the clipping of its argument to [-clip, clip] before it.
-class Activation {
+class GateActivation {
  public:
   // x[i] = f(clip(x[i])) for i < n.
   template <typename T>
@@ -117,15 +117,15 @@ class Activation {
   template <typename T>
   void scale_by_derivative(const T* y, T* d, int64_t n) const;
   // The same function of an argument that is not clipped.
-  Activation unclipped() const {
-    Activation a = *this;
+  GateActivation unclipped() const {
+    GateActivation a = *this;
     a.clip_ = HUGE_VAL;
     return a;
   }
 
  private:
-  friend std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,
-                                                  const std::vector<std::string_view>& defaults);
+  friend std::vector<GateActivation> read_activations(const NodeContext& c, const Recurrent& r,
+                                                      const std::vector<std::string_view>& defaults);
   using Kind = ActivationKind;
   Kind kind_ = Kind::kTanh;
   UnaryFunction function_;  // undefined for Affine
@@ -135,8 +135,8 @@ class Activation {
 };
 
 // The activations of all directions, those of the first first.
-std::vector<Activation> read_activations(const NodeContext& c, const Recurrent& r,
-                                         const std::vector<std::string_view>& defaults);
+std::vector<GateActivation> read_activations(const NodeContext& c, const Recurrent& r,
+                                             const std::vector<std::string_view>& defaults);
 
 // Calls f(direction, first sample, past the last sample) for parts of the batch, on all threads: samples do
 // not depend on each other, so a thread takes its part through all steps.

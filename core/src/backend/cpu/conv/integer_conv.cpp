@@ -56,9 +56,9 @@ struct Run {
 }  // namespace
 
 // The columns of up to kLargestPanel output points of one group of an image.
-class Columns {
+class WindowColumns {
  public:
-  Columns(const ConvSizes& s, const uint8_t* x, uint8_t zero, int64_t begin, int64_t end)
+  WindowColumns(const ConvSizes& s, const uint8_t* x, uint8_t zero, int64_t begin, int64_t end)
       : s_(s), x_(x), zero_(zero), width_(end - begin) {
     const WindowAxis &d = s.window[0], &h = s.window[1], &w = s.window[2];
     for (int64_t p = begin; p < end;) {
@@ -277,7 +277,7 @@ void IntegerConvolution::pack(const uint8_t* w, const uint8_t* w_zeros, bool eac
   });
 }
 
-void IntegerConvolution::pack_columns(const Columns& columns, uint32_t* panel) const {
+void IntegerConvolution::pack_columns(const WindowColumns& columns, uint32_t* panel) const {
   constexpr int64_t kRows = 32;  // a multiple of the group
   uint8_t some[kRows * kLargestPanel];
   const int64_t rows = sizes_.column_rows(), n = columns.width();
@@ -319,7 +319,7 @@ void IntegerConvolution::run(const uint8_t* x, uint8_t x_zero, const uint32_t* w
           if (pointwise_)  // the image has the columns
             kernels_.pack_panel(0, to - from, rows, {of_image + from, x_signed_, points}, panel);
           else
-            pack_columns(Columns(sizes_, of_image, x_zero, from, to), panel);
+            pack_columns(WindowColumns(sizes_, of_image, x_zero, from, to), panel);
           kernels_.multiply({most - least, to - from, rows, words + filter * width, sums + filter,
                              zeros + filter, bias ? bias + filter : nullptr, panel, column_zeros,
                              tile + from - begin, block_});

@@ -10,7 +10,7 @@
 
 namespace ortrain {
 
-class Columns;
+class WindowColumns;
 
 // Y = (X - x_zero) * (W - w_zero) + bias. Padding is x_zero.
 class IntegerConvolution {
@@ -37,7 +37,7 @@ class IntegerConvolution {
            const int32_t* bias, const Sink& sink, uint32_t* work) const;
 
  private:
-  void pack_columns(const Columns& columns, uint32_t* panel) const;
+  void pack_columns(const WindowColumns& columns, uint32_t* panel) const;
   // One filter for each channel: products of a single row do not pay for laying out windows.
   void run_depthwise(const uint8_t* x, uint8_t x_zero, const uint32_t* weights, const int32_t* bias,
                      const Sink& sink, uint32_t* work) const;

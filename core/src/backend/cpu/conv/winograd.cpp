@@ -31,7 +31,7 @@ struct TilePanels {
   int64_t step, depth, first;
 };
 
-struct Range {
+struct Interval {
   int64_t begin, end;
   int64_t size() const { return end - begin; }
 };
@@ -41,26 +41,26 @@ struct WinogradFunctions {
   int64_t taps;          // elements of a transformed tile
   // Rows `depth` of the columns `columns` of G W Gᵀ, or with `transposed` of those with channels and filters
   // swapped and the windows rotated by half a turn.
-  void (*weights)(const WinogradSizes&, const float* w, bool transposed, Range depth, Range columns,
+  void (*weights)(const WinogradSizes&, const float* w, bool transposed, Interval depth, Interval columns,
                   const TilePanels& u);
   // Bᵀ X B of tiles.
-  void (*data)(const WinogradSizes&, StoredInput x, Range tiles, const TileMatrices& v);
+  void (*data)(const WinogradSizes&, StoredInput x, Interval tiles, const TileMatrices& v);
   // M = or += V U, only the columns `columns` of U.
-  void (*products)(int64_t tiles, Range columns, const TileMatrices& v, const TilePanels& u, bool add,
+  void (*products)(int64_t tiles, Interval columns, const TileMatrices& v, const TilePanels& u, bool add,
                    const TileMatrices& m);
   // Aᵀ M A, and what comes after it.
-  void (*results)(const WinogradSizes&, const TileMatrices& m, Range tiles, Range columns, const float* bias,
-                  bool add, bool relu, StoredOutput y);
+  void (*results)(const WinogradSizes&, const TileMatrices& m, Interval tiles, Interval columns,
+                  const float* bias, bool add, bool relu, StoredOutput y);
   // A dY Aᵀ of the filters `columns`.
-  void (*output_gradients)(const WinogradSizes&, StoredInput dy, Range tiles, Range columns,
+  void (*output_gradients)(const WinogradSizes&, StoredInput dy, Interval tiles, Interval columns,
                            const TilePanels& z);
   // S = or += Vᵀ Z.
-  void (*weight_products)(int64_t channels, int64_t tiles, Range columns, const TileMatrices& v,
+  void (*weight_products)(int64_t channels, int64_t tiles, Interval columns, const TileMatrices& v,
                           const TilePanels& z, bool add, const TileMatrices& s);
   // dW = or += Gᵀ S G, for the sum of `parts` of S that are `part` elements apart; row 0 of S is channel
   // `first`.
   void (*weight_results)(const WinogradSizes&, const TileMatrices& s, int64_t parts, int64_t part,
-                         Range channels, int64_t first, Range columns, bool add, float* dw);
+                         Interval channels, int64_t first, Interval columns, bool add, float* dw);
 };
 
 inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
@@ -97,7 +97,8 @@ HWY_INLINE float* PanelOf(const TilePanels& u, int64_t column, int64_t columns, 
 // The transform needs vectors of columns of U, which are filters, but neighbors in memory are channels:
 // squares of weights are transposed first.
 template <class Tile>
-void ForwardWeights(const WinogradSizes& s, const float* w, Range depth, Range columns, const TilePanels& u) {
+void ForwardWeights(const WinogradSizes& s, const float* w, Interval depth, Interval columns,
+                    const TilePanels& u) {
   const F32 d;
   const int64_t lanes = LanesOf<float>(), square = lanes * lanes;
   HWY_ALIGN float across[9 * 16 * 16];
@@ -118,7 +119,7 @@ void ForwardWeights(const WinogradSizes& s, const float* w, Range depth, Range c
 
 // Of a transposed convolution, whose windows are rotated. Its columns are the channels of W.
 template <class Tile>
-void TransposedWeights(const WinogradSizes& s, const float* w, Range depth, Range columns,
+void TransposedWeights(const WinogradSizes& s, const float* w, Interval depth, Interval columns,
                        const TilePanels& u) {
   const F32 d;
   const int64_t lanes = LanesOf<float>();
@@ -134,14 +135,14 @@ void TransposedWeights(const WinogradSizes& s, const float* w, Range depth, Rang
 }
 
 template <class Tile>
-void Weights(const WinogradSizes& s, const float* w, bool transposed, Range depth, Range columns,
+void Weights(const WinogradSizes& s, const float* w, bool transposed, Interval depth, Interval columns,
              const TilePanels& u) {
   transposed ? TransposedWeights<Tile>(s, w, depth, columns, u)
              : ForwardWeights<Tile>(s, w, depth, columns, u);
 }
 
 template <class Tile, typename T>
-void DataOf(const WinogradSizes& s, const T* x, Range tiles, const TileMatrices& v) {
+void DataOf(const WinogradSizes& s, const T* x, Interval tiles, const TileMatrices& v) {
   const F32 d;
   const int64_t lanes = LanesOf<float>();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
@@ -169,7 +170,7 @@ void DataOf(const WinogradSizes& s, const T* x, Range tiles, const TileMatrices&
 }
 
 template <class Tile>
-void Products(int64_t tiles, Range columns, const TileMatrices& v, const TilePanels& u, bool add,
+void Products(int64_t tiles, Interval columns, const TileMatrices& v, const TilePanels& u, bool add,
               const TileMatrices& m) {
   for (int64_t e = 0; e < Tile::kTaps * Tile::kTaps; ++e)
     for (int64_t begin = 0; begin < u.depth; begin += Tile::kDepth)
@@ -180,8 +181,8 @@ void Products(int64_t tiles, Range columns, const TileMatrices& v, const TilePan
 }
 
 template <class Tile, typename T>
-void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range columns, const float* bias,
-               bool add, bool relu, T* y) {
+void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Interval tiles, Interval columns,
+               const float* bias, bool add, bool relu, T* y) {
   const F32 d;
   const int64_t lanes = LanesOf<float>();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
@@ -206,7 +207,8 @@ void ResultsOf(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range
 }
 
 template <class Tile, typename T>
-void OutputGradientsOf(const WinogradSizes& s, const T* dy, Range tiles, Range columns, const TilePanels& z) {
+void OutputGradientsOf(const WinogradSizes& s, const T* dy, Interval tiles, Interval columns,
+                       const TilePanels& z) {
   const F32 d;
   const int64_t lanes = LanesOf<float>();
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
@@ -227,7 +229,7 @@ void OutputGradientsOf(const WinogradSizes& s, const T* dy, Range tiles, Range c
 }
 
 template <class Tile>
-void WeightProducts(int64_t channels, int64_t tiles, Range columns, const TileMatrices& v,
+void WeightProducts(int64_t channels, int64_t tiles, Interval columns, const TileMatrices& v,
                     const TilePanels& z, bool add, const TileMatrices& s) {
   for (int64_t e = 0; e < Tile::kTaps * Tile::kTaps; ++e)
     Multiply<float>(channels, v.data + e * v.step, 1, v.row,
@@ -251,7 +253,7 @@ HWY_INLINE void ContractWindow(const TileMatrices& s, int64_t parts, int64_t par
 
 template <class Tile>
 void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t parts, int64_t part,
-                   Range channels, int64_t first, Range columns, bool add, float* dw) {
+                   Interval channels, int64_t first, Interval columns, bool add, float* dw) {
   const F32 d;
   const int64_t lanes = LanesOf<float>();
   const auto from = [&](int64_t m, int64_t c) { return s.data + (c - first) * s.row + (m - columns.begin); };
@@ -284,16 +286,16 @@ void Visit(StoredOutput y, const F& f) {
 }
 
 template <class Tile>
-void Data(const WinogradSizes& s, StoredInput x, Range tiles, const TileMatrices& v) {
+void Data(const WinogradSizes& s, StoredInput x, Interval tiles, const TileMatrices& v) {
   Visit(x, [&](const auto* values) { DataOf<Tile>(s, values, tiles, v); });
 }
 template <class Tile>
-void Results(const WinogradSizes& s, const TileMatrices& m, Range tiles, Range columns, const float* bias,
-             bool add, bool relu, StoredOutput y) {
+void Results(const WinogradSizes& s, const TileMatrices& m, Interval tiles, Interval columns,
+             const float* bias, bool add, bool relu, StoredOutput y) {
   Visit(y, [&](auto* values) { ResultsOf<Tile>(s, m, tiles, columns, bias, add, relu, values); });
 }
 template <class Tile>
-void OutputGradients(const WinogradSizes& s, StoredInput dy, Range tiles, Range columns,
+void OutputGradients(const WinogradSizes& s, StoredInput dy, Interval tiles, Interval columns,
                      const TilePanels& z) {
   Visit(dy, [&](const auto* values) { OutputGradientsOf<Tile>(s, values, tiles, columns, z); });
 }
@@ -345,25 +347,26 @@ template <typename F>
 void share(int64_t n, int threads, const F& f) {
   const int64_t parts = std::min<int64_t>(n, threads);
   parallel_for(parts, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) f(p, Range{n * p / parts, n * (p + 1) / parts});
+    for (int64_t p = begin; p < end; ++p) f(p, Interval{n * p / parts, n * (p + 1) / parts});
   });
 }
 
 // Calls f(part) for parts of at most `step`.
 template <typename F>
-void in_chunks(Range all, int64_t step, const F& f) {
-  for (int64_t i = all.begin; i < all.end; i += step) f(Range{i, std::min(i + step, all.end)});
+void in_chunks(Interval all, int64_t step, const F& f) {
+  for (int64_t i = all.begin; i < all.end; i += step) f(Interval{i, std::min(i + step, all.end)});
 }
 
 // Shares the pairs of parts of `outer` and of `inner` among the threads: f(number, part of outer, part of
 // inner, whether the thread had another part of outer before).
 template <typename F>
-void share_pairs(Range outer, int64_t outer_step, Range inner, int64_t inner_step, int threads, const F& f) {
-  const auto part_of = [](Range all, int64_t step, int64_t i) {
-    return Range{all.begin + i * step, std::min(all.begin + (i + 1) * step, all.end)};
+void share_pairs(Interval outer, int64_t outer_step, Interval inner, int64_t inner_step, int threads,
+                 const F& f) {
+  const auto part_of = [](Interval all, int64_t step, int64_t i) {
+    return Interval{all.begin + i * step, std::min(all.begin + (i + 1) * step, all.end)};
   };
   const int64_t across = (inner.size() + inner_step - 1) / inner_step;
-  share((outer.size() + outer_step - 1) / outer_step * across, threads, [&](int64_t number, Range part) {
+  share((outer.size() + outer_step - 1) / outer_step * across, threads, [&](int64_t number, Interval part) {
     for (int64_t i = part.begin; i < part.end; ++i)
       f(number, part_of(outer, outer_step, i / across), part_of(inner, inner_step, i % across),
         i == part.begin || i % across == 0);
@@ -418,9 +421,9 @@ struct Plan {
 };
 
 // V of the tiles, computed by all threads.
-void share_data(const WinogradSizes& s, const WinogradFunctions& f, StoredInput x, Range tiles,
+void share_data(const WinogradSizes& s, const WinogradFunctions& f, StoredInput x, Interval tiles,
                 const TileMatrices& v, int threads) {
-  share(tiles.size(), threads, [&](int64_t, Range part) {
+  share(tiles.size(), threads, [&](int64_t, Interval part) {
     f.data(s, x, {tiles.begin + part.begin, tiles.begin + part.end}, v.at(part.begin, 0));
   });
 }
@@ -432,14 +435,14 @@ void convolve(const WinogradSizes& s, int threads, StoredInput x, const float* w
   float* const own = scratch + plan.shared();
   if (!plan.by_columns) {
     const TilePanels u{scratch, plan.u_step(), s.channels, 0};
-    const Range columns{0, s.filters};
-    share(s.channels / plan.unit, threads, [&](int64_t, Range part) {
+    const Interval columns{0, s.filters};
+    share(s.channels / plan.unit, threads, [&](int64_t, Interval part) {
       f.weights(s, w, transposed, {part.begin * plan.unit, part.end * plan.unit}, columns, u);
     });
-    share(plan.tiles, threads, [&](int64_t thread, Range part) {
+    share(plan.tiles, threads, [&](int64_t thread, Interval part) {
       const TileMatrices v{own + thread * plan.own(), plan.v_step, plan.row};
       const TileMatrices m{v.data + plan.taps * v.step, plan.m_step, s.filters + kPad};
-      in_chunks(part, plan.chunk, [&](Range tiles) {
+      in_chunks(part, plan.chunk, [&](Interval tiles) {
         f.data(s, x, tiles, v);
         f.products(tiles.size(), columns, v, u, false, m);
         f.results(s, m, tiles, columns, bias, add, relu, y);
@@ -447,13 +450,13 @@ void convolve(const WinogradSizes& s, int threads, StoredInput x, const float* w
     });
     return;
   }
-  in_chunks({0, plan.tiles}, plan.some, [&](Range some) {
+  in_chunks({0, plan.tiles}, plan.some, [&](Interval some) {
     const TileMatrices v{scratch, plan.v_step, plan.row};
     share_data(s, f, x, some, v, threads);
-    const auto work = [&](int64_t thread, Range columns, Range tiles, bool fresh) {
+    const auto work = [&](int64_t thread, Interval columns, Interval tiles, bool fresh) {
       float* const memory = own + thread * plan.own();
       const TileMatrices m{memory + plan.taps * plan.u_step(), plan.m_step, columns.size() + kPad};
-      in_chunks({0, s.channels}, plan.depth, [&](Range depth) {
+      in_chunks({0, s.channels}, plan.depth, [&](Interval depth) {
         const TilePanels u{memory, plan.u_step(), depth.size(), depth.begin};
         if (fresh || plan.depth < s.channels) f.weights(s, w, transposed, depth, columns, u);
         f.products(tiles.size(), columns, v.at(tiles.begin - some.begin, depth.begin), u, depth.begin > 0, m);
@@ -505,31 +508,31 @@ void winograd_backward_weights(const WinogradSizes& s, int threads, StoredInput 
   float* const shared = static_cast<float*>(scratch);
   float* const own = shared + plan.gradient_shared();
   if (!plan.by_columns) {  // each thread sums over its tiles
-    const Range columns{0, s.filters};
+    const Interval columns{0, s.filters};
     const TileMatrices first{own, plan.gradient_step(), s.filters};
-    share(plan.tiles, threads, [&](int64_t thread, Range part) {
+    share(plan.tiles, threads, [&](int64_t thread, Interval part) {
       const TileMatrices sums{own + thread * plan.gradient_own(), first.step, first.row};
       const TileMatrices v{sums.data + plan.taps * sums.step, plan.v_step, plan.row};
       const TilePanels z{v.data + plan.taps * v.step, plan.m_step, plan.chunk, 0};
-      in_chunks(part, plan.chunk, [&](Range tiles) {
+      in_chunks(part, plan.chunk, [&](Interval tiles) {
         f.data(s, x, tiles, v);
         f.output_gradients(s, dy, tiles, columns, z);
         f.weight_products(s.channels, tiles.size(), columns, v, z, tiles.begin > part.begin, sums);
       });
     });
     const int64_t parts = std::min<int64_t>(plan.tiles, threads);
-    share(s.channels / plan.unit, threads, [&](int64_t, Range part) {
+    share(s.channels / plan.unit, threads, [&](int64_t, Interval part) {
       f.weight_results(s, first, parts, plan.gradient_own(), {part.begin * plan.unit, part.end * plan.unit},
                        0, columns, false, dw);
     });
   } else {
-    in_chunks({0, plan.tiles}, plan.some, [&](Range some) {
+    in_chunks({0, plan.tiles}, plan.some, [&](Interval some) {
       const TileMatrices v{shared, plan.v_step, plan.row};
       share_data(s, f, x, some, v, threads);
-      const auto work = [&](int64_t thread, Range columns, Range channels, bool fresh) {
+      const auto work = [&](int64_t thread, Interval columns, Interval channels, bool fresh) {
         const TileMatrices sums{own + thread * plan.gradient_own(), plan.gradient_step(), columns.size()};
         const TilePanels z{sums.data + plan.taps * sums.step, plan.m_step, plan.chunk, 0};
-        in_chunks(some, plan.chunk, [&](Range tiles) {
+        in_chunks(some, plan.chunk, [&](Interval tiles) {
           if (fresh || plan.chunk < some.size()) f.output_gradients(s, dy, tiles, columns, z);
           f.weight_products(channels.size(), tiles.size(), columns,
                             v.at(tiles.begin - some.begin, channels.begin), z, tiles.begin > some.begin,

@@ -22,7 +22,7 @@ struct QuantizationLoops {
 };
 
 struct QuantizationFunctions {
-  ValueRange (*range)(const float* x, int64_t n);
+  FloatRange (*range)(const float* x, int64_t n);
   QuantizationLoops<uint8_t> of_unsigned;
   QuantizationLoops<int8_t> of_signed;
 };
@@ -41,7 +41,7 @@ using F64 = hn::ScalableTag<double>;
 int64_t LanesOf(F32 d) { return static_cast<int64_t>(hn::Lanes(d)); }
 int64_t LanesOf(F64 d) { return static_cast<int64_t>(hn::Lanes(d)); }
 
-ValueRange RangeWithZero(const float* x, int64_t n) {
+FloatRange RangeWithZero(const float* x, int64_t n) {
   const F32 d;
   const int64_t lanes = LanesOf(d);
   auto low0 = hn::Zero(d), low1 = low0, high0 = low0, high1 = low0;
@@ -157,11 +157,11 @@ QuantizationLoops<Q> loops() {
 
 }  // namespace
 
-ValueRange range_with_zero(const float* x, int64_t n) {
+FloatRange range_with_zero(const float* x, int64_t n) {
   return HWY_DYNAMIC_DISPATCH(FindQuantization)().range(x, n);
 }
 
-DynamicQuantization dynamic_quantization(const ValueRange& range) {
+DynamicQuantization dynamic_quantization(const FloatRange& range) {
   const float scale = range.high > range.low ? (range.high - range.low) / 255 : 1;
   // Written so that NaN, of infinite values, becomes 0.
   const float zero = -range.low / scale > 0 ? std::min(-range.low / scale, 255.0f) : 0.0f;

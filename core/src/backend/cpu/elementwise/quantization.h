@@ -6,17 +6,17 @@
 namespace ortrain {
 
 // The least and the greatest of n values and zero; NaN is ignored.
-struct ValueRange {
+struct FloatRange {
   float low = 0, high = 0;
 };
-ValueRange range_with_zero(const float* x, int64_t n);
+FloatRange range_with_zero(const float* x, int64_t n);
 
 // Scale and zero point with which 255 steps cover a range that includes zero.
 struct DynamicQuantization {
   float scale;
   uint8_t zero;
 };
-DynamicQuantization dynamic_quantization(const ValueRange& range);
+DynamicQuantization dynamic_quantization(const FloatRange& range);
 
 // Q: uint8_t or int8_t.
 

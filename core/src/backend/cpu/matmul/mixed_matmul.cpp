@@ -66,7 +66,7 @@ Kernel batched(const Product& p, float alpha, bool pairs, StoredSlot a, StoredSl
           from_a += index * p.a_batch[axis];
           from_b += index * p.b_batch[axis];
         }
-        ProductTerm applied[kMostTerms];
+        MixedTerm applied[kMostTerms];
         for (size_t t = 0; t < terms.size(); ++t) {
           const StoredInput values = terms[t].values.in(f);
           applied[t] = {terms[t].kind == Bias::kFull ? values.from(at * p.m * p.n) : values, terms[t].kind,

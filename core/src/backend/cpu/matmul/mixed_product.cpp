@@ -262,7 +262,7 @@ constexpr int64_t kRows = 3 * kLeftRows, kColumns = 256;
 void finish_line(const MixedProduct& p, const MixedFunctions& f, int64_t row, int64_t column, int64_t n,
                  float* line) {
   const int64_t at = row * p.n + column;
-  for (const ProductTerm& t : p.terms) {
+  for (const MixedTerm& t : p.terms) {
     if (t.kind == Bias::kFull || t.kind == Bias::kRow) {
       const StoredInput values = t.values.from(t.kind == Bias::kFull ? at : column);
       if (t.multiplies)

@@ -23,7 +23,7 @@ struct StoredMatrix {
 };
 
 // What is added to a product, times a factor, or multiplied with it.
-struct ProductTerm {
+struct MixedTerm {
   StoredInput values;
   Bias kind = Bias::kFull;
   float factor = 1;
@@ -37,7 +37,7 @@ struct MixedProduct {
   StoredMatrix a, b;
   bool pairs = false;  // multiplied in bfloat16
   StoredOutput y;
-  std::span<const ProductTerm> terms;
+  std::span<const MixedTerm> terms;
 };
 
 // The rows [row, row_end) and columns [column, column_end) of Y on this thread. No bit of them depends on how
