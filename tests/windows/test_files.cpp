@@ -158,7 +158,8 @@ TEST_CASE("a process that is killed while it saves leaves a checkpoint that it h
     }
     CHECK(step > 0);
     CHECK(faults::bytes_of(*left) == states[step]);
-    faults::save(*left, folder / "checkpoint", false);
-    CHECK(folder.names() == std::vector<std::string>{"checkpoint"});  // what the process left is removed
+    faults::save(*left, folder / "checkpoint", true);
+    // What the process left of both files is removed.
+    CHECK(folder.names() == std::vector<std::string>{"checkpoint", "checkpoint.data"});
   }
 }
