@@ -10,7 +10,7 @@ TYPES = {"bool": "Bool", "flag": "Bool", "int": "Int32", "int64": "Int64", "uint
          "strings": "[String]", "name_set": "Set<String>", "named_values": "[String: ORTValue]"}  # fmt: skip
 """Numbers and collections; an array of numbers is an array of objects."""
 
-REPEATED = {"WithRunOptions": "with", "WithValue": "with", "AtIndex": "at"}
+REPEATED = {"WithRunOptions": "with", "WithValue": "with", "WithMetric": "with", "AtIndex": "at"}
 """Labels whose last words only repeat the type of the argument, so that Swift drops them."""
 
 

@@ -89,6 +89,13 @@ def found_in(path: Path) -> set[tuple[str, str, str]]:
         and called(item.context_expr)[1] == "replaced_file"
         and isinstance(item.optional_vars, ast.Name)
     }
+    given |= {  # files in memory
+        node.targets[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.value) == "io.BytesIO()"
+        and isinstance(node.targets[0], ast.Name)
+    }
     name = path.relative_to(PACKAGE).as_posix()
     return {
         (name, getattr(outer, "name", ""), called(node)[1])
@@ -122,7 +129,7 @@ def test_what_writes_is_noticed(tmp_path: Path, monkeypatch) -> None:
         assert found_in(path), way
     harmless = [
         "open(p)", 'p.open(newline="")', "webbrowser.open(u)", 'text.replace("a", "b")', "replace(report, a=1)",
-        "os.open(p, os.O_RDONLY)", "trainer.save(p)",
+        "os.open(p, os.O_RDONLY)", "trainer.save(p)", "f = io.BytesIO(); np.savez(f, a=a)",
     ]  # fmt: skip
     for number, way in enumerate(harmless):
         path = tmp_path / f"h{number}.py"
