@@ -195,6 +195,7 @@ CASES: dict[str, Cases] = {
     "kLeastProducts": convolutions((8, 16, 16, 28), (1, 32, 32, 28), (1, 32, 32, 56), (1, 64, 64, 56)),
     "kResultsPerTile": convolutions((16, 128, 128, 5), (16, 128, 128, 7), (8, 512, 512, 7), (4, 64, 64, 9)),
     "kResultsPerLargeTile": convolutions((4, 64, 64, 9), (4, 64, 64, 10), (8, 512, 512, 7), (8, 32, 64, 14)),
+    "kLeastLine": convolutions((16, 512, 512, 4), (16, 256, 256, 8), (16, 128, 128, 16)),
     "kLeastLargeTiles": convolutions((1, 128, 128, 12), (2, 512, 512, 4), (1, 512, 512, 7), (4, 256, 256, 8)),
 }
 

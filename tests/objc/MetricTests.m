@@ -48,7 +48,7 @@ static const int64_t kClasses[] = {0, 1, 2, 1, 1};
   XCTAssertTrue([self count:whole from:0 to:5]);
   XCTAssertEqual([self resultOf:whole], 0.8);
   XCTAssertTrue([self count:first from:0 to:1]);
-  XCTAssertTrue([second setStateToState:[first getStateWithError:NULL] error:NULL]);
+  XCTAssertTrue([second setState:[first getStateWithError:NULL] error:NULL]);
   XCTAssertTrue([self count:second from:1 to:5]);
   XCTAssertEqual([self resultOf:second], 0.8);
   XCTAssertTrue([second resetWithError:NULL]);
@@ -63,7 +63,7 @@ static const int64_t kClasses[] = {0, 1, 2, 1, 1};
   XCTAssertNil([[ORTMetric alloc] initWithName:@"acuracy" options:@"" error:&error]);
   XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"did you mean \"accuracy\"");
   NSData *bytes = [@"no" dataUsingEncoding:NSUTF8StringEncoding];
-  XCTAssertTrue(![[self metric:@"top2" options:@""] setStateToState:bytes error:&error]);
+  XCTAssertTrue(![[self metric:@"top2" options:@""] setState:bytes error:&error]);
   XCTAssertSays(error, ORTErrorCodeInvalidArgument, @"expected the state of a metric, found 2 other bytes");
 }
 

@@ -26,7 +26,7 @@ private func result(_ metric: ORTMetric) throws -> [Double] { try metric.result(
     try count(whole, 0..<5)
     #expect(try result(whole) == [0.8])
     try count(first, 0..<1)
-    try second.setState(to: try first.getState())
+    try second.setState(try first.getState())
     try count(second, 1..<5)
     #expect(try result(second) == [0.8])
     try second.reset()
@@ -40,7 +40,7 @@ private func result(_ metric: ORTMetric) throws -> [Double] { try metric.result(
     expectFailure(.invalidArgument, "did you mean \"accuracy\"") { _ = try ORTMetric(name: "acuracy", options: "") }
     let metric = try ORTMetric(name: "top2", options: "")
     expectFailure(.invalidArgument, "expected the state of a metric, found 2 other bytes") {
-      try metric.setState(to: Data([1, 2]))
+      try metric.setState(Data([1, 2]))
     }
   }
 }

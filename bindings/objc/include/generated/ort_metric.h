@@ -100,7 +100,7 @@ NS_ASSUME_NONNULL_BEGIN
  * Errors: ORTErrorCodeInvalidArgument when the bytes are not such a state, or are truncated or
  * damaged.
  */
-- (BOOL)setStateToState:(NSData *)state error:(NSError *_Nullable *_Nullable)error;
+- (BOOL)setState:(NSData *)state error:(NSError *_Nullable *_Nullable)error;
 
 @end
 

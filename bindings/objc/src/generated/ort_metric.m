@@ -83,7 +83,7 @@
   return ORTDataTaking(c_out, c_out_length);
 }
 
-- (BOOL)setStateToState:(NSData *)state error:(NSError *_Nullable *_Nullable)error {
+- (BOOL)setState:(NSData *)state error:(NSError *_Nullable *_Nullable)error {
   const ORTCall call = {self, _cmd, error};
   const void *c_state = NULL;
   if (!ORTTakeData(&call, @"state", state, NO, &c_state)) return NO;

@@ -105,9 +105,9 @@ public final class ORTMetric: HandleOwner {
   ///   - state: The state of a metric of the same name and options.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the bytes are
   ///   not such a state, or are truncated or damaged.
-  public func setState(to state: Data) throws {
+  public func setState(_ state: Data) throws {
     defer { withExtendedLifetime(self) {} }
-    let call = Call("ORTMetric.setState(to:)")
+    let call = Call("ORTMetric.setState(_:)")
     try call.check(withBytes(state) { cState in Tables.extension.pointee.MetricSetState(handle, cState, state.count) })
   }
 

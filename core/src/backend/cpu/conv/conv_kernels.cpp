@@ -416,7 +416,7 @@ std::optional<Kernel> channels_last_conv_grad(KernelContext& c) {
                           : winograd ? winograd_scratch(winograd->transposed(), threads)
                                      : bytes(conv.backward_data_work(c.wants_bf16(0))),
                for_weights = !wanted(1) ? 0
-                             : winograd ? winograd_weights_scratch(*winograd, threads)
+                             : winograd ? winograd_weights_scratch(for_weight_gradient(*winograd), threads)
                                         : bytes(conv.backward_weights_work(dy.bf16));
   const Slot work = c.scratch(std::max(for_data, for_weights));
   std::vector<Kernel> kernels;
@@ -436,7 +436,8 @@ std::optional<Kernel> channels_last_conv_grad(KernelContext& c) {
     const Slot dw = c.out(1, channels_last(c.out_shape(1)));
     kernels.push_back([=](const Frame& f) {
       if (winograd)
-        winograd_backward_weights(*winograd, threads, x.in(f), dy.in(f), f.at<float>(dw), f.at<void>(work));
+        winograd_backward_weights(for_weight_gradient(*winograd), threads, x.in(f), dy.in(f), f.at<float>(dw),
+                                  f.at<void>(work));
       else
         conv.backward_weights(dy.in(f), x.in(f), f.at<float>(dw), f.at<float>(work));
     });

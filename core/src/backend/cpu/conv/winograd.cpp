@@ -481,6 +481,11 @@ int64_t winograd_tile(const WinogradSizes& s, int threads) {
   return large >= tuning::kLeastLargeTiles && large * tuning::kResultsPerLargeTile <= results ? 4 : 2;
 }
 
+WinogradSizes for_weight_gradient(WinogradSizes s) {
+  if (s.columns < tuning::kLeastLine) s.tile = 2;
+  return s;
+}
+
 size_t winograd_scratch(const WinogradSizes& s, int threads) {
   const Plan plan(s, threads);
   return static_cast<size_t>(plan.shared() + threads * plan.own()) * sizeof(float);

@@ -44,6 +44,9 @@ struct WinogradSizes {
 // The tile that is fastest with this many threads; 0 if the algorithm is not possible here or does not pay
 // off.
 int64_t winograd_tile(const WinogradSizes& s, int threads);
+// The sizes with the tile for the gradient of the weights: small where lines are short, because the direct
+// convolution, which sums line by line, is more precise there.
+WinogradSizes for_weight_gradient(WinogradSizes s);
 
 // Bytes of memory that a run needs besides its operands.
 size_t winograd_scratch(const WinogradSizes& s, int threads);
