@@ -134,19 +134,24 @@ ClassBatch class_batch(const MetricBatch& batch) {
   return out;
 }
 
-ClassPairs class_pairs(const MetricBatch& batch, int64_t ignored) {
+ClassPairs class_pairs(const MetricBatch& batch, int64_t ignored, int64_t most) {
   ClassBatch given = class_batch(batch);
   ClassPairs out{std::max<int64_t>(given.layout.classes, 2),
                  predicted_classes(*batch.prediction, given.layout), std::move(given.targets)};
+  int64_t largest = out.classes - 1;
   size_t kept = 0;
   for (size_t i = 0; i < out.expected.size(); ++i) {
     const int64_t expected = out.expected[i];
     if (expected == ignored) continue;
     require(expected >= 0, ErrorCode::kInvalidArgument, "metric ", batch.metric,
             ": expected targets that are a class, or the ignored index ", ignored, ", found ", expected);
+    largest = std::max(largest, expected);
     out.predicted[kept] = out.predicted[i];
     out.expected[kept++] = expected;
   }
+  require(largest < most, ErrorCode::kInvalidArgument, "metric ", batch.metric, ": expected at most ", most,
+          " classes, found ", static_cast<uint64_t>(largest) + 1);
+  out.classes = largest + 1;
   out.predicted.resize(kept);
   out.expected.resize(kept);
   return out;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "metrics/rule.h"
@@ -32,10 +33,12 @@ std::vector<int64_t> predicted_classes(const Tensor& scores, const ScoreLayout& 
 // Classes that were predicted and expected, without the items whose target is `ignored`. No class is
 // negative.
 struct ClassPairs {
-  int64_t classes;  // that the scores have: two for a logit
+  int64_t classes;  // those of the scores, two for a logit, and more if a target is beyond them
   std::vector<int64_t> predicted, expected;
 };
-ClassPairs class_pairs(const MetricBatch& batch, int64_t ignored);
+// Throws, naming the metric, if there are more than `most` classes.
+ClassPairs class_pairs(const MetricBatch& batch, int64_t ignored,
+                       int64_t most = std::numeric_limits<int64_t>::max());
 
 // Whole numbers of any type.
 std::vector<int64_t> whole_numbers(const Tensor& tensor);

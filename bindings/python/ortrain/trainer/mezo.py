@@ -82,9 +82,9 @@ class MeZO:
         plus = self._loss(batch)
         self._move(-2 * self.epsilon)
         minus = self._loss(batch)
-        slope = (plus - minus) / (2 * self.epsilon)
-        is_finite = math.isfinite(slope)
-        self._move(self.epsilon - (self.learning_rate * slope if is_finite else 0.0))
+        derivative = (plus - minus) / (2 * self.epsilon)
+        is_finite = math.isfinite(derivative)
+        self._move(self.epsilon - (self.learning_rate * derivative if is_finite else 0.0))
         if not is_finite:
             raise ValueError(f"MeZO: expected finite losses in step {self.steps}, found {plus} and {minus}")
         self.steps += 1

@@ -1,10 +1,7 @@
 // How often each class was predicted, expected, and both.
 #pragma once
 
-#include <algorithm>
-
 #include "metrics/classes.h"
-#include "runtime/error.h"
 
 namespace ortrain {
 
@@ -14,12 +11,8 @@ class ClassCounts : public MetricCounts {
       : ignored_(static_cast<int64_t>(options.find("ignore_index")->second)) {}
 
   void update(const MetricBatch& batch) override {
-    const ClassPairs pairs = class_pairs(batch, ignored_);
-    int64_t classes = pairs.classes;
-    for (const int64_t expected : pairs.expected) classes = std::max(classes, expected + 1);
-    require(classes <= kMostClasses, ErrorCode::kInvalidArgument, "metric ", batch.metric,
-            ": expected targets below ", kMostClasses, ", found ", classes - 1);
-    grow(static_cast<size_t>(classes));
+    const ClassPairs pairs = class_pairs(batch, ignored_, kMostClasses);
+    grow(static_cast<size_t>(pairs.classes));
     for (size_t i = 0; i < pairs.expected.size(); ++i) {
       const auto expected = static_cast<size_t>(pairs.expected[i]);
       const auto predicted = static_cast<size_t>(pairs.predicted[i]);

@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "metrics/classes.h"
-#include "runtime/error.h"
 
 namespace ortrain {
 namespace {
@@ -15,12 +14,8 @@ class Matrix : public MetricCounts {
       : ignored_(static_cast<int64_t>(options.find("ignore_index")->second)) {}
 
   void update(const MetricBatch& batch) override {
-    const ClassPairs pairs = class_pairs(batch, ignored_);
-    int64_t classes = pairs.classes;
-    for (const int64_t expected : pairs.expected) classes = std::max(classes, expected + 1);
-    require(classes <= kMostClasses, ErrorCode::kInvalidArgument, "metric ", batch.metric,
-            ": expected at most ", kMostClasses, " classes, found ", classes);
-    grow(classes);
+    const ClassPairs pairs = class_pairs(batch, ignored_, kMostClasses);
+    grow(pairs.classes);
     for (size_t i = 0; i < pairs.expected.size(); ++i) at(pairs.expected[i], pairs.predicted[i]) += 1;
   }
   void merge(const MetricCounts& other) override {
