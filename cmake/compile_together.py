@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 # Source text, in bytes, that one run takes at most. Larger groups take less time in all, but more after a change.
-MOST = 60_000
+MOST = 120_000
 
 NAME = r"[A-Za-z_]\w*"
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -26,8 +26,8 @@ DIRECTIVE = re.compile(r"^#.*$", re.MULTILINE)
 # What is left of a source all of whose definitions are in the unnamed namespace of ortrain.
 NOTHING = re.compile(r"\s*namespace ortrain \{\s*\}\s*")
 # A definition begins in the first column. Other names of its line that are taken for defined do no harm.
-LINE = re.compile(r"^(?!template|return|using namespace)[\w:].*", re.MULTILINE)
-DEFINED = re.compile(rf"(?:struct|class|enum|using|union) ({NAME})|({NAME})(?=\(| = |\{{|;|\[)")
+LINE = re.compile(r"^(?!template|return|static_assert|using namespace)[\w:].*", re.MULTILINE)
+DEFINED = re.compile(rf"(?:struct|class|enum|using|union) ({NAME})|(?<![:.>\w])({NAME})(?=\(| = |\{{|;|\[)")
 # Types and constants anywhere; functions where they are called, because local variables may have their names.
 USED = re.compile(rf"(?<![.>\w])({NAME})(?=[(<])|\b([A-Z]\w*|k[A-Z]\w*)")
 
@@ -35,25 +35,26 @@ USED = re.compile(rf"(?<![.>\w])({NAME})(?=[(<])|\b([A-Z]\w*|k[A-Z]\w*)")
 def main(folder: str, root: str, sources: list[str]) -> None:
     """Write the groups into a folder, and print the sources to compile: the groups, and the sources that are in none.
 
-    A group includes sources of one folder by their paths below the root, and lies in the same folder below that of the groups.
+    A group includes sources of one folder of the root by their paths below it, and lies in a folder of that name.
     """
-    groups: dict[tuple[Path, bool], list[Group]] = {}
+    groups: dict[tuple[str, bool], list[Group]] = {}
     for source in map(Path, sources):
         text = source.read_text()
         if "#define" in text or "hwy/" in text:
             print(source)
             continue
         enclosed = is_unnamed_alone(text)
-        of_folder = groups.setdefault((source.parent, enclosed), [])
+        top = source.relative_to(root).parts[0]
+        of_folder = groups.setdefault((top, enclosed), [])
         group = next((each for each in of_folder if each.accepts(text)), None)
         if group is None:
             group = Group(Path(root), enclosed)
             of_folder.append(group)
         group.add(source, text)
-    for (parent, enclosed), of_folder in groups.items():
+    for (top, enclosed), of_folder in groups.items():
         for number, group in enumerate(of_folder):
             name = f"{'enclosed' if enclosed else 'open'}_{number}.cpp"
-            path = Path(folder) / parent.relative_to(root) / name
+            path = Path(folder) / top / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if not path.is_file() or path.read_text() != group.text:
                 path.write_text(group.text)
