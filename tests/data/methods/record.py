@@ -4,11 +4,12 @@
 1.6. It writes network.onnx, from ``x``, float32 ``[batch, 1, 6, 6]``, to ``scores``, float32 ``[batch, 4]``, and recorded.npz:
 
 - ``x`` and ``y``, the data; ``start/NAME``, the parameters of the network,
-- ``private/NAME``, the parameters after steps of Opacus' DP optimizer without noise; ``private/rows/STEP`` are the rows of a step,
-  and ``private/clipped`` is the share of the gradients that were longer than the clip,
-- ``fisher/NAME``, the mean of the squared gradients of single rows; ``elastic/NAME`` and ``elastic/losses``, of steps of SGD on other
-  labels with the penalty of Kirkpatrick et al. (2017),
-- ``mezo/NAME`` and ``mezo/losses``, of steps as the program of Malladi et al. (2023) takes them, with the noise ``noise/STEP/NAME``.
+- ``private/NAME``, the parameters after steps of Opacus' DP optimizer without noise; ``private/rows/STEP`` are the rows of a
+  step, and ``private/clipped`` is the share of the gradients that were longer than the clip,
+- ``fisher/NAME``, the mean of the squared gradients of single rows; ``elastic/NAME`` and ``elastic/losses``, of steps of SGD
+  on other labels with the penalty of Kirkpatrick et al. (2017),
+- ``mezo/NAME`` and ``mezo/losses``, of steps as the program of Malladi et al. (2023) takes them, with the
+  noise ``noise/STEP/NAME``.
 """
 
 from __future__ import annotations
