@@ -251,7 +251,10 @@ class _Meaning:
 
     def _session_config(self, document: Document, trail: Trail, entry: dict[str, Any]) -> Iterable[Problem]:
         kind, values = entry.get("kind", "choice"), entry.get("values", [])
-        if bool(values) != (kind in {"choice", "pass"}):
+        if kind == "bytes":
+            if len(values) > 1:
+                yield document.problem(trail, f"expected at most one value beside bytes, found {values}")
+        elif bool(values) != (kind in {"choice", "pass"}):
             yield document.problem(
                 trail,
                 f"expected values if the kind is choice or pass, and only then, found {kind} and {values}",

@@ -73,7 +73,20 @@ def test_adapters_beside_weights_of_four_bits(model, run):
     history = ran.json["history"]
     assert history["val_perplexity"][-1] < history["val_perplexity"][0]
     operators = {node.op_type for node in onnx.load("artifacts/training_model.onnx").graph.node}
+    assert {"MatMulNBits", "GatherBlockQuantized"} <= operators
+    settings = json.loads(next((model.parent / "artifacts/runs/1").glob("log.jsonl")).open().readline())
+    assert settings["settings"]["batch_size"] == 1
+    assert settings["settings"]["config"]["ortrain.memory_budget"] == "auto"
+
+    others = ("--float-embeddings", "--batch", "4", "--config", "ortrain.memory_budget=1G")
+    run("train", "model", "--data", "facts.jsonl", "--bits", "4", *others, "--artifacts", "float")
+    operators = {node.op_type for node in onnx.load("float/training_model.onnx").graph.node}
     assert "MatMulNBits" in operators
+    assert "GatherBlockQuantized" not in operators
+    said = run(
+        "train", "model", "--data", "facts.jsonl", "--float-embeddings", "--artifacts", "new", status=2
+    ).err
+    assert "--float-embeddings: without --bits, all weights are as in the model" in said
 
 
 def test_what_does_not_fit_is_said(model, run, tmp_path):

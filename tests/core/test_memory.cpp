@@ -10,6 +10,7 @@
 #include "program/guarded_arena.h"
 #include "program/memory_plan.h"
 #include "program/program.h"
+#include "program/recompute.h"
 #include "session/training_session.h"
 #include "support.h"
 
@@ -384,4 +385,6 @@ TEST_CASE("A memory budget that is not a number of bytes is refused") {
     options.config["ortrain.memory_budget"] = text;
     CHECK(memory_budget(options) == bytes);
   }
+  options.config["ortrain.memory_budget"] = "auto";
+  CHECK(memory_budget(options) == kAutomaticBudget);
 }

@@ -49,6 +49,10 @@ def test_the_least_budget_is_named_and_keeps_the_losses(artifacts, precision):
     assert losses(artifacts, "1G", precision) == expected
 
 
+def test_a_budget_that_is_chosen_keeps_the_losses(artifacts):
+    assert losses(artifacts, "auto") == losses(artifacts, None)
+
+
 @pytest.mark.parametrize("text", ["much", "0", "-1", "1.5M", "3 G"])
 def test_what_is_no_number_of_bytes_is_refused(artifacts, text):
     with pytest.raises(ortrain.errors.InvalidArgumentError, match=r"ortrain\.memory_budget"):

@@ -132,6 +132,12 @@ struct Program::Impl {
 
 namespace {
 
+[[noreturn]] void reject_bytes(const Node* node, size_t bytes, size_t most) {
+  fail(ErrorCode::kInvalidArgument, node ? node->label() : "the graph",
+       ": with these input shapes its values take ", bytes,
+       " bytes, the most that session.max_bytes allows are ", most);
+}
+
 class Compiler {
  public:
   Compiler(Program::Impl& program, const ProgramRequest& request) : program_(program), request_(request) {}
@@ -183,7 +189,7 @@ class Compiler {
     const size_t most = request_.limits.bytes;
     if (fixed) fixed_bytes_ += std::min(bytes, most + 1);
     if (bytes > most || fixed_bytes_ > most) [[unlikely]]
-      reject_bytes(std::max(bytes, fixed_bytes_));
+      reject_bytes(node_, std::max(bytes, fixed_bytes_), most);
     if (fixed)
       return program_.add_fixed(Tensor(DType::kUInt8, {static_cast<int64_t>(std::max<size_t>(bytes, 1))}));
     Storage s;
@@ -216,11 +222,6 @@ class Compiler {
   void set_outputs();
   void place_storages();
   void compile_node(const Node& node);
-  [[noreturn]] void reject_bytes(size_t bytes) const {
-    fail(ErrorCode::kInvalidArgument, node_ ? node_->label() : "the graph",
-         ": with these input shapes its values take ", bytes,
-         " bytes, the most that session.max_bytes allows are ", request_.limits.bytes);
-  }
   void find_placements();
   void run_now(size_t from);
 
@@ -781,7 +782,8 @@ void Compiler::place_storages() {
     owners.push_back(i);
   }
   const MemoryPlan plan = plan_memory(requests);
-  if (plan.bytes > request_.limits.bytes && request_.memory_budget == 0) reject_bytes(plan.bytes);
+  if (plan.bytes > request_.limits.bytes && request_.memory_budget == 0)
+    reject_bytes(node_, plan.bytes, request_.limits.bytes);
   program_.offsets.assign(program_.storages.size(), 0);
   for (size_t k = 0; k < owners.size(); ++k) program_.offsets[owners[k]] = plan.offsets[k];
   program_.memory = {plan.bytes, most_in_use(exact)};
@@ -877,6 +879,13 @@ Footprint footprint_of(const Program::Impl& program) {
   return footprint;
 }
 
+// Roughly how long a step takes.
+double seconds_of(const Footprint& footprint) {
+  double total = 0;
+  for (const Footprint::OfNode& node : footprint.nodes) total += node.seconds;
+  return total;
+}
+
 std::unique_ptr<Program::Impl> compile(const ProgramRequest& request, const std::vector<Node>& nodes) {
   auto program = std::make_unique<Program::Impl>();
   Compiler(*program, request).compile(nodes);
@@ -924,6 +933,26 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
   fail(ErrorCode::kInvalidArgument, "ortrain.memory_budget: ", request.memory_budget,
        " bytes are too few; with these input shapes, the intermediate values of a step need at least ", least,
        " bytes with recomputation, ", whole.memory.arena, " without");
+}
+
+// The program that computes the same in the least memory that costs at most about a tenth more time, by the
+// cost model of recomputation; null if less memory than that of `whole` costs more.
+std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request, const Program::Impl& whole) {
+  constexpr double kMoreTime = 1.1, kStep = 0.9;
+  const Footprint footprint = footprint_of(whole);
+  const double longest = kMoreTime * seconds_of(footprint);
+  Recomputation recomputation(whole.graph.nodes, request.outputs, footprint);
+  std::unique_ptr<Program::Impl> best;
+  size_t least = whole.memory.arena;
+  for (double target = kStep * static_cast<double>(least);; target *= kStep) {
+    const auto nodes = recomputation.fit(static_cast<size_t>(target));
+    if (!nodes) return best;
+    auto tried = compile(request, *nodes);
+    if (seconds_of(footprint_of(*tried)) > longest) return best;
+    if (tried->memory.arena >= least) continue;
+    least = tried->memory.arena;
+    best = std::move(tried);
+  }
 }
 
 void run_timed(const Step& step, const Frame& frame, Profile& profile) {
@@ -1003,8 +1032,13 @@ size_t first_update(const Program::Impl& program, const std::set<std::string>& s
 
 Program::Program(const ProgramRequest& request)
     : impl_(compile(request, request.nodes ? *request.nodes : request.graph->nodes)) {
-  if (request.memory_budget > 0 && impl_->memory.arena > request.memory_budget)
+  if (request.memory_budget == kAutomaticBudget) {
+    if (auto less = compile_in_less(request, *impl_)) impl_ = std::move(less);
+  } else if (request.memory_budget > 0 && impl_->memory.arena > request.memory_budget) {
     impl_ = compile_within_budget(request, *impl_);
+  }
+  if (impl_->memory.arena > request.limits.bytes)
+    reject_bytes(nullptr, impl_->memory.arena, request.limits.bytes);
   if (request.check_finite) impl_->checks = checks_of(*impl_);
   impl_->interruptible = first_update(*impl_, request.updated_together);
 }

@@ -95,7 +95,7 @@ struct ProgramRequest {
   std::shared_ptr<Arena> arena;
   Precision precision = Precision::kFloat;
   // The most bytes that intermediate values may take; 0: no limit. If they would take more, activations are
-  // recomputed for the backward pass (program/recompute.h).
+  // recomputed for the backward pass (program/recompute.h, where kAutomaticBudget is).
   size_t memory_budget = 0;
   bool check_finite = false;  // stop at the first node that produces a NaN or an infinity
   // States that are updated all or not at all: a run that has begun to update them is not interrupted.

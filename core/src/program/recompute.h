@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -41,6 +42,9 @@ struct Footprint {
   std::unordered_map<std::string, size_t> bytes;  // values; those that take no arena memory are left out
   size_t live = 0;                                // the largest sum of what is in use at once
 };
+
+// The memory budget that lets a Program choose: as little memory as costs about a tenth more time.
+inline constexpr size_t kAutomaticBudget = SIZE_MAX;
 
 class Recomputation {
  public:

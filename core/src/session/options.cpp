@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "passes/pass.h"
+#include "program/recompute.h"
 #include "runtime/error.h"
 #include "runtime/path.h"
 #include "runtime/text.h"
@@ -39,8 +40,8 @@ void check_choice(const ConfigEntry& entry, const std::string& key, const std::s
        value, "'");
 }
 
-// A positive number of bytes, optionally followed by K, M or G.
-size_t read_bytes(const std::string& key, const std::string& text) {
+// A positive number of bytes, optionally followed by K, M or G. `or_else` names what else the entry takes.
+size_t read_bytes(const std::string& key, const std::string& text, std::string_view or_else = "") {
   std::string_view digits = text;
   uint64_t unit = 1;
   for (const auto& [suffix, bytes] :
@@ -55,7 +56,8 @@ size_t read_bytes(const std::string& key, const std::string& text) {
   require(error == std::errc{} && end == digits.data() + digits.size() && count > 0 &&
               !__builtin_mul_overflow(count, unit, &total) && total <= SIZE_MAX,
           ErrorCode::kInvalidArgument, "session config entry ", key,
-          ": expected a number of bytes above 0 such as 64M (suffixes K, M and G), found \"", text, "\"");
+          ": expected a number of bytes above 0 such as 64M (suffixes K, M and G)",
+          or_else.empty() ? "" : " or ", or_else, ", found \"", text, "\"");
   return static_cast<size_t>(total);
 }
 
@@ -169,7 +171,7 @@ void check_config_entry(const std::string& key, const std::string& value) {
         return check_choice(entry, key, value);
       case ConfigKind::kBytes:
         if (key != entry.key) continue;
-        read_bytes(key, value);
+        if (value.empty() || value != entry.values) read_bytes(key, value, entry.values);
         return;
       case ConfigKind::kCount:
         if (key != entry.key) continue;
@@ -206,7 +208,10 @@ bool is_on(const SessionRewrite& rewrite, const SessionOptions& options) {
 }
 
 size_t memory_budget(const SessionOptions& options) {
-  return addressable(config_number(options, "ortrain.memory_budget"));
+  const std::string key = "ortrain.memory_budget";
+  const auto given = options.config.find(key);
+  if (given != options.config.end() && given->second == "auto") return kAutomaticBudget;
+  return std::min(addressable(config_number(options, key)), kAutomaticBudget - 1);
 }
 
 ModelLimits model_limits(const SessionOptions& options) {

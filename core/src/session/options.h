@@ -69,7 +69,7 @@ inline constexpr SessionRewrite kKeepConvolutionWeights{"keep_convolution_weight
 bool is_on(const SessionRewrite& rewrite, const SessionOptions& options);
 
 // The entry "ortrain.memory_budget": the bytes that the intermediate values of a train step may take, a
-// number optionally followed by K, M or G. 0 if there is no entry; throws if it is not such a number.
+// number optionally followed by K, M or G, or kAutomaticBudget. 0 without an entry; throws for other values.
 size_t memory_budget(const SessionOptions& options);
 
 // The entries "session.max_nodes" and "session.max_nesting", "session.max_elements" and "session.max_bytes";

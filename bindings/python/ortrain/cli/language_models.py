@@ -25,7 +25,7 @@ RECORD = "language_model.json"
 LOSS = "token_cross_entropy"
 KIND = "language_model"
 BATCH = 8
-"""The rows of a batch unless the user says otherwise: those of text take more memory than others."""
+"""The rows of an optimizer step unless the user says otherwise: those of text take more memory than others."""
 
 _RATES = {"lora": 2e-4, "dora": 2e-4, "none": 2e-5}
 _BLOCK = 1 << 20
@@ -45,9 +45,15 @@ def model_in(path: Path) -> Path | None:
     return found
 
 
-def batch_of(folder: Path) -> int:
-    """Return the rows of a batch for the artifacts of a language model."""
-    return int(_record(folder).get("batch", BATCH))
+def batch_of(folder: Path) -> tuple[int, int]:
+    """Return the rows of a batch, and the batches of an optimizer step, for the artifacts of a language model.
+
+    With weights of few bits, rows follow one another, because memory for several at a time would exceed that of the weights.
+    """
+    record = _record(folder)
+    if "batch" in record:
+        return int(record["batch"]), 1
+    return (BATCH, 1) if record["bits"] is None else (1, BATCH)
 
 
 def is_one(folder: Path) -> bool:
@@ -59,11 +65,13 @@ def set_defaults(folder: Path, settings: dict[str, Any], is_first: bool) -> None
     """Set what a trainer of a language model needs, unless the user says otherwise.
 
     Scores are large, [batch, tokens, vocabulary]. Nothing but a metric of the user reads them, and without one the loss is
-    computed from parts of them.
+    computed from parts of them. Beside weights of few bits, a step takes less memory at the cost of some time.
     """
     metrics = tuple(settings["metrics"])
     if all(metric == "perplexity" for metric in metrics):
         settings["config"] = {"ortrain.optional_outputs": "0", **settings["config"]}
+    if _record(folder)["bits"] is not None:
+        settings["config"] = {"ortrain.memory_budget": "auto", **settings["config"]}
     settings["metrics"] = metrics if "perplexity" in metrics else ("perplexity", *metrics)
     if is_first and settings["learning_rate"] is None:
         settings["learning_rate"] = _RATES[_record(folder)["adapter"]]
@@ -119,12 +127,15 @@ def artifacts_of(
         "rank": rank,
         "alpha": options.alpha or 2 * rank,
         "bits": options.bits,
+        "float-embeddings": options.float_embeddings,
         "logits": options.logits,
     }
     if options.bits is not None and adapter == "none":
         raise click.UsageError(
             "--bits: weights of few bits are not trained: expected --adapter lora or dora with it"
         )
+    if options.float_embeddings and options.bits is None:
+        raise click.UsageError("--float-embeddings: without --bits, all weights are as in the model")
     report = _make(model, folder, settings, seed, rows)
     made_of.copy_to(folder)
     record = {"model": model.name, "sha256": digest, **settings, "inputs": names.as_json()}
@@ -155,7 +166,8 @@ def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, rows: 
         source = model
         if settings["bits"] is not None:
             source = Path(temporary) / model.name
-            quantize_weights(model, source, bits=int(settings["bits"]))
+            is_small = not settings["float-embeddings"]
+            quantize_weights(model, source, bits=int(settings["bits"]), embeddings=is_small)
         output = settings["logits"]
 
         def make(batch: str | None) -> Any:

@@ -46,6 +46,12 @@ _OPTIONS = [
         help="with MODEL, give its weights 4 or 8 bits, beside which the adapters train (QLoRA)",
     ),
     click.option(
+        "--float-embeddings",
+        is_flag=True,
+        default=None,
+        help="with --bits, the table of the embeddings keeps its weights, which takes more memory",
+    ),
+    click.option(
         "--length",
         type=click.IntRange(min=1),
         help="tokens of a row of text (default those of the longest example, 512 at most)",
@@ -73,6 +79,7 @@ class LanguageOptions:
     rank: int | None = None
     alpha: float | None = None
     bits: str | None = None
+    float_embeddings: bool | None = None
     length: int | None = None
     pack: bool = False
     loss_on: str | None = None
@@ -91,7 +98,7 @@ class LanguageOptions:
     def of_the_model(self) -> dict[str, Any]:
         """The options that say how artifacts are made, if they are given."""
         options = {"--adapter": self.adapter, "--rank": self.rank, "--alpha": self.alpha, "--bits": self.bits}
-        options["--logits"] = self.logits
+        options |= {"--float-embeddings": self.float_embeddings, "--logits": self.logits}
         return {name: value for name, value in options.items() if value is not None}
 
     @property

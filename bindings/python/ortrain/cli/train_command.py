@@ -271,9 +271,17 @@ def _text_defaults(
     if not language_models.is_one(folder):
         return batch, samples
     language_models.set_defaults(folder, settings, is_first=trained is None)
-    source = click.get_current_context().get_parameter_source("batch")
-    is_default = source is click.core.ParameterSource.DEFAULT
-    return language_models.batch_of(folder) if is_default else batch, 0
+    if _is_default("batch"):
+        batch, several = language_models.batch_of(folder)
+        if _is_default("accumulate"):
+            settings["accumulate"] = several
+    return batch, 0
+
+
+def _is_default(option: str) -> bool:
+    """Whether an option of the command was not given."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is click.core.ParameterSource.DEFAULT
 
 
 @dataclass(frozen=True)

@@ -251,20 +251,29 @@ Kernel gather_kernel(KernelContext& c) {
   return kernel;
 }
 
+// For each element of the product, one multiplication and one addition per element of a row of input 0.
+double operations_of(const Node&, std::span<const Shape* const> inputs, const Shape& product) {
+  if (inputs.empty() || !inputs[0] || inputs[0]->empty()) return 0;
+  return 2 * static_cast<double>(element_count(product)) * static_cast<double>(inputs[0]->back());
+}
+
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBits",
                   .signature = "A, B, scales, zero_points?, g_idx?, bias? -> Y",
                   .rules = {.shape = product_shape<Product::kNBits>, .gradient = nbits_gradient},
+                  .traits = {.operations = operations_of},
                   .kernels = {.cpu = product_kernel<Product::kNBits>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBitsGrad",
                   .signature = "dY, B, scales, zero_points?, g_idx? -> dA",
                   .rules = {.shape = product_shape<Product::kNBitsGrad>, .gradient = nbits_grad_gradient},
+                  .traits = {.operations = operations_of},
                   .kernels = {.cpu = product_kernel<Product::kNBitsGrad>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulBnb4",
                   .signature = "A, B, absmax -> Y",
                   .rules = {.shape = product_shape<Product::kCodebook>, .gradient = codebook_gradient},
+                  .traits = {.operations = operations_of},
                   .kernels = {.cpu = product_kernel<Product::kCodebook>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GatherBlockQuantized",

@@ -11,14 +11,14 @@ enum class ConfigKind { kChoice, kBytes, kCount, kLimit, kFolder, kPass };
 struct ConfigEntry {
   std::string_view key;  // of kPass, the text before the name of the pass
   ConfigKind kind;
-  std::string_view values;    // with a space between them; of kChoice and kPass alone
+  std::string_view values;    // with a space between them; of kBytes, the word that may be in place of a number
   std::string_view fallback;  // the value where the entry is missing; empty where there is none
 };
 
 inline constexpr ConfigEntry kConfigEntries[] = {
     {"ortrain.mixed_precision", ConfigKind::kChoice, "none bf16", "none"},
     {"ortrain.bf16_products", ConfigKind::kChoice, "auto bf16 fp32", "auto"},
-    {"ortrain.memory_budget", ConfigKind::kBytes, "", ""},
+    {"ortrain.memory_budget", ConfigKind::kBytes, "auto", ""},
     {"ortrain.disable_pass.", ConfigKind::kPass, "0 1", "0"},
     {"ortrain.dump_graph", ConfigKind::kFolder, "", ""},
     {"ortrain.check_finite", ConfigKind::kChoice, "0 1", "0"},
