@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <span>
 
 #include "backend/cpu/matmul/product.h"
 #include "backend/cpu/tuning.h"
@@ -207,11 +208,22 @@ Kernel kernel(KernelContext& c) {
   return made;
 }
 
+// For each class, one multiplication and one addition per hidden number; the gradient takes as many.
+double operations_of(const Node& node, std::span<const Shape* const> inputs, const Shape&) {
+  if (inputs.size() <= kWeights || !inputs[kHidden] || !inputs[kWeights]) return 0;
+  const Shape& w = *inputs[kWeights];
+  if (w.size() < 2) return 0;
+  const int64_t of_matrix = node.int_or("transB", 0) ? w[0] : w[1];
+  const int64_t classes = node.int_or("N", of_matrix);  // of packed weights
+  const double once = 2 * static_cast<double>(element_count(*inputs[kHidden])) * static_cast<double>(classes);
+  return node.outputs.size() > 1 ? 2 * once : once;
+}
+
 ORTRAIN_OPERATOR({.domain = kSessionDomain,
                   .type = "ProjectedCrossEntropy",
                   .signature = "hidden, labels, weights, scales?, zero_points? -> loss, hidden_gradient?",
                   .rules = {.shape = shape},
-                  .traits = {.optional_outputs = true},
+                  .traits = {.optional_outputs = true, .operations = operations_of},
                   .kernels = {.cpu = kernel}});
 
 }  // namespace
