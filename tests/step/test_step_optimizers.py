@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from dynamic_map import dynamic_map
+from moment_codes import levels_and_edges, stored
 from onnx import helper, numpy_helper
 from ortrain import artifacts, step
 from ortrain.artifacts.step import generate_step
@@ -191,29 +191,26 @@ def test_an_optimizer_that_is_not_written_yet_is_named(
 
 @pytest.mark.parametrize("opset", [17, 18])
 @pytest.mark.parametrize("is_signed", [True, False])
-def test_codes_of_8_bits_are_those_of_the_nearest_numbers(is_signed: bool, opset: int) -> None:
-    numbers = dynamic_map(is_signed)
-    middles = (numbers[:-1] + numbers[1:]) / np.float32(2)
-    largest = np.ones(len(middles), np.float32)
+def test_codes_of_8_bits_number_the_intervals_of_shares(is_signed: bool, opset: int) -> None:
+    levels, edges = levels_and_edges(is_signed)
     rng = np.random.default_rng(3)
-    drawn = (10 ** rng.uniform(-9, 0, 3000) * (rng.choice([-1, 1], 3000) if is_signed else 1)).astype(
-        np.float32
-    )
-    near = [np.nextafter(middles, -largest), middles, np.nextafter(middles, largest)]
-    values = np.concatenate([*near, numbers, drawn])
+    # Beside the edges, by more than they are rounded.
+    values = np.concatenate([edges * (1 - 1e-6), edges * (1 + 1e-6), levels]) / levels[-1]
+    values = np.concatenate([values, 10 ** rng.uniform(-9, 0, 3000)])
+    values = values * (rng.choice([-1, 1], len(values)) if is_signed else 1)
     blocks = -(-len(values) // 255)
-    # Each block has a 1, so that its scale is 1.
+    # Each block has a 1, which is its largest magnitude.
     values = np.pad(values, (0, blocks * 255 - len(values))).reshape(blocks, 255)
-    values = np.concatenate([values, np.ones((blocks, 1), np.float32)], 1)
-    values = np.concatenate([values, np.zeros((1, 256), np.float32), np.full((1, 256), 1e-39, np.float32)])
+    values = np.concatenate([values, np.ones((blocks, 1))], 1)
+    values = np.concatenate([values, np.zeros((1, 256)), np.full((1, 256), 1e-39)])
+    values = values.astype(np.float32)
     codes, scales, restored = coded(values, is_signed, opset)
-    # Halfway between two numbers, the one nearer to zero.
-    above = np.searchsorted(middles, values)
-    expected = np.where(values < 0, np.searchsorted(middles, values, "right"), above)
-    expected[-1] = expected[-2]  # a block without normal numbers is zero
-    np.testing.assert_array_equal(codes, expected)
-    np.testing.assert_array_equal(scales, [*np.ones(blocks), 0, 0])
-    np.testing.assert_array_equal(restored, numbers[codes] * scales[:, None])
+    expected, scale, numbers = stored(values[:-2].astype(np.float64), is_signed)
+    np.testing.assert_array_equal(codes[:-2], expected)
+    np.testing.assert_allclose(restored[:-2], numbers, 1e-6)
+    np.testing.assert_allclose(scales[:-2], scale, 1e-6)
+    for part in (codes, scales):
+        assert not part[-2:].any()  # blocks without numbers that count
     values[0, 0] = np.nan
     coded(values, is_signed, opset)  # does not fail
 

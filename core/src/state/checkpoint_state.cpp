@@ -538,7 +538,7 @@ void CheckpointState::make_moments(const std::vector<std::string>& names, const 
               "the checkpoint's optimizer state \"", names[m], "\" of parameter \"", parameter.name,
               "\" should be ", to_string(wanted.dtype()), to_string(wanted.shape()), ", found ",
               to_string(found.dtype()), to_string(found.shape()),
-              "; it was created with other settings of the optimizer");
+              "; it was created with other settings of the optimizer, or by an earlier version");
     }
   make_moments(static_cast<int>(names.size()), std::memcpy, form);
   optimizer_.state_names = names;

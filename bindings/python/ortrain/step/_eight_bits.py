@@ -1,8 +1,8 @@
-"""Moments of 8 bits with operators of ONNX: the codes of ``core/src/backend/cpu/optimizer/rules/adamw_8bit.cpp``.
+"""Moments of 8 bits with operators of ONNX: the codes of ``core/src/backend/cpu/optimizer/rules/eight_bit_codes.h``.
 
-A code stands for one of 256 sorted numbers, which is multiplied by the scale of the block. The code of a number is the count of
-the middles between neighbours that are below it. Counting takes one comparison: the root of the number leads to one of 4096
-intervals, which are so short that none has two middles.
+A code numbers an interval of shares of the largest magnitude of a block: the code of a share is the count of the edges between
+intervals up to it. Counting takes one comparison: the root of the share leads to one of 4096 ranges, which are so short that none
+has two edges.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from ortrain.step._nodes import Value
 
 #: The elements that share a scale. Parameters with fewer elements than the second number have no codes.
 BLOCK, LEAST_ELEMENTS = 256, 4096
-_INTERVALS = 4096
+_RANGES = 4096
+#: Blocks whose largest magnitude is smaller have the scale 0.
+_LEAST_SCALE = 2.0**-100
 #: More than the rounding error of a root in float, as a share of the root.
 _ROUNDING = 1e-6
 #: A number or difference of at least 1e-30, times this, is at least 1: a HardSigmoid or a Clip of the product is a step.
@@ -31,46 +33,42 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Codes:
-    """The numbers that codes stand for, and how to find a code.
+    """What codes stand for, and how to find a code.
 
     Attributes
     ----------
     values : array of float32
-        The numbers.
-    zero : int
-        The code of 0.
+        The numbers that codes stand for, from 0 on, as multiples of the scale of a block.
     first : array of float32
-        For each interval, the count of the middles below all of its numbers.
+        For each range, the count of the edges below all of its numbers.
     next : array of float32
-        For each interval, the middle after those.
+        For each range, the edge after those.
     """
 
     values: Array
-    zero: int
     first: Array
     next: Array
 
 
 @functools.cache
 def codes(is_signed: bool) -> Codes:
-    """Return the numbers of the authors' dynamic tree quantization, with or without a sign."""
-    numbers = [0.0, 1.0]
-    for decade in range(7):
-        steps = 1 << (decade if is_signed else decade + 1)
-        for i in range(steps):
-            value = (0.1 + 0.9 * (i + 0.5) / steps) * 10.0 ** (decade - 6)
-            numbers += [value, -value] if is_signed else [value]
-    values = np.sort(np.array(numbers).astype(np.float32))
-    zero = int(np.searchsorted(values, 0))
-    magnitudes = values[zero:]
-    middles = (magnitudes[:-1] + magnitudes[1:]) / np.float32(2)
-    # The middles below every number of an interval, and those below the largest.
-    edges = np.arange(_INTERVALS + 2) / _INTERVALS
-    first = np.searchsorted(middles, (edges[:-1] * (1 - _ROUNDING)) ** 2)
-    last = np.searchsorted(middles, (edges[1:] * (1 + _ROUNDING)) ** 2)
-    assert np.all(last - first <= 1), "an interval has two middles"
-    following = np.append(middles, 2)[first]  # nothing is above 2
-    return Codes(values, zero, first.astype(np.float32), following.astype(np.float32))
+    """Return the codes of magnitudes: of the first moment, whose codes have a sign, or of the root of the second one."""
+    steps = 16 if is_signed else 32  # of each of eight powers of two
+    power, step = np.divmod(np.arange(16 * steps + 1) / 2, steps)
+    # Both ends of the intervals and, between them, the middles.
+    ends_and_middles = 2**power * (1 + step / steps)
+    edges, middles = ends_and_middles[2:-1:2], ends_and_middles[1::2]
+    # The level of 0 is 0 where codes have a sign, and above it where weights are divided by the root.
+    offset = middles[0] if is_signed else 1.0
+    values = middles - offset
+    shares = (edges - offset) / values[-1]
+    # The edges below every number of a range, and those below the largest.
+    ranges = np.arange(_RANGES + 2) / _RANGES
+    first = np.searchsorted(shares, (ranges[:-1] * (1 - _ROUNDING)) ** 2)
+    last = np.searchsorted(shares, (ranges[1:] * (1 + _ROUNDING)) ** 2)
+    assert np.all(last - first <= 1), "a range has two edges"
+    following = np.append(shares, 2)[first]  # nothing is above 2
+    return Codes(values.astype(np.float32), first.astype(np.float32), following.astype(np.float32))
 
 
 def blocks_of(count: int) -> int:
@@ -84,7 +82,7 @@ def decoded(code: Value, scale: Value, is_signed: bool, type: int, shape: tuple[
     Parameters
     ----------
     code : Value
-        The codes, of uint8.
+        The codes: of the first moment, of int8; of the root of the second one, of uint8.
     scale : Value
         The scale of each block.
     is_signed : bool
@@ -96,9 +94,12 @@ def decoded(code: Value, scale: Value, is_signed: bool, type: int, shape: tuple[
     """
     count = math.prod(shape)
     scale = scale.as_type(type)
-    values = _looked_up(
-        scale.constant(codes(is_signed).values), code.as_type(TensorProto.INT32).reshaped([-1])
-    )
+    levels = codes(is_signed).values
+    code = code.as_type(TensorProto.INT32).reshaped([-1])
+    if is_signed:
+        levels = np.concatenate([-levels[:0:-1], levels])
+        code = code + (len(levels) // 2)
+    values = _looked_up(scale.constant(levels), code)
     if missing := -count % BLOCK:
         values = values.call("Concat", values.constant(np.zeros(missing)), axis=0)
     scaled = values.reshaped([-1, BLOCK]) * scale.unsqueezed(-1)
@@ -116,15 +117,16 @@ def encoded(values: Value, is_signed: bool, shape: tuple[int, ...]) -> tuple[Val
     values = values.reshaped([-1, BLOCK])
     magnitudes = values.call("Abs") if is_signed else values
     largest = magnitudes.reduced("ReduceMax", -1, keepdims=True)
-    least = largest.constant(np.finfo(values.dtype).tiny)
-    is_normal = values._nodes.value(values._nodes.add("GreaterOrEqual", [largest, least]), TensorProto.BOOL)
+    least = largest.constant(_LEAST_SCALE)
+    has_scale = values._nodes.value(values._nodes.add("GreaterOrEqual", [largest, least]), TensorProto.BOOL)
     zero = largest.number(0.0)
-    share = (values * is_normal.choose(1.0 / largest, zero)).as_type(TensorProto.FLOAT)
+    share = (values * has_scale.choose(1.0 / largest, zero)).as_type(TensorProto.FLOAT)
     code = _code(share, is_signed).reshaped([-1])
     if missing:
         code = code.call("Slice", code.integers([0]), code.integers([count]))
-    scale = is_normal.choose(largest, zero).as_type(TensorProto.FLOAT).reshaped([-1])
-    return code.reshaped(shape).as_type(TensorProto.UINT8), scale
+    scale = has_scale.choose(largest * (1.0 / float(codes(is_signed).values[-1])), zero)
+    type = TensorProto.INT8 if is_signed else TensorProto.UINT8
+    return code.reshaped(shape).as_type(type), scale.as_type(TensorProto.FLOAT).reshaped([-1])
 
 
 def _code(share: Value, is_signed: bool) -> Value:
@@ -132,18 +134,14 @@ def _code(share: Value, is_signed: bool) -> Value:
     table = codes(is_signed)
     share = share.reshaped([-1])
     size = share.call("Abs") if is_signed else share
-    interval = (size.call("Sqrt") * _INTERVALS).as_type(TensorProto.INT32)
-    # For what is not a number; the tables have one interval more, for 1.
-    interval = interval.call("Clip", interval.number(0), interval.number(_INTERVALS))
-    above = size - _looked_up(size.constant(table.next), interval)
-    count = _looked_up(size.constant(table.first), interval) + above.call(
-        "HardSigmoid", alpha=_STEEP, beta=0.0
-    )
+    place = (size.call("Sqrt") * _RANGES).as_type(TensorProto.INT32)
+    # For what is not a number; the tables have one range more, for 1.
+    place = place.call("Clip", place.number(0), place.number(_RANGES))
+    above = size - _looked_up(size.constant(table.next), place)
+    count = _looked_up(size.constant(table.first), place) + above.call("HardSigmoid", alpha=_STEEP, beta=0.0)
     if not is_signed:
         return count
-    sign = (share * _STEEP).call("Clip", share.number(-1.0), share.number(1.0))
-    # There is no code of -1: it has that of the least number.
-    return (count * sign + table.zero).call("Relu")
+    return count * (share * _STEEP).call("Clip", share.number(-1.0), share.number(1.0))
 
 
 def _looked_up(table: Value, at: Value) -> Value:

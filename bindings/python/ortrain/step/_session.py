@@ -190,30 +190,34 @@ class Session:
         Raises
         ------
         ValueError
-            When the checkpoint is of an optimizer with other states.
+            When the checkpoint is of an optimizer with other states, or with states of other types or shapes.
         """
         groups = self._stored.groups.values()
         stored = {parameter: moments for group in groups for parameter, moments in group.states.items()}
         for group in groups:
-            found = group.state_names or _USUAL_STATES[: max(map(len, group.states.values()), default=0)]
-            if self._about["kind"] == "step" and found and found != self._about["states"]:
+            names = group.state_names or _USUAL_STATES[: max(map(len, group.states.values()), default=0)]
+            if self._about["kind"] == "step" and names and names != self._about["states"]:
                 raise ValueError(
-                    f"the checkpoint's optimizer state consists of {', '.join(found)}, but the optimizer of the step model "
+                    f"the checkpoint's optimizer state consists of {', '.join(names)}, but the optimizer of the step model "
                     f"keeps {', '.join(self._about['states']) or 'none'}; it was saved with another optimizer"
                 )
         state: dict[str, Array] = {}
         for parameter, moments in self._about["moments"].items():
             for moment in moments:
                 tensor = stored.get(parameter, {}).get(_stored_name(moment))
-                state[moment] = (
-                    np.zeros(self._shapes[moment], self._types[moment])
-                    if tensor is None
-                    else _array_of(tensor)
-                )
-        kept = {name: numbers for group in groups for name, numbers in group.scalars.items()}
+                kept = np.zeros(self._shapes[moment], self._types[moment])
+                found = kept if tensor is None else _array_of(tensor)
+                if (found.dtype, found.shape) != (kept.dtype, kept.shape):
+                    raise ValueError(
+                        f"the checkpoint's optimizer state {_stored_name(moment)!r} of the parameter {parameter!r} should be "
+                        f"{kept.dtype}{list(kept.shape)}, found {found.dtype}{list(found.shape)}; it was saved with other "
+                        "settings of the optimizer, or by an earlier version"
+                    )
+                state[moment] = found
+        scalars_kept = {name: numbers for group in groups for name, numbers in group.scalars.items()}
         for group_name, scalars in self._about["scalars"].items():
             for name, scalar in scalars.items():
-                value = kept.get(group_name, {}).get(name, scalar["initial"])
+                value = scalars_kept.get(group_name, {}).get(name, scalar["initial"])
                 state[scalar["input"]] = np.array(value, np.float32)
         return state
 

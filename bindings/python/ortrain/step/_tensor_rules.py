@@ -173,7 +173,8 @@ class AdamW8bit(TensorGroup):
         is_coded, is_scale = count >= LEAST_ELEMENTS, state in ("first_scale", "second_scale")
         if is_scale:
             return (TensorProto.FLOAT, (blocks_of(count),)) if is_coded else None
-        return (TensorProto.UINT8 if is_coded and state.endswith("_moment") else type, shape)
+        code = TensorProto.INT8 if state == "first_moment" else TensorProto.UINT8
+        return (code if is_coded and state.endswith("_moment") else type, shape)
 
     def prepare(self, rate: Value, count: Value, scalars: dict[str, Value]) -> Update:
         adamw = self._adamw().prepare(rate, count, {})
@@ -182,14 +183,18 @@ class AdamW8bit(TensorGroup):
             if math.prod(shape) < LEAST_ELEMENTS:
                 adamw(parameter, factor, shape)
                 return
-            type, moments = parameter["w"].type, {"first": True, "second": False}  # whether they have a sign
-            for name, is_signed in moments.items():
-                codes, scale = parameter[f"{name}_moment"], parameter[f"{name}_scale"]
-                parameter[f"{name}_moment"] = decoded(codes, scale, is_signed, type, shape)
+            type = parameter["w"].type
+            parameter["first_moment"] = decoded(
+                parameter["first_moment"], parameter["first_scale"], True, type, shape
+            )
+            root = decoded(parameter["second_moment"], parameter["second_scale"], False, type, shape)
+            parameter["second_moment"] = root * root
             adamw(parameter, factor, shape)
-            for name, is_signed in moments.items():
-                codes, scale = encoded(parameter[f"{name}_moment"], is_signed, shape)
-                parameter[f"{name}_moment"], parameter[f"{name}_scale"] = codes, scale
+            parameter["first_moment"], parameter["first_scale"] = encoded(
+                parameter["first_moment"], True, shape
+            )
+            root = parameter["second_moment"].call("Sqrt")
+            parameter["second_moment"], parameter["second_scale"] = encoded(root, False, shape)
 
         return update
 

@@ -1,52 +1,57 @@
-// The codes of the authors' dynamic tree quantization, which moments of 8 bits have.
+// The codes of moments of 8 bits. A code numbers an interval of magnitudes, as shares of the largest one of a
+// block. The interval is that of a float whose mantissa is cut off: shares are scaled and increased by about
+// one, so that eight powers of two divide them, with as many intervals each, and those close to zero are
+// linear. A code stands for the middle of its interval. Codes and levels take a few instructions, without
+// tables.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 namespace ortrain {
 
-// 256 numbers, sorted: seven decades with ever more steps, 0 and 1; with a sign, half of them are negative.
-// The code of a number is the place of the nearest one; in the middle of two, of that with the smaller
-// magnitude.
-struct EightBitCodes {
-  // The upper halves of the bits of floats: every magnitude up to the smaller one has the code of zero.
-  static constexpr uint32_t kLeast = std::bit_cast<uint32_t>(0x1p-23f) >> 16,
-                            kMost = std::bit_cast<uint32_t>(1.0f) >> 16;
+// With bits(k) the float whose bits are those of 1 plus k · 2^kShift, the interval of code k are the shares
+// whose kLevels · share + kOffset is from bits(k) to bits(k + 1).
+template <int kShiftOf>
+struct EightBitCode {
+  static constexpr int kShift = kShiftOf;
+  static constexpr int32_t kMost = (8 << (23 - kShift)) - 1;
+  static constexpr int32_t kOne = std::bit_cast<int32_t>(1.0f), kHalf = 1 << (kShift - 1);
 
-  explicit EightBitCodes(bool is_signed);
-
-  // Of a number from -1 to 1. Those outside, and NaN, have the code of the largest magnitude.
-  uint8_t code(float x) const {
-    const auto bits = std::bit_cast<uint32_t>(x);
-    const uint32_t magnitude = std::clamp(bits & 0x7FFFFFFF, kLeast << 16, kMost << 16);
-    const uint32_t place = (entries[(magnitude >> 16) - kLeast] + (magnitude & 0xFFFF)) >> 16;
-    return static_cast<uint8_t>(bits >> 31 ? zero - std::min(place, zero) : zero + place);
+  static constexpr float middle(int32_t code) {
+    return std::bit_cast<float>(kOne + (code << kShift) + kHalf);
   }
-
-  std::array<float, 256> levels{};
-  uint32_t zero = 0;  // the code of 0
-  // Levels as a formula, for vectors. With q = code - shift, or its magnitude, and 2^d the largest power of
-  // two up to q, a level is (18 q + 9 - 16 · 2^d) times the factor of d, whose place is d - 1 modulo 8, in
-  // two parts so that a multiplication and addition that is rounded once gives the level. The code of 0 is no
-  // such level.
-  int32_t shift = 0;
-  std::array<float, 16> factors{}, factor_rests{};  // twice, for vectors of sixteen
-  // For each upper half of a magnitude's bits: such magnitudes are nearest to one of at most two levels. The
-  // upper half of the entry is the place of the first one, counted from zero. The lower half is such that
-  // adding the lower half of the magnitude's bits carries over if the second one is nearer.
-  std::array<uint32_t, kMost - kLeast + 1> entries{};
 };
 
-const EightBitCodes& eight_bit_codes(bool is_signed);
+// Of the first moment: -127 to 127. The level of 0 is 0, those of others have the sign of the code.
+struct FirstMomentCode : EightBitCode<19> {
+  static constexpr float kOffset = middle(0), kLevels = middle(kMost) - kOffset;
+};
 
-// The levels of n codes, times a scale.
-void read_codes(const EightBitCodes& codes, const uint8_t* from, int64_t n, float scale, float* to);
-void read_codes(const EightBitCodes& codes, const uint8_t* from, int64_t n, float scale, double* to);
-// Stores n numbers as codes and returns the scale.
-float write_codes(const EightBitCodes& codes, const float* x, int64_t n, uint8_t* to);
-float write_codes(const EightBitCodes& codes, const double* x, int64_t n, uint8_t* to);
+// Of the root of the second moment: 0 to 255. Even the level of 0 is above zero, so that no weight divides
+// by a root that was rounded to nothing.
+struct SecondRootCode : EightBitCode<18> {
+  static constexpr float kOffset = 1, kLevels = middle(kMost) - kOffset;
+};
+
+// Levels times kLevels: kLevels for the largest magnitude.
+template <class Code>
+constexpr float level_of(int32_t code) {
+  const float level = Code::middle(code < 0 ? -code : code) - Code::kOffset;
+  return code < 0 ? -level : level;
+}
+
+// `scaled` is a share times kLevels.
+template <class Code>
+int32_t code_of(float scaled) {
+  const auto bits = std::bit_cast<int32_t>(std::abs(scaled) + Code::kOffset);
+  const int32_t code = std::clamp((bits >> Code::kShift) - (Code::kOne >> Code::kShift), 0, Code::kMost);
+  return std::signbit(scaled) ? -code : code;
+}
+
+// Blocks whose largest magnitude is smaller have the scale 0.
+inline constexpr float kLeastScale = 0x1p-100f;
 
 }  // namespace ortrain
