@@ -310,6 +310,19 @@ test-windows: windows replay ## Cross-compile for Windows, and run the C and C++
 	$(WINE) $(WINDOWS)/replay.exe tests/data/fixtures $(BUILD)/replay $(FIXTURES)
 	WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all ctest --test-dir $(WINDOWS) --output-on-failure
 
+MACOS = $(BUILD)/macos$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
+ZIG_TOOLS = $(abspath $(BUILD))/zig
+# MACOS_OPERATORS: as WINDOWS_OPERATORS.
+.PHONY: macos
+macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/macos-release, and check its format (nothing runs it here)
+	@scripts/install_missing.sh llvm
+	cmake -S . -B $(MACOS) -G Ninja --toolchain cmake/toolchains/macos-arm64.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
+	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) aarch64-macos.12.0) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
+	  -DORTRAIN_PYTHON=OFF -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) \
+	  -DORTRAIN_LEGACY=$(if $(MACOS_OPERATORS),OFF,ON) "-DORTRAIN_OPERATORS=$$(echo $(MACOS_OPERATORS) | tr ' ' ';')"
+	cmake --build $(MACOS) --target ortrain
+	scripts/check_macos_library.sh $(MACOS)/libortrain.dylib
+
 # WASM_OPERATORS: models and names of operators, as MODELS of `make small`; those of two recorded runs, which are also those of
 # examples/digits_in_browser. WASM_TYPE=Release optimizes.
 WASM_FIXTURES ?= mlp_adamw mlp_sgd_sched

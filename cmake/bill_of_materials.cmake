@@ -1,0 +1,17 @@
+# Writes what the package is compiled from, as CycloneDX, into the wheel's dist-info/sboms (PEP 770). Versions are those of the
+# headers that this build found.
+foreach(PART MAJOR MINOR PATCH)
+  file(STRINGS ${HIGHWAY_INCLUDE}/hwy/highway.h LINE REGEX "#define HWY_${PART} [0-9]+" LIMIT_COUNT 1)
+  string(REGEX MATCH "[0-9]+" NUMBER "${LINE}")
+  list(APPEND HIGHWAY_NUMBERS ${NUMBER})
+endforeach()
+foreach(PART MAJOR MINOR REVISION)
+  file(STRINGS ${FLATBUFFERS_INCLUDE}/flatbuffers/base.h LINE REGEX "#define FLATBUFFERS_VERSION_${PART} [0-9]+" LIMIT_COUNT 1)
+  string(REGEX MATCH "[0-9]+" NUMBER "${LINE}")
+  list(APPEND FLATBUFFERS_NUMBERS ${NUMBER})
+endforeach()
+list(JOIN HIGHWAY_NUMBERS . HIGHWAY_VERSION)
+list(JOIN FLATBUFFERS_NUMBERS . FLATBUFFERS_VERSION)
+set(FLATBUFFERS_TAG v${FLATBUFFERS_VERSION})
+configure_file(${CMAKE_CURRENT_LIST_DIR}/bill_of_materials.json.in ${CMAKE_BINARY_DIR}/ortrain.cdx.json @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/ortrain.cdx.json DESTINATION ${SKBUILD_METADATA_DIR}/sboms)
