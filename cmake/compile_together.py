@@ -37,14 +37,14 @@ def main(folder: str, root: str, sources: list[str]) -> None:
 
     A group includes sources of one folder of the root by their paths below it, and lies in a folder of that name.
     """
-    groups: dict[tuple[str, bool], list[Group]] = {}
+    groups: dict[tuple[Path, bool], list[Group]] = {}
     for source in map(Path, sources):
         text = source.read_text()
         if "#define" in text or "hwy/" in text:
             print(source)
             continue
         enclosed = is_unnamed_alone(text)
-        top = source.relative_to(root).parts[0]
+        top = Path(*source.parent.relative_to(root).parts[:1])
         of_folder = groups.setdefault((top, enclosed), [])
         group = next((each for each in of_folder if each.accepts(text)), None)
         if group is None:
