@@ -34,12 +34,11 @@ class Case:
     shape : shape of one example.
     classes : number of labels.
     vocabulary : number of token ids of an example made of int64 tokens; 0 for an example of float32 numbers.
-    tolerance : largest relative difference of a contestant's loss from the median loss at one of the first steps.
-    Float32 differs from float64 by 1e-7, and by 6e-5 in resnet18, whose batch normalizations amplify rounding: after
-    four steps, PyTorch and JAX differ by 3.7e-4. A first layer that is not trained makes a difference of 2e-5 or more,
-    and of 9e-4 in resnet18.
-    steps : timed steps in a round, chosen so that a round takes about a second.
-    differing : contestants that compute something different, and what; their losses are not compared.
+    tolerance : largest relative difference of contestants' losses at one of the first steps. Float32 differs from
+    float64 by 1e-7, and by 6e-5 in resnet18, whose batch normalizations amplify rounding; a first layer that is not
+    trained makes a difference of 2e-5 or more, and of 9e-4 in resnet18. steps : timed steps in a round, chosen so that
+    a round takes about a second. differing : contestants that compute something different, and what; their losses are
+    not compared.
     """
 
     name: str
@@ -57,7 +56,7 @@ CASES = (
     Case("mlp-b1", "mlp", 1, (784,), 10, steps=200),
     Case("mlp-b64", "mlp", 64, (784,), 10, steps=200),
     Case("lenet", "lenet", 64, (1, 28, 28), 10, steps=20),
-    Case("resnet18", "resnet18", 16, (3, 32, 32), 10, tolerance=5e-4, steps=3),
+    Case("resnet18", "resnet18", 16, (3, 32, 32), 10, tolerance=3e-4, steps=3),
     Case("bert-mini", "bert-mini", 8, (128,), 4, vocabulary=8000, steps=4),
     Case(
         "mobilenet-v2",

@@ -169,16 +169,13 @@ class Worker:
 
 
 def largest_difference(losses: dict[str, list[float]]) -> float:
-    """Return the largest relative difference between a contestant's loss at a step and the median's; infinite with NaN.
-
-    The lower median is the loss of one of them: with two contestants, the difference is that of their losses.
-    """
+    """Return the largest relative difference of two contestants' losses at a step; infinite with NaN."""
     worst = 0.0
     for at_step in zip(*losses.values(), strict=True):
+        low, high = min(at_step), max(at_step)
         if any(loss != loss for loss in at_step):
             return float("inf")
-        middle = statistics.median_low(at_step)
-        worst = max(worst, *(abs(loss - middle) / max(abs(loss), abs(middle), 1e-12) for loss in at_step))
+        worst = max(worst, (high - low) / max(abs(low), abs(high), 1e-12))
     return worst
 
 
