@@ -235,7 +235,7 @@ def make(name: str, folder: Path, small_table: bool) -> None:
     path.unlink()
 
 
-def work(name: str, folder: Path, steps: int, threads: int, budget: int) -> dict[str, Any]:
+def work(name: str, folder: Path, steps: int, threads: int, budget: str) -> dict[str, Any]:
     """Train with ortrain in this process, and return what it takes."""
     from ortrain import Trainer
     from ortrain.trainer import Callback
@@ -256,7 +256,7 @@ def work(name: str, folder: Path, steps: int, threads: int, budget: int) -> dict
     ids = np.random.default_rng(1).integers(0, SHAPES[name].vocabulary, (steps + 1, LENGTH + 1))
     config = {"ortrain.optional_outputs": "0"}
     if budget:
-        config["ortrain.memory_budget"] = str(budget << 20)
+        config["ortrain.memory_budget"] = budget
     trainer = Trainer(folder, threads=threads, config=config, feature_cache=False, learning_rate=1e-4)
     times = Times()
     trainer.fit((ids[:, :-1], ids[:, 1:]), 1, batch_size=1, verbose=False, callbacks=[times])
@@ -322,9 +322,9 @@ def measure(options: argparse.Namespace) -> str:
                 folder = Path(temporary) / f"{name}-{table}"
                 # A separate process, so that memory for making artifacts is given back.
                 _run(sys.executable, ["--make", name, str(folder), table], options.realtime)
-                for budget in (0, SHAPES[name].budget):
-                    what = f"{table} embeddings" + (f", memory_budget {budget} MiB" if budget else "")
-                    contestants.append((name, what, ["--worker", name, str(folder), str(budget)]))
+                for budget in ("", f"{SHAPES[name].budget}M", "auto"):
+                    what = f"{table} embeddings" + (f", memory_budget {budget}" if budget else "")
+                    contestants.append((name, what, ["--worker", name, str(folder), budget]))
             if options.torch and not SHAPES[name].gated:
                 contestants.append((name, "PyTorch, peft, float32", ["--torch-worker", name]))
         settings = ["--steps", str(options.steps), "--threads", str(options.threads)]
@@ -373,7 +373,7 @@ def main() -> None:
         make(name, Path(folder), table == "4-bit")
     elif options.worker:
         name, folder, budget = options.worker
-        print(json.dumps(work(name, Path(folder), options.steps, options.threads, int(budget))))
+        print(json.dumps(work(name, Path(folder), options.steps, options.threads, budget)))
     elif options.torch_worker:
         print(json.dumps(work_torch(options.torch_worker, options.steps, options.threads)))
     else:

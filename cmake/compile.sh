@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs a compiler through ccache: compile.sh CCACHE COMPILER ARGUMENT...
-# gcc reads a precompiled header that an earlier build left while it makes the new one, so ccache would take its bytes for a
-# source and never find what it has. Such a file is removed first.
+# While gcc compiles a header, it reads the precompiled header that an earlier build left. ccache then counts that file as an input
+# and finds no earlier result, so it is removed first.
 for argument; do
   case $argument in *.gch) rm -f "$argument" ;; esac
 done

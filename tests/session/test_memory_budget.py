@@ -14,8 +14,10 @@ from ortrain.api import CheckpointState, Module
 DATA = pathlib.Path(__file__).parents[1] / "data" / "fixtures"
 
 
-def losses(folder, budget: str | None, precision: str = "none") -> list[float]:
+def losses(folder, budget: str | None, precision: str = "none", most: int | None = None) -> list[float]:
     options = SessionOptions()
+    if most is not None:
+        options.add_session_config_entry("session.max_bytes", str(most))
     options.add_session_config_entry("ortrain.mixed_precision", precision)
     if budget is not None:
         options.add_session_config_entry("ortrain.memory_budget", budget)
@@ -36,6 +38,14 @@ def artifacts():
     return DATA / "resnet_bn"
 
 
+def bytes_without_budget(folder) -> int:
+    with pytest.raises(ortrain.OrtrainError) as refused:
+        losses(folder, "1")
+    named = re.search(r"(\d+) without", str(refused.value))
+    assert named
+    return int(named[1])
+
+
 @pytest.mark.parametrize("precision", ["none", "bf16"])
 def test_the_least_budget_is_named_and_keeps_the_losses(artifacts, precision):
     with pytest.raises(ortrain.OrtrainError, match=r"too few.*at least \d+ bytes") as refused:
@@ -49,8 +59,17 @@ def test_the_least_budget_is_named_and_keeps_the_losses(artifacts, precision):
     assert losses(artifacts, "1G", precision) == expected
 
 
-def test_a_budget_that_is_chosen_keeps_the_losses(artifacts):
-    assert losses(artifacts, "auto") == losses(artifacts, None)
+def test_an_automatic_budget_takes_less_memory_and_keeps_the_losses(artifacts):
+    less = bytes_without_budget(artifacts) - 1
+    with pytest.raises(ortrain.OrtrainError, match=rf"session\.max_bytes allows are {less}"):
+        losses(artifacts, None, most=less)
+    assert losses(artifacts, "auto", most=less) == losses(artifacts, None)
+
+
+def test_a_budget_does_not_lift_the_limit_of_bytes(artifacts):
+    less = bytes_without_budget(artifacts) - 1
+    with pytest.raises(ortrain.OrtrainError, match=rf"session\.max_bytes allows are {less}"):
+        losses(artifacts, "1G", most=less)
 
 
 @pytest.mark.parametrize("text", ["much", "0", "-1", "1.5M", "3 G"])
