@@ -38,6 +38,8 @@ def standard(model: bytes) -> onnx.ModelProto:
 OF_ONNXRUNTIME = "com.microsoft"
 #: Operators whose values in onnxruntime differ from those that ONNX defines in some cases, so that gradients differ too.
 OTHER_VALUES = {"LinearClassifier", "Resize"}
+#: Operators that draw random numbers, which onnxruntime draws differently; whether a run has such a case depends on its tests.
+DRAWS = {"Dropout"}
 #: Operators whose form needs a later opset than their cases have.
 SINCE = {"com.microsoft.RotaryEmbedding": 23}
 #: Operators whose forms onnx's reference evaluator computes too.
@@ -191,8 +193,8 @@ def test_the_same_gradients_in_onnxruntime(request: pytest.FixtureRequest) -> No
             [loss] = session(onnx.load_from_string(forward)).run(["loss"], feeds)
         except Exception:
             continue
-        if key[1] in OTHER_VALUES and not np.allclose(loss, run_model(forward, feeds)["loss"], 1e-3):
-            others.add(key[1])
+        if key[1] in OTHER_VALUES | DRAWS and not np.allclose(loss, run_model(forward, feeds)["loss"], 1e-3):
+            others.update({key[1]} & OTHER_VALUES)
             continue
         try:
             found = dict(zip(outputs, session(made).run(outputs, feeds), strict=True))
