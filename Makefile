@@ -240,7 +240,7 @@ cpp: setup
 test-cpp: cpp ## The C and C++ tests
 	ctest --test-dir $(BUILD)/cpp --output-on-failure -LE fuzzing $(if $(QUICK),-E '^fuzz_')
 
-# The regressions of the fuzz targets are part of test-cpp; this takes a minute for each target.
+# The regressions of the fuzz targets are part of test-cpp; this takes 20 seconds for each target.
 .PHONY: test-fuzz
 test-fuzz: cpp ## Give each fuzz target new inputs, the same ones in every run (docs/fuzzing.md)
 	ctest --test-dir $(BUILD)/cpp --output-on-failure -L fuzzing -j $(JOBS)
