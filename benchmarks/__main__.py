@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CASES, select
+from benchmarks.cases import ALL, CASES, MORE, select
 from benchmarks.contestants import CONTESTANTS, by_name
 from benchmarks.report import machine, plot, ratios, table
 from benchmarks.runner import CHECKED_STEPS, ROOT, Settings, Unavailable, run_case
@@ -19,7 +19,8 @@ and compare step time and memory.
 A step is: train step, optimizer step (AdamW, all parameters), reset of gradients."""
 
 EPILOG = f"""\
-models:       {", ".join(case.name for case in CASES)}
+models:       {", ".join(case.name for case in CASES if not case.more)}
+{MORE}:         {", ".join(case.name for case in CASES if case.more)}
 contestants:  {", ".join(contestant.name for contestant in CONTESTANTS)}
 
 The peers live in virtual environments that `make bench-peers` makes; who is missing is reported and left out.
@@ -49,7 +50,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         epilog=EPILOG,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--models", type=names, metavar="A,B", help="models to measure (default: all)")
+    parser.add_argument(
+        "--models",
+        type=names,
+        metavar="A,B",
+        help=f"models to measure, {MORE} or {ALL} (default: the first line)",
+    )
     parser.add_argument("--contestants", type=names, metavar="A,B", help="contestants to run (default: all)")
     parser.add_argument(
         "--rounds", type=count, default=10, metavar="N", help="turns of each contestant (default: 10)"
@@ -78,7 +84,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parsed = parser.parse_args(arguments)
     try:
-        parsed.cases = select(parsed.models) if parsed.models else list(CASES)
+        parsed.cases = select(parsed.models or [])
         parsed.competing = (
             [by_name(name) for name in parsed.contestants] if parsed.contestants else list(CONTESTANTS)
         )

@@ -38,7 +38,7 @@ class Case:
     float64 by 1e-7, and by 6e-5 in resnet18, whose batch normalizations amplify rounding; a first layer that is not
     trained makes a difference of 2e-5 or more, and of 9e-4 in resnet18. steps : timed steps in a round, chosen so that
     a round takes about a second. differing : contestants that compute something different, and what; their losses are
-    not compared.
+    not compared. points : shape of the labels of one example, () for one label. more : measured only when it is named.
     """
 
     name: str
@@ -50,6 +50,8 @@ class Case:
     tolerance: float = 1e-5
     steps: int = 10
     differing: tuple[tuple[str, str], ...] = ()
+    points: tuple[int, ...] = ()
+    more: bool = False
 
 
 CASES = (
@@ -67,22 +69,37 @@ CASES = (
         tolerance=1e-4,
         differing=(("ort", "normalizes by the batch, though the model says by the running statistics"),),
     ),
+    Case("mobilenet-v2-all", "mobilenet-v2-all", 4, (3, 224, 224), 10, tolerance=1e-3, steps=2, more=True),
+    Case("lstm", "lstm", 32, (64, 32), 10, steps=30, more=True),
+    Case("gru", "gru", 32, (64, 32), 10, steps=30, more=True),
+    Case("conv1d", "conv1d", 32, (3, 1024), 10, steps=30, more=True),
+    Case("unet", "unet", 8, (3, 64, 64), 4, steps=10, points=(64, 64), more=True),
+    Case("vit", "vit", 16, (3, 32, 32), 10, steps=5, more=True),
+    Case("recommender", "recommender", 256, (8,), 2, vocabulary=50_000, steps=50, more=True),
 )
+MORE, ALL = "more", "all"
+"""Names for the cases that are measured only when they are named, and for all cases."""
 
 
 def select(names: list[str]) -> list[Case]:
-    """Return the cases with the given names or of the given models, in the order of `CASES`.
+    """Return the cases with the given names or of the given models, in the order of `CASES`; none: those of the README.
 
     Raises
     ------
     ValueError
-        A name is neither a case nor a model.
+        A name is neither a case nor a model, nor `MORE` or `ALL`.
     """
-    known = {case.name for case in CASES} | {case.model for case in CASES}
+    if not names:
+        return [case for case in CASES if not case.more]
+    known = {case.name for case in CASES} | {case.model for case in CASES} | {MORE, ALL}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f"unknown model {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-    return [case for case in CASES if case.name in names or case.model in names]
+    return [
+        case
+        for case in CASES
+        if case.name in names or case.model in names or ALL in names or (case.more and MORE in names)
+    ]
 
 
 def example_input(case: Case, batch: int, rng: np.random.Generator) -> NDArray[Any]:
@@ -93,10 +110,13 @@ def example_input(case: Case, batch: int, rng: np.random.Generator) -> NDArray[A
 
 
 def make_batches(case: Case) -> list[tuple[NDArray[Any], NDArray[np.int64]]]:
-    """Return `BATCHES` pairs of input and labels (shape (batch,), int64), the same in every process."""
+    """Return `BATCHES` pairs of input and labels (shape (batch, *case.points), int64), the same in every process."""
     rng = np.random.default_rng(20240)
     return [
-        (example_input(case, case.batch, rng), rng.integers(0, case.classes, case.batch, dtype=np.int64))
+        (
+            example_input(case, case.batch, rng),
+            rng.integers(0, case.classes, (case.batch, *case.points), dtype=np.int64),
+        )
         for _ in range(BATCHES)
     ]
 

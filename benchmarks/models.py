@@ -184,6 +184,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def build(model: str) -> nn.Module:
+    """Build a model of the benchmark."""
+    from benchmarks.more_models import MORE_MODELS  # which is made of these
+
+    return {**MODELS, **MORE_MODELS}[model]()
+
+
 def export(case: Case, cache: Path) -> None:
     """Write the files of `benchmarks.cases.ModelFiles` for the model of `case`.
 
@@ -199,7 +206,7 @@ def export(case: Case, cache: Path) -> None:
     from onnx import numpy_helper
 
     torch.manual_seed(0)
-    model = MODELS[case.model]().train()
+    model = build(case.model).train()
     files = model_files(cache, case)
     files.folder.mkdir(parents=True, exist_ok=True)
     state = {name: value.clone() for name, value in model.state_dict().items()}

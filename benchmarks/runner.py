@@ -92,7 +92,9 @@ def export_model(case: Case, settings: Settings) -> None:
         There is none and it could not be created.
     """
     files = model_files(settings.cache, case)
-    source = b"".join((ROOT / "benchmarks" / name).read_bytes() for name in ("models.py", "cases.py"))
+    source = b"".join(
+        (ROOT / "benchmarks" / name).read_bytes() for name in ("models.py", "more_models.py", "cases.py")
+    )
     digest = hashlib.sha256(source).hexdigest()
     if files.stamp.exists() and files.stamp.read_text() == digest:
         return

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.cases import CASES, select
+from benchmarks.cases import select
 from benchmarks.contestants import OURS, by_name
 from benchmarks.runner import ROOT, Settings, environment, export_model
 
@@ -73,7 +73,7 @@ def main() -> int:
     cache.mkdir(parents=True, exist_ok=True)
     settings = Settings(cache, ROOT / ".venv-peers", options.threads, 1, None)
     print(f"{'model, median ms':<18}" + "".join(f"{part:>18}" for part in PARTS) + f"{'import to step':>18}")
-    for case in select(options.models.split(",")) if options.models else CASES:
+    for case in select(options.models.split(",") if options.models else []):
         export_model(case, settings)
         folder = cache / case.model / f"artifacts-{OURS}"
         if not folder.exists():

@@ -47,7 +47,7 @@ def main() -> int:
         type=names,
         default=[],
         metavar="A,B",
-        help=f"models to measure, of {', '.join(c.name for c in CASES)} (default: all)",
+        help=f"models to measure, of {', '.join(c.name for c in CASES)} (default: those of the README)",
     )
     parser.add_argument("--rounds", type=count, default=10, help="turns of each contestant (default: 10)")
     parser.add_argument("--steps", type=count, help="timed steps in a turn (default: the model's own)")
@@ -65,7 +65,7 @@ def main() -> int:
     print(f"| model | batch | {' | '.join(heads)} | largest difference of losses |")
     print("| --- " * (len(heads) + 3) + "|", flush=True)
     failed = False
-    for case in select(arguments.models) if arguments.models else CASES:
+    for case in select(arguments.models or []):
         try:
             entry = run_case(case, [by_name(name) for name in CONTESTANTS], settings, lambda text: None)
         except Unavailable as why:

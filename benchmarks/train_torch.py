@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from benchmarks.cases import BETAS, EPSILON, LEARNING_RATE, WEIGHT_DECAY, Case, model_files
 from benchmarks.contestants import Step
-from benchmarks.models import MODELS
+from benchmarks.models import build
 
 
 class TorchTrainer:
@@ -34,7 +34,7 @@ class TorchTrainer:
 
     def prepare(self, case: Case, cache: Path, threads: int) -> Step:
         torch.set_num_threads(threads)
-        model = MODELS[case.model]().train()
+        model = build(case.model).train()
         with np.load(model_files(cache, case).weights) as weights:
             missing, unexpected = model.load_state_dict(
                 {name: torch.from_numpy(weights[name]) for name in weights.files}, strict=False
