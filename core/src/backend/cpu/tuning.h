@@ -33,6 +33,9 @@ inline constexpr int64_t kLrnPiece = 512;
 inline constexpr int64_t kSoftmaxColumns = 64;
 // Columns whose sums one task of a recurrent layer's bias gradient keeps. Flat from 32 to 128.
 inline constexpr int64_t kBiasColumns = 64;
+// From this many steps on, a recurrent layer packs its weights before the first one. Derived: packing takes
+// about as long as multiplying six rows.
+inline constexpr int64_t kPackedSteps = 8;
 
 // Copies.
 

@@ -32,7 +32,9 @@ Kernel forward(KernelContext& c) {
   const auto activations = read_activations(c, r, kActivations);
   const bool linear = c.node().int_or("linear_before_reset", 0) != 0;
   const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
-  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), bias = optional(3);
+  const Slot x = c.in(0), w = c.in(1), bias = optional(3);
+  const StepProduct<T> of_gates(c, r, c.in(2), 0, 2 * r.hidden, true),
+      of_candidate(c, r, c.in(2), 2 * r.hidden, r.hidden, true);
   const Lengths lengths(c, 4, r);
   const Slot initial = optional(5);
   const auto wanted = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
@@ -44,6 +46,7 @@ Kernel forward(KernelContext& c) {
   const Slot held = c.scratch(state_bytes), work = c.scratch(state_bytes);
   return [=](const Frame& f) {
     lengths.check(f);
+    of_gates.prepare(f), of_candidate.prepare(f);
     input_products<T>(r, f.at<T>(x), f.at<T>(w), f.at_or_null<T>(bias), linear ? 2 : 3, f.at<T>(gates));
     state_in<T>(r, f.at_or_null<T>(initial), f.at<T>(held));
     T* results = f.at_or_null<T>(y);
@@ -51,16 +54,13 @@ Kernel forward(KernelContext& c) {
       const GateActivation* act = &activations[static_cast<size_t>(2 * d)];
       T *states = f.at<T>(held) + d * r.batch * h, *part = f.at<T>(work) + d * r.batch * h;
       T* all = f.at<T>(gates) + d * r.rows() * n;
-      const T* weights = f.at<T>(recurrence) + d * n * h;
       const T* candidate_bias = bias.defined() ? f.at<T>(bias) + d * 2 * n + n + 2 * h : nullptr;
       for (int64_t k = 0; k < r.steps; ++k) {
         const int64_t t = r.backward(d) ? r.steps - 1 - k : k, count = last - first;
         T* rows = all + r.row(t, first) * n;
         const int64_t row_step = r.sample_rows() * n;
-        product<T>(count, 2 * h, h, {states + first * h, h, 1}, {weights, 1, h}, T(1), rows, row_step);
-        if (linear)
-          product<T>(count, h, h, {states + first * h, h, 1}, {weights + 2 * h * h, 1, h}, T(0),
-                     part + first * h, h);
+        of_gates.run(f, d, count, {states + first * h, h, 1}, true, rows, row_step);
+        if (linear) of_candidate.run(f, d, count, {states + first * h, h, 1}, false, part + first * h, h);
         for (int64_t s = first; s < last; ++s) {
           T *z = all + r.row(t, s) * n, *reset = z + h, *candidate = reset + h;
           T *own = part + s * h, *state = states + s * h;
@@ -71,9 +71,7 @@ Kernel forward(KernelContext& c) {
           else
             for (int64_t j = 0; j < h; ++j) own[j] = reset[j] * state[j];
         }
-        if (!linear)
-          product<T>(count, h, h, {part + first * h, h, 1}, {weights + 2 * h * h, 1, h}, T(1), rows + 2 * h,
-                     row_step);
+        if (!linear) of_candidate.run(f, d, count, {part + first * h, h, 1}, true, rows + 2 * h, row_step);
         for (int64_t s = first; s < last; ++s) {
           T *z = all + r.row(t, s) * n, *candidate = z + 2 * h, *state = states + s * h;
           T* result = results ? results + r.result(t, d, s) : nullptr;
@@ -186,8 +184,7 @@ void write_gradients(const Recurrent& r, bool linear, const Frame& f, const Grad
   }
   if (at.db.defined()) {
     T* to = f.at<T>(at.db);
-    sum_rows<T>(r, {all, n, 0, n}, to, 2 * n);
-    sum_rows<T>(r, {all, n, 0, linear ? 2 * h : n}, to + n, 2 * n);
+    sum_rows_twice<T>(r, {all, n, 0, n}, to);
     if (linear) sum_rows<T>(r, {own, h, 0, h}, to + n + 2 * h, 2 * n);
   }
 }
@@ -198,12 +195,16 @@ Kernel backward(KernelContext& c) {
   const auto activations = read_activations(c, r, kActivations);
   const bool linear = c.node().int_or("linear_before_reset", 0) != 0;
   const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
-  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), bias = optional(3), initial = optional(5);
+  const Slot x = c.in(0), w = c.in(1), bias = optional(3), initial = optional(5);
   const Lengths lengths(c, 4, r);
   const Slot y = c.in(6), gates = c.in(7), dy = optional(8), dy_h = optional(9);
   const auto wanted = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
   const Slot dx = wanted(0), dw = wanted(1), dr = wanted(2), db = wanted(3), dinitial = wanted(4);
   const int64_t h = r.hidden, n = r.width();
+  // Of changes of gates; and what the candidate's part is multiplied with, in linear_before_reset on both
+  // ways.
+  const StepProduct<T> of_gates(c, r, c.in(2), 0, 2 * h, false), of_candidate(c, r, c.in(2), 2 * h, h, false),
+      of_states(c, r, c.in(2), 2 * h, h, true);
   const size_t kept = static_cast<size_t>(r.directions * r.rows()) * sizeof(T);
   const Slot changes = c.scratch(kept * static_cast<size_t>(n)),
              previous = c.scratch(kept * static_cast<size_t>(h));
@@ -214,6 +215,8 @@ Kernel backward(KernelContext& c) {
   const Slot held = c.scratch(state_bytes), work = c.scratch(state_bytes);
   return [=](const Frame& f) {
     lengths.check(f);
+    of_gates.prepare(f), of_candidate.prepare(f);
+    if (linear) of_states.prepare(f);
     state_in<T>(r, f.at_or_null<T>(dy_h), f.at<T>(held));
     gather_previous<T>(r, f, lengths, f.at<T>(y), f.at_or_null<T>(initial), f.at<T>(previous));
     const T* incoming = f.at_or_null<T>(dy);
@@ -223,7 +226,6 @@ Kernel backward(KernelContext& c) {
       T *states = f.at<T>(held) + d * r.batch * h, *part = f.at<T>(work) + d * r.batch * h;
       T *all = f.at<T>(changes) + offset * n, *all_inner = f.at<T>(inner) + offset * h;
       const T *all_gates = f.at<T>(gates) + offset * n, *all_previous = f.at<T>(previous) + offset * h;
-      const T* weights = f.at<T>(recurrence) + d * n * h;
       const T* candidate_bias = bias.defined() ? f.at<T>(bias) + d * 2 * n + n + 2 * h : nullptr;
       const auto step_of = [&](int64_t t, int64_t s) {
         const int64_t row = r.row(t, s);
@@ -234,8 +236,8 @@ Kernel backward(KernelContext& c) {
         const int64_t t = r.backward(d) ? k : r.steps - 1 - k, at = r.row(t, first),
                       row_step = r.sample_rows();
         if (linear)
-          product<T>(count, h, h, {all_previous + at * h, row_step * h, 1}, {weights + 2 * h * h, 1, h}, T(0),
-                     all_inner + at * h, row_step * h);
+          of_states.run(f, d, count, {all_previous + at * h, row_step * h, 1}, false, all_inner + at * h,
+                        row_step * h);
         for (int64_t s = first; s < last; ++s) {
           const GatesStep<T> step = step_of(t, s);
           if (t < lengths.of(f, s)) {
@@ -247,17 +249,14 @@ Kernel backward(KernelContext& c) {
           }
         }
         if (linear) {
-          product<T>(count, h, h, {all_inner + at * h, row_step * h, 1}, {weights + 2 * h * h, h, 1}, T(1),
-                     states + first * h, h);
+          of_candidate.run(f, d, count, {all_inner + at * h, row_step * h, 1}, true, states + first * h, h);
         } else {
-          product<T>(count, h, h, {all + at * n + 2 * h, row_step * n, 1}, {weights + 2 * h * h, h, 1}, T(0),
-                     part + first * h, h);
+          of_candidate.run(f, d, count, {all + at * n + 2 * h, row_step * n, 1}, false, part + first * h, h);
           for (int64_t s = first; s < last; ++s) {
             if (t < lengths.of(f, s)) reset_gradient(act, h, part + s * h, step_of(t, s));
           }
         }
-        product<T>(count, h, 2 * h, {all + at * n, row_step * n, 1}, {weights, h, 1}, T(1),
-                   states + first * h, h);
+        of_gates.run(f, d, count, {all + at * n, row_step * n, 1}, true, states + first * h, h);
       }
     });
     if (dinitial.defined()) state_out<T>(r, f.at<T>(held), f.at<T>(dinitial));

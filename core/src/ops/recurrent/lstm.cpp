@@ -23,6 +23,13 @@ std::vector<GateActivation> functions_of(const NodeContext& c, const Recurrent& 
   return functions;
 }
 
+// to[j] = value(j) for j < n, and also[j] if it is not null.
+template <typename T, typename F>
+void set(int64_t n, T* to, T* also, F value) {
+  for (int64_t j = 0; j < n; ++j) to[j] = value(j);
+  if (also) std::copy_n(to, n, also);
+}
+
 }  // namespace
 
 void lstm_shape(ShapeContext& c, const Recurrent& r) {
@@ -82,21 +89,21 @@ Kernel lstm_forward(KernelContext& c, const Recurrent& r, LstmProducts<T> produc
               i[j] += p[j] * cell[j];
               forget[j] += p[2 * h + j] * cell[j];
             }
-          act[0].apply(i, h);
+          if (p || coupled)
+            act[0].apply(i, h);
+          else
+            act[0].apply(i, 3 * h);  // i, o and f
           if (coupled)
             for (int64_t j = 0; j < h; ++j) forget[j] = 1 - i[j];
-          else
+          else if (p)
             act[0].apply(forget, h);
           act[1].apply(candidate, h);
-          for (int64_t j = 0; j < h; ++j) cell[j] = forget[j] * cell[j] + i[j] * candidate[j];
+          set(h, cell, kept_cell, [=](int64_t j) { return forget[j] * cell[j] + i[j] * candidate[j]; });
           if (p)
             for (int64_t j = 0; j < h; ++j) o[j] += p[h + j] * cell[j];
-          act[0].apply(o, h);
-          std::copy_n(cell, h, state);
-          act[2].apply(state, h);
-          for (int64_t j = 0; j < h; ++j) state[j] *= o[j];
-          if (result) std::copy_n(state, h, result);
-          if (kept_cell) std::copy_n(cell, h, kept_cell);
+          if (p || coupled) act[0].apply(o, h);
+          act[2].apply(cell, state, h);
+          set(h, state, result, [=](int64_t j) { return state[j] * o[j]; });
         }
       }
     });
@@ -119,16 +126,16 @@ void shape(ShapeContext& c) {
 template <typename T>
 Kernel forward(KernelContext& c) {
   const Recurrent r = read_recurrent(c, 4);
-  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), bias = c.has_input(3) ? c.in(3) : Slot{};
-  const int64_t h = r.hidden, n = r.width();
+  const Slot x = c.in(0), w = c.in(1), bias = c.has_input(3) ? c.in(3) : Slot{};
+  const StepProduct<T> of_states(c, r, c.in(2), 0, r.width(), true);
   LstmProducts<T> products;
   products.inputs = [=](const Frame& f, T* gates) {
+    of_states.prepare(f);
     input_products<T>(r, f.at<T>(x), f.at<T>(w), f.at_or_null<T>(bias), 4, gates);
   };
   products.states = [=](const Frame& f, int64_t d, int64_t first, int64_t last, const T* states, T* gates,
                         int64_t step) {
-    product<T>(last - first, n, h, {states, h, 1}, {f.at<T>(recurrence) + d * n * h, 1, h}, T(1), gates,
-               step);
+    of_states.run(f, d, last - first, {states, r.hidden, 1}, true, gates, step);
   };
   return lstm_forward<T>(c, r, std::move(products));
 }
@@ -172,8 +179,8 @@ struct CellStep {
   const T* cell;       // after the step
   const T* last_cell;  // before it, null where it is zero
   T* changes;          // the gates' gradients, in the same order
-  T *dh, *dc;          // the gradients of state and cell; dh is used up, dc becomes that of the cell before
-  T* work;             // two rows
+  T *dh, *dc;          // the gradients of state and cell; dc becomes that of the cell before
+  T* work;             // three rows
   T* products;         // those of dP, or null
 };
 
@@ -181,10 +188,10 @@ template <typename T>
 void cell_gradient(const GateActivation* act, bool coupled, int64_t h, const T* p, const CellStep<T>& at) {
   const T *i = at.gates, *o = i + h, *forget = o + h, *candidate = forget + h, *cell = at.cell;
   T *di = at.changes, *d_o = di + h, *df = d_o + h, *dg = df + h, *dh = at.dh, *dc = at.dc;
-  T *out = at.work, *d_out = out + h, *products = at.products;
-  const auto earlier = [last = at.last_cell](int64_t j) { return last ? last[j] : T(0); };
-  std::copy_n(cell, h, out);
-  act[2].apply(out, h);
+  T *out = at.work, *d_out = out + h, *zeros = d_out + h, *products = at.products;
+  if (!at.last_cell) std::fill_n(zeros, h, T(0));
+  const T* earlier = at.last_cell ? at.last_cell : zeros;
+  act[2].apply(cell, out, h);
   for (int64_t j = 0; j < h; ++j) {
     d_o[j] = dh[j] * out[j];
     d_out[j] = dh[j] * o[j];
@@ -195,7 +202,7 @@ void cell_gradient(const GateActivation* act, bool coupled, int64_t h, const T* 
     dc[j] += d_out[j] + (p ? p[h + j] * d_o[j] : T(0));
     di[j] = dc[j] * candidate[j];
     dg[j] = dc[j] * i[j];
-    df[j] = dc[j] * earlier(j);
+    df[j] = dc[j] * earlier[j];
   }
   if (coupled)
     for (int64_t j = 0; j < h; ++j) {
@@ -210,11 +217,10 @@ void cell_gradient(const GateActivation* act, bool coupled, int64_t h, const T* 
     dc[j] = dc[j] * forget[j] + (p ? p[j] * di[j] + p[2 * h + j] * df[j] : T(0));
   if (products)
     for (int64_t j = 0; j < h; ++j) {
-      products[j] = di[j] * earlier(j);
+      products[j] = di[j] * earlier[j];
       products[h + j] = d_o[j] * cell[j];
-      products[2 * h + j] = df[j] * earlier(j);
+      products[2 * h + j] = df[j] * earlier[j];
     }
-  std::fill_n(dh, h, T(0));
 }
 
 template <typename T>
@@ -223,7 +229,8 @@ Kernel backward(KernelContext& c) {
   const auto activations = functions_of(c, r);
   const bool coupled = c.node().int_or("input_forget", 0) != 0;
   const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
-  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), initial_h = optional(4), initial_c = optional(5);
+  const Slot x = c.in(0), w = c.in(1), initial_h = optional(4), initial_c = optional(5);
+  const StepProduct<T> of_changes(c, r, c.in(2), 0, r.width(), false);
   const Lengths lengths(c, 3, r);
   const Slot y = c.in(6), cells = c.in(7), gates = c.in(8);
   const Slot dy = optional(9), dy_h = optional(10), dy_c = optional(11), peepholes = optional(12);
@@ -238,9 +245,10 @@ Kernel backward(KernelContext& c) {
   const Slot peeped = c.scratch(dp.defined() ? kept * static_cast<size_t>(3 * h) : 0);
   const size_t state_bytes = static_cast<size_t>(r.directions * r.batch * h) * sizeof(T);
   const Slot held_h = c.scratch(state_bytes), held_c = c.scratch(state_bytes),
-             work = c.scratch(2 * state_bytes);
+             work = c.scratch(3 * state_bytes);
   return [=](const Frame& f) {
     lengths.check(f);
+    of_changes.prepare(f);
     state_in<T>(r, f.at_or_null<T>(dy_h), f.at<T>(held_h));
     state_in<T>(r, f.at_or_null<T>(dy_c), f.at<T>(held_c));
     const T *incoming = f.at_or_null<T>(dy), *before = f.at_or_null<T>(initial_c);
@@ -273,10 +281,11 @@ Kernel backward(KernelContext& c) {
             for (int64_t j = 0; j < h; ++j) dh[j] += incoming[r.result(t, d, s) + j];
           cell_gradient(act, coupled, h, p,
                         {all_gates + r.row(t, s) * n, cell, last_cell, di, dh, dc,
-                         f.at<T>(work) + 2 * (d * r.batch + s) * h, products});
+                         f.at<T>(work) + 3 * (d * r.batch + s) * h, products});
+          if (lengths.given()) std::fill_n(dh, h, T(0));
         }
-        product<T>(last - first, h, n, {all + r.row(t, first) * n, r.sample_rows() * n, 1},
-                   {f.at<T>(recurrence) + d * n * h, h, 1}, T(1), states + first * h, h);
+        of_changes.run(f, d, last - first, {all + r.row(t, first) * n, r.sample_rows() * n, 1},
+                       lengths.given(), states + first * h, h);
       }
     });
     if (dh0.defined()) state_out<T>(r, f.at<T>(held_h), f.at<T>(dh0));
@@ -290,8 +299,7 @@ Kernel backward(KernelContext& c) {
       gather_previous<T>(r, f, lengths, f.at<T>(y), f.at_or_null<T>(initial_h), f.at<T>(previous));
       transposed_product<T>(r, {all, n, 0, n}, {f.at<T>(previous), h, 0, h}, false, f.at<T>(dr), n * h);
     }
-    if (db.defined())
-      for (const int64_t half : {0, 1}) sum_rows<T>(r, {all, n, 0, n}, f.at<T>(db) + half * n, 2 * n);
+    if (db.defined()) sum_rows_twice<T>(r, {all, n, 0, n}, f.at<T>(db));
     if (dp.defined()) sum_rows<T>(r, {f.at<T>(peeped), 3 * h, 0, 3 * h}, f.at<T>(dp), 3 * h);
   };
 }

@@ -173,21 +173,24 @@ std::vector<GateActivation> read_activations(const NodeContext& c, const Recurre
 }
 
 template <typename T>
-void GateActivation::apply(T* x, int64_t n) const {
+void GateActivation::apply(const T* x, T* y, int64_t n) const {
   const T alpha = static_cast<T>(alpha_), beta = static_cast<T>(beta_);
   if (clip_ != HUGE_VAL) {
     const T limit = static_cast<T>(clip_);
-    for (int64_t i = 0; i < n; ++i) x[i] = std::min(std::max(x[i], -limit), limit);
+    for (int64_t i = 0; i < n; ++i) y[i] = std::min(std::max(x[i], -limit), limit);
+    x = y;
   }
   if (kind_ == Kind::kAffine) {
-    for (int64_t i = 0; i < n; ++i) x[i] = alpha * x[i] + beta;
+    for (int64_t i = 0; i < n; ++i) y[i] = alpha * x[i] + beta;
     return;
   }
+  if (kind_ == Kind::kScaledTanh) {
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i] * beta;
+    x = y;
+  }
+  function_(x, y, n);
   if (kind_ == Kind::kScaledTanh)
-    for (int64_t i = 0; i < n; ++i) x[i] *= beta;
-  function_(x, x, n);
-  if (kind_ == Kind::kScaledTanh)
-    for (int64_t i = 0; i < n; ++i) x[i] *= alpha;
+    for (int64_t i = 0; i < n; ++i) y[i] *= alpha;
 }
 
 template <typename T>
@@ -238,15 +241,53 @@ void GateActivation::scale_by_derivative(const T* y, T* d, int64_t n) const {
 }
 
 template <typename T>
+StepProduct<T>::StepProduct(KernelContext& c, const Recurrent& r, Slot weights, int64_t first_row,
+                            int64_t rows, bool transposed)
+    : weights_(weights),
+      directions_(r.directions),
+      direction_size_(r.width() * r.hidden),
+      start_(first_row * r.hidden),
+      hidden_(r.hidden),
+      k_(transposed ? r.hidden : rows),
+      n_(transposed ? rows : r.hidden),
+      transposed_(transposed) {
+  if (r.steps < tuning::kPackedSteps || k_ == 0 || n_ == 0) return;
+  packed_size_ = packed_size<T>(k_, n_);
+  packed_ = c.scratch(static_cast<size_t>(directions_ * packed_size_) * sizeof(T));
+}
+
+template <typename T>
+MatrixView<const T> StepProduct<T>::operand(const Frame& f, int64_t d) const {
+  const T* data = f.at<const T>(weights_) + d * direction_size_ + start_;
+  return transposed_ ? MatrixView<const T>{data, 1, hidden_} : MatrixView<const T>{data, hidden_, 1};
+}
+
+template <typename T>
+void StepProduct<T>::prepare(const Frame& f) const {
+  for (int64_t d = 0; packed_.defined() && d < directions_; ++d)
+    pack<T>(k_, n_, operand(f, d), f.at<T>(packed_) + d * packed_size_);
+}
+
+template <typename T>
+void StepProduct<T>::run(const Frame& f, int64_t d, int64_t m, MatrixView<const T> a, bool add, T* y,
+                         int64_t y_row) const {
+  if (packed_.defined())
+    multiply_packed<T>(m, n_, k_, a, f.at<const T>(packed_) + d * packed_size_, add, y, y_row);
+  else
+    product<T>(m, n_, k_, a, operand(f, d), T(add), y, y_row);
+}
+
+template <typename T>
 void input_products(const Recurrent& r, const T* x, const T* w, const T* b, int64_t summed, T* gates) {
   const int64_t n = r.width(), rows = r.rows();
   for (int64_t d = 0; d < r.directions; ++d) {
     T* to = gates + d * rows * n;
-    if (b) {
+    if (b && rows > 0) {
       const T *wb = b + 2 * d * n, *rb = wb + n;
-      parallel_for(rows, n, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i)
-          for (int64_t j = 0; j < n; ++j) to[i * n + j] = j < summed * r.hidden ? wb[j] + rb[j] : wb[j];
+      std::copy_n(wb, n, to);
+      for (int64_t j = 0; j < summed * r.hidden; ++j) to[j] += rb[j];
+      parallel_for(rows - 1, n, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin + 1; i <= end; ++i) std::copy_n(to, n, to + i * n);
       });
     }
     threaded_product<T>(rows, n, r.input, {x, r.input, 1}, {w + d * n * r.input, 1, r.input}, T(b ? 1 : 0),
@@ -277,6 +318,12 @@ void sum_rows(const Recurrent& r, Columns<T> a, T* y, int64_t y_step) {
       for (int64_t j = 0; j < n; ++j) y[d * y_step + from + j] = static_cast<T>(sums[j]);
     }
   });
+}
+
+template <typename T>
+void sum_rows_twice(const Recurrent& r, Columns<T> a, T* y) {
+  sum_rows<T>(r, a, y, 2 * a.count);
+  for (int64_t d = 0; d < r.directions; ++d, y += 2 * a.count) std::copy_n(y, a.count, y + a.count);
 }
 
 template <typename T>
@@ -333,11 +380,13 @@ void set_gradients(GradientContext& g, std::span<const size_t> of,
 }
 
 #define ORTRAIN_RECURRENT(T)                                                                                \
-  template void GateActivation::apply<T>(T*, int64_t) const;                                                \
+  template void GateActivation::apply<T>(const T*, T*, int64_t) const;                                      \
   template void GateActivation::scale_by_derivative<T>(const T*, T*, int64_t) const;                        \
+  template class StepProduct<T>;                                                                            \
   template void input_products<T>(const Recurrent&, const T*, const T*, const T*, int64_t, T*);             \
   template void transposed_product<T>(const Recurrent&, Columns<T>, Columns<T>, bool, T*, int64_t);         \
   template void sum_rows<T>(const Recurrent&, Columns<T>, T*, int64_t);                                     \
+  template void sum_rows_twice<T>(const Recurrent&, Columns<T>, T*);                                        \
   template void sequence_gradient<T>(const Recurrent&, const T*, const T*, T*);                             \
   template void gather_previous<T>(const Recurrent&, const Frame&, const Lengths&, const T*, const T*, T*); \
   template void state_out<T>(const Recurrent&, const T*, T*);                                               \

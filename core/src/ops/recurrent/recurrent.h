@@ -110,9 +110,13 @@ std::vector<ActivationChoice> choose_activations(const Node& node, size_t direct
 // One of ONNX's activation functions, with the clipping of its argument to [-clip, clip] before it.
 class GateActivation {
  public:
-  // x[i] = f(clip(x[i])) for i < n.
+  // y[i] = f(clip(x[i])) for i < n; y may be x.
   template <typename T>
-  void apply(T* x, int64_t n) const;
+  void apply(const T* x, T* y, int64_t n) const;
+  template <typename T>
+  void apply(T* x, int64_t n) const {
+    apply<T>(x, x, n);
+  }
   // d[i] *= f'(x) where f(clip(x)) = y[i].
   template <typename T>
   void scale_by_derivative(const T* y, T* d, int64_t n) const;
@@ -152,6 +156,26 @@ void for_samples(const Recurrent& r, F&& f) {
   });
 }
 
+// A product with recurrent weights that each step computes: with rows of R [D, G H, H], or with their
+// transpose. The weights are packed before the first of many steps.
+template <typename T>
+class StepProduct {
+ public:
+  StepProduct(KernelContext& c, const Recurrent& r, Slot weights, int64_t first_row, int64_t rows,
+              bool transposed);
+  // Before the steps of a run.
+  void prepare(const Frame& f) const;
+  // y = a b or y + a b for the weights of direction d, on this thread.
+  void run(const Frame& f, int64_t d, int64_t m, MatrixView<const T> a, bool add, T* y, int64_t y_row) const;
+
+ private:
+  MatrixView<const T> operand(const Frame& f, int64_t d) const;
+
+  Slot weights_, packed_;
+  int64_t directions_, direction_size_, start_, hidden_, k_, n_, packed_size_ = 0;
+  bool transposed_;
+};
+
 // gates [D][rows, G H] = X Wᵀ + Wb, with Rb added on the first `summed` gates; b [D, 2 G H] or null.
 template <typename T>
 void input_products(const Recurrent& r, const T* x, const T* w, const T* b, int64_t summed, T* gates);
@@ -169,6 +193,9 @@ void transposed_product(const Recurrent& r, Columns<T> a, Columns<T> b, bool sha
 // For each direction d, y + d * y_step, [count of a], = sums over the rows.
 template <typename T>
 void sum_rows(const Recurrent& r, Columns<T> a, T* y, int64_t y_step);
+// The same for the biases of both products, which have the same gradient: y [D, 2 count].
+template <typename T>
+void sum_rows_twice(const Recurrent& r, Columns<T> a, T* y);
 // dX = sum over directions gates W
 template <typename T>
 void sequence_gradient(const Recurrent& r, const T* gates, const T* w, T* dx);

@@ -23,7 +23,8 @@ template <typename T>
 Kernel forward(KernelContext& c) {
   const Recurrent r = read_recurrent(c, 1);
   const auto activations = read_activations(c, r, kActivations);
-  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2);
+  const Slot x = c.in(0), w = c.in(1);
+  const StepProduct<T> of_states(c, r, c.in(2), 0, r.hidden, true);
   const Slot b = c.has_input(3) ? c.in(3) : Slot{};
   const Lengths lengths(c, 4, r);
   const Slot initial = c.has_input(5) ? c.in(5) : Slot{};
@@ -33,6 +34,7 @@ Kernel forward(KernelContext& c) {
   const Slot held = c.scratch(static_cast<size_t>(r.directions * r.batch * h) * sizeof(T));
   return [=](const Frame& f) {
     lengths.check(f);
+    of_states.prepare(f);
     input_products<T>(r, f.at<T>(x), f.at<T>(w), f.at_or_null<T>(b), 1, f.at<T>(gates));
     state_in<T>(r, f.at_or_null<T>(initial), f.at<T>(held));
     T* results = f.at_or_null<T>(y);
@@ -41,8 +43,8 @@ Kernel forward(KernelContext& c) {
       for (int64_t k = 0; k < r.steps; ++k) {
         const int64_t t = r.backward(d) ? r.steps - 1 - k : k;
         T* all = f.at<T>(gates) + d * r.rows() * h;
-        product<T>(last - first, h, h, {state + first * h, h, 1}, {f.at<T>(recurrence) + d * h * h, 1, h},
-                   T(1), all + r.row(t, first) * h, r.sample_rows() * h);
+        of_states.run(f, d, last - first, {state + first * h, h, 1}, true, all + r.row(t, first) * h,
+                      r.sample_rows() * h);
         for (int64_t s = first; s < last; ++s) {
           T* row = all + r.row(t, s) * h;
           if (t < lengths.of(f, s)) {
@@ -81,7 +83,8 @@ Kernel backward(KernelContext& c) {
   const Recurrent r = read_recurrent(c, 1);
   const auto activations = read_activations(c, r, kActivations);
   const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
-  const Slot x = c.in(0), w = c.in(1), recurrence = c.in(2), initial = optional(4), y = c.in(5);
+  const Slot x = c.in(0), w = c.in(1), initial = optional(4), y = c.in(5);
+  const StepProduct<T> of_changes(c, r, c.in(2), 0, r.hidden, false);
   const Lengths lengths(c, 3, r);
   const Slot dy = optional(6), dy_h = optional(7);
   const auto wanted = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
@@ -92,6 +95,7 @@ Kernel backward(KernelContext& c) {
   const Slot held = c.scratch(static_cast<size_t>(r.directions * r.batch * h) * sizeof(T));
   return [=](const Frame& f) {
     lengths.check(f);
+    of_changes.prepare(f);
     state_in<T>(r, f.at_or_null<T>(dy_h), f.at<T>(held));
     const T *results = f.at<T>(y), *incoming = f.at_or_null<T>(dy);
     for_samples(r, [&](int64_t d, int64_t first, int64_t last) {
@@ -109,8 +113,8 @@ Kernel backward(KernelContext& c) {
           activations[static_cast<size_t>(d)].scale_by_derivative(results + r.result(t, d, s), row, h);
           std::fill_n(dh, h, T(0));
         }
-        product<T>(last - first, h, h, {all + r.row(t, first) * h, r.sample_rows() * h, 1},
-                   {f.at<T>(recurrence) + d * h * h, h, 1}, T(1), state + first * h, h);
+        of_changes.run(f, d, last - first, {all + r.row(t, first) * h, r.sample_rows() * h, 1}, true,
+                       state + first * h, h);
       }
     });
     if (dinitial.defined()) state_out<T>(r, f.at<T>(held), f.at<T>(dinitial));
@@ -123,8 +127,7 @@ Kernel backward(KernelContext& c) {
       gather_previous<T>(r, f, lengths, results, f.at_or_null<T>(initial), f.at<T>(previous));
       transposed_product<T>(r, {all, h, 0, h}, {f.at<T>(previous), h, 0, h}, false, f.at<T>(dr), h * h);
     }
-    if (db.defined())
-      for (const int64_t half : {0, 1}) sum_rows<T>(r, {all, h, 0, h}, f.at<T>(db) + half * h, 2 * h);
+    if (db.defined()) sum_rows_twice<T>(r, {all, h, 0, h}, f.at<T>(db));
   };
 }
 

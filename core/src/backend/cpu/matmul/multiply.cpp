@@ -49,8 +49,11 @@ struct ProductPart {
 
 template <typename T>
 struct ProductKernel {
-  int64_t panel;  // columns
+  int64_t lanes, panel;  // columns
   void (*run)(const ProductPart<T>&);
+  // Of packed operands; null for integers.
+  void (*pack)(int64_t k, int64_t n, MatrixView<const T> b, T* packed);
+  void (*run_packed)(const ProductPart<T>&);  // b.data is packed
 };
 using ProductKernels =
     std::tuple<ProductKernel<float>, ProductKernel<double>, ProductKernel<uint32_t>, ProductKernel<uint64_t>>;
@@ -275,8 +278,24 @@ void Compute(const ProductPart<T>& p) {
 }
 
 template <typename T>
+void PackOperand(int64_t k, int64_t n, MatrixView<const T> b, T* packed) {
+  if (b.column == 1)
+    PackAlong(b.data, b.row, k, n, packed);
+  else
+    PackAcross(b.data, b.column, k, n, T{1}, packed);
+}
+
+template <typename T>
+void ComputePacked(const ProductPart<T>& p) {
+  Multiply<T>(p.m, p.a.data, p.a.row, p.a.column, {p.b.data, p.k, p.n, 0, p.k, 0, p.n}, p.c.data, p.c.row,
+              p.add, false);
+}
+
+template <typename T>
 ProductKernel<T> KernelOf() {
-  return {kPanel * LanesOf<T>(), Compute<T>};
+  ProductKernel<T> kernel{LanesOf<T>(), kPanel * LanesOf<T>(), Compute<T>, nullptr, nullptr};
+  if constexpr (!std::is_integral_v<T>) kernel.pack = PackOperand<T>, kernel.run_packed = ComputePacked<T>;
+  return kernel;
 }
 
 ProductKernels FindKernels() {
@@ -294,6 +313,11 @@ namespace ortrain {
 namespace {
 
 HWY_EXPORT(FindKernels);
+
+template <typename T>
+ProductKernel<T> kernel_of() {
+  return std::get<ProductKernel<T>>(HWY_DYNAMIC_DISPATCH(FindKernels)());
+}
 
 // C = beta C
 template <typename T>
@@ -356,7 +380,7 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T
     way = ProductWay::kDots;
   else if (!rows && m * k <= tuning::kTransposedOperand && moved <= n * k)
     way = ProductWay::kTransposed;
-  const ProductKernel<T> kernel = std::get<ProductKernel<T>>(HWY_DYNAMIC_DISPATCH(FindKernels)());
+  const ProductKernel<T> kernel = kernel_of<T>();
   const int64_t work = m * n * k / tuning::kMultiplications + m * k + k * n + m * n;
   const Grid grid = grid_of(m, n, kernel.panel, std::clamp<int64_t>(work / kGrain, 1, threads));
   const int64_t tiles = ceil_divide(m, kTileRows), panels = ceil_divide(n, kernel.panel);
@@ -398,6 +422,35 @@ void multiply(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, M
     multiply_typed<T>(m, n, k, alpha, a, b, beta, c, c_row, threads);
   }
 }
+
+template <typename T>
+int64_t packed_size(int64_t k, int64_t n) {
+  const int64_t lanes = kernel_of<T>().lanes;
+  return k * ceil_divide(n, lanes) * lanes;
+}
+
+template <typename T>
+void pack(int64_t k, int64_t n, MatrixView<const T> b, T* packed) {
+  const ProductKernel<T> kernel = kernel_of<T>();
+  parallel_for(ceil_divide(n, kernel.panel), kernel.panel * k, [&](int64_t begin, int64_t end) {
+    const int64_t column = begin * kernel.panel, columns = std::min(n, end * kernel.panel) - column;
+    kernel.pack(k, columns, {b.data + column * b.column, b.row, b.column}, packed + column * k);
+  });
+}
+
+template <typename T>
+void multiply_packed(int64_t m, int64_t n, int64_t k, MatrixView<const T> a, const T* packed, bool add, T* c,
+                     int64_t c_row) {
+  kernel_of<T>().run_packed({ProductWay::kPacked, m, n, k, T{1}, a, {packed, 0, 0}, {c, c_row, 1}, add});
+}
+
+#define ORTRAIN_PACKED(T)                                                                              \
+  template int64_t packed_size<T>(int64_t, int64_t);                                                   \
+  template void pack<T>(int64_t, int64_t, MatrixView<const T>, T*);                                    \
+  template void multiply_packed<T>(int64_t, int64_t, int64_t, MatrixView<const T>, const T*, bool, T*, \
+                                   int64_t)
+ORTRAIN_PACKED(float);
+ORTRAIN_PACKED(double);
 
 #define ORTRAIN_MULTIPLY(T)                                                                                \
   template void multiply<T>(int64_t, int64_t, int64_t, T, MatrixView<const T>, MatrixView<const T>, T, T*, \

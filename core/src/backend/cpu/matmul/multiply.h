@@ -31,4 +31,18 @@ template <typename T>
 void multiply(int64_t m, int64_t n, int64_t k, T alpha, MatrixView<const T> a, MatrixView<const T> b, T beta,
               T* c, int64_t c_row, int threads = 1);
 
+// A right operand that many products read is packed once. [k, n] takes packed_size(k, n) elements. Types:
+// float and double.
+template <typename T>
+int64_t packed_size(int64_t k, int64_t n);
+
+// Packs B [k, n] on all threads.
+template <typename T>
+void pack(int64_t k, int64_t n, MatrixView<const T> b, T* packed);
+
+// C = A B or C + A B on this thread, with B packed, and C row-major with `c_row` elements between rows.
+template <typename T>
+void multiply_packed(int64_t m, int64_t n, int64_t k, MatrixView<const T> a, const T* packed, bool add, T* c,
+                     int64_t c_row);
+
 }  // namespace ortrain
