@@ -12,6 +12,7 @@ bool bound_gradients(Model& model);
 bool common_subexpression_elimination(Model& model);
 bool fold_transpose(Model& model);
 bool fuse_attention(Model& model);
+bool fuse_clip_gradient(Model& model);
 bool fuse_conv_activation(Model& model);
 bool fuse_conv_batch_normalization(Model& model);
 bool fuse_conv_bias(Model& model);

@@ -35,6 +35,8 @@ constexpr Pass kSessionPasses[] = {
     {"fuse_attention", fuse_attention},
     // Before fuse_product, which also fuses the multiplication by the derivative.
     {"save_activation_derivatives", save_activation_derivatives, PassLevel::kExtended, "keep_slopes"},
+    // Before fuse_product, which would fuse the multiplication with the mask.
+    {"fuse_clip_gradient", fuse_clip_gradient},
     // Before fuse_product: this brings an addend after a transposition next to its product.
     {"fold_transpose", fold_transpose},
     // Models that were not trained here have the steps that it is written as.

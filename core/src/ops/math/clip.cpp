@@ -5,7 +5,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "backend/cpu/tuning.h"
+#include "backend/cpu/bf16_storage.h"
+#include "backend/cpu/elementwise/functions.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "ops/common/elementwise.h"
@@ -24,38 +25,68 @@ void shape(ShapeContext& c) {
   shape_like_first(c);
 }
 
-Kernel kernel(KernelContext& c) {
-  Kernel kernel;
-  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
-    using T = decltype(zero);
-    using Limits = std::numeric_limits<T>;
-    const LayoutPtr layout = flat_layout(c, 0);
-    const Slot x = c.in(0, layout), low = c.has_input(1) ? c.in(1) : Slot{},
-               high = c.has_input(2) ? c.in(2) : Slot{};
-    const Slot y = c.out_inplace(0, {0}, layout);
-    T lowest = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-    T highest = Limits::has_infinity ? Limits::infinity() : Limits::max();
+// The bounds of T when a kernel runs: those of the attributes or inputs, or the least and the largest number.
+template <typename T>
+struct Bounds {
+  using Limits = std::numeric_limits<T>;
+  T lowest = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+  T highest = Limits::has_infinity ? Limits::infinity() : Limits::max();
+  Slot low, high;
+
+  explicit Bounds(KernelContext& c) {
     if constexpr (std::is_floating_point_v<T>) {
       if (c.node().has("min")) lowest = static_cast<T>(c.node().float_or("min", 0));
       if (c.node().has("max")) highest = static_cast<T>(c.node().float_or("max", 0));
     }
-    const BinaryFunction larger = binary_function("Max", c.dtype(0)),
-                         smaller = binary_function("Min", c.dtype(0));
-    const int64_t n = c.out_size(0);
-    using tuning::kPiece;
-    kernel = [=](const Frame& f) {
-      const T at_least = low.defined() ? *f.at<T>(low) : lowest,
-              at_most = high.defined() ? *f.at<T>(high) : highest;
-      const T* from = f.at<T>(x);
-      T* to = f.at<T>(y);
-      parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i += kPiece) {
-          const int64_t size = std::min(kPiece, end - i);
-          larger(from + i, 1, &at_least, 0, to + i, size);
-          smaller(to + i, 1, &at_most, 0, to + i, size);
-        }
-      });
-    };
+    if (c.has_input(1)) low = c.in(1);
+    if (c.has_input(2)) high = c.in(2);
+  }
+  T at_least(const Frame& f) const { return low.defined() ? *f.at<T>(low) : lowest; }
+  T at_most(const Frame& f) const { return high.defined() ? *f.at<T>(high) : highest; }
+};
+
+template <typename T>
+Kernel floating_clip(KernelContext& c) {
+  const bool narrow = follows_bf16(c, {0});
+  const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
+  const UnaryFunction function = unary_function("Clip", kept);
+  const LayoutPtr layout = narrow ? bf16_layout(c, 0) : flat_layout(c, 0);
+  const Slot x = c.in(0, layout), y = c.out_inplace(0, {0}, layout);
+  const Bounds<T> bounds(c);
+  const auto width = static_cast<int64_t>(size_of(kept));
+  return [=, n = c.out_size(0)](const Frame& f) {
+    UnaryFunction clip = function;
+    clip.a = static_cast<double>(bounds.at_least(f)), clip.b = static_cast<double>(bounds.at_most(f));
+    const std::byte* from = f.at<std::byte>(x);
+    std::byte* to = f.at<std::byte>(y);
+    parallel_for(n, clip.cost, [&](int64_t begin, int64_t end) {
+      clip(from + begin * width, to + begin * width, end - begin);
+    });
+  };
+}
+
+template <typename T>
+Kernel integer_clip(KernelContext& c) {
+  const Slot x = c.in(0), y = c.out_inplace(0, {0});
+  const Bounds<T> bounds(c);
+  return [=, n = c.out_size(0)](const Frame& f) {
+    const T at_least = bounds.at_least(f), at_most = bounds.at_most(f);
+    const T* from = f.at<T>(x);
+    T* to = f.at<T>(y);
+    parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] = std::min(std::max(from[i], at_least), at_most);
+    });
+  };
+}
+
+Kernel kernel(KernelContext& c) {
+  Kernel kernel;
+  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_floating_point_v<T>)
+      kernel = floating_clip<T>(c);
+    else
+      kernel = integer_clip<T>(c);
   });
   if (!known) c.reject_dtype(0);
   return kernel;
@@ -86,7 +117,7 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "Clip",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .traits = {.positions = elementwise_positions},
+                  .traits = {.takes_bf16 = true, .positions = elementwise_positions},
                   .kernels = {.cpu = kernel}});
 
 }  // namespace

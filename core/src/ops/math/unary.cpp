@@ -6,6 +6,7 @@
 // are in backend/cpu/elementwise/unary_functions.cpp.
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <numbers>
 #include <string>
 #include <string_view>
@@ -55,8 +56,8 @@ using PairForm = Expression (*)(const NodeWriter& g, const Expression& dy, const
 struct PairRow {
   std::string_view type;
   Defaults defaults;
-  Derivative derivative;  // s'; null: zero
-  PairForm standard;      // dY s(X) with operators of ONNX
+  Derivative derivative = nullptr;  // s'; null: zero
+  PairForm standard = nullptr;      // dY s(X) with operators of ONNX
 };
 
 // The operator by which a pass replaces an operator and its gradient
@@ -238,6 +239,10 @@ constexpr PairRow kPairRows[] = {
       STANDARD(sigmoid_product_derivative(x, (x * a).call("Sigmoid"), x.number(a)) * dy)},
 };
 
+// The bounds that a node does not give are infinite (passes/fuse_clip_gradient.cpp).
+constexpr PairRow kClipGrad =
+    {"ClipGrad", {{"min", -std::numeric_limits<float>::infinity()}, {"max", std::numeric_limits<float>::infinity()}}};
+
 constexpr WithDerivativeRow kWithDerivativeRows[] = {
     {"Gelu", "GeluAndDerivative", {}},
     {"FastGelu", "FastGeluAndDerivative", {}},
@@ -293,6 +298,7 @@ Kernel pair_kernel(KernelContext& c, const PairRow& row) {
   const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
   PairFunction function = pair_function(row.type, kept);
   function.a = Defaults::value(c.node(), row.defaults.a);
+  function.b = Defaults::value(c.node(), row.defaults.b);
   // The value of the forward pass decides, because other kernels read it too.
   LayoutPtr layout = narrow ? bf16_layout(c, lies_in_bf16(c, 1) ? 1 : 0) : flat_layout(c, 1);
   if (!layout) layout = flat_layout(c, 0);
@@ -386,6 +392,13 @@ const bool registered_pairs = register_rows<std::size(kPairRows)>([]<size_t I>()
       .traits = {.takes_bf16 = true},
       .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kPairRows[I]); }}};
 });
+
+ORTRAIN_OPERATOR({.domain = kSessionDomain,
+                  .type = kClipGrad.type,
+                  .signature = "dY, X -> dX",
+                  .rules = {.shape = pair_shape},
+                  .traits = {.takes_bf16 = true},
+                  .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kClipGrad); }}});
 
 // ---------------------------------------------------------------------------------------------------------
 // Standard forms.

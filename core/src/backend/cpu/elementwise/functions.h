@@ -17,12 +17,12 @@ struct UnaryFunction {
   void operator()(const void* x, void* y, int64_t n) const { run(x, y, n, a, b); }
 };
 
-// y[i] = f(u[i], v[i]; a) for i < n. y may be the memory of u or v.
+// y[i] = f(u[i], v[i]; a, b) for i < n. y may be the memory of u or v.
 struct PairFunction {
-  void (*run)(const void* u, const void* v, void* y, int64_t n, double a) = nullptr;
+  void (*run)(const void* u, const void* v, void* y, int64_t n, double a, double b) = nullptr;
   int64_t cost = 1;
-  double a = 0;
-  void operator()(const void* u, const void* v, void* y, int64_t n) const { run(u, v, y, n, a); }
+  double a = 0, b = 0;
+  void operator()(const void* u, const void* v, void* y, int64_t n) const { run(u, v, y, n, a, b); }
 };
 
 // y[i] = f(x[i]; a) and derivative[i] = f'(x[i]; a) for i < n. `derivative` may be the memory of x.

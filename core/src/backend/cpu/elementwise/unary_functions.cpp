@@ -12,6 +12,8 @@
 #ifndef ORTRAIN_UNARY_ROWS
 // clang-format off
 #define ORTRAIN_UNARY_ROWS(ROW) \
+  /* NaN stays */ \
+  ROW(Clip, 2, math::MinNan(d, math::MaxNan(d, x, a), b)) \
   ROW(Neg, 1, Neg(x)) \
   ROW(Abs, 1, Abs(x)) \
   ROW(Sign, 1, IfThenElse(Gt(Abs(x), Zero(d)), CopySign(C(d, 1), x), x)) \
@@ -75,6 +77,8 @@
   ROW(TanhGrad, 2, Mul(dy, NegMulAdd(x, x, C(d, 1)))) \
   /* dy, where y is not positive alpha dy */ \
   ROW(LeakyReluGrad, 1, IfThenElse(Gt(x, Zero(d)), dy, Mul(a, dy))) \
+  /* dy where x is within the bounds */ \
+  ROW(ClipGrad, 1, IfThenElseZero(And(Ge(x, a), Le(x, b)), dy)) \
   /* dy (Phi(x) + x phi(x)), the distribution function and the density of the normal distribution */ \
   ROW(GeluGrad, 15, Mul(dy, GeluAndDerivative(d, x).derivative)) \
   /* dy (s + x s (1 - s) u'(x)), s = sigmoid(u(x)), u' = 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2) */ \
@@ -156,13 +160,13 @@ HWY_INLINE WithDerivative<Vec<D>> FastGeluAndDerivative(D d, Vec<D> x) {
 ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
 
-#define ORTRAIN_ROW(type, cost, formula)                                 \
-  struct Row##type {                                                     \
-    template <class D>                                                   \
-    static HWY_INLINE Vec<D> Apply(D d, Vec<D> dy, Vec<D> x, Vec<D> a) { \
-      (void)d, (void)a;                                                  \
-      return formula;                                                    \
-    }                                                                    \
+#define ORTRAIN_ROW(type, cost, formula)                                           \
+  struct Row##type {                                                               \
+    template <class D>                                                             \
+    static HWY_INLINE Vec<D> Apply(D d, Vec<D> dy, Vec<D> x, Vec<D> a, Vec<D> b) { \
+      (void)d, (void)a, (void)b;                                                   \
+      return formula;                                                              \
+    }                                                                              \
   };
 ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
@@ -187,11 +191,11 @@ void RunUnary(const void* x, void* y, int64_t n, double a, double b) {
 }
 
 template <class Row, typename T>
-void RunPair(const void* u, const void* v, void* y, int64_t n, double a) {
+void RunPair(const void* u, const void* v, void* y, int64_t n, double a, double b) {
   const hn::ScalableTag<Lane<T>> d;
-  const auto va = C(d, a);
+  const auto va = C(d, a), vb = C(d, b);
   Map2<1, 1>(static_cast<const T*>(u), static_cast<const T*>(v), static_cast<T*>(y), n,
-             [d, va](auto, auto p, auto q) HWY_ATTR { return Row::Apply(d, p, q, va); });
+             [d, va, vb](auto, auto p, auto q) HWY_ATTR { return Row::Apply(d, p, q, va, vb); });
 }
 
 template <class Row, typename T>
@@ -209,7 +213,7 @@ void RunWithDerivative(const void* x, void* y, void* derivative, int64_t n, doub
 
 using UnaryRun = void (*)(const void*, void*, int64_t, double, double);
 using WithDerivativeRun = void (*)(const void*, void*, void*, int64_t, double);
-using PairRun = void (*)(const void*, const void*, void*, int64_t, double);
+using PairRun = void (*)(const void*, const void*, void*, int64_t, double, double);
 
 // `kind`: 0 for float, 1 for double, 2 for float kept in bfloat16.
 UnaryRun FindUnary(size_t row, size_t kind) {
