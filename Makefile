@@ -290,15 +290,16 @@ test-arm64-quick: setup replay ## Cross-compile the operators of one recorded ru
 	QEMU_CPU=cortex-a53 $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/replay tests/data/fixtures $(BUILD)/replay $(notdir $(QUICK_FIXTURE))
 	QEMU_CPU=max $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_capi
 
+# The compilers of PyPI's package ziglang.
+ZIG_TOOLS = $(abspath $(BUILD))/zig
 WINDOWS = $(BUILD)/windows$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
-WINDOWS_TOOLS ?= $(abspath $(BUILD))/windows-tools
 # Wine keeps its registry and its drives in a folder, and writes much that concerns only itself.
 WINE = WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all wine
 # WINDOWS_OPERATORS: as MODELS of `make small`; empty: all operators and the older training API.
 .PHONY: windows
 windows: setup ## Cross-compile ortrain.dll and ortrain.lib for Windows on x86-64 into build/windows-release
-	scripts/windows_tools.sh $(VENV) $(WINDOWS_TOOLS)
-	cmake -S . -B $(WINDOWS) -G Ninja --toolchain cmake/toolchains/windows-x64.cmake -DWINDOWS_TOOLS=$(WINDOWS_TOOLS) \
+	cmake -S . -B $(WINDOWS) -G Ninja --toolchain cmake/toolchains/windows-x64.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
+	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) x86_64-windows-gnu) \
 	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) \
 	  -DORTRAIN_LEGACY=$(if $(WINDOWS_OPERATORS),OFF,ON) "-DORTRAIN_OPERATORS=$$(echo $(WINDOWS_OPERATORS) | tr ' ' ';')"
 	cmake --build $(WINDOWS) --target ortrain
@@ -311,7 +312,6 @@ test-windows: windows replay ## Cross-compile for Windows, and run the C and C++
 	WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all ctest --test-dir $(WINDOWS) --output-on-failure
 
 MACOS = $(BUILD)/macos$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
-ZIG_TOOLS = $(abspath $(BUILD))/zig
 # MACOS_OPERATORS: as WINDOWS_OPERATORS.
 .PHONY: macos
 macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/macos-release, and check its format (nothing runs it here)
@@ -513,7 +513,7 @@ WHEEL_PLATFORM ?= manylinux_2_28_x86_64
 .PHONY: wheel-manylinux
 wheel-manylinux: setup ## Build a wheel that needs nothing but glibc 2.28 or newer into dist, and show what it needs
 	rm -f dist/ortrain-*$(WHEEL_PLATFORM).whl
-	scripts/linux_wheel.sh $(VENV) $(BUILD)/zig $(WHEEL_TARGET) $(WHEEL_PLATFORM) $(BUILD)/zig/$(WHEEL_PLATFORM) dist $(BUILD_TYPE)
+	scripts/linux_wheel.sh $(VENV) $(ZIG_TOOLS) $(WHEEL_TARGET) $(WHEEL_PLATFORM) $(BUILD)/zig/$(WHEEL_PLATFORM) dist $(BUILD_TYPE)
 	$(VENV)/bin/auditwheel show dist/ortrain-*$(WHEEL_PLATFORM).whl
 
 .PHONY: test-manylinux

@@ -6,18 +6,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$(realpath "$1") target=$3 platform=$4 build=$5 wheels=$6 type=$7
-mkdir -p "$2/include" "$2/bin" "$wheels"
+mkdir -p "$wheels"
+compiler=$(scripts/zig_compiler.sh "$venv" "$2" "$target")
 tools=$(realpath "$2")
-zig=$(scripts/install_zig.sh "$venv" "$tools")
-export ZIG_GLOBAL_CACHE_DIR=$tools/cache ZIG_LOCAL_CACHE_DIR=$tools/cache
-compiler=$tools/bin/c++-$target
-# Without the checks and the information for debuggers that zig adds unless it is told not to.
-printf '#!/bin/sh\nexec %s c++ -target %s -fno-sanitize=undefined -g0 "$@"\n' "$zig" "$target" >"$compiler"
-chmod +x "$compiler"
-# Headers of this machine that do not depend on it. The folder they are in also has those of its C library.
-for library in hwy flatbuffers; do
-  if [ -e "/usr/include/$library" ]; then ln -sfn "/usr/include/$library" "$tools/include/$library"; fi
-done
 include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_config_var("INCLUDEPY"))')
 configuration=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_config_h_filename())')
 rm -rf "$tools/python-include"
