@@ -80,6 +80,30 @@ BODIES: dict[str, Callable[[int], Nodes]] = {
         ("Conv", ["r", "w4"], ["q"], {}),
         ("Add", ["p", "q"], ["z"], {}),
     ],
+    "hard swish": lambda c: [("HardSwish", ["c1"], ["z"], {})],
+    "clipped": lambda c: [("Clip", ["c1", "minus", "plus"], ["z"], {})],
+    "masks": lambda c: [
+        ("GreaterOrEqual", ["c1", "minus"], ["above"], {}),
+        ("Less", ["c1", "plus"], ["below"], {}),
+        ("And", ["above", "below"], ["inside"], {}),
+        ("Not", ["inside"], ["outside"], {}),
+        ("IsNaN", ["c1"], ["undefined"], {}),
+        ("Or", ["outside", "undefined"], ["other"], {}),
+        ("Where", ["other", "c1", "plus"], ["chosen"], {}),
+        ("CastLike", ["inside", "c1"], ["factor"], {}),
+        ("Mul", ["c1", "factor"], ["kept"], {}),
+        ("Add", ["chosen", "kept"], ["z"], {}),
+    ],
+    "masks of channels and points": lambda c: [
+        ("Greater", ["c1", "per_channel"], ["above"], {}),
+        ("Where", ["above", "c1", "per_channel"], ["some"], {}),
+        ("Greater", ["minus", "c1"], ["below"], {}),
+        ("Flatten", ["below"], ["flat"], {}),
+        ("Flatten", ["some"], ["lines"], {}),
+        ("Where", ["flat", "lines", "minus"], ["both"], {}),
+        ("Shape", ["c1"], ["s"], {}),
+        ("Reshape", ["both", "s"], ["z"], {}),
+    ],
     "grouped": lambda c: [
         ("Conv", ["c1", "depthwise"], ["d"], {"group": c, "pads": [1, 1, 1, 1]}),
         ("Relu", ["d"], ["z"], {}),
@@ -106,6 +130,8 @@ def network(body: Nodes, channels: int, dtype: type) -> bytes:
         "mean": np.zeros(c, dtype),
         "var": np.ones(c, dtype),
         "per_channel": weights(c, 1, 1),
+        "minus": np.array(-0.4, dtype),
+        "plus": np.array(0.5, dtype),
     }
     nodes = [*stem(c), *body, *tail("z")]
     used = {name for _, inputs, _, _ in nodes for name in inputs}

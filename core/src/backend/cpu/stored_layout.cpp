@@ -20,9 +20,11 @@ bool is_row_major(const Shape& shape) {
 struct Form {
   Order order = Order::kRowMajor;
   bool bf16 = false;
+  bool bytes = false;  // elements of one byte instead of floats
 
   bool operator==(const Form&) const = default;
-  int64_t width() const { return bf16 ? kNarrow : kWide; }
+  int64_t width() const { return bytes ? 1 : bf16 ? kNarrow : kWide; }
+  Form row_major() const { return {Order::kRowMajor, false, bytes}; }
 };
 
 // Between forms of the same order.
@@ -93,7 +95,7 @@ Kernel interleave(const Shape& shape, Slot source, Slot target) {
 }
 
 Kernel convert(const Shape& shape, Form from, Slot source, Form to, Slot target) {
-  if (!from.bf16 && to == Form{Order::kChannelsLast, false} && from.order == Order::kRowMajor) {
+  if (from == Form{} && to == Form{Order::kChannelsLast}) {
     if (shape[1] == 2) return interleave<2>(shape, source, target);
     if (shape[1] == 3) return interleave<3>(shape, source, target);
     if (shape[1] == 4) return interleave<4>(shape, source, target);
@@ -121,11 +123,17 @@ class StoredLayout : public Layout {
   LayoutPtr reshaped(const Shape& shape) const override {
     return form_.order == Order::kRowMajor ? stored_layout(shape, Order::kRowMajor, form_.bf16) : nullptr;
   }
-  Kernel to_plain(Slot from, Slot plain) const override { return convert(shape_, form_, from, {}, plain); }
-  Kernel from_plain(Slot plain, Slot to) const override { return convert(shape_, {}, plain, form_, to); }
+  Kernel to_plain(Slot from, Slot plain) const override {
+    return convert(shape_, form_, from, form_.row_major(), plain);
+  }
+  Kernel from_plain(Slot plain, Slot to) const override {
+    return convert(shape_, form_.row_major(), plain, form_, to);
+  }
   Kernel from(const Layout& other, Slot source, Slot to) const override {
     const auto* o = dynamic_cast<const StoredLayout*>(&other);
-    return o && o->shape_ == shape_ ? convert(shape_, o->form_, source, form_, to) : nullptr;
+    return o && o->shape_ == shape_ && o->form_.bytes == form_.bytes
+               ? convert(shape_, o->form_, source, form_, to)
+               : nullptr;
   }
   Order order() const { return form_.order; }
 
@@ -140,6 +148,11 @@ LayoutPtr stored_layout(const Shape& shape, Order order, bool bf16) {
   if (is_row_major(shape)) order = Order::kRowMajor;
   if (order == Order::kRowMajor && !bf16) return nullptr;
   return std::make_shared<StoredLayout>(shape, Form{order, bf16});
+}
+
+LayoutPtr byte_layout(const Shape& shape, Order order) {
+  if (is_row_major(shape) || order == Order::kRowMajor) return nullptr;
+  return std::make_shared<StoredLayout>(shape, Form{order, false, true});
 }
 
 Order order_of(const LayoutPtr& layout) {

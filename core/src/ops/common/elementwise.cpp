@@ -1,5 +1,6 @@
 #include "ops/common/elementwise.h"
 
+#include "backend/cpu/stored_layout.h"
 #include "op/opset.h"
 #include "runtime/broadcast.h"
 #include "runtime/threads.h"
@@ -49,12 +50,11 @@ Shape broadcast_inputs(const NodeContext& c, size_t first, bool slopes) {
 }
 
 Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost, bool slopes) {
-  // Blocked layouts can be kept if elements correspond in storage order: same shapes, or a scalar. Only
-  // floats have them.
+  // Blocked layouts can be kept if elements correspond in storage order: same shapes, or a scalar.
   LayoutPtr layout_a, layout_b;
   const Shape shape_b = operand_shape(c, 1, slopes);
   const bool same_types = c.dtype(0) == c.dtype(1);
-  if (c.out_dtype(0) != c.dtype(0)) {
+  if (c.out_dtype(0) != c.dtype(0) && c.out_dtype(0) != DType::kBool) {
     // The result could not be stored in the layout of the operands.
   } else if (same_types && c.shape(0) == shape_b) {
     layout_a = flat_layout(c, 0) ? flat_layout(c, 0) : flat_layout(c, 1);
@@ -65,7 +65,9 @@ Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost,
     layout_b = flat_layout(c, 1);
   }
   const Slot a = c.in(0, layout_a), b = c.in(1, layout_b);
-  const Slot y = out_over(c, {0, 1}, layout_a ? layout_a : layout_b);
+  const LayoutPtr& layout = layout_a ? layout_a : layout_b;
+  const Slot y = out_over(
+      c, {0, 1}, c.out_dtype(0) == c.dtype(0) ? layout : layout_like(layout, c.out_dtype(0), c.out_shape(0)));
   const Broadcast<2> shape({c.shape(0), shape_b}, c.out_shape(0));
   const auto width_a = static_cast<int64_t>(size_of(c.dtype(0))),
              width_b = static_cast<int64_t>(size_of(c.dtype(1))),
@@ -85,6 +87,11 @@ Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost,
 LayoutPtr flat_layout(const KernelContext& c, size_t i) {
   LayoutPtr layout = c.in_layout(i);
   return layout && layout->dense() && !layout->bf16() ? layout : nullptr;
+}
+
+LayoutPtr layout_like(const LayoutPtr& layout, DType dtype, const Shape& shape) {
+  if (dtype == DType::kBool) return byte_layout(shape, order_of(layout));
+  return dtype == DType::kFloat ? stored_layout(shape, order_of(layout), false) : nullptr;
 }
 
 Slot out_over(KernelContext& c, std::initializer_list<size_t> candidates, const LayoutPtr& layout) {

@@ -33,6 +33,10 @@ Shape broadcast_inputs(const NodeContext& c, size_t first = 0, bool slopes = fal
 // else row-major.
 LayoutPtr flat_layout(const KernelContext& c, size_t i);
 
+// That of a value of type float or bool whose elements correspond to those of a flat layout; null for other
+// types.
+LayoutPtr layout_like(const LayoutPtr& layout, DType dtype, const Shape& shape);
+
 // Output 0 in the memory of the first candidate that has the output's type and shape and may be overwritten.
 // For kernels that write an element only after reading the same element of the candidate.
 Slot out_over(KernelContext& c, std::initializer_list<size_t> candidates, const LayoutPtr& layout = nullptr);

@@ -155,7 +155,9 @@ Kernel kernel(KernelContext& c) {
     return nullptr;
   }
   if (source == DType::kString || target == DType::kString) return text_kernel(c);
-  const Slot x = c.in(0), y = c.out(0);
+  const bool masks = source == DType::kBool && target == DType::kFloat;
+  const LayoutPtr layout = masks ? flat_layout(c, 0) : nullptr;
+  const Slot x = c.in(0, layout), y = c.out(0, layout_like(layout, target, c.out_shape(0)));
   const int64_t n = c.out_size(0);
   if (source == DType::kFloat && is_half(target))
     return [=](const Frame& f) { from_wide(target, f.at<std::byte>(x), f.at<std::byte>(y), n); };

@@ -83,7 +83,8 @@ void shape_of_test(ShapeContext& c) { c.output(0, DType::kBool, c.shape(0)); }
 
 template <typename T, typename F>
 Kernel test(KernelContext& c, F holds) {
-  const Slot x = c.in(0), y = c.out(0);
+  const LayoutPtr layout = flat_layout(c, 0);
+  const Slot x = c.in(0, layout), y = c.out(0, layout_like(layout, DType::kBool, c.shape(0)));
   const int64_t n = c.out_size(0);
   return [=](const Frame& f) {
     const T* from = f.at<T>(x);

@@ -32,9 +32,26 @@ void select(const bool* which, int64_t step, const T* a, int64_t step_a, const T
     for (int64_t i = 0; i < n; ++i) y[i] = pick(which[i * step], a[i * step_a], b[i * step_b]);
 }
 
+// The order of the first input that is not row-major, if elements of all inputs of more than one element
+// correspond.
+LayoutPtr common_layout(const KernelContext& c) {
+  LayoutPtr found;
+  for (size_t i = 0; i < 3; ++i) {
+    if (c.size(i) == 1) continue;
+    if (c.shape(i) != c.out_shape(0)) return nullptr;
+    if (!found) found = flat_layout(c, i);
+  }
+  return found;
+}
+
 template <typename T>
 Kernel typed(KernelContext& c) {
-  const Slot condition = c.in(0), a = c.in(1), b = c.in(2), y = c.out(0);
+  const LayoutPtr common = c.dtype(1) == DType::kFloat ? common_layout(c) : nullptr;
+  const auto in = [&](size_t i) {
+    return c.in(i, c.size(i) == 1 ? nullptr : layout_like(common, c.dtype(i), c.shape(i)));
+  };
+  const Slot condition = in(0), a = in(1), b = in(2),
+             y = c.out(0, layout_like(common, c.dtype(1), c.out_shape(0)));
   const Broadcast<3> shape({c.shape(0), c.shape(1), c.shape(2)}, c.out_shape(0));
   return [=](const Frame& f) {
     const bool* which = f.at<bool>(condition);
