@@ -260,9 +260,12 @@ QEMU_ARM64 = qemu-aarch64 -L /usr/aarch64-linux-gnu
 # Debian's Python for arm64, and what its modules and those of NumPy and onnx need.
 PYTHON_PACKAGES = libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libbz2-1.0 liblzma5 libssl3 python3.11-minimal \
   libpython3.11-minimal libpython3.11-stdlib libpython3.11-dev
-.PHONY: wheel-arm64
-wheel-arm64: setup ## Cross-compile a wheel for Linux on arm64 and show what it needs from the system
+.PHONY: arm64-tools
+arm64-tools:
 	@scripts/install_missing.sh g++-aarch64-linux-gnu qemu-user
+
+.PHONY: wheel-arm64
+wheel-arm64: setup arm64-tools ## Cross-compile a wheel for Linux on arm64 and show what it needs from the system
 	scripts/foreign_packages.sh arm64 $(ARM64_PACKAGES) libprotobuf-dev
 	scripts/foreign_packages.sh arm64 $(ARM64_PYTHON) $(PYTHON_PACKAGES)
 	scripts/arm64_wheel.sh $(PYTHON) $(ARM64) $(ARM64_PYTHON) dist $(BUILD_TYPE) ORTRAIN_TESTS=ON \
@@ -280,8 +283,7 @@ test-arm64: wheel-arm64 replay ## Cross-compile for Linux on arm64, and run the 
 # The operators of one recorded run alone, without Python: the C and C++ interfaces are tested with that run, and need no protobuf.
 QUICK_FIXTURE = tests/data/fixtures/mlp_adamw
 .PHONY: test-arm64-quick
-test-arm64-quick: setup replay ## Cross-compile the operators of one recorded run for Linux on arm64, and run the C and C++ tests with it
-	@scripts/install_missing.sh g++-aarch64-linux-gnu qemu-user
+test-arm64-quick: setup arm64-tools replay ## Cross-compile the operators of one recorded run for Linux on arm64, and run the C and C++ tests with it
 	cmake -S . -B $(BUILD)/arm64-quick -G Ninja --toolchain cmake/toolchains/linux-arm64.cmake \
 	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DORTRAIN_LEGACY=OFF \
 	  -DCMAKE_BUILD_TYPE=Development -DPROTOBUF_LIBRARY=none \
@@ -292,6 +294,19 @@ test-arm64-quick: setup replay ## Cross-compile the operators of one recorded ru
 
 # The compilers of PyPI's package ziglang.
 ZIG_TOOLS = $(abspath $(BUILD))/zig
+# Another C library than this machine's; Debian's package musl has its loader.
+MUSL = $(BUILD)/musl
+.PHONY: test-musl
+test-musl: setup replay ## Compile the operators of one recorded run for Linux with musl, and run the C and C++ tests with it
+	@scripts/install_missing.sh musl
+	cmake -S . -B $(MUSL) -G Ninja --toolchain cmake/toolchains/linux-zig.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
+	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) x86_64-linux-musl) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
+	  -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DORTRAIN_LEGACY=OFF -DCMAKE_BUILD_TYPE=Development -DPROTOBUF_LIBRARY=none \
+	  "-DORTRAIN_OPERATORS=$$(echo $(foreach kind,training eval optimizer,$(QUICK_FIXTURE)/$(kind)_model.onnx) | tr ' ' ';')"
+	cmake --build $(MUSL) --target replay test_capi
+	$(MUSL)/tests/replay tests/data/fixtures $(BUILD)/replay $(notdir $(QUICK_FIXTURE))
+	$(MUSL)/tests/test_capi
+
 WINDOWS = $(BUILD)/windows$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
 # Wine keeps its registry and its drives in a folder, and writes much that concerns only itself.
 WINE = WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all wine
@@ -331,10 +346,13 @@ WASM_TYPE ?= Development
 WASM_TOOLS = $(abspath $(BUILD))/wasm-tools
 WASM = $(BUILD)/wasm
 RUN_WASI = node --no-warnings bindings/javascript/run_wasi.mjs
-.PHONY: wasm
-wasm: setup ## Build build/wasm/ortrain.wasm with few operators (docs/targets.md)
+.PHONY: wasm-tools
+wasm-tools: setup
 	@$(if $(shell command -v node),,scripts/install_missing.sh nodejs)
 	scripts/wasm_tools.sh $(VENV) $(WASM_TOOLS)
+
+.PHONY: wasm
+wasm: wasm-tools ## Build build/wasm/ortrain.wasm with few operators (docs/targets.md)
 	cmake -S . -B $(WASM) -G Ninja --toolchain cmake/toolchains/wasm32-wasi.cmake -DWASM_TOOLS=$(WASM_TOOLS) \
 	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_LEGACY=OFF -DORTRAIN_TESTS=ON \
 	  -DCMAKE_BUILD_TYPE=$(WASM_TYPE) "-DORTRAIN_OPERATORS=$$(echo $(WASM_OPERATORS) | tr ' ' ';')"
