@@ -69,7 +69,8 @@ CASES = (
         tolerance=1e-4,
         differing=(("ort", "normalizes by the batch, though the model says by the running statistics"),),
     ),
-    Case("mobilenet-v2-all", "mobilenet-v2-all", 4, (3, 224, 224), 10, tolerance=1e-3, steps=2, more=True),
+    # 52 normalizations by the batch amplify rounding: after five steps all contestants differ by 1e-3 to 3e-3.
+    Case("mobilenet-v2-all", "mobilenet-v2-all", 4, (3, 224, 224), 10, tolerance=3e-3, steps=2, more=True),
     Case("lstm", "lstm", 32, (64, 32), 10, steps=30, more=True),
     Case("gru", "gru", 32, (64, 32), 10, steps=30, more=True),
     Case("conv1d", "conv1d", 32, (3, 1024), 10, steps=30, more=True),
