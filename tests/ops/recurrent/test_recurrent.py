@@ -180,10 +180,17 @@ OWN: list[tuple[str, dict[str, Any], str]] = [
 CASES = [(kind, *case) for kind in GATES for case in COMMON] + OWN
 
 
+#: Weights are packed before the first step if there are eight or more.
+STEPS = [4, 8]
+
+
+@pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("kind", "attributes", "given"), CASES)
-def test_layers_follow_their_equations(kind: str, attributes: dict[str, Any], given: str, dtype: Any) -> None:
-    inputs = arguments(kind, attributes, given, dtype=dtype)
+def test_layers_follow_their_equations(
+    kind: str, attributes: dict[str, Any], given: str, dtype: Any, steps: int
+) -> None:
+    inputs = arguments(kind, attributes, given, steps, dtype=dtype)
     rtol = 1e-5 if dtype == np.float32 else 1e-12
     check_forward(layer(kind, attributes), inputs, expected(kind, inputs, attributes), rtol)
 
@@ -197,9 +204,10 @@ def test_layers_agree_with_onnxruntime(kind: str, attributes: dict[str, Any], gi
     check_forward(op, inputs, session.run(None, feeds), 1e-5)
 
 
+@pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize(("kind", "attributes", "given"), CASES)
-def test_gradients_of_all_inputs(kind: str, attributes: dict[str, Any], given: str) -> None:
-    check_gradient(layer(kind, attributes), arguments(kind, attributes, given), step=1e-6)
+def test_gradients_of_all_inputs(kind: str, attributes: dict[str, Any], given: str, steps: int) -> None:
+    check_gradient(layer(kind, attributes), arguments(kind, attributes, given, steps), step=1e-6)
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -230,7 +238,8 @@ def test_alpha_and_beta_are_consumed_by_the_functions_that_have_them() -> None:
 
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize(
-    ("steps", "batch", "hidden"), [(1, 1, 1), (5, 1, 3), (1, 4, 3), (0, 2, 3), (3, 0, 3), (3, 2, 1)]
+    ("steps", "batch", "hidden"),
+    [(1, 1, 1), (5, 1, 3), (1, 4, 3), (0, 2, 3), (3, 0, 3), (3, 2, 1), (9, 1, 1), (8, 0, 3), (8, 2, 17)],
 )
 def test_extents(kind: str, steps: int, batch: int, hidden: int) -> None:
     attributes = {"direction": "bidirectional", "hidden_size": hidden}
