@@ -256,7 +256,7 @@ def test_the_accounting_is_not_lost_by_a_trainer_without_privacy(tmp_path):
     ended.save(tmp_path / "ended.ckpt")
     after = Trainer(tmp_path, checkpoint=tmp_path / "ended.ckpt", privacy=Privacy())
     assert after.fit(x, y, batch_size=10, verbose=False)["epsilon"] == [math.inf]
-    with pytest.raises(ValueError, match="beyond the inf at delta"):
+    with pytest.raises(ValueError, match="expected parameters from steps with noise to reach epsilon 9"):
         Trainer(tmp_path, checkpoint=tmp_path / "ended.ckpt", privacy=Privacy(epsilon=9)).fit(
             x, y, batch_size=10, verbose=False
         )
@@ -353,7 +353,8 @@ def test_values_that_a_row_changes_without_noise_are_rejected(tmp_path):
 
 
 def test_decisions_by_values_without_noise_are_named():
-    trainer = private(privacy=Privacy(noise_multiplier=0), schedule=Schedule("on_plateau"))
+    pytest.importorskip("dp_accounting")
+    trainer = private(privacy=Privacy(), schedule=Schedule("on_plateau"))
     x, y = rows(count=30)
     with pytest.warns(UserWarning, match="EarlyStopping follows 'loss', a value of the rows without noise"):
         trainer.fit(x, y, batch_size=10, callbacks=[EarlyStopping("loss")], verbose=False)

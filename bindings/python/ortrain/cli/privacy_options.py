@@ -24,23 +24,23 @@ _OPTIONS = [
     click.option(
         "--epsilon",
         type=click.FloatRange(min=0, min_open=True),
-        help="with --private, the epsilon that all runs together do not exceed; the noise is chosen for it",
+        help="train privately, with so much noise that all runs together do not exceed this epsilon",
     ),
     click.option(
         "--noise-multiplier",
         type=click.FloatRange(min=0),
-        help="with --private, the deviation of the noise, as a multiple of the clip (default 1 without --epsilon)",
+        help="train privately, with noise of this deviation, as a multiple of the clip (default 1 without --epsilon)",
     ),
     click.option(
         "--delta",
         type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
-        help="with --private, the probability with which epsilon may fail (default 1e-5)",
+        help="of a private run, the probability with which epsilon may fail (default 1e-5)",
     ),
     click.option(
         "--clip-per-sample",
         type=click.FloatRange(min=0, min_open=True),
         metavar="NORM",
-        help="with --private, the largest norm of the gradient of a row (default 1)",
+        help="of a private run, the largest norm of the gradient of a row (default 1)",
     ),
 ]
 

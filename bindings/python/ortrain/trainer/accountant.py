@@ -70,6 +70,11 @@ class Accountant:
         ValueError
             When the steps so far have used it up.
         """
+        if self.is_void:
+            raise ValueError(
+                f"privacy: expected parameters from steps with noise to reach epsilon {epsilon:g}, found some from steps "
+                "without it, such as those of privacy=False; begin with the parameters before these"
+            )
         spent = self.epsilon(delta)
         low, high, is_spent = _LEAST, _LEAST, spent >= _SPENT * epsilon
         while is_spent or self.epsilon_after(high, share, steps, delta) > epsilon:

@@ -455,7 +455,7 @@ class Trainer(Caching):
 
     def _begin_gradients(self, first_batch: int) -> None:
         """Prepare the gradients of a run."""
-        if self._privacy is not None:
+        if self._privacy is not None and self._privacy.noise_multiplier != 0:
             check_monitors(self._active, self._schedule, self._validation is not None)
         steps, before = self._total_steps, self._position or {}
         left = (

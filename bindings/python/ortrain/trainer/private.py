@@ -217,7 +217,6 @@ class PrivateGradients(Gradients):
         self._noise = 1.0 if privacy.noise_multiplier is None else privacy.noise_multiplier
         self._share, self._batch_size = 0.0, 1
         self._clipped = self._count = 0
-        self._gradient: Array = np.zeros(0, np.float32)
         self._total: Array = np.zeros(0)
         self._is_checked = False
 
@@ -273,49 +272,59 @@ class PrivateGradients(Gradients):
 
     def compute(self, module: Module, batch: Batch, read: Sequence[int]) -> Any:
         """Add the clipped gradients of the rows of a batch."""
-        if not len(self._total):
-            self._gradient = np.zeros(module.get_parameters_size(True), np.float32)
-            self._total = np.zeros(len(self._gradient))
-        is_first, longest = not self._is_checked, 0.0
-        losses: list[float] = []
-        found: dict[int, list[Array]] = {number: [] for number in read if number}
-        for row in range(len(batch[0])):
-            before = {} if self._is_checked else self._statistics()
-            module.lazy_reset_grad()
-            outputs = module(*(column[row : row + 1] for column in batch))
-            self._check_statistics(before)
-            module.copy_gradients_to_buffer(self._gradient)
-            norm = float(np.sqrt(np.dot(self._gradient, self._gradient.astype(np.float64))))
-            if not math.isfinite(norm):
-                self._total[:] = math.nan  # which the optimizer rejects
-            elif norm > 0:
-                self._total += self._gradient * min(1.0, self._privacy.clip / norm)
-            self._clipped += norm > self._privacy.clip
-            self._count += 1
-            longest = max(longest, norm)
-            losses.append(float(np.asarray(first_output(outputs)).item()))
-            for number, values in found.items():
-                values.append(np.asarray(outputs[number]))
-        if not losses:
+        if not len(batch[0]):
             return None
-        if is_first and longest == 0:
+        is_first = not self._is_checked
+        norms, losses, outputs = self._add(module, batch, [number for number in read if number])
+        self._clipped += sum(norm > self._privacy.clip for norm in norms)
+        self._count += len(norms)
+        if is_first and not any(norms):
             warnings.warn(
                 f"privacy: the gradients of all {len(losses)} rows of the first step are 0, so nothing is learned from them; a "
                 "loss that compares the rows of a batch with each other has nothing to compare in a single row",
                 stacklevel=5,
             )
         mean = np.float32(np.mean(losses))
-        return [mean, *(_joined(found.get(number)) for number in range(1, max(read, default=0) + 1))]
+        return [mean, *(_joined(outputs.get(number)) for number in range(1, max(read, default=0) + 1))]
+
+    def _add(
+        self, module: Module, batch: Batch, read: Sequence[int]
+    ) -> tuple[list[float], list[float], dict[int, list[Array]]]:
+        """Add the clipped gradients of rows to the sum; return the norms before, the losses, and outputs by their number."""
+        total, clip = self._sum(module), self._privacy.clip
+        gradient = np.zeros(len(total), np.float32)
+        norms, losses = list[float](), list[float]()
+        found: dict[int, list[Array]] = {number: [] for number in read}
+        for row in range(len(batch[0])):
+            before = {} if self._is_checked else self._statistics()
+            module.lazy_reset_grad()
+            outputs = module(*(column[row : row + 1] for column in batch))
+            self._check_statistics(before)
+            module.copy_gradients_to_buffer(gradient)
+            norms.append(float(np.sqrt(np.dot(gradient, gradient.astype(np.float64)))))
+            losses.append(float(np.asarray(first_output(outputs)).item()))
+            if not math.isfinite(norms[-1]):
+                total[:] = math.nan  # which the optimizer rejects
+            elif norms[-1] > 0:
+                total += gradient * min(1.0, clip / norms[-1])
+            for number, values in found.items():
+                values.append(np.asarray(outputs[number]))
+        return norms, losses, found
+
+    def _sum(self, module: Module) -> Array:
+        """Return the sum of the clipped gradients of the step."""
+        if not len(self._total):
+            self._total = np.zeros(module.get_parameters_size(True))
+        return self._total
 
     def complete(self, module: Module) -> None:
         """Add the noise, and count the step."""
-        if not len(self._total):  # the first steps drew no row
-            self._total = np.zeros(module.get_parameters_size(True))
-        for begin in range(0, len(self._total) if self._noise else 0, _PART):
-            part = self._total[begin : begin + _PART]
+        total = self._sum(module)
+        for begin in range(0, len(total) if self._noise else 0, _PART):
+            part = total[begin : begin + _PART]
             part += self._noise * self._privacy.clip * self._random.normal(len(part))
-        module.copy_buffer_to_gradients((self._total / self._batch_size).astype(np.float32))
-        self._total[:] = 0
+        module.copy_buffer_to_gradients((total / self._batch_size).astype(np.float32))
+        total[:] = 0
         self._accountant.add(self._noise, self._share)
 
     def values(self) -> dict[str, float]:
