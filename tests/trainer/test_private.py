@@ -398,6 +398,10 @@ def test_settings_out_of_range_are_errors():
         ({"accumulate": 2}, "expected accumulate=1 with it"),
         ({"augment": "mixup"}, "expected no mixup or cutmix in augment"),
         ({"loss": "info_nce"}, "expected a loss that each row has by itself with it, found one that"),
+        (
+            {"loss": artifacts.LossType.InfoNCELoss},
+            "expected a loss that each row has by itself with it, found one that",
+        ),
         ({"loss": loss.SupConLoss()}, "expected a loss that each row has by itself with it, found one that"),
         ({"optimizer": MeZO()}, "expected an optimizer with gradients with it, found mezo"),
         ({"qat": artifacts.Int8()}, "expected no qat with it"),
@@ -434,3 +438,20 @@ def test_data_that_cannot_be_drawn_are_rejected():
         trainer.fit([(x, y)], verbose=False)
     with pytest.raises(ValueError, match="find_learning_rate: expected a trainer without privacy"):
         trainer.find_learning_rate(x, y)
+
+
+@accounted
+def test_a_run_that_becomes_longer_chooses_its_noise_again(tmp_path):
+    x, y = rows(count=100)
+    settings = {"privacy": Privacy(epsilon=4, delta=1e-4), "artifact_directory": tmp_path}
+    trainer = private(**settings)
+    stop = LambdaCallback(on_epoch_end=lambda epoch, logs: setattr(trainer, "stop_training", epoch == 1))
+    trainer.fit(x, y, 4, batch_size=10, callbacks=[stop], verbose=False)
+    trainer.save(tmp_path / "two.ckpt")
+    for epochs in (4, 6):
+        again = Trainer(tmp_path, privacy=settings["privacy"])
+        history = again.fit(x, y, epochs, batch_size=10, resume=tmp_path / "two.ckpt", verbose=False)
+        assert 3.95 < history["epsilon"][-1] <= 4
+        noises = [noise for noise, _, _ in again.accountant.history]
+        assert len(noises) == (1 if epochs == 4 else 2)
+        assert noises == sorted(noises)

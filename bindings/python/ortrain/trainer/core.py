@@ -461,9 +461,9 @@ class Trainer(Caching):
         left = (
             None if steps is None else max(0, steps - self.epoch * (self._steps_of_epoch or 0) - first_batch)
         )
-        self._gradients.begin(left, self.resumed and before.get("epochs") == self.epochs)
-        if self.resumed:
-            self._gradients.load_state(before.get("gradients", {}))
+        state = before.get("gradients", {}) if self.resumed else {}
+        self._gradients.begin(left, state if before.get("epochs") == self.epochs else {})
+        self._gradients.load_state(state)
 
     def _augmented(self, source: Source) -> Source:
         """Return the batches of a source as steps take them."""

@@ -33,15 +33,15 @@ class Gradients:
         """Return what the batches of a run come from, given what its data are."""
         return source
 
-    def begin(self, steps: int | None, kept: bool) -> None:
+    def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
         """Begin a run, or go on with one.
 
         Parameters
         ----------
         steps : int or None
             The optimizer steps that are left of the run, if that is known.
-        kept : bool
-            Whether the run is resumed with as many epochs as before.
+        kept : mapping of str to object
+            The result of `state` if the run is resumed with as many epochs as before; else empty.
         """
 
     def compute(self, module: Module, batch: Batch, read: Sequence[int]) -> Any:

@@ -124,7 +124,7 @@ class Loop(Run):
         _ortrain.set_seed(self.seed)
         module, gradients, epoch = self.module.train(), self._gradients, 0
         module.lazy_reset_grad()
-        gradients.begin(None, False)
+        gradients.begin(None, {})
         while True:
             for batch in source.batches(epoch, 0):
                 rate = search.next_rate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ class EstimatedGradients(Gradients):
         self._frozen: set[str] = set()
         self._derivative, self._step = 0.0, -1
 
-    def begin(self, steps: int | None, kept: bool) -> None:
+    def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
         """Forget a step that was not completed."""
         self._derivative, self._step = 0.0, -1
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -120,9 +121,8 @@ def check_settings(**settings: bool) -> None:
 
 def compares_rows(loss: Any) -> bool:
     """Whether a loss, given by its name, as a member of LossType or as a block, compares the rows of a batch with each other."""
-    return {loss if isinstance(loss, str) else "", getattr(loss, "name", ""), type(loss).__name__} & {
-        *_OF_BATCHES
-    } != set()
+    named = loss.name if isinstance(loss, Enum) else type(loss).__name__
+    return (loss if isinstance(loss, str) else named) in _OF_BATCHES
 
 
 def check_monitors(callbacks: Sequence[Callback], schedule: Any, is_validated: bool) -> None:
@@ -252,7 +252,7 @@ class PrivateGradients(Gradients):
         self._share, self._batch_size = drawn.share, drawn.batch_size
         return drawn
 
-    def begin(self, steps: int | None, kept: bool) -> None:
+    def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
         """Choose the noise multiplier of the run."""
         assert steps is not None  # those of rows are known
         delta, bound = self._privacy.delta, self._privacy.epsilon
@@ -261,11 +261,11 @@ class PrivateGradients(Gradients):
         if steps < 1:
             return
         if bound is not None:
-            same = kept and bool(self._accountant.history)
+            known = kept.get("noise_multiplier")
             self._noise = (
-                self._accountant.history[-1][0]
-                if same
-                else self._accountant.noise_for(bound, self._share, steps, delta)
+                self._accountant.noise_for(bound, self._share, steps, delta)
+                if known is None
+                else float(known)
             )
         # Computed before the first step, because the package may be missing.
         self._accountant.epsilon_after(self._noise, self._share, steps, delta)
@@ -334,8 +334,8 @@ class PrivateGradients(Gradients):
         return {"epsilon": self._accountant.epsilon(self._privacy.delta), "clipped": clipped}
 
     def state(self) -> dict[str, Any]:
-        """Return the counts of the epoch."""
-        return {"clipped": self._clipped, "count": self._count}
+        """Return the counts of the epoch, and the noise multiplier."""
+        return {"clipped": self._clipped, "count": self._count, "noise_multiplier": self._noise}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on with the counts of the epoch."""
