@@ -200,3 +200,26 @@ def test_a_model_without_tokens_is_refused(run, tmp_path, monkeypatch):
     assert "expected a language model with the input input_ids, and perhaps" in said
     assert "found the inputs x float32 [batch, 4]" in said
     assert "`ortrain artifacts model.onnx --loss LOSS` creates artifacts" in said
+
+
+def test_forward_passes_alone_train_adapters(model, run):
+    train = ("train", "model", "--data", "facts.jsonl", "--optimizer", "mezo", "--batch", "8")
+    first = run(*train, "--epochs", "40", "--lr", "1e-3", "--json")
+    assert first.json["history"]["loss"][-1] < first.json["history"]["loss"][0]
+    again = run(*train, "--epochs", "1")
+    assert "with the learning rate 0.001" in again.err
+    wrong = run("train", "model", "--data", "facts.jsonl", "--optimizer", "adamw", status=1)
+    assert "--optimizer adamw: the artifacts in artifacts were made with mezo" in wrong.err
+
+
+def test_adapters_are_trained_privately(model, run):
+    pytest.importorskip("dp_accounting")
+    train = ("train", "model", "--data", "facts.jsonl", "--bits", "4", "--epochs", "2")
+    ran = run(
+        *train, "--epsilon", "8", "--delta", "1e-3", "--json"
+    ).json  # rows follow one another, 8 for a step
+    assert 7.9 < ran["epsilon"] <= 8
+    assert ran["steps"] == 2
+    settings = json.loads(next((model.parent / "artifacts/runs/1").glob("log.jsonl")).open().readline())
+    assert (settings["settings"]["batch_size"], settings["settings"]["accumulate"]) == (8, 1)
+    assert "which steps without it would undo" in run(*train, status=2).err

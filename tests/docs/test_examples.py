@@ -139,7 +139,6 @@ NOT_RUN = {
     'augmented = Trainer("pictures.onnx"': "tests/trainer/test_augmentation.py",
     "def distorted(pictures, random)": "tests/trainer/test_augmentation.py",
     "from ortrain.onnxblock.optim import ParamGroup\nfrom ortrain.trainer import FreezeGroups": "tests/trainer/test_freezing.py",
-    "from ortrain.api import CheckpointState, Module\nfrom ortrain.trainer import MeZO": "tests/trainer/test_mezo.py",
     "SPECIAL_POINTS = ": "a line of a file that the guide shows",
 }
 """How blocks of Python begin that are shown without being run as they are, and what runs the like."""

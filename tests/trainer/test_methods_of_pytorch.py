@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 
 import numpy as np
 import pytest
 from ortrain import Trainer
-from ortrain.onnxblock import loss, optim
-from ortrain.trainer import MeZO, fisher, fit_privately
+from ortrain.onnxblock import loss
+from ortrain.trainer import MeZO, Privacy, fisher
 
 DATA = pathlib.Path(__file__).parents[1] / "data" / "methods"
 
@@ -19,8 +20,8 @@ def recorded():
         return dict(file)
 
 
-def trainer_of(chosen_loss="cross_entropy", **settings):
-    return Trainer(DATA / "network.onnx", chosen_loss, optim.SGD(), feature_cache=False, **settings)
+def trainer_of(chosen_loss="cross_entropy", optimizer="sgd", **settings):
+    return Trainer(DATA / "network.onnx", chosen_loss, optimizer, feature_cache=False, **settings)
 
 
 def check(trainer, recorded, method, largest_move):
@@ -34,18 +35,20 @@ def check(trainer, recorded, method, largest_move):
 
 
 def test_private_steps_are_those_of_opacus(recorded):
-    trainer, rows = trainer_of(learning_rate=0.4), [recorded[f"private/rows/{step}"] for step in range(8)]
-    run = fit_privately(
-        *(trainer, recorded["x"], recorded["y"]),
-        epochs=2,
-        batch_size=6,
-        clip=1.6,
-        noise_multiplier=0,
-        random_bytes=np.random.default_rng(5).bytes,
+    privacy = Privacy(noise_multiplier=0, clip=1.6, random_bytes=np.random.default_rng(5).bytes)
+    trainer, drawn = trainer_of(learning_rate=0.4, privacy=privacy), []
+    compute = trainer._gradients.compute
+    trainer._gradients.compute = lambda module, batch, read: (
+        drawn.append(batch[0]) or compute(module, batch, read)
     )
+    history = trainer.fit(recorded["x"], recorded["y"], 2, batch_size=6, verbose=False)
+    assert len(drawn) == trainer.step == 8
+    for step, batch in enumerate(drawn):
+        np.testing.assert_array_equal(batch, recorded["x"][recorded[f"private/rows/{step}"]])
+    counts = [sum(len(batch) for batch in epoch) for epoch in (drawn[:4], drawn[4:])]
     assert 0 < recorded["private/clipped"] < 1
-    assert run.clipped == pytest.approx(recorded["private/clipped"])
-    assert (run.steps, run.rows) == (8, sum(map(len, rows)))
+    assert np.average(history["clipped"], weights=counts) == pytest.approx(recorded["private/clipped"])
+    assert history["epsilon"] == [math.inf, math.inf]
     check(trainer, recorded, "private", 0.1)
 
 
@@ -63,10 +66,10 @@ def test_elastic_steps_are_those_of_pytorch(recorded):
 
 
 def test_steps_without_gradients_are_those_of_pytorch(recorded):
-    trainer = trainer_of()
+    trainer = trainer_of(optimizer=MeZO(epsilon=1e-2), learning_rate=0.05, seed=7)
     in_order = [name.removeprefix("start/") for name in recorded if name.startswith("start/")]
     assert [name for name, _ in trainer.state.parameters] == in_order  # noise was drawn in this order
-    optimizer = MeZO(trainer.module, trainer.state, 0.05, epsilon=1e-2, seed=7)
-    losses = [optimizer.step(recorded["x"], recorded["y"]) for _ in range(8)]
-    np.testing.assert_allclose(losses, recorded["mezo/losses"], rtol=1e-5)
+    rows = (recorded["x"], recorded["y"])
+    history = trainer.fit(rows, 8, batch_size=len(rows[0]), shuffle=False, verbose=False)
+    np.testing.assert_allclose(history["loss"], recorded["mezo/losses"], rtol=1e-5)
     check(trainer, recorded, "mezo", 0.05)

@@ -132,6 +132,13 @@ def record(
     return trace
 
 
+def steps_in(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what a recording says of each train step; of each eval step if training takes these alone, as with MeZO."""
+    events = [event for event in trace["traceEvents"] if event["cat"] == "run"]
+    found = [event["args"] for event in events if event["name"] == "train step"]
+    return found or [event["args"] for event in events if event["name"] == "eval step"]
+
+
 def summarize(trace: Mapping[str, Any], by_node: bool = False) -> tuple[list[Row], float]:
     """Summarize a recording.
 
@@ -150,7 +157,7 @@ def summarize(trace: Mapping[str, Any], by_node: bool = False) -> tuple[list[Row
         Time of a step from its first kernel to its last, train step and optimizer step together.
     """
     runs = [event for event in trace["traceEvents"] if event["cat"] == "run"]
-    steps = max(1, sum(event["name"] == "train step" for event in runs))
+    steps = max(1, len(steps_in(trace)))
     time_of: dict[str, float] = {}
     calls: dict[str, int] = {}
     for event in trace["traceEvents"]:
@@ -167,7 +174,7 @@ def summarize(trace: Mapping[str, Any], by_node: bool = False) -> tuple[list[Row
 
 def memory_line(trace: Mapping[str, Any]) -> str:
     """Describe how much memory the intermediate values of a recorded train step take and need."""
-    steps = [event["args"] for event in trace["traceEvents"] if event["name"] == "train step"]
+    steps = steps_in(trace)
     arena, live = (max((step[key] for step in steps), default=0) for key in ("arena_bytes", "live_bytes"))
     return (
         f"intermediate values: {arena / 1e6:.1f} MB, of which {live / 1e6:.1f} MB are in use at the same time"

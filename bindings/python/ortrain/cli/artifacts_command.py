@@ -14,11 +14,13 @@ import click
 from ortrain import _ortrain
 from ortrain.cli import app, results
 from ortrain.cli.step_options import StepOptions, step_options
+from ortrain.trainer import mezo
 
 if TYPE_CHECKING:
     from ortrain.artifacts import ArtifactReport, LoRA
 
-OPTIMIZERS = [declaration["name"] for declaration in json.loads(_ortrain.list_optimizers())]
+OPTIMIZERS = [*(declaration["name"] for declaration in json.loads(_ortrain.list_optimizers())), mezo.NAME]
+"""Those of the library, and what a trainer adds to them."""
 # Those of onnxblock.loss that take one output of a model. That module loads slowly; a test compares the lists.
 LOSSES = [
     "cross_entropy",
@@ -278,7 +280,10 @@ def command(
     chosen: Any = optimizer
     limits = {"value": clip_value, "adaptive": clip_adaptive, "group": clip_group, "norm": clip}
     recipe = _recipe(groups, layer_decay, weight_decay, limits, ema)
-    if recipe or settings:
+    estimated = None
+    if optimizer == mezo.NAME:
+        estimated, settings, optimizer = _mezo(settings), (), "sgd"
+    if recipe or settings or estimated:
         chosen = _optimizer(optimizer, settings, recipe)
     report = make_artifacts(
         step.source(model),
@@ -297,6 +302,7 @@ def command(
         untie=_named(untie),
         tie=_named(tie),
         external_data=external_data or None,
+        mezo=estimated,
     )
     for path in results.set_aside(out):  # they are of the artifacts that were there
         click.echo(f"ortrain: the result of training that was in {out} is now {path}", err=True)
@@ -475,6 +481,22 @@ def _optimizer(name: str, settings: tuple[str, ...], recipe: dict[str, Any]) -> 
         return block(**given, **recipe)
     except (TypeError, ValueError) as error:
         raise click.UsageError(f"--optimizer {name}: {error}") from None
+
+
+def _mezo(settings: tuple[str, ...]) -> mezo.MeZO:
+    """Return the settings of MeZO."""
+    given = mezo.MeZO()
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key != "epsilon":
+            raise click.UsageError(f"--setting {setting}: mezo has no {key}; it has epsilon")
+        try:
+            given = mezo.MeZO(float(value))
+        except ValueError:
+            raise click.UsageError(
+                f"--setting {setting}: expected NAME=NUMBER above 0, such as epsilon=1e-3"
+            ) from None
+    return given
 
 
 def _named(names: tuple[str, ...]) -> list[str] | None:

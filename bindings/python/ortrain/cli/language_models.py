@@ -27,6 +27,7 @@ KIND = "language_model"
 BATCH = 8
 """The rows of an optimizer step unless the user says otherwise: those of text take more memory than others."""
 
+_OPTIMIZER = "adamw"  # unless the user names another one; the rates are those of this one
 _RATES = {"lora": 2e-4, "dora": 2e-4, "none": 2e-5}
 _BLOCK = 1 << 20
 _PLACES = ("model.onnx", "onnx/model.onnx", "decoder_model.onnx")
@@ -73,8 +74,9 @@ def set_defaults(folder: Path, settings: dict[str, Any], is_first: bool) -> None
     if _record(folder)["bits"] is not None:
         settings["config"] = {"ortrain.memory_budget": "auto", **settings["config"]}
     settings["metrics"] = metrics if "perplexity" in metrics else ("perplexity", *metrics)
-    if is_first and settings["learning_rate"] is None:
-        settings["learning_rate"] = _RATES[_record(folder)["adapter"]]
+    record = _record(folder)
+    if is_first and settings["learning_rate"] is None and record.get("optimizer", _OPTIMIZER) == _OPTIMIZER:
+        settings["learning_rate"] = _RATES[record["adapter"]]
 
 
 def write_adapter(folder: Path, checkpoint: Path) -> Path | None:
@@ -101,7 +103,12 @@ def _record(folder: Path) -> dict[str, Any]:
 
 
 def artifacts_of(
-    path: Path, model: Path, options: LanguageOptions, tokenizer: Path | None, seed: int
+    path: Path,
+    model: Path,
+    options: LanguageOptions,
+    tokenizer: Path | None,
+    seed: int,
+    optimizer: str | None = None,
 ) -> Path:
     """Return the folder of the artifacts of a language model, which are made if there are none.
 
@@ -115,7 +122,7 @@ def artifacts_of(
     names, rows = (None, None) if is_one(folder) else _check_language_model(model, options)
     digest = _digest(model)
     if names is None or (folder / "training_model.onnx").exists():
-        _check_same(folder, model, digest, options)
+        _check_same(folder, model, digest, options, optimizer)
         return folder
     made_of = text.Tokenizer(
         tokenizer or tokenizer_beside(path if path.is_dir() else model.parent, model.parent)
@@ -129,6 +136,7 @@ def artifacts_of(
         "bits": options.bits,
         "float-embeddings": options.float_embeddings,
         "logits": options.logits,
+        "optimizer": optimizer or _OPTIMIZER,
     }
     if options.bits is not None and adapter == "none":
         raise click.UsageError(
@@ -172,7 +180,7 @@ def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, rows: 
 
         def make(batch: str | None) -> Any:
             return make_artifacts(
-                *(source, LOSS, "adamw", folder, None, None, output),
+                *(source, LOSS, settings["optimizer"], folder, None, None, output),
                 adapter=adapter,
                 batch=batch,
             )
@@ -261,7 +269,9 @@ def tokenizer_beside(*folders: Path) -> Path:
     return found
 
 
-def _check_same(folder: Path, model: Path, digest: str, options: LanguageOptions) -> None:
+def _check_same(
+    folder: Path, model: Path, digest: str, options: LanguageOptions, optimizer: str | None
+) -> None:
     """Reject artifacts that were made of another model or with other settings."""
     elsewhere = "--artifacts names another folder"
     if not is_one(folder):
@@ -273,7 +283,9 @@ def _check_same(folder: Path, model: Path, digest: str, options: LanguageOptions
         raise ValueError(
             f"{folder} has artifacts of another model, {record['model']}, than {model}; {elsewhere}"
         )
-    for name, value in options.of_the_model.items():
+    record = {"optimizer": _OPTIMIZER, **record}
+    given = options.of_the_model | ({} if optimizer is None else {"--optimizer": optimizer})
+    for name, value in given.items():
         before = record.get(name.removeprefix("--"))
         if before != value:
             raise ValueError(

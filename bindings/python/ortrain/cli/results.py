@@ -19,6 +19,8 @@ from ortrain.trainer.callbacks import Logs
 
 BEST, LAST, OLDER, INITIAL = "best.ckpt", "last.ckpt", "trained.ckpt", "checkpoint"
 """The best and the last epoch of a run; the result of earlier versions, and of programs; the parameters before training."""
+EPSILON = "epsilon"
+"""What a private run without a validation monitors: no other value of its epochs is private, so the last epoch is the best."""
 
 
 def chosen_checkpoint(folder: Path, checkpoint: Path | None = None) -> Path:
@@ -47,6 +49,8 @@ def origin_of(path: Path, trainer: Trainer) -> str:
         values = history.get(name)
         if values and isinstance(values[-1], (int, float)):
             shown.append(f"{name} {values[-1]:.4g}")
+    if history.get(EPSILON):
+        shown.append(f"{EPSILON} {history[EPSILON][-1]:.4g}")
     return ", ".join(shown)
 
 
@@ -117,6 +121,7 @@ class RunCheckpoints(ModelCheckpoint):
         super().__init__(
             os.path.join(pattern, "epoch-{epoch}.ckpt"),
             monitor,
+            mode="max" if monitor == EPSILON else "auto",
             keep=keep,
             best_path=artifacts / BEST,
             last_path=artifacts / LAST,
@@ -142,6 +147,10 @@ class RunCheckpoints(ModelCheckpoint):
             self._keep(best)
             copy_file(self.start, best, "checkpoint")  # the user may change the other file
             self._replaced.add(best)
+
+    def improves(self, value: float) -> bool:
+        """Whether a value is better than the best; that of the last epoch is if epochs are not compared."""
+        return self.monitor == EPSILON or super().improves(value)
 
     def give_name(self, path: str | os.PathLike[str], name: str | os.PathLike[str]) -> None:
         """Replace the best or the last checkpoint; one of an earlier run gets a number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 import click
 import numpy as np
 
-from ortrain.cli import language_models, preparing
+from ortrain import _ortrain
+from ortrain.api import CheckpointState
+from ortrain.cli import language_models, preparing, results
 from ortrain.cli.datasets import KINDS, load
 from ortrain.cli.language_options import LanguageOptions
 from ortrain.cli.wanted import Choice, Wanted
+from ortrain.errors import OrtrainError
 from ortrain.inference_session import InferenceSession
-from ortrain.trainer import Trainer
+from ortrain.trainer import Trainer, mezo
 from ortrain.trainer.metrics import METRIC_NAMES
 from ortrain.trainer.weighting import WEIGHTS
 
@@ -143,6 +147,17 @@ def wanted_of(
         weight=weight,
         takes_weights=takes_weights,
     )
+
+
+def optimizer_of(folder: Path) -> str | None:
+    """Return the name of the optimizer that artifacts are made for, as the command takes it; None if that is not known."""
+    checkpoint, model = folder / results.INITIAL, folder / "optimizer_model.onnx"
+    if checkpoint.exists() and mezo.stored_in(CheckpointState.load_checkpoint(checkpoint)) is not None:
+        return mezo.NAME
+    try:
+        return str(json.loads(_ortrain.get_optimizer_formulas(model.read_bytes()))["optimizer"])
+    except (OrtrainError, OSError):
+        return None
 
 
 def artifacts_folder(path: Path) -> Path:

@@ -15,6 +15,7 @@ from ortrain._files.writing import write_file
 from ortrain.cli import app, fitting, language_models, results, running
 from ortrain.cli.artifacts_command import LOSSES, OPTIMIZERS
 from ortrain.cli.language_options import LanguageOptions, language_options
+from ortrain.cli.privacy_options import PrivacyOptions, privacy_options
 from ortrain.cli.wanted import Choice
 from ortrain.errors import FileError, OrtrainError
 from ortrain.preprocessing.augmentation import augmentation_of
@@ -33,6 +34,8 @@ from ortrain.trainer import (
 )
 from ortrain.trainer.names import two_words
 
+_PLACES = ("memory", "off")  # of features, besides a folder
+
 
 @app.command(
     "train",
@@ -44,6 +47,7 @@ from ortrain.trainer.names import two_words
     ortrain train --data images/ --epochs 40 --augment flip,crop,color --metrics accuracy,f1
     ortrain train --data images/ --epochs 40 --optimizer muon --loss cross_entropy
     ortrain train --data flowers.csv --target kind --validation 0.2 --epochs 20
+    ortrain train --data patients.csv --epsilon 3 --delta 1e-6 --validation 0.2 --epochs 20
     ortrain train model.onnx --data chats.jsonl --adapter lora --validation 0.1
     """,
 )
@@ -61,7 +65,11 @@ from ortrain.trainer.names import two_words
     type=click.Choice(LOSSES[:-1]),
     help="the loss, without DIR (default: that which fits the target)",
 )
-@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="the optimizer, without DIR (default adamw)")
+@click.option(
+    "--optimizer",
+    type=click.Choice(OPTIMIZERS),
+    help="the optimizer, without DIR (default adamw); mezo takes two forward passes and no backward pass",
+)
 @click.option("--epochs", type=running.COUNT, default=1, show_default=True, help="passes over the data")
 @click.option(
     "--validation", metavar="SHARE|PATH", help="share of the rows to hold out, or other data, for validation"
@@ -157,6 +165,7 @@ from ortrain.trainer.names import two_words
 @running.preprocessing_options
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
 @running.config_option
+@privacy_options
 @language_options
 @app.as_json
 def command(
@@ -195,6 +204,7 @@ def command(
     tokenizer: Path | None,
     threads: int,
     config: dict[str, str],
+    privacy: PrivacyOptions,
     language: LanguageOptions,
     json_output: bool,
 ) -> int:
@@ -211,32 +221,30 @@ def command(
     run has a folder DIR/runs/1, DIR/runs/2, ... with log.csv, log.jsonl, which `ortrain dashboard DIR` shows, and a
     checkpoint of each of the best epochs. Ctrl-C ends the run after the current step, saves it and says how to resume it.
     """
-    recipe = _Recipe(loss, optimizer, augment)
+    privacy.check(click.get_current_context().params)
+    recipe = _Recipe(loss, optimizer, augment, resume is not None)
     folder = _given_folder(folder, recipe, language, tokenizer, seed) or _own_folder(
         recipe, data, target, header, seed, tokenizer, weight
     )
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
-    settings: dict[str, Any] = {
-        "learning_rate": lr,
-        "schedule": _schedule(schedule, schedule_options, warmup, monitor),
-        "accumulate": accumulate,
-    }
+    settings: dict[str, Any] = {"learning_rate": lr, "accumulate": accumulate, "privacy": privacy.chosen}
     settings |= {"metrics": metrics, "seed": seed, "threads": threads, "config": config, "augment": augment}
-    settings["feature_cache"] = (
-        features == "memory" if features in ("memory", "off") else FeatureCache(features)
-    )
-    batch, samples = _text_defaults(folder, settings, start or resume, batch, samples)
+    settings["schedule"] = _schedule(schedule, schedule_options, warmup, monitor)
+    settings["feature_cache"] = FeatureCache(features) if features not in _PLACES else features == "memory"
+    batch, samples = _defaults(folder, settings, start or resume, batch, samples)
     trainer = _trainer(folder, start, resume, settings)
+    privacy.check_start(trainer, start or resume, resume is not None)
     if resume is not None and trainer.saved_run is not None and trainer.saved_run["epoch"] >= epochs:
         return _is_finished(resume, trainer, folder, json_output)
     held_out: Any = None if validation is None else _share(validation)
     choice = Choice(
         folder, running.is_standard(folder), preprocess, normalize, tokenizer, held_out, seed, language
     )
-    rows = running.load_all(data, trainer, target, header, choice, weight)
+    known, rows = trainer.preprocessing, running.load_all(data, trainer, target, header, choice, weight)
+    privacy.say_what_is_measured(trainer, known)
     if validation is not None and held_out is None:
         held_out = running.load_all(Path(validation), trainer, target, header)
-    monitor = monitor or ("loss" if held_out is None else "val_loss")
+    monitor = monitor or ("val_loss" if held_out is not None else "epsilon" if privacy.is_noisy else "loss")
     runs = out or folder / "runs"
     run = results.new_run(runs) if resume is None else results.run_of(trainer, resume, runs)
     checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
@@ -247,15 +255,18 @@ def command(
         trainer, rows, epochs, {**options, "callbacks": callbacks, "resume": resume, "verbose": False}
     )
     if interrupted:
-        return _save_interrupted(trainer, run / "interrupted.ckpt")
+        return _save_interrupted(trainer, run / "interrupted.ckpt", privacy)
     logged = next(callback for callback in callbacks if isinstance(callback, JSONLogger))
-    _report(trainer, checkpoints, run, logged.name or run.name, json_output)
+    _report(trainer, checkpoints, run, logged.name or run.name, privacy, json_output)
     return app.OK
 
 
-def _save_interrupted(trainer: Trainer, path: Path) -> int:
+def _save_interrupted(trainer: Trainer, path: Path, privacy: PrivacyOptions) -> int:
     """Save a run that Ctrl-C ended, and say how to resume it."""
     trainer.save(path)
+    spent = privacy.shown(trainer)
+    if spent is not None:
+        click.echo(spent, err=True)
     click.echo(
         f"ortrain: interrupted in epoch {trainer.epoch + 1}, saved {path}\n"
         f"hint: continue with the same command and --resume {path}",
@@ -264,16 +275,24 @@ def _save_interrupted(trainer: Trainer, path: Path) -> int:
     return app.INTERRUPTED
 
 
-def _text_defaults(
+def _defaults(
     folder: Path, settings: dict[str, Any], trained: Path | None, batch: int, samples: int
 ) -> tuple[int, int]:
-    """Return the rows of a batch and of the log, and complete the settings, for artifacts of a language model."""
+    """Return the rows of a batch and of the log, and complete the settings, where the options do not say them.
+
+    The log of a private run has no rows of a validation, which may be of the same people as those that it trains on.
+    """
+    is_private = bool(settings["privacy"])
+    if is_private and _is_default("samples"):
+        samples = 0
     if not language_models.is_one(folder):
         return batch, samples
     language_models.set_defaults(folder, settings, is_first=trained is None)
     if _is_default("batch"):
         batch, several = language_models.batch_of(folder)
-        if _is_default("accumulate"):
+        if is_private:  # its steps take one row at a time
+            batch *= several
+        elif _is_default("accumulate"):
             settings["accumulate"] = several
     return batch, 0
 
@@ -291,13 +310,18 @@ class _Recipe:
     loss: str | None
     optimizer: str | None
     augment: str | None
+    resumed: bool
+    """Whether a run is resumed: by the command that began it, and --resume."""
 
-    def refuse(self, what: str) -> None:
-        """Reject a loss and an optimizer for artifacts that have them."""
-        for option, given in {"--loss": self.loss, "--optimizer": self.optimizer}.items():
-            if given is not None:
+    def refuse(self, what: str, folder: Path | None = None) -> None:
+        """Reject a loss, and an optimizer other than that of a folder of artifacts, for artifacts that have them."""
+        given = {"--loss": None if self.resumed else self.loss}
+        if folder is not None and self.optimizer is not None:
+            given["--optimizer"] = None if self.optimizer == running.optimizer_of(folder) else self.optimizer
+        for option, name in given.items():
+            if name is not None:
                 raise click.UsageError(
-                    f"{option} {given}: {what} have their loss and optimizer; `ortrain artifacts MODEL --loss LOSS --optimizer "
+                    f"{option} {name}: {what} have their loss and optimizer; `ortrain artifacts MODEL --loss LOSS --optimizer "
                     "OPTIMIZER` makes others from a model, and `ortrain train` without DIR from data alone"
                 )
 
@@ -311,10 +335,10 @@ def _given_folder(
         recipe.refuse("artifacts of a language model")
         if not language.folder.exists():
             click.get_current_context().call_on_close(lambda: _remove_unused(language.folder))
-        return language_models.artifacts_of(given, model, language, tokenizer, seed)
+        return language_models.artifacts_of(given, model, language, tokenizer, seed, recipe.optimizer)
     language.need_a_model()
     if given is not None:
-        recipe.refuse(f"the artifacts in {given}")
+        recipe.refuse(f"the artifacts in {given}", running.artifacts_folder(given))
     return given
 
 
@@ -332,7 +356,7 @@ def _own_folder(
 
     folder = Path("artifacts")
     if (folder / "training_model.onnx").exists():
-        recipe.refuse(f"the artifacts in {folder}")
+        recipe.refuse(f"the artifacts in {folder}", folder)
         click.echo(
             f"ortrain: no DIR was given, trains the artifacts in {folder}; where there is no such folder, the command makes a "
             "network for the data",
@@ -450,6 +474,7 @@ def _report(
     checkpoints: results.RunCheckpoints,
     run: Path,
     name: str,
+    privacy: PrivacyOptions,
     json_output: bool,
 ) -> None:
     """Print which epoch was the best, why the run stopped, and where the results are."""
@@ -469,6 +494,7 @@ def _report(
                 "stopped": trainer.stop_reason,
                 "kept": checkpoints.kept,
                 "history": trainer.history,
+                **privacy.result(trainer),
                 **({} if adapter is None else {"adapter": adapter}),
             }
         )
@@ -480,6 +506,9 @@ def _report(
     elif checkpoints.best_epoch is not None:
         click.echo(f"best  {best}: epoch {checkpoints.best_epoch}, {value}")
     click.echo(f"last  {last}: epoch {trainer.epoch}, {trainer.step} steps; run {name}, logs in {run}")
+    spent = privacy.shown(trainer)
+    if spent is not None:
+        click.echo(spent)
     if adapter is not None:
         click.echo(f"adapter  {adapter}: the adapters of the best epoch, as PEFT reads them")
     if checkpoints.kept:

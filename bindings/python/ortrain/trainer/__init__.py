@@ -1,6 +1,7 @@
 """Training without writing the loop: :class:`Trainer`, its callbacks and its metrics."""
 
 from ortrain.trainer import callbacks, loggers, metrics
+from ortrain.trainer.accountant import Accountant
 from ortrain.trainer.callbacks import (
     Callback,
     EarlyStopping,
@@ -38,7 +39,7 @@ from ortrain.trainer.metrics import (
 )
 from ortrain.trainer.mezo import MeZO
 from ortrain.trainer.plotting import plot
-from ortrain.trainer.private import PrivateRun, fit_privately
+from ortrain.trainer.private import Privacy
 from ortrain.trainer.progress import ProgbarLogger
 from ortrain.trainer.rate_search import LearningRates
 from ortrain.trainer.rehearsal import Rehearsal
@@ -49,6 +50,7 @@ __all__ = [
     "F1",
     "MAE",
     "R2",
+    "Accountant",
     "Accuracy",
     "CSVLogger",
     "Callback",
@@ -69,7 +71,7 @@ __all__ = [
     "Metric",
     "ModelCheckpoint",
     "Perplexity",
-    "PrivateRun",
+    "Privacy",
     "ProgbarLogger",
     "ReduceLROnPlateau",
     "Rehearsal",
@@ -81,7 +83,6 @@ __all__ = [
     "WandbLogger",
     "callbacks",
     "fisher",
-    "fit_privately",
     "loggers",
     "metrics",
     "plot",

@@ -57,6 +57,8 @@ class Augmented:
 
     def _changed(self, batch: Batch, rng: np.random.Generator) -> Batch:
         given = batch[self._place]
+        if not len(given):  # a private step may draw no row
+            return batch
         axis = channel_axis(given.shape)
         pictures = given[:, None] if axis is None else np.moveaxis(given, axis, 1)
         pictures = pictures.astype(np.float32) if given.dtype.itemsize < 4 else pictures

@@ -60,7 +60,7 @@ class Caching(Loop):
         except NoBodyError as reason:
             _log.info("features: not kept: %s", reason)
             return
-        batch = next(source.batches(self.epoch, first_batch))
+        batch = source.example(self.epoch, first_batch)
         expected = None
         if False in parts:
             found = self.module.eval()(*batch)

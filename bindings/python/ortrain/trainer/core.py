@@ -24,8 +24,11 @@ from ortrain.trainer.checks import as_array, is_frame
 from ortrain.trainer.data import Source, prefetched, source_of, split
 from ortrain.trainer.feature_store import FeatureCache
 from ortrain.trainer.metrics import Metric, metric_of
+from ortrain.trainer.mezo import MeZO, check_mezo, mezo_of
 from ortrain.trainer.notebook import progress
+from ortrain.trainer.opening import store_accounting
 from ortrain.trainer.prediction import predict
+from ortrain.trainer.private import Privacy, check_monitors, check_settings, compares_rows
 from ortrain.trainer.quantized import RANGE, fold_quantization
 from ortrain.trainer.rate_search import LearningRates, Search
 from ortrain.trainer.raw_rows import RawRows
@@ -69,6 +72,21 @@ def _check(
     schedule_of(schedule, warmup)
 
 
+def _check_private(
+    loss: Any, optimizer: Any, accumulate: int, mixes: bool, qat: Any, rehearsal: Any, weighted: bool
+) -> None:
+    """Reject arguments of a private trainer that cannot be private."""
+    check_settings(
+        accumulate=accumulate > 1,
+        augment=mixes,
+        loss=compares_rows(loss),
+        optimizer=mezo_of(optimizer) is not None,
+        qat=qat is not None,
+        rehearsal=rehearsal is not None,
+        sample_weight=weighted,
+    )
+
+
 def _with_precision(precision: str, config: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """Return the configuration of a session with a precision."""
     if precision not in ("fp32", "bf16"):
@@ -86,8 +104,9 @@ class Trainer(Caching):
     loss : str or LossType or onnxblock.Block, optional
         For an inference model: "cross_entropy", "mse", "bce_with_logits", "l1", or what `generate_artifacts` takes.
         By default the first output of the model is the loss.
-    optimizer : str or OptimType or onnxblock.Block, default "adamw"
-        For an inference model: "adamw", "sgd", or what `generate_artifacts` takes.
+    optimizer : str or OptimType or onnxblock.Block or MeZO, default "adamw"
+        For an inference model: "adamw", "sgd", or what `generate_artifacts` takes; "mezo" or `MeZO` for steps without a
+        backward pass. Artifacts that were made for MeZO are trained by it.
     learning_rate : float, optional
         The learning rate; the default of the optimizer model if it is left out.
     schedule : str or Schedule or callable, optional
@@ -159,6 +178,11 @@ class Trainer(Caching):
     rehearsal : Rehearsal or int, optional
         A buffer for rows of all runs, or its size in rows. Each batch of a later run gets some of them besides its own, so that
         the model does not forget what it learned earlier. Loss and metrics of a run count them. Checkpoints keep the rows.
+    privacy : Privacy or bool, optional
+        Differential privacy of the rows that runs train on, see the page on privacy; True for its defaults. Epochs then have the
+        values ``epsilon``, of all steps so far, and ``clipped``, the share of the gradients that were longer than the clip.
+        Checkpoints keep the accounting, and a trainer without privacy rejects them for `fit`. False lets it go on from them:
+        privacy ends then, and epsilon is infinite from there on.
 
     Attributes
     ----------
@@ -181,6 +205,8 @@ class Trainer(Caching):
         What `ortrain train` did to rows before the model took them, as checkpoints have it. `fit`, `evaluate` and `predict` do
         the same to data frames, to columns by name, to texts and to the bytes of pictures. They take other arrays as they are,
         and warn, because the arrays may be preprocessed already. None if nothing is to be done.
+    accountant : Accountant or None
+        The private steps that the parameters come from. ``accountant.epsilon(delta)`` is their epsilon. None if there are none.
     resumed : bool
         Whether the run goes on from a checkpoint.
     stop_training : bool
@@ -202,7 +228,7 @@ class Trainer(Caching):
         self,
         model: StrPath | onnx.ModelProto | Any,
         loss: str | LossType | Block | None = None,
-        optimizer: str | OptimType | Block = "adamw",
+        optimizer: str | OptimType | Block | MeZO = "adamw",
         *,
         learning_rate: float | None = None,
         schedule: str | Schedule | ScheduleFunction | None = None,
@@ -233,32 +259,29 @@ class Trainer(Caching):
         feature_cache: FeatureCache | bool = True,
         augment: str | Mapping[str, float] | Sequence[Any] | Callable[..., Any] | None = None,
         rehearsal: Rehearsal | int | None = None,
+        privacy: Privacy | bool | None = None,
     ) -> None:
         _check(accumulate, seed, schedule, warmup)
         config = _with_precision(precision, config)
         checked_metrics = [metric_of(metric) for metric in metrics]  # rejected before artifacts are made
         self._augmentation = augmentation_of(augment)
         mixes = check_mixes(self._augmentation, sample_weight)
+        if privacy:
+            _check_private(loss, optimizer, accumulate, mixes, qat, rehearsal, sample_weight)
         recipe = {"clip": clip, "weight_decay": weight_decay, "param_groups": param_groups, "ema": ema}
+        of_a_model: dict[str, Any] = {"args": args, "head": head, "adapter": adapter, "qat": qat}
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
-            settings = {"args": args, "head": head, "adapter": adapter, "qat": qat, **recipe}
-            folder = _existing(Path(model), {**settings, "sample_weight": sample_weight or None})
+            folder = _existing(Path(model), {**of_a_model, **recipe, "sample_weight": sample_weight or None})
+            check_mezo(folder, optimizer)
         else:
             from ortrain.trainer.creation import make_artifacts, with_settings  # needs onnx
 
             folder = self._folder_for_artifacts(artifact_directory)
-            optimizer = with_settings(optimizer, recipe)
-            make_artifacts(
-                *(model, loss, optimizer, folder, requires_grad, frozen_params, output),
-                args=args,
-                head=head,
-                adapter=adapter,
-                qat=qat,
-                weighted=sample_weight,
-                batch=batch,
-                soft_targets=mixes,
-            )
+            block = with_settings(optimizer, recipe)
+            of_a_model |= {"batch": batch, "weighted": sample_weight, "soft_targets": mixes}
+            of_a_model["mezo"] = mezo_of(optimizer)
+            make_artifacts(*(model, loss, block, folder, requires_grad, frozen_params, output), **of_a_model)
         super().__init__(
             folder,
             folder / "checkpoint" if checkpoint is None else checkpoint,
@@ -272,6 +295,7 @@ class Trainer(Caching):
             threads=threads,
             config=config,
             rehearsal=rehearsal_of(rehearsal),
+            privacy=privacy,
         )
         if self._augmentation is not None:
             check_inputs(self._augmentation, self.inputs)
@@ -368,7 +392,13 @@ class Trainer(Caching):
         if isinstance(validation, float):
             rows, held_out = split(data, validation, self.inputs, self.seed)
         source = self._augmented(
-            source_of(data, self.inputs, batch_size, shuffle, self.seed, steps_per_epoch, drop_last, rows)
+            self._gradients.draw(
+                source_of(
+                    data, self.inputs, batch_size, shuffle, self.seed, steps_per_epoch, drop_last, rows
+                ),
+                shuffle,
+                drop_last,
+            )
         )
         test: Source | None = None
         if held_out is not None:
@@ -380,6 +410,7 @@ class Trainer(Caching):
         self._data_settings = {"batch_size": batch_size, "shuffle": shuffle, "accumulate": self.accumulate}
         self._data_settings["augment"] = self._augmentation and str(self._augmentation)
         self._data_settings["rehearsal"] = None if self.rehearsal is None else str(self.rehearsal)
+        self._data_settings |= self._gradients.settings
         self._data_settings["steps_per_epoch"] = self.steps_per_epoch = source.steps
         self.epochs = epochs
         self._active = [*self.callbacks, *checked(callbacks)]
@@ -391,18 +422,22 @@ class Trainer(Caching):
         for callback in self._active:
             callback.set_trainer(self)
         first_batch = self._continue(self._position) if self.resumed and self._position else 0
+        self._begin_gradients(first_batch)
         self._register_schedule()
         if self.rehearsal is None:  # batches have other rows in every epoch
             self._keep_features(source, first_batch)
         _ortrain.set_seed(self.seed)
         self.stop_training, self.stop_reason = False, None
+        self._train(source, first_batch, source.prefetch if prefetch is None else prefetch)
+        return self.history
+
+    def _train(self, source: Source, first_batch: int, prefetch: int) -> None:
+        """Take the steps of a run."""
         logs: Logs = {}
         self._call("on_train_begin", logs)
         try:
-            while self.epoch < epochs and not self.stop_training:
-                batches = prefetched(
-                    source.batches(self.epoch, first_batch), source.prefetch if prefetch is None else prefetch
-                )
+            while self.epoch < self.epochs and not self.stop_training:
+                batches = prefetched(source.batches(self.epoch, first_batch), prefetch)
                 if first_batch == 0:
                     self._begin_epoch()
                 with closing(batches):
@@ -413,10 +448,22 @@ class Trainer(Caching):
                 self._features_of_epoch()
                 first_batch = 0
         finally:
+            store_accounting(self.state, self.accountant)
             self._call("on_train_end", logs)
             self._validation = None
             self._drop_features()
-        return self.history
+
+    def _begin_gradients(self, first_batch: int) -> None:
+        """Prepare the gradients of a run."""
+        if self._privacy is not None and self._privacy.noise_multiplier != 0:
+            check_monitors(self._active, self._schedule, self._validation is not None)
+        steps, before = self._total_steps, self._position or {}
+        left = (
+            None if steps is None else max(0, steps - self.epoch * (self._steps_of_epoch or 0) - first_batch)
+        )
+        state = before.get("gradients", {}) if self.resumed else {}
+        self._gradients.begin(left, state if before.get("epochs") == self.epochs else {})
+        self._gradients.load_state(state)
 
     def _augmented(self, source: Source) -> Source:
         """Return the batches of a source as steps take them."""
@@ -485,6 +532,11 @@ class Trainer(Caching):
         ValueError
             When the data do not match the model, or the loss is not finite from the start.
         """
+        if self._privacy is not None:
+            raise ValueError(
+                "find_learning_rate: expected a trainer without privacy, because the rate that it finds comes from rows without "
+                "noise; other data than those to be protected may show it"
+            )
         data = self._prepared(self._with_target(data, target, 1)[0])
         search, rate_before = Search(lowest, highest, steps), self._learning_rate
         self._give_names()

@@ -11,6 +11,8 @@ from typing import Any
 from ortrain._files.weights import with_all_data
 from ortrain._files.writing import write_file
 from ortrain._support.suggestions import did_you_mean
+from ortrain.api import CheckpointState
+from ortrain.trainer.mezo import NAME, MeZO, mezo_of, store
 
 try:
     import onnx
@@ -91,6 +93,7 @@ def make_artifacts(
     head: Any = None,
     adapter: Any = None,
     soft_targets: bool = False,
+    mezo: MeZO | None = None,
     **settings: Any,
 ) -> artifacts.ArtifactReport:
     """Create artifacts whose steps return the outputs of the model besides the loss, first the one that it is computed from.
@@ -98,12 +101,14 @@ def make_artifacts(
     These outputs are optional: a session returns the loss alone unless it is configured otherwise, as that of `Trainer` is. So
     the training loop that is written for artifacts with a loss runs with these too. With ``weighted``, a loss given by its name
     takes a weight for each row. With ``classes_last``, cross entropy takes the classes from the last dimension of the scores.
-    With ``soft_targets``, cross entropy takes a probability for each class.
+    With ``soft_targets``, cross entropy takes a probability for each class. With ``mezo``, or the optimizer "mezo", a trainer
+    estimates the gradients, and the optimizer is SGD unless there is another one.
 
     Beside adapters, weights that are not trained are in a file that the training and the eval model map, so that sessions and
     processes share them.
     """
     settings.setdefault("external_data", True if adapter is not None else None)
+    mezo = mezo or mezo_of(optimizer)
     chosen_loss = _named("loss", loss, LOSS_NAMES, artifacts.LossType)
     if head is not None and chosen_loss is None:
         chosen_loss = artifacts.LossType.CrossEntropyLoss
@@ -147,7 +152,7 @@ def make_artifacts(
                 requires_grad=requires_grad,
                 frozen_params=frozen_params,
                 loss=chosen_loss,
-                optimizer=_named("optimizer", optimizer, OPTIMIZER_NAMES, artifacts.OptimType),
+                optimizer=_optimizer_of(optimizer),
                 artifact_directory=folder,
                 additional_output_names=returned,
                 loss_input_names=names[:1] if is_named else None,
@@ -158,7 +163,18 @@ def make_artifacts(
         except mistakes as found:
             raise ValueError(str(found)) from None
     _declare_optional(report)
+    if mezo is not None:
+        state = CheckpointState.load_checkpoint(report.checkpoint)
+        store(state, mezo)
+        CheckpointState.save_checkpoint(state, report.checkpoint)
     return report
+
+
+def _optimizer_of(given: Any) -> Any:
+    """Return what creates the optimizer model of an optimizer that a caller names. That of MeZO is SGD."""
+    if mezo_of(given) is not None:
+        return artifacts.OptimType.SGD
+    return _named("optimizer", given, {**OPTIMIZER_NAMES, NAME: ""}, artifacts.OptimType)
 
 
 def _weighted(loss: Any, model: onnx.ModelProto, classes_last: bool) -> WeightedLoss:
@@ -183,7 +199,7 @@ def with_settings(optimizer: Any, settings: Mapping[str, Any]) -> Any:
         given.setdefault("param_groups", onnxblock.optim.ParamGroups(no_decay="norm_and_bias"))
     if not given:
         return optimizer
-    chosen = _named("optimizer", optimizer, OPTIMIZER_NAMES, artifacts.OptimType)
+    chosen = _optimizer_of(optimizer)
     own = {"clip": "clip_grad"}
     if not isinstance(chosen, artifacts.OptimType):
         name = next(iter(given))

@@ -257,6 +257,10 @@ class Rows:
         assert self.steps is not None
         return min(self.batch_size, self.count - (self.steps - 1) * self.batch_size)
 
+    def example(self, epoch: int, first: int) -> Batch:
+        """Return the batch of that number in an epoch, as train steps get it."""
+        return next(self.batches(epoch, first))
+
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, from number ``first`` on."""
         order = np.arange(self.count)

@@ -281,7 +281,7 @@ class JSONLogger(Callback):
             -1 - _FIRST_PROFILED
         )  # no step of this run is that far behind: there is one profile
         trace = json.loads(self.trainer.module.end_profiling())
-        steps = [event["args"] for event in trace["traceEvents"] if event["name"] == "train step"]
+        steps = profiling.steps_in(trace)
         if not steps:
             return
         rows, total = profiling.summarize(trace)

@@ -13,6 +13,7 @@ from ortrain.errors import InvalidArgumentError, OrtrainError
 from ortrain.trainer import diagnosis
 from ortrain.trainer.callbacks import Logs, TerminateOnNaN
 from ortrain.trainer.data import Batch, Source, prefetched
+from ortrain.trainer.gradients import first_output
 from ortrain.trainer.rate_search import Search
 from ortrain.trainer.run import Array, Run
 from ortrain.trainer.schedules import Schedule
@@ -29,9 +30,9 @@ class Loop(Run):
 
     def _train_epoch(self, batches: Iterator[Batch], first: int) -> bool:
         """Take the steps of an epoch; return whether it was completed."""
-        module, optimizer, bound = self.module.train(), self.optimizer, self._bound
+        module, optimizer, gradients = self.module.train(), self.optimizer, self._gradients
         begin, end = self._methods("on_train_batch_begin"), self._methods("on_train_batch_end")
-        accumulate, several = self.accumulate, len(self._train_outputs) > 1
+        accumulate, read = self.accumulate, self._read
         rate, losses = self._learning_rate, self._losses
         losses.clear()
         ends_on_nan = any(isinstance(callback, TerminateOnNaN) for callback in self._active)
@@ -41,22 +42,17 @@ class Loop(Run):
             for method in begin:
                 method(number, {})
             try:
-                outputs = module(*batch)
+                outputs = gradients.compute(module, batch, read)
             except OrtrainError as error:
                 self._explain(error, batch, self._columns)
                 raise
-            loss = float((outputs[0] if several else outputs).item())
+            loss = self._count(outputs, batch)
             losses.append(loss)
             self._runs += 1
             self._micro += 1
             self._batch = number + 1
-            rows = len(batch[0]) if batch and batch[0].ndim else 1
-            self._loss_sum += loss * rows
-            self._row_count += rows
             if self.rehearsal is not None and self.epoch == 0:
                 self.rehearsal.offer(own, self.seed)
-            for metric, prediction, target in bound:
-                metric.update(outputs[prediction] if several else outputs, batch[target], loss)
             if ends_on_nan and not math.isfinite(loss):
                 module.lazy_reset_grad()
                 self._micro = 0
@@ -82,6 +78,19 @@ class Loop(Run):
         if self._batch == 0:
             raise ValueError(f"data: expected at least one batch in epoch {self.epoch + 1}, found none")
         return True
+
+    def _count(self, outputs: Any, batch: Batch) -> float:
+        """Count a train step for loss and metrics of the epoch, and return its loss; the mean so far for a step without rows."""
+        if outputs is None:
+            return self._loss_sum / self._row_count if self._row_count else 0.0
+        several = isinstance(outputs, (tuple, list))
+        loss = float((outputs[0] if several else outputs).item())
+        rows = len(batch[0]) if batch and batch[0].ndim else 1
+        self._loss_sum += loss * rows
+        self._row_count += rows
+        for metric, prediction, target in self._bound:
+            metric.update(outputs[prediction] if several else outputs, batch[target], loss)
+        return loss
 
     def _rehearsed(self, batch: Batch, number: int) -> Batch:
         """Return a batch with rows of earlier runs, if there is a buffer of such rows."""
@@ -113,17 +122,19 @@ class Loop(Run):
     def _search(self, search: Search, source: Source) -> None:
         """Take the steps of a search for a learning rate."""
         _ortrain.set_seed(self.seed)
-        module, several, epoch = self.module.train(), len(self._train_outputs) > 1, 0
+        module, gradients, epoch = self.module.train(), self._gradients, 0
         module.lazy_reset_grad()
+        gradients.begin(None, {})
         while True:
             for batch in source.batches(epoch, 0):
                 rate = search.next_rate
                 if rate is None:
                     return
-                outputs = module(*batch)
-                if not search.take(rate, float((outputs[0] if several else outputs).item())):
+                outputs = gradients.compute(module, batch, ())
+                if not search.take(rate, float(first_output(outputs).item())):
                     return
                 self.optimizer.set_learning_rate(rate)
+                gradients.complete(module)
                 try:
                     self.optimizer.step()
                 except OrtrainError as error:
@@ -135,6 +146,7 @@ class Loop(Run):
 
     def _optimizer_step(self, batch: Batch) -> None:
         try:
+            self._gradients.complete(self.module)
             self.optimizer.step()
         except OrtrainError as error:
             if "not finite" not in str(error):
@@ -156,9 +168,10 @@ class Loop(Run):
             raise InvalidArgumentError(f"{reason}.\n{error.message}", error.code) from error
 
     def _end_epoch(self) -> Logs:
-        logs: Logs = {"loss": self._loss_sum / self._row_count}
+        logs: Logs = {"loss": self._loss_sum / self._row_count if self._row_count else math.nan}
         logs |= {metric.name: metric.result() for metric in self.metrics}
         logs["learning_rate"] = self.optimizer.get_learning_rate()
+        logs |= self._gradients.values()
         if self._validation is not None:
             # The sums of the validation are not those of the epoch, which are no longer needed.
             logs |= {f"val_{name}": value for name, value in self._test(self._validation, 0).items()}

@@ -3,105 +3,192 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from ortrain import _ortrain
 from ortrain.api import CheckpointState, Module
+from ortrain.errors import InvalidArgumentError
+from ortrain.trainer.data import Batch
+from ortrain.trainer.gradients import Gradients, first_output
 
+Array = npt.NDArray[Any]
+
+NAME = "mezo"
+"""The name of the optimizer on the command line and in the trainer."""
+
+_PROPERTY = "ortrain.mezo"  # the property of a checkpoint that holds epsilon
 _PART = 1 << 16  # numbers of noise that are made at a time
+_RATE, _HIGHEST = 10.0, 1e-2  # the default rate is _RATE / trained elements, and _HIGHEST at most
 
 
+@dataclass(frozen=True)
 class MeZO:
-    """An optimizer that needs two forward passes for a step, and no backward pass.
+    """An optimizer that needs two forward passes for a step, and no backward pass: ``Trainer(..., optimizer=MeZO())``.
 
-    A step draws a direction z of normal numbers, computes the loss at the parameters plus and minus ``epsilon * z`` with the
-    eval model, and subtracts ``learning_rate * (plus - minus) / (2 * epsilon) * z``. The direction is made again from its seed
-    when it is needed, so a step keeps no gradients, moments or activations. It takes many more steps than an optimizer with
+    A step draws a direction z of normal numbers, and computes the loss at the parameters plus and minus ``epsilon * z`` with
+    the eval model. ``(plus - minus) / (2 * epsilon) * z`` is its estimate of the gradient, with which SGD takes the step. The
+    direction is made again from the seed of the trainer and the number of the step whenever it is needed. So a step keeps
+    neither activations nor moments, and a resumed run has the same bits. It takes many more steps than an optimizer with
     gradients.
+
+    The default learning rate is 10 / number of trained elements, at most 0.01: it is much smaller than that of SGD, because
+    the norm of z grows with the number of elements.
 
     Parameters
     ----------
-    module : Module
-        The models, with an eval model. It needs no `Optimizer`, whose moments take twice the memory of the parameters. That of a
-        trainer may be given too; call `Trainer.parameters_changed` before it predicts.
-    state : CheckpointState
-        The parameters of the module.
-    learning_rate : float
-        The learning rate; much smaller than that of SGD, because the norm of z grows with the number of parameters.
     epsilon : float, default 1e-3
         How far the parameters are moved.
-    seed : int, default 0
-        Seed of the directions.
-
-    Attributes
-    ----------
-    steps : int
-        The steps taken. Set it, with the same seed, to go on after a checkpoint was loaded.
 
     Raises
     ------
     ValueError
-        When a setting is out of range.
+        When epsilon is not a number above 0.
     """
 
-    def __init__(
-        self,
-        module: Module,
-        state: CheckpointState,
-        learning_rate: float,
-        *,
-        epsilon: float = 1e-3,
-        seed: int = 0,
-    ) -> None:
-        for name, value in {"learning_rate": learning_rate, "epsilon": epsilon}.items():
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name}: expected a number above 0, found {value}")
-        if seed < 0:
-            raise ValueError(f"seed: expected 0 or more, found {seed}")
-        self._module, self._state = module, state
-        self.learning_rate, self.epsilon, self.seed = learning_rate, epsilon, seed
-        self.steps = 0
+    epsilon: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise ValueError(f"MeZO: expected an epsilon above 0, found {self.epsilon}")
+
+
+def mezo_of(optimizer: Any) -> MeZO | None:
+    """Return the settings of MeZO if an optimizer is MeZO, by its name or as an object; None for another optimizer."""
+    if isinstance(optimizer, MeZO):
+        return optimizer
+    return MeZO() if isinstance(optimizer, str) and optimizer == NAME else None
+
+
+def check_mezo(folder: Path, optimizer: Any) -> None:
+    """Reject MeZO for a folder of artifacts that were made for another optimizer, or for another epsilon.
+
+    Raises
+    ------
+    ValueError
+        When the artifacts are such.
+    """
+    wanted = mezo_of(optimizer)
+    if wanted is None:
+        return
+    found = stored_in(CheckpointState.load_checkpoint(folder / "checkpoint"))
+    if found is None or (isinstance(optimizer, MeZO) and wanted != found):
+        raise ValueError(
+            f"optimizer: expected artifacts that were made for {wanted}, found those in {folder} for "
+            f"{found or 'another optimizer'}; `ortrain artifacts MODEL --loss LOSS --optimizer mezo` makes some"
+        )
+
+
+def store(state: CheckpointState, mezo: MeZO) -> None:
+    """Note in a state that its artifacts are made for MeZO."""
+    state.properties[_PROPERTY] = repr(
+        float(mezo.epsilon)
+    )  # as text: a property that is a number has 32 bits
+
+
+def stored_in(state: CheckpointState) -> MeZO | None:
+    """Return the settings of MeZO that a state has; None if its artifacts are made for another optimizer."""
+    return MeZO(float(str(state.properties[_PROPERTY]))) if _PROPERTY in state.properties else None
+
+
+def _has_average(module: Module) -> bool:
+    """Whether the optimizer of a module averages weights."""
+    try:
+        _ortrain.use_average_weights(module._handle, True)
+    except InvalidArgumentError:
+        return False
+    return True
+
+
+class EstimatedGradients(Gradients):
+    """Gradients that are estimated from two forward passes.
+
+    Parameters
+    ----------
+    mezo : MeZO
+        The settings.
+    state : CheckpointState
+        The parameters.
+    module : Module
+        The module whose optimizer has groups of parameters. It is not kept.
+    seed : int
+        Seed of the directions.
+    """
+
+    def __init__(self, mezo: MeZO, state: CheckpointState, module: Module, seed: int) -> None:
+        self.settings = {"mezo": f"epsilon {mezo.epsilon:g}"}
+        self._epsilon, self._state, self._seed = mezo.epsilon, state, seed
         self._names = [name for name, parameter in state.parameters if parameter.requires_grad]
+        self.default_rate = min(_HIGHEST, _RATE / max(1, module.get_parameters_size(True)))
+        self._groups = {name: _ortrain.get_parameter_group(module._handle, name) for name in self._names}
+        self._averages = _has_average(module)
+        self._at: dict[str, float] = {}  # how far each parameter is from where the step found it
+        self._frozen: set[str] = set()
+        self._derivative, self._step = 0.0, -1
 
-    def step(self, *batch: Any) -> float:
-        """Take a step, and return the mean of its two losses.
+    def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
+        """Forget a step that was not completed."""
+        self._derivative, self._step = 0.0, -1
 
-        Parameters
-        ----------
-        *batch : array
-            The inputs of the model, in their order.
+    def compute(self, module: Module, batch: Batch, read: Sequence[int]) -> Any:
+        """Estimate the gradients of a batch."""
+        step = _ortrain.checkpoint_get_optimizer_step_count(self._state._handle)
+        if step != self._step:
+            self._derivative, self._step = 0.0, step
+            self._frozen = self._frozen_in(module)
+        module.eval()
+        if self._averages:  # which eval steps take in place of the parameters
+            _ortrain.use_average_weights(module._handle, False)
+        try:
+            self._move(self._epsilon)
+            plus = float(np.asarray(first_output(module(*batch))).item())
+            self._move(-self._epsilon)
+            outputs = module(*batch)
+            minus = float(np.asarray(first_output(outputs)).item())
+            # Batches whose gradients are added up have the same direction, so their derivatives are added up.
+            self._derivative += (plus - minus) / (2 * self._epsilon)
+            self._move(0.0, self._derivative)
+        except BaseException:
+            self._move(0.0)
+            raise
+        finally:
+            if self._averages:
+                _ortrain.use_average_weights(module._handle, True)
+            module.train()
+        mean = np.float32((plus + minus) / 2)
+        return [mean, *outputs[1:]] if isinstance(outputs, (tuple, list)) else [mean]
 
-        Raises
-        ------
-        ValueError
-            When a loss is not finite. The parameters are then as before the step.
-        """
-        self._module.eval()
-        self._move(self.epsilon)
-        plus = self._loss(batch)
-        self._move(-2 * self.epsilon)
-        minus = self._loss(batch)
-        derivative = (plus - minus) / (2 * self.epsilon)
-        is_finite = math.isfinite(derivative)
-        self._move(self.epsilon - (self.learning_rate * derivative if is_finite else 0.0))
-        if not is_finite:
-            raise ValueError(f"MeZO: expected finite losses in step {self.steps}, found {plus} and {minus}")
-        self.steps += 1
-        return (plus + minus) / 2
+    def _frozen_in(self, module: Module) -> set[str]:
+        """Return the parameters that the step leaves as they are, because their group has a learning rate of 0."""
+        factors = {
+            group: _ortrain.get_optimizer_group_attribute(module._handle, group, "learning_rate_factor")
+            for group in set(self._groups.values())
+        }
+        return {name for name, group in self._groups.items() if factors[group] == 0}
 
-    def _move(self, distance: float) -> None:
-        """Move the parameters along the direction of the step."""
-        noise = np.random.Generator(np.random.Philox(key=[self.seed, self.steps]))
+    def _move(self, place: float, derivative: float | None = None) -> None:
+        """Move the parameters along the direction of the step, to a place on it, and set their gradients if these are known."""
+        noise = np.random.Generator(np.random.Philox(key=[self._seed, self._step]))
         parameters = self._state.parameters
         for name in self._names:  # one at a time: a copy of all would double the memory
+            if name in self._frozen:
+                continue
             values = np.array(parameters[name].data)
             flat = values.reshape(-1)
+            gradient = None if derivative is None else np.empty(len(flat), values.dtype)
+            distance = np.float32(place - self._at.get(name, 0.0))
             for begin in range(0, len(flat), _PART):
                 part = flat[begin : begin + _PART]
-                part += np.float32(distance) * noise.standard_normal(len(part), np.float32)
+                direction = noise.standard_normal(len(part), np.float32)
+                part += distance * direction
+                if gradient is not None:
+                    gradient[begin : begin + _PART] = np.float32(derivative) * direction
             parameters[name] = values
-
-    def _loss(self, batch: tuple[Any, ...]) -> float:
-        outputs = self._module(*batch)
-        return float(np.asarray(outputs[0] if isinstance(outputs, (tuple, list)) else outputs).item())
+            self._at[name] = place
+            if gradient is not None:
+                parameters[name].grad = gradient.reshape(values.shape)

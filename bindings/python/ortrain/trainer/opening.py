@@ -11,6 +11,7 @@ from typing import Any
 from ortrain import _ortrain
 from ortrain.api import CheckpointState, Module, Optimizer
 from ortrain.options import SessionOptions
+from ortrain.trainer.accountant import Accountant
 from ortrain.trainer.columns import Columns
 from ortrain.trainer.data import Inputs
 
@@ -20,6 +21,7 @@ _CLASSES = "ortrain.classes"  # the property that holds the names of the classes
 _COLUMNS = "ortrain.columns"  # the property that holds the names of the columns of the data, as JSON
 _REHEARSAL = "ortrain.rehearsal"  # the property that holds rows of earlier runs, as ortrain.trainer.rehearsal writes it
 _PREPROCESSING = "ortrain.preprocessing"  # the property that holds what was done to the data, as JSON
+_PRIVACY = "ortrain.privacy"  # the property that holds the private steps of all runs, as JSON
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Opened:
     """What was done to the data before the model took them; None if nothing was."""
     rehearsal: str | None = None
     """Rows of earlier runs; None if the checkpoint has none."""
+    accountant: Accountant | None = None
+    """The private steps of all runs; None if there were none."""
 
 
 def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, str]) -> Opened:
@@ -59,6 +63,7 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
         columns = Columns.of_json(json.loads(str(properties[_COLUMNS])))
     preprocessing = json.loads(str(properties[_PREPROCESSING])) if _PREPROCESSING in properties else None
     rehearsal = str(properties[_REHEARSAL]) if _REHEARSAL in properties else None
+    accountant = Accountant.of_json(str(properties[_PRIVACY])) if _PRIVACY in properties else None
     options = options_of(threads, config, position["runs"] if position else 0)
     has_eval_model = (folder / "eval_model.onnx").exists()
     module, optimizer = sessions_of(folder, state, options)
@@ -79,7 +84,14 @@ def open_run(folder: Path, checkpoint: Any, threads: int, config: Mapping[str, s
         columns,
         preprocessing,
         rehearsal,
+        accountant,
     )
+
+
+def store_accounting(state: CheckpointState, accountant: Accountant | None) -> None:
+    """Let a state know the private steps that its parameters come from, so that every file of it has them."""
+    if accountant is not None and accountant.history:
+        state.properties[_PRIVACY] = accountant.to_json()
 
 
 def _check_base(folder: Path, state: CheckpointState) -> None:

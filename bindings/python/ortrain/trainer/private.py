@@ -2,167 +2,385 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
 import math
 import os
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ortrain.trainer.core import Trainer
+from ortrain.api import CheckpointState, Module
+from ortrain.trainer.accountant import Accountant
+from ortrain.trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint, ReduceLROnPlateau
+from ortrain.trainer.data import Batch, Rows, Source
+from ortrain.trainer.gradients import Gradients, first_output
 
 Array = npt.NDArray[Any]
 
 _SUMMED = 4  # normal numbers that are added up for one
+_PART = 1 << 18  # numbers of noise that are made at a time
+_STATISTICS = 1 << 20  # elements of a vector that may be a running statistic
 
 
 @dataclass(frozen=True)
-class PrivateRun:
-    """What a run with differential privacy did."""
-
-    epsilon: float
-    """The run is (epsilon, delta)-private, for data sets that differ by one row added or removed; infinite without noise."""
-    delta: float
-    steps: int
-    """Optimizer steps."""
-    rows: int
-    """Rows that were drawn for them, all together."""
-    losses: list[float] = field(default_factory=list)
-    """The mean loss of the rows of each epoch. It is computed from the data without noise: do not publish it."""
-    clipped: float = 0.0
-    """The share of gradients that were longer than the clip, which is not to be published either."""
-
-
-def fit_privately(
-    trainer: Trainer,
-    data: Any,
-    target: Any = None,
-    *,
-    epochs: int = 1,
-    batch_size: int = 64,
-    clip: float = 1.0,
-    noise_multiplier: float = 1.0,
-    delta: float = 1e-5,
-    random_bytes: Callable[[int], bytes] = os.urandom,
-) -> PrivateRun:
-    """Train so that the parameters hardly depend on any single row.
+class Privacy:
+    """Differential privacy of a run: ``Trainer(..., privacy=Privacy(epsilon=3))``. Steps are those of DP-SGD.
 
     Each step draws every row with the probability ``batch_size / rows``. The gradient of each drawn row is scaled down to the
     norm ``clip`` if it is longer, and normal noise with the deviation ``noise_multiplier * clip`` is added to each element of
-    their sum, which is divided by ``batch_size``. The optimizer of the trainer takes the step. The random bits of rows and
-    noise come from the operating system's cryptographic generator. A noise number is the sum of four normal numbers, from
-    which the low bits of each cannot be told (Holohan and Braghin, Secure Random Sampling in Differential Privacy, 2021).
+    their sum, which is divided by ``batch_size``. The optimizer takes the step with that. The random bits of rows and noise
+    come from the operating system's cryptographic generator. A noise number is the sum of four normal numbers, from which the
+    low bits of each cannot be told (Holohan and Braghin, Secure Random Sampling in Differential Privacy, 2021).
 
     Parameters
     ----------
-    trainer : Trainer
-        The trainer. Each row is a train step, so the network must not mix rows, as BatchNormalization does.
-    data, target : object
-        Arrays in memory, as for `Trainer.fit`.
-    epochs : int, default 1
-        The run has ``epochs * rows / batch_size`` steps, rounded.
-    batch_size : int, default 64
-        The expected number of rows of a step.
+    noise_multiplier : float, optional
+        The deviation of the noise, as a multiple of the clip; 1 if there is no ``epsilon`` either. With 0 nothing is private.
+    epsilon : float, optional
+        The epsilon that the steps of all runs must not exceed. Each run chooses its noise multiplier so that its last epoch
+        reaches it.
     clip : float, default 1.0
         The largest norm of the gradient of a row.
-    noise_multiplier : float, default 1.0
-        The deviation of the noise, as a multiple of the clip. With 0 nothing is private.
     delta : float, default 1e-5
         The probability with which the bound epsilon may fail; it should be well below 1 / rows.
     random_bytes : callable, optional
         Returns a number of random bytes. A function other than the default is for tests: its bytes must be unpredictable.
 
-    Returns
-    -------
-    PrivateRun
-        With epsilon, by the accountant for Rényi differential privacy of the package dp-accounting.
+    Raises
+    ------
+    ValueError
+        When a setting is out of range, or both a noise multiplier and an epsilon are given.
+    """
+
+    noise_multiplier: float | None = None
+    epsilon: float | None = None
+    clip: float = 1.0
+    delta: float = 1e-5
+    random_bytes: Callable[[int], bytes] = field(default=os.urandom, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.noise_multiplier is not None and self.epsilon is not None:
+            raise ValueError(
+                f"privacy: expected a noise_multiplier or an epsilon, found both, {self.noise_multiplier} and {self.epsilon}"
+            )
+        noise = self.noise_multiplier
+        if noise is not None and not (math.isfinite(noise) and noise >= 0):
+            raise ValueError(f"privacy: expected a noise_multiplier of 0 or more, found {noise}")
+        if self.epsilon is not None and not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise ValueError(f"privacy: expected an epsilon above 0, found {self.epsilon}")
+        if not (math.isfinite(self.clip) and self.clip > 0):
+            raise ValueError(f"privacy: expected a norm above 0 as clip, found {self.clip}")
+        if not 0 < self.delta < 1:
+            raise ValueError(
+                f"privacy: expected a probability above 0 and below 1 as delta, found {self.delta}"
+            )
+
+    def __str__(self) -> str:
+        noise = (
+            f"epsilon {self.epsilon:g}"
+            if self.epsilon is not None
+            else f"noise multiplier {1.0 if self.noise_multiplier is None else self.noise_multiplier:g}"
+        )
+        return f"{noise}, clip {self.clip:g}, delta {self.delta:g}"
+
+
+_UNSUITABLE = {
+    "accumulate": "expected accumulate=1 with it, because a step takes the rows of its batch one by one, so that a larger "
+    "batch_size needs no more memory",
+    "augment": "expected no mixup or cutmix in augment with it, because a mixed row has two rows of the data",
+    "loss": "expected a loss that each row has by itself with it, found one that compares the rows of a batch with each other",
+    "optimizer": "expected an optimizer with gradients with it, found mezo",
+    "qat": "expected no qat with it, because the ranges of activations come from the rows without noise",
+    "rehearsal": "expected no rehearsal with it, because its checkpoints have rows of the data as they are",
+    "sample_weight": "expected no sample_weight with it, because the weighted mean of a single row does not depend on its weight",
+}
+_OF_BATCHES = ("info_nce", "InfoNCELoss", "supcon", "SupConLoss")
+
+
+def privacy_of(given: Privacy | bool | None) -> Privacy | None:
+    """Return the settings of privacy that a caller means."""
+    return Privacy() if given is True else given or None
+
+
+def check_settings(**settings: bool) -> None:
+    """Reject the settings of a private trainer that cannot be private; each is given with whether it is so.
 
     Raises
     ------
-    ImportError
-        When dp-accounting is not installed: ``pip install 'ortrain[privacy]'``.
     ValueError
-        When a setting is out of range, or the data do not match the model.
+        When one is so.
     """
-    _check(epochs, batch_size, clip, noise_multiplier, delta)
-    columns = trainer.inputs.take(trainer._with_target(data, target, 1)[0])
-    count = len(columns[0])
-    if count < batch_size:
-        raise ValueError(f"batch_size: expected at most the {count} rows of the data, found {batch_size}")
-    share, steps = batch_size / count, max(1, round(epochs * count / batch_size))
-    epsilon = _epsilon(share, noise_multiplier, steps, delta)  # first, because the package may be missing
-    source = _Source(random_bytes)
-    module, drawn, clipped = trainer.module.train(), 0, 0
-    gradient = np.zeros(module.get_parameters_size(True), np.float32)
-    losses: list[list[float]] = [[] for _ in range(epochs)]
-    for step in range(steps):
-        total = np.zeros(len(gradient), np.float64)
-        for row in np.flatnonzero(source.uniform(count) < share):
-            module.lazy_reset_grad()
-            outputs = module(*(column[row : row + 1] for column in columns))
-            module.copy_gradients_to_buffer(gradient)
-            norm = float(np.sqrt(np.dot(gradient, gradient.astype(np.float64))))
-            if not math.isfinite(norm):
+    for name, is_unsuitable in settings.items():
+        if is_unsuitable:
+            raise ValueError(f"privacy: {_UNSUITABLE[name]}")
+
+
+def compares_rows(loss: Any) -> bool:
+    """Whether a loss, given by its name, as a member of LossType or as a block, compares the rows of a batch with each other."""
+    named = loss.name if isinstance(loss, Enum) else type(loss).__name__
+    return (loss if isinstance(loss, str) else named) in _OF_BATCHES
+
+
+def check_monitors(callbacks: Sequence[Callback], schedule: Any, is_validated: bool) -> None:
+    """Warn about decisions of a run that follow values of its rows without noise, so that they are not private.
+
+    Parameters
+    ----------
+    callbacks : sequence of Callback
+        Those of the run.
+    schedule : Schedule or callable
+        The schedule of the learning rate.
+    is_validated : bool
+        Whether epochs have values of a validation.
+    """
+    followed = [(type(callback).__name__, _followed(callback)) for callback in callbacks]
+    if getattr(schedule, "reads_value", False):
+        monitor = schedule.monitor or ("val_loss" if is_validated else "loss")
+        followed.append((f"the schedule {schedule.name}", monitor))
+    for name, monitor in followed:
+        if monitor and not monitor.startswith("val_") and monitor not in ("epsilon", "learning_rate"):
+            warnings.warn(
+                f"privacy: {name} follows {monitor!r}, a value of the rows without noise, so what it decides is not private; "
+                "a value of a validation, such as 'val_loss', is one of other rows",
+                stacklevel=4,
+            )
+
+
+def _followed(callback: Callback) -> str | None:
+    """Return the value by which a callback decides something about the parameters; None if it decides nothing."""
+    if isinstance(callback, ModelCheckpoint):
+        chooses = callback.save_best_only or callback.best_path is not None or callback.keep is not None
+        return callback.monitor if chooses else None
+    return callback.monitor if isinstance(callback, (EarlyStopping, ReduceLROnPlateau)) else None
+
+
+class Drawn(Rows):
+    """Rows of which each step draws every one with the same probability, so that batches differ in size and may be empty.
+
+    Parameters
+    ----------
+    rows : Rows
+        The rows; their batch size is the expected number of rows of a step.
+    uniform : callable
+        Returns so many numbers from 0 to below 1.
+    """
+
+    def __init__(self, rows: Rows, uniform: Callable[[int], Array]) -> None:
+        super().__init__(rows.count, rows._take, rows.batch_size, False, rows.seed)
+        self.columns, self.prefetch, self._uniform = rows.columns, rows.prefetch, uniform
+        self.share = rows.batch_size / rows.count
+        whole = max(1, round(rows.count / rows.batch_size))
+        limited = rows.steps is not None and rows.steps < -(-rows.count // rows.batch_size)
+        self.steps = min(whole, rows.steps or 1) if limited else whole
+
+    @property
+    def last_rows(self) -> int:
+        """The rows of a train step."""
+        return 1
+
+    def example(self, epoch: int, first: int) -> Batch:
+        """Return a batch as train steps get it: one row."""
+        return self._take(np.arange(1))
+
+    def batches(self, epoch: int, first: int) -> Iterator[Batch]:
+        """Yield the batches of an epoch, from number ``first`` on."""
+        assert self.steps is not None
+        for _ in range(first, self.steps):
+            chosen = np.flatnonzero(self._uniform(self.count) < self.share)
+            # A table may not know the shapes of no rows.
+            yield self._take(chosen) if len(chosen) else tuple(column[:0] for column in self.example(0, 0))
+
+
+class PrivateGradients(Gradients):
+    """The sum of clipped gradients of single rows, with noise.
+
+    Parameters
+    ----------
+    privacy : Privacy
+        The settings.
+    accountant : Accountant
+        Where steps are counted.
+    state : CheckpointState
+        The parameters.
+    """
+
+    value_names = ("epsilon", "clipped")
+
+    def __init__(self, privacy: Privacy, accountant: Accountant, state: CheckpointState) -> None:
+        self.settings = {"privacy": str(privacy)}
+        self._privacy, self._accountant, self._state = privacy, accountant, state
+        self._random = _Random(privacy.random_bytes)
+        self._noise = 1.0 if privacy.noise_multiplier is None else privacy.noise_multiplier
+        self._share, self._batch_size = 0.0, 1
+        self._clipped = self._count = 0
+        self._total: Array = np.zeros(0)
+        self._is_checked = False
+
+    def draw(self, source: Source, shuffle: bool, drop_last: bool) -> Source:
+        """Return a source that draws rows at random.
+
+        Raises
+        ------
+        ValueError
+            When the data have no rows that can be drawn, or are to be taken in an order.
+        """
+        if not isinstance(source, Rows):
+            raise ValueError(
+                "privacy: expected data with rows, of which each step draws some: arrays, a data frame or a Hugging Face "
+                "dataset; found batches"
+            )
+        for name, found, expected in (("shuffle", shuffle, True), ("drop_last", drop_last, False)):
+            if found != expected:
                 raise ValueError(
-                    f"fit_privately: expected a finite gradient of row {row}, found the norm {norm}"
+                    f"privacy: expected {name}={expected} with it, because each step draws its rows at random, found {found}"
                 )
-            total += gradient * min(1.0, clip / norm) if norm > 0 else 0.0
-            clipped += norm > clip
-            drawn += 1
-            first = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
-            losses[step * epochs // steps].append(float(np.asarray(first).item()))
-        if noise_multiplier:
-            total += noise_multiplier * clip * source.normal(len(total))
-        module.copy_buffer_to_gradients((total / batch_size).astype(np.float32))
-        trainer.optimizer.step()
-    module.lazy_reset_grad()
-    trainer.parameters_changed()
-    means = [float(np.mean(values)) if values else math.nan for values in losses]
-    return PrivateRun(epsilon, delta, steps, drawn, means, clipped / max(1, drawn))
+        if source.count < source.batch_size:
+            raise ValueError(
+                f"batch_size: expected at most the {source.count} rows of the data, found {source.batch_size}"
+            )
+        if self._privacy.delta * source.count >= 1:
+            warnings.warn(
+                f"privacy: expected a delta well below 1 / {source.count}, the number of rows, found {self._privacy.delta:g}; "
+                "with a larger one a run that publishes a row counts as private",
+                stacklevel=4,
+            )
+        drawn = Drawn(source, self._random.uniform)
+        self._share, self._batch_size = drawn.share, drawn.batch_size
+        return drawn
+
+    def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
+        """Choose the noise multiplier of the run."""
+        assert steps is not None  # those of rows are known
+        delta, bound = self._privacy.delta, self._privacy.epsilon
+        self._clipped = self._count = 0
+        self._total, self._is_checked = np.zeros(0), False
+        if steps < 1:
+            return
+        if bound is not None:
+            known = kept.get("noise_multiplier")
+            self._noise = (
+                self._accountant.noise_for(bound, self._share, steps, delta)
+                if known is None
+                else float(known)
+            )
+        # Computed before the first step, because the package may be missing.
+        self._accountant.epsilon_after(self._noise, self._share, steps, delta)
+
+    def compute(self, module: Module, batch: Batch, read: Sequence[int]) -> Any:
+        """Add the clipped gradients of the rows of a batch."""
+        if not len(batch[0]):
+            return None
+        is_first = not self._is_checked
+        norms, losses, outputs = self._add(module, batch, [number for number in read if number])
+        self._clipped += sum(norm > self._privacy.clip for norm in norms)
+        self._count += len(norms)
+        if is_first and not any(norms):
+            warnings.warn(
+                f"privacy: the gradients of all {len(losses)} rows of the first step are 0, so nothing is learned from them; a "
+                "loss that compares the rows of a batch with each other has nothing to compare in a single row",
+                stacklevel=5,
+            )
+        mean = np.float32(np.mean(losses))
+        return [mean, *(_joined(outputs.get(number)) for number in range(1, max(read, default=0) + 1))]
+
+    def _add(
+        self, module: Module, batch: Batch, read: Sequence[int]
+    ) -> tuple[list[float], list[float], dict[int, list[Array]]]:
+        """Add the clipped gradients of rows to the sum; return the norms before, the losses, and outputs by their number."""
+        total, clip = self._sum(module), self._privacy.clip
+        gradient = np.zeros(len(total), np.float32)
+        norms, losses = list[float](), list[float]()
+        found: dict[int, list[Array]] = {number: [] for number in read}
+        for row in range(len(batch[0])):
+            before = {} if self._is_checked else self._statistics()
+            module.lazy_reset_grad()
+            outputs = module(*(column[row : row + 1] for column in batch))
+            self._check_statistics(before)
+            module.copy_gradients_to_buffer(gradient)
+            norms.append(float(np.sqrt(np.dot(gradient, gradient.astype(np.float64)))))
+            losses.append(float(np.asarray(first_output(outputs)).item()))
+            if not math.isfinite(norms[-1]):
+                total[:] = math.nan  # which the optimizer rejects
+            elif norms[-1] > 0:
+                total += gradient * min(1.0, clip / norms[-1])
+            for number, values in found.items():
+                values.append(np.asarray(outputs[number]))
+        return norms, losses, found
+
+    def _sum(self, module: Module) -> Array:
+        """Return the sum of the clipped gradients of the step."""
+        if not len(self._total):
+            self._total = np.zeros(module.get_parameters_size(True))
+        return self._total
+
+    def complete(self, module: Module) -> None:
+        """Add the noise, and count the step."""
+        total = self._sum(module)
+        for begin in range(0, len(total) if self._noise else 0, _PART):
+            part = total[begin : begin + _PART]
+            part += self._noise * self._privacy.clip * self._random.normal(len(part))
+        module.copy_buffer_to_gradients((total / self._batch_size).astype(np.float32))
+        total[:] = 0
+        self._accountant.add(self._noise, self._share)
+
+    def values(self) -> dict[str, float]:
+        """Return the epsilon of all steps so far, and the share of the epoch's gradients that were longer than the clip."""
+        clipped = self._clipped / self._count if self._count else math.nan
+        self._clipped = self._count = 0
+        return {"epsilon": self._accountant.epsilon(self._privacy.delta), "clipped": clipped}
+
+    def state(self) -> dict[str, Any]:
+        """Return the counts of the epoch, and the noise multiplier."""
+        return {"clipped": self._clipped, "count": self._count, "noise_multiplier": self._noise}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on with the counts of the epoch."""
+        self._clipped, self._count = int(state.get("clipped", 0)), int(state.get("count", 0))
+
+    def _statistics(self) -> dict[str, Array]:
+        """Return the values that a step may change without an optimizer, such as running statistics: vectors and numbers."""
+        return {
+            name: np.array(parameter.data)
+            for name, parameter in self._state.parameters
+            if not parameter.requires_grad and parameter.data.ndim < 2 and parameter.data.size <= _STATISTICS
+        }
+
+    def _check_statistics(self, before: dict[str, Array]) -> None:
+        """Reject a model whose train steps change other values than gradients, after the first of them.
+
+        Raises
+        ------
+        ValueError
+            When a value has changed. It is as before then.
+        """
+        if self._is_checked:
+            return
+        self._is_checked = True
+        parameters = self._state.parameters
+        changed = [
+            name for name, value in before.items() if parameters[name].data.tobytes() != value.tobytes()
+        ]
+        for name in changed:
+            parameters[name] = before[name]
+        if changed:
+            raise ValueError(
+                "privacy: expected a training model whose steps change nothing but gradients, found statistics that each row "
+                f"changes, without noise: {', '.join(changed[:4])}{', ...' if len(changed) > 4 else ''}. "
+                "BatchNormalization in training mode and quantization-aware training keep such statistics; normalizations by "
+                "row, such as GroupNormalization and LayerNormalization, do not"
+            )
 
 
-def _check(epochs: int, batch_size: int, clip: float, noise_multiplier: float, delta: float) -> None:
-    for name, value in {"epochs": epochs, "batch_size": batch_size}.items():
-        if value < 1:
-            raise ValueError(f"{name}: expected 1 or more, found {value}")
-    if not (math.isfinite(clip) and clip > 0):
-        raise ValueError(f"clip: expected a norm above 0, found {clip}")
-    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
-        raise ValueError(f"noise_multiplier: expected 0 or more, found {noise_multiplier}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta: expected a probability above 0 and below 1, found {delta}")
+def _joined(rows: list[Array] | None) -> Array | None:
+    """Return the outputs of rows as that of a batch; None if they are not read, or have no dimension."""
+    return np.concatenate(rows) if rows and rows[0].ndim else None
 
 
-def _epsilon(share: float, noise_multiplier: float, steps: int, delta: float) -> float:
-    """Return the epsilon of steps that draw each row with a probability."""
-    if noise_multiplier == 0:
-        return math.inf
-    try:
-        events: Any = importlib.import_module("dp_accounting")
-        rdp: Any = importlib.import_module("dp_accounting.rdp")
-    except ImportError as error:
-        raise ImportError(
-            "fit_privately: computing epsilon needs dp-accounting: pip install 'ortrain[privacy]'"
-        ) from error
-    step = events.PoissonSampledDpEvent(share, events.GaussianDpEvent(noise_multiplier))
-    accountant = rdp.RdpAccountant()
-    log = logging.getLogger("absl")
-    level = log.level
-    log.setLevel(
-        logging.ERROR
-    )  # it warns about orders that it leaves out, without which the bound holds as well
-    try:
-        accountant.compose(events.SelfComposedDpEvent(step, steps))
-        return float(accountant.get_epsilon(delta))
-    finally:
-        log.setLevel(level)
-
-
-class _Source:
+class _Random:
     """Random numbers made of random bytes."""
 
     def __init__(self, random_bytes: Callable[[int], bytes]) -> None:

@@ -59,6 +59,9 @@ class ProgbarLogger(Callback):
     def on_train_begin(self, logs: Logs) -> None:
         """Say where a resumed run continues."""
         self._started, self._first = time.monotonic(), self.trainer.step * self.trainer.accumulate
+        self.on_epoch_begin(
+            self.trainer.epoch, logs
+        )  # a run that is resumed within an epoch has no such moment
         if self.trainer.resumed:
             print(f"resumed at epoch {self.trainer.epoch + 1}, step {self.trainer.step}", file=self.stream)
 

@@ -12,13 +12,19 @@ import numpy.typing as npt
 
 from ortrain import _ortrain
 from ortrain.inference_session import InferenceSession
+from ortrain.trainer import mezo
+from ortrain.trainer.accountant import Accountant
 from ortrain.trainer.callbacks import Callback, LambdaCallback, checked
 from ortrain.trainer.columns import Columns
 from ortrain.trainer.data import Source
+from ortrain.trainer.gradients import Gradients
 from ortrain.trainer.metrics import Metric
-from ortrain.trainer.opening import open_run, save_run
+from ortrain.trainer.opening import open_run, save_run, store_accounting
+from ortrain.trainer.private import Privacy, PrivateGradients, check_settings, privacy_of
+from ortrain.trainer.quantized import RANGE
 from ortrain.trainer.rehearsal import Rehearsal, check_rehearsal
 from ortrain.trainer.schedules import Schedule, ScheduleFunction, schedule_of
+from ortrain.trainer.weighting import WEIGHTS
 
 Array = npt.NDArray[Any]
 StrPath = str | os.PathLike[str]
@@ -42,8 +48,10 @@ class Run:
         threads: int,
         config: Mapping[str, str] | None,
         rehearsal: Rehearsal | None,
+        privacy: Privacy | bool | None,
     ) -> None:
         self.folder, self.rehearsal = folder, rehearsal
+        self._given_privacy, self._privacy = privacy, privacy_of(privacy)
         self.accumulate, self.seed = accumulate, seed
         self.callbacks = checked(callbacks)
         self.metrics = list(metrics)
@@ -66,11 +74,12 @@ class Run:
         self._open(checkpoint)
         if rehearsal is not None:
             check_rehearsal(rehearsal, self.inputs)
-        self._learning_rate = self.optimizer.get_learning_rate() if learning_rate is None else learning_rate
+        self._learning_rate = self._default_rate() if learning_rate is None else learning_rate
         self.optimizer.set_learning_rate(self._learning_rate)
         self._bound: list[tuple[Metric, int, int]] = []
         for metric in self.metrics:
             self._bound.append((metric, self._prediction_of(metric), self._target_of(metric)))
+        self._read = sorted({prediction for _, prediction, _ in self._bound})
 
     def _open(self, checkpoint: StrPath) -> None:
         """Begin with a checkpoint, and with where its run was."""
@@ -87,10 +96,34 @@ class Run:
         self.preprocessing = opened.preprocessing or self.preprocessing
         if self.rehearsal is not None and opened.rehearsal is not None:
             self.rehearsal.load_state(opened.rehearsal)
+        self.accountant = opened.accountant
+        self._gradients = self._way_to_gradients()
         self._micro = 0  # batches whose gradients wait for an optimizer step
         self._predictor: InferenceSession | None = None
         self.last_batch: Sequence[Array] = ()
         self.last_outputs: Sequence[Array] = ()
+
+    def _way_to_gradients(self) -> Gradients:
+        """Return where the gradients of steps come from, which the state and the settings say."""
+        estimated = mezo.stored_in(self.state)
+        if self._privacy is not None:
+            check_settings(
+                sample_weight=WEIGHTS in self.inputs.names,
+                qat=any(name.startswith(RANGE) for name, _ in self.state.parameters),
+                optimizer=estimated is not None,
+            )
+            self.accountant = self.accountant or Accountant()
+            return PrivateGradients(self._privacy, self.accountant, self.state)
+        if estimated is None:
+            return Gradients()
+        if not self._eval_outputs:
+            raise ValueError(f"MeZO: expected an eval model, found no eval_model.onnx in {self.folder}")
+        return mezo.EstimatedGradients(estimated, self.state, self.module, self.seed)
+
+    def _default_rate(self) -> float:
+        """Return the learning rate of a run that states none."""
+        default = self._gradients.default_rate
+        return self.optimizer.get_learning_rate() if default is None or self._steps_taken() else default
 
     def _prediction_of(self, metric: Metric) -> int:
         if not metric.reads_prediction:
@@ -162,7 +195,8 @@ class Run:
     def value_names(self) -> list[str]:
         """The names of the values of an epoch of this run, which callbacks can monitor."""
         names = ["loss", *(metric.name for metric in self.metrics)]
-        return [*names, "learning_rate", *(f"val_{name}" for name in names if self._validation is not None)]
+        validated = [f"val_{name}" for name in names if self._validation is not None]
+        return [*names, "learning_rate", *self._gradients.value_names, *validated]
 
     def has_foreign_callbacks(self) -> bool:
         """Whether a callback of the run is the user's, which may add values to those of an epoch."""
@@ -227,6 +261,8 @@ class Run:
                 raise ValueError(
                     f"resume: expected a checkpoint that Trainer.save or ModelCheckpoint wrote, found {os.fspath(resume)}"
                 )
+        self._check_accounting()
+        if resume is not None:
             return
         if self.rehearsal is not None:
             self.rehearsal.begin()
@@ -234,6 +270,20 @@ class Run:
         self._loss_sum, self._row_count = 0.0, 0
         self.history = {}
         self._is_scheduled, self._first_step = False, self._steps_taken()
+
+    def _check_accounting(self) -> None:
+        """Reject steps without privacy on private parameters, unless the caller wants them; then nothing is private any more."""
+        accountant = self.accountant
+        if accountant is None or accountant.is_void or self._privacy is not None:
+            return
+        if self._given_privacy is None:
+            raise ValueError(
+                "fit: the parameters come from steps with differential privacy, which steps without it would undo: expected a "
+                "trainer with Trainer(..., privacy=Privacy(...)), which goes on counting epsilon, or with privacy=False, if "
+                "privacy is to end"
+            )
+        accountant.add(0.0, 1.0)
+        store_accounting(self.state, accountant)
 
     def _continue(self, position: dict[str, Any]) -> int:
         """Take over where a saved run was; return the number of the next batch."""
@@ -286,9 +336,11 @@ class Run:
             "row_count": self._row_count,
             "learning_rate": self._learning_rate,
             "metrics": [metric.state() for metric in self.metrics],
+            "gradients": self._gradients.state(),
             "history": self.history,
             "callbacks": {name: callback.state() for name, callback in self._named_callbacks()},
             "data": self._data_settings,
         }
         rehearsed = None if self.rehearsal is None else self.rehearsal.state()
+        store_accounting(self.state, self.accountant)
         save_run(self.state, Path(path), position, self.classes, self.columns, self.preprocessing, rehearsed)

@@ -6,6 +6,8 @@ import { bytes, duration, el, figure } from "/dom.js";
 
 const NAMES = {
   loss: "Loss",
+  epsilon: "Epsilon of all private steps",
+  clipped: "Share of rows whose gradient was clipped",
   learning_rate: "Learning rate",
   gradient_norm: "Norm of all gradients",
   parameter_norm: "Norm of all trained parameters",
