@@ -158,6 +158,16 @@ def test_what_cannot_be_clipped_is_named() -> None:
         with_clipped_rows(model, 1)
     with pytest.raises(ValueError, match="expected a training model with gradients, found none"):
         with_clipped_rows(models.mlp(8, 5, (7,), seed=1), 4)
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    next(
+        v for v in wide.graph.input if "buffer" in v.name
+    ).type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    with pytest.raises(ValueError, match=r"expected float gradients, found 'fc1\.weight_grad\..*' of double"):
+        with_clipped_rows(wide, 4)
+    weighted = Trainer(models.mlp(8, 5, (7,), seed=1), "cross_entropy", sample_weight=True)
+    with pytest.raises(ValueError, match="expected a loss that is the mean of the losses of rows"):
+        ClippedRows(weighted)
     recurrent = Trainer(models.gru(4, 5, 6, seed=1), "cross_entropy")
     with pytest.raises(
         ValueError, match=r"the gradient of '.*' is computed by .*; gradients by row are known of"

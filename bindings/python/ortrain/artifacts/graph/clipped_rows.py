@@ -103,6 +103,13 @@ class _Clipper:
         accumulators = [node for node in graph.node if node.op_type == _ACCUMULATOR]
         if not accumulators:
             raise ValueError("clipping by row: expected a training model with gradients, found none")
+        kinds = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+        for node in accumulators:
+            if kinds[node.input[0]] != onnx.TensorProto.FLOAT:
+                found = onnx.TensorProto.DataType.Name(kinds[node.input[0]]).lower()
+                raise ValueError(
+                    f"clipping by row: expected float gradients, found {node.input[0]!r} of {found}"
+                )
         losses, factor = self._losses()
         pending = [self._gradient(node) for node in accumulators]
         losses = self._add("Identity", [losses], output=self._free(LOSSES))
