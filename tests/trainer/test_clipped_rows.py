@@ -44,11 +44,46 @@ def rows_of(name: str) -> tuple[Trainer, list[Array]]:
     if name == "adapters":
         lora = LoRA(r=2, seed=1, bias="lora_only")
         return Trainer(models.gpt(20, 6, 8, 2, 1, seed=1), "token_cross_entropy", adapter=lora), gpt_rows()
+    if name == "tied":
+        return Trainer(tied(), "token_cross_entropy"), gpt_rows()
+    if name == "twice":
+        return Trainer(used_twice(), "cross_entropy"), [numbers(13, 8), classes]
     if name == "grouped":
         return Trainer(convolutions(), "cross_entropy"), [numbers(13, 4, 6, 5), classes]
     assert name == "frozen"
     made = models.mlp(8, 5, (7,), seed=1)
     return Trainer(made, "cross_entropy", frozen_params=["fc1.*"]), [numbers(13, 8), classes]
+
+
+def tied() -> onnx.ModelProto:
+    """A language model whose embedding is the output layer too."""
+    model = models.gpt(20, 6, 8, 2, 1, seed=1)
+    reader = next(node for node in model.graph.node if "lm_head.weight" in node.input)
+    reader.input[1] = "turned"
+    turned = helper.make_node("Transpose", ["embedding.weight"], ["turned"], perm=[1, 0])
+    model.graph.node.insert(list(model.graph.node).index(reader), turned)
+    head = next(tensor for tensor in model.graph.initializer if tensor.name == "lm_head.weight")
+    model.graph.initializer.remove(head)
+    return model
+
+
+def used_twice() -> onnx.ModelProto:
+    """A matrix that two products apply, the second one transposed."""
+    tensors = {"fc.weight": numbers(8, 8), "out.weight": numbers(8, 5)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "fc.weight"], ["a"]),
+        helper.make_node("Tanh", ["a"], ["b"]),
+        helper.make_node("Gemm", ["b", "fc.weight"], ["c"], transB=1, alpha=0.5),
+        helper.make_node("MatMul", ["c", "out.weight"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", 1, ["batch", 8])],
+        [helper.make_tensor_value_info("y", 1, ["batch", 5])],
+        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def convolutions() -> onnx.ModelProto:
@@ -95,7 +130,7 @@ def one_by_one(trainer: Trainer, columns: list[Array]) -> tuple[Array, Array]:
     return gradients.astype(np.float64), losses
 
 
-NAMES = ["mlp", "squares", "cnn", "gpt", "some_tokens", "adapters", "grouped", "frozen"]
+NAMES = ["mlp", "squares", "cnn", "gpt", "some_tokens", "adapters", "grouped", "frozen", "tied", "twice"]
 
 
 @pytest.mark.parametrize(("name", "kept"), [*((name, 1 << 16) for name in NAMES), ("cnn", 0), ("grouped", 0)])

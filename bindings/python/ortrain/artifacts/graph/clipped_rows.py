@@ -8,7 +8,8 @@ multiplied by ``c_i = min(1, clip / norm_i)``. One forward and one backward pass
 - A product of one position: ``|dW_i|² = |a_i|² |e_i|²``. Source: I. Goodfellow, "Efficient Per-Example Gradient Computations",
   2015. Of several positions ``t`` and ``s``: ``sum <a_t, a_s> <e_t, e_s>``. Source: X. Li et al., "Large Language Models Can Be
   Strong Differentially Private Learners", 2021 (ghost clipping).
-- An embedding: the same, where ``<a_t, a_s>`` is 1 if both look up the same row of the table.
+- An embedding: the same, where ``<a_t, a_s>`` is 1 if both look up the same row of the table. An embedding that is the output
+  layer too has the inner product of both gradients, by the same formula.
 - Convolutions, normalizations and biases: ``dW_i`` itself, of all rows at once; that of a convolution is the gradient of a
   convolution with a group for each row. Z. Bu et al., "Scalable and Efficient Training of Large Convolutional Neural Networks
   with Differential Privacy", 2022, compare this with the way of products, which takes less memory where images are small.
@@ -20,7 +21,9 @@ The number of rows of a step is fixed, because groups of a convolution are. Step
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +76,17 @@ def with_clipped_rows(model: onnx.ModelProto, rows: int) -> onnx.ModelProto:
     changed.CopyFrom(model)
     _Clipper(changed, rows).run()
     return changed
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """The gradients of rows as ``sum_t left_t right_tᵀ`` over positions ``t``."""
+
+    left: str
+    """``[rows, positions, n]``; or, of a look-up, the place of the number 1 in each of these vectors, ``[rows, positions]``."""
+    right: str
+    """``[rows, positions, m]``."""
+    looks_up: bool = False
 
 
 class _Clipper:
@@ -198,15 +212,47 @@ class _Clipper:
     def _gradient(self, accumulator: onnx.NodeProto) -> Callable[[str], None]:
         """Add the squared norms of the gradient of a parameter, and return what writes the clipped sum."""
         parameter = accumulator.input[0].removesuffix("_grad.accumulation.buffer")
-        value = accumulator.input[1]
-        node = self._producers.get(value)
-        shape = self._shapes[accumulator.input[0]]
+        whole = self._shapes[accumulator.input[0]]
+        node, value, shape, is_turned = self._before_transposes(accumulator.input[1], whole)
+        if node is None or node.op_type not in ("Add", "Sum"):
+            return self._part(parameter, node, value, shape)[0]
+        # The network uses the parameter several times: the squared norm of a sum has the products of its parts, too.
+        parts = [(*self._before_transposes(name, shape), is_turned) for name in node.input]
+        writers = []
+        factors: list[tuple[_Factors, bool]] = []
+        for source, name, own_shape, own_turn, outer_turn in parts:
+            write, found = self._part(parameter, source, name, own_shape)
+            if found is None:
+                self._reject(parameter, node, value)
+            writers.append(write)
+            factors.append((found, own_turn != outer_turn))
+        for (one, one_turn), (other, other_turn) in combinations(factors, 2):
+            self._squares.append(self._inner(one, other, one_turn != other_turn, 2))
+
+        def write_all(weights: str) -> None:
+            for write in writers:
+                write(weights)
+
+        return write_all
+
+    def _before_transposes(
+        self, value: str, shape: Sequence[int]
+    ) -> tuple[onnx.NodeProto | None, str, Sequence[int], bool]:
+        """Return what computes a gradient, its value and its shape before it is transposed, and whether a matrix is."""
+        node, is_turned = self._producers.get(value), False
         while node is not None and node.op_type in ("Identity", "Transpose"):
             if node.op_type == "Transpose":
                 turned = attributes_of(node).get("perm") or range(len(shape))[::-1]
-                shape = [shape[turned.index(axis)] for axis in range(len(shape))]
+                shape = [int(shape[turned.index(axis)]) for axis in range(len(shape))]
+                is_turned ^= list(turned) == [1, 0]
             value = node.input[0]  # a transpose changes no norm, and stays behind the sum
             node = self._producers.get(value)
+        return node, value, shape, is_turned
+
+    def _part(
+        self, parameter: str, node: onnx.NodeProto | None, value: str, shape: Sequence[int]
+    ) -> tuple[Callable[[str], None], _Factors | None]:
+        """Add the squared norms of what a node computes; return what writes the clipped sum, and the factors if there are any."""
         writers = {
             ("", "Gemm"): self._product,
             ("", "ReduceSum"): self._bias,
@@ -216,13 +262,40 @@ class _Clipper:
         }
         write = writers.get((node.domain, node.op_type)) if node is not None else None
         if node is None or write is None:
-            found = f"{node.op_type} {node.name}" if node is not None else f"the value {value}"
-            raise ValueError(
-                f"clipping by row: the gradient of {parameter!r} is computed by {found}; gradients by row are known of products, "
-                "convolutions, embeddings, layer normalizations and biases, each used once; do not train this parameter"
-            )
+            self._reject(parameter, node, value)
         self._gone.add(value)
-        return write(node, value, shape)
+        made = write(node, value, shape)
+        return made if isinstance(made, tuple) else (made, None)
+
+    def _reject(self, parameter: str, node: onnx.NodeProto | None, value: str) -> NoReturn:
+        found = f"{node.op_type} {node.name}" if node is not None else f"the value {value}"
+        raise ValueError(
+            f"clipping by row: the gradient of {parameter!r} is computed by {found}; gradients by row are known of products and "
+            "embeddings, which may share a matrix, and of convolutions, layer normalizations and biases; do not train it"
+        )
+
+    def _inner(self, one: _Factors, other: _Factors, is_turned: bool, times: float) -> str:
+        """Return a multiple of the inner products of two gradients of each row, one of which may be transposed."""
+        if other.looks_up and not one.looks_up:
+            one, other = other, one
+        left, right = (other.right, other.left) if is_turned else (other.left, other.right)
+        if one.looks_up and other.looks_up:
+            places = [[self._rows, -1, 1], [self._rows, 1, -1]]
+            same = self._add(
+                "Equal", [self._shaped(v, p) for v, p in zip((one.left, other.left), places, strict=True)]
+            )
+            lefts = self._add("Cast", [same], to=onnx.TensorProto.FLOAT)
+        elif one.looks_up:
+            columns = self._add("Transpose", [left], perm=[0, 2, 1])
+            wide = self._add("Cast", [self._shaped(one.left, [self._rows, -1, 1])], to=onnx.TensorProto.INT64)
+            lefts = self._add("GatherND", [columns, wide], batch_dims=1)
+        else:
+            lefts = self._add("MatMul", [one.left, self._add("Transpose", [left], perm=[0, 2, 1])])
+        rights = self._add("MatMul", [one.right, self._add("Transpose", [right], perm=[0, 2, 1])])
+        both = self._add("Mul", [lefts, rights])
+        if times != 1:
+            both = self._add("Mul", [both, self._constant(times, np.float32)])
+        return self._reduced("ReduceSum", both, [1, 2])
 
     def _instances(self, gradients: str, value: str, shape: Sequence[int]) -> Callable[[str], None]:
         """Take the gradients of all rows, ``[rows, elements]``, of a parameter with a shape."""
@@ -234,7 +307,9 @@ class _Clipper:
 
         return write
 
-    def _product(self, node: onnx.NodeProto, value: str, shape: Sequence[int]) -> Callable[[str], None]:
+    def _product(
+        self, node: onnx.NodeProto, value: str, shape: Sequence[int]
+    ) -> tuple[Callable[[str], None], _Factors]:
         """Take a product ``aᵀ e`` over rows and positions."""
         attributes = attributes_of(node)
         if (
@@ -251,22 +326,19 @@ class _Clipper:
             source = self._producers.get(name)
             whole = source.input[0] if source is not None and source.op_type == "Flatten" else name
             sides.append(self._shaped(whole, [self._rows, -1, width]))
-        grams = [
-            self._add("MatMul", [side, self._add("Transpose", [side], perm=[0, 2, 1])]) for side in sides
-        ]
-        both = self._add("Mul", grams)
         if alpha != 1:
-            both = self._add("Mul", [both, self._constant(alpha**2, np.float32)])
-        self._squares.append(self._reduced("ReduceSum", both, [1, 2]))
+            sides[0] = self._add("Mul", [sides[0], self._constant(alpha, np.float32)])
+        factors = _Factors(sides[0], sides[1])
+        self._squares.append(self._inner(factors, factors, False, 1))
 
         def write(weights: str) -> None:
             scaled = self._add("Mul", [sides[1], self._shaped(weights, [self._rows, 1, 1])])
             flat = [
                 self._shaped(side, [-1, width]) for side, width in zip((sides[0], scaled), shape, strict=True)
             ]
-            self._add("Gemm", flat, output=value, transA=1, alpha=alpha)
+            self._add("Gemm", flat, output=value, transA=1)
 
-        return write
+        return write, factors
 
     def _bias(self, node: onnx.NodeProto, value: str, shape: Sequence[int]) -> Callable[[str], None]:
         """Take a sum over rows and positions."""
@@ -328,7 +400,9 @@ class _Clipper:
 
         return write
 
-    def _embedding(self, node: onnx.NodeProto, value: str, shape: Sequence[int]) -> Callable[[str], None]:
+    def _embedding(
+        self, node: onnx.NodeProto, value: str, shape: Sequence[int]
+    ) -> tuple[Callable[[str], None], _Factors]:
         """Take the gradient of a table of which rows and positions look up rows."""
         if attributes_of(node).get("axis") or len(shape) != 2:
             raise ValueError(f"clipping by row: {node.name} does not look up rows of a matrix")
@@ -343,18 +417,14 @@ class _Clipper:
         else:
             places = self._shaped(ids, [self._rows, -1])
         each = self._shaped(e, [self._rows, -1, shape[1]])
-        gram = self._add("MatMul", [each, self._add("Transpose", [each], perm=[0, 2, 1])])
-        same = self._add(
-            "Equal", [self._shaped(places, [self._rows, -1, 1]), self._shaped(places, [self._rows, 1, -1])]
-        )
-        both = self._add("Mul", [gram, self._add("Cast", [same], to=self._kind_of(e))])
-        self._squares.append(self._reduced("ReduceSum", both, [1, 2]))
+        factors = _Factors(places, each, looks_up=True)
+        self._squares.append(self._inner(factors, factors, False, 1))
 
         def write(weights: str) -> None:
             scaled = self._add("Mul", [each, self._shaped(weights, [self._rows, 1, 1])])
             self._add("GatherGrad", [sizes, places, scaled], domain=_DOMAIN, output=value, axis=0)
 
-        return write
+        return write, factors
 
     def _normalization(self, node: onnx.NodeProto, value: str, shape: Sequence[int]) -> Callable[[str], None]:
         """Take the gradient of the scale or the bias of a layer normalization over the last dimension."""
