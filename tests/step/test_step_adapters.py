@@ -52,6 +52,25 @@ def test_a_new_head_and_adapters_train_as_in_a_session(case: str, tmp_path: path
     assert continued.step(*batches(1)[0]) == pytest.approx(here.step(*batches(1)[0]), rel=1e-5)
 
 
+@pytest.mark.parametrize("model", ["bert", "vit"])
+def test_adapters_in_fused_operators_train_as_in_a_session(model: str, tmp_path: pathlib.Path) -> None:
+    folder, rng = pathlib.Path(__file__).parents[1] / "data" / "lora", np.random.default_rng(0)
+    ids = rng.integers(1, 60, (3, 10))
+    inputs = (
+        [rng.normal(size=(3, 3, 16, 16)).astype(np.float32)]
+        if model == "vit"
+        else [ids, ids * 0 + 1, ids * 0]
+    )
+    path, target = tmp_path / "step.onnx", rng.integers(0, 3, 3)
+    lora = LoRA(r=2, targets=["q", "v"] if model == "bert" else "all-linear")
+    generate_step(folder / f"{model}_optimized.onnx", path=path, adapter=lora, loss=CROSS_ENTROPY)
+    here, there = Training(tmp_path), step.Session(path, learning_rate=0.01)
+    here.optimizer.set_learning_rate(0.01)
+    losses = [(here.step(*inputs, target), float(there(*inputs, target)[0])) for _ in range(10)]
+    np.testing.assert_allclose(*np.transpose(losses), rtol=1e-5)
+    assert losses[-1][0] < losses[0][0]
+
+
 def test_adapters_of_another_base_are_rejected(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "step.onnx"
     generate_step(ENCODER.path("model.onnx"), path=path, **CASES["adapter"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from collections.abc import Mapping
 
 import onnx
 
@@ -16,6 +17,23 @@ _SMALL = 1024
 
 #: ONNX's message about an operator that it does not know.
 _NOT_KNOWN = "No Op registered for"
+
+#: Operators of onnxruntime whose first output has the type and shape of their first input.
+_LIKE_THEIR_INPUT = frozenset(
+    {
+        "BiasGelu",
+        "FastGelu",
+        "Gelu",
+        "LayerNormalization",
+        "QuickGelu",
+        "SimplifiedLayerNormalization",
+        "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+    }
+)
+
+#: Operators of onnxruntime whose first output has the first two dimensions of an input, and columns as many as another input.
+_ROWS_AND_COLUMNS = {"Attention": (0, 1), "EmbedLayerNormalization": (0, 2), "MultiHeadAttention": (0, 2)}
 
 
 def without_initializers(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -66,7 +84,7 @@ def infer_shapes(model: onnx.ModelProto) -> None:
     for output in light.graph.output:
         output.type.tensor_type.ClearField("shape")
     inferred = _inferred(light)
-    while _state_ranks(inferred.graph):
+    while _state_ranks(inferred.graph) or _state_fused(inferred.graph):
         inferred = _inferred(inferred)
     del model.graph.value_info[:]
     model.graph.value_info.extend(inferred.graph.value_info)
@@ -119,6 +137,65 @@ def _state_ranks(graph: onnx.GraphProto) -> bool:
             stated.dim.add()
         found = True
     return found
+
+
+def _state_fused(graph: onnx.GraphProto) -> bool:
+    """State the shapes of what operators of onnxruntime compute, which ONNX does not know; return whether there were any."""
+    values = (*graph.value_info, *graph.input, *graph.output)
+    known = {v.name: v.type.tensor_type for v in values if v.type.tensor_type.HasField("shape")}
+    for tensor in graph.initializer:
+        info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        known.setdefault(tensor.name, info.type.tensor_type)
+    stated = {value.name for value in graph.output}
+    infos = {value.name: value for value in graph.value_info}
+    found = False
+    for node in graph.node:
+        if not (node.input and node.output) or node.output[0] in known or node.output[0] in stated:
+            continue
+        made = _fused_type(node, known)
+        if made is not None:
+            value = infos.get(node.output[0]) or graph.value_info.add(name=node.output[0])
+            value.type.tensor_type.CopyFrom(made)
+            known[node.output[0]] = value.type.tensor_type
+            found = True
+    return found
+
+
+def _fused_type(
+    node: onnx.NodeProto, known: Mapping[str, onnx.TypeProto.Tensor]
+) -> onnx.TypeProto.Tensor | None:
+    """Return the type of the first output of an operator of onnxruntime; None if the operator or its inputs are not known."""
+    # onnxruntime's optimizer writes normalizations in the domain of ONNX into models of opsets that do not have them.
+    if node.domain != "com.microsoft" and not node.op_type.endswith("LayerNormalization"):
+        return None
+    made = onnx.TypeProto.Tensor()
+    if node.op_type in _LIKE_THEIR_INPUT and node.input[0] in known:
+        made.CopyFrom(known[node.input[0]])
+        return made
+    places = _ROWS_AND_COLUMNS.get(node.op_type)
+    if (
+        places is None
+        or len(node.input) <= places[1]
+        or any(node.input[place] not in known for place in places)
+    ):
+        return None
+    source, weights = (known[node.input[place]] for place in places)
+    first, last = source.shape.dim, weights.shape.dim
+    if len(first) < 2 or len(last) not in (2, 3):
+        return None
+    made.elem_type = weights.elem_type
+    for dimension in first[:2]:
+        made.shape.dim.add().CopyFrom(dimension)
+    width = made.shape.dim.add()
+    if last[-1].HasField("dim_value"):
+        width.dim_value = last[-1].dim_value
+    if node.op_type == "Attention":
+        sizes = next((list(a.ints) for a in node.attribute if a.name == "qkv_hidden_sizes"), [])
+        if sizes:
+            width.dim_value = sizes[-1]
+        elif width.dim_value:
+            width.dim_value //= 3
+    return made
 
 
 def _merged(stated: onnx.TensorShapeProto, inferred: onnx.TensorShapeProto) -> onnx.TensorShapeProto | None:

@@ -33,7 +33,9 @@ from ortrain.artifacts.graph.adapters import (
     sums_of,
 )
 from ortrain.artifacts.graph.block_codes import decode, encode
+from ortrain.artifacts.graph.fused import refuse, replace_nodes
 from ortrain.artifacts.graph.quantized import Quantization, QuantizedLayer, codes_of, difference
+from ortrain.artifacts.graph.targets import WEIGHTS, attributes_of
 
 StrPath = str | os.PathLike[str]
 Array = npt.NDArray[Any]
@@ -243,7 +245,7 @@ def with_adapter_inputs(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
 
 
 def merged(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
-    """Return an exported model with its adapters added to its weights: the size and the speed of the base.
+    """Return an exported model with its adapters added to its weights: the nodes, the size and the speed of the base.
 
     Raises
     ------
@@ -351,7 +353,7 @@ def _merge(
     model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer, delta: Array, norms: Array | None
 ) -> None:
     """Add a product to the weights that a node reads, in a new initializer if other nodes read them as they are."""
-    slot = 0 if layer.operator == "Gather" else 1
+    slot, attributes = WEIGHTS[reader.op_type], attributes_of(reader)
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     producers = {name: node for node in model.graph.node for name in node.output}
     reads = Counter(name for node in model.graph.node for name in node.input)
@@ -359,11 +361,8 @@ def _merge(
     while name not in tensors or tensors[name].data_type not in _graph.FLOATING:
         node = producers.get(name)
         if node is None or node.op_type not in ("Transpose", "Identity"):
-            found = (
-                "is quantized; `requantized` merges into such weights"
-                if node is None
-                else f"{node.op_type} computes"
-            )
+            remedy = "; `requantized` merges into such weights" if reader.op_type == "MatMulNBits" else ""
+            found = f"is quantized{remedy}" if node is None else f"{node.op_type} computes"
             raise ValueError(
                 f"cannot merge the adapter of {layer.module}: expected weights in an initializer of float numbers, found "
                 f"{name!r}, which {found}"
@@ -373,9 +372,10 @@ def _merge(
         is_shared |= reads[name] > 1
     weight = array_of(tensors[name])
     weight = weight.T if transposed else weight
-    has_outputs_first = any(a.name == "transB" and a.i for a in reader.attribute)
-    if layer.operator == "Gemm" and not has_outputs_first:
+    has_outputs_first = bool(attributes.get("transB"))
+    if layer.operator not in ("Conv", "Gather") and not has_outputs_first:
         delta = delta.T
+    delta = delta / attributes.get("alpha", 1)  # by which the layer multiplies its weights
     changed = _with_norms(weight + delta.reshape(weight.shape), 0 if has_outputs_first else 1, norms)
     value = np.ascontiguousarray(changed, dtype=weight.dtype)
     if is_shared:
@@ -392,9 +392,7 @@ def _product(layer: AdaptedLayer, a: Array, b: Array) -> Array:
     if layer.operator == "Conv":
         product: Array = np.tensordot(b[..., 0, 0] if b.ndim == 4 else b.reshape(b.shape[:2]), a, axes=1)
         return product
-    if layer.operator in ("Gather", "MatMul"):
-        return np.asarray((b @ a).T)
-    return np.asarray(b @ a)
+    return np.asarray((b @ a).T if layer.operator == "Gather" else b @ a)
 
 
 def _remove_adapters(model: onnx.ModelProto, adapters: Adapters) -> None:
@@ -403,17 +401,15 @@ def _remove_adapters(model: onnx.ModelProto, adapters: Adapters) -> None:
     sums = {
         node.input[0]: node.output[0] for node in graph.node if is_added(node) and "/lora/sum" in node.name
     }
-    kept = []
-    for node in graph.node:
-        if not is_added(node):
-            node.output[:] = [sums.get(name, name) for name in node.output]
-            kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
-    del graph.node[:]
-    graph.node.extend(kept)
-    read = {name for node in kept for name in node.input} | {value.name for value in graph.output}
+    kept = [node for node in graph.node if not is_added(node)]
+    for node in kept:
+        node.output[:] = [sums.get(name, name) for name in node.output]
+    replace_nodes(graph, kept)
+    refuse(model, adapters.fused)
+    read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     gone = [tensor.name for tensor in graph.initializer if tensor.name not in read]
     remove_initializers(model, [*gone, *sums])
-    made = {name for node in kept for name in node.output}
+    made = {name for node in graph.node for name in node.output}
     for place in reversed([i for i, value in enumerate(graph.value_info) if value.name not in made]):
         del graph.value_info[place]
     entries = [entry for entry in model.metadata_props if entry.key not in (KEY, BASE)]

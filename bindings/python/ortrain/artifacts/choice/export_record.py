@@ -226,10 +226,15 @@ def module_of(node: onnx.NodeProto) -> str | None:
         if entry.key == _SCOPES:
             scopes = _list_of_names(entry.value)
             return _without_count(scopes[-2]) if len(scopes) > 1 else None
-    if not node.name.startswith("/"):
+    return module_in(node.name)
+
+
+def module_in(name: str) -> str | None:
+    """Return the path of the module in a name that PyTorch's older exporter gave to a node or a value; None if it has none."""
+    if not name.startswith("/"):
         return None
     path = ""
-    for part in node.name.split("/")[1:-1]:
+    for part in name.split("/")[1:-1]:
         plain = re.sub(r"_\d+$", "", part)
         # Modules in a list have the name of the list in theirs: /layers.0/layers.0.fc
         path = plain if not path or plain.startswith(f"{path}.") else f"{path}.{plain}"

@@ -15,7 +15,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -26,11 +25,23 @@ from ortrain import _graph
 from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, free_name
 from ortrain._support.checks import names_of
-from ortrain.artifacts.choice.export_record import PATH, module_of
+from ortrain.artifacts.choice.export_record import module_of
 from ortrain.artifacts.choice.selection import Selection
 from ortrain.artifacts.graph.block_codes import decode
-from ortrain.artifacts.graph.classifier import Constants, find_classifier
+from ortrain.artifacts.graph.classifier import Constants
+from ortrain.artifacts.graph.fused import FusedLayer, Unfused, replace_nodes, unfuse
 from ortrain.artifacts.graph.quantized import codes_of, matrix_read
+from ortrain.artifacts.graph.targets import (
+    ALL_LINEAR,
+    COPIES,
+    LINEAR,
+    WEIGHTS,
+    WITHOUT_ADAPTERS,
+    attributes_of,
+    fits,
+    heads_of,
+    path_of,
+)
 
 Array = npt.NDArray[Any]
 
@@ -39,12 +50,17 @@ KEY = "ortrain.adapter"
 BASE = "ortrain.adapter_base"
 """The key of the digest of the base there. Training sessions compare the two."""
 
-#: Layers, and the input that has their weights.
-_WEIGHTS = {"Conv": 1, "Gather": 0, "Gemm": 1, "MatMul": 1, "MatMulNBits": 1}
-_LINEAR = frozenset({"Gemm", "MatMul", "MatMulNBits"})
-#: Operators between an initializer and the layer that reads it.
-_COPIES = ("Cast", "DequantizeLinear", "Identity", "Transpose")
 _BIASES = ("none", "all", "lora_only")
+#: Operators that add a bias to the result of a layer: the inputs that may be the result, and those that may be the bias.
+_ADDITIONS = {
+    "Add": ((0, 1), (0, 1)),
+    "BiasGelu": ((0,), (1,)),
+    "FastGelu": ((0,), (1,)),
+    "SkipLayerNormalization": ((0, 1), (4,)),
+    "SkipSimplifiedLayerNormalization": ((0, 1), (3,)),
+}
+#: Layers that add a bias themselves, and the input that has it.
+_OWN_BIASES = {"Conv": 2, "DynamicQuantizeMatMul": 4, "Gemm": 2, "MatMulNBits": 5}
 
 
 @dataclass(frozen=True)
@@ -59,8 +75,9 @@ class LoRA:
         The product is scaled by ``alpha / r``, or by ``alpha / sqrt(r)`` with ``use_rslora``.
     targets : str or list of str, default "all-linear"
         The layers: patterns, paths of modules or their ends (``"q_proj"``), names of nodes, or operators (``"Conv"``,
-        ``"Gather"`` for embeddings). ``"all-linear"`` stands for every Gemm, MatMul and MatMulNBits with weights, except one
-        that computes the output.
+        ``"Gather"`` for embeddings). ``"all-linear"`` stands for every matrix product with weights, also those in fused operators
+        of onnxruntime such as Attention, except one that computes the output. The fused weights of an Attention have one adapter,
+        or, where targets name parts (``["q", "v"]``, ``["query", "value"]``, ``["q_proj", "v_proj"]``), one for each of these.
     dropout : float, default 0.0
         The probability with which a train step drops an element of what A reads.
     bias : {"none", "all", "lora_only"}, default "none"
@@ -68,7 +85,8 @@ class LoRA:
     use_rslora : bool, default False
         Whether the scale is that of rank-stabilized LoRA (D. Kalajdzievski, 2023).
     use_dora : bool, default False
-        Whether the norm of the weights of each output is trained too (DoRA), for Gemm, MatMul and MatMulNBits.
+        Whether the norm of the weights of each output is trained too (DoRA), for Gemm, MatMul, MatMulNBits and the layers in
+        Attention.
     seed : int, default 0
         Seed of the initial A, which is uniform in ±1/sqrt(inputs); B is zero. For embeddings A is zero and B is normal.
     values : mapping of str to array, optional
@@ -124,6 +142,8 @@ class AdaptedLayer:
     """The number of elements of A, B and the magnitudes."""
     magnitude: str = ""
     """The parameter m of DoRA, ``[outputs]``."""
+    fused: str = ""
+    """The operator that the layer was fused into, such as ``Attention``."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +164,8 @@ class Adapters:
         The number of elements of the floating-point initializers of the given model, and of its matrices of few bits.
     r, alpha, scale, dropout, bias, use_rslora, use_dora
         The settings.
+    fused : tuple of FusedLayer
+        The fused operators that were written as their parts; :func:`ortrain.artifacts.merged` puts them back.
     """
 
     model: str
@@ -159,6 +181,7 @@ class Adapters:
     bias: str
     use_rslora: bool
     use_dora: bool = False
+    fused: tuple[FusedLayer, ...] = ()
 
     @property
     def parameters(self) -> list[str]:
@@ -178,7 +201,7 @@ class Adapters:
     def __str__(self) -> str:
         """Return the lines of the report."""
         lines = [
-            f"{'adapter':<10}  {layer.module} ({layer.operator}): {layer.parameters} elements"
+            f"{'adapter':<10}  {layer.module} ({layer.fused or layer.operator}): {layer.parameters} elements"
             for layer in self.layers
         ]
         lines += [f"{'adapter':<10}  left out: {reason}" for reason in self.skipped]
@@ -215,6 +238,7 @@ def adapters_of(record: str) -> Adapters:
         entries = json.loads(record)
         layers = tuple(AdaptedLayer(**layer) for layer in entries.pop("layers"))
         entries |= {name: tuple(entries[name]) for name in ("skipped", "biases")}
+        entries["fused"] = tuple(FusedLayer(**layer) for layer in entries.get("fused", ()))
         return Adapters(layers=layers, **entries)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"the record {KEY!r} of the adapters is damaged: {error}") from error
@@ -228,9 +252,10 @@ def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
     ValueError
         When a target fits no layer, or a given value fits no adapter or has another shape.
     """
-    base = digest_of(model)
+    base, base_parameters = digest_of(model), _count(model)
     _graph.infer_shapes(model)
-    editor = _Editor(model, lora)
+    unfused = unfuse(model, lora.entries)
+    editor = _Editor(model, lora, unfused)
     chosen, skipped = editor.choose()
     layers = tuple(dict.fromkeys(editor.adapt(node) for node in chosen))
     unused = editor.unused_values()
@@ -245,7 +270,7 @@ def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
         layers=layers,
         skipped=tuple(skipped),
         biases=tuple(editor.trained_biases(chosen)),
-        base_parameters=editor.base_parameters,
+        base_parameters=base_parameters,
         r=lora.r,
         alpha=lora.alpha,
         scale=lora.scale,
@@ -253,6 +278,7 @@ def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
         bias=lora.bias,
         use_rslora=lora.use_rslora,
         use_dora=lora.use_dora,
+        fused=unfused.layers,
     )
     editor.finish()
     model.metadata_props.add(key=KEY, value=adapters.to_json())
@@ -260,9 +286,18 @@ def add_adapters(model: onnx.ModelProto, lora: LoRA, name: str) -> Adapters:
     return adapters
 
 
+def _count(model: onnx.ModelProto) -> int:
+    """Return the number of elements of the floating-point initializers, and of the matrices of few bits."""
+    floats = [tensor for tensor in model.graph.initializer if tensor.data_type in _graph.FLOATING]
+    codes = [
+        attributes_of(node) for node in model.graph.node if node.op_type in ("MatMulNBits", "MatMulBnb4")
+    ]
+    return sum(int(np.prod(t.dims)) for t in floats) + sum(int(each["N"] * each["K"]) for each in codes)
+
+
 class _Editor:
-    def __init__(self, model: onnx.ModelProto, lora: LoRA) -> None:
-        self._model, self._lora = model, lora
+    def __init__(self, model: onnx.ModelProto, lora: LoRA, unfused: Unfused) -> None:
+        self._model, self._lora, self._unfused = model, lora, unfused
         self._producers = {name: node for node in model.graph.node for name in node.output}
         self._constants = Constants(model, self._producers)
         self._taken = _graph.names_in_use(model)
@@ -272,48 +307,46 @@ class _Editor:
         self._adapted: dict[tuple[str, str], AdaptedLayer] = {}
         self._added: dict[str, list[onnx.NodeProto]] = {}
         self._vectors = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 1}
-        self._sums = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input}
-        floats = [t for t in model.graph.initializer if t.data_type in _graph.FLOATING]
-        self.base_parameters = sum(int(np.prod(t.dims)) for t in floats)
-        for node in model.graph.node:
-            if node.op_type == "MatMulNBits":
-                self.base_parameters += _attributes(node)["N"] * _attributes(node)["K"]
+        self._sums = {
+            node.input[slot]: node
+            for node in model.graph.node
+            if node.op_type in _ADDITIONS
+            for slot in _ADDITIONS[node.op_type][0]
+        }
 
     # ---- which layers ----
 
     def _module(self, node: onnx.NodeProto) -> str:
-        """Return the path of the module of a layer: that of its weights, or of the node."""
-        name = str(node.input[_WEIGHTS[node.op_type]])
-        while True:
-            if PATH.fullmatch(name):
-                return name.rpartition(".")[0]
-            source = self._producers.get(name)
-            if source is None or source.op_type not in _COPIES:
-                return module_of(node) or node.name or node.output[0]
-            name = str(source.input[0])
+        part = self._unfused.parts.get(node.output[0])
+        return part.module if part else path_of(node, node.input[WEIGHTS[node.op_type]], self._producers)
+
+    def _operator(self, node: onnx.NodeProto) -> str:
+        """Return the operator that a user knows a layer by."""
+        part = self._unfused.parts.get(node.output[0])
+        return part.operator if part else str(node.op_type)
 
     def choose(self) -> tuple[list[onnx.NodeProto], list[str]]:
         """Return the layers that the targets name, and why others that they name have no adapter."""
-        heads = self._heads()
+        heads = heads_of(self._model)
         candidates = [
             node
             for node in self._model.graph.node
-            if node.op_type in _WEIGHTS and self._constants.has(node.input[_WEIGHTS[node.op_type]])
+            if node.op_type in WEIGHTS and self._constants.has(node.input[WEIGHTS[node.op_type]])
         ]
+        fitting = {node.output[0]: self._entries(node, node.output[0] in heads) for node in candidates}
         chosen: list[onnx.NodeProto] = []
-        skipped: list[str] = []
+        skipped = [*self._unfused.skipped, *self._without_adapters()]
         for node in candidates:
-            entries = [
-                entry for entry in self._lora.entries if self._fits(node, entry, node.output[0] in heads)
-            ]
+            entries = fitting[node.output[0]]
             reason = self._obstacle(node) if entries else None
-            if reason is not None and entries != ["all-linear"]:
-                skipped.append(f"{self._module(node)} ({node.op_type}): {reason}")
+            if reason is not None and entries != [ALL_LINEAR]:
+                skipped.append(f"{self._module(node)} ({self._operator(node)}): {reason}")
             elif entries and reason is None:
                 chosen.append(node)
         for entry in self._lora.entries:
-            if not any(self._fits(node, entry, node.output[0] in heads) for node in chosen):
-                known = list(dict.fromkeys(f"{self._module(n)} ({n.op_type})" for n in candidates))
+            if not any(entry in fitting[node.output[0]] for node in chosen):
+                every = [f"{self._module(n)} ({self._operator(n)})" for n in candidates]
+                known = list(dict.fromkeys([*every, *self._unfused.known]))
                 raise ValueError(
                     f"LoRA: target {entry!r} fits no layer that can have an adapter"
                     f"{'; ' + '; '.join(skipped) if skipped else ''}; the model has {len(known)}: "
@@ -321,62 +354,70 @@ class _Editor:
                 )
         return chosen, skipped
 
-    def _heads(self) -> set[str]:
-        """Return what the layers compute whose results are outputs of the model, with a bias behind them or without."""
-        ends = {value.name for value in self._model.graph.output}
-        heads = {name for name in ends if name in self._producers}
-        heads |= {name for name, node in self._sums.items() if node.output[0] in ends}
-        try:
-            return heads | {find_classifier(self._model).node.output[0]}
-        except ValueError:
-            return heads
-
-    def _fits(self, node: onnx.NodeProto, entry: str, is_head: bool) -> bool:
-        if entry == "all-linear":
-            return node.op_type in _LINEAR and not is_head
-        if entry == node.op_type:
-            return True
+    def _entries(self, node: onnx.NodeProto, is_head: bool) -> list[str]:
+        """Return the targets that name a layer."""
+        part = self._unfused.parts.get(node.output[0])
+        if part is not None:
+            return list(part.entries)
         names = {self._module(node), module_of(node) or "", node.name}
-        return any(
-            fnmatchcase(name, entry) or name.startswith(f"{entry}.") or name.endswith(f".{entry}")
-            for name in names
-            if name
-        )
+        return [
+            entry
+            for entry in self._lora.entries
+            if (entry == ALL_LINEAR and node.op_type in LINEAR and not is_head)
+            or entry == node.op_type
+            or fits(entry, names)
+        ]
+
+    def _without_adapters(self) -> list[str]:
+        """Return the nodes that targets name and whose operators cannot have an adapter, with the reason."""
+        found = []
+        for node in self._model.graph.node:
+            slot, reason = WITHOUT_ADAPTERS.get(node.op_type, (0, ""))
+            if not reason or slot >= len(node.input) or not self._constants.has(node.input[slot]):
+                continue
+            module = path_of(node, node.input[slot], self._producers)
+            names = {module, module_of(node) or "", node.name}
+            if any(entry in (ALL_LINEAR, node.op_type) or fits(entry, names) for entry in self._lora.entries):
+                found.append(f"{module} ({node.op_type}): {reason}")
+        return found
 
     def _obstacle(self, node: onnx.NodeProto) -> str | None:
         """Return why a layer cannot have an adapter; None if it can."""
-        attributes = _attributes(node)
-        if node.op_type == "Gemm" and attributes.get("transA"):
+        attributes = attributes_of(node)
+        if attributes.get("transA"):
             return "its input is transposed"
+        if attributes.get("transBatchA") or attributes.get("transBatchB"):
+            return "the dimensions of its batch are transposed"
         if node.op_type == "Gather" and (attributes.get("axis") or len(self._shape(node) or ()) != 2):
             return "it does not look up rows of a matrix"
         if node.op_type == "Gather" and self._floating(node) is None:
             return "it looks up no floating-point numbers"
         if node.op_type == "Conv" and attributes.get("group", 1) != 1:
             return f"it has {attributes['group']} groups"
-        if node.op_type == "MatMul" and len(self._shape(node) or ()) != 2:
+        if node.op_type in LINEAR and "K" not in attributes and len(self._shape(node) or ()) != 2:
             return "its weights are not a matrix"
         if self._lora.use_dora and matrix_of(self._model, node) is None:
             return "DoRA needs a product with a matrix of constant weights, and no factors"
-        return (
-            None
-            if node.op_type == "MatMulNBits" or self._shape(node)
-            else "the shape of its weights is unknown"
-        )
+        return None if "K" in attributes or self._shape(node) else "the shape of its weights is unknown"
 
     def _shape(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
-        return self._constants.shape(node.input[_WEIGHTS[node.op_type]])
+        return self._constants.shape(node.input[WEIGHTS[node.op_type]])
 
     def _floating(self, node: onnx.NodeProto) -> np.dtype[Any] | None:
-        element = _graph.element_type(self._model, node.input[0])
-        return onnx.helper.tensor_dtype_to_np_dtype(element) if element in _graph.FLOATING else None
+        """Return the type of the numbers that a layer computes with: that of its weights, of their scales or of its input."""
+        slots = (0,) if node.op_type == "Gather" else (WEIGHTS[node.op_type], 2, 0)
+        for name in (node.input[slot] for slot in slots if slot < len(node.input)):
+            element = _graph.element_type(self._model, name) if name else 0
+            if element in _graph.FLOATING:
+                return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
+        return None
 
     # ---- one layer ----
 
     def adapt(self, node: onnx.NodeProto) -> AdaptedLayer:
         """Add A and B beside a layer."""
-        weight = node.input[_WEIGHTS[node.op_type]]
-        module, kind, attributes = self._module(node), node.op_type, _attributes(node)
+        weight = node.input[WEIGHTS[node.op_type]]
+        module, kind, attributes = self._module(node), node.op_type, attributes_of(node)
         shape = self._shape(node) or ()
         r, dtype = self._lora.r, self._floating(node) or np.dtype(np.float32)
         key = self._root(weight), kind
@@ -389,7 +430,7 @@ class _Editor:
         path = free_name(module, self._paths)
         self._paths.add(path)
         names = [self._free(f"{path}.{prefix}{letter}{suffix}") for letter in "AB"]
-        if kind == "MatMulNBits":
+        if "K" in attributes:
             inputs, outputs = attributes["K"], attributes["N"]
         elif kind == "Conv":
             outputs, inputs = shape[0], shape[1]
@@ -412,13 +453,14 @@ class _Editor:
             magnitude, count = self._free(f"{path}.lora_magnitude_vector"), count + outputs
             start = np.linalg.norm(np.asarray(matrix_of(self._model, node), np.float64), axis=1)
             add_initializer(self._model, magnitude, self._given(magnitude, start.shape, start).astype(dtype))
-        self._adapted[key] = AdaptedLayer(module, kind, weight, names[0], names[1], count, magnitude)
+        fused = self._operator(node) if node.output[0] in self._unfused.parts else ""
+        self._adapted[key] = AdaptedLayer(module, kind, weight, names[0], names[1], count, magnitude, fused)
         self._insert(node, kind, self._adapted[key], dtype)
         return self._adapted[key]
 
     def _root(self, name: str) -> str:
         """Return the initializer that a weight is read from, or the last value on the way to it."""
-        while (source := self._producers.get(name)) is not None and source.op_type in _COPIES:
+        while (source := self._producers.get(name)) is not None and source.op_type in COPIES:
             name = source.input[0]
         return name
 
@@ -458,7 +500,7 @@ class _Editor:
             training = constant(np.array(True), "training")
             value = add("Dropout", [value, ratio, training], "dropped")
         if kind == "Conv":
-            kept = {k: v for k, v in _attributes(node).items() if k != "group"}
+            kept = {k: v for k, v in attributes_of(node).items() if k != "group"}
             low = add("Conv", [value, names[0]], "low", **kept)
             product = add("Conv", [add("Mul", [low, scale], "scaled"), names[1]], "product")
         elif kind == "Gemm":
@@ -512,7 +554,7 @@ class _Editor:
             ],
             "a_through_weights",
             **({"domain": node.domain} if node.domain else {}),
-            **_attributes(node),
+            **attributes_of(node),
         )
         columns = add("Transpose", [layer.b], "b_columns", perm=[1, 0])
         gram = add("MatMul", [layer.a, add("Transpose", [layer.a], "a_columns", perm=[1, 0])], "gram")
@@ -557,15 +599,18 @@ class _Editor:
         return {name for node in self._model.graph.node if (name := self._bias(node)) is not None}
 
     def _bias(self, node: onnx.NodeProto) -> str | None:
-        """Return the vector that a layer, or an Add behind it, adds; None if there is none."""
-        if node.op_type in ("Conv", "Gemm") and len(node.input) > 2:
-            return node.input[2] if node.input[2] in self._vectors else None
-        if node.op_type not in _LINEAR:
+        """Return the vector that a layer, or a node behind it, adds; None if there is none."""
+        place = _OWN_BIASES.get(node.op_type, 0)
+        if 0 < place < len(node.input) and node.input[place]:
+            return node.input[place] if node.input[place] in self._vectors else None
+        if node.op_type not in LINEAR:
             return None
         added = self._added.get(node.output[0])
         reader = self._sums.get(added[-1].output[0] if added else node.output[0])
-        names = reader.input if reader is not None else ()
-        return next((name for name in names if name in self._vectors), None)
+        if reader is None:
+            return None
+        places = [place for place in _ADDITIONS[reader.op_type][1] if place < len(reader.input)]
+        return next((reader.input[place] for place in places if reader.input[place] in self._vectors), None)
 
     def trained_biases(self, chosen: Sequence[onnx.NodeProto]) -> list[str]:
         """Return the biases that are trained."""
@@ -579,10 +624,8 @@ class _Editor:
 
     def finish(self) -> None:
         """Put the new nodes behind their layers."""
-        nodes = [n for node in self._model.graph.node for n in (node, *self._added.get(node.output[0], ()))]
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del self._model.graph.node[:]
-        self._model.graph.node.extend(copies)
+        graph = self._model.graph
+        replace_nodes(graph, [n for node in graph.node for n in (node, *self._added.get(node.output[0], ()))])
         _graph.infer_shapes(self._model)
 
 
@@ -592,7 +635,7 @@ def _is_bias(node: onnx.NodeProto, place: int) -> bool:
 
 def matrix_of(model: onnx.ModelProto, node: onnx.NodeProto) -> Array | None:
     """Return the weights of a product, a row for each output; None if they are not constants or the product has factors."""
-    attributes = _attributes(node)
+    attributes = attributes_of(node)
     if node.op_type == "MatMulNBits":
         codes = codes_of(model, node)
         return None if codes is None else decode(codes)
@@ -616,7 +659,3 @@ def sums_of(graph: onnx.GraphProto, layer: AdaptedLayer) -> list[onnx.NodeProto]
 def is_added(node: onnx.NodeProto) -> bool:
     """Whether a node belongs to an adapter."""
     return "/lora/" in node.name
-
-
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}

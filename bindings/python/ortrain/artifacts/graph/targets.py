@@ -1,0 +1,105 @@
+"""Which layers of a model a target of adapters names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import onnx
+
+from ortrain.artifacts.choice.export_record import PATH, module_in, module_of
+from ortrain.artifacts.graph.classifier import find_classifier
+
+#: The entry that stands for every matrix product with weights, except one that computes the output.
+ALL_LINEAR = "all-linear"
+#: Layers, and the input that has their weights.
+WEIGHTS = {
+    "Conv": 1,
+    "DynamicQuantizeMatMul": 1,
+    "FusedMatMul": 1,
+    "Gather": 0,
+    "Gemm": 1,
+    "MatMul": 1,
+    "MatMulBnb4": 1,
+    "MatMulNBits": 1,
+    "TransposeMatMul": 1,
+}
+LINEAR = frozenset(WEIGHTS) - {"Conv", "Gather"}
+#: Operators between an initializer and the layer that reads it.
+COPIES = ("Cast", "DequantizeLinear", "Identity", "Transpose")
+
+_INTEGERS = "it reads quantized numbers, and A reads floating-point ones"
+_NOT_TRAINED = "the training core does not have the operator"
+#: Operators with weights that cannot have an adapter: the input that has the weights, and the reason.
+WITHOUT_ADAPTERS = {
+    "ConvInteger": (1, _INTEGERS),
+    "DecoderAttention": (2, _NOT_TRAINED),
+    "DecoderMaskedSelfAttention": (1, _NOT_TRAINED),
+    "GatherBlockQuantized": (0, "its rows are in codes, beside which an embedding has no adapter yet"),
+    "GatedRelativePositionBias": (3, _NOT_TRAINED),
+    "LongformerAttention": (1, _NOT_TRAINED),
+    "MatMulFpQ4": (1, _NOT_TRAINED),
+    "MatMulInteger": (1, _INTEGERS),
+    "MatMulIntegerToFloat": (1, _INTEGERS),
+    "MoE": (2, _NOT_TRAINED),
+    "NhwcConv": (1, _NOT_TRAINED),
+    "NhwcFusedConv": (1, _NOT_TRAINED),
+    "PackedAttention": (1, _NOT_TRAINED),
+    "QAttention": (1, _NOT_TRAINED),
+    "QEmbedLayerNormalization": (
+        2,
+        "its tables are quantized; the float ones of EmbedLayerNormalization can have one",
+    ),
+    "QGemm": (3, _INTEGERS),
+    "QLinearConv": (3, _INTEGERS),
+    "QLinearMatMul": (3, _INTEGERS),
+    "QMoE": (2, _NOT_TRAINED),
+    "QOrderedAttention": (5, _NOT_TRAINED),
+    "QOrderedMatMul": (2, _NOT_TRAINED),
+}
+
+
+def fits(entry: str, names: Collection[str]) -> bool:
+    """Whether a target is a pattern for one of the names of a layer, a module around it, or the end of its path."""
+    return any(
+        fnmatchcase(name, entry) or name.startswith(f"{entry}.") or name.endswith(f".{entry}")
+        for name in names
+        if name
+    )
+
+
+def path_of(node: onnx.NodeProto, weights: str, producers: Mapping[str, onnx.NodeProto]) -> str:
+    """Return the path of the module of a layer: that of its weights, of the node or of its output; else the node's name.
+
+    onnxruntime's optimizer keeps the names of what a fused node returns, which have the path where node and weights have none.
+    """
+    name = weights
+    while True:
+        if PATH.fullmatch(name):
+            return name.rpartition(".")[0]
+        source = producers.get(name)
+        if source is None or source.op_type not in COPIES:
+            return module_of(node) or module_in(node.output[0]) or node.name or node.output[0]
+        name = str(source.input[0])
+
+
+def heads_of(model: onnx.ModelProto) -> set[str]:
+    """Return what the layers compute whose results are outputs of the model, with a bias behind them or without."""
+    ends = {value.name for value in model.graph.output}
+    heads = {name for node in model.graph.node for name in node.output if name in ends}
+    heads |= {
+        name
+        for node in model.graph.node
+        if node.op_type == "Add" and node.output[0] in ends
+        for name in node.input
+    }
+    try:
+        return heads | {find_classifier(model).node.output[0]}
+    except ValueError:
+        return heads
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node by name."""
+    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}

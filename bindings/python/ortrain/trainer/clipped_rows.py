@@ -1,0 +1,188 @@
+"""Gradients clipped by row, many rows in one step: what DP-SGD adds up. Making the model needs onnx."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortrain._files.writing import write_file
+from ortrain.api import CheckpointState, Module
+from ortrain.options import SessionOptions
+from ortrain.trainer.core import Trainer
+
+try:
+    import onnx
+
+    from ortrain.artifacts.graph.clipped_rows import LOSSES, NORMS, with_clipped_rows
+except ImportError as error:
+    raise ImportError("ClippedRows: making its model needs onnx: pip install 'ortrain[artifacts]'") from error
+
+Array = npt.NDArray[Any]
+
+_TOLERANCE = 1e-3  # by which the gradient of a row may differ from that of a step of the row alone
+_RANDOM = frozenset({"BitmaskDropout", "BiasDropout", "BitmaskBiasDropout", "Dropout"})
+
+
+class ClippedRows:
+    """The sum of the gradients of rows, each scaled down to a norm if it is longer.
+
+    A step takes ``rows`` rows at a time through the network of a trainer, forward and backward once. It costs one to three
+    ordinary steps with as many rows, where a loop over single rows costs as many steps as rows.
+    :mod:`ortrain.artifacts.graph.clipped_rows` describes how. The session has a copy of the parameters and gradients, and
+    computes in float32.
+
+    For a step of DP-SGD, add the drawn rows, take the sum, add noise, and give it to the trainer::
+
+        clipped = ClippedRows(trainer, rows=64)
+        norms, losses = clipped.add(columns, clip=1.0)  # once, or for one part of the drawn rows after another
+        total = clipped.take()
+        trainer.module.copy_buffer_to_gradients((total + noise) / batch_size)
+        trainer.optimizer.step()
+
+    Parameters
+    ----------
+    trainer : Trainer
+        The trainer. Its network must not mix rows, as BatchNormalization does, and its loss must be a mean over rows: cross
+        entropy, mean squared error and the other losses by their name are.
+    rows : int, default 64
+        The rows that the session takes at a time. Steps of fewer rows cost as much. The gradients of all these rows are in memory
+        at once for each convolution.
+
+    Attributes
+    ----------
+    rows : int
+        The same.
+    module : Module
+        The session.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is trained whose gradients by row are not known, the network mixes rows, or the loss is not a mean over
+        rows. The message names the parameter and the node.
+    """
+
+    def __init__(self, trainer: Trainer, rows: int = 64) -> None:
+        self.rows, self._trainer = rows, trainer
+        source = onnx.load(trainer.folder / "training_model.onnx", load_external_data=False)
+        has_dropout = any(node.op_type in _RANDOM for node in source.graph.node)
+        model = with_clipped_rows(source, rows)
+        with tempfile.TemporaryDirectory() as folder:
+            CheckpointState.save_checkpoint(trainer.state, Path(folder) / "checkpoint")
+            state = CheckpointState.load_checkpoint(Path(folder) / "checkpoint")
+        # Beside the artifacts, because weights that are not trained may be in a file there.
+        path = trainer.folder / f"clipped_rows_{os.getpid()}_{id(self)}.onnx"
+        try:
+            write_file(path, "model", model.SerializeToString())
+            options = SessionOptions()
+            options.intra_op_num_threads = trainer._threads
+            self.module = Module(path, state, session_options=options)
+        finally:
+            path.unlink(missing_ok=True)
+        self.module.train()
+        names = self.module.output_names()
+        self._norms, self._losses = names.index(NORMS), names.index(LOSSES)
+        self._inputs = [value.name for value in self.module.get_inputs()][2:]
+        self._is_new, self._is_empty, self._is_checked = True, True, has_dropout
+
+    def add(self, columns: Sequence[Array], clip: float) -> tuple[Array, Array]:
+        """Add the clipped gradients of some rows to the sum.
+
+        The first call after `take` copies the parameters of the trainer. The first call of all compares two rows with steps of
+        each row alone, unless the network has Dropout.
+
+        Parameters
+        ----------
+        columns : sequence of array
+            The inputs of a step in their order, the targets last, ``[n, ...]`` with any number of rows.
+        clip : float
+            The largest norm of the gradient of a row, above 0.
+
+        Returns
+        -------
+        tuple of array
+            The norm of the gradient of each row before it was clipped, and the loss of each row, float32 ``[n]``.
+
+        Raises
+        ------
+        ValueError
+            When the clip is out of range, the columns do not fit the model, or a norm is not finite.
+        RuntimeError
+            When the gradient of a row differs from that of a step of the row alone: the network mixes rows.
+        """
+        if not (np.isfinite(clip) and clip > 0):
+            raise ValueError(f"clip: expected a norm above 0, found {clip}")
+        counts = {len(column) for column in columns}
+        if len(columns) != len(self._inputs) or len(counts) != 1:
+            raise ValueError(
+                f"columns: expected {len(self._inputs)} arrays of as many rows ({', '.join(self._inputs)}), found "
+                f"{len(columns)} of {sorted(counts)} rows"
+            )
+        if self._is_new:
+            self.module.copy_buffer_to_parameters(
+                self._trainer.module.get_contiguous_parameters(True).numpy()
+            )
+            self.module.lazy_reset_grad()
+            self._is_new = False
+        if not self._is_checked and max(counts):
+            self._check(columns)
+        found = [np.zeros((2, 0), np.float32)]
+        for first in range(0, max(counts), self.rows):
+            self._is_empty = False
+            found.append(self._step([column[first : first + self.rows] for column in columns], clip))
+        norms, losses = np.concatenate(found, axis=1)
+        if not np.isfinite(norms).all():
+            row = int(np.flatnonzero(~np.isfinite(norms))[0])
+            raise ValueError(
+                f"ClippedRows: expected a finite gradient of row {row}, found the norm {norms[row]}"
+            )
+        return norms, losses
+
+    def take(self) -> Array:
+        """Return the sum, float32 with the elements of all trained parameters, and begin a new one."""
+        total = np.zeros(self.module.get_parameters_size(True), np.float32)
+        if not self._is_empty:  # buffers are not zero before the first step after a reset
+            self.module.copy_gradients_to_buffer(total)
+        self._is_new = self._is_empty = True
+        return total
+
+    def _step(self, columns: Sequence[Array], clip: float, mask: Array | None = None) -> Array:
+        """Run a step of at most `rows` rows; return their norms and losses, ``[2, n]``."""
+        count = len(columns[0])
+        places = (
+            np.arange(self.rows) % count
+        )  # rows that fill up the step are some of the others, and do not count
+        counted = np.arange(self.rows) < count if mask is None else mask
+        batch = [np.ascontiguousarray(column if count == self.rows else column[places]) for column in columns]
+        outputs = self.module(counted.astype(np.float32), np.array([clip], np.float32), *batch)
+        return np.stack([outputs[self._norms][:count], outputs[self._losses][:count]])
+
+    def _check(self, columns: Sequence[Array]) -> None:
+        """Compare the gradients of the first and the last row of a step with those of each row alone."""
+        module = self._trainer.module.train()
+        size = self.module.get_parameters_size(True)
+        alone, here = np.zeros(size, np.float32), np.zeros(size, np.float32)
+        part = [column[: self.rows] for column in columns]
+        for row in dict.fromkeys((0, len(part[0]) - 1)):
+            module.lazy_reset_grad()
+            module(*(np.ascontiguousarray(column[row : row + 1]) for column in part))
+            module.copy_gradients_to_buffer(alone)
+            module.lazy_reset_grad()
+            self.module.lazy_reset_grad()
+            norm = self._step(part, float(np.finfo(np.float32).max), np.arange(self.rows) == row)[0, row]
+            self.module.copy_gradients_to_buffer(here)
+            self.module.lazy_reset_grad()
+            length = float(np.linalg.norm(alone))
+            difference = max(float(np.linalg.norm(here - alone)), abs(float(norm) - length))
+            if not difference <= _TOLERANCE * max(length, 1e-6):
+                raise RuntimeError(
+                    f"ClippedRows: the gradient of row {row} differs from that of a step of the row alone by {difference:.3g}, "
+                    f"its norm is {length:.3g}: the network mixes rows, or rows are not the first dimension of what layers read"
+                )
+        self._is_checked = True
