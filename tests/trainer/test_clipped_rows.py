@@ -22,6 +22,10 @@ def gpt_rows() -> list[Array]:
     return [IDS, np.ones_like(IDS), RNG.integers(0, 20, IDS.shape)]
 
 
+def clipped_rows(trainer: Trainer, rows: int = 64) -> ClippedRows:
+    return ClippedRows(trainer.module, trainer.state, trainer.folder, rows)
+
+
 def numbers(*shape: int) -> Array:
     return RNG.normal(size=shape).astype(np.float32)
 
@@ -141,7 +145,7 @@ def test_sums_are_those_of_a_loop_over_rows(name: str, kept: int, monkeypatch: p
     norms = np.linalg.norm(gradients, axis=1)
     clip = float(np.median(norms))
     expected = (gradients * np.minimum(1, clip / norms)[:, None]).sum(0)
-    clipped = ClippedRows(trainer, rows=4)  # 13 rows are four steps, the last of which has one row
+    clipped = clipped_rows(trainer, 4)  # 13 rows are four steps, the last of which has one row
     found = clipped.add(columns, clip)
     np.testing.assert_allclose(found[0], norms, rtol=1e-5)
     np.testing.assert_allclose(found[1], losses, rtol=1e-5)
@@ -158,7 +162,7 @@ def test_sums_are_those_of_a_loop_over_rows(name: str, kept: int, monkeypatch: p
 
 def test_steps_follow_the_parameters_of_the_trainer() -> None:
     trainer, columns = rows_of("mlp")
-    clipped = ClippedRows(trainer, rows=8)
+    clipped = clipped_rows(trainer, 8)
     for _ in range(3):
         gradients, _ = one_by_one(trainer, columns)
         norms, _ = clipped.add(columns, 1e9)
@@ -183,7 +187,7 @@ def test_networks_that_mix_rows_are_found() -> None:
     reader.input[0] = "centred"
     trainer = Trainer(made, "cross_entropy")
     with pytest.raises(RuntimeError, match=r"the gradient of row 0 differs .* the network mixes rows"):
-        ClippedRows(trainer, rows=4).add([numbers(9, 8), RNG.integers(0, 5, 9)], 1.0)
+        clipped_rows(trainer, 4).add([numbers(9, 8), RNG.integers(0, 5, 9)], 1.0)
 
 
 def test_what_cannot_be_clipped_is_named() -> None:
@@ -202,16 +206,16 @@ def test_what_cannot_be_clipped_is_named() -> None:
         with_clipped_rows(wide, 4)
     weighted = Trainer(models.mlp(8, 5, (7,), seed=1), "cross_entropy", sample_weight=True)
     with pytest.raises(ValueError, match="expected a loss that is the mean of the losses of rows"):
-        ClippedRows(weighted)
+        clipped_rows(weighted)
     recurrent = Trainer(models.gru(4, 5, 6, seed=1), "cross_entropy")
     with pytest.raises(
         ValueError, match=r"the gradient of '.*' is computed by .*; gradients by row are known of"
     ):
-        ClippedRows(recurrent)
+        clipped_rows(recurrent)
     pictures = Trainer(models.resnet((3, 8, 8), 5, seed=1), "cross_entropy")
     with pytest.raises(ValueError, match="clipping by row: BatchNormInternal BatchNormalization1 mixes rows"):
-        ClippedRows(pictures)
-    clipped = ClippedRows(trainer, rows=4)
+        clipped_rows(pictures)
+    clipped = clipped_rows(trainer, 4)
     with pytest.raises(ValueError, match="clip: expected a norm above 0, found 0"):
         clipped.add(columns, 0)
     with pytest.raises(

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from ortrain._files.writing import write_file
 from ortrain.api import CheckpointState, Module
 from ortrain.options import SessionOptions
-from ortrain.trainer.core import Trainer
 
 try:
     import onnx
@@ -39,20 +38,28 @@ class ClippedRows:
 
     For a step of DP-SGD, add the drawn rows, take the sum, add noise, and give it to the trainer::
 
-        clipped = ClippedRows(trainer, rows=64)
+        clipped = ClippedRows(trainer.module, trainer.state, trainer.folder)
         norms, losses = clipped.add(columns, clip=1.0)  # once, or for one part of the drawn rows after another
         total = clipped.take()
         trainer.module.copy_buffer_to_gradients((total + noise) / batch_size)
         trainer.optimizer.step()
 
+    A trainer with ``privacy`` does all that.
+
     Parameters
     ----------
-    trainer : Trainer
-        The trainer. Its network must not mix rows, as BatchNormalization does, and its loss must be a mean over rows: cross
-        entropy, mean squared error and the other losses by their name are.
+    module : Module
+        The module of a trainer. Its network must not mix rows, as BatchNormalization does, and its loss must be a mean over rows:
+        cross entropy, mean squared error and the other losses by their name are.
+    state : CheckpointState
+        The parameters of the module.
+    folder : path
+        The folder of its training model.
     rows : int, default 64
         The rows that the session takes at a time. Steps of fewer rows cost as much. The gradients of all these rows are in memory
         at once for each convolution.
+    options : SessionOptions, optional
+        The options of the session.
 
     Attributes
     ----------
@@ -68,21 +75,26 @@ class ClippedRows:
         rows. The message names the parameter and the node.
     """
 
-    def __init__(self, trainer: Trainer, rows: int = 64) -> None:
-        self.rows, self._trainer = rows, trainer
-        source = onnx.load(trainer.folder / "training_model.onnx", load_external_data=False)
+    def __init__(
+        self,
+        module: Module,
+        state: CheckpointState,
+        folder: Path,
+        rows: int = 64,
+        options: SessionOptions | None = None,
+    ) -> None:
+        self.rows, self._trained = rows, module
+        source = onnx.load(folder / "training_model.onnx", load_external_data=False)
         has_dropout = any(node.op_type in _RANDOM for node in source.graph.node)
         model = with_clipped_rows(source, rows)
-        with tempfile.TemporaryDirectory() as folder:
-            CheckpointState.save_checkpoint(trainer.state, Path(folder) / "checkpoint")
-            state = CheckpointState.load_checkpoint(Path(folder) / "checkpoint")
+        with tempfile.TemporaryDirectory() as scratch:
+            CheckpointState.save_checkpoint(state, Path(scratch) / "checkpoint")
+            own = CheckpointState.load_checkpoint(Path(scratch) / "checkpoint")
         # Beside the artifacts, because weights that are not trained may be in a file there.
-        path = trainer.folder / f"clipped_rows_{os.getpid()}_{id(self)}.onnx"
+        path = folder / f"clipped_rows_{os.getpid()}_{id(self)}.onnx"
         try:
             write_file(path, "model", model.SerializeToString())
-            options = SessionOptions()
-            options.intra_op_num_threads = trainer._threads
-            self.module = Module(path, state, session_options=options)
+            self.module = Module(path, own, session_options=options)
         finally:
             path.unlink(missing_ok=True)
         self.module.train()
@@ -116,6 +128,24 @@ class ClippedRows:
         RuntimeError
             When the gradient of a row differs from that of a step of the row alone: the network mixes rows.
         """
+        norms, losses, _ = self.add_and_read(columns, clip, ())
+        if not np.isfinite(norms).all():
+            row = int(np.flatnonzero(~np.isfinite(norms))[0])
+            raise ValueError(
+                f"ClippedRows: expected a finite gradient of row {row}, found the norm {norms[row]}"
+            )
+        return norms, losses
+
+    def add_and_read(
+        self, columns: Sequence[Array], clip: float, read: Sequence[int]
+    ) -> tuple[Array, Array, dict[int, list[Array]]]:
+        """Do the same, and return outputs too, by their number in the training model. Norms and the sum may not be finite.
+
+        Returns
+        -------
+        tuple
+            What `add` returns, and for each number of ``read`` the parts of the output, one after another.
+        """
         if not (np.isfinite(clip) and clip > 0):
             raise ValueError(f"clip: expected a norm above 0, found {clip}")
         counts = {len(column) for column in columns}
@@ -125,24 +155,29 @@ class ClippedRows:
                 f"{len(columns)} of {sorted(counts)} rows"
             )
         if self._is_new:
-            self.module.copy_buffer_to_parameters(
-                self._trainer.module.get_contiguous_parameters(True).numpy()
-            )
-            self.module.lazy_reset_grad()
-            self._is_new = False
+            self._copy_parameters()
         if not self._is_checked and max(counts):
-            self._check(columns)
+            mixed = self.mixing(columns)
+            if mixed is not None:
+                raise RuntimeError(f"ClippedRows: {mixed}")
         found = [np.zeros((2, 0), np.float32)]
+        outputs: dict[int, list[Array]] = {number: [] for number in read}
+        known, here = self._trained.output_names(), self.module.output_names()
         for first in range(0, max(counts), self.rows):
             self._is_empty = False
-            found.append(self._step([column[first : first + self.rows] for column in columns], clip))
+            part = [column[first : first + self.rows] for column in columns]
+            results = self._step(part, clip)
+            count = len(part[0])
+            found.append(np.stack([results[self._norms][:count], results[self._losses][:count]]))
+            for number, values in outputs.items():
+                values.append(np.array(results[here.index(known[number])][:count]))
         norms, losses = np.concatenate(found, axis=1)
-        if not np.isfinite(norms).all():
-            row = int(np.flatnonzero(~np.isfinite(norms))[0])
-            raise ValueError(
-                f"ClippedRows: expected a finite gradient of row {row}, found the norm {norms[row]}"
-            )
-        return norms, losses
+        return norms, losses, outputs
+
+    def _copy_parameters(self) -> None:
+        self.module.copy_buffer_to_parameters(self._trained.get_contiguous_parameters(True).numpy())
+        self.module.lazy_reset_grad()
+        self._is_new = False
 
     def take(self) -> Array:
         """Return the sum, float32 with the elements of all trained parameters, and begin a new one."""
@@ -152,20 +187,31 @@ class ClippedRows:
         self._is_new = self._is_empty = True
         return total
 
-    def _step(self, columns: Sequence[Array], clip: float, mask: Array | None = None) -> Array:
-        """Run a step of at most `rows` rows; return their norms and losses, ``[2, n]``."""
+    def _step(self, columns: Sequence[Array], clip: float, mask: Array | None = None) -> Sequence[Array]:
+        """Run a step of at most `rows` rows, and return the outputs of `rows` rows."""
         count = len(columns[0])
         places = (
             np.arange(self.rows) % count
         )  # rows that fill up the step are some of the others, and do not count
         counted = np.arange(self.rows) < count if mask is None else mask
         batch = [np.ascontiguousarray(column if count == self.rows else column[places]) for column in columns]
-        outputs = self.module(counted.astype(np.float32), np.array([clip], np.float32), *batch)
-        return np.stack([outputs[self._norms][:count], outputs[self._losses][:count]])
+        outputs: Sequence[Array] = self.module(
+            counted.astype(np.float32), np.array([clip], np.float32), *batch
+        )
+        return outputs
 
-    def _check(self, columns: Sequence[Array]) -> None:
-        """Compare the gradients of the first and the last row of a step with those of each row alone."""
-        module = self._trainer.module.train()
+    def mixing(self, columns: Sequence[Array]) -> str | None:
+        """Compare the gradients of the first and the last row of a step with those of each row alone.
+
+        Returns
+        -------
+        str or None
+            How they differ, if the network mixes rows. Networks with Dropout are not compared.
+        """
+        if self._is_checked:
+            return None
+        self._copy_parameters()
+        module = self._trained.train()
         size = self.module.get_parameters_size(True)
         alone, here = np.zeros(size, np.float32), np.zeros(size, np.float32)
         part = [column[: self.rows] for column in columns]
@@ -175,14 +221,17 @@ class ClippedRows:
             module.copy_gradients_to_buffer(alone)
             module.lazy_reset_grad()
             self.module.lazy_reset_grad()
-            norm = self._step(part, float(np.finfo(np.float32).max), np.arange(self.rows) == row)[0, row]
+            norm = self._step(part, float(np.finfo(np.float32).max), np.arange(self.rows) == row)[
+                self._norms
+            ][row]
             self.module.copy_gradients_to_buffer(here)
             self.module.lazy_reset_grad()
             length = float(np.linalg.norm(alone))
             difference = max(float(np.linalg.norm(here - alone)), abs(float(norm) - length))
             if not difference <= _TOLERANCE * max(length, 1e-6):
-                raise RuntimeError(
-                    f"ClippedRows: the gradient of row {row} differs from that of a step of the row alone by {difference:.3g}, "
-                    f"its norm is {length:.3g}: the network mixes rows, or rows are not the first dimension of what layers read"
+                return (
+                    f"the gradient of row {row} differs from that of a step of the row alone by {difference:.3g}, its norm is "
+                    f"{length:.3g}: the network mixes rows, or rows are not the first dimension of what layers read"
                 )
         self._is_checked = True
+        return None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ortrain.api import CheckpointState, Module
+from ortrain.options import SessionOptions
 from ortrain.trainer.accountant import Accountant
 from ortrain.trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint, ReduceLROnPlateau
 from ortrain.trainer.data import Batch, Rows, Source
@@ -23,6 +26,8 @@ Array = npt.NDArray[Any]
 
 _SUMMED = 4  # normal numbers that are added up for one
 _PART = 1 << 18  # numbers of noise that are made at a time
+_MOST_ROWS = 64  # that a step takes at once
+_GRADIENTS_OF_ROWS = 1 << 25  # elements of the gradients of a parameter by rows, at most
 _STATISTICS = 1 << 20  # elements of a vector that may be a running statistic
 
 
@@ -206,11 +211,25 @@ class PrivateGradients(Gradients):
         Where steps are counted.
     state : CheckpointState
         The parameters.
+    folder : path
+        The folder of the training model.
+    options : SessionOptions
+        The options of sessions.
     """
 
     value_names = ("epsilon", "clipped")
 
-    def __init__(self, privacy: Privacy, accountant: Accountant, state: CheckpointState) -> None:
+    def __init__(
+        self,
+        privacy: Privacy,
+        accountant: Accountant,
+        state: CheckpointState,
+        folder: Path,
+        options: SessionOptions,
+    ) -> None:
+        self._folder, self._options = folder, options
+        self._many: Any = None
+        self._takes_single_rows = False
         self.settings = {"privacy": str(privacy)}
         self._privacy, self._accountant, self._state = privacy, accountant, state
         self._random = _Random(privacy.random_bytes)
@@ -292,9 +311,13 @@ class PrivateGradients(Gradients):
     ) -> tuple[list[float], list[float], dict[int, list[Array]]]:
         """Add the clipped gradients of rows to the sum; return the norms before, the losses, and outputs by their number."""
         total, clip = self._sum(module), self._privacy.clip
+        many = self._many_rows(module, batch)
+        if many is not None:
+            norms, losses, found = many.add_and_read(batch, clip, read)
+            return norms.tolist(), losses.tolist(), found
         gradient = np.zeros(len(total), np.float32)
         norms, losses = list[float](), list[float]()
-        found: dict[int, list[Array]] = {number: [] for number in read}
+        found = {number: list[Array]() for number in read}
         for row in range(len(batch[0])):
             before = {} if self._is_checked else self._statistics()
             module.lazy_reset_grad()
@@ -311,6 +334,29 @@ class PrivateGradients(Gradients):
                 values.append(np.asarray(outputs[number]))
         return norms, losses, found
 
+    def _many_rows(self, module: Module, batch: Batch) -> Any:
+        """Return what clips the gradients of many rows in one step; None for a network whose rows are taken one by one."""
+        if self._many is not None or self._takes_single_rows:
+            return self._many
+        largest = max((p.data.size for _, p in self._state.parameters if p.requires_grad), default=1)
+        rows = max(2, min(_MOST_ROWS, _GRADIENTS_OF_ROWS // max(largest, 1), self._batch_size))
+        try:
+            # Not imported with this module, because it needs onnx.
+            made: Any = importlib.import_module("ortrain.trainer.clipped_rows")
+            many = made.ClippedRows(module, self._state, self._folder, rows, self._options)
+        except (ImportError, RuntimeError, ValueError) as error:
+            reason = str(error)
+        else:
+            reason = many.mixing(batch)
+        self._takes_single_rows = reason is not None
+        if reason is None:
+            self._many = many
+        else:
+            warnings.warn(
+                f"privacy: each step takes its rows one by one, which is slower: {reason}", stacklevel=7
+            )
+        return self._many
+
     def _sum(self, module: Module) -> Array:
         """Return the sum of the clipped gradients of the step."""
         if not len(self._total):
@@ -320,6 +366,8 @@ class PrivateGradients(Gradients):
     def complete(self, module: Module) -> None:
         """Add the noise, and count the step."""
         total = self._sum(module)
+        if self._many is not None:
+            total += self._many.take()
         for begin in range(0, len(total) if self._noise else 0, _PART):
             part = total[begin : begin + _PART]
             part += self._noise * self._privacy.clip * self._random.normal(len(part))

@@ -19,7 +19,7 @@ from ortrain.trainer.columns import Columns
 from ortrain.trainer.data import Source
 from ortrain.trainer.gradients import Gradients
 from ortrain.trainer.metrics import Metric
-from ortrain.trainer.opening import open_run, save_run, store_accounting
+from ortrain.trainer.opening import open_run, options_of, save_run, store_accounting
 from ortrain.trainer.private import Privacy, PrivateGradients, check_settings, privacy_of
 from ortrain.trainer.quantized import RANGE
 from ortrain.trainer.rehearsal import Rehearsal, check_rehearsal
@@ -113,7 +113,13 @@ class Run:
                 optimizer=estimated is not None,
             )
             self.accountant = self.accountant or Accountant()
-            return PrivateGradients(self._privacy, self.accountant, self.state)
+            return PrivateGradients(
+                self._privacy,
+                self.accountant,
+                self.state,
+                self.folder,
+                options_of(self._threads, self._config, 0),
+            )
         if estimated is None:
             return Gradients()
         if not self._eval_outputs:
