@@ -69,6 +69,7 @@ INSIDE = {
     ("torch._exporters", "onnxscript"): OPTIONAL,
     ("torch._exporters", "torch"): FRAMEWORK,
     ("torch._state", "ml_dtypes"): OPTIONAL,
+    ("trainer.private", "ortrain.trainer.clipped_rows"): ONNX,
     ("trainer.caching", "ortrain.trainer.cached_module"): ONNX,
     ("trainer.caching", "ortrain.trainer.frozen_body"): ONNX,
     ("trainer.core", "ortrain.trainer.creation"): ONNX,

@@ -25,7 +25,7 @@ from ortrain.trainer import (
     Rehearsal,
     Schedule,
 )
-from ortrain.trainer.private import _Random
+from ortrain.trainer.private import PrivateGradients, _Random
 from test_elastic_weights import gradients, linear, rows, values
 
 accounted = pytest.mark.skipif(
@@ -47,7 +47,10 @@ def private(optimizer="adamw", *, privacy, **settings):
     return Trainer(linear(), "cross_entropy", optimizer, privacy=privacy, **settings)
 
 
-def test_steps_are_those_of_a_loop_over_single_rows():
+@pytest.mark.parametrize("taken", ["together", "one by one"])
+def test_steps_are_those_of_a_loop_over_single_rows(taken, monkeypatch):
+    if taken == "one by one":
+        monkeypatch.setattr(PrivateGradients, "_many_rows", lambda *_: None)
     (x, y), rate, clip, batch = rows(count=20), 0.5, 0.8, 5
     privacy = Privacy(noise_multiplier=0, clip=clip, random_bytes=pseudo_random(5))
     trainer = private("sgd", learning_rate=rate, privacy=privacy, metrics=["accuracy"])
@@ -350,6 +353,16 @@ def test_values_that_a_row_changes_without_noise_are_rejected(tmp_path):
         trainer.fit(*small.rows(), verbose=False)
     for name, value in before.items():
         np.testing.assert_array_equal(parameters_of(trainer)[name], value)
+
+
+def test_a_network_of_which_rows_cannot_be_taken_together_is_named():
+    model = ortrain.models.gru(3, 2, 4)
+    trainer = Trainer(model, "cross_entropy", privacy=Privacy(noise_multiplier=0))
+    rng = np.random.default_rng(0)
+    x, y = rng.random((30, 5, 3), np.float32), rng.integers(0, 2, 30)
+    with pytest.warns(UserWarning, match=r"takes its rows one by one, which is slower: .*GRU"):
+        history = trainer.fit(x, y, 3, batch_size=10, verbose=False)
+    assert history["loss"][-1] < history["loss"][0]
 
 
 def test_decisions_by_values_without_noise_are_named():

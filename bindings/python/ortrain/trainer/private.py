@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import warnings
@@ -341,11 +340,11 @@ class PrivateGradients(Gradients):
         largest = max((p.data.size for _, p in self._state.parameters if p.requires_grad), default=1)
         rows = max(2, min(_MOST_ROWS, _GRADIENTS_OF_ROWS // max(largest, 1), self._batch_size))
         try:
-            # Not imported with this module, because it needs onnx.
-            made: Any = importlib.import_module("ortrain.trainer.clipped_rows")
-            many = made.ClippedRows(module, self._state, self._folder, rows, self._options)
+            from ortrain.trainer.clipped_rows import ClippedRows  # needs onnx
+
+            many = ClippedRows(module, self._state, self._folder, rows, self._options)
         except (ImportError, RuntimeError, ValueError) as error:
-            reason = str(error)
+            reason: str | None = str(error)
         else:
             reason = many.mixing(batch)
         self._takes_single_rows = reason is not None
