@@ -100,8 +100,13 @@ def parts_of(text: str) -> list[Part]:
 
 def source_of(part: Part) -> str:
     """Return the source of an object, below core/src, or what else it is."""
-    found = re.search(r"core/src/(.*)\.(?:o|obj)$", part.object)
-    return found[1].removesuffix(".cpp") + ".cpp" if found else OTHERS
+    found = re.search(
+        r"(?:together/(?P<kind>\w+)/)?core/src/(?P<folder>[^/]+)/(?P<rest>.*)\.(?:o|obj)$", part.object
+    )
+    if not found:
+        return OTHERS
+    group = f"{found['kind']}/" if found["kind"] else ""
+    return f"{found['folder']}/{group}{found['rest'].removesuffix('.cpp')}.cpp"
 
 
 def sources_of(parts: list[Part], library: pathlib.Path, root: pathlib.Path) -> dict[str, int]:
