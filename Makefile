@@ -394,6 +394,19 @@ small: setup ## Build the library with the operators of MODELS alone and without
 	  -DORTRAIN_LEGACY=OFF "-DORTRAIN_OPERATORS=$$(echo $(MODELS) | tr ' ' ';')"
 	cmake --build $(BUILD)/small --target ortrain
 
+# A map of the linker, which scripts/library_size.py reads.
+size: export LDFLAGS := -Wl,-Map=libortrain.map
+SIZE_FIXTURES = mlp_adamw lenet_adamw
+.PHONY: size
+size: setup ## Build the library with all operators, and with those of recorded runs alone, and write docs/size.md
+	cmake -S . -B $(BUILD)/size/all -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
+	  -DCMAKE_BUILD_TYPE=Release
+	cmake --build $(BUILD)/size/all --target ortrain
+	for run in $(SIZE_FIXTURES); do $(MAKE) --no-print-directory small BUILD=$(BUILD)/size/$$run \
+	  MODELS="$$(echo tests/data/fixtures/$$run/*_model.onnx)" || exit 1; done
+	$(PYTHON) scripts/library_size.py docs/size.md "all operators=$(BUILD)/size/all" \
+	  $(foreach run,$(SIZE_FIXTURES),"$(run)=$(BUILD)/size/$(run)/small")
+
 # Not part of `make test`: it compiles the core once more.
 SMALL_FIXTURE = tests/data/fixtures/lenet_adamw
 .PHONY: test-small

@@ -21,20 +21,17 @@ namespace ortrain::capi {
 // A new status. If there is no memory even for that, a preallocated one.
 OrtStatus* make_status(OrtErrorCode code, const std::string& message) noexcept;
 
+// The status of the exception that is being handled.
+OrtStatus* status_of_exception(const char* call) noexcept;
+
 // Runs `work`; if it throws, returns the reason as a status.
 template <typename F>
 OrtStatus* guarded(const char* call, F&& work) noexcept {
   try {
     work();
     return nullptr;
-  } catch (const Error& error) {
-    return make_status(static_cast<OrtErrorCode>(error.code()), std::string(call) + ": " + error.message());
-  } catch (const std::bad_alloc&) {
-    return make_status(ORT_FAIL, std::string(call) + ": not enough memory");
-  } catch (const std::exception& error) {
-    return make_status(ORT_FAIL, std::string(call) + ": " + error.what());
-  } catch (...) {
-    return make_status(ORT_FAIL, std::string(call) + ": unknown exception");
+  } catch (...) {  // one handler for all exceptions: this code is part of every call
+    return status_of_exception(call);
   }
 }
 
@@ -48,13 +45,15 @@ auto quiet(F&& work) noexcept -> decltype(work()) {
   }
 }
 
+[[noreturn]] void fail_null(const char* name, const char* expected);
 inline void check_pointer(const void* pointer, const char* name) {
-  require(pointer != nullptr, ErrorCode::kInvalidArgument, "argument ", name, " is null, expected a pointer");
+  if (pointer == nullptr) [[unlikely]]
+    fail_null(name, "a pointer");
 }
 template <typename R, typename... A>
 void check_pointer(R (*function)(A...), const char* name) {
-  require(function != nullptr, ErrorCode::kInvalidArgument, "argument ", name,
-          " is null, expected a function");
+  if (function == nullptr) [[unlikely]]
+    fail_null(name, "a function");
 }
 
 template <typename N>

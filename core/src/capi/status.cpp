@@ -21,6 +21,24 @@ OrtStatus* make_status(OrtErrorCode code, const std::string& message) noexcept {
   }
 }
 
+OrtStatus* status_of_exception(const char* call) noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return make_status(static_cast<OrtErrorCode>(error.code()), std::string(call) + ": " + error.message());
+  } catch (const std::bad_alloc&) {
+    return make_status(ORT_FAIL, std::string(call) + ": not enough memory");
+  } catch (const std::exception& error) {
+    return make_status(ORT_FAIL, std::string(call) + ": " + error.what());
+  } catch (...) {
+    return make_status(ORT_FAIL, std::string(call) + ": unknown exception");
+  }
+}
+
+void fail_null(const char* name, const char* expected) {
+  fail(ErrorCode::kInvalidArgument, "argument ", name, " is null, expected ", expected);
+}
+
 void release(OrtStatus* status) noexcept {
   if (status != no_memory_status()) delete status;
 }

@@ -2,6 +2,7 @@
 // flattened input. A condition may be shorter than the axis: the rest is dropped.
 //
 //     y = x[condition]        dx = dy scattered to where the condition holds, 0 elsewhere
+// Compiled for speed: a loop over the slices (CMakeLists.txt).
 #include <algorithm>
 #include <cstring>
 

@@ -1,6 +1,7 @@
 // NonZero: the positions of the elements that are not zero, one column each, in row-major order.
 //
 //     y[:, k] = the indices of the k-th element of x that is not 0
+// Compiled for speed: a loop over the elements (CMakeLists.txt).
 #include <cstring>
 
 #include "op/dynamic.h"

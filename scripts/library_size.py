@@ -1,0 +1,219 @@
+"""Write how large builds of the library are, by kind, folder and source, into a page of the documentation.
+
+python scripts/library_size.py PAGE NAME=FOLDER ...
+
+A folder is one that CMake built a release of the library in, with the linker option -Wl,-Map=libortrain.map (`make size`). The
+size of a library is that of its stripped file. Kinds are read from the sections of that file, folders and sources from the map.
+Sources that are compiled together are told apart by their namespace where they have one (cmake/compile_together.py).
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+
+KINDS = {
+    "code": r"\.(text|init|fini|plt.*)$",
+    "constants": r"\.(rodata|note).*",
+    "unwind tables": r"\.(eh_frame.*|gcc_except_table|ARM\..*)",
+    "relocations": r"\.rela?\..*|\.relr\..*",
+    "names of symbols": r"\.(dynsym|dynstr|hash|gnu\.hash|gnu\.version.*)$",
+    "data": r"\.(t?data.*|got.*|dynamic|init_array|fini_array|ctors|dtors)$",
+}
+"""Sections of a stripped library, by what a reader calls them."""
+
+MEMORY_MAP = "Linker script and memory map"
+INPUT = re.compile(
+    r"^ (?P<section>\.\S+|COMMON)?\s+0x(?P<address>[0-9a-f]+)\s+0x(?P<size>[0-9a-f]+) (?P<object>\S.*)$"
+)
+OUTPUT = re.compile(r"^(?P<section>\.\S+|/DISCARD/)")
+NAMED = re.compile(
+    r"^(?P<address>[0-9a-f]+) (?P<size>[0-9a-f]+) [tTwWrRdDvV] .*?\bsource_(?P<stem>\w+)::", re.MULTILINE
+)
+ENCLOSED = re.compile(r"enclosed_\d+\.cpp$")
+OTHERS = "the linker and the C++ runtime"
+MOST_SOURCES = 40
+
+
+@dataclass
+class Library:
+    """One build."""
+
+    name: str
+    size: int
+    """Bytes of the stripped file."""
+    kinds: dict[str, int]
+    folders: dict[str, int]
+    sources: dict[str, int]
+
+
+def run(*command: str) -> str:
+    """Return what a program prints."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def kinds_of(stripped: pathlib.Path) -> dict[str, int]:
+    """Return the bytes of each kind of section in a file; `rest` is what belongs to no section, and other sections."""
+    found = dict.fromkeys(KINDS, 0)
+    for line in run("readelf", "--section-headers", "--wide", str(stripped)).splitlines():
+        cells = re.sub(r"^\s*\[\s*\d+\]\s*", "", line).split()
+        if len(cells) < 5 or cells[1] == "NOBITS" or not cells[0].startswith("."):
+            continue
+        for kind, pattern in KINDS.items():
+            if re.fullmatch(pattern, cells[0]):
+                found[kind] += int(cells[4], 16)
+                break
+    return {**found, "rest": stripped.stat().st_size - sum(found.values())}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of an object, where the linker placed it."""
+
+    address: int
+    size: int
+    object: str
+
+
+def parts_of(text: str) -> list[Part]:
+    """Return the parts of the file that a linker's map lists, by address."""
+    parts = []
+    in_file = False
+    # A long name of a section is on a line of its own.
+    listed = re.sub(r"^ (\.\S+)\n\s+(?=0x)", r" \1 ", text.partition(MEMORY_MAP)[2], flags=re.MULTILINE)
+    for line in listed.splitlines():
+        if head := OUTPUT.match(line):
+            section = head["section"]
+            in_file = section not in (".bss", ".tbss", ".comment", "/DISCARD/") and not section.startswith(
+                ".debug"
+            )
+        elif in_file and (part := INPUT.match(line)) and int(part["size"], 16):
+            parts.append(Part(int(part["address"], 16), int(part["size"], 16), part["object"]))
+    return sorted(parts, key=lambda part: part.address)
+
+
+def source_of(part: Part) -> str:
+    """Return the source of an object, below core/src, or what else it is."""
+    found = re.search(
+        r"(?:together/(?P<kind>\w+)/)?core/src/(?P<folder>[^/]+)/(?P<rest>.*)\.(?:o|obj)$", part.object
+    )
+    if not found:
+        return OTHERS
+    group = f"{found['kind']}/" if found["kind"] else ""
+    return f"{found['folder']}/{group}{found['rest'].removesuffix('.cpp')}.cpp"
+
+
+def sources_of(parts: list[Part], library: pathlib.Path, root: pathlib.Path) -> dict[str, int]:
+    """Return the bytes of each source, those compiled together by the namespaces of their symbols."""
+    paths = {}
+    for path in root.rglob("*.cpp"):
+        paths[path.relative_to(root).parts[0], path.stem] = str(path.relative_to(root))
+    sizes: collections.Counter[str] = collections.Counter()
+    for part in parts:
+        if not ENCLOSED.search(source_of(part)):
+            sizes[source_of(part)] += part.size
+    addresses = [part.address for part in parts]
+    symbols = run("nm", "--print-size", "--demangle", "--defined-only", str(library))
+    for address, symbol in {symbol["address"]: symbol for symbol in NAMED.finditer(symbols)}.items():
+        source = source_of(parts[bisect.bisect_right(addresses, int(address, 16)) - 1])
+        if ENCLOSED.search(source):
+            sizes[paths[source.split("/")[0], symbol["stem"]]] += int(symbol["size"], 16)
+    return dict(sizes)
+
+
+def read(name: str, folder: pathlib.Path, root: pathlib.Path) -> Library:
+    """Read one build."""
+    library, link_map = folder / "libortrain.so", folder / "libortrain.map"
+    for needed in (library, link_map):
+        if not needed.is_file():
+            sys.exit(
+                f"library_size.py: {needed} is missing; `make size` builds the library and writes its map"
+            )
+    with tempfile.TemporaryDirectory() as scratch:
+        stripped = pathlib.Path(scratch) / "libortrain.so"
+        run("strip", "--strip-unneeded", "-o", str(stripped), str(library))
+        kinds, size = kinds_of(stripped), stripped.stat().st_size
+    parts = parts_of(link_map.read_text())
+    if not parts:
+        sys.exit(f"library_size.py: {link_map} lists no object; expected a map of GNU ld")
+    folders: collections.Counter[str] = collections.Counter()
+    for part in parts:
+        source = source_of(part)
+        folders[source.split("/")[0] if "/" in source else source] += part.size
+    return Library(name, size, kinds, dict(folders), sources_of(parts, library, root / "core" / "src"))
+
+
+def table(
+    head: str, libraries: list[Library], rows: list[dict[str, int]], most: int | None = None
+) -> list[str]:
+    """Return a table of kilobytes: a line for each key, the largest of the first library first."""
+    totals = {key: [row.get(key, 0) for row in rows] for row in rows for key in row}
+    order = sorted(totals, key=lambda key: totals[key], reverse=True)[:most]
+    lines = [
+        f"| {head} | {' | '.join(each.name for each in libraries)} |",
+        "| --- |" + " ---: |" * len(libraries),
+    ]
+    return lines + [
+        f"| {key} | {' | '.join(f'{size / 1000:,.0f}' for size in totals[key])} |" for key in order
+    ]
+
+
+def page(libraries: list[Library]) -> str:
+    """Return the text of the page."""
+    machine = run("uname", "-m").strip()
+    compiler = run("c++", "--version").splitlines()[0]
+    sizes = [{"stripped file": each.size} for each in libraries]
+    return "\n".join(
+        [
+            "<!-- Written by `make size`. -->",
+            "# Size of the library",
+            "",
+            f"Kilobytes (1,000 bytes) of `libortrain.so`, stripped, for {machine}, compiled by {compiler}.",
+            "[A smaller library](performance.md#a-smaller-library) says how to leave out what a program does not need.",
+            "`make size` writes this page.",
+            "",
+            *table("build", libraries, sizes),
+            "",
+            "## By kind",
+            "",
+            *table("kind", libraries, [each.kinds for each in libraries]),
+            "",
+            "Data is what the loader or the program writes to. The rest is padding between segments, and headers.",
+            "",
+            "## By folder of core/src",
+            "",
+            *table("folder", libraries, [each.folders for each in libraries]),
+            "",
+            "These are sections of objects as the linker placed them, without what the linker itself writes.",
+            "",
+            "## By source",
+            "",
+            f"The {MOST_SOURCES} largest. Files named `open` and `enclosed` are groups of sources that are compiled together;",
+            "operators in such groups count without the templates that they share.",
+            "",
+            *table("source", libraries, [each.sources for each in libraries], MOST_SOURCES),
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    """Write the page."""
+    target, *builds = sys.argv[1:]
+    if not builds or not all("=" in each for each in builds):
+        sys.exit("usage: library_size.py PAGE NAME=FOLDER ...")
+    root = pathlib.Path(__file__).resolve().parents[1]
+    libraries = [
+        read(name, pathlib.Path(folder), root) for name, folder in (each.split("=", 1) for each in builds)
+    ]
+    pathlib.Path(target).write_text(page(libraries), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""scripts/library_size.py says where the bytes of a library come from; `make size` writes them into docs/size.md."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scripts import library_size
+
+ROOT = Path(__file__).resolve().parents[2]
+OBJECT = "CMakeFiles/core.dir/made/together/core/src/ops/enclosed_0.cpp.o"
+MAP = f"""
+Discarded input sections
+
+ .text          0x0000000000000000      0x999 {OBJECT}
+
+Memory Configuration
+
+Linker script and memory map
+
+.text           0x0000000000001000      0x130
+ *(.text.unlikely .text.*_unlikely .text.unlikely.*)
+ .text          0x0000000000001000      0x100 {OBJECT}
+ .text._ZN7ortrain11with_a_long_nameEv
+                0x0000000000001100       0x20 CMakeFiles/core.dir/core/src/backend/cpu/conv.cpp.o
+ .fini          0x0000000000001120       0x10 /usr/lib/crti.o
+
+.bss            0x0000000000002000      0x800
+ .bss           0x0000000000002000      0x800 {OBJECT}
+
+.debug_info     0x0000000000000000      0x400
+ .debug_info    0x0000000000000000      0x400 {OBJECT}
+"""
+
+
+def test_parts_of_the_file_are_read_from_the_map() -> None:
+    parts = library_size.parts_of(MAP)
+    assert [(part.address, part.size, library_size.source_of(part)) for part in parts] == [
+        (0x1000, 0x100, "ops/enclosed_0.cpp"),
+        (0x1100, 0x20, "backend/cpu/conv.cpp"),
+        (0x1120, 0x10, library_size.OTHERS),
+    ]
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler")
+def test_the_kinds_of_a_library_and_the_sources_of_its_code_are_found(tmp_path: Path) -> None:
+    object_ = tmp_path / OBJECT
+    object_.parent.mkdir(parents=True)
+    source = tmp_path / "source.cpp"
+    body = "".join(f"x = x * {n} + {n * n}; if (x % {n + 2} == 0) x += *y;" for n in range(3, 300))
+    source.write_text(
+        f"namespace source_gather {{ long first(long x, volatile long* y) {{ {body} return x; }} }}\n"
+        "namespace source_slice { long second(long x) { return x + 1; } }\n"
+    )
+    subprocess.run(["g++", "-fPIC", "-O1", "-c", source, "-o", object_], check=True)
+    link = ["g++", "-shared", OBJECT, "-o", "libortrain.so", "-Wl,-Map=libortrain.map"]
+    subprocess.run(link, check=True, cwd=tmp_path)
+
+    library = library_size.read("test", tmp_path, ROOT)
+    assert sum(library.kinds.values()) == library.size < (tmp_path / "libortrain.so").stat().st_size
+    assert library.kinds["code"] > 5000
+    assert library.folders["ops"] > 5000
+    assert library.sources["ops/tensor/gather.cpp"] > 100 * library.sources["ops/tensor/slice.cpp"] > 0
+    assert "| ops | " in library_size.page([library])
+
+
+def test_a_folder_without_a_build_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"libortrain\.so is missing; `make size` builds"):
+        library_size.read("test", tmp_path, ROOT)
+
+
+def test_the_page_is_part_of_the_documentation() -> None:
+    assert "\nsize\n" in (ROOT / "docs" / "index.md").read_text()
+    page = (ROOT / "docs" / "size.md").read_text()
+    assert "Written by `make size`" in page
+    assert "## By folder of core/src" in page
