@@ -388,11 +388,15 @@ test-pythons: setup ## Build and install a wheel for each of PYTHONS, and train 
 
 # MODELS: ONNX files and names of operators, separated by spaces.
 .PHONY: small
-small: setup ## Build the library with the operators of MODELS alone and without the older training API, into build/small
+small: setup ## Build the library with the operators of MODELS alone, and without parts that PARTS does not name, into build/small
 	@test -n "$(MODELS)" || { echo 'make small: name models and operators, as in make small MODELS="a.onnx b.onnx Relu"'; exit 2; }
 	cmake -S . -B $(BUILD)/small -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
-	  -DORTRAIN_LEGACY=OFF "-DORTRAIN_OPERATORS=$$(echo $(MODELS) | tr ' ' ';')"
+	  $(foreach part,$(SMALL_PARTS),-DORTRAIN_$(part)=$(if $(filter $(part),$(PARTS)),ON,OFF)) \
+	  "-DORTRAIN_OPERATORS=$$(echo $(MODELS) | tr ' ' ';')"
 	cmake --build $(BUILD)/small --target ortrain
+
+# What training from artifacts does without (CMakeLists.txt). `ortrain reduce` leaves out the same.
+SMALL_PARTS = ADAPTERS ARTIFACTS CUSTOM_OPERATORS GRAPHS LEGACY METRICS
 
 # A map of the linker, which scripts/library_size.py reads.
 size: export LDFLAGS := -Wl,-Map=libortrain.map

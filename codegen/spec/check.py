@@ -16,7 +16,7 @@ from codegen.spec.model import Call, Class, Command, Given, Method, Parameter, R
 from codegen.spec.names import MENTION
 from codegen.spec.source import Document, Problem, SpecError, Trail, read_folder
 
-LISTS = ("tables", "groups", "types", "handles", "opaque", "enums", "callbacks", "structs", "calls")
+LISTS = ("tables", "groups", "parts", "types", "handles", "opaque", "enums", "callbacks", "structs", "calls")
 
 CORE_CLASSES = {"training_session": "TrainingSession", "checkpoint_state": "CheckpointState"}
 """The class of the core behind a handle; a direct call on it needs no body."""
@@ -242,6 +242,9 @@ class _Meaning:
             if error["code"] not in self.codes:
                 message = f"expected a code of error_code, found '{error['code']}'"
                 yield document.problem((*trail, "errors", i), message + nearest(error["code"], self.codes))
+        if "part" in call and call["part"] not in self.names["parts"]:
+            message = f"expected a part of the spec, found '{call['part']}'"
+            yield document.problem((*trail, "part"), message + nearest(call["part"], self.names["parts"]))
         core = call["core"]
         owner = core.split("::")[0]
         if owner not in ("body", "release", "ortrain", absent.OWNER, *CORE_CLASSES.values()):
@@ -454,6 +457,7 @@ def _build(documents: list[Document]) -> Spec:
         library=next(d.data["library"] for d in documents if "library" in d.data),
         tables=every("tables"),
         groups=every("groups"),
+        parts={p["name"]: p for p in every("parts")},
         types={t["name"]: t for t in every("types")},
         handles={h["name"]: h for h in every("handles")},
         opaque=[o["name"] for o in every("opaque")],

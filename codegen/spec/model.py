@@ -49,7 +49,7 @@ class Call:
     core: str = ""
     """What does the work; empty for a call without an implementation."""
     part: str = ""
-    """The part of the library that it needs, if builds can leave it out."""
+    """The name of the part that it needs, if builds can leave that out."""
     since: int = 1
     details: str = ""
     parameters: list[Parameter] = field(default_factory=list)
@@ -301,6 +301,8 @@ class Spec:
     library: dict[str, Any]
     tables: list[dict[str, Any]]
     groups: list[dict[str, str]]
+    parts: dict[str, dict[str, str]]
+    """What builds can leave out, by name."""
     types: dict[str, dict[str, Any]]
     handles: dict[str, dict[str, str]]
     opaque: list[str]

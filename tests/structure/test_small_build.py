@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import ortrain
 import pytest
 from onnx import TensorProto, helper
+from ortrain import _ortrain
 
 pytestmark = pytest.mark.skipif(
     "ORTRAIN_SMALL" not in os.environ, reason="only with the build of make test-small"
@@ -62,3 +64,38 @@ def test_operators_that_are_left_out_are_named_with_the_option_that_adds_them() 
 def test_calls_of_the_older_training_api_name_the_option_that_adds_it() -> None:
     with pytest.raises(ortrain.NotImplementedInOrtrainError, match="ORTRAIN_LEGACY=ON"):
         ortrain.TrainingSession(model("Relu"), ortrain.TrainingParameters())
+
+
+@pytest.mark.parametrize(
+    ("call", "option"),
+    [
+        (lambda: _ortrain.build_training_model(b"", [], [], [], "loss", [], []), "ORTRAIN_ARTIFACTS"),
+        (lambda: _ortrain.create_metric("accuracy", "{}"), "ORTRAIN_METRICS"),
+        (lambda: _ortrain.create_lora_adapter("missing.onnx_adapter"), "ORTRAIN_ADAPTERS"),
+        (
+            lambda: ortrain.ModelCompiler(ortrain.SessionOptions(), model("Relu")).compile_to_bytes(),
+            "ORTRAIN_GRAPHS",
+        ),
+        (
+            lambda: ortrain.SessionOptions().register_custom_ops_library("missing.so"),
+            "ORTRAIN_CUSTOM_OPERATORS",
+        ),
+    ],
+)
+def test_calls_of_other_parts_name_the_option_that_adds_them(call: Callable[[], object], option: str) -> None:
+    with pytest.raises(ortrain.NotImplementedInOrtrainError, match=f"{option}=ON"):
+        call()
+
+
+def test_gradient_nodes_name_the_option_that_adds_them() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("Gradient", ["x"], ["d"], domain="ai.onnx.preview.training", xs=["x"], y="y"),
+    ]
+    x, d = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [3]) for name in ("x", "d"))
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.preview.training", 1)]
+    data = helper.make_model(
+        helper.make_graph(nodes, "graph", [x], [d]), opset_imports=imports
+    ).SerializeToString()
+    with pytest.raises(Exception, match="ORTRAIN_ARTIFACTS"):
+        ortrain.InferenceSession(data)

@@ -25,6 +25,7 @@ class Language(Base):
         "core/alias/generated",
         "core/src/capi/generated",
         "core/src/legacy/generated",
+        "core/src/runtime/generated",
         "core/src/session/generated",
         "tests/scenarios/generated/c",
     )
@@ -39,7 +40,7 @@ class Language(Base):
             name = snake(self.table(table["name"]))
             yield File("c/table.cpp.j2", f"core/src/capi/generated/{name}.cpp", {"table": table})
         yield File("c/bodies.h.j2", "core/src/capi/generated/bodies.h")
-        yield File("c/without_legacy.cpp.j2", "core/src/capi/generated/without_legacy.cpp")
+        yield File("c/parts.h.j2", "core/src/runtime/generated/parts.h")
         yield File("c/session_config.h.j2", "core/src/session/generated/session_config.h")
         yield File("c/training_parameters.h.j2", "core/src/legacy/generated/training_parameters.h")
         for of in ("session", "run"):
@@ -227,6 +228,10 @@ class Language(Base):
     def declarations(self, parameters: list[Parameter]) -> str:
         """Return a parameter list."""
         return ", ".join(self.declaration(p) for p in parameters) or "void"
+
+    def part(self, name: str) -> str:
+        """Return the constant of the core for a part that builds can leave out."""
+        return f"k{name.replace('_', ' ').title().replace(' ', '')}Part"
 
     def returned(self, call: Call) -> str:
         """Return the return type of a call."""

@@ -78,7 +78,4 @@ class ProgramOperators : public CustomOperators {
 
 void log(const OrtLogger& logger, OrtLoggingLevel severity, const char* place, const std::string& message);
 
-// Gives back a status of the program's own function: throws it as an Error, naming `what`.
-void expect_ok(OrtStatus* status, const std::string& what);
-
 }  // namespace ortrain::capi

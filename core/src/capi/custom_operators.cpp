@@ -333,14 +333,6 @@ void register_library(OrtSessionOptions* options, void* library, const std::file
 
 }  // namespace
 
-void expect_ok(OrtStatus* status, const std::string& what) {
-  if (status == nullptr) return;
-  const auto code = static_cast<ErrorCode>(GetErrorCode(status));
-  const std::string message = GetErrorMessage(status);
-  release(status);
-  fail(code, what, ": ", message);
-}
-
 void ProgramOperators::check() const {
   for (const OrtCustomOpDomain* domain : domains) {
     std::map<std::string, const OrtCustomOp*> first;

@@ -15,6 +15,7 @@
 
 #include "onnxruntime_c_api.h"
 #include "runtime/error.h"
+#include "runtime/generated/parts.h"
 
 namespace ortrain::capi {
 
@@ -23,6 +24,9 @@ OrtStatus* make_status(OrtErrorCode code, const std::string& message) noexcept;
 
 // The status of the exception that is being handled.
 OrtStatus* status_of_exception(const char* call) noexcept;
+
+// The status of a call that needs a part of the library that this build leaves out.
+OrtStatus* left_out(const char* call, const LibraryPart& part) noexcept;
 
 // Runs `work`; if it throws, returns the reason as a status.
 template <typename F>

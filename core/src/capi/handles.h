@@ -224,6 +224,8 @@ void release(H* handle) noexcept {
 }
 void release(OrtStatus* status) noexcept;  // does nothing for the preallocated one
 void release(OrtTrainingParameters* parameters) noexcept;
+// Gives back a status of the program's own function: throws it as an Error, naming `what`.
+void expect_ok(OrtStatus* status, const std::string& what);
 // These do nothing for what a graph or model owns.
 void release(OrtValueInfo* value) noexcept;
 void release(OrtNode* node) noexcept;

@@ -3,28 +3,10 @@
 
 #include "capi/generated/bodies.h"
 #include "capi/handles.h"
-#include "capi/json.h"
 
 namespace ortrain::capi {
 
 namespace {
-
-std::string described(const MetricOption& option) {
-  const bool is_choice = !option.choices.empty();
-  const auto place = static_cast<size_t>(is_choice ? option.value : 0);
-  return concat("{\"name\": ", json_text(option.name),
-                ", \"default\": ", is_choice ? json_text(option.choices[place]) : json_number(option.value),
-                ", \"at_least\": ", json_number(option.least), ", \"at_most\": ", json_number(option.most),
-                ", \"choices\": ", json_list(option.choices, json_text),
-                ", \"meaning\": ", json_text(option.meaning), "}");
-}
-
-std::string described(const MetricRule& rule) {
-  return concat("{\"name\": ", json_text(rule.name), ", \"formula\": ", json_text(rule.formula),
-                ", \"source\": ", json_text(rule.source),
-                ", \"reads_prediction\": ", rule.reads_prediction ? "true" : "false", ", \"options\": ",
-                json_list(rule.options, [](const MetricOption& option) { return described(option); }), "}");
-}
 
 const Tensor* tensor_or_none(const OrtValue* value) {
   return value == nullptr ? nullptr : &tensor_of(*value);
@@ -55,11 +37,6 @@ void MetricGetState(OrtMetric* metric, OrtAllocator* allocator, void** out, size
 
 void MetricSetState(OrtMetric* metric, const void* state, size_t state_length) {
   metric->value.load_state(state, state_length);
-}
-
-void ListMetrics(OrtAllocator* allocator, char** out) {
-  *out =
-      copy_text(allocator, json_list(all_metrics(), [](const MetricRule* rule) { return described(*rule); }));
 }
 
 }  // namespace ortrain::capi

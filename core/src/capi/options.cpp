@@ -47,13 +47,14 @@ SessionOptions options_of(const OrtEnv& env, const OrtSessionOptions* options) {
       require(!*canceled, kCanceled, "loading the model was canceled due to user request");
     };
   if (options != nullptr && !shares_threads) out.given_threads = threads_of(*options, out);
-  if (out.custom_operators) {
-    ProgramOperators operators(static_cast<const ProgramOperators&>(*out.custom_operators));
-    operators.check();
-    operators.logger = logger_of(env, options);
-    operators.config = out.config;
-    out.custom_operators = std::make_shared<const ProgramOperators>(std::move(operators));
-  }
+  if constexpr (kCustomOperatorsPart.is_built)
+    if (out.custom_operators) {
+      ProgramOperators operators(static_cast<const ProgramOperators&>(*out.custom_operators));
+      operators.check();
+      operators.logger = logger_of(env, options);
+      operators.config = out.config;
+      out.custom_operators = std::make_shared<const ProgramOperators>(std::move(operators));
+    }
   return out;
 }
 

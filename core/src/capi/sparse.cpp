@@ -291,7 +291,6 @@ void UseBlockSparseIndices(OrtValue* ort_value, const int64_t* indices_shape, si
   tensor.format = ORT_SPARSE_BLOCK_SPARSE;
 }
 
-void IsSparseTensor(const OrtValue* value, int* out) { *out = value->sparse != nullptr; }
 void GetSparseTensorFormat(const OrtValue* ort_value, OrtSparseFormat* out) {
   *out = sparse_of(*ort_value).format;
 }

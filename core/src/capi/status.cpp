@@ -35,6 +35,21 @@ OrtStatus* status_of_exception(const char* call) noexcept {
   }
 }
 
+OrtStatus* left_out(const char* call, const LibraryPart& part) noexcept {
+  return guarded(call, [&] {
+    fail(ErrorCode::kNotImplemented, "this build of the library leaves out ", part.title,
+         "; build it with the CMake option ", part.option, "=ON");
+  });
+}
+
+void expect_ok(OrtStatus* status, const std::string& what) {
+  if (status == nullptr) return;
+  const auto code = static_cast<ErrorCode>(GetErrorCode(status));
+  const std::string message = GetErrorMessage(status);
+  release(status);
+  fail(code, what, ": ", message);
+}
+
 void fail_null(const char* name, const char* expected) {
   fail(ErrorCode::kInvalidArgument, "argument ", name, " is null, expected ", expected);
 }

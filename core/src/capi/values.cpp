@@ -208,6 +208,7 @@ void CreateTensorWithDataAndDeleterAsOrtValue(OrtAllocator* deleter, void* p_dat
 }
 
 void IsTensor(const OrtValue* value, int* out) { *out = std::holds_alternative<Tensor>(value->value); }
+void IsSparseTensor(const OrtValue* value, int* out) { *out = value->sparse != nullptr; }
 void HasValue(const OrtValue* value, int* out) {
   *out = value->maps || value->sparse || !std::holds_alternative<Nothing>(value->value);
 }

@@ -2,19 +2,38 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <variant>
 
 #include "op/operator.h"
 
 namespace ortrain {
 
+namespace {
+
 // No operator has an empty name, so only a build of all operators has it.
-bool leaves_out_operators() { return !is_built("", ""); }
+constexpr bool kBuildsListed = !is_built("", "");
+
+std::string hint() {
+  std::string text;
+  if (kBuildsListed)
+    text +=
+        "; this build of the library has only the operators that the CMake option ORTRAIN_OPERATORS lists: "
+        "add "
+        "those that are missing, and build it again";
+  for (const LibraryPart* part : {&kMlPart, &kStringsPart, &kArtifactsPart})  // the last has Gradient nodes
+    if (!part->is_built)
+      text += concat("; this build of the library leaves out ", part->title, ": CMake option ", part->option);
+  return text;
+}
+
+}  // namespace
+
+bool leaves_out_operators() { return kBuildsListed || !kMlPart.is_built || !kStringsPart.is_built; }
 
 std::string_view left_out_hint() {
-  return leaves_out_operators() ? "; this build of the library has only the operators that the CMake option "
-                                  "ORTRAIN_OPERATORS lists: add those that are missing, and build it again"
-                                : "";
+  static const std::string text = hint();
+  return text;
 }
 
 bool lacks_operators(const Graph& graph) {

@@ -24,6 +24,7 @@
 #include "op/kernel.h"
 #include "op/traits.h"
 #include "runtime/error.h"
+#include "runtime/generated/parts.h"
 #include "runtime/tensor.h"
 
 namespace ortrain {
@@ -242,6 +243,15 @@ bool runs_once(const Node& node);
 // All of them, sorted by domain and type.
 std::vector<const Operator*> all_operators();
 
+// The operator without the rules that this build has no use for.
+constexpr Operator without_left_out(Operator op) {
+  if (!kArtifactsPart.is_built) {
+    op.rules.gradient = nullptr;
+    if (op.kernels.cpu) op.rules.decompose = nullptr;  // sessions decompose what has no kernel
+  }
+  return op;
+}
+
 struct RegisterOperator {
   RegisterOperator(const Operator& op, const std::source_location& where = std::source_location::current());
   RegisterOperator() = default;  // for operators that are not part of this build
@@ -249,20 +259,21 @@ struct RegisterOperator {
 // Registers an operator if it is part of this build (built_operators.h, written by CMake).
 #define ORTRAIN_OPERATOR(...) ORTRAIN_OPERATOR_(__COUNTER__, __VA_ARGS__)
 #define ORTRAIN_OPERATOR_(n, ...) ORTRAIN_OPERATOR__(n, __VA_ARGS__)
-#define ORTRAIN_OPERATOR__(n, ...)                                                     \
-  static constexpr ::ortrain::Operator operator_##n = ::ortrain::Operator __VA_ARGS__; \
-  static const ::ortrain::RegisterOperator registered_##n = [] {                       \
-    if constexpr (::ortrain::is_built(operator_##n.domain, operator_##n.type))         \
-      return ::ortrain::RegisterOperator(operator_##n);                                \
-    else                                                                               \
-      return ::ortrain::RegisterOperator();                                            \
+#define ORTRAIN_OPERATOR__(n, ...)                                             \
+  static constexpr ::ortrain::Operator operator_##n =                          \
+      ::ortrain::without_left_out(::ortrain::Operator __VA_ARGS__);            \
+  static const ::ortrain::RegisterOperator registered_##n = [] {               \
+    if constexpr (::ortrain::is_built(operator_##n.domain, operator_##n.type)) \
+      return ::ortrain::RegisterOperator(operator_##n);                        \
+    else                                                                       \
+      return ::ortrain::RegisterOperator();                                    \
   }()
 
 // Registers the operators of a table, of<0>() to of<N - 1>(), that are part of this build.
 template <size_t N, class Of>
 bool register_rows(Of, const std::source_location& where = std::source_location::current()) {
   const auto row = [&]<size_t I>() {
-    constexpr Operator op = Of().template operator()<I>();
+    constexpr Operator op = without_left_out(Of().template operator()<I>());
     if constexpr (is_built(op.domain, op.type)) RegisterOperator(op, where);
   };
   return [&]<size_t... I>(std::index_sequence<I...>) {

@@ -10,10 +10,15 @@
 #include <string_view>
 #include <utility>
 
+#include "built_operators.h"
 #include "graph/graph.h"
 #include "runtime/registry.h"
 
 namespace ortrain {
+
+// Whether builds need facts of this kind; declared beside the kind where some do not.
+template <typename Fact>
+inline constexpr bool kIsNeeded = true;
 
 template <typename Fact>
 class OperatorFacts {
@@ -22,6 +27,7 @@ class OperatorFacts {
   static const Fact* find(const Node& node) { return facts().find({node.domain, node.op_type}); }
 
   struct Declare {
+    Declare() = default;  // for facts that are not part of this build
     Declare(std::string_view domain, std::string_view type, Fact fact,
             std::source_location where = std::source_location::current()) {
       facts().add({std::string(domain), std::string(type)}, std::move(fact),
@@ -41,7 +47,12 @@ class OperatorFacts {
   ORTRAIN_OPERATOR_FACT_(__COUNTER__, fact, domain, type, __VA_ARGS__)
 #define ORTRAIN_OPERATOR_FACT_(n, fact, domain, type, ...) \
   ORTRAIN_OPERATOR_FACT__(n, fact, domain, type, __VA_ARGS__)
-#define ORTRAIN_OPERATOR_FACT__(n, fact, domain, type, ...) \
-  static const ::ortrain::OperatorFacts<::ortrain::fact>::Declare fact_##n(domain, type, __VA_ARGS__)
+#define ORTRAIN_OPERATOR_FACT__(n, fact, domain, type, ...)                                   \
+  static const ::ortrain::OperatorFacts<::ortrain::fact>::Declare fact_##n = [] {             \
+    if constexpr (::ortrain::is_built(domain, type) && ::ortrain::kIsNeeded<::ortrain::fact>) \
+      return ::ortrain::OperatorFacts<::ortrain::fact>::Declare(domain, type, __VA_ARGS__);   \
+    else                                                                                      \
+      return ::ortrain::OperatorFacts<::ortrain::fact>::Declare();                            \
+  }()
 
 }  // namespace ortrain

@@ -22,6 +22,9 @@ struct StandardForm {
   bool (*replaces)(const Node& node) = nullptr;
 };
 
+template <>
+inline constexpr bool kIsNeeded<StandardForm> = kArtifactsPart.is_built;
+
 // Whether ONNX has the operator. Operators that only use its domain state their own signature.
 inline bool is_of_onnx(const Operator& op) {
   return (op.domain.empty() || op.domain == "ai.onnx.ml") && op.signature.empty();

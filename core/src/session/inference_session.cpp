@@ -186,7 +186,7 @@ InferenceSession::InferenceSession(SessionOptions options, Model model, ModelNot
   const StopScope stop(&may_continue);
   fix_dimensions(impl_->model, impl_->notes, impl_->options);
   if (may_continue) may_continue();
-  expand_gradient_nodes(impl_->model);
+  if constexpr (kArtifactsPart.is_built) expand_gradient_nodes(impl_->model);
   if (!impl_->options.custom_operators) check_operators(impl_->model, "model");
   impl_->inputs = impl_->model.graph.inputs;
   impl_->outputs = outputs_of(impl_->model);

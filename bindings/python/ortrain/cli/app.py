@@ -42,6 +42,7 @@ _COMMANDS = {
     "predict": "compute the outputs of a trained model",
     "profile": "show where the time of a training step goes",
     "quantize": "give a model weights of 4 or 8 bits",
+    "reduce": "make a small native library for artifacts",
     "studio": "train in the browser",
     "train": "train artifacts on data",
 }

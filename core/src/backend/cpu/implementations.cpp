@@ -14,72 +14,79 @@ namespace ortrain {
 namespace {
 
 // clang-format off
-const RegisterImplementations registered(Device::kCpu, {
-  {"", "Conv", {
+// A list, if this build has the operator: else nothing refers to the kernels, and the linker drops them.
+#define LIST(domain, type, ...) \
+  if constexpr (is_built(domain, type)) lists.push_back({domain, type, {__VA_ARGS__}})
+
+const RegisterImplementations registered(Device::kCpu, [] {
+  std::vector<ImplementationList> lists;
+  LIST("", "Conv",
     {"direct", direct_conv},
     {"channels last", channels_last_depthwise},
     {"depthwise", depthwise_conv},
     {"channels last", channels_last_conv},
-    {"row-major", row_major_conv}}},
-  {kMicrosoft, "FusedConv", {
+    {"row-major", row_major_conv});
+  LIST(kMicrosoft, "FusedConv",
     {"direct", direct_conv},
     {"channels last", channels_last_depthwise},
     {"depthwise", depthwise_conv},
     {"channels last", channels_last_conv},
-    {"row-major", row_major_fused_conv}}},
-  {kSessionDomain, "SeparableConv", {
-    {"separable", separable_conv}}},
-  {kMicrosoft, "ConvGrad", {
+    {"row-major", row_major_fused_conv});
+  LIST(kSessionDomain, "SeparableConv",
+    {"separable", separable_conv});
+  LIST(kMicrosoft, "ConvGrad",
     {"channels last", channels_last_depthwise_grad},
     {"channels last", channels_last_conv_grad},
-    {"row-major", static_cast<std::optional<Kernel> (*)(KernelContext&)>(row_major_conv_grad)}}},
-  {"", "ConvTranspose", {
+    {"row-major", static_cast<std::optional<Kernel> (*)(KernelContext&)>(row_major_conv_grad)});
+  LIST("", "ConvTranspose",
     {"channels last", channels_last_conv_transpose},
-    {"row-major", row_major_conv_transpose}}},
-  {kMicrosoft, "ConvTransposeGrad", {
+    {"row-major", row_major_conv_transpose});
+  LIST(kMicrosoft, "ConvTransposeGrad",
     {"channels last", channels_last_conv_transpose_grad},
-    {"row-major", static_cast<std::optional<Kernel> (*)(KernelContext&)>(row_major_conv_transpose_grad)}}},
-  {"", "MaxPool", {
+    {"row-major", static_cast<std::optional<Kernel> (*)(KernelContext&)>(row_major_conv_transpose_grad)});
+  LIST("", "MaxPool",
     {"channels last", channels_last_max_pool},
-    {"row-major", row_major_max_pool}}},
+    {"row-major", row_major_max_pool});
   // Follows the choice made for its MaxPool, even if inputs are constant.
-  {"", "MaxPoolGrad", {
+  LIST("", "MaxPoolGrad",
     {"channels last", channels_last_max_pool_grad},
-    {"row-major", row_major_max_pool_grad}}},
-  {"", "AveragePool", {
+    {"row-major", row_major_max_pool_grad});
+  LIST("", "AveragePool",
     {"channels last", channels_last_average_pool},
-    {"row-major", row_major_average_pool}}},
-  {"", "AveragePoolGrad", {
+    {"row-major", row_major_average_pool});
+  LIST("", "AveragePoolGrad",
     {"channels last", channels_last_average_pool_grad},
-    {"row-major", row_major_average_pool_grad}}},
-  {"", "GlobalAveragePool", {
+    {"row-major", row_major_average_pool_grad});
+  LIST("", "GlobalAveragePool",
     {"channels last", channels_last_global_average_pool},
-    {"row-major", row_major_global_average_pool}}},
-  {"", "GlobalMaxPool", {
+    {"row-major", row_major_global_average_pool});
+  LIST("", "GlobalMaxPool",
     {"channels last", channels_last_global_max_pool},
-    {"row-major", row_major_global_max_pool}}},
-  {"", "BatchNormalization", {
+    {"row-major", row_major_global_max_pool});
+  LIST("", "BatchNormalization",
     {"channels last", channels_last_batch_normalization},
-    {"row-major", row_major_batch_normalization}}},
-  {kMicrosoft, "BatchNormInternal", {
+    {"row-major", row_major_batch_normalization});
+  LIST(kMicrosoft, "BatchNormInternal",
     {"channels last", channels_last_batch_normalization},
-    {"row-major", row_major_batch_normalization}}},
-  {kMicrosoft, "BatchNormalizationGrad", {
+    {"row-major", row_major_batch_normalization});
+  LIST(kMicrosoft, "BatchNormalizationGrad",
     {"channels last", channels_last_batch_normalization_grad},
-    {"row-major", row_major_batch_normalization_grad}}},
-  {"", "MatMul", {
+    {"row-major", row_major_batch_normalization_grad});
+  LIST("", "MatMul",
     {"mixed precision", mixed_matmul},
-    {"plain", plain_matmul}}},
-  {kMicrosoft, "FusedMatMul", {
+    {"plain", plain_matmul});
+  LIST(kMicrosoft, "FusedMatMul",
     {"mixed precision", mixed_matmul},
-    {"plain", plain_matmul}}},
-  {"", "Gemm", {
+    {"plain", plain_matmul});
+  LIST("", "Gemm",
     {"mixed precision", mixed_gemm},
-    {"plain", plain_gemm}}},
-  {kSessionDomain, "FusedProduct", {
+    {"plain", plain_gemm});
+  LIST(kSessionDomain, "FusedProduct",
     {"mixed precision", mixed_fused_product},
-    {"plain", plain_fused_product}}},
-});
+    {"plain", plain_fused_product});
+  return lists;
+}());
+#undef LIST
 // clang-format on
 
 }  // namespace

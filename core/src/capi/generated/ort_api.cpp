@@ -4,6 +4,7 @@
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
+#include "runtime/generated/parts.h"
 
 namespace ortrain::capi {
 namespace {
@@ -198,6 +199,8 @@ OrtStatus* ORT_API_CALL SetInterOpNumThreads(OrtSessionOptions* options, int int
 }
 
 OrtStatus* ORT_API_CALL CreateCustomOpDomain(const char* domain, OrtCustomOpDomain** out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("CreateCustomOpDomain", kCustomOperatorsPart);
+  else
   return guarded("CreateCustomOpDomain", [&] {
     check_pointer(domain, "domain");
     check_pointer(out, "out");
@@ -206,6 +209,8 @@ OrtStatus* ORT_API_CALL CreateCustomOpDomain(const char* domain, OrtCustomOpDoma
 }
 
 OrtStatus* ORT_API_CALL CustomOpDomain_Add(OrtCustomOpDomain* custom_op_domain, const OrtCustomOp* op) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("CustomOpDomain_Add", kCustomOperatorsPart);
+  else
   return guarded("CustomOpDomain_Add", [&] {
     check_pointer(custom_op_domain, "custom_op_domain");
     check_pointer(op, "op");
@@ -214,6 +219,8 @@ OrtStatus* ORT_API_CALL CustomOpDomain_Add(OrtCustomOpDomain* custom_op_domain, 
 }
 
 OrtStatus* ORT_API_CALL AddCustomOpDomain(OrtSessionOptions* options, OrtCustomOpDomain* custom_op_domain) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("AddCustomOpDomain", kCustomOperatorsPart);
+  else
   return guarded("AddCustomOpDomain", [&] {
     check_pointer(options, "options");
     check_pointer(custom_op_domain, "custom_op_domain");
@@ -222,6 +229,8 @@ OrtStatus* ORT_API_CALL AddCustomOpDomain(OrtSessionOptions* options, OrtCustomO
 }
 
 OrtStatus* ORT_API_CALL RegisterCustomOpsLibrary(OrtSessionOptions* options, const char* library_path, void** library_handle) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("RegisterCustomOpsLibrary", kCustomOperatorsPart);
+  else
   return guarded("RegisterCustomOpsLibrary", [&] {
     check_pointer(options, "options");
     check_pointer(library_path, "library_path");
@@ -654,6 +663,8 @@ OrtStatus* ORT_API_CALL CreateValue(const OrtValue* const* in, size_t num_values
 }
 
 OrtStatus* ORT_API_CALL KernelInfoGetAttribute_float(const OrtKernelInfo* info, const char* name, float* out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfoGetAttribute_float", kCustomOperatorsPart);
+  else
   return guarded("KernelInfoGetAttribute_float", [&] {
     check_pointer(info, "info");
     check_pointer(name, "name");
@@ -663,6 +674,8 @@ OrtStatus* ORT_API_CALL KernelInfoGetAttribute_float(const OrtKernelInfo* info, 
 }
 
 OrtStatus* ORT_API_CALL KernelInfoGetAttribute_int64(const OrtKernelInfo* info, const char* name, int64_t* out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfoGetAttribute_int64", kCustomOperatorsPart);
+  else
   return guarded("KernelInfoGetAttribute_int64", [&] {
     check_pointer(info, "info");
     check_pointer(name, "name");
@@ -672,6 +685,8 @@ OrtStatus* ORT_API_CALL KernelInfoGetAttribute_int64(const OrtKernelInfo* info, 
 }
 
 OrtStatus* ORT_API_CALL KernelInfoGetAttribute_string(const OrtKernelInfo* info, const char* name, char* out, size_t* size) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfoGetAttribute_string", kCustomOperatorsPart);
+  else
   return guarded("KernelInfoGetAttribute_string", [&] {
     check_pointer(info, "info");
     check_pointer(name, "name");
@@ -681,6 +696,8 @@ OrtStatus* ORT_API_CALL KernelInfoGetAttribute_string(const OrtKernelInfo* info,
 }
 
 OrtStatus* ORT_API_CALL KernelContext_GetInputCount(const OrtKernelContext* context, size_t* out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_GetInputCount", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_GetInputCount", [&] {
     check_pointer(context, "context");
     check_pointer(out, "out");
@@ -689,6 +706,8 @@ OrtStatus* ORT_API_CALL KernelContext_GetInputCount(const OrtKernelContext* cont
 }
 
 OrtStatus* ORT_API_CALL KernelContext_GetOutputCount(const OrtKernelContext* context, size_t* out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_GetOutputCount", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_GetOutputCount", [&] {
     check_pointer(context, "context");
     check_pointer(out, "out");
@@ -697,6 +716,8 @@ OrtStatus* ORT_API_CALL KernelContext_GetOutputCount(const OrtKernelContext* con
 }
 
 OrtStatus* ORT_API_CALL KernelContext_GetInput(const OrtKernelContext* context, size_t index, const OrtValue** out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_GetInput", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_GetInput", [&] {
     check_pointer(context, "context");
     check_pointer(out, "out");
@@ -705,6 +726,8 @@ OrtStatus* ORT_API_CALL KernelContext_GetInput(const OrtKernelContext* context, 
 }
 
 OrtStatus* ORT_API_CALL KernelContext_GetOutput(OrtKernelContext* context, size_t index, const int64_t* dim_values, size_t dim_count, OrtValue** out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_GetOutput", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_GetOutput", [&] {
     check_pointer(context, "context");
     check_array(dim_values, dim_count, "dim_values", "dim_count");
@@ -731,7 +754,9 @@ void ORT_API_CALL ReleaseTensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo* input
 
 void ORT_API_CALL ReleaseSessionOptions(OrtSessionOptions* input) noexcept { release(input); }
 
-void ORT_API_CALL ReleaseCustomOpDomain(OrtCustomOpDomain* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseCustomOpDomain(OrtCustomOpDomain* input) noexcept {
+  if constexpr (kCustomOperatorsPart.is_built) release(input);  // else none was created
+}
 
 OrtStatus* ORT_API_CALL GetDenotationFromTypeInfo(const OrtTypeInfo* type_info, const char** const denotation, size_t* len) noexcept {
   return guarded("GetDenotationFromTypeInfo", [&] {
@@ -1176,6 +1201,8 @@ OrtStatus* ORT_API_CALL GetCurrentGpuDeviceId([[maybe_unused]] int* device_id) n
 }
 
 OrtStatus* ORT_API_CALL KernelInfoGetAttributeArray_float(const OrtKernelInfo* info, const char* name, float* out, size_t* size) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfoGetAttributeArray_float", kCustomOperatorsPart);
+  else
   return guarded("KernelInfoGetAttributeArray_float", [&] {
     check_pointer(info, "info");
     check_pointer(name, "name");
@@ -1185,6 +1212,8 @@ OrtStatus* ORT_API_CALL KernelInfoGetAttributeArray_float(const OrtKernelInfo* i
 }
 
 OrtStatus* ORT_API_CALL KernelInfoGetAttributeArray_int64(const OrtKernelInfo* info, const char* name, int64_t* out, size_t* size) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfoGetAttributeArray_int64", kCustomOperatorsPart);
+  else
   return guarded("KernelInfoGetAttributeArray_int64", [&] {
     check_pointer(info, "info");
     check_pointer(name, "name");
@@ -1273,6 +1302,8 @@ OrtStatus* ORT_API_CALL GetTensorRTProviderOptionsAsString([[maybe_unused]] cons
 void ORT_API_CALL ReleaseTensorRTProviderOptions([[maybe_unused]] OrtTensorRTProviderOptionsV2* input) noexcept {}  // none can exist
 
 OrtStatus* ORT_API_CALL EnableOrtCustomOps(OrtSessionOptions* options) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("EnableOrtCustomOps", kCustomOperatorsPart);
+  else
   return guarded("EnableOrtCustomOps", [&] {
     check_pointer(options, "options");
     capi::EnableOrtCustomOps(options);
@@ -1428,6 +1459,8 @@ OrtStatus* ORT_API_CALL HasValue(const OrtValue* value, int* out) noexcept {
 }
 
 OrtStatus* ORT_API_CALL KernelContext_GetGPUComputeStream(const OrtKernelContext* context, void** out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_GetGPUComputeStream", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_GetGPUComputeStream", [&] {
     check_pointer(context, "context");
     check_pointer(out, "out");
@@ -1556,6 +1589,8 @@ OrtStatus* ORT_API_CALL AddExternalInitializers(OrtSessionOptions* options, cons
 }
 
 OrtStatus* ORT_API_CALL CreateOpAttr(const char* name, const void* data, int len, OrtOpAttrType type, OrtOpAttr** op_attr) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("CreateOpAttr", kCustomOperatorsPart);
+  else
   return guarded("CreateOpAttr", [&] {
     check_pointer(name, "name");
     check_pointer(data, "data");
@@ -1564,9 +1599,13 @@ OrtStatus* ORT_API_CALL CreateOpAttr(const char* name, const void* data, int len
   });
 }
 
-void ORT_API_CALL ReleaseOpAttr(OrtOpAttr* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseOpAttr(OrtOpAttr* input) noexcept {
+  if constexpr (kCustomOperatorsPart.is_built) release(input);  // else none was created
+}
 
 OrtStatus* ORT_API_CALL CreateOp(const OrtKernelInfo* info, const char* op_name, const char* domain, int version, const char** type_constraint_names, const ONNXTensorElementDataType* type_constraint_values, int type_constraint_count, const OrtOpAttr* const* attr_values, int attr_count, int input_count, int output_count, OrtOp** ort_op) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("CreateOp", kCustomOperatorsPart);
+  else
   return guarded("CreateOp", [&] {
     check_pointer(info, "info");
     check_pointer(op_name, "op_name");
@@ -1579,6 +1618,8 @@ OrtStatus* ORT_API_CALL CreateOp(const OrtKernelInfo* info, const char* op_name,
 }
 
 OrtStatus* ORT_API_CALL InvokeOp(const OrtKernelContext* context, const OrtOp* ort_op, const OrtValue* const* input_values, int input_count, OrtValue* const* output_values, int output_count) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("InvokeOp", kCustomOperatorsPart);
+  else
   return guarded("InvokeOp", [&] {
     check_pointer(context, "context");
     check_pointer(ort_op, "ort_op");
@@ -1588,7 +1629,9 @@ OrtStatus* ORT_API_CALL InvokeOp(const OrtKernelContext* context, const OrtOp* o
   });
 }
 
-void ORT_API_CALL ReleaseOp(OrtOp* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseOp(OrtOp* input) noexcept {
+  if constexpr (kCustomOperatorsPart.is_built) release(input);  // else none was created
+}
 
 OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider(OrtSessionOptions* options, const char* provider_name, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) noexcept {
   return guarded("SessionOptionsAppendExecutionProvider", [&] {
@@ -1601,6 +1644,8 @@ OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider(OrtSessionOptions*
 }
 
 OrtStatus* ORT_API_CALL CopyKernelInfo(const OrtKernelInfo* info, OrtKernelInfo** info_copy) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("CopyKernelInfo", kCustomOperatorsPart);
+  else
   return guarded("CopyKernelInfo", [&] {
     check_pointer(info, "info");
     check_pointer(info_copy, "info_copy");
@@ -1608,7 +1653,9 @@ OrtStatus* ORT_API_CALL CopyKernelInfo(const OrtKernelInfo* info, OrtKernelInfo*
   });
 }
 
-void ORT_API_CALL ReleaseKernelInfo(OrtKernelInfo* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseKernelInfo(OrtKernelInfo* input) noexcept {
+  if constexpr (kCustomOperatorsPart.is_built) release(input);  // else none was created
+}
 
 const OrtTrainingApi* ORT_API_CALL GetTrainingApi(uint32_t version) noexcept {
   return quiet([&] { return capi::GetTrainingApi(version); });
@@ -1666,6 +1713,8 @@ OrtStatus* ORT_API_CALL SetGlobalIntraOpThreadAffinity(OrtThreadingOptions* tp_o
 }
 
 OrtStatus* ORT_API_CALL RegisterCustomOpsLibrary_V2(OrtSessionOptions* options, const ORTCHAR_T* library_name) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("RegisterCustomOpsLibrary_V2", kCustomOperatorsPart);
+  else
   return guarded("RegisterCustomOpsLibrary_V2", [&] {
     check_pointer(options, "options");
     check_pointer(library_name, "library_name");
@@ -1674,6 +1723,8 @@ OrtStatus* ORT_API_CALL RegisterCustomOpsLibrary_V2(OrtSessionOptions* options, 
 }
 
 OrtStatus* ORT_API_CALL RegisterCustomOpsUsingFunction(OrtSessionOptions* options, const char* registration_func_name) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("RegisterCustomOpsUsingFunction", kCustomOperatorsPart);
+  else
   return guarded("RegisterCustomOpsUsingFunction", [&] {
     check_pointer(options, "options");
     check_pointer(registration_func_name, "registration_func_name");
@@ -1682,6 +1733,8 @@ OrtStatus* ORT_API_CALL RegisterCustomOpsUsingFunction(OrtSessionOptions* option
 }
 
 OrtStatus* ORT_API_CALL KernelInfo_GetInputCount(const OrtKernelInfo* info, size_t* out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetInputCount", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetInputCount", [&] {
     check_pointer(info, "info");
     check_pointer(out, "out");
@@ -1690,6 +1743,8 @@ OrtStatus* ORT_API_CALL KernelInfo_GetInputCount(const OrtKernelInfo* info, size
 }
 
 OrtStatus* ORT_API_CALL KernelInfo_GetOutputCount(const OrtKernelInfo* info, size_t* out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetOutputCount", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetOutputCount", [&] {
     check_pointer(info, "info");
     check_pointer(out, "out");
@@ -1698,6 +1753,8 @@ OrtStatus* ORT_API_CALL KernelInfo_GetOutputCount(const OrtKernelInfo* info, siz
 }
 
 OrtStatus* ORT_API_CALL KernelInfo_GetInputName(const OrtKernelInfo* info, size_t index, char* out, size_t* size) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetInputName", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetInputName", [&] {
     check_pointer(info, "info");
     check_pointer(size, "size");
@@ -1706,6 +1763,8 @@ OrtStatus* ORT_API_CALL KernelInfo_GetInputName(const OrtKernelInfo* info, size_
 }
 
 OrtStatus* ORT_API_CALL KernelInfo_GetOutputName(const OrtKernelInfo* info, size_t index, char* out, size_t* size) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetOutputName", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetOutputName", [&] {
     check_pointer(info, "info");
     check_pointer(size, "size");
@@ -1714,6 +1773,8 @@ OrtStatus* ORT_API_CALL KernelInfo_GetOutputName(const OrtKernelInfo* info, size
 }
 
 OrtStatus* ORT_API_CALL KernelInfo_GetInputTypeInfo(const OrtKernelInfo* info, size_t index, OrtTypeInfo** type_info) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetInputTypeInfo", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetInputTypeInfo", [&] {
     check_pointer(info, "info");
     check_pointer(type_info, "type_info");
@@ -1722,6 +1783,8 @@ OrtStatus* ORT_API_CALL KernelInfo_GetInputTypeInfo(const OrtKernelInfo* info, s
 }
 
 OrtStatus* ORT_API_CALL KernelInfo_GetOutputTypeInfo(const OrtKernelInfo* info, size_t index, OrtTypeInfo** type_info) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetOutputTypeInfo", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetOutputTypeInfo", [&] {
     check_pointer(info, "info");
     check_pointer(type_info, "type_info");
@@ -1730,6 +1793,8 @@ OrtStatus* ORT_API_CALL KernelInfo_GetOutputTypeInfo(const OrtKernelInfo* info, 
 }
 
 OrtStatus* ORT_API_CALL KernelInfoGetAttribute_tensor(const OrtKernelInfo* info, const char* name, OrtAllocator* allocator, OrtValue** out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfoGetAttribute_tensor", kCustomOperatorsPart);
+  else
   return guarded("KernelInfoGetAttribute_tensor", [&] {
     check_pointer(info, "info");
     check_pointer(name, "name");
@@ -1790,6 +1855,8 @@ OrtStatus* ORT_API_CALL GetDnnlProviderOptionsAsString([[maybe_unused]] const Or
 void ORT_API_CALL ReleaseDnnlProviderOptions([[maybe_unused]] OrtDnnlProviderOptions* input) noexcept {}  // none can exist
 
 OrtStatus* ORT_API_CALL KernelInfo_GetNodeName(const OrtKernelInfo* info, char* out, size_t* size) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetNodeName", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetNodeName", [&] {
     check_pointer(info, "info");
     check_pointer(size, "size");
@@ -1798,6 +1865,8 @@ OrtStatus* ORT_API_CALL KernelInfo_GetNodeName(const OrtKernelInfo* info, char* 
 }
 
 OrtStatus* ORT_API_CALL KernelInfo_GetLogger(const OrtKernelInfo* info, const OrtLogger** logger) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetLogger", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetLogger", [&] {
     check_pointer(info, "info");
     check_pointer(logger, "logger");
@@ -1806,6 +1875,8 @@ OrtStatus* ORT_API_CALL KernelInfo_GetLogger(const OrtKernelInfo* info, const Or
 }
 
 OrtStatus* ORT_API_CALL KernelContext_GetLogger(const OrtKernelContext* context, const OrtLogger** logger) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_GetLogger", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_GetLogger", [&] {
     check_pointer(context, "context");
     check_pointer(logger, "logger");
@@ -1832,6 +1903,8 @@ OrtStatus* ORT_API_CALL Logger_GetLoggingSeverityLevel(const OrtLogger* logger, 
 }
 
 OrtStatus* ORT_API_CALL KernelInfoGetConstantInput_tensor(const OrtKernelInfo* info, size_t index, int* is_constant, const OrtValue** out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfoGetConstantInput_tensor", kCustomOperatorsPart);
+  else
   return guarded("KernelInfoGetConstantInput_tensor", [&] {
     check_pointer(info, "info");
     check_pointer(is_constant, "is_constant");
@@ -1865,6 +1938,8 @@ OrtStatus* ORT_API_CALL GetResizedStringTensorElementBuffer(OrtValue* value, siz
 }
 
 OrtStatus* ORT_API_CALL KernelContext_GetAllocator(const OrtKernelContext* context, const OrtMemoryInfo* mem_info, OrtAllocator** out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_GetAllocator", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_GetAllocator", [&] {
     check_pointer(context, "context");
     check_pointer(mem_info, "mem_info");
@@ -1956,6 +2031,8 @@ OrtStatus* ORT_API_CALL GetCUDAProviderOptionsByName([[maybe_unused]] const OrtC
 }
 
 OrtStatus* ORT_API_CALL KernelContext_GetResource(const OrtKernelContext* context, int resource_version, int resource_id, void** resource) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_GetResource", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_GetResource", [&] {
     check_pointer(context, "context");
     check_pointer(resource, "resource");
@@ -1972,6 +2049,8 @@ OrtStatus* ORT_API_CALL SetUserLoggingFunction(OrtSessionOptions* options, OrtLo
 }
 
 OrtStatus* ORT_API_CALL ShapeInferContext_GetInputCount(const OrtShapeInferContext* context, size_t* out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("ShapeInferContext_GetInputCount", kCustomOperatorsPart);
+  else
   return guarded("ShapeInferContext_GetInputCount", [&] {
     check_pointer(context, "context");
     check_pointer(out, "out");
@@ -1980,6 +2059,8 @@ OrtStatus* ORT_API_CALL ShapeInferContext_GetInputCount(const OrtShapeInferConte
 }
 
 OrtStatus* ORT_API_CALL ShapeInferContext_GetInputTypeShape(const OrtShapeInferContext* context, size_t index, OrtTensorTypeAndShapeInfo** info) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("ShapeInferContext_GetInputTypeShape", kCustomOperatorsPart);
+  else
   return guarded("ShapeInferContext_GetInputTypeShape", [&] {
     check_pointer(context, "context");
     check_pointer(info, "info");
@@ -1988,6 +2069,8 @@ OrtStatus* ORT_API_CALL ShapeInferContext_GetInputTypeShape(const OrtShapeInferC
 }
 
 OrtStatus* ORT_API_CALL ShapeInferContext_GetAttribute(const OrtShapeInferContext* context, const char* attr_name, const OrtOpAttr** attr) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("ShapeInferContext_GetAttribute", kCustomOperatorsPart);
+  else
   return guarded("ShapeInferContext_GetAttribute", [&] {
     check_pointer(context, "context");
     check_pointer(attr_name, "attr_name");
@@ -1997,6 +2080,8 @@ OrtStatus* ORT_API_CALL ShapeInferContext_GetAttribute(const OrtShapeInferContex
 }
 
 OrtStatus* ORT_API_CALL ShapeInferContext_SetOutputTypeShape(const OrtShapeInferContext* context, size_t index, const OrtTensorTypeAndShapeInfo* info) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("ShapeInferContext_SetOutputTypeShape", kCustomOperatorsPart);
+  else
   return guarded("ShapeInferContext_SetOutputTypeShape", [&] {
     check_pointer(context, "context");
     check_pointer(info, "info");
@@ -2013,6 +2098,8 @@ OrtStatus* ORT_API_CALL SetSymbolicDimensions(OrtTensorTypeAndShapeInfo* info, c
 }
 
 OrtStatus* ORT_API_CALL ReadOpAttr(const OrtOpAttr* op_attr, OrtOpAttrType type, void* data, size_t len, size_t* out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("ReadOpAttr", kCustomOperatorsPart);
+  else
   return guarded("ReadOpAttr", [&] {
     check_pointer(op_attr, "op_attr");
     check_pointer(out, "out");
@@ -2028,6 +2115,8 @@ OrtStatus* ORT_API_CALL SetDeterministicCompute(OrtSessionOptions* options, bool
 }
 
 OrtStatus* ORT_API_CALL KernelContext_ParallelFor(const OrtKernelContext* context, void (*fn)(void*, size_t), size_t total, size_t num_batch, void* usr_data) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_ParallelFor", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_ParallelFor", [&] {
     check_pointer(context, "context");
     check_pointer(fn, "fn");
@@ -2054,6 +2143,8 @@ OrtStatus* ORT_API_CALL SessionOptionsAppendExecutionProvider_VitisAI([[maybe_un
 }
 
 OrtStatus* ORT_API_CALL KernelContext_GetScratchBuffer(const OrtKernelContext* context, const OrtMemoryInfo* mem_info, size_t count_or_bytes, void** out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_GetScratchBuffer", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_GetScratchBuffer", [&] {
     check_pointer(context, "context");
     check_pointer(mem_info, "mem_info");
@@ -2063,6 +2154,8 @@ OrtStatus* ORT_API_CALL KernelContext_GetScratchBuffer(const OrtKernelContext* c
 }
 
 OrtStatus* ORT_API_CALL KernelInfoGetAllocator(const OrtKernelInfo* info, OrtMemType mem_type, OrtAllocator** out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfoGetAllocator", kCustomOperatorsPart);
+  else
   return guarded("KernelInfoGetAllocator", [&] {
     check_pointer(info, "info");
     check_pointer(out, "out");
@@ -2081,6 +2174,8 @@ OrtStatus* ORT_API_CALL AddExternalInitializersFromFilesInMemory(OrtSessionOptio
 }
 
 OrtStatus* ORT_API_CALL CreateLoraAdapter(const ORTCHAR_T* adapter_file_path, OrtAllocator* allocator, OrtLoraAdapter** out) noexcept {
+  if constexpr (!kAdaptersPart.is_built) return left_out("CreateLoraAdapter", kAdaptersPart);
+  else
   return guarded("CreateLoraAdapter", [&] {
     check_pointer(adapter_file_path, "adapter_file_path");
     if (allocator != nullptr) check_allocator(allocator, "allocator");
@@ -2090,6 +2185,8 @@ OrtStatus* ORT_API_CALL CreateLoraAdapter(const ORTCHAR_T* adapter_file_path, Or
 }
 
 OrtStatus* ORT_API_CALL CreateLoraAdapterFromArray(const void* bytes, size_t num_bytes, OrtAllocator* allocator, OrtLoraAdapter** out) noexcept {
+  if constexpr (!kAdaptersPart.is_built) return left_out("CreateLoraAdapterFromArray", kAdaptersPart);
+  else
   return guarded("CreateLoraAdapterFromArray", [&] {
     check_array(bytes, num_bytes, "bytes", "num_bytes");
     if (allocator != nullptr) check_allocator(allocator, "allocator");
@@ -2098,9 +2195,13 @@ OrtStatus* ORT_API_CALL CreateLoraAdapterFromArray(const void* bytes, size_t num
   });
 }
 
-void ORT_API_CALL ReleaseLoraAdapter(OrtLoraAdapter* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseLoraAdapter(OrtLoraAdapter* input) noexcept {
+  if constexpr (kAdaptersPart.is_built) release(input);  // else none was created
+}
 
 OrtStatus* ORT_API_CALL RunOptionsAddActiveLoraAdapter(OrtRunOptions* options, const OrtLoraAdapter* adapter) noexcept {
+  if constexpr (!kAdaptersPart.is_built) return left_out("RunOptionsAddActiveLoraAdapter", kAdaptersPart);
+  else
   return guarded("RunOptionsAddActiveLoraAdapter", [&] {
     check_pointer(options, "options");
     check_pointer(adapter, "adapter");
@@ -2117,15 +2218,25 @@ OrtStatus* ORT_API_CALL SetEpDynamicOptions(OrtSession* sess, const char* const*
   });
 }
 
-void ORT_API_CALL ReleaseValueInfo(OrtValueInfo* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseValueInfo(OrtValueInfo* input) noexcept {
+  if constexpr (kGraphsPart.is_built) release(input);  // else none was created
+}
 
-void ORT_API_CALL ReleaseNode(OrtNode* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseNode(OrtNode* input) noexcept {
+  if constexpr (kGraphsPart.is_built) release(input);  // else none was created
+}
 
-void ORT_API_CALL ReleaseGraph(OrtGraph* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseGraph(OrtGraph* input) noexcept {
+  if constexpr (kGraphsPart.is_built) release(input);  // else none was created
+}
 
-void ORT_API_CALL ReleaseModel(OrtModel* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseModel(OrtModel* input) noexcept {
+  if constexpr (kGraphsPart.is_built) release(input);  // else none was created
+}
 
 OrtStatus* ORT_API_CALL GetValueInfoName(const OrtValueInfo* value_info, const char** name) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("GetValueInfoName", kGraphsPart);
+  else
   return guarded("GetValueInfoName", [&] {
     check_pointer(value_info, "value_info");
     check_pointer(name, "name");
@@ -2134,6 +2245,8 @@ OrtStatus* ORT_API_CALL GetValueInfoName(const OrtValueInfo* value_info, const c
 }
 
 OrtStatus* ORT_API_CALL GetValueInfoTypeInfo(const OrtValueInfo* value_info, const OrtTypeInfo** type_info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("GetValueInfoTypeInfo", kGraphsPart);
+  else
   return guarded("GetValueInfoTypeInfo", [&] {
     check_pointer(value_info, "value_info");
     check_pointer(type_info, "type_info");
@@ -2305,6 +2418,8 @@ uint32_t ORT_API_CALL MemoryInfoGetVendorId(const OrtMemoryInfo* ptr) noexcept {
 }
 
 OrtStatus* ORT_API_CALL ValueInfo_GetValueProducer(const OrtValueInfo* value_info, const OrtNode** producer_node, size_t* producer_output_index) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ValueInfo_GetValueProducer", kGraphsPart);
+  else
   return guarded("ValueInfo_GetValueProducer", [&] {
     check_pointer(value_info, "value_info");
     check_pointer(producer_node, "producer_node");
@@ -2313,6 +2428,8 @@ OrtStatus* ORT_API_CALL ValueInfo_GetValueProducer(const OrtValueInfo* value_inf
 }
 
 OrtStatus* ORT_API_CALL ValueInfo_GetValueNumConsumers(const OrtValueInfo* value_info, size_t* num_consumers) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ValueInfo_GetValueNumConsumers", kGraphsPart);
+  else
   return guarded("ValueInfo_GetValueNumConsumers", [&] {
     check_pointer(value_info, "value_info");
     check_pointer(num_consumers, "num_consumers");
@@ -2321,6 +2438,8 @@ OrtStatus* ORT_API_CALL ValueInfo_GetValueNumConsumers(const OrtValueInfo* value
 }
 
 OrtStatus* ORT_API_CALL ValueInfo_GetValueConsumers(const OrtValueInfo* value_info, const OrtNode** nodes, int64_t* input_indices, size_t num_consumers) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ValueInfo_GetValueConsumers", kGraphsPart);
+  else
   return guarded("ValueInfo_GetValueConsumers", [&] {
     check_pointer(value_info, "value_info");
     check_array(nodes, num_consumers, "nodes", "num_consumers");
@@ -2330,6 +2449,8 @@ OrtStatus* ORT_API_CALL ValueInfo_GetValueConsumers(const OrtValueInfo* value_in
 }
 
 OrtStatus* ORT_API_CALL ValueInfo_GetInitializerValue(const OrtValueInfo* value_info, const OrtValue** initializer_value) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ValueInfo_GetInitializerValue", kGraphsPart);
+  else
   return guarded("ValueInfo_GetInitializerValue", [&] {
     check_pointer(value_info, "value_info");
     check_pointer(initializer_value, "initializer_value");
@@ -2338,6 +2459,8 @@ OrtStatus* ORT_API_CALL ValueInfo_GetInitializerValue(const OrtValueInfo* value_
 }
 
 OrtStatus* ORT_API_CALL ValueInfo_GetExternalInitializerInfo(const OrtValueInfo* value_info, OrtExternalInitializerInfo** info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ValueInfo_GetExternalInitializerInfo", kGraphsPart);
+  else
   return guarded("ValueInfo_GetExternalInitializerInfo", [&] {
     check_pointer(value_info, "value_info");
     check_pointer(info, "info");
@@ -2346,6 +2469,8 @@ OrtStatus* ORT_API_CALL ValueInfo_GetExternalInitializerInfo(const OrtValueInfo*
 }
 
 OrtStatus* ORT_API_CALL ValueInfo_IsRequiredGraphInput(const OrtValueInfo* value_info, bool* is_required_graph_input) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ValueInfo_IsRequiredGraphInput", kGraphsPart);
+  else
   return guarded("ValueInfo_IsRequiredGraphInput", [&] {
     check_pointer(value_info, "value_info");
     check_pointer(is_required_graph_input, "is_required_graph_input");
@@ -2354,6 +2479,8 @@ OrtStatus* ORT_API_CALL ValueInfo_IsRequiredGraphInput(const OrtValueInfo* value
 }
 
 OrtStatus* ORT_API_CALL ValueInfo_IsOptionalGraphInput(const OrtValueInfo* value_info, bool* is_optional_graph_input) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ValueInfo_IsOptionalGraphInput", kGraphsPart);
+  else
   return guarded("ValueInfo_IsOptionalGraphInput", [&] {
     check_pointer(value_info, "value_info");
     check_pointer(is_optional_graph_input, "is_optional_graph_input");
@@ -2362,6 +2489,8 @@ OrtStatus* ORT_API_CALL ValueInfo_IsOptionalGraphInput(const OrtValueInfo* value
 }
 
 OrtStatus* ORT_API_CALL ValueInfo_IsGraphOutput(const OrtValueInfo* value_info, bool* is_graph_output) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ValueInfo_IsGraphOutput", kGraphsPart);
+  else
   return guarded("ValueInfo_IsGraphOutput", [&] {
     check_pointer(value_info, "value_info");
     check_pointer(is_graph_output, "is_graph_output");
@@ -2370,6 +2499,8 @@ OrtStatus* ORT_API_CALL ValueInfo_IsGraphOutput(const OrtValueInfo* value_info, 
 }
 
 OrtStatus* ORT_API_CALL ValueInfo_IsConstantInitializer(const OrtValueInfo* value_info, bool* is_constant_initializer) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ValueInfo_IsConstantInitializer", kGraphsPart);
+  else
   return guarded("ValueInfo_IsConstantInitializer", [&] {
     check_pointer(value_info, "value_info");
     check_pointer(is_constant_initializer, "is_constant_initializer");
@@ -2378,6 +2509,8 @@ OrtStatus* ORT_API_CALL ValueInfo_IsConstantInitializer(const OrtValueInfo* valu
 }
 
 OrtStatus* ORT_API_CALL ValueInfo_IsFromOuterScope(const OrtValueInfo* value_info, bool* is_from_outer_scope) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ValueInfo_IsFromOuterScope", kGraphsPart);
+  else
   return guarded("ValueInfo_IsFromOuterScope", [&] {
     check_pointer(value_info, "value_info");
     check_pointer(is_from_outer_scope, "is_from_outer_scope");
@@ -2386,6 +2519,8 @@ OrtStatus* ORT_API_CALL ValueInfo_IsFromOuterScope(const OrtValueInfo* value_inf
 }
 
 OrtStatus* ORT_API_CALL Graph_GetName(const OrtGraph* graph, const char** graph_name) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetName", kGraphsPart);
+  else
   return guarded("Graph_GetName", [&] {
     check_pointer(graph, "graph");
     check_pointer(graph_name, "graph_name");
@@ -2394,6 +2529,8 @@ OrtStatus* ORT_API_CALL Graph_GetName(const OrtGraph* graph, const char** graph_
 }
 
 OrtStatus* ORT_API_CALL Graph_GetModelPath(const OrtGraph* graph, const ORTCHAR_T** model_path) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetModelPath", kGraphsPart);
+  else
   return guarded("Graph_GetModelPath", [&] {
     check_pointer(graph, "graph");
     check_pointer(model_path, "model_path");
@@ -2402,6 +2539,8 @@ OrtStatus* ORT_API_CALL Graph_GetModelPath(const OrtGraph* graph, const ORTCHAR_
 }
 
 OrtStatus* ORT_API_CALL Graph_GetOnnxIRVersion(const OrtGraph* graph, int64_t* onnx_ir_version) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetOnnxIRVersion", kGraphsPart);
+  else
   return guarded("Graph_GetOnnxIRVersion", [&] {
     check_pointer(graph, "graph");
     check_pointer(onnx_ir_version, "onnx_ir_version");
@@ -2410,6 +2549,8 @@ OrtStatus* ORT_API_CALL Graph_GetOnnxIRVersion(const OrtGraph* graph, int64_t* o
 }
 
 OrtStatus* ORT_API_CALL Graph_GetNumOperatorSets(const OrtGraph* graph, size_t* num_operator_sets) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetNumOperatorSets", kGraphsPart);
+  else
   return guarded("Graph_GetNumOperatorSets", [&] {
     check_pointer(graph, "graph");
     check_pointer(num_operator_sets, "num_operator_sets");
@@ -2418,6 +2559,8 @@ OrtStatus* ORT_API_CALL Graph_GetNumOperatorSets(const OrtGraph* graph, size_t* 
 }
 
 OrtStatus* ORT_API_CALL Graph_GetOperatorSets(const OrtGraph* graph, const char** domains, int64_t* opset_versions, size_t num_operator_sets) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetOperatorSets", kGraphsPart);
+  else
   return guarded("Graph_GetOperatorSets", [&] {
     check_pointer(graph, "graph");
     check_array(domains, num_operator_sets, "domains", "num_operator_sets");
@@ -2427,6 +2570,8 @@ OrtStatus* ORT_API_CALL Graph_GetOperatorSets(const OrtGraph* graph, const char*
 }
 
 OrtStatus* ORT_API_CALL Graph_GetNumInputs(const OrtGraph* graph, size_t* num_inputs) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetNumInputs", kGraphsPart);
+  else
   return guarded("Graph_GetNumInputs", [&] {
     check_pointer(graph, "graph");
     check_pointer(num_inputs, "num_inputs");
@@ -2435,6 +2580,8 @@ OrtStatus* ORT_API_CALL Graph_GetNumInputs(const OrtGraph* graph, size_t* num_in
 }
 
 OrtStatus* ORT_API_CALL Graph_GetInputs(const OrtGraph* graph, const OrtValueInfo** inputs, size_t num_inputs) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetInputs", kGraphsPart);
+  else
   return guarded("Graph_GetInputs", [&] {
     check_pointer(graph, "graph");
     check_array(inputs, num_inputs, "inputs", "num_inputs");
@@ -2443,6 +2590,8 @@ OrtStatus* ORT_API_CALL Graph_GetInputs(const OrtGraph* graph, const OrtValueInf
 }
 
 OrtStatus* ORT_API_CALL Graph_GetNumOutputs(const OrtGraph* graph, size_t* num_outputs) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetNumOutputs", kGraphsPart);
+  else
   return guarded("Graph_GetNumOutputs", [&] {
     check_pointer(graph, "graph");
     check_pointer(num_outputs, "num_outputs");
@@ -2451,6 +2600,8 @@ OrtStatus* ORT_API_CALL Graph_GetNumOutputs(const OrtGraph* graph, size_t* num_o
 }
 
 OrtStatus* ORT_API_CALL Graph_GetOutputs(const OrtGraph* graph, const OrtValueInfo** outputs, size_t num_outputs) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetOutputs", kGraphsPart);
+  else
   return guarded("Graph_GetOutputs", [&] {
     check_pointer(graph, "graph");
     check_array(outputs, num_outputs, "outputs", "num_outputs");
@@ -2459,6 +2610,8 @@ OrtStatus* ORT_API_CALL Graph_GetOutputs(const OrtGraph* graph, const OrtValueIn
 }
 
 OrtStatus* ORT_API_CALL Graph_GetNumInitializers(const OrtGraph* graph, size_t* num_initializers) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetNumInitializers", kGraphsPart);
+  else
   return guarded("Graph_GetNumInitializers", [&] {
     check_pointer(graph, "graph");
     check_pointer(num_initializers, "num_initializers");
@@ -2467,6 +2620,8 @@ OrtStatus* ORT_API_CALL Graph_GetNumInitializers(const OrtGraph* graph, size_t* 
 }
 
 OrtStatus* ORT_API_CALL Graph_GetInitializers(const OrtGraph* graph, const OrtValueInfo** initializers, size_t num_initializers) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetInitializers", kGraphsPart);
+  else
   return guarded("Graph_GetInitializers", [&] {
     check_pointer(graph, "graph");
     check_array(initializers, num_initializers, "initializers", "num_initializers");
@@ -2475,6 +2630,8 @@ OrtStatus* ORT_API_CALL Graph_GetInitializers(const OrtGraph* graph, const OrtVa
 }
 
 OrtStatus* ORT_API_CALL Graph_GetNumNodes(const OrtGraph* graph, size_t* num_nodes) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetNumNodes", kGraphsPart);
+  else
   return guarded("Graph_GetNumNodes", [&] {
     check_pointer(graph, "graph");
     check_pointer(num_nodes, "num_nodes");
@@ -2483,6 +2640,8 @@ OrtStatus* ORT_API_CALL Graph_GetNumNodes(const OrtGraph* graph, size_t* num_nod
 }
 
 OrtStatus* ORT_API_CALL Graph_GetNodes(const OrtGraph* graph, const OrtNode** nodes, size_t num_nodes) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetNodes", kGraphsPart);
+  else
   return guarded("Graph_GetNodes", [&] {
     check_pointer(graph, "graph");
     check_array(nodes, num_nodes, "nodes", "num_nodes");
@@ -2491,6 +2650,8 @@ OrtStatus* ORT_API_CALL Graph_GetNodes(const OrtGraph* graph, const OrtNode** no
 }
 
 OrtStatus* ORT_API_CALL Graph_GetParentNode(const OrtGraph* graph, const OrtNode** node) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetParentNode", kGraphsPart);
+  else
   return guarded("Graph_GetParentNode", [&] {
     check_pointer(graph, "graph");
     check_pointer(node, "node");
@@ -2499,6 +2660,8 @@ OrtStatus* ORT_API_CALL Graph_GetParentNode(const OrtGraph* graph, const OrtNode
 }
 
 OrtStatus* ORT_API_CALL Graph_GetGraphView(const OrtGraph* src_graph, const OrtNode** nodes, size_t num_nodes, OrtGraph** dst_graph) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetGraphView", kGraphsPart);
+  else
   return guarded("Graph_GetGraphView", [&] {
     check_pointer(src_graph, "src_graph");
     check_array(nodes, num_nodes, "nodes", "num_nodes");
@@ -2508,6 +2671,8 @@ OrtStatus* ORT_API_CALL Graph_GetGraphView(const OrtGraph* src_graph, const OrtN
 }
 
 OrtStatus* ORT_API_CALL Node_GetId(const OrtNode* node, size_t* node_id) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetId", kGraphsPart);
+  else
   return guarded("Node_GetId", [&] {
     check_pointer(node, "node");
     check_pointer(node_id, "node_id");
@@ -2516,6 +2681,8 @@ OrtStatus* ORT_API_CALL Node_GetId(const OrtNode* node, size_t* node_id) noexcep
 }
 
 OrtStatus* ORT_API_CALL Node_GetName(const OrtNode* node, const char** node_name) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetName", kGraphsPart);
+  else
   return guarded("Node_GetName", [&] {
     check_pointer(node, "node");
     check_pointer(node_name, "node_name");
@@ -2524,6 +2691,8 @@ OrtStatus* ORT_API_CALL Node_GetName(const OrtNode* node, const char** node_name
 }
 
 OrtStatus* ORT_API_CALL Node_GetOperatorType(const OrtNode* node, const char** operator_type) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetOperatorType", kGraphsPart);
+  else
   return guarded("Node_GetOperatorType", [&] {
     check_pointer(node, "node");
     check_pointer(operator_type, "operator_type");
@@ -2532,6 +2701,8 @@ OrtStatus* ORT_API_CALL Node_GetOperatorType(const OrtNode* node, const char** o
 }
 
 OrtStatus* ORT_API_CALL Node_GetDomain(const OrtNode* node, const char** domain_name) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetDomain", kGraphsPart);
+  else
   return guarded("Node_GetDomain", [&] {
     check_pointer(node, "node");
     check_pointer(domain_name, "domain_name");
@@ -2540,6 +2711,8 @@ OrtStatus* ORT_API_CALL Node_GetDomain(const OrtNode* node, const char** domain_
 }
 
 OrtStatus* ORT_API_CALL Node_GetSinceVersion(const OrtNode* node, int* since_version) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetSinceVersion", kGraphsPart);
+  else
   return guarded("Node_GetSinceVersion", [&] {
     check_pointer(node, "node");
     check_pointer(since_version, "since_version");
@@ -2548,6 +2721,8 @@ OrtStatus* ORT_API_CALL Node_GetSinceVersion(const OrtNode* node, int* since_ver
 }
 
 OrtStatus* ORT_API_CALL Node_GetNumInputs(const OrtNode* node, size_t* num_inputs) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetNumInputs", kGraphsPart);
+  else
   return guarded("Node_GetNumInputs", [&] {
     check_pointer(node, "node");
     check_pointer(num_inputs, "num_inputs");
@@ -2556,6 +2731,8 @@ OrtStatus* ORT_API_CALL Node_GetNumInputs(const OrtNode* node, size_t* num_input
 }
 
 OrtStatus* ORT_API_CALL Node_GetInputs(const OrtNode* node, const OrtValueInfo** inputs, size_t num_inputs) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetInputs", kGraphsPart);
+  else
   return guarded("Node_GetInputs", [&] {
     check_pointer(node, "node");
     check_array(inputs, num_inputs, "inputs", "num_inputs");
@@ -2564,6 +2741,8 @@ OrtStatus* ORT_API_CALL Node_GetInputs(const OrtNode* node, const OrtValueInfo**
 }
 
 OrtStatus* ORT_API_CALL Node_GetNumOutputs(const OrtNode* node, size_t* num_outputs) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetNumOutputs", kGraphsPart);
+  else
   return guarded("Node_GetNumOutputs", [&] {
     check_pointer(node, "node");
     check_pointer(num_outputs, "num_outputs");
@@ -2572,6 +2751,8 @@ OrtStatus* ORT_API_CALL Node_GetNumOutputs(const OrtNode* node, size_t* num_outp
 }
 
 OrtStatus* ORT_API_CALL Node_GetOutputs(const OrtNode* node, const OrtValueInfo** outputs, size_t num_outputs) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetOutputs", kGraphsPart);
+  else
   return guarded("Node_GetOutputs", [&] {
     check_pointer(node, "node");
     check_array(outputs, num_outputs, "outputs", "num_outputs");
@@ -2580,6 +2761,8 @@ OrtStatus* ORT_API_CALL Node_GetOutputs(const OrtNode* node, const OrtValueInfo*
 }
 
 OrtStatus* ORT_API_CALL Node_GetNumImplicitInputs(const OrtNode* node, size_t* num_implicit_inputs) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetNumImplicitInputs", kGraphsPart);
+  else
   return guarded("Node_GetNumImplicitInputs", [&] {
     check_pointer(node, "node");
     check_pointer(num_implicit_inputs, "num_implicit_inputs");
@@ -2588,6 +2771,8 @@ OrtStatus* ORT_API_CALL Node_GetNumImplicitInputs(const OrtNode* node, size_t* n
 }
 
 OrtStatus* ORT_API_CALL Node_GetImplicitInputs(const OrtNode* node, const OrtValueInfo** implicit_inputs, size_t num_implicit_inputs) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetImplicitInputs", kGraphsPart);
+  else
   return guarded("Node_GetImplicitInputs", [&] {
     check_pointer(node, "node");
     check_array(implicit_inputs, num_implicit_inputs, "implicit_inputs", "num_implicit_inputs");
@@ -2596,6 +2781,8 @@ OrtStatus* ORT_API_CALL Node_GetImplicitInputs(const OrtNode* node, const OrtVal
 }
 
 OrtStatus* ORT_API_CALL Node_GetNumAttributes(const OrtNode* node, size_t* num_attributes) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetNumAttributes", kGraphsPart);
+  else
   return guarded("Node_GetNumAttributes", [&] {
     check_pointer(node, "node");
     check_pointer(num_attributes, "num_attributes");
@@ -2604,6 +2791,8 @@ OrtStatus* ORT_API_CALL Node_GetNumAttributes(const OrtNode* node, size_t* num_a
 }
 
 OrtStatus* ORT_API_CALL Node_GetAttributes(const OrtNode* node, const OrtOpAttr** attributes, size_t num_attributes) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetAttributes", kGraphsPart);
+  else
   return guarded("Node_GetAttributes", [&] {
     check_pointer(node, "node");
     check_array(attributes, num_attributes, "attributes", "num_attributes");
@@ -2612,6 +2801,8 @@ OrtStatus* ORT_API_CALL Node_GetAttributes(const OrtNode* node, const OrtOpAttr*
 }
 
 OrtStatus* ORT_API_CALL Node_GetAttributeByName(const OrtNode* node, const char* attribute_name, const OrtOpAttr** attribute) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetAttributeByName", kGraphsPart);
+  else
   return guarded("Node_GetAttributeByName", [&] {
     check_pointer(node, "node");
     check_pointer(attribute_name, "attribute_name");
@@ -2621,6 +2812,8 @@ OrtStatus* ORT_API_CALL Node_GetAttributeByName(const OrtNode* node, const char*
 }
 
 OrtStatus* ORT_API_CALL OpAttr_GetTensorAttributeAsOrtValue(const OrtOpAttr* attribute, OrtValue** attr_tensor) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("OpAttr_GetTensorAttributeAsOrtValue", kCustomOperatorsPart);
+  else
   return guarded("OpAttr_GetTensorAttributeAsOrtValue", [&] {
     check_pointer(attribute, "attribute");
     check_pointer(attr_tensor, "attr_tensor");
@@ -2629,6 +2822,8 @@ OrtStatus* ORT_API_CALL OpAttr_GetTensorAttributeAsOrtValue(const OrtOpAttr* att
 }
 
 OrtStatus* ORT_API_CALL OpAttr_GetType(const OrtOpAttr* attribute, OrtOpAttrType* type) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("OpAttr_GetType", kCustomOperatorsPart);
+  else
   return guarded("OpAttr_GetType", [&] {
     check_pointer(attribute, "attribute");
     check_pointer(type, "type");
@@ -2637,6 +2832,8 @@ OrtStatus* ORT_API_CALL OpAttr_GetType(const OrtOpAttr* attribute, OrtOpAttrType
 }
 
 OrtStatus* ORT_API_CALL OpAttr_GetName(const OrtOpAttr* attribute, const char** name) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("OpAttr_GetName", kCustomOperatorsPart);
+  else
   return guarded("OpAttr_GetName", [&] {
     check_pointer(attribute, "attribute");
     check_pointer(name, "name");
@@ -2645,6 +2842,8 @@ OrtStatus* ORT_API_CALL OpAttr_GetName(const OrtOpAttr* attribute, const char** 
 }
 
 OrtStatus* ORT_API_CALL Node_GetNumSubgraphs(const OrtNode* node, size_t* num_subgraphs) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetNumSubgraphs", kGraphsPart);
+  else
   return guarded("Node_GetNumSubgraphs", [&] {
     check_pointer(node, "node");
     check_pointer(num_subgraphs, "num_subgraphs");
@@ -2653,6 +2852,8 @@ OrtStatus* ORT_API_CALL Node_GetNumSubgraphs(const OrtNode* node, size_t* num_su
 }
 
 OrtStatus* ORT_API_CALL Node_GetSubgraphs(const OrtNode* node, const OrtGraph** subgraphs, size_t num_subgraphs, const char** attribute_names) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetSubgraphs", kGraphsPart);
+  else
   return guarded("Node_GetSubgraphs", [&] {
     check_pointer(node, "node");
     check_array(subgraphs, num_subgraphs, "subgraphs", "num_subgraphs");
@@ -2661,6 +2862,8 @@ OrtStatus* ORT_API_CALL Node_GetSubgraphs(const OrtNode* node, const OrtGraph** 
 }
 
 OrtStatus* ORT_API_CALL Node_GetGraph(const OrtNode* node, const OrtGraph** graph) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetGraph", kGraphsPart);
+  else
   return guarded("Node_GetGraph", [&] {
     check_pointer(node, "node");
     check_pointer(graph, "graph");
@@ -2669,6 +2872,8 @@ OrtStatus* ORT_API_CALL Node_GetGraph(const OrtNode* node, const OrtGraph** grap
 }
 
 OrtStatus* ORT_API_CALL Node_GetEpName(const OrtNode* node, const char** out) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Node_GetEpName", kGraphsPart);
+  else
   return guarded("Node_GetEpName", [&] {
     check_pointer(node, "node");
     check_pointer(out, "out");
@@ -2676,17 +2881,25 @@ OrtStatus* ORT_API_CALL Node_GetEpName(const OrtNode* node, const char** out) no
   });
 }
 
-void ORT_API_CALL ReleaseExternalInitializerInfo(OrtExternalInitializerInfo* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseExternalInitializerInfo(OrtExternalInitializerInfo* input) noexcept {
+  if constexpr (kGraphsPart.is_built) release(input);  // else none was created
+}
 
 const ORTCHAR_T* ORT_API_CALL ExternalInitializerInfo_GetFilePath(const OrtExternalInitializerInfo* info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return {};
+  else
   return quiet([&] { return capi::ExternalInitializerInfo_GetFilePath(info); });
 }
 
 int64_t ORT_API_CALL ExternalInitializerInfo_GetFileOffset(const OrtExternalInitializerInfo* info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return {};
+  else
   return quiet([&] { return capi::ExternalInitializerInfo_GetFileOffset(info); });
 }
 
 size_t ORT_API_CALL ExternalInitializerInfo_GetByteSize(const OrtExternalInitializerInfo* info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return {};
+  else
   return quiet([&] { return capi::ExternalInitializerInfo_GetByteSize(info); });
 }
 
@@ -2781,6 +2994,8 @@ OrtStatus* ORT_API_CALL CopyTensors(const OrtEnv* env, const OrtValue* const* sr
 }
 
 OrtStatus* ORT_API_CALL Graph_GetModelMetadata(const OrtGraph* graph, OrtModelMetadata** out) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("Graph_GetModelMetadata", kGraphsPart);
+  else
   return guarded("Graph_GetModelMetadata", [&] {
     check_pointer(graph, "graph");
     check_pointer(out, "out");
@@ -2798,6 +3013,8 @@ OrtStatus* ORT_API_CALL GetModelCompatibilityForEpDevices(const OrtEpDevice* con
 }
 
 OrtStatus* ORT_API_CALL CreateExternalInitializerInfo(const ORTCHAR_T* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateExternalInitializerInfo", kGraphsPart);
+  else
   return guarded("CreateExternalInitializerInfo", [&] {
     check_pointer(filepath, "filepath");
     check_pointer(out, "out");
@@ -2810,6 +3027,8 @@ bool ORT_API_CALL TensorTypeAndShape_HasShape(const OrtTensorTypeAndShapeInfo* i
 }
 
 OrtStatus* ORT_API_CALL KernelInfo_GetConfigEntries(const OrtKernelInfo* info, OrtKeyValuePairs** out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetConfigEntries", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetConfigEntries", [&] {
     check_pointer(info, "info");
     check_pointer(out, "out");
@@ -2818,6 +3037,8 @@ OrtStatus* ORT_API_CALL KernelInfo_GetConfigEntries(const OrtKernelInfo* info, O
 }
 
 OrtStatus* ORT_API_CALL KernelInfo_GetOperatorDomain(const OrtKernelInfo* info, char* out, size_t* size) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetOperatorDomain", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetOperatorDomain", [&] {
     check_pointer(info, "info");
     check_pointer(size, "size");
@@ -2826,6 +3047,8 @@ OrtStatus* ORT_API_CALL KernelInfo_GetOperatorDomain(const OrtKernelInfo* info, 
 }
 
 OrtStatus* ORT_API_CALL KernelInfo_GetOperatorType(const OrtKernelInfo* info, char* out, size_t* size) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetOperatorType", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetOperatorType", [&] {
     check_pointer(info, "info");
     check_pointer(size, "size");
@@ -2834,6 +3057,8 @@ OrtStatus* ORT_API_CALL KernelInfo_GetOperatorType(const OrtKernelInfo* info, ch
 }
 
 OrtStatus* ORT_API_CALL KernelInfo_GetOperatorSinceVersion(const OrtKernelInfo* info, int* since_version) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfo_GetOperatorSinceVersion", kCustomOperatorsPart);
+  else
   return guarded("KernelInfo_GetOperatorSinceVersion", [&] {
     check_pointer(info, "info");
     check_pointer(since_version, "since_version");
@@ -2902,6 +3127,8 @@ OrtStatus* ORT_API_CALL DeviceEpIncompatibilityDetails_GetErrorCode(const OrtDev
 void ORT_API_CALL ReleaseDeviceEpIncompatibilityDetails(OrtDeviceEpIncompatibilityDetails* input) noexcept { release(input); }
 
 OrtStatus* ORT_API_CALL GetCompatibilityInfoFromModel(const ORTCHAR_T* model_path, const char* ep_type, OrtAllocator* allocator, char** compatibility_info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("GetCompatibilityInfoFromModel", kGraphsPart);
+  else
   return guarded("GetCompatibilityInfoFromModel", [&] {
     check_pointer(model_path, "model_path");
     check_pointer(ep_type, "ep_type");
@@ -2912,6 +3139,8 @@ OrtStatus* ORT_API_CALL GetCompatibilityInfoFromModel(const ORTCHAR_T* model_pat
 }
 
 OrtStatus* ORT_API_CALL GetCompatibilityInfoFromModelBytes(const void* model_data, size_t model_data_length, const char* ep_type, OrtAllocator* allocator, char** compatibility_info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("GetCompatibilityInfoFromModelBytes", kGraphsPart);
+  else
   return guarded("GetCompatibilityInfoFromModelBytes", [&] {
     check_array(model_data, model_data_length, "model_data", "model_data_length");
     check_pointer(ep_type, "ep_type");
@@ -3008,6 +3237,8 @@ OrtStatus* ORT_API_CALL RunOptionsDisableProfiling(OrtRunOptions* options) noexc
 }
 
 OrtStatus* ORT_API_CALL KernelInfoGetAttributeArray_string(const OrtKernelInfo* info, const char* name, OrtAllocator* allocator, char*** out, size_t* size) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelInfoGetAttributeArray_string", kCustomOperatorsPart);
+  else
   return guarded("KernelInfoGetAttributeArray_string", [&] {
     check_pointer(info, "info");
     check_pointer(name, "name");
@@ -3042,6 +3273,8 @@ OrtStatus* ORT_API_CALL SessionReleaseCapturedGraph(OrtSession* session, int gra
 }
 
 OrtStatus* ORT_API_CALL KernelContext_GetSyncStream(const OrtKernelContext* context, OrtSyncStream** out) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_GetSyncStream", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_GetSyncStream", [&] {
     check_pointer(context, "context");
     capi::KernelContext_GetSyncStream(context, out);
@@ -3049,6 +3282,8 @@ OrtStatus* ORT_API_CALL KernelContext_GetSyncStream(const OrtKernelContext* cont
 }
 
 OrtStatus* ORT_API_CALL KernelContext_GetPreallocatedOutput(const OrtKernelContext* context, size_t output_index, OrtValue** output) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("KernelContext_GetPreallocatedOutput", kCustomOperatorsPart);
+  else
   return guarded("KernelContext_GetPreallocatedOutput", [&] {
     check_pointer(context, "context");
     capi::KernelContext_GetPreallocatedOutput(context, output_index, output);

@@ -4,14 +4,19 @@
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
+#include "runtime/generated/parts.h"
 
 namespace ortrain::capi {
 namespace {
 namespace entry {
 
-void ORT_API_CALL ReleaseModelCompilationOptions(OrtModelCompilationOptions* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseModelCompilationOptions(OrtModelCompilationOptions* input) noexcept {
+  if constexpr (kGraphsPart.is_built) release(input);  // else none was created
+}
 
 OrtStatus* ORT_API_CALL CreateModelCompilationOptionsFromSessionOptions(const OrtEnv* env, const OrtSessionOptions* session_options, OrtModelCompilationOptions** out) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateModelCompilationOptionsFromSessionOptions", kGraphsPart);
+  else
   return guarded("CreateModelCompilationOptionsFromSessionOptions", [&] {
     check_pointer(env, "env");
     check_pointer(session_options, "session_options");
@@ -21,6 +26,8 @@ OrtStatus* ORT_API_CALL CreateModelCompilationOptionsFromSessionOptions(const Or
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetInputModelPath(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* input_model_path) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetInputModelPath", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetInputModelPath", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     check_pointer(input_model_path, "input_model_path");
@@ -29,6 +36,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetInputModelPath(OrtModelCompil
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetInputModelFromBuffer(OrtModelCompilationOptions* model_compile_options, const void* input_model_data, size_t input_model_data_size) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetInputModelFromBuffer", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetInputModelFromBuffer", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     check_array(input_model_data, input_model_data_size, "input_model_data", "input_model_data_size");
@@ -37,6 +46,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetInputModelFromBuffer(OrtModel
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelPath(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* output_model_path) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetOutputModelPath", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetOutputModelPath", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     check_pointer(output_model_path, "output_model_path");
@@ -45,6 +56,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelPath(OrtModelCompi
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelExternalInitializersFile(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* external_initializers_file_path, size_t external_initializers_size_threshold) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetOutputModelExternalInitializersFile", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetOutputModelExternalInitializersFile", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     check_pointer(external_initializers_file_path, "external_initializers_file_path");
@@ -53,6 +66,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelExternalInitialize
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelBuffer(OrtModelCompilationOptions* model_compile_options, OrtAllocator* allocator, void** output_model_buffer_ptr, size_t* output_model_buffer_size_ptr) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetOutputModelBuffer", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetOutputModelBuffer", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     check_allocator(allocator, "allocator");
@@ -63,6 +78,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelBuffer(OrtModelCom
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetEpContextEmbedMode(OrtModelCompilationOptions* model_compile_options, bool embed_ep_context_in_model) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetEpContextEmbedMode", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetEpContextEmbedMode", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     capi::ModelCompilationOptions_SetEpContextEmbedMode(model_compile_options, embed_ep_context_in_model);
@@ -70,6 +87,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetEpContextEmbedMode(OrtModelCo
 }
 
 OrtStatus* ORT_API_CALL CompileModel(const OrtEnv* env, const OrtModelCompilationOptions* model_options) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CompileModel", kGraphsPart);
+  else
   return guarded("CompileModel", [&] {
     check_pointer(env, "env");
     check_pointer(model_options, "model_options");
@@ -78,6 +97,8 @@ OrtStatus* ORT_API_CALL CompileModel(const OrtEnv* env, const OrtModelCompilatio
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetFlags(OrtModelCompilationOptions* model_compile_options, uint32_t flags) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetFlags", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetFlags", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     capi::ModelCompilationOptions_SetFlags(model_compile_options, flags);
@@ -85,6 +106,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetFlags(OrtModelCompilationOpti
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetEpContextBinaryInformation(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* output_directory, const ORTCHAR_T* model_name) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetEpContextBinaryInformation", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetEpContextBinaryInformation", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     check_pointer(output_directory, "output_directory");
@@ -94,6 +117,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetEpContextBinaryInformation(Or
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetGraphOptimizationLevel(OrtModelCompilationOptions* model_compile_options, GraphOptimizationLevel graph_optimization_level) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetGraphOptimizationLevel", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetGraphOptimizationLevel", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     capi::ModelCompilationOptions_SetGraphOptimizationLevel(model_compile_options, graph_optimization_level);
@@ -101,6 +126,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetGraphOptimizationLevel(OrtMod
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelWriteFunc(OrtModelCompilationOptions* model_compile_options, OrtWriteBufferFunc write_func, void* state) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetOutputModelWriteFunc", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetOutputModelWriteFunc", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     capi::ModelCompilationOptions_SetOutputModelWriteFunc(model_compile_options, write_func, state);
@@ -108,6 +135,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelWriteFunc(OrtModel
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc(OrtModelCompilationOptions* model_compile_options, OrtGetInitializerLocationFunc get_initializer_location_func, void* state) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     capi::ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc(model_compile_options, get_initializer_location_func, state);
@@ -115,6 +144,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelGetInitializerLoca
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetInputModel(OrtModelCompilationOptions* model_compile_options, const OrtModel* model) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetInputModel", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetInputModel", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     check_pointer(model, "model");
@@ -123,6 +154,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetInputModel(OrtModelCompilatio
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetWeightlessEnabled(OrtModelCompilationOptions* model_compile_options, bool use_weightless) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetWeightlessEnabled", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetWeightlessEnabled", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     capi::ModelCompilationOptions_SetWeightlessEnabled(model_compile_options, use_weightless);
@@ -130,6 +163,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetWeightlessEnabled(OrtModelCom
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelExternalInitializersBuffer(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* logical_file_name, size_t initializer_size_threshold, OrtAllocator* allocator, void** output_buffer, size_t* output_buffer_size) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetOutputModelExternalInitializersBuffer", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetOutputModelExternalInitializersBuffer", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     check_pointer(logical_file_name, "logical_file_name");
@@ -141,6 +176,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelExternalInitialize
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelExternalInitializersAlignment(OrtModelCompilationOptions* model_compile_options, size_t alignment, size_t minimum_size) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetOutputModelExternalInitializersAlignment", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetOutputModelExternalInitializersAlignment", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     capi::ModelCompilationOptions_SetOutputModelExternalInitializersAlignment(model_compile_options, alignment, minimum_size);
@@ -148,6 +185,8 @@ OrtStatus* ORT_API_CALL ModelCompilationOptions_SetOutputModelExternalInitialize
 }
 
 OrtStatus* ORT_API_CALL ModelCompilationOptions_SetWeightlessMode(OrtModelCompilationOptions* model_compile_options, OrtWeightlessSupport mode) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelCompilationOptions_SetWeightlessMode", kGraphsPart);
+  else
   return guarded("ModelCompilationOptions_SetWeightlessMode", [&] {
     check_pointer(model_compile_options, "model_compile_options");
     capi::ModelCompilationOptions_SetWeightlessMode(model_compile_options, mode);

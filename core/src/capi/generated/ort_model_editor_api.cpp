@@ -4,12 +4,15 @@
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
+#include "runtime/generated/parts.h"
 
 namespace ortrain::capi {
 namespace {
 namespace entry {
 
 OrtStatus* ORT_API_CALL CreateTensorTypeInfo(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateTensorTypeInfo", kGraphsPart);
+  else
   return guarded("CreateTensorTypeInfo", [&] {
     check_pointer(tensor_info, "tensor_info");
     check_pointer(type_info, "type_info");
@@ -18,6 +21,8 @@ OrtStatus* ORT_API_CALL CreateTensorTypeInfo(const OrtTensorTypeAndShapeInfo* te
 }
 
 OrtStatus* ORT_API_CALL CreateSparseTensorTypeInfo(const OrtTensorTypeAndShapeInfo* tensor_info, OrtTypeInfo** type_info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateSparseTensorTypeInfo", kGraphsPart);
+  else
   return guarded("CreateSparseTensorTypeInfo", [&] {
     check_pointer(tensor_info, "tensor_info");
     check_pointer(type_info, "type_info");
@@ -26,6 +31,8 @@ OrtStatus* ORT_API_CALL CreateSparseTensorTypeInfo(const OrtTensorTypeAndShapeIn
 }
 
 OrtStatus* ORT_API_CALL CreateMapTypeInfo(ONNXTensorElementDataType map_key_type, const OrtTypeInfo* map_value_type, OrtTypeInfo** type_info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateMapTypeInfo", kGraphsPart);
+  else
   return guarded("CreateMapTypeInfo", [&] {
     check_pointer(map_value_type, "map_value_type");
     check_pointer(type_info, "type_info");
@@ -34,6 +41,8 @@ OrtStatus* ORT_API_CALL CreateMapTypeInfo(ONNXTensorElementDataType map_key_type
 }
 
 OrtStatus* ORT_API_CALL CreateSequenceTypeInfo(const OrtTypeInfo* sequence_type, OrtTypeInfo** type_info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateSequenceTypeInfo", kGraphsPart);
+  else
   return guarded("CreateSequenceTypeInfo", [&] {
     check_pointer(sequence_type, "sequence_type");
     check_pointer(type_info, "type_info");
@@ -42,6 +51,8 @@ OrtStatus* ORT_API_CALL CreateSequenceTypeInfo(const OrtTypeInfo* sequence_type,
 }
 
 OrtStatus* ORT_API_CALL CreateOptionalTypeInfo(const OrtTypeInfo* contained_type, OrtTypeInfo** type_info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateOptionalTypeInfo", kGraphsPart);
+  else
   return guarded("CreateOptionalTypeInfo", [&] {
     check_pointer(contained_type, "contained_type");
     check_pointer(type_info, "type_info");
@@ -50,6 +61,8 @@ OrtStatus* ORT_API_CALL CreateOptionalTypeInfo(const OrtTypeInfo* contained_type
 }
 
 OrtStatus* ORT_API_CALL CreateValueInfo(const char* name, const OrtTypeInfo* type_info, OrtValueInfo** value_info) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateValueInfo", kGraphsPart);
+  else
   return guarded("CreateValueInfo", [&] {
     check_pointer(name, "name");
     check_pointer(type_info, "type_info");
@@ -59,6 +72,8 @@ OrtStatus* ORT_API_CALL CreateValueInfo(const char* name, const OrtTypeInfo* typ
 }
 
 OrtStatus* ORT_API_CALL CreateNode(const char* operator_name, const char* domain_name, const char* node_name, const char* const* input_names, size_t input_names_len, const char* const* output_names, size_t output_names_len, OrtOpAttr** attributes, size_t attribs_len, OrtNode** node) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateNode", kGraphsPart);
+  else
   return guarded("CreateNode", [&] {
     check_pointer(operator_name, "operator_name");
     check_pointer(domain_name, "domain_name");
@@ -72,6 +87,8 @@ OrtStatus* ORT_API_CALL CreateNode(const char* operator_name, const char* domain
 }
 
 OrtStatus* ORT_API_CALL CreateGraph(OrtGraph** graph) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateGraph", kGraphsPart);
+  else
   return guarded("CreateGraph", [&] {
     check_pointer(graph, "graph");
     capi::CreateGraph(graph);
@@ -79,6 +96,8 @@ OrtStatus* ORT_API_CALL CreateGraph(OrtGraph** graph) noexcept {
 }
 
 OrtStatus* ORT_API_CALL SetGraphInputs(OrtGraph* graph, OrtValueInfo** inputs, size_t inputs_len) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("SetGraphInputs", kGraphsPart);
+  else
   return guarded("SetGraphInputs", [&] {
     check_pointer(graph, "graph");
     check_elements(inputs, inputs_len, "inputs", "inputs_len");
@@ -87,6 +106,8 @@ OrtStatus* ORT_API_CALL SetGraphInputs(OrtGraph* graph, OrtValueInfo** inputs, s
 }
 
 OrtStatus* ORT_API_CALL SetGraphOutputs(OrtGraph* graph, OrtValueInfo** outputs, size_t outputs_len) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("SetGraphOutputs", kGraphsPart);
+  else
   return guarded("SetGraphOutputs", [&] {
     check_pointer(graph, "graph");
     check_elements(outputs, outputs_len, "outputs", "outputs_len");
@@ -95,6 +116,8 @@ OrtStatus* ORT_API_CALL SetGraphOutputs(OrtGraph* graph, OrtValueInfo** outputs,
 }
 
 OrtStatus* ORT_API_CALL AddInitializerToGraph(OrtGraph* graph, const char* name, OrtValue* tensor, bool data_is_external) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("AddInitializerToGraph", kGraphsPart);
+  else
   return guarded("AddInitializerToGraph", [&] {
     check_pointer(graph, "graph");
     check_pointer(name, "name");
@@ -104,6 +127,8 @@ OrtStatus* ORT_API_CALL AddInitializerToGraph(OrtGraph* graph, const char* name,
 }
 
 OrtStatus* ORT_API_CALL AddNodeToGraph(OrtGraph* graph, OrtNode* node) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("AddNodeToGraph", kGraphsPart);
+  else
   return guarded("AddNodeToGraph", [&] {
     check_pointer(graph, "graph");
     check_pointer(node, "node");
@@ -112,6 +137,8 @@ OrtStatus* ORT_API_CALL AddNodeToGraph(OrtGraph* graph, OrtNode* node) noexcept 
 }
 
 OrtStatus* ORT_API_CALL CreateModel(const char* const* domain_names, const int* opset_versions, size_t opset_entries_len, OrtModel** model) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateModel", kGraphsPart);
+  else
   return guarded("CreateModel", [&] {
     check_elements(domain_names, opset_entries_len, "domain_names", "opset_entries_len");
     check_array(opset_versions, opset_entries_len, "opset_versions", "opset_entries_len");
@@ -121,6 +148,8 @@ OrtStatus* ORT_API_CALL CreateModel(const char* const* domain_names, const int* 
 }
 
 OrtStatus* ORT_API_CALL AddGraphToModel(OrtModel* model, OrtGraph* graph) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("AddGraphToModel", kGraphsPart);
+  else
   return guarded("AddGraphToModel", [&] {
     check_pointer(model, "model");
     check_pointer(graph, "graph");
@@ -129,6 +158,8 @@ OrtStatus* ORT_API_CALL AddGraphToModel(OrtModel* model, OrtGraph* graph) noexce
 }
 
 OrtStatus* ORT_API_CALL CreateSessionFromModel(const OrtEnv* env, const OrtModel* model, const OrtSessionOptions* options, OrtSession** out) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateSessionFromModel", kGraphsPart);
+  else
   return guarded("CreateSessionFromModel", [&] {
     check_pointer(env, "env");
     check_pointer(model, "model");
@@ -138,6 +169,8 @@ OrtStatus* ORT_API_CALL CreateSessionFromModel(const OrtEnv* env, const OrtModel
 }
 
 OrtStatus* ORT_API_CALL CreateModelEditorSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options, OrtSession** out) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateModelEditorSession", kGraphsPart);
+  else
   return guarded("CreateModelEditorSession", [&] {
     check_pointer(env, "env");
     check_pointer(model_path, "model_path");
@@ -147,6 +180,8 @@ OrtStatus* ORT_API_CALL CreateModelEditorSession(const OrtEnv* env, const ORTCHA
 }
 
 OrtStatus* ORT_API_CALL CreateModelEditorSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtSessionOptions* options, OrtSession** out) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("CreateModelEditorSessionFromArray", kGraphsPart);
+  else
   return guarded("CreateModelEditorSessionFromArray", [&] {
     check_pointer(env, "env");
     check_pointer(model_data, "model_data");
@@ -156,6 +191,8 @@ OrtStatus* ORT_API_CALL CreateModelEditorSessionFromArray(const OrtEnv* env, con
 }
 
 OrtStatus* ORT_API_CALL SessionGetOpsetForDomain(const OrtSession* session, const char* domain, int* opset) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("SessionGetOpsetForDomain", kGraphsPart);
+  else
   return guarded("SessionGetOpsetForDomain", [&] {
     check_pointer(session, "session");
     check_pointer(domain, "domain");
@@ -165,6 +202,8 @@ OrtStatus* ORT_API_CALL SessionGetOpsetForDomain(const OrtSession* session, cons
 }
 
 OrtStatus* ORT_API_CALL ApplyModelToModelEditorSession(OrtSession* session, OrtModel* model) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ApplyModelToModelEditorSession", kGraphsPart);
+  else
   return guarded("ApplyModelToModelEditorSession", [&] {
     check_pointer(session, "session");
     check_pointer(model, "model");
@@ -173,6 +212,8 @@ OrtStatus* ORT_API_CALL ApplyModelToModelEditorSession(OrtSession* session, OrtM
 }
 
 OrtStatus* ORT_API_CALL FinalizeModelEditorSession(OrtSession* session, const OrtSessionOptions* options, OrtPrepackedWeightsContainer* prepacked_weights_container) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("FinalizeModelEditorSession", kGraphsPart);
+  else
   return guarded("FinalizeModelEditorSession", [&] {
     check_pointer(session, "session");
     capi::FinalizeModelEditorSession(session, options, prepacked_weights_container);

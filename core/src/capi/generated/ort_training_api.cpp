@@ -4,6 +4,7 @@
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
+#include "runtime/generated/parts.h"
 
 namespace ortrain::capi {
 namespace {

@@ -4,6 +4,7 @@
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
+#include "runtime/generated/parts.h"
 
 namespace ortrain::capi {
 namespace {
@@ -82,6 +83,8 @@ OrtStatus* ORT_API_CALL CreateCheckpoint(const char* const* names, const OrtValu
 }
 
 OrtStatus* ORT_API_CALL BuildTrainingModel(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* frozen_names, size_t frozen_len, const char* const* input_names, size_t input_len, const char* loss_name, const char* const* output_names, size_t output_len, const char* const* disabled_passes, size_t disabled_len, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  if constexpr (!kArtifactsPart.is_built) return left_out("BuildTrainingModel", kArtifactsPart);
+  else
   return guarded("BuildTrainingModel", [&] {
     check_array(model_data, model_length, "model_data", "model_length");
     check_elements(trainable_names, trainable_len, "trainable_names", "trainable_len");
@@ -98,6 +101,8 @@ OrtStatus* ORT_API_CALL BuildTrainingModel(const void* model_data, size_t model_
 }
 
 OrtStatus* ORT_API_CALL FindUntrainable(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* const* input_names, size_t input_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** report) noexcept {
+  if constexpr (!kArtifactsPart.is_built) return left_out("FindUntrainable", kArtifactsPart);
+  else
   return guarded("FindUntrainable", [&] {
     check_array(model_data, model_length, "model_data", "model_length");
     check_elements(trainable_names, trainable_len, "trainable_names", "trainable_len");
@@ -158,6 +163,8 @@ OrtStatus* ORT_API_CALL CheckpointGetOptimizerStepCount(const OrtCheckpointState
 }
 
 OrtStatus* ORT_API_CALL BuildGradientModel(const void* model_data, size_t model_length, const char* const* value_names, size_t value_len, const char* loss_name, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  if constexpr (!kArtifactsPart.is_built) return left_out("BuildGradientModel", kArtifactsPart);
+  else
   return guarded("BuildGradientModel", [&] {
     check_array(model_data, model_length, "model_data", "model_length");
     check_elements(value_names, value_len, "value_names", "value_len");
@@ -186,6 +193,8 @@ OrtStatus* ORT_API_CALL EndProfiling(OrtTrainingSession* sess, OrtAllocator* all
 }
 
 OrtStatus* ORT_API_CALL CreateGradientGraphBuilder(const void* model_data, size_t model_length, const char* const* y_node_names, size_t y_len, const char* const* x_node_names, size_t x_len, const char* loss_name, OrtGradientGraphBuilder** out) noexcept {
+  if constexpr (!kArtifactsPart.is_built) return left_out("CreateGradientGraphBuilder", kArtifactsPart);
+  else
   return guarded("CreateGradientGraphBuilder", [&] {
     check_array(model_data, model_length, "model_data", "model_length");
     check_elements(y_node_names, y_len, "y_node_names", "y_len");
@@ -197,6 +206,8 @@ OrtStatus* ORT_API_CALL CreateGradientGraphBuilder(const void* model_data, size_
 }
 
 OrtStatus* ORT_API_CALL GradientGraphBuilderBuild(OrtGradientGraphBuilder* builder) noexcept {
+  if constexpr (!kArtifactsPart.is_built) return left_out("GradientGraphBuilderBuild", kArtifactsPart);
+  else
   return guarded("GradientGraphBuilderBuild", [&] {
     check_pointer(builder, "builder");
     capi::GradientGraphBuilderBuild(builder);
@@ -204,6 +215,8 @@ OrtStatus* ORT_API_CALL GradientGraphBuilderBuild(OrtGradientGraphBuilder* build
 }
 
 OrtStatus* ORT_API_CALL GradientGraphBuilderGetModel(const OrtGradientGraphBuilder* builder, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  if constexpr (!kArtifactsPart.is_built) return left_out("GradientGraphBuilderGetModel", kArtifactsPart);
+  else
   return guarded("GradientGraphBuilderGetModel", [&] {
     check_pointer(builder, "builder");
     check_allocator(allocator, "allocator");
@@ -214,6 +227,8 @@ OrtStatus* ORT_API_CALL GradientGraphBuilderGetModel(const OrtGradientGraphBuild
 }
 
 OrtStatus* ORT_API_CALL GradientGraphBuilderSave(const OrtGradientGraphBuilder* builder, const ORTCHAR_T* model_path) noexcept {
+  if constexpr (!kArtifactsPart.is_built) return left_out("GradientGraphBuilderSave", kArtifactsPart);
+  else
   return guarded("GradientGraphBuilderSave", [&] {
     check_pointer(builder, "builder");
     check_pointer(model_path, "model_path");
@@ -221,7 +236,9 @@ OrtStatus* ORT_API_CALL GradientGraphBuilderSave(const OrtGradientGraphBuilder* 
   });
 }
 
-void ORT_API_CALL ReleaseGradientGraphBuilder(OrtGradientGraphBuilder* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseGradientGraphBuilder(OrtGradientGraphBuilder* input) noexcept {
+  if constexpr (kArtifactsPart.is_built) release(input);  // else none was created
+}
 
 OrtStatus* ORT_API_CALL ListOperators(OrtAllocator* allocator, char** out) noexcept {
   return guarded("ListOperators", [&] {
@@ -241,6 +258,8 @@ OrtStatus* ORT_API_CALL GetContiguousParameters(OrtTrainingSession* sess, bool t
 }
 
 OrtStatus* ORT_API_CALL FindUnreached(const void* model_data, size_t model_length, const char* const* trainable_names, size_t trainable_len, const char* loss_name, const char* const* output_names, size_t output_len, OrtAllocator* allocator, char** out) noexcept {
+  if constexpr (!kArtifactsPart.is_built) return left_out("FindUnreached", kArtifactsPart);
+  else
   return guarded("FindUnreached", [&] {
     check_array(model_data, model_length, "model_data", "model_length");
     check_elements(trainable_names, trainable_len, "trainable_names", "trainable_len");
@@ -308,6 +327,8 @@ OrtStatus* ORT_API_CALL RunOptionsSetOnlyExecutePathToFetches(OrtRunOptions* opt
 }
 
 OrtStatus* ORT_API_CALL CreateTrainingParameters(OrtTrainingParameters** out) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("CreateTrainingParameters", kLegacyPart);
+  else
   return guarded("CreateTrainingParameters", [&] {
     check_pointer(out, "out");
     capi::CreateTrainingParameters(out);
@@ -315,6 +336,8 @@ OrtStatus* ORT_API_CALL CreateTrainingParameters(OrtTrainingParameters** out) no
 }
 
 OrtStatus* ORT_API_CALL SetTrainingParameter(OrtTrainingParameters* parameters, const char* member, const char* key, const char* attribute, const char* value) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SetTrainingParameter", kLegacyPart);
+  else
   return guarded("SetTrainingParameter", [&] {
     check_pointer(parameters, "parameters");
     check_pointer(member, "member");
@@ -326,6 +349,8 @@ OrtStatus* ORT_API_CALL SetTrainingParameter(OrtTrainingParameters* parameters, 
 }
 
 OrtStatus* ORT_API_CALL SetOptimizerInitialState(OrtTrainingParameters* parameters, const char* weight_name, const char* state_name, const OrtValue* value) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SetOptimizerInitialState", kLegacyPart);
+  else
   return guarded("SetOptimizerInitialState", [&] {
     check_pointer(parameters, "parameters");
     check_pointer(weight_name, "weight_name");
@@ -335,9 +360,13 @@ OrtStatus* ORT_API_CALL SetOptimizerInitialState(OrtTrainingParameters* paramete
   });
 }
 
-void ORT_API_CALL ReleaseTrainingParameters(OrtTrainingParameters* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseTrainingParameters(OrtTrainingParameters* input) noexcept {
+  if constexpr (kLegacyPart.is_built) release(input);  // else none was created
+}
 
 OrtStatus* ORT_API_CALL CreateTrainingGraphSession(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtTrainingParameters* parameters, const OrtSessionOptions* options, OrtSession** out) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("CreateTrainingGraphSession", kLegacyPart);
+  else
   return guarded("CreateTrainingGraphSession", [&] {
     check_pointer(env, "env");
     check_pointer(model_path, "model_path");
@@ -348,6 +377,8 @@ OrtStatus* ORT_API_CALL CreateTrainingGraphSession(const OrtEnv* env, const ORTC
 }
 
 OrtStatus* ORT_API_CALL CreateTrainingGraphSessionFromArray(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtTrainingParameters* parameters, const OrtSessionOptions* options, OrtSession** out) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("CreateTrainingGraphSessionFromArray", kLegacyPart);
+  else
   return guarded("CreateTrainingGraphSessionFromArray", [&] {
     check_pointer(env, "env");
     check_array(model_data, model_data_length, "model_data", "model_data_length");
@@ -358,6 +389,8 @@ OrtStatus* ORT_API_CALL CreateTrainingGraphSessionFromArray(const OrtEnv* env, c
 }
 
 OrtStatus* ORT_API_CALL SessionGetStateCount(const OrtSession* session, size_t* out) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SessionGetStateCount", kLegacyPart);
+  else
   return guarded("SessionGetStateCount", [&] {
     check_pointer(session, "session");
     check_pointer(out, "out");
@@ -366,6 +399,8 @@ OrtStatus* ORT_API_CALL SessionGetStateCount(const OrtSession* session, size_t* 
 }
 
 OrtStatus* ORT_API_CALL SessionGetStateName(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SessionGetStateName", kLegacyPart);
+  else
   return guarded("SessionGetStateName", [&] {
     check_pointer(session, "session");
     check_allocator(allocator, "allocator");
@@ -375,6 +410,8 @@ OrtStatus* ORT_API_CALL SessionGetStateName(const OrtSession* session, size_t in
 }
 
 OrtStatus* ORT_API_CALL SessionGetStateRole(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SessionGetStateRole", kLegacyPart);
+  else
   return guarded("SessionGetStateRole", [&] {
     check_pointer(session, "session");
     check_allocator(allocator, "allocator");
@@ -384,6 +421,8 @@ OrtStatus* ORT_API_CALL SessionGetStateRole(const OrtSession* session, size_t in
 }
 
 OrtStatus* ORT_API_CALL SessionGetStateWeight(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SessionGetStateWeight", kLegacyPart);
+  else
   return guarded("SessionGetStateWeight", [&] {
     check_pointer(session, "session");
     check_allocator(allocator, "allocator");
@@ -393,6 +432,8 @@ OrtStatus* ORT_API_CALL SessionGetStateWeight(const OrtSession* session, size_t 
 }
 
 OrtStatus* ORT_API_CALL SessionGetState(const OrtSession* session, const char* name, OrtValue** out) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SessionGetState", kLegacyPart);
+  else
   return guarded("SessionGetState", [&] {
     check_pointer(session, "session");
     check_pointer(name, "name");
@@ -402,6 +443,8 @@ OrtStatus* ORT_API_CALL SessionGetState(const OrtSession* session, const char* n
 }
 
 OrtStatus* ORT_API_CALL SessionSetState(OrtSession* session, const char* name, const OrtValue* value) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SessionSetState", kLegacyPart);
+  else
   return guarded("SessionSetState", [&] {
     check_pointer(session, "session");
     check_pointer(name, "name");
@@ -411,6 +454,8 @@ OrtStatus* ORT_API_CALL SessionSetState(OrtSession* session, const char* name, c
 }
 
 OrtStatus* ORT_API_CALL SessionGetLossScaleInputName(const OrtSession* session, OrtAllocator* allocator, char** value) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SessionGetLossScaleInputName", kLegacyPart);
+  else
   return guarded("SessionGetLossScaleInputName", [&] {
     check_pointer(session, "session");
     check_allocator(allocator, "allocator");
@@ -494,6 +539,8 @@ OrtStatus* ORT_API_CALL SetOptimizerGroupAttribute(OrtTrainingSession* sess, con
 }
 
 OrtStatus* ORT_API_CALL SessionCopyStatesToBuffer(const OrtSession* session, const char* role, OrtValue* buffer) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SessionCopyStatesToBuffer", kLegacyPart);
+  else
   return guarded("SessionCopyStatesToBuffer", [&] {
     check_pointer(session, "session");
     check_pointer(role, "role");
@@ -503,6 +550,8 @@ OrtStatus* ORT_API_CALL SessionCopyStatesToBuffer(const OrtSession* session, con
 }
 
 OrtStatus* ORT_API_CALL SessionCopyBufferToStates(OrtSession* session, const char* role, const OrtValue* buffer) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SessionCopyBufferToStates", kLegacyPart);
+  else
   return guarded("SessionCopyBufferToStates", [&] {
     check_pointer(session, "session");
     check_pointer(role, "role");
@@ -520,6 +569,8 @@ OrtStatus* ORT_API_CALL RunOptionsSetGradientBuffer(OrtRunOptions* options, OrtV
 }
 
 OrtStatus* ORT_API_CALL RegisterGradient(const char* domain, const char* op_type, const void* gradient_model, size_t gradient_model_length) noexcept {
+  if constexpr (!kCustomOperatorsPart.is_built) return left_out("RegisterGradient", kCustomOperatorsPart);
+  else
   return guarded("RegisterGradient", [&] {
     check_pointer(domain, "domain");
     check_pointer(op_type, "op_type");
@@ -529,6 +580,8 @@ OrtStatus* ORT_API_CALL RegisterGradient(const char* domain, const char* op_type
 }
 
 OrtStatus* ORT_API_CALL RunOptionsSetRankSum(OrtRunOptions* options, OrtRankSumFn rank_sum, void* user_data) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("RunOptionsSetRankSum", kLegacyPart);
+  else
   return guarded("RunOptionsSetRankSum", [&] {
     check_pointer(options, "options");
     capi::RunOptionsSetRankSum(options, rank_sum, user_data);
@@ -536,6 +589,8 @@ OrtStatus* ORT_API_CALL RunOptionsSetRankSum(OrtRunOptions* options, OrtRankSumF
 }
 
 OrtStatus* ORT_API_CALL SessionGetStateWholeShape(const OrtSession* session, size_t index, OrtValue** out) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SessionGetStateWholeShape", kLegacyPart);
+  else
   return guarded("SessionGetStateWholeShape", [&] {
     check_pointer(session, "session");
     check_pointer(out, "out");
@@ -544,6 +599,8 @@ OrtStatus* ORT_API_CALL SessionGetStateWholeShape(const OrtSession* session, siz
 }
 
 OrtStatus* ORT_API_CALL SessionGetStateDivision(const OrtSession* session, size_t index, OrtValue** out) noexcept {
+  if constexpr (!kLegacyPart.is_built) return left_out("SessionGetStateDivision", kLegacyPart);
+  else
   return guarded("SessionGetStateDivision", [&] {
     check_pointer(session, "session");
     check_pointer(out, "out");
@@ -552,6 +609,8 @@ OrtStatus* ORT_API_CALL SessionGetStateDivision(const OrtSession* session, size_
 }
 
 OrtStatus* ORT_API_CALL CreateLoraAdapterFromValues(const char* const* names, const OrtValue* const* values, size_t count, int adapter_version, int model_version, OrtLoraAdapter** out) noexcept {
+  if constexpr (!kAdaptersPart.is_built) return left_out("CreateLoraAdapterFromValues", kAdaptersPart);
+  else
   return guarded("CreateLoraAdapterFromValues", [&] {
     check_elements(names, count, "names", "count");
     check_elements(values, count, "values", "count");
@@ -561,6 +620,8 @@ OrtStatus* ORT_API_CALL CreateLoraAdapterFromValues(const char* const* names, co
 }
 
 OrtStatus* ORT_API_CALL SaveLoraAdapter(const OrtLoraAdapter* adapter, const ORTCHAR_T* adapter_file_path) noexcept {
+  if constexpr (!kAdaptersPart.is_built) return left_out("SaveLoraAdapter", kAdaptersPart);
+  else
   return guarded("SaveLoraAdapter", [&] {
     check_pointer(adapter, "adapter");
     check_pointer(adapter_file_path, "adapter_file_path");
@@ -569,6 +630,8 @@ OrtStatus* ORT_API_CALL SaveLoraAdapter(const OrtLoraAdapter* adapter, const ORT
 }
 
 OrtStatus* ORT_API_CALL LoraAdapterGetVersions(const OrtLoraAdapter* adapter, int* adapter_version, int* model_version) noexcept {
+  if constexpr (!kAdaptersPart.is_built) return left_out("LoraAdapterGetVersions", kAdaptersPart);
+  else
   return guarded("LoraAdapterGetVersions", [&] {
     check_pointer(adapter, "adapter");
     check_pointer(adapter_version, "adapter_version");
@@ -578,6 +641,8 @@ OrtStatus* ORT_API_CALL LoraAdapterGetVersions(const OrtLoraAdapter* adapter, in
 }
 
 OrtStatus* ORT_API_CALL LoraAdapterGetParameterCount(const OrtLoraAdapter* adapter, size_t* out) noexcept {
+  if constexpr (!kAdaptersPart.is_built) return left_out("LoraAdapterGetParameterCount", kAdaptersPart);
+  else
   return guarded("LoraAdapterGetParameterCount", [&] {
     check_pointer(adapter, "adapter");
     check_pointer(out, "out");
@@ -586,6 +651,8 @@ OrtStatus* ORT_API_CALL LoraAdapterGetParameterCount(const OrtLoraAdapter* adapt
 }
 
 OrtStatus* ORT_API_CALL LoraAdapterGetParameterName(const OrtLoraAdapter* adapter, size_t index, OrtAllocator* allocator, char** out) noexcept {
+  if constexpr (!kAdaptersPart.is_built) return left_out("LoraAdapterGetParameterName", kAdaptersPart);
+  else
   return guarded("LoraAdapterGetParameterName", [&] {
     check_pointer(adapter, "adapter");
     check_allocator(allocator, "allocator");
@@ -595,6 +662,8 @@ OrtStatus* ORT_API_CALL LoraAdapterGetParameterName(const OrtLoraAdapter* adapte
 }
 
 OrtStatus* ORT_API_CALL LoraAdapterGetParameter(const OrtLoraAdapter* adapter, size_t index, OrtValue** out) noexcept {
+  if constexpr (!kAdaptersPart.is_built) return left_out("LoraAdapterGetParameter", kAdaptersPart);
+  else
   return guarded("LoraAdapterGetParameter", [&] {
     check_pointer(adapter, "adapter");
     check_pointer(out, "out");
@@ -603,6 +672,8 @@ OrtStatus* ORT_API_CALL LoraAdapterGetParameter(const OrtLoraAdapter* adapter, s
 }
 
 OrtStatus* ORT_API_CALL ConvertModel(const void* model_data, size_t model_length, const char* format, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  if constexpr (!kArtifactsPart.is_built) return left_out("ConvertModel", kArtifactsPart);
+  else
   return guarded("ConvertModel", [&] {
     check_array(model_data, model_length, "model_data", "model_length");
     check_pointer(format, "format");
@@ -614,6 +685,8 @@ OrtStatus* ORT_API_CALL ConvertModel(const void* model_data, size_t model_length
 }
 
 OrtStatus* ORT_API_CALL ReadModel(const ORTCHAR_T* model_path, OrtModel** model) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ReadModel", kGraphsPart);
+  else
   return guarded("ReadModel", [&] {
     check_pointer(model_path, "model_path");
     check_pointer(model, "model");
@@ -622,6 +695,8 @@ OrtStatus* ORT_API_CALL ReadModel(const ORTCHAR_T* model_path, OrtModel** model)
 }
 
 OrtStatus* ORT_API_CALL ReadModelFromArray(const void* model_data, size_t model_data_length, OrtModel** model) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ReadModelFromArray", kGraphsPart);
+  else
   return guarded("ReadModelFromArray", [&] {
     check_array(model_data, model_data_length, "model_data", "model_data_length");
     check_pointer(model, "model");
@@ -630,6 +705,8 @@ OrtStatus* ORT_API_CALL ReadModelFromArray(const void* model_data, size_t model_
 }
 
 OrtStatus* ORT_API_CALL ModelGetGraph(const OrtModel* model, const OrtGraph** graph) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("ModelGetGraph", kGraphsPart);
+  else
   return guarded("ModelGetGraph", [&] {
     check_pointer(model, "model");
     check_pointer(graph, "graph");
@@ -638,6 +715,8 @@ OrtStatus* ORT_API_CALL ModelGetGraph(const OrtModel* model, const OrtGraph** gr
 }
 
 OrtStatus* ORT_API_CALL SerializeModel(const OrtModel* model, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  if constexpr (!kGraphsPart.is_built) return left_out("SerializeModel", kGraphsPart);
+  else
   return guarded("SerializeModel", [&] {
     check_pointer(model, "model");
     check_allocator(allocator, "allocator");
@@ -656,6 +735,8 @@ OrtStatus* ORT_API_CALL ConvertFloats(const OrtValue* source, OrtValue* target) 
 }
 
 OrtStatus* ORT_API_CALL UseStandardOperators(const void* model_data, size_t model_length, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  if constexpr (!kArtifactsPart.is_built) return left_out("UseStandardOperators", kArtifactsPart);
+  else
   return guarded("UseStandardOperators", [&] {
     check_array(model_data, model_length, "model_data", "model_length");
     check_allocator(allocator, "allocator");
@@ -731,6 +812,8 @@ OrtStatus* ORT_API_CALL GetOptimizerFormulas(const void* model_data, size_t mode
 }
 
 OrtStatus* ORT_API_CALL CreateMetric(const char* name, const char* options, OrtMetric** out) noexcept {
+  if constexpr (!kMetricsPart.is_built) return left_out("CreateMetric", kMetricsPart);
+  else
   return guarded("CreateMetric", [&] {
     check_pointer(name, "name");
     check_pointer(options, "options");
@@ -739,9 +822,13 @@ OrtStatus* ORT_API_CALL CreateMetric(const char* name, const char* options, OrtM
   });
 }
 
-void ORT_API_CALL ReleaseMetric(OrtMetric* input) noexcept { release(input); }
+void ORT_API_CALL ReleaseMetric(OrtMetric* input) noexcept {
+  if constexpr (kMetricsPart.is_built) release(input);  // else none was created
+}
 
 OrtStatus* ORT_API_CALL MetricUpdate(OrtMetric* metric, const OrtValue* prediction, const OrtValue* target, const OrtValue* loss) noexcept {
+  if constexpr (!kMetricsPart.is_built) return left_out("MetricUpdate", kMetricsPart);
+  else
   return guarded("MetricUpdate", [&] {
     check_pointer(metric, "metric");
     check_pointer(target, "target");
@@ -750,6 +837,8 @@ OrtStatus* ORT_API_CALL MetricUpdate(OrtMetric* metric, const OrtValue* predicti
 }
 
 OrtStatus* ORT_API_CALL MetricResult(OrtMetric* metric, OrtValue** out) noexcept {
+  if constexpr (!kMetricsPart.is_built) return left_out("MetricResult", kMetricsPart);
+  else
   return guarded("MetricResult", [&] {
     check_pointer(metric, "metric");
     check_pointer(out, "out");
@@ -758,6 +847,8 @@ OrtStatus* ORT_API_CALL MetricResult(OrtMetric* metric, OrtValue** out) noexcept
 }
 
 OrtStatus* ORT_API_CALL MetricReset(OrtMetric* metric) noexcept {
+  if constexpr (!kMetricsPart.is_built) return left_out("MetricReset", kMetricsPart);
+  else
   return guarded("MetricReset", [&] {
     check_pointer(metric, "metric");
     capi::MetricReset(metric);
@@ -765,6 +856,8 @@ OrtStatus* ORT_API_CALL MetricReset(OrtMetric* metric) noexcept {
 }
 
 OrtStatus* ORT_API_CALL MetricMerge(OrtMetric* metric, const OrtMetric* other) noexcept {
+  if constexpr (!kMetricsPart.is_built) return left_out("MetricMerge", kMetricsPart);
+  else
   return guarded("MetricMerge", [&] {
     check_pointer(metric, "metric");
     check_pointer(other, "other");
@@ -773,6 +866,8 @@ OrtStatus* ORT_API_CALL MetricMerge(OrtMetric* metric, const OrtMetric* other) n
 }
 
 OrtStatus* ORT_API_CALL MetricGetState(OrtMetric* metric, OrtAllocator* allocator, void** out, size_t* out_length) noexcept {
+  if constexpr (!kMetricsPart.is_built) return left_out("MetricGetState", kMetricsPart);
+  else
   return guarded("MetricGetState", [&] {
     check_pointer(metric, "metric");
     check_allocator(allocator, "allocator");
@@ -783,6 +878,8 @@ OrtStatus* ORT_API_CALL MetricGetState(OrtMetric* metric, OrtAllocator* allocato
 }
 
 OrtStatus* ORT_API_CALL MetricSetState(OrtMetric* metric, const void* state, size_t state_length) noexcept {
+  if constexpr (!kMetricsPart.is_built) return left_out("MetricSetState", kMetricsPart);
+  else
   return guarded("MetricSetState", [&] {
     check_pointer(metric, "metric");
     check_array(state, state_length, "state", "state_length");

@@ -409,7 +409,8 @@ void pair_form(DecompositionContext& e) {
   e.set(0, row.standard(e, {e, e.x(0)}, {e, e.x(1)}, Defaults::value(e.node(), row.defaults.a)));
 }
 const bool declared_pair_forms = []<size_t... I>(std::index_sequence<I...>) {
-  (OperatorFacts<StandardForm>::Declare(kMicrosoft, kPairRows[I].type, {pair_form<I>}), ...);
+  if constexpr (kIsNeeded<StandardForm>)
+    (OperatorFacts<StandardForm>::Declare(kMicrosoft, kPairRows[I].type, {pair_form<I>}), ...);
   return true;
 }
 (std::make_index_sequence<std::size(kPairRows)>());

@@ -1,0 +1,75 @@
+"""`ortrain reduce` writes what a small native library needs to train artifacts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import onnx
+import pytest
+from recorded import Fixture
+
+LENET = Fixture("lenet_adamw").folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    copied = tmp_path / "artifacts"
+    shutil.copytree(LENET, copied)
+    return copied
+
+
+def settings_of(path):
+    return dict(re.findall(r'^set\((\w+) "(.*)" CACHE STRING "" FORCE\)$', path.read_text(), re.MULTILINE))
+
+
+def test_the_settings_list_the_operators_of_all_models_and_leave_out_every_part(run, folder):
+    ran = run("reduce", folder)
+    settings = settings_of(folder / "reduced" / "reduced.cmake")
+    expected = set()
+    for name in ("training", "eval", "optimizer"):
+        for node in onnx.load(folder / f"{name}_model.onnx").graph.node:
+            expected.add(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)
+    assert set(settings["ORTRAIN_OPERATORS"].split(";")) == expected
+    assert "com.microsoft.AdamWOptimizer" in expected
+    assert {settings[f"ORTRAIN_{part}"] for part in ("ARTIFACTS", "GRAPHS", "LEGACY", "METRICS")} == {"OFF"}
+    assert "cmake -C" in ran.out
+
+
+def test_parts_and_operators_can_be_kept(run, folder, tmp_path):
+    ran = run("reduce", folder, "--with", "metrics", "--operator", "Selu", "--out", tmp_path / "x", "--json")
+    settings = settings_of(tmp_path / "x" / "reduced.cmake")
+    assert (settings["ORTRAIN_METRICS"], settings["ORTRAIN_ADAPTERS"]) == ("ON", "OFF")
+    assert "Selu" in settings["ORTRAIN_OPERATORS"].split(";")
+    assert ran.json["operators"] == settings["ORTRAIN_OPERATORS"].split(";")
+    assert ran.json["library"] is None
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="needs cmake")
+def test_cmake_takes_the_settings(run, folder, tmp_path):
+    run("reduce", folder)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.22)\nproject(test NONE)\nforeach(name ${ORTRAIN_OPERATORS})\n"
+        "  message(STATUS operator:${name})\nendforeach()\nmessage(STATUS legacy:${ORTRAIN_LEGACY})\n"
+    )
+    settings = folder / "reduced" / "reduced.cmake"
+    done = subprocess.run(
+        ["cmake", "-C", settings, "-S", tmp_path, "-B", tmp_path / "build"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "operator:Conv\n" in done.stdout
+    assert "legacy:OFF" in done.stdout
+
+
+def test_a_folder_without_artifacts_is_refused(run, tmp_path):
+    assert "no training_model.onnx" in run("reduce", tmp_path, status=1).err
+    assert not (tmp_path / "reduced").exists()
+
+
+def test_a_folder_that_is_no_checkout_is_refused(run, folder, tmp_path):
+    ran = run("reduce", folder, "--source", tmp_path, status=1)
+    assert f"found no core/src in {tmp_path}" in ran.err
+    assert not (folder / "reduced").exists()

@@ -1,0 +1,54 @@
+"""What a build can leave out is described once, and CMake, `make small`, `ortrain reduce` and the sources agree with that."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+from ortrain.cli import reduce_command
+
+ROOT = Path(__file__).resolve().parents[2]
+CMAKE = (ROOT / "CMakeLists.txt").read_text()
+PARTS = dict(re.findall(r'^part\((\w+) "([^"]+)"', CMAKE, re.MULTILINE))
+OPERATORS_ALONE = {"ml", "strings"}
+
+
+def calls() -> list[dict[str, str]]:
+    """Return the calls of the spec."""
+    found = []
+    for path in sorted((ROOT / "spec").glob("*.yaml")):
+        found += yaml.safe_load(path.read_text()).get("calls") or []
+    return found
+
+
+def test_cmake_has_an_option_for_each_part_of_the_spec() -> None:
+    spec = yaml.safe_load((ROOT / "spec" / "library.yaml").read_text())
+    assert {part["name"] for part in spec["parts"]} == {name.lower() for name in PARTS}
+
+
+def test_small_builds_leave_out_every_part_that_has_calls() -> None:
+    with_calls = {call["part"] for call in calls() if "part" in call}
+    assert with_calls == {name.lower() for name in PARTS} - OPERATORS_ALONE
+    small = re.search(r"^SMALL_PARTS = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert small is not None
+    assert {name.lower() for name in small[1].split()} == with_calls == set(reduce_command.PARTS)
+
+
+def test_the_spec_marks_the_calls_whose_sources_a_build_leaves_out() -> None:
+    marked = {
+        call["name"].replace("_", ""): call["part"]
+        for call in calls()
+        if call["core"] == "body" and "part" in call
+    }
+    every = {call["name"].replace("_", "") for call in calls() if call["core"] == "body"}
+    defined = {}
+    for path in sorted((ROOT / "core" / "src" / "capi").glob("*.cpp")):
+        part = next(
+            (name for name, sources in PARTS.items() if re.search(sources, f"capi/{path.name}")), None
+        )
+        for function in re.findall(r"^[A-Za-z][\w:*& ]*?\b([A-Z]\w+)\(", path.read_text(), re.MULTILINE):
+            name = function.replace("_", "").lower()
+            if part and name in every:
+                defined[name] = part.lower()
+    assert marked == defined
