@@ -85,7 +85,7 @@ def parts_of(text: str) -> list[Part]:
     """Return the parts of the file that a linker's map lists, by address."""
     parts = []
     in_file = False
-    # A long name of a section is on a line of its own.
+    # The linker breaks the line after a long name of a section.
     listed = re.sub(r"^ (\.\S+)\n\s+(?=0x)", r" \1 ", text.partition(MEMORY_MAP)[2], flags=re.MULTILINE)
     for line in listed.splitlines():
         if head := OUTPUT.match(line):

@@ -48,6 +48,7 @@ INSIDE = {
     ("cli.language_models", "ortrain._files.models"): ONNX,
     ("cli.language_models", "ortrain.artifacts"): ONNX,
     ("cli.language_models", "ortrain.trainer.creation"): ONNX,
+    ("cli.reduce_command", "onnx"): ONNX,
     ("cli.step_options", "ortrain.artifacts.step"): ONNX,
     ("cli.train_command", "ortrain.trainer.creation"): ONNX,
     ("compat", "ortrain.api"): NAMED,

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from ortrain._files.writing import write_file
 from ortrain.cli import app, running
 
 PARTS = ("adapters", "artifacts", "custom_operators", "graphs", "legacy", "metrics")
@@ -74,7 +75,7 @@ def command(
         _check_source(source)
     target.mkdir(parents=True, exist_ok=True)
     settings = target / SETTINGS
-    settings.write_text(_settings(operators, kept), encoding="utf-8")
+    write_file(settings, "settings", _settings(operators, kept))
     library = _build(source, settings, target, quiet=json_output) if source is not None else None
     size = library.stat().st_size if library is not None else None
     if json_output:
