@@ -130,8 +130,8 @@ format: setup ## Format the sources of all languages except C#
 	$(CLANG_FORMAT) -i
 	@$(SWIFT_FORMAT) -i; fi
 
-# pytest uses about one processor, so the tests run in two halves that take about as long: those of the core, and
-# all others, some of which wait for the other languages.
+# pytest uses about one processor, so the tests run in two halves that take about as long: those of the core, and all
+# others, some of which wait for the other languages.
 CORE_TESTS = tests/session tests/passes tests/artifacts tests/models tests/distributed tests/structure
 SIDE_BY_SIDE = $(MAKE) --no-print-directory -j2 --output-sync=target
 
