@@ -79,10 +79,10 @@ test: setup ## Test every language that this machine can build, and every operat
 	@$(name-skipped)
 	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
 	@echo "make test: gradients in every opset, the fuzz targets, and the optimized code of a release"
-# In this order: the longest part, pytest-others, waits for the other languages.
-every-language: test-csharp test-objc test-swift pytest-others test-cpp pytest-core
+# In this order: the longest parts first, and last what uses the libraries of the other languages.
+every-language: pytest-others pytest-core test-cpp test-csharp test-objc test-swift pytest-languages
 ifneq ($(filter every-language,$(MAKECMDGOALS)),)
-pytest-others: test-csharp test-objc test-swift  # it uses the libraries that these build
+pytest-languages: test-csharp test-objc test-swift
 endif
 
 .PHONY: test-all
@@ -130,18 +130,22 @@ format: setup ## Format the sources of all languages except C#
 	$(CLANG_FORMAT) -i
 	@$(SWIFT_FORMAT) -i; fi
 
-# pytest uses about one processor, so the tests run in two halves that take about as long: those of the core, and all
-# others, some of which wait for the other languages.
-CORE_TESTS = tests/session tests/passes tests/artifacts tests/models tests/distributed tests/structure
+# pytest uses about one processor, so parts of the tests run side by side: those of the core, those that use the libraries of
+# other languages, and all others.
+CORE_TESTS = tests/ops tests/session tests/passes tests/artifacts tests/models tests/distributed tests/structure
+LANGUAGE_TESTS = tests/scenarios tests/objc tests/codegen tests/dropin tests/abi tests/docs tests/flower
 SIDE_BY_SIDE = $(MAKE) --no-print-directory -j2 --output-sync=target
+PYTEST = $(PYTHON) -m pytest -q $(QUICK:%=--quick)
 
-.PHONY: test-python pytest-core pytest-others
+.PHONY: test-python pytest-core pytest-others pytest-languages
 test-python: install ## The Python tests
-	$(SIDE_BY_SIDE) pytest-core pytest-others
+	$(SIDE_BY_SIDE) pytest-others pytest-core pytest-languages
 pytest-core:
-	$(PYTHON) -m pytest -q $(QUICK:%=--quick) tests/ops $(CORE_TESTS)
+	$(PYTEST) $(CORE_TESTS)
+pytest-languages:
+	$(PYTEST) $(LANGUAGE_TESTS)
 pytest-others:
-	$(PYTHON) -m pytest -q $(QUICK:%=--quick) tests $(addprefix --ignore=,tests/ops $(CORE_TESTS))
+	$(PYTEST) tests $(addprefix --ignore=,$(CORE_TESTS) $(LANGUAGE_TESTS))
 
 # Not part of `make setup`: 124 MB of Debian packages, which take 414 MB, and 51 MB from PyPI. The browser tests are part of
 # test-python where both are there, as in .ci/run.
