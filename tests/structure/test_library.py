@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import platform
 import struct
 import sys
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the library is 
 
 # Of the C and the C++ runtime.
 SYSTEM = {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2"}
-LOAD, DYNAMIC = 1, 2
+LOAD, DYNAMIC, PROPERTIES = 1, 2, 0x6474E553
 NEEDED, STRING_TABLE = 1, 5
 
 
@@ -28,6 +29,17 @@ class Elf:
         size, count = struct.unpack_from("<HH", self.data, 54)
         # type, flags, offset, address, physical address, size in the file, size in memory, alignment
         self.segments = [struct.unpack_from("<IIQQQQQQ", self.data, start + i * size) for i in range(count)]
+
+    def properties(self) -> dict[int, bytes]:
+        """Return the GNU properties of the file by their types."""
+        (note,) = [segment for segment in self.segments if segment[0] == PROPERTIES]
+        at, end = note[2] + 16, note[2] + note[5]  # behind the note's header and its name, GNU
+        found = {}
+        while at < end:
+            kind, size = struct.unpack_from("<II", self.data, at)
+            found[kind] = self.data[at + 8 : at + 8 + size]
+            at += 8 + -(-size // 8) * 8
+        return found
 
     def needed(self) -> set[str]:
         """Return the names of the libraries that the loader has to find."""
@@ -55,3 +67,10 @@ def test_segments_suit_pages_of_16_kilobytes() -> None:
     alignments = {segment[7] for segment in Elf(LIBRARY).segments if segment[0] == LOAD}
     assert alignments
     assert all(alignment % 16384 == 0 for alignment in alignments)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only files for x86-64 name levels of processors")
+def test_the_loader_refuses_processors_without_sse_4_2() -> None:
+    needed_processor, level_2 = 0xC0008002, 1 << 1  # GNU_PROPERTY_X86_ISA_1_NEEDED, GNU_PROPERTY_X86_ISA_1_V2
+    (levels,) = struct.unpack("<I", Elf(LIBRARY).properties()[needed_processor])
+    assert levels == level_2
