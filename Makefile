@@ -397,10 +397,13 @@ small: setup ## Build the library with the operators of MODELS alone, and withou
 	@test -n "$(MODELS)" || { echo 'make small: name models and operators, as in make small MODELS="a.onnx b.onnx Relu"'; exit 2; }
 	cmake -S . -B $(BUILD)/small -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  $(foreach part,$(SMALL_PARTS),-DORTRAIN_$(part)=$(if $(filter $(part),$(PARTS)),ON,OFF)) \
+	  $(foreach part,$(TYPES),-DORTRAIN_$(part)=$(if $(filter $(part),$(PARTS) $(TYPES_OF_MODELS)),ON,OFF)) \
 	  "-DORTRAIN_OPERATORS=$$(echo $(MODELS) | tr ' ' ';')"
 	cmake --build $(BUILD)/small --target ortrain
 
 # What training from artifacts does without (CMakeLists.txt). `ortrain reduce` leaves out the same.
+TYPES = DOUBLES HALVES SMALL_INTEGERS
+TYPES_OF_MODELS = $(if $(filter %.onnx,$(MODELS)),$(shell $(PYTHON) cmake/parts_for_types.py $(filter %.onnx,$(MODELS))),$(TYPES))
 SMALL_PARTS = ADAPTERS ARTIFACTS CUSTOM_OPERATORS GRAPHS LEGACY METRICS
 
 # A map of the linker, which scripts/library_size.py reads.

@@ -1,38 +1,26 @@
 """Write the header that lists the operators of a build.
 
 ``built_operators.py HEADER [ENTRY ...]``: without entries the build has all. An entry is the name of an
-operator ("Conv", "com.microsoft.Gelu"), or an ONNX file whose operators are included, with those of its subgraphs and
-functions.
+operator ("Conv", "com.microsoft.Gelu") or of an optimizer ("ortrain.Optimizer.lion"), or an ONNX file whose operators and
+optimizers are included, with those of its subgraphs and functions.
 """
 
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
-
-def nodes_of(nodes: Iterable[Any]) -> Iterator[Any]:
-    """Yield the nodes and those of their subgraphs."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in [attribute.g, *attribute.graphs]:
-                yield from nodes_of(graph.node)
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "bindings" / "python" / "ortrain" / "cli"))
+import model_contents
 
 
 def names_in(path: pathlib.Path) -> set[str]:
     """Return the operators of a model, prefixed with the domain unless it is ONNX's."""
     import onnx  # needed only for models
 
-    model = onnx.load(path, load_external_data=False)
-    found = set()
-    for nodes in [model.graph.node, *(function.node for function in model.functions)]:
-        for node in nodes_of(nodes):
-            domain = "" if node.domain == "ai.onnx" else node.domain
-            found.add(f"{domain}.{node.op_type}" if domain else node.op_type)
-    return found
+    return set(model_contents.operators_in(onnx.load(path, load_external_data=False)))
 
 
 def listed(entries: Iterable[str]) -> set[str]:
@@ -41,6 +29,18 @@ def listed(entries: Iterable[str]) -> set[str]:
     for entry in entries:
         names |= names_in(pathlib.Path(entry)) if entry.endswith(".onnx") else {entry}
     return names
+
+
+def pair_of(name: str) -> tuple[str, str]:
+    """Return the domain and the type of an operator; names of optimizers lose their underscores."""
+    domain, _, type_ = name.rpartition(".")
+    return domain, type_.replace("_", "") if domain == "ortrain.Optimizer" else type_
+
+
+def optimizers_of(names: Iterable[str]) -> set[tuple[str, str]]:
+    """Return what the optimizers that are operators of com.microsoft, as AdamWOptimizer, are called in the core."""
+    found = (re.fullmatch(r"com\.microsoft\.(\w+)Optimizer(?:V2)?", name) for name in names)
+    return {("ortrain.Optimizer", match[1].lower()) for match in found if match}
 
 
 def header(entries: list[str]) -> str:
@@ -58,7 +58,7 @@ def header(entries: list[str]) -> str:
     if not names:
         body = ["constexpr bool is_built(std::string_view, std::string_view) { return true; }"]
     else:
-        pairs = sorted(tuple(name.rpartition(".")[::2]) for name in names)
+        pairs = sorted({pair_of(name) for name in names} | optimizers_of(names))
         body = [
             "// What passes make of other operators is there in any case.",
             "constexpr bool is_built(std::string_view domain, std::string_view type) {",

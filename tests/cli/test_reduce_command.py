@@ -37,6 +37,29 @@ def test_the_settings_list_the_operators_of_all_models_and_leave_out_every_part(
     assert "cmake -C" in ran.out
 
 
+def test_kernels_for_types_that_no_model_names_are_left_out(run, folder):
+    run("reduce", folder)
+    types = ("DOUBLES", "HALVES", "SMALL_INTEGERS")
+    settings = settings_of(folder / "reduced" / "reduced.cmake")
+    assert {settings[f"ORTRAIN_{part}"] for part in types} == {"OFF"}
+    model = onnx.load(folder / "eval_model.onnx")
+    model.graph.node.append(onnx.helper.make_node("Cast", [model.graph.input[0].name], ["cast"], to=11))
+    onnx.save(model, folder / "eval_model.onnx")
+    run("reduce", folder)
+    settings = settings_of(folder / "reduced" / "reduced.cmake")
+    assert [settings[f"ORTRAIN_{part}"] for part in types] == ["ON", "OFF", "OFF"]
+
+
+def test_the_optimizer_of_the_model_is_built_alone(run, folder):
+    model = onnx.load(folder / "optimizer_model.onnx")
+    node = onnx.helper.make_node("Optimizer", ["learning_rate"], ["out"], domain="ortrain", type="lion")
+    model.graph.node.append(node)
+    onnx.save(model, folder / "optimizer_model.onnx")
+    run("reduce", folder)
+    operators = settings_of(folder / "reduced" / "reduced.cmake")["ORTRAIN_OPERATORS"].split(";")
+    assert {"ortrain.Optimizer", "ortrain.Optimizer.lion"} <= set(operators)
+
+
 def test_parts_and_operators_can_be_kept(run, folder, tmp_path):
     ran = run("reduce", folder, "--with", "metrics", "--operator", "Selu", "--out", tmp_path / "x", "--json")
     settings = settings_of(tmp_path / "x" / "reduced.cmake")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -46,6 +47,34 @@ def test_names_are_built_and_others_are_not(tmp_path: pathlib.Path) -> None:
         listed,
         [("", "Gelu"), ("", "Relu"), ("com.microsoft", "Conv")],
     )
+
+
+def test_optimizers_are_built_by_name_or_as_operators_of_the_optimizer_model(tmp_path: pathlib.Path) -> None:
+    names = ["com.microsoft.SGDOptimizerV2", "ortrain.Optimizer.schedule_free_adamw"]
+    built = [("ortrain.Optimizer", "sgd"), ("ortrain.Optimizer", "schedulefreeadamw")]
+    check(tmp_path, names, built, [("ortrain.Optimizer", "adamw"), ("ortrain.Optimizer", "lion")])
+
+
+def test_the_optimizers_of_models_are_built(tmp_path: pathlib.Path) -> None:
+    node = helper.make_node("Optimizer", ["rate"], ["y"], domain="ortrain", type="adamw_8bit")
+    rate = helper.make_tensor_value_info("rate", TensorProto.FLOAT, [1])
+    model = helper.make_model(helper.make_graph([node], "graph", [rate], []))
+    onnx.save(model, tmp_path / "model.onnx")
+    built = [("ortrain.Optimizer", "adamw8bit"), ("ortrain", "Optimizer")]
+    check(tmp_path, [str(tmp_path / "model.onnx")], built, [("ortrain.Optimizer", "adamw")])
+
+
+def test_names_of_optimizers_are_their_titles_in_lower_case() -> None:
+    rules = SCRIPT.parents[1] / "core" / "src" / "backend" / "cpu" / "optimizer" / "rules"
+    found = [
+        match
+        for path in rules.glob("*.cpp")
+        for match in re.findall(
+            r'^ORTRAIN_OPTIMIZER\(\s*(\w+),\s*\{\.name = "(\w+)"', path.read_text(), re.MULTILINE
+        )
+    ]
+    assert len(found) > 15
+    assert [title.lower() for title, _ in found] == [name.replace("_", "") for _, name in found]
 
 
 def test_operators_of_models_are_built_with_those_of_their_subgraphs(tmp_path: pathlib.Path) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import yaml
 from ortrain.cli import reduce_command
+from ortrain.cli.model_contents import PARTS_FOR_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 CMAKE = (ROOT / "CMakeLists.txt").read_text()
-PARTS = dict(re.findall(r'^part\((\w+) "([^"]+)"', CMAKE, re.MULTILINE))
-OPERATORS_ALONE = {"ml", "strings"}
+PARTS = dict(re.findall(r'^part\((\w+) "([^"]*)"', CMAKE, re.MULTILINE))
+WITHOUT_CALLS = {"ml", "strings", *PARTS_FOR_TYPES}
 
 
 def calls() -> list[dict[str, str]]:
@@ -29,10 +30,25 @@ def test_cmake_has_an_option_for_each_part_of_the_spec() -> None:
 
 def test_small_builds_leave_out_every_part_that_has_calls() -> None:
     with_calls = {call["part"] for call in calls() if "part" in call}
-    assert with_calls == {name.lower() for name in PARTS} - OPERATORS_ALONE
+    assert with_calls == {name.lower() for name in PARTS} - WITHOUT_CALLS
     small = re.search(r"^SMALL_PARTS = (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert small is not None
     assert {name.lower() for name in small[1].split()} == with_calls == set(reduce_command.PARTS)
+
+
+def test_the_core_has_the_same_types_in_each_part() -> None:
+    source = (ROOT / "core" / "src" / "runtime" / "dtype.h").read_text()
+    numbers = {name: int(number) for name, number in re.findall(r"(k\w+) = (\d+),", source)}
+    cases = source[source.index("part_of(DType") : source.index("default:")]
+    found: dict[str, set[int]] = {}
+    waiting: set[int] = set()
+    for case, part in re.findall(r"case DType::(\w+)|return &k(\w+)Part", cases):
+        if case:
+            waiting.add(numbers[case])
+        else:
+            found[re.sub(r"(?<!^)(?=[A-Z])", "_", part).lower()] = waiting
+            waiting = set()
+    assert found == PARTS_FOR_TYPES
 
 
 def test_the_spec_marks_the_calls_whose_sources_a_build_leaves_out() -> None:
@@ -45,7 +61,8 @@ def test_the_spec_marks_the_calls_whose_sources_a_build_leaves_out() -> None:
     defined = {}
     for path in sorted((ROOT / "core" / "src" / "capi").glob("*.cpp")):
         part = next(
-            (name for name, sources in PARTS.items() if re.search(sources, f"capi/{path.name}")), None
+            (name for name, sources in PARTS.items() if sources and re.search(sources, f"capi/{path.name}")),
+            None,
         )
         for function in re.findall(r"^[A-Za-z][\w:*& ]*?\b([A-Z]\w+)\(", path.read_text(), re.MULTILINE):
             name = function.replace("_", "").lower()

@@ -61,6 +61,31 @@ def test_operators_that_are_left_out_are_named_with_the_option_that_adds_them() 
     assert "Relu" not in message
 
 
+@pytest.mark.parametrize(
+    ("dtype", "option"),
+    [
+        (TensorProto.DOUBLE, "ORTRAIN_DOUBLES"),
+        (TensorProto.FLOAT16, "ORTRAIN_HALVES"),
+        (TensorProto.INT8, "ORTRAIN_SMALL_INTEGERS"),
+    ],
+)
+def test_types_that_are_left_out_are_named_with_the_option_that_adds_them(dtype: int, option: str) -> None:
+    x, y = (helper.make_tensor_value_info(name, dtype, [3]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "graph", [x], [y])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+    values = np.zeros(3, helper.tensor_dtype_to_np_dtype(dtype))
+    with pytest.raises(ortrain.NotImplementedInOrtrainError, match=option) as error:
+        ortrain.InferenceSession(data).run(None, {"x": values})
+    assert "'x'" in str(error.value)
+
+
+def test_mixed_precision_names_the_option_that_adds_it() -> None:
+    options = ortrain.SessionOptions()
+    options.add_session_config_entry("ortrain.mixed_precision", "bf16")
+    with pytest.raises(ortrain.NotImplementedInOrtrainError, match="ORTRAIN_HALVES"):
+        ortrain.InferenceSession(model("Relu"), options)
+
+
 def test_calls_of_the_older_training_api_name_the_option_that_adds_it() -> None:
     with pytest.raises(ortrain.NotImplementedInOrtrainError, match="ORTRAIN_LEGACY=ON"):
         ortrain.TrainingSession(model("Relu"), ortrain.TrainingParameters())

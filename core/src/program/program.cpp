@@ -652,6 +652,14 @@ void Compiler::find_placements() {
   }
 }
 
+// Rejects types whose kernels the build leaves out.
+void check_has_kernels(const Node& node, const char* kind, size_t i, const std::string& name, DType dtype) {
+  const LibraryPart* part = part_of(dtype);
+  require(!part || part->is_built, ErrorCode::kNotImplemented, node.label(), ": ", kind, " ", i, " ('", name,
+          "') has type ", to_string(dtype), "; this build of the library leaves out ",
+          part ? part->title : "", ": CMake option ", part ? part->option : "");
+}
+
 void Compiler::compile_node(const Node& node) {
   const Operator* op = find_operator(node.domain, node.op_type);
   require(op != nullptr, ErrorCode::kNotImplemented, node.label(), ": this operator is not supported",
@@ -663,12 +671,14 @@ void Compiler::compile_node(const Node& node) {
   infer_shapes(*op, shapes);
   std::vector<DType> types;
   for (const int v : shapes.inputs) types.push_back(v < 0 ? DType::kUndefined : value(v).dtype);
+  for (size_t i = 0; i < types.size(); ++i) check_has_kernels(node, "input", i, node.inputs[i], types[i]);
   const ElementTypes ruled(node, shapes.opset(), std::move(types));
   for (size_t o = 0; o < node.outputs.size(); ++o) {
     const DType found = shapes.results[o].first;
     shapes.expect(found == DType::kUndefined || found == element_type(*op, ruled, o), "output ", o,
                   " has type ", to_string(found), " by its shape rule, but its element type rule says ",
                   to_string(element_type(*op, ruled, o)));
+    check_has_kernels(node, "output", o, node.outputs[o], found);
     shapes.expect(node.outputs[o].empty() || found != DType::kUndefined || uses(node.outputs[o]) == 0,
                   "output ", o, " ('", node.outputs[o], "') is read but this operator does not produce it");
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include "runtime/generated/parts.h"
 #include "runtime/half.h"
 
 namespace ortrain {
@@ -102,10 +103,43 @@ constexpr DType dtype_of() {
     return DType::kUndefined;
 }
 
-// Calls f(T{}) with the one of the types Ts that `dtype` denotes. Returns false if it denotes none of them.
+// The part of the library without which a build has no kernels for a type; null if every build has them.
+constexpr const LibraryPart* part_of(DType dtype) {
+  switch (dtype) {
+    case DType::kDouble:
+      return &kDoublesPart;
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return &kHalvesPart;
+    case DType::kInt8:
+    case DType::kInt16:
+    case DType::kUInt16:
+    case DType::kUInt32:
+    case DType::kUInt64:
+      return &kSmallIntegersPart;
+    default:
+      return nullptr;
+  }
+}
+
+// Whether the build has kernels for T.
+template <typename T>
+inline constexpr bool kHasKernels = part_of(dtype_of<T>()) == nullptr || part_of(dtype_of<T>())->is_built;
+
+// Calls f(T{}) with the one of the types Ts that `dtype` denotes. Returns false if it denotes none of them,
+// or one that the build has no kernels for.
 template <typename... Ts, typename F>
 bool visit_types(DType dtype, F&& f) {
-  return ((dtype == dtype_of<Ts>() && (f(Ts{}), true)) || ...);
+  const auto visit = [&]<typename T>(T zero) {
+    if constexpr (kHasKernels<T>) {
+      if (dtype != dtype_of<T>()) return false;
+      f(zero);
+      return true;
+    } else {
+      return false;
+    }
+  };
+  return (visit(Ts{}) || ...);
 }
 
 // The same for the floating types that kernels support.

@@ -17,6 +17,9 @@ Precision read_precision(const SessionOptions& options) {
   const std::string products = config_choice(options, kProducts);
   const Bf16Products speed = bf16_products();
   if (mixed == "none") return Precision::kFloat;
+  require(kHalvesPart.is_built, ErrorCode::kNotImplemented, kMixedPrecision, " = ", mixed,
+          ": this build of the library leaves out ", kHalvesPart.title, ": CMake option ",
+          kHalvesPart.option);
   const bool narrow = products == "bf16" || (products == "auto" && speed == Bf16Products::kFast);
   return narrow ? Precision::kBf16 : Precision::kBf16Storage;
 }

@@ -12,6 +12,7 @@
 #include "backend/cpu/optimizer/formula.h"
 #include "backend/cpu/optimizer/tensor_rule.h"
 #include "backend/cpu/optimizer/weight_average.h"
+#include "op/left_out.h"
 #include "op/operator.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "runtime/convert.h"
@@ -89,11 +90,12 @@ Optimizer::Optimizer(const Model& model) {
       read_average(node, problems);
     } else if (node.domain == kOwnDomain && node.op_type == "Optimizer") {
       problems += concat("\n  ", node.label(), ": its type is '", node.string_or("type", ""),
-                         "', expected one of ", known_types());
+                         "', expected one of ", known_types(), left_out_hint());
     } else {
       problems += concat("\n  ", node.label(),
                          ": expected AdamWOptimizer, SGDOptimizerV2 or InplaceClipGradNorm of domain "
-                         "com.microsoft, or Optimizer, ClipGradients or WeightAverage of domain ortrain");
+                         "com.microsoft, or Optimizer, ClipGradients or WeightAverage of domain ortrain",
+                         left_out_hint());
     }
   }
   require(problems.empty(), ErrorCode::kNotImplemented,

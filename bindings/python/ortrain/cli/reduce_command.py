@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ortrain._files.writing import write_file
-from ortrain.cli import app, running
+from ortrain.cli import app, model_contents, running
 
 PARTS = ("adapters", "artifacts", "custom_operators", "graphs", "legacy", "metrics")
 """Parts with calls that training from artifacts does not need (`parts` in spec/library.yaml)."""
@@ -32,7 +32,7 @@ SETTINGS = "reduced.cmake"
     "--with",
     "kept",
     multiple=True,
-    type=click.Choice(PARTS),
+    type=click.Choice(sorted((*PARTS, *model_contents.PARTS_FOR_TYPES))),
     help="keep this part of the library; may be repeated",
 )
 @click.option(
@@ -65,11 +65,14 @@ def command(
 ) -> None:
     """Write the settings of a small native library that trains the artifacts in DIR, and build it.
 
-    The library has the operators of the models in DIR alone, and leaves out parts that training from artifacts does not
-    need. A call that needs such a part returns an error that names the part. The settings are a file for `cmake -C`. With
-    --source, the library is built, stripped and written to FOLDER/lib, and its headers to FOLDER/include.
+    The library has the operators and element types of the models in DIR alone, and leaves out parts that training from
+    artifacts does not need. A call that needs such a part returns an error that names the part. The settings are a file for
+    `cmake -C`. With --source, the library is built, stripped and written to FOLDER/lib, and its headers to FOLDER/include.
     """
-    operators = sorted(_operators_of(running.artifacts_folder(folder)) | set(more))
+    models = _models_of(running.artifacts_folder(folder))
+    operators = sorted({name for model in models for name in model_contents.operators_in(model)} | set(more))
+    for model in models:
+        kept = (*kept, *sorted(model_contents.parts_for_types(model) - set(kept)))
     target = out or folder / "reduced"
     if source is not None:
         _check_source(source)
@@ -93,8 +96,8 @@ def command(
         )
 
 
-def _operators_of(folder: Path) -> set[str]:
-    """Return the operators of the models in a folder, as CMake's option ORTRAIN_OPERATORS names them.
+def _models_of(folder: Path) -> list[Any]:
+    """Return the models in a folder, without their external data.
 
     Raises
     ------
@@ -109,23 +112,7 @@ def _operators_of(folder: Path) -> set[str]:
         raise FileNotFoundError(
             f"DIR: expected a folder of training artifacts, found no training_model.onnx in {folder}"
         )
-    found = set()
-    for path in sorted(folder.glob("*.onnx")):
-        model = onnx.load(str(path), load_external_data=False)
-        for nodes in [model.graph.node, *(function.node for function in model.functions)]:
-            for node in _nodes_of(nodes):
-                domain = "" if node.domain == "ai.onnx" else node.domain
-                found.add(f"{domain}.{node.op_type}" if domain else node.op_type)
-    return found
-
-
-def _nodes_of(nodes: Iterable[Any]) -> Iterator[Any]:
-    """Yield the nodes and those of their subgraphs."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in [attribute.g, *attribute.graphs]:
-                yield from _nodes_of(graph.node)
+    return [onnx.load(str(path), load_external_data=False) for path in sorted(folder.glob("*.onnx"))]
 
 
 def _settings(operators: list[str], kept: Iterable[str]) -> str:
@@ -134,7 +121,10 @@ def _settings(operators: list[str], kept: Iterable[str]) -> str:
         "CMAKE_BUILD_TYPE": "Release",
         "ORTRAIN_PYTHON": "OFF",
         "ORTRAIN_OPERATORS": ";".join(operators),
-        **{f"ORTRAIN_{part.upper()}": "ON" if part in set(kept) else "OFF" for part in PARTS},
+        **{
+            f"ORTRAIN_{part.upper()}": "ON" if part in set(kept) else "OFF"
+            for part in (*PARTS, *model_contents.PARTS_FOR_TYPES)
+        },
     }
     lines = [f'set({name} "{value}" CACHE STRING "" FORCE)' for name, value in values.items()]
     return "\n".join(["# Written by `ortrain reduce`, for `cmake -C`.", *lines, ""])

@@ -32,8 +32,9 @@ const RegisterImplementations registered(Device::kCpu, [] {
     {"depthwise", depthwise_conv},
     {"channels last", channels_last_conv},
     {"row-major", row_major_fused_conv});
-  LIST(kSessionDomain, "SeparableConv",
-    {"separable", separable_conv});
+  if constexpr (is_built("", "Conv"))  // it is made of convolutions
+    LIST(kSessionDomain, "SeparableConv",
+      {"separable", separable_conv});
   LIST(kMicrosoft, "ConvGrad",
     {"channels last", channels_last_depthwise_grad},
     {"channels last", channels_last_conv_grad},

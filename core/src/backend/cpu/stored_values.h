@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "op/kernel.h"
-#include "runtime/half.h"
+#include "runtime/dtype.h"
 
 namespace ortrain {
 
@@ -40,7 +40,7 @@ struct StoredOutput {
 // Calls f(T{}) for the type in which the elements are stored.
 template <typename F>
 auto visit_stored(bool bf16, F&& f) {
-  return bf16 ? f(BFloat16{}) : f(float{});
+  return kHasKernels<BFloat16> && bf16 ? f(BFloat16{}) : f(float{});
 }
 template <typename T>
 inline constexpr bool kIsBf16 = std::is_same_v<T, BFloat16>;

@@ -52,5 +52,20 @@ inline constexpr LibraryPart kStringsPart{false, "the operators of strings", "OR
 #else
 inline constexpr LibraryPart kStringsPart{true, "the operators of strings", "ORTRAIN_STRINGS"};
 #endif
+#ifdef ORTRAIN_WITHOUT_DOUBLES
+inline constexpr LibraryPart kDoublesPart{false, "tensors of double", "ORTRAIN_DOUBLES"};
+#else
+inline constexpr LibraryPart kDoublesPart{true, "tensors of double", "ORTRAIN_DOUBLES"};
+#endif
+#ifdef ORTRAIN_WITHOUT_HALVES
+inline constexpr LibraryPart kHalvesPart{false, "tensors of float16 and bfloat16, and mixed precision", "ORTRAIN_HALVES"};
+#else
+inline constexpr LibraryPart kHalvesPart{true, "tensors of float16 and bfloat16, and mixed precision", "ORTRAIN_HALVES"};
+#endif
+#ifdef ORTRAIN_WITHOUT_SMALL_INTEGERS
+inline constexpr LibraryPart kSmallIntegersPart{false, "tensors of integers other than int32 and int64", "ORTRAIN_SMALL_INTEGERS"};
+#else
+inline constexpr LibraryPart kSmallIntegersPart{true, "tensors of integers other than int32 and int64", "ORTRAIN_SMALL_INTEGERS"};
+#endif
 
 }  // namespace ortrain

@@ -529,7 +529,8 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
 }
 
 AttentionFunctions FindAttention(DType dtype) {
-  if (dtype == DType::kDouble) return {LanesOf<double>(), Forward<double>, Backward<double>};
+  if (kHasKernels<double> && dtype == DType::kDouble)
+    return {LanesOf<double>(), Forward<double>, Backward<double>};
   return {LanesOf<float>(), Forward<float>, Backward<float>};
 }
 

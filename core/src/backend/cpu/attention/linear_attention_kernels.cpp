@@ -143,7 +143,7 @@ void Back(const LinearAttention& a, const LinearToken& t, const LinearTokenGradi
 }
 
 LinearAttentionFunctions FindLinearAttention(DType dtype) {
-  if (dtype == DType::kDouble) return {Step<double>, Back<double>};
+  if (kHasKernels<double> && dtype == DType::kDouble) return {Step<double>, Back<double>};
   return {Step<float>, Back<float>};
 }
 

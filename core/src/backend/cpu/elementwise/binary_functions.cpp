@@ -8,6 +8,7 @@
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/dtype.h"
 
 #ifndef ORTRAIN_BINARY_ROWS
 // clang-format off
@@ -60,7 +61,8 @@ void RunBinary(const void* a, int64_t step_a, const void* b, int64_t step_b, voi
 using BinaryRun = void (*)(const void*, int64_t, const void*, int64_t, void*, int64_t);
 
 BinaryRun FindBinary(size_t row, bool is_double) {
-#define ORTRAIN_ROW(type, ...) {RunBinary<Row##type, float>, RunBinary<Row##type, double>},
+#define ORTRAIN_ROW(type, ...) \
+  {RunBinary<Row##type, float>, kHasKernels<double> ? RunBinary<Row##type, double> : nullptr},
   static constexpr BinaryRun kRuns[][2] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
   return kRuns[row][is_double];
@@ -71,6 +73,7 @@ BinaryRun FindBf16(size_t row, bool bf16_a, bool bf16_b) {
 #define ORTRAIN_ROW(type, ...)                                                                          \
   {RunBinary<Row##type, BFloat16, BFloat16, BFloat16>, RunBinary<Row##type, BFloat16, BFloat16, float>, \
    RunBinary<Row##type, BFloat16, float, BFloat16>},
+  if constexpr (!kHasKernels<BFloat16>) return nullptr;
   static constexpr BinaryRun kRuns[][3] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
   return kRuns[row][!bf16_a ? 2 : !bf16_b ? 1 : 0];

@@ -8,6 +8,7 @@
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "runtime/dtype.h"
 
 #ifndef ORTRAIN_UNARY_ROWS
 // clang-format off
@@ -216,26 +217,35 @@ using WithDerivativeRun = void (*)(const void*, void*, void*, int64_t, double);
 using PairRun = void (*)(const void*, const void*, void*, int64_t, double, double);
 
 // `kind`: 0 for float, 1 for double, 2 for float kept in bfloat16.
+// A function for elements of T, if the build has such tensors.
+template <typename T, typename Function>
+constexpr Function IfBuilt(Function function) {
+  return kHasKernels<T> ? function : nullptr;
+}
+
 UnaryRun FindUnary(size_t row, size_t kind) {
-#define ORTRAIN_ROW(type, ...) \
-  {RunUnary<Row##type, float>, RunUnary<Row##type, double>, RunUnary<Row##type, BFloat16>},
+#define ORTRAIN_ROW(type, ...)                                               \
+  {RunUnary<Row##type, float>, IfBuilt<double>(RunUnary<Row##type, double>), \
+   IfBuilt<BFloat16>(RunUnary<Row##type, BFloat16>)},
   static constexpr UnaryRun kRuns[][3] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
   return kRuns[row][kind];
 }
 
 PairRun FindPair(size_t row, size_t kind) {
-#define ORTRAIN_ROW(type, ...) \
-  {RunPair<Row##type, float>, RunPair<Row##type, double>, RunPair<Row##type, BFloat16>},
+#define ORTRAIN_ROW(type, ...)                                             \
+  {RunPair<Row##type, float>, IfBuilt<double>(RunPair<Row##type, double>), \
+   IfBuilt<BFloat16>(RunPair<Row##type, BFloat16>)},
   static constexpr PairRun kRuns[][3] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
   return kRuns[row][kind];
 }
 
 WithDerivativeRun FindWithDerivative(size_t row, size_t kind) {
-#define ORTRAIN_ROW(type, ...)                                                                              \
-  {RunWithDerivative<Row##type##AndDerivative, float>, RunWithDerivative<Row##type##AndDerivative, double>, \
-   RunWithDerivative<Row##type##AndDerivative, BFloat16>},
+#define ORTRAIN_ROW(type, ...)                                           \
+  {RunWithDerivative<Row##type##AndDerivative, float>,                   \
+   IfBuilt<double>(RunWithDerivative<Row##type##AndDerivative, double>), \
+   IfBuilt<BFloat16>(RunWithDerivative<Row##type##AndDerivative, BFloat16>)},
   static constexpr WithDerivativeRun kRuns[][3] = {ORTRAIN_DERIVATIVE_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
   return kRuns[row][kind];

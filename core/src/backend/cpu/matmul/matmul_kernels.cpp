@@ -129,24 +129,13 @@ Kernel plain_kernel(const KernelContext& c, const Product& p, float alpha, Slot 
                     Slot y) {
   if (p.k == 1 && p.batch.empty() && p.b_column == 1 && bias.kind == Bias::kNone) {
     if (c.dtype(0) == DType::kFloat) return outer_kernel<float>(p, alpha, a, b, y);
-    if (c.dtype(0) == DType::kDouble) return outer_kernel<double>(p, alpha, a, b, y);
+    if (kHasKernels<double> && c.dtype(0) == DType::kDouble) return outer_kernel<double>(p, alpha, a, b, y);
   }
-  switch (c.dtype(0)) {
-    case DType::kFloat:
-      return strided_kernel<float>(p, alpha, a, b, bias, y);
-    case DType::kDouble:
-      return strided_kernel<double>(p, alpha, a, b, bias, y);
-    case DType::kInt32:
-      return strided_kernel<int32_t>(p, alpha, a, b, bias, y);
-    case DType::kInt64:
-      return strided_kernel<int64_t>(p, alpha, a, b, bias, y);
-    case DType::kUInt32:
-      return strided_kernel<uint32_t>(p, alpha, a, b, bias, y);
-    case DType::kUInt64:
-      return strided_kernel<uint64_t>(p, alpha, a, b, bias, y);
-    default:
-      c.reject_dtype(0);
-  }
+  Kernel kernel;
+  if (!visit_types<float, double, int32_t, int64_t, uint32_t, uint64_t>(
+          c.dtype(0), [&](auto zero) { kernel = strided_kernel<decltype(zero)>(p, alpha, a, b, bias, y); }))
+    c.reject_dtype(0);
+  return kernel;
 }
 
 Kernel product_kernel(KernelContext& c, float alpha, Addend bias, const std::vector<TailOperand>& tail = {}) {

@@ -95,7 +95,8 @@ Kernel batched(const Product& p, float alpha, bool pairs, StoredSlot a, StoredSl
 // Small products, and those with vectors, are computed in float.
 std::optional<Kernel> product_kernel(KernelContext& c, const Addend& bias,
                                      const std::vector<TailOperand>& tail = {}) {
-  if (c.precision() == Precision::kFloat || c.dtype(0) != DType::kFloat) return std::nullopt;
+  if (!kHasKernels<BFloat16> || c.precision() == Precision::kFloat || c.dtype(0) != DType::kFloat)
+    return std::nullopt;
   const Product p = simplify(read_product(c));
   if (p.work() <= tuning::kSmallBf16Product || p.m == 1 || p.n == 1 || p.k == 1) return std::nullopt;
   if (std::any_of(tail.begin(), tail.end(), [](const TailOperand& o) { return !o.row && !o.full; }))

@@ -19,6 +19,7 @@
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
 #include "runtime/checked.h"
+#include "runtime/dtype.h"
 #include "runtime/thread_pool.h"
 #include "runtime/threads.h"
 
@@ -293,6 +294,7 @@ void ComputePacked(const ProductPart<T>& p) {
 
 template <typename T>
 ProductKernel<T> KernelOf() {
+  if constexpr (std::is_floating_point_v<T> && !kHasKernels<T>) return {};
   ProductKernel<T> kernel{LanesOf<T>(), kPanel * LanesOf<T>(), Compute<T>, nullptr, nullptr};
   if constexpr (!std::is_integral_v<T>) kernel.pack = PackOperand<T>, kernel.run_packed = ComputePacked<T>;
   return kernel;

@@ -136,14 +136,11 @@ constexpr SoftmaxFunctions kFunctions = {Row<T, V, kLog>, Columns<T, V, kLog>, R
                                          ColumnsGradient<T, V, kLog>};
 
 SoftmaxFunctions FindSoftmax(bool log, DType dtype) {
-  switch (dtype) {
-    case DType::kDouble:
-      return log ? kFunctions<double, double, true> : kFunctions<double, double, false>;
-    case DType::kBFloat16:
-      return log ? kFunctions<float, BFloat16, true> : kFunctions<float, BFloat16, false>;
-    default:
-      return log ? kFunctions<float, float, true> : kFunctions<float, float, false>;
-  }
+  if (kHasKernels<double> && dtype == DType::kDouble)
+    return log ? kFunctions<double, double, true> : kFunctions<double, double, false>;
+  if (kHasKernels<BFloat16> && dtype == DType::kBFloat16)
+    return log ? kFunctions<float, BFloat16, true> : kFunctions<float, BFloat16, false>;
+  return log ? kFunctions<float, float, true> : kFunctions<float, float, false>;
 }
 
 }  // namespace

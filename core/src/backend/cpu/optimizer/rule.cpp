@@ -180,12 +180,15 @@ void run_optimizer(const OptimizerPasses& passes, const OptimizerRun& run, const
     case DType::kFloat:
       return run_as<float, float>(passes, run, factors, gradient_scale);
     case DType::kDouble:
-      return run_as<double, double>(passes, run, factors, gradient_scale);
+      if constexpr (kHasKernels<double>) run_as<double, double>(passes, run, factors, gradient_scale);
+      return;
     // States of 16-bit floats are float: squares of their gradients would overflow or vanish.
     case DType::kFloat16:
-      return run_as<Float16, float>(passes, run, factors, gradient_scale);
+      if constexpr (kHasKernels<Float16>) run_as<Float16, float>(passes, run, factors, gradient_scale);
+      return;
     case DType::kBFloat16:
-      return run_as<BFloat16, float>(passes, run, factors, gradient_scale);
+      if constexpr (kHasKernels<BFloat16>) run_as<BFloat16, float>(passes, run, factors, gradient_scale);
+      return;
     default:
       return;  // rejected before
   }

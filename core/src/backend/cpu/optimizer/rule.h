@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "backend/cpu/optimizer/optimizer_run.h"
+#include "built_operators.h"
 
 namespace ortrain {
 
@@ -144,9 +145,23 @@ void run_optimizer(const OptimizerPasses& passes, const OptimizerRun& run, const
 
 bool register_optimizer(OptimizerRule rule, const std::source_location& where);
 
-// ORTRAIN_OPTIMIZER(Lion, {.name = "lion", ...})
-#define ORTRAIN_OPTIMIZER(Title, ...)              \
-  [[maybe_unused]] const bool kRegistered##Title = \
-      ::ortrain::register_optimizer(::ortrain::OptimizerRule __VA_ARGS__, std::source_location::current())
+// Whether the build has an optimizer, by its title. built_operators.h lists optimizers by their names without
+// underscores.
+template <size_t N>
+constexpr bool has_optimizer(const char (&title)[N]) {
+  char name[N - 1] = {};
+  for (size_t i = 0; i + 1 < N; ++i)
+    name[i] = static_cast<char>(title[i] >= 'A' && title[i] <= 'Z' ? title[i] - 'A' + 'a' : title[i]);
+  return is_built("ortrain.Optimizer", {name, N - 1});
+}
+
+// ORTRAIN_OPTIMIZER(Lion, {.name = "lion", ...}), where the name is the title in lower case, with or without
+// underscores.
+#define ORTRAIN_OPTIMIZER(Title, ...)                                                      \
+  [[maybe_unused]] const bool kRegistered##Title = [](const std::source_location& where) { \
+    if constexpr (::ortrain::has_optimizer(#Title))                                        \
+      ::ortrain::register_optimizer(::ortrain::OptimizerRule __VA_ARGS__, where);          \
+    return true;                                                                           \
+  }(std::source_location::current())
 
 }  // namespace ortrain

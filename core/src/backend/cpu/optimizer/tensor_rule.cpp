@@ -43,9 +43,13 @@ void run_tensor_rule(const TensorRule& rule, const OptimizerStep& step, const Te
     case DType::kDouble:
       return run_as(rule.of_double, step, weights, gradients, states, at_least<double>(work, own));
     case DType::kFloat16:
-      return run_wide<Float16>(rule, step, weights, gradients, states, at_least<float>(work, 2 * n + own));
+      if constexpr (kHasKernels<Float16>)
+        run_wide<Float16>(rule, step, weights, gradients, states, at_least<float>(work, 2 * n + own));
+      return;
     case DType::kBFloat16:
-      return run_wide<BFloat16>(rule, step, weights, gradients, states, at_least<float>(work, 2 * n + own));
+      if constexpr (kHasKernels<BFloat16>)
+        run_wide<BFloat16>(rule, step, weights, gradients, states, at_least<float>(work, 2 * n + own));
+      return;
     default:
       return;  // rejected before
   }

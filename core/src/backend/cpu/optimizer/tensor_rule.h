@@ -39,7 +39,7 @@ struct TensorRule {
 template <class Rule>
 const TensorRule* tensor_rule() {
   static const TensorRule rule{Rule::state, Rule::work, Rule::template step<float>,
-                               Rule::template step<double>};
+                               kHasKernels<double> ? Rule::template step<double> : nullptr};
   return &rule;
 }
 

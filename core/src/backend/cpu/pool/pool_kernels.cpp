@@ -153,18 +153,11 @@ std::optional<Kernel> row_major_max_pool(KernelContext& c) {
   const Window window = read_pool(c, c.shape(0));
   const PoolSizes s = sizes_of(c, c.shape(0), window);
   const bool indices = c.has_output(1) && !c.used_only_by(1, "");
-  switch (c.dtype(0)) {
-    case DType::kFloat:
-      return typed_max_pool<float>(c, s, indices);
-    case DType::kDouble:
-      return typed_max_pool<double>(c, s, indices);
-    case DType::kInt8:
-      return typed_max_pool<int8_t>(c, s, indices);
-    case DType::kUInt8:
-      return typed_max_pool<uint8_t>(c, s, indices);
-    default:
-      c.reject_dtype(0);
-  }
+  Kernel kernel;
+  if (!visit_types<float, double, int8_t, uint8_t>(
+          c.dtype(0), [&](auto zero) { kernel = typed_max_pool<decltype(zero)>(c, s, indices); }))
+    c.reject_dtype(0);
+  return kernel;
 }
 
 std::optional<Kernel> row_major_max_pool_grad(KernelContext& c) {

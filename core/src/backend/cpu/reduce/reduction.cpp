@@ -183,14 +183,11 @@ void ReduceRows(const void* raw, int64_t rows, int64_t stride, int64_t columns, 
 
 template <class Step>
 ReduceFunctions Functions(DType dtype) {
-  switch (dtype) {
-    case DType::kDouble:
-      return {ReduceRun<Step, double>, ReduceRows<Step, double>};
-    case DType::kBFloat16:
-      return {ReduceRun<Step, float, BFloat16>, ReduceRows<Step, float, BFloat16>};
-    default:
-      return {ReduceRun<Step, float>, ReduceRows<Step, float>};
-  }
+  if (kHasKernels<double> && dtype == DType::kDouble)
+    return {ReduceRun<Step, double>, ReduceRows<Step, double>};
+  if (kHasKernels<BFloat16> && dtype == DType::kBFloat16)
+    return {ReduceRun<Step, float, BFloat16>, ReduceRows<Step, float, BFloat16>};
+  return {ReduceRun<Step, float>, ReduceRows<Step, float>};
 }
 
 ReduceFunctions FindReduce(Reduce op, DType dtype) {
@@ -373,9 +370,9 @@ void Reduction::run_typed(const V* x, T* y, double* partial) const {
 }
 
 void Reduction::run(const void* x, void* y, void* scratch) const {
-  if (dtype_ == DType::kDouble)
+  if (kHasKernels<double> && dtype_ == DType::kDouble)
     run_typed(static_cast<const double*>(x), static_cast<double*>(y), static_cast<double*>(scratch));
-  else if (dtype_ == DType::kBFloat16)
+  else if (kHasKernels<BFloat16> && dtype_ == DType::kBFloat16)
     run_typed(static_cast<const BFloat16*>(x), static_cast<float*>(y), static_cast<double*>(scratch));
   else
     run_typed(static_cast<const float*>(x), static_cast<float*>(y), static_cast<double*>(scratch));
