@@ -38,6 +38,7 @@ NAME = re.compile(r'^ +name: "(.*)"$')
 OF_FOLDER = re.compile(r"^ +dir_index: (\d+)$")
 ROW = re.compile(r"^0x([0-9a-f]+) +(\d+) +\d+ +(\d+) .* is_stmt\b(?!.*end_sequence)")
 MOST_SHOWN = 40
+COLUMNS = 2048  # of a table, that are computed with at a time
 VARYING = ("runtime/thread_pool",)
 """Sources whose blocks depend on how threads take turns: they make no case needed."""
 
@@ -148,27 +149,49 @@ def kept(tests: list[Test], ignored: Bits) -> list[Test]:
     One after the other those are chosen that run the most blocks for their time which no chosen one runs; then those that later
     ones made needless are taken out again.
     """
-    bits = np.stack([test.bits() for test in tests]) & ~ignored
-    bits = bits[:, np.bitwise_or.reduce(bits) != np.bitwise_and.reduce(bits)]  # what all run tells nothing
+    bits = np.stack([test.bits() for test in tests])
+    bits &= ~ignored
+    ran, weights = distinct_blocks(bits)
     costs = np.array([max(test.processor, 1e-4) for test in tests])
-    if not bits.any():
+    if not ran.any():
         return [tests[int(costs.argmin())]]
-    left, chosen = np.bitwise_or.reduce(bits), []
+    left, chosen = ran.any(0), []
+    gains = gained(ran, weights)
     while left.any():
-        gains = np.bitwise_count(bits & left).sum(1) if hasattr(np, "bitwise_count") else counts(bits & left)
         best = int((gains / costs).argmax())
         chosen.append(best)
-        left = left & ~bits[best]
+        found = np.flatnonzero(left & ran[best])
+        gains -= gained(ran[:, found], weights[found])
+        left[found] = False
     for number in sorted(chosen, key=lambda i: -costs[i]):
         others = [i for i in chosen if i != number]
-        if others and not (bits[number] & ~np.bitwise_or.reduce(bits[others])).any():
+        if others and not (ran[number] & ~ran[others].any(0)).any():
             chosen = others
     return [tests[i] for i in sorted(chosen)]
 
 
-def counts(bits: Bits) -> NDArray[np.int64]:
-    """Return how many bits of each row are set."""
-    return np.unpackbits(bits, axis=1).sum(1, dtype=np.int64)
+def gained(ran: NDArray[np.bool_], weights: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return how many blocks of the groups each test ran."""
+    found = np.zeros(len(ran))
+    for first in range(0, len(weights), COLUMNS):
+        found += ran[:, first : first + COLUMNS].astype(np.float64) @ weights[first : first + COLUMNS]
+    return found
+
+
+def distinct_blocks(bits: Bits) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which tests ran which groups of blocks, and how many blocks are in each group.
+
+    The same tests ran all blocks of a group. Blocks that all tests ran, or none, are left out.
+    """
+    bits = bits[:, np.bitwise_or.reduce(bits) != np.bitwise_and.reduce(bits)]
+    groups: collections.Counter[bytes] = collections.Counter()
+    for first in range(0, bits.shape[1], COLUMNS):
+        flags = np.unpackbits(bits[:, first : first + COLUMNS], axis=1)
+        groups.update(row.tobytes() for row in np.packbits(flags.T, axis=1))
+    columns = np.frombuffer(b"".join(groups), np.uint8).reshape(-1, -(-len(bits) // 8))
+    ran = np.unpackbits(columns, axis=1, count=len(bits)).T.astype(np.bool_)
+    varying = ran.any(0) & ~ran.all(0)
+    return ran[:, varying], np.array(list(groups.values()), np.int64)[varying]
 
 
 def show_coverage(tests: list[Test], lines: Lines, size: int, what: str) -> NDArray[np.bool_]:

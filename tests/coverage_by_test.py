@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import resource
 import sqlite3
 import tempfile
 import time
@@ -29,6 +30,12 @@ TABLES = """
 CREATE TABLE IF NOT EXISTS library (path TEXT, addresses BLOB);
 CREATE TABLE IF NOT EXISTS tests (name TEXT PRIMARY KEY, seconds REAL, processor REAL, outcome TEXT, blocks BLOB);
 """
+
+
+def processor_time() -> float:
+    """Return the seconds that this process, and those that it waited for, kept a processor busy."""
+    others = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + others.ru_utime + others.ru_stime
 
 
 class Blocks:
@@ -90,10 +97,10 @@ class Recorder:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        begun, processor = time.perf_counter(), sum(os.times()[:4])
+        begun, processor = time.perf_counter(), processor_time()
         self._outcome = "passed"
         yield
-        self._write(item.nodeid, time.perf_counter() - begun, sum(os.times()[:4]) - processor)
+        self._write(item.nodeid, time.perf_counter() - begun, processor_time() - processor)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.outcome != "passed":
