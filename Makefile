@@ -446,6 +446,24 @@ run-check-clang:
 	cmake --build $(BUILD)/clang --target made
 	$(PYTHON) scripts/check_clang.py $(CLANG_CXX) $(BUILD)/clang
 
+# What the tests run of the core, by test (docs/testing.md). COVERED: the tests to record; a later run adds to the record.
+COVERED ?= tests/ops $(CORE_TESTS)
+COVERAGE = $(abspath $(BUILD))/coverage
+.PHONY: coverage
+coverage: setup ## Record which blocks of the core each test in COVERED="tests/ops ..." runs, and report lines, costs, and needless cases
+	@if [ -z "$(CLANG_CXX)" ]; then echo "make coverage: SKIPPED; there is no clang++-16 or newer"; else \
+	  scripts/install_missing.sh llvm && $(MAKE) --no-print-directory run-coverage; fi
+.PHONY: run-coverage
+run-coverage:
+	cmake -S . -B $(COVERAGE) -G Ninja -DCMAKE_CXX_COMPILER=$(CLANG_CXX) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
+	  -DCMAKE_BUILD_TYPE=Development -DORTRAIN_COVERAGE=ON
+	cmake --build $(COVERAGE)
+	rm -rf $(COVERAGE)/site
+	cmake --install $(COVERAGE) --prefix $(COVERAGE)/site >/dev/null
+	cp -r bindings/python/ortrain/. $(COVERAGE)/site/ortrain
+	PYTHONPATH=$(COVERAGE)/site:tests $(PYTHON) -m pytest -q -p coverage_by_test --record-coverage=$(COVERAGE)/record.sqlite $(COVERED)
+	$(PYTHON) scripts/core_coverage.py $(COVERAGE)/record.sqlite --costs --redundant
+
 EVERY ?= 1
 .PHONY: faults
 faults: cpp ## Let every allocation, or one in EVERY, and every call for files fail once in a training loop

@@ -15,6 +15,22 @@ from recorded import CASES, Fixture
 
 pytest_plugins = ["quick"]
 
+try:
+    import onnxruntime
+except ImportError:  # tests that need it skip or fail
+    pass
+else:
+    _SESSION = onnxruntime.InferenceSession.__init__
+
+    @functools.wraps(_SESSION)
+    def _with_one_thread(session, path_or_bytes, sess_options=None, *arguments, **named):  # type: ignore[no-untyped-def]
+        """Give sessions of stock onnxruntime one thread unless a test chooses how many: several wait by spinning."""
+        sess_options = sess_options or onnxruntime.SessionOptions()
+        sess_options.intra_op_num_threads = sess_options.intra_op_num_threads or 1
+        _SESSION(session, path_or_bytes, sess_options, *arguments, **named)
+
+    onnxruntime.InferenceSession.__init__ = _with_one_thread
+
 _EXPORT = Module.export_model_for_inferencing
 _checked = 0
 

@@ -10,7 +10,7 @@ import onnx
 import onnx.parser
 from differences import central_differences
 from onnx.reference import ReferenceEvaluator
-from runner import Array, gradient_model, repeatable, run_in_turn, run_model
+from runner import Array, gradient_model, numbers, run_in_turn, run_model
 
 
 def model_of(text: str) -> bytes:
@@ -61,10 +61,10 @@ def differences_of(
     places
         The elements of an input that are moved; all by default.
     """
-    with repeatable(model) as run:
+    with numbers(model) as number_of:
         return [
             central_differences(
-                lambda moved, name=name: float(run({**feeds, name: moved})[loss]),
+                number_of(feeds, name, loss),
                 np.asarray(feeds[name]),
                 step,
                 places and places(feeds[name]),

@@ -254,11 +254,14 @@ class Session:
         _note_operators(ModelProto.FromString(model).graph)
         self._outputs: list[str] | None = None
         self._texts: dict[str, ctypes.Array[ctypes.c_char]] = {}
+        self._kept: list[int] = []
 
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for value in self._kept:
+            _plain("ReleaseValue", None, value)
         _plain("ReleaseSession", None, self._handle)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -285,6 +288,32 @@ class Session:
             for value in values:
                 _plain("ReleaseValue", None, value)
 
+    def number_of(self, inputs: Mapping[str, Array], moved: str, output: str) -> Callable[[Array], float]:
+        """A function that returns an output of one element for other elements of one input.
+
+        It makes all values once and runs with them in place, which takes a fraction of the time of `run`.
+        """
+        result = self.run(inputs)[output]
+        assert result.size == 1, f"{output} has shape {result.shape}"
+        arrays = {name: np.require(array, requirements=["C", "ALIGNED"]) for name, array in inputs.items()}
+        arrays[moved] = arrays[moved].copy()
+        memories = [(*_packed(array), array.shape) for array in [*arrays.values(), result]]
+        values = [_value_of(*memory) for memory in memories]
+        self._kept += values
+        given, found = (ctypes.c_void_p * len(arrays))(*values[:-1]), (ctypes.c_void_p * 1)(values[-1])
+        arguments = (
+            self._handle, None, self._pointers(arrays), given, _size(len(arrays)), self._pointers([output]), _size(1), found,
+        )  # fmt: skip
+
+        def number(elements: Array) -> float:
+            np.copyto(arrays[moved], elements)
+            result.fill(np.nan)
+            _call("Run", *arguments)
+            assert memories  # the values refer to it
+            return float(result.reshape(()))
+
+        return number
+
     def _pointers(self, names: Iterable[str]) -> ctypes.Array[ctypes.c_void_p]:
         texts = [self._texts.setdefault(n, ctypes.create_string_buffer(n.encode())) for n in names]
         return (ctypes.c_void_p * max(len(texts), 1))(*map(ctypes.addressof, texts))
@@ -305,6 +334,20 @@ def repeatable(model: bytes) -> Iterator[Callable[[Mapping[str, Array]], dict[st
         return
     with Session(model) as session:
         yield session.run
+
+
+@contextlib.contextmanager
+def numbers(model: bytes) -> Iterator[Callable[[Mapping[str, Array], str, str], Callable[[Array], float]]]:
+    """`Session.number_of`, with the same random numbers in each run; see `repeatable`."""
+    if any(name in model for name in _DRAWING):
+        yield (
+            lambda inputs, moved, output: (
+                lambda elements: float(run_model(model, {**inputs, moved: elements})[output])
+            )
+        )
+        return
+    with Session(model) as session:
+        yield session.number_of
 
 
 def gradient_model(model: bytes, values: Sequence[str], loss: str) -> bytes:

@@ -14,7 +14,7 @@ SPECIAL_POINTS = {"linear": ["RotaryEmbedding"]}
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("rotated", [0, 4])
-@pytest.mark.parametrize("shape", [(2, 3, 5, 6), (2, 5, 18), (1, 1, 1, 6), (1, 0, 6)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 5, 6), (2, 5, 18), (1, 0, 6)], ids=str)
 def test_rotary_embedding(shape: tuple[int, ...], rotated: int, interleaved: int, indexed: bool) -> None:
     heads = 3 if shape[-1] == 18 else 1
     attributes: dict[str, Any] = {"interleaved": interleaved, "rotary_embedding_dim": rotated}

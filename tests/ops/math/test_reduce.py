@@ -52,6 +52,10 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...] | None]] = [
     ((), None),
 ]
 IDS = [f"{shape}-{axes}" for shape, axes in CASES]
+# Axes are an attribute until version 13 of ReduceSum, and until version 18 of the others.
+IN_OPSETS = [
+    (type, opset) for type in FORMULAS for opset in (12, 13, 18) if opset != 13 or type == "ReduceSum"
+]
 
 
 def _op(type: str, axes: tuple[int, ...] | None, keepdims: bool, opset: int) -> tuple[Op, list[Array]]:
@@ -70,10 +74,9 @@ def _expected(type: str, x: Array, axes: tuple[int, ...] | None, keepdims: bool)
     return np.asarray(FORMULAS[type](x, axis=axes, keepdims=keepdims))
 
 
-@pytest.mark.parametrize("opset", [12, 13, 18])
 @pytest.mark.parametrize("keepdims", [True, False])
 @pytest.mark.parametrize(("shape", "axes"), CASES, ids=IDS)
-@pytest.mark.parametrize("type", FORMULAS)
+@pytest.mark.parametrize(("type", "opset"), IN_OPSETS)
 def test_values(
     type: str, shape: tuple[int, ...], axes: tuple[int, ...] | None, keepdims: bool, opset: int
 ) -> None:
@@ -84,10 +87,9 @@ def test_values(
         check_forward(op, [x, *rest], [expected], rtol=rtol, constants=[1])
 
 
-@pytest.mark.parametrize("opset", [12, 13, 18])
 @pytest.mark.parametrize("keepdims", [True, False])
 @pytest.mark.parametrize(("shape", "axes"), [c for c in CASES if np.prod(c[0]) < 100], ids=str)
-@pytest.mark.parametrize("type", FORMULAS)
+@pytest.mark.parametrize(("type", "opset"), IN_OPSETS)
 def test_gradient(
     type: str, shape: tuple[int, ...], axes: tuple[int, ...] | None, keepdims: bool, opset: int
 ) -> None:

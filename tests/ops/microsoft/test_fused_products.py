@@ -48,7 +48,7 @@ def test_an_unknown_activation_is_named() -> None:
     check_rejected(op, [f32(2, 3), f32(3, 4)], "'Cubic' is not supported")
 
 
-@pytest.mark.parametrize("a", [(2, 3, 4, 5), (3, 4, 5), (1, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("a", [(2, 3, 4, 5), (3, 4, 5)], ids=str)
 @pytest.mark.parametrize("trans_a", [0, 1])
 @pytest.mark.parametrize("trans_b", [0, 1])
 @pytest.mark.parametrize("batch", [(1, 0), (0, 1), (1, 1), (0, 0)], ids=str)

@@ -14,7 +14,7 @@ SPECIAL_POINTS = {
 }
 
 # Shape of the scores [N, C, ...].
-SHAPES = [(4, 3), (1, 1), (5, 17), (2, 3, 4), (2, 5, 2, 3), (3, 4, 1)]
+SHAPES = [(1, 1), (5, 17), (2, 3, 4), (2, 5, 2, 3)]
 REDUCTIONS = ["none", "mean", "sum"]
 
 

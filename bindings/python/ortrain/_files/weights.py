@@ -27,6 +27,7 @@ from ortrain.errors import InvalidModelError
 LIMIT = 2**31 - 1
 _LEFT_FOR_NODES = 2**24
 _LARGE = 2**14  # elements of an initializer that is not read with its model
+_PIECE = 2**20  # elements of an initializer that are read at a time where that is enough
 _INSIDE = 1024  # bytes of an initializer that is always written into the model
 _PAGE = 4096  # programs map the data of initializers in pages
 _FOLDER = "basepath"
@@ -78,15 +79,41 @@ def array_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
     kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     if not is_apart(tensor) or kind.kind not in "biuf":  # others may be stored more densely than in an array
         return onnx.numpy_helper.to_array(with_data(tensor))
+    shaped: npt.NDArray[Any] = _read(tensor, kind, 0, math.prod(tensor.dims)).reshape(tuple(tensor.dims))
+    return shaped
+
+
+def pieces_of(tensor: onnx.TensorProto) -> Iterator[npt.NDArray[Any]]:
+    """Yield the elements of an initializer in their order, in pieces that take little memory if it is apart."""
+    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if not is_apart(tensor) or kind.kind not in "biuf":
+        yield array_of(tensor).ravel()
+        return
+    count = math.prod(tensor.dims)
+    for first in range(0, count, _PIECE):
+        yield _read(tensor, kind, first, min(_PIECE, count - first))
+
+
+def ends_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
+    """Return the first and the last element of an initializer that has elements."""
+    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if not is_apart(tensor) or kind.kind not in "biuf":
+        return array_of(tensor).ravel()[[0, -1]]
+    last = math.prod(tensor.dims) - 1
+    return np.concatenate([_read(tensor, kind, first, 1) for first in (0, last)])
+
+
+def _read(tensor: onnx.TensorProto, kind: np.dtype[Any], first: int, count: int) -> npt.NDArray[Any]:
+    """Read some of the elements of an initializer that is apart."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    path, count = os.path.join(entries[_FOLDER], entries["location"]), math.prod(tensor.dims)
-    found: npt.NDArray[Any] = np.fromfile(path, kind, count, offset=int(entries.get("offset", 0)))
+    path, begin = os.path.join(entries[_FOLDER], entries["location"]), int(entries.get("offset", 0))
+    found: npt.NDArray[Any] = np.fromfile(path, kind, count, offset=begin + first * kind.itemsize)
     if found.size != count:
         raise InvalidModelError(
-            f"the initializer {tensor.name!r} should have {count} elements in {path}, found {found.size}"
+            f"the initializer {tensor.name!r} should have {math.prod(tensor.dims)} elements in {path}, "
+            f"found {first + found.size}"
         )
-    shaped: npt.NDArray[Any] = found.reshape(tuple(tensor.dims))
-    return shaped
+    return found
 
 
 def with_all_data(model: onnx.ModelProto) -> onnx.ModelProto:

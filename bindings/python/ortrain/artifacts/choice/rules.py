@@ -42,7 +42,7 @@ import numpy.typing as npt
 import onnx
 
 from ortrain import _graph
-from ortrain._files.weights import array_of
+from ortrain._files.weights import array_of, pieces_of
 from ortrain._frameworks.record import FrameworkExport, export_of
 from ortrain.artifacts.choice.export_record import (
     MADE_UP,
@@ -221,5 +221,4 @@ def _masks(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor contains infinities or the lowest number of its type, as attention masks do."""
     if tensor.data_type == onnx.TensorProto.BFLOAT16:
         return False
-    array = array_of(tensor)
-    return bool(array.size) and bool((array <= np.finfo(array.dtype).min).any())
+    return any(bool((piece <= np.finfo(piece.dtype).min).any()) for piece in pieces_of(tensor))

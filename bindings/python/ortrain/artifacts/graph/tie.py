@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx
 
 from ortrain import _graph
-from ortrain._files.weights import array_of
+from ortrain._files.weights import array_of, ends_of
 from ortrain._graph.initializers import free_name, remove_initializers
 from ortrain.artifacts.choice.export_record import ExportRecord
 from ortrain.artifacts.graph.changes import ChangeKind, Choice, WeightChange
@@ -79,9 +79,8 @@ def _alike(tensors: dict[str, onnx.TensorProto], names: list[str]) -> Iterator[l
     groups: dict[tuple[object, ...], list[str]] = {}
     for name in names:
         if len(tensors[name].dims) == 2 and 0 not in tensors[name].dims:
-            array = array_of(tensors[name])
-            bits = _bits(array)
-            key = array.dtype, *sorted(array.shape), int(bits[0, 0]), int(bits[-1, -1])
+            ends = ends_of(tensors[name])
+            key = ends.dtype, *sorted(tensors[name].dims), *_bits(ends).tolist()
             groups.setdefault(key, []).append(name)
     for group in groups.values():
         if len(group) > 1:
