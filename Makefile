@@ -216,7 +216,7 @@ SWIFT = PKG_CONFIG_PATH=$(abspath $(BUILD))/swift swift
 .PHONY: swift
 swift: install ## Build the Swift package
 	@mkdir -p $(BUILD)/swift
-	@sed -e "/^prefix/d" -e "s|@CMAKE_INSTALL_FULL_INCLUDEDIR@/ortrain|$(CURDIR)/core/include|" -e "s|@CMAKE_INSTALL_FULL_LIBDIR@|$$($(LIBRARY_FOLDER))|" \
+	@sed -e "s|@PKGCONFIG_INCLUDEDIR@|$(CURDIR)/core/include|" -e "s|@PKGCONFIG_LIBDIR@|$$($(LIBRARY_FOLDER))|" \
 	  -e "s|@PROJECT_VERSION@|0|" cmake/ortrain.pc.in >$(BUILD)/swift/ortrain.pc
 	$(SWIFT) build -c release -j $(JOBS) --scratch-path $(BUILD)/swift -Xswiftc -warnings-as-errors
 
