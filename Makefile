@@ -235,6 +235,28 @@ native: setup ## Build the C and C++ library; PREFIX=DIR also installs it there
 	cmake --build $(BUILD)/native
 	$(if $(PREFIX),cmake --install $(BUILD)/native --prefix $(PREFIX))
 
+# ortrain-<version>-<system>-<processor>.tar.gz: the library, its headers, files for pkg-config and CMake, licences.
+.PHONY: archive
+archive: native ## Pack the C and C++ library into an archive in dist
+	cpack --config $(BUILD)/native/CPackConfig.cmake -B $(BUILD)/packed
+	mkdir -p dist && cp $(BUILD)/packed/*.tar.gz dist
+
+# A static library of the compiler of this machine for the package manager of Swift, for the processor of this machine.
+SWIFT_BUNDLE = $(BUILD)/ortrain.artifactbundle
+.PHONY: swift-bundle
+swift-bundle: native ## Build build/ortrain.artifactbundle, the C library for Swift packages on Linux
+	cmake --build $(BUILD)/native --target static
+	rm -rf $(SWIFT_BUNDLE)
+	$(PYTHON) scripts/swift_package.py bundle $(BUILD)/native/libortrain.a $$(uname -m)-unknown-linux-gnu $(SWIFT_BUNDLE)
+
+.PHONY: test-swift-bundle
+test-swift-bundle: install swift-bundle ## Serve that bundle as a release would, and train with a Swift package that depends on the release
+	scripts/test_swift_bundle.sh $(PYTHON) $(SWIFT_BUNDLE) $(BUILD)/swift-release
+
+.PHONY: xcframework
+xcframework: ## On a Mac: build build/ortrain.xcframework for macOS, iOS and its simulator
+	scripts/xcframework.sh $(BUILD)
+
 .PHONY: cpp
 cpp: setup
 	cmake -S . -B $(BUILD)/cpp -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON \
