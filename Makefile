@@ -216,7 +216,7 @@ SWIFT = PKG_CONFIG_PATH=$(abspath $(BUILD))/swift swift
 .PHONY: swift
 swift: install ## Build the Swift package
 	@mkdir -p $(BUILD)/swift
-	@sed -e "/^prefix/d" -e "s|@CMAKE_INSTALL_FULL_INCLUDEDIR@/ortrain|$(CURDIR)/core/include|" -e "s|@CMAKE_INSTALL_FULL_LIBDIR@|$$($(LIBRARY_FOLDER))|" \
+	@sed -e "s|@PKGCONFIG_INCLUDEDIR@|$(CURDIR)/core/include|" -e "s|@PKGCONFIG_LIBDIR@|$$($(LIBRARY_FOLDER))|" \
 	  -e "s|@PROJECT_VERSION@|0|" cmake/ortrain.pc.in >$(BUILD)/swift/ortrain.pc
 	$(SWIFT) build -c release -j $(JOBS) --scratch-path $(BUILD)/swift -Xswiftc -warnings-as-errors
 
@@ -234,6 +234,28 @@ native: setup ## Build the C and C++ library; PREFIX=DIR also installs it there
 	  -DCMAKE_BUILD_TYPE=$(BUILD_TYPE)
 	cmake --build $(BUILD)/native
 	$(if $(PREFIX),cmake --install $(BUILD)/native --prefix $(PREFIX))
+
+# ortrain-<version>-<system>-<processor>.tar.gz: the library, its headers, files for pkg-config and CMake, licences.
+.PHONY: archive
+archive: native ## Pack the C and C++ library into an archive in dist
+	cpack --config $(BUILD)/native/CPackConfig.cmake -B $(BUILD)/packed
+	mkdir -p dist && cp $(BUILD)/packed/*.tar.gz dist
+
+# A static library of the compiler of this machine for the package manager of Swift, for the processor of this machine.
+SWIFT_BUNDLE = $(BUILD)/ortrain.artifactbundle
+.PHONY: swift-bundle
+swift-bundle: native ## Build build/ortrain.artifactbundle, the C library for Swift packages on Linux
+	cmake --build $(BUILD)/native --target static
+	rm -rf $(SWIFT_BUNDLE)
+	$(PYTHON) scripts/swift_package.py bundle $(BUILD)/native/libortrain.a $$(uname -m)-unknown-linux-gnu $(SWIFT_BUNDLE)
+
+.PHONY: test-swift-bundle
+test-swift-bundle: install swift-bundle ## Serve that bundle as a release would, and train with a Swift package that depends on the release
+	scripts/test_swift_bundle.sh $(PYTHON) $(SWIFT_BUNDLE) $(BUILD)/swift-release
+
+.PHONY: xcframework
+xcframework: ## On a Mac: build build/ortrain.xcframework for macOS, iOS and its simulator
+	scripts/xcframework.sh $(BUILD)
 
 .PHONY: cpp
 cpp: setup
@@ -342,6 +364,34 @@ macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/mac
 	  -DORTRAIN_LEGACY=$(if $(MACOS_OPERATORS),OFF,ON) "-DORTRAIN_OPERATORS=$$(echo $(MACOS_OPERATORS) | tr ' ' ';')"
 	cmake --build $(MACOS) --target ortrain
 	scripts/check_macos_library.sh $(MACOS)/libortrain.dylib
+
+# The oldest iOS of Package.swift. IOS_OPERATORS: as WINDOWS_OPERATORS, and by default those of one recorded run.
+IOS_TARGET = aarch64-ios.15.0
+IOS_OPERATORS ?= $(foreach kind,training eval optimizer,$(QUICK_FIXTURE)/$(kind)_model.onnx)
+.PHONY: check-ios
+check-ios: setup ## Compile the core for iOS 15 on arm64, without linking: `make xcframework` on a Mac does that
+	cmake -S . -B $(BUILD)/ios -G Ninja --toolchain cmake/toolchains/ios-arm64.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
+	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) $(IOS_TARGET)) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
+	  -DORTRAIN_PYTHON=OFF -DCMAKE_BUILD_TYPE=Development \
+	  -DORTRAIN_LEGACY=$(if $(IOS_OPERATORS),OFF,ON) "-DORTRAIN_OPERATORS=$$(echo $(IOS_OPERATORS) | tr ' ' ';')"
+	cmake --build $(BUILD)/ios --target core
+
+# ANDROID_OPERATORS: as WINDOWS_OPERATORS. ANDROID_ABI=x86_64 is for emulators. The NDK has neither Highway nor FlatBuffers: their headers,
+# which do not depend on the system, are those of this machine.
+ANDROID_ABI ?= arm64-v8a
+ANDROID = $(BUILD)/android-$(ANDROID_ABI)
+.PHONY: android-ndk android
+android-ndk:
+	@scripts/android_ndk.sh "$(ANDROID_NDK)" >/dev/null
+android: android-ndk setup ## Cross-compile libortrain.so for Android with ANDROID_NDK=DIR into build/android-arm64-v8a, and install it into build/android-arm64-v8a/package
+	mkdir -p $(ANDROID)/include && for library in hwy flatbuffers; do ln -sfn /usr/include/$$library $(ANDROID)/include/$$library; done
+	cmake -S . -B $(ANDROID) -G Ninja -DCMAKE_TOOLCHAIN_FILE=$$(scripts/android_ndk.sh "$(ANDROID_NDK)") \
+	  -DANDROID_ABI=$(ANDROID_ABI) -DANDROID_PLATFORM=android-24 -DANDROID_STL=c++_static -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) \
+	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DFLATC=$$(command -v flatc) \
+	  -DHIGHWAY_INCLUDE=$(abspath $(ANDROID))/include -DFLATBUFFERS_INCLUDE=$(abspath $(ANDROID))/include \
+	  -DORTRAIN_LEGACY=$(if $(ANDROID_OPERATORS),OFF,ON) "-DORTRAIN_OPERATORS=$$(echo $(ANDROID_OPERATORS) | tr ' ' ';')"
+	cmake --build $(ANDROID) --target ortrain
+	cmake --install $(ANDROID) --prefix $(ANDROID)/package --strip
 
 # WASM_OPERATORS: models and names of operators, as MODELS of `make small`; those of two recorded runs, which are also those of
 # examples/digits_in_browser. WASM_TYPE=Release optimizes.

@@ -1,16 +1,24 @@
 // swift-tools-version: 6.0
 import PackageDescription
 
-// The C library: on Linux where pkg-config finds it, on Apple's systems an xcframework with the same headers and module map.
+// The archives of a release, which `scripts/swift_package.py release` writes: where they are, and their checksums. A checkout has
+// none: on Linux it takes the library that pkg-config finds, on a Mac the xcframework that `scripts/xcframework.sh` makes.
+typealias Archive = (url: String, checksum: String)
+let appleArchive: Archive? = nil
+let linuxArchive: Archive? = nil
+
 #if canImport(Darwin)
-  let core = Target.binaryTarget(name: "COrtrain", path: "build/ortrain.xcframework")
+  let archive = appleArchive
+  let local = Target.binaryTarget(name: "COrtrain", path: "build/ortrain.xcframework")
 #else
-  let core = Target.systemLibrary(name: "COrtrain", path: "bindings/swift/Sources/COrtrain", pkgConfig: "ortrain")
+  let archive = linuxArchive
+  let local = Target.systemLibrary(name: "COrtrain", path: "bindings/swift/Sources/COrtrain", pkgConfig: "ortrain")
 #endif
+let core = archive.map { Target.binaryTarget(name: "COrtrain", url: $0.url, checksum: $0.checksum) } ?? local
 
 let package = Package(
   name: "ortrain",
-  platforms: [.iOS(.v13), .macOS(.v11)],
+  platforms: [.iOS(.v15), .macOS(.v12)],
   products: [
     // The name that programs import since the package for CocoaPods.
     .library(name: "onnxruntime_training_objc", targets: ["onnxruntime_training_objc"])
@@ -20,7 +28,9 @@ let package = Package(
     .target(
       name: "onnxruntime_training_objc",
       dependencies: ["COrtrain"],
-      path: "bindings/swift/Sources/onnxruntime_training_objc"),
+      path: "bindings/swift/Sources/onnxruntime_training_objc",
+      // The library in the xcframework is static; its C++ library is that of the system.
+      linkerSettings: [.linkedLibrary("c++", .when(platforms: [.iOS, .macOS]))]),
     .testTarget(
       name: "OrtrainTests",
       dependencies: ["onnxruntime_training_objc"],

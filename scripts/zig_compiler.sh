@@ -18,8 +18,26 @@ program() {
   # Build systems compile everything again after a change of the compiler's time.
   if cmp -s "$tools/bin/$1.new" "$tools/bin/$1"; then rm "$tools/bin/$1.new"; else mv "$tools/bin/$1.new" "$tools/bin/$1"; fi
 }
-# Without the checks and the information for debuggers that zig adds unless it is told not to.
-program "clang++-$target" c++ -target "$target" -fno-sanitize=undefined -g0 -Xclang -fno-pch-timestamp
+case $target in
+  *-ios.*)
+    # zig cannot make a C library or a C++ library for iOS: this compiler makes objects alone, with the headers of Apple's systems, and
+    # rejects what the C++ library of the oldest iOS lacks (vendor availability).
+    lib=$(dirname "$zig")/lib
+    settings=()
+    for setting in ABI_VERSION=1 ABI_NAMESPACE=__1 HAS_THREADS=1 HAS_MONOTONIC_CLOCK=1 HAS_TERMINAL=1 HAS_MUSL_LIBC=0 HAS_FILESYSTEM=1 \
+      HAS_RANDOM_DEVICE=1 HAS_LOCALIZATION=1 HAS_UNICODE=1 HAS_WIDE_CHARACTERS=1 HAS_TIME_ZONE_DATABASE=0 HAS_THREAD_API_PTHREAD=1 \
+      HAS_THREAD_API_EXTERNAL=0 HAS_THREAD_API_WIN32=0 HARDENING_MODE_DEFAULT=2 ASSERTION_SEMANTIC_DEFAULT=2 LIBC_NEWLIB=0 \
+      LIBC_LLVM_LIBC=0 LIBC_PICOLIBC=0 PSTL_BACKEND_SERIAL HAS_VENDOR_AVAILABILITY_ANNOTATIONS=1; do
+      settings+=("-D_LIBCPP_$setting")
+    done
+    program "clang++-$target" clang -target "arm64-apple-ios${target##*-ios.}" -Xclang -fno-pch-timestamp -nostdinc "${settings[@]}" -isystem "$lib/libcxx/include" \
+      -isystem "$lib/libcxxabi/include" -isystem "$lib/include" -isystem "$lib/libc/include/any-darwin-any"
+    ;;
+  *)
+    # Without the checks and the information for debuggers that zig adds unless it is told not to.
+    program "clang++-$target" c++ -target "$target" -fno-sanitize=undefined -g0 -Xclang -fno-pch-timestamp
+    ;;
+esac
 for tool in ar ranlib rc; do program "$tool" "$tool"; done
 # Headers of this machine that do not depend on it. The folder they are in also has those of its C library.
 for library in hwy flatbuffers catch2; do

@@ -1,3 +1,4 @@
+# For a private repository of specs: CocoaPods' own takes no new versions from 2 December 2026 on, and new programs use Package.swift.
 # Stands at the root of a release archive, which holds the sources and libortrain for the Apple platforms; its paths are
 # from there. Two variables give the addresses of the archive and of the project's page when it is published.
 Pod::Spec.new do |spec|
@@ -11,8 +12,8 @@ Pod::Spec.new do |spec|
   spec.homepage = ENV.fetch('ORTRAIN_HOMEPAGE', "file://#{__dir__}")
   spec.source = { :http => ENV.fetch('ORTRAIN_ARCHIVE', "file://#{__dir__}/ortrain-#{spec.version}-apple.zip") }
 
-  spec.ios.deployment_target = '13.0'
-  spec.osx.deployment_target = '11.0'
+  spec.ios.deployment_target = '15.0'
+  spec.osx.deployment_target = '12.0'
 
   # Programs import the names that they know: <onnxruntime_training_objc/onnxruntime_training.h>, and in Swift
   # onnxruntime_training_objc.
@@ -23,6 +24,7 @@ Pod::Spec.new do |spec|
   spec.private_header_files = 'bindings/objc/src/**/*.h', 'core/include/*_c_api.h'
 
   spec.vendored_frameworks = 'ortrain.xcframework'
+  spec.preserve_paths = 'licenses/*.txt'
   spec.libraries = 'c++'
   spec.frameworks = 'Foundation'
 end

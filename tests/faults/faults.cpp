@@ -95,12 +95,12 @@ extern "C" {
 
 // The core's own calls, which the linker leads here (--wrap).
 void* __real_malloc(size_t bytes);
-void* __real_aligned_alloc(size_t alignment, size_t bytes);
+int __real_posix_memalign(void** block, size_t alignment, size_t bytes);
 void* __wrap_malloc(size_t bytes) {
   return faults::fails(faults::kAllocation) ? nullptr : __real_malloc(bytes);
 }
-void* __wrap_aligned_alloc(size_t alignment, size_t bytes) {
-  return faults::fails(faults::kAllocation) ? nullptr : __real_aligned_alloc(alignment, bytes);
+int __wrap_posix_memalign(void** block, size_t alignment, size_t bytes) {
+  return faults::fails(faults::kAllocation) ? ENOMEM : __real_posix_memalign(block, alignment, bytes);
 }
 
 #define ORTRAIN_FAILS(kind, error)   \

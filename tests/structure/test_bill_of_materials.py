@@ -6,9 +6,11 @@ import importlib.metadata
 import json
 import pathlib
 import re
+import subprocess
 from typing import Any
 
-NOTICES = pathlib.Path(__file__).parents[2] / "licenses/third-party.txt"
+ROOT = pathlib.Path(__file__).parents[2]
+NOTICES = ROOT / "licenses/third-party.txt"
 
 
 def bill_of_materials() -> dict[str, Any]:
@@ -40,3 +42,40 @@ def test_the_bill_has_versions_and_licences() -> None:
     versions = {component["name"]: component["version"] for component in bill["components"]}
     assert versions["pybind11"] == importlib.metadata.version("pybind11")
     assert bill["metadata"]["component"]["version"] == importlib.metadata.version("ortrain")
+
+
+PROJECT = """
+cmake_minimum_required(VERSION 3.22)
+project(ortrain VERSION 0.1.0 LANGUAGES NONE)
+set(HIGHWAY_INCLUDE headers)
+set(FLATBUFFERS_INCLUDE headers)
+set(pybind11_VERSION 2.13.6)
+set(SKBUILD_METADATA_DIR metadata)
+include(@ROOT@/cmake/bill_of_materials.cmake)
+"""
+
+
+def test_a_library_of_ziglang_lists_its_cpp_library(tmp_path: pathlib.Path) -> None:
+    headers = {
+        "headers/hwy/highway.h": "#define HWY_MAJOR 1\n#define HWY_MINOR 0\n#define HWY_PATCH 7\n",
+        "headers/flatbuffers/base.h": "".join(
+            f"#define FLATBUFFERS_VERSION_{part} 2\n" for part in ("MAJOR", "MINOR", "REVISION")
+        ),
+        "tools/python/ziglang/lib/libcxx/include/__config": "#  define _LIBCPP_VERSION 210108\n",
+        "CMakeLists.txt": PROJECT.replace("@ROOT@", str(ROOT)),
+    }
+    for name, text in headers.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    subprocess.run(
+        ["cmake", "-S", ".", "-B", "build", f"-DZIG_TOOLS={tmp_path}/tools"],
+        cwd=tmp_path,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    bill = json.loads((tmp_path / "build/ortrain.cdx.json").read_text())
+    component = bill["components"][-1]
+    assert (component["name"], component["version"]) == ("libc++", "21.1.8")
+    assert component["licenses"] == [{"expression": "Apache-2.0 WITH LLVM-exception"}]
+    assert component["purl"] in bill["dependencies"][0]["dependsOn"]
+    assert "libc++" in NOTICES.read_text()

@@ -53,6 +53,16 @@ def test_paths_become_text_in_utf8() -> None:
     assert not found, "use to_utf8(path)"
 
 
+def test_numbers_become_text_on_older_systems_of_apple() -> None:
+    """std::to_chars of floating-point numbers is in Apple's C++ library since macOS 13.3, and std::from_chars since macOS 26."""
+    found = [
+        str(path.relative_to(SOURCES))
+        for path in sources()
+        if re.search(r"\bchars_format\b", path.read_text())
+    ]
+    assert not found, "use snprintf, as runtime/error.cpp does, or strtod"
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
+#include <cstring>
 
 namespace ortrain {
 
@@ -19,8 +21,15 @@ void MessagePart::whole(uint64_t number) {
 }
 
 void MessagePart::floating(double number) {
-  text_ = {digits_,
-           std::to_chars(digits_, digits_ + sizeof(digits_), number, std::chars_format::general, 6).ptr};
+  // Not std::to_chars: Apple's C++ library has that function for these numbers since macOS 13.3 and iOS 16.3.
+  char* end = digits_ + std::snprintf(digits_, sizeof(digits_), "%.6g", number);
+  // The decimal point may be that of a language, and have several bytes.
+  const auto is_other = [](char c) { return std::strchr("0123456789+-einfa", c) == nullptr; };
+  if (char* point = std::find_if(digits_, end, is_other); point != end) {
+    *point = '.';
+    end = std::copy(std::find_if_not(point + 1, end, is_other), end, point + 1);
+  }
+  text_ = {digits_, end};
 }
 
 std::string concat_parts(std::initializer_list<MessagePart> parts) {

@@ -205,7 +205,10 @@ void close_library(void* library) { ::dlclose(library); }
 void* symbol(void* library, const char* name) { return ::dlsym(library, name); }
 void* symbol_of_program(const char* name) { return ::dlsym(RTLD_DEFAULT, name); }
 
-void* allocate_aligned(size_t alignment, size_t bytes) { return std::aligned_alloc(alignment, bytes); }
+void* allocate_aligned(size_t alignment, size_t bytes) {
+  void* block = nullptr;  // aligned_alloc is in Android since API 28 alone
+  return ::posix_memalign(&block, std::max(alignment, sizeof block), bytes) == 0 ? block : nullptr;
+}
 void free_aligned(void* block) { std::free(block); }
 
 size_t usable_bytes(void* block) {

@@ -1,5 +1,5 @@
-// The headers of the C library; pkg-config finds them.
+// The headers of the C library: beside this one in a binary package, elsewhere where pkg-config finds them.
 #pragma once
 
-#include <onnxruntime_training_c_api.h>
-#include <ortrain_c_api.h>
+#include "onnxruntime_training_c_api.h"
+#include "ortrain_c_api.h"

@@ -1,0 +1,42 @@
+"""Write where the project is published into pyproject.toml, before a release is built from it.
+
+    python scripts/project_urls.py ADDRESS
+
+ADDRESS is that of the repository that releases, such as https://github.com/OWNER/ortrain. A checkout has none: forks would carry
+those of another project.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+
+def with_urls(project: str, address: str) -> str:
+    """Return the text of pyproject.toml with the addresses, which package indexes show beside the description."""
+    address = address.rstrip("/")
+    if not address.startswith("https://"):
+        raise ValueError(f"expected the https:// address of a repository, found {address!r}")
+    if "[project.urls]" in project:
+        raise ValueError("pyproject.toml has addresses already ([project.urls])")
+    before, scripts, after = project.partition("[project.scripts]\n")
+    if not scripts:
+        raise ValueError("expected a table [project.scripts] in pyproject.toml, found none")
+    urls = {
+        "Homepage": address,
+        "Documentation": f"{address}/tree/main/docs",
+        "Changelog": f"{address}/blob/main/CHANGELOG.md",
+        "Issues": f"{address}/issues",
+    }
+    lines = "".join(f'{name} = "{url}"\n' for name, url in urls.items())
+    return f"{before}[project.urls]\n{lines}\n{scripts}{after}"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    path = pathlib.Path("pyproject.toml")
+    try:
+        path.write_text(with_urls(path.read_text(), sys.argv[1]))
+    except ValueError as error:
+        sys.exit(f"project_urls: {error}")
