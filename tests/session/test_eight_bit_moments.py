@@ -82,6 +82,16 @@ def test_steps_are_those_of_the_formula(dtype: Any, precision: float, tmp_path: 
     np.testing.assert_allclose(found, wanted, atol=0.02)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_learning_rate_of_zero_keeps_the_weights(dtype: Any, tmp_path: pathlib.Path) -> None:
+    training = Training(make(tmp_path, block(), dtype))
+    training.optimizer.set_learning_rate(0.0)
+    for gradient in (np.zeros_like(START), GRADIENTS[0]):  # moments of zero, and moments above zero
+        training.state.parameters["weight"].grad = gradient.astype(dtype)
+        training.optimizer.step()
+        np.testing.assert_array_equal(training.parameters()["weight"], START.astype(dtype))
+
+
 def test_a_checkpoint_holds_codes_and_resumes_to_the_bit(tmp_path: pathlib.Path) -> None:
     folder = make(tmp_path, block())
     whole = steps(Training(folder), range(12))
