@@ -97,7 +97,8 @@ Unpack<T> packed_rows(KernelContext& c, const PackedInputs& at, const Weights& w
   if constexpr (std::is_same_v<T, float>)
     if (!c.has_input(at.group_index))
       return [slots = PackedSlots(c, at, w)](const Frame& f, int64_t row, int64_t count, float* to) {
-        unpack(slots.in(f), row, count, 0, slots.w.k, to, slots.w.k);
+        const CodesPart part{row, count, 0, slots.w.k};
+        unpack(slots.in(f), part, {}, to, slots.w.k);
       };
   const Slot codes_slot = c.in(at.codes), scales_slot = c.in(at.scales);
   const Slot zeros_slot = c.has_input(at.zero_points) ? c.in(at.zero_points) : Slot{};

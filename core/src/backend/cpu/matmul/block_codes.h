@@ -18,11 +18,14 @@ struct BlockCodes {
   const float* zeros;           // null: `packed_zeros` or the middle of the codes
 };
 
-// to[r * to_row + c] = element (row + r, column + c) for r < rows and c < columns, on this thread; in
-// bfloat16 rounded to the nearest.
-void unpack(const BlockCodes& w, int64_t row, int64_t rows, int64_t column, int64_t columns, float* to,
-            int64_t to_row);
-void unpack(const BlockCodes& w, int64_t row, int64_t rows, int64_t column, int64_t columns, BFloat16* to,
-            int64_t to_row);
+struct CodesPart {
+  int64_t row = 0, rows = 0, column = 0, columns = 0;
+};
+
+// to[r * to_row + c] = element (row + r, column + c) of a part of W, on this thread; in bfloat16 rounded to
+// the nearest. The part that is unpacked next is prefetched: its rows are too short for processors to do
+// that.
+void unpack(const BlockCodes& w, const CodesPart& part, const CodesPart& next, float* to, int64_t to_row);
+void unpack(const BlockCodes& w, const CodesPart& part, const CodesPart& next, BFloat16* to, int64_t to_row);
 
 }  // namespace ortrain

@@ -291,22 +291,30 @@ struct Room {
 // all map to the same sets of the cache.
 constexpr int64_t kUnpackedFloats = (kColumns + kLeftPad) * (kDepth + kLeftPad);
 
-// Rows [l, l + k) and columns [column, column + n) of B.
-StoredMatrix right_block(const MixedProduct& p, const Room& room, int64_t l, int64_t k, int64_t column,
-                         int64_t n) {
-  if (!p.codes) return {p.b.values.from(l * p.b.row + column * p.b.column), p.b.row, p.b.column};
-  const int64_t row = p.codes_by_column ? column : l, rows = p.codes_by_column ? n : k;
-  const int64_t first = p.codes_by_column ? l : column, columns = p.codes_by_column ? k : n;
-  const int64_t pitch = columns + kLeftPad;
+// Rows [row, row + rows) and columns [column, column + columns) of B.
+struct RightPart {
+  int64_t row, rows, column, columns;
+
+  CodesPart of_codes(bool by_column) const {
+    return by_column ? CodesPart{column, columns, row, rows} : CodesPart{row, rows, column, columns};
+  }
+};
+
+StoredMatrix right_block(const MixedProduct& p, const Room& room, const RightPart& part,
+                         const RightPart& next) {
+  if (!p.codes) return {p.b.values.from(part.row * p.b.row + part.column * p.b.column), p.b.row, p.b.column};
+  const bool by_column = p.codes_by_column;
+  const CodesPart here = part.of_codes(by_column), then = next.of_codes(by_column);
+  const int64_t pitch = here.columns + kLeftPad;
   StoredInput values(room.unpacked);
   if (p.pairs) {
     auto* halves = reinterpret_cast<BFloat16*>(room.unpacked);
-    unpack(*p.codes, row, rows, first, columns, halves, pitch);
+    unpack(*p.codes, here, then, halves, pitch);
     values = StoredInput(static_cast<const BFloat16*>(halves));
   } else {
-    unpack(*p.codes, row, rows, first, columns, room.unpacked, pitch);
+    unpack(*p.codes, here, then, room.unpacked, pitch);
   }
-  return p.codes_by_column ? StoredMatrix{values, 1, pitch} : StoredMatrix{values, pitch, 1};
+  return by_column ? StoredMatrix{values, 1, pitch} : StoredMatrix{values, pitch, 1};
 }
 
 // C = alpha A B for a block of results, `c_row` floats from one row of C to the next.
@@ -315,7 +323,10 @@ void multiply_block(const MixedProduct& p, const MixedFunctions& f, const Room& 
   const int64_t depth = kDepth * f.together;
   for (int64_t l = 0; l < p.k; l += depth) {
     const int64_t k = std::min(depth, p.k - l), packed = (k + f.together - 1) / f.together;
-    f.pack_right(right_block(p, room, l, k, column, n), k, n, room.turned, room.right);
+    // Below this part, or at the top of the columns on its right.
+    RightPart part{l, k, column, n}, next{l + k, std::min(depth, p.k - l - k), column, n};
+    if (next.rows == 0) next = {0, std::min(depth, p.k), column + n, std::min(kColumns, p.n - column - n)};
+    f.pack_right(right_block(p, room, part, next), k, n, room.turned, room.right);
     for (int64_t i = 0; i < m; i += kLeftRows) {
       const int64_t rows = std::min(kLeftRows, m - i);
       const StoredMatrix a{p.a.values.from((row + i) * p.a.row + l * p.a.column), p.a.row, p.a.column};
