@@ -12,8 +12,8 @@ namespace ortrain {
 
 namespace {
 
-constexpr size_t kSmall = 4096;     // bytes of a value that is not worth dropping
-constexpr long kWork = 12'000'000;  // nodes visited in one search: about a second
+constexpr size_t kSmall = 4096;    // bytes of a value that is not worth dropping
+constexpr long kWork = 8'000'000;  // nodes visited in one search: some tenths of a second
 
 enum class Again { kNever, kSame, kOtherwise };
 
@@ -291,18 +291,27 @@ Recomputation::Kept Recomputation::segments(double bytes) const {
   return kept;
 }
 
-// The moves that change something that matters: results smaller than that are as good as free.
+// The moves that drop most: as many as can be tried in an eighth of the work, none of results that are as good
+// as free.
 std::vector<Recomputation::Move> Recomputation::moves(const Kept& kept, size_t peak) const {
   constexpr size_t kShare = 4096;
-  std::vector<Move> found;
+  constexpr long kTries = 2, kOfWork = 8;
+  std::vector<std::pair<size_t, size_t>> sizes;  // bytes, item
   for (size_t i = 0; i < items_.size(); ++i) {
     if (!items_[i].forward) continue;
     size_t bytes = 0;
     for (const size_t g : results_of(i))
       if (kept[g] && !must_keep_[g]) bytes += group_bytes_[g];
-    if (bytes <= peak / kShare) continue;
-    found.push_back({i, false});
-    found.push_back({i, true});
+    if (bytes > peak / kShare) sizes.emplace_back(bytes, i);
+  }
+  std::stable_sort(sizes.begin(), sizes.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  const long most = work_left_ / (kTries * kOfWork * static_cast<long>(items_.size()));
+  if (std::cmp_greater(sizes.size(), most)) sizes.resize(static_cast<size_t>(std::max(most, 1L)));
+  std::vector<Move> found;
+  for (const auto& [bytes, item] : sizes) {
+    found.push_back({item, false});
+    found.push_back({item, true});
   }
   return found;
 }
@@ -343,7 +352,8 @@ void Recomputation::undo(const std::vector<size_t>& changed, Kept& kept) {
 
 // Makes one move after another, each time the one that saves most relative to its cost in time. Only bytes
 // above `goal` count as saved; it is lower than the target if moves are to prepare for others. What a move is
-// worth changes little from one to the next, so only that of the best ones is found again each time.
+// worth changes little from one to the next, so only that of the best ones is found again each time, and of
+// those that are worth about as much, as in equal layers, the first is made.
 bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target, size_t goal) {
   now = estimate(kept, goal);
   const auto worth = [&](const Move& move) {
@@ -354,6 +364,7 @@ bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target,
     // The extra time counts as at least that of one call.
     return (now.excess - tried.excess) / std::max(1e-6, tried.seconds - now.seconds);
   };
+  constexpr double kAlike = 0.8;
   const auto less = [](const auto& a, const auto& b) { return a.first < b.first; };
   std::vector<std::pair<double, Move>> heap, worthless;
   const auto add = [&](double value, const Move& move) {
@@ -378,7 +389,7 @@ bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target,
     const Move move = heap.back().second;
     heap.pop_back();
     const double value = worth(move);
-    if (value <= 0 || (!heap.empty() && value < heap.front().first)) {
+    if (value <= 0 || (!heap.empty() && value < kAlike * heap.front().first)) {
       add(value, move);
       continue;
     }
