@@ -341,10 +341,11 @@ def test_a_run_takes_entries_of_the_session(artifacts, train_npz, run):
 
 def test_a_run_that_is_rejected_leaves_no_folder(artifacts, train_npz, run):
     train = ("train", artifacts, "--data", train_npz)
-    assert "epochs" in run(*train, "--epochs", "0", status=1).err
+    rejected = run(*train, "--validation", "1.5", status=1).err
+    assert "validation: expected a share above 0 and below 1, found 1.5" in rejected
     assert not (artifacts / "runs").exists()
     run(*train, "--epochs", "1")
-    run(*train, "--epochs", "0", status=1)
+    run(*train, "--validation", "1.5", status=1)
     assert [path.name for path in (artifacts / "runs").iterdir()] == ["1"]
 
 

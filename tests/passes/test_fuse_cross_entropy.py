@@ -88,7 +88,9 @@ def test_loss_and_gradient_are_those_of_the_formula(form: str, tmp_path: pathlib
         Training(tmp_path).loss(x, labels)
 
 
-def test_in_bfloat16_loss_and_gradient_are_those_of_float32_within_two_percent(tmp_path: pathlib.Path) -> None:
+def test_in_bfloat16_loss_and_gradient_are_those_of_float32_within_two_percent(
+    tmp_path: pathlib.Path,
+) -> None:
     rng = np.random.default_rng(0)
     hidden = rng.normal(0, 0.1, (WIDTH, WIDTH)).astype(np.float32)
     words = rng.normal(0, 0.5, (WORDS, WIDTH)).astype(np.float32)

@@ -424,7 +424,7 @@ void fused_shape(ShapeContext& c) {
   expect_scalar(c, 5, "training_mode");
   const Attention a = read_fused(c, 0, 3);
   c.output(0, a.dtype, reordered(c, a, c.shape(0).size(), "y_order"));
-  const bool keeps = a.keys <= 2 * a.size;
+  const bool keeps = a.keys <= tuning::kKeptKeys * a.size;
   if (c.has_output(1)) c.output(1, a.dtype, keeps ? Shape{a.batch, a.heads, a.queries, a.keys} : Shape{0});
   if (c.has_output(2)) c.output(2, DType::kUInt64, {2});
 }

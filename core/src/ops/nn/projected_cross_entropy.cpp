@@ -167,7 +167,7 @@ Kernel typed_kernel(KernelContext& c) {
              mean = c.node().string_or("reduction", "mean") == "mean";
   std::optional<int64_t> ignored;
   if (c.node().has("ignore_index")) ignored = c.node().int_or("ignore_index", 0);
-  const int64_t fitting = (int64_t{16} << 20) / (m.classes * static_cast<int64_t>(sizeof(T)));
+  const int64_t fitting = tuning::kWordScoreBytes / (m.classes * static_cast<int64_t>(sizeof(T)));
   const int64_t most = std::clamp<int64_t>(fitting, 16, std::max<int64_t>(places, 16));
   const int64_t parts = std::max<int64_t>((places + most - 1) / most, 1), step = (places + parts - 1) / parts;
   const Slot hidden_slot = c.in(kHidden), labels_slot = c.in(kLabels), loss_slot = c.out(0);
