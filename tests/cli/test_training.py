@@ -339,6 +339,16 @@ def test_a_run_takes_entries_of_the_session(artifacts, train_npz, run):
     )
 
 
+def test_a_run_that_is_rejected_leaves_no_folder(artifacts, train_npz, run):
+    train = ("train", artifacts, "--data", train_npz)
+    rejected = run(*train, "--validation", "1.5", status=1).err
+    assert "validation: expected a share above 0 and below 1, found 1.5" in rejected
+    assert not (artifacts / "runs").exists()
+    run(*train, "--epochs", "1")
+    run(*train, "--validation", "1.5", status=1)
+    assert [path.name for path in (artifacts / "runs").iterdir()] == ["1"]
+
+
 def test_adapters_are_trained_by_the_command(artifacts, run, rows, tmp_path):
     options = ("--loss", "cross_entropy", "--adapter", "lora", "--rank", 2, "--target", "classify")
     found = run("artifacts", tmp_path / "model.onnx", *options, "--out", tmp_path / "lora", "--json").json

@@ -78,6 +78,12 @@ def test_adapters_beside_weights_of_four_bits(model, run):
     assert settings["settings"]["batch_size"] == 1
     assert settings["settings"]["config"]["ortrain.memory_budget"] == "auto"
 
+    narrow = run(
+        "train", "artifacts", "--data", "facts.jsonl", "--from-start", "--precision", "bf16", "--json"
+    )
+    assert narrow.json["history"]["loss"][0] == pytest.approx(history["loss"][0], rel=0.02)
+    assert narrow.json["history"]["loss"][0] != history["loss"][0]
+
     others = ("--float-embeddings", "--batch", "4", "--config", "ortrain.memory_budget=1G")
     run("train", "model", "--data", "facts.jsonl", "--bits", "4", *others, "--artifacts", "float")
     operators = {node.op_type for node in onnx.load("float/training_model.onnx").graph.node}

@@ -86,3 +86,28 @@ def test_loss_and_gradient_are_those_of_the_formula(form: str, tmp_path: pathlib
     labels[1, 3] = WORDS
     with pytest.raises(ValueError, match=r"label 5000 at position 703 is not one of the 5000 classes"):
         Training(tmp_path).loss(x, labels)
+
+
+def test_in_bfloat16_loss_and_gradient_are_those_of_float32_within_two_percent(
+    tmp_path: pathlib.Path,
+) -> None:
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(0, 0.1, (WIDTH, WIDTH)).astype(np.float32)
+    words = rng.normal(0, 0.5, (WORDS, WIDTH)).astype(np.float32)
+    artifacts.generate_artifacts(
+        artifacts.quantize_weights(model_with(hidden, words, False), skip=["body"]).model,
+        requires_grad=["body.weight"],
+        loss=onnxblock.loss.CrossEntropyLoss(axis=-1, ignore_index=IGNORED),
+        optimizer=OptimType.SGD,
+        artifact_directory=tmp_path,
+    )
+    batch = rng.normal(size=(2, 600, WIDTH)).astype(np.float32), rng.integers(0, WORDS, (2, 600))
+    exact = Training(tmp_path, {})
+    loss, gradient = exact.loss(*batch), exact.gradients()["body.weight"]
+    config = {"ortrain.mixed_precision": "bf16", "ortrain.bf16_products": "bf16"}
+    mixed = Training(tmp_path, config)
+    found = mixed.loss(*batch)
+    assert found == pytest.approx(loss, rel=1e-3)
+    assert found != loss
+    apart = np.linalg.norm(mixed.gradients()["body.weight"] - gradient)
+    assert 0 < apart <= 0.02 * np.linalg.norm(gradient)

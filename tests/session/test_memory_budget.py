@@ -7,7 +7,9 @@ import re
 
 import numpy as np
 import ortrain
+import ortrain.artifacts
 import pytest
+from onnx import helper, numpy_helper
 from ortrain import SessionOptions, profiling
 from ortrain.api import CheckpointState, Module
 
@@ -65,6 +67,41 @@ def test_an_automatic_budget_takes_less_memory_and_keeps_the_losses(artifacts):
     with pytest.raises(ortrain.OrtrainError, match=rf"session\.max_bytes allows are {less}"):
         losses(artifacts, None, most=less)
     assert losses(artifacts, "auto", most=less) == losses(artifacts, None)
+
+
+def test_activations_are_computed_again_before_products(tmp_path):
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for layer in range(6):
+        for part, shape in (("up", (64, 512)), ("down", (512, 64))):
+            weights.append(
+                numpy_helper.from_array(rng.normal(0, 0.05, shape).astype(np.float32), f"{part}{layer}")
+            )
+        nodes += [
+            helper.make_node("MatMul", [f"x{layer}", f"up{layer}"], [f"wide{layer}"]),
+            helper.make_node("Gelu", [f"wide{layer}"], [f"active{layer}"], approximate="tanh"),
+            helper.make_node("MatMul", [f"active{layer}", f"down{layer}"], [f"narrow{layer}"]),
+            helper.make_node("Add", [f"narrow{layer}", f"x{layer}"], [f"x{layer + 1}"]),
+        ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "layers", [value("x0", 1, ["n", 64])], [value("x6", 1, ["n", 64])], weights
+    )
+    ortrain.artifacts.generate_artifacts(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9),
+        requires_grad=[weight.name for weight in weights],
+        loss=ortrain.artifacts.LossType.MSELoss,
+        artifact_directory=tmp_path,
+    )
+    inputs = {name: rng.standard_normal((256, 64), dtype=np.float32) for name in ("x0", "target")}
+    again = {}
+    for budget in (None, "4M"):
+        config = {} if budget is None else {"ortrain.memory_budget": budget}
+        events = profiling.record(tmp_path, 1, 256, inputs, 1, config)["traceEvents"]
+        again[budget] = [str(event) for event in events if "_recomputed" in str(event)]
+    assert again[None] == []
+    assert any("Gelu" in event for event in again["4M"])
+    assert not any("MatMul" in event or "Product" in event for event in again["4M"])
 
 
 def test_a_budget_does_not_lift_the_limit_of_bytes(artifacts):

@@ -178,6 +178,20 @@ def products(weight: Weights) -> list[onnx.NodeProto]:
     ]
 
 
+def few_bits(weight: Weights) -> list[onnx.NodeProto]:
+    """Return the nodes of a network whose layers in the middle get weights of 4 bits, with and without a bias."""
+    return [
+        node("Gemm", ["x", weight("w1", 64, 48), weight("b1", 64, value=0)], ["a"], transB=1),
+        node("Tanh", ["a"], ["a1"]),
+        node("MatMul", ["a1", weight("up.weight", 64, 300, frozen=True)], ["b"], "up"),
+        node("Add", ["b", weight("b2", 300, value=0)], ["b1_"]),
+        node("Sigmoid", ["b1_"], ["b2_"]),
+        node("MatMul", ["b2_", weight("down.weight", 300, 64, frozen=True)], ["c"], "down"),
+        node("Add", ["c", "a1"], ["c1"]),
+        node("Gemm", ["c1", weight("w3", 10, 64), weight("b3", 10, value=0)], ["y"], transB=1),
+    ]
+
+
 def network(kind: str) -> tuple[onnx.ModelProto, list[str], tuple[int, ...]]:
     """Create a small network without kinks: if rounding moves a value across one, gradients differ by more."""
     weight = Weights()
@@ -186,6 +200,8 @@ def network(kind: str) -> tuple[onnx.ModelProto, list[str], tuple[int, ...]]:
         shape, nodes = (8, 3, 12, 12), convolutions(kind, weight)
     elif kind == "attention":
         shape, nodes = (4, 24, 64), attention(weight)
+    elif kind == "few_bits":
+        shape, nodes = (40, 48), few_bits(weight)
     else:
         shape, nodes = (32, 48), products(weight)
     graph = helper.make_graph(
@@ -203,6 +219,9 @@ def network(kind: str) -> tuple[onnx.ModelProto, list[str], tuple[int, ...]]:
 def make_artifacts(kind: str, folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     """Write the artifacts of a network; returns a batch for it."""
     model, trainable, shape = network(kind)
+    if kind == "few_bits":
+        model = artifacts.quantize_weights(model, skip=["w1", "w3"]).model
+        assert sum(node.op_type == "MatMulNBits" for node in model.graph.node) == 2
     frozen = [w.name for w in model.graph.initializer if w.name in ("m", "v")]
     artifacts.generate_artifacts(
         model,
@@ -218,7 +237,7 @@ def make_artifacts(kind: str, folder: pathlib.Path) -> tuple[np.ndarray, np.ndar
 
 @pytest.mark.parametrize("products", PRODUCTS)
 @pytest.mark.parametrize(
-    "kind", ["gemm", "conv", "pool", "batch_norm", "depthwise", "transposed", "attention"]
+    "kind", ["gemm", "conv", "pool", "batch_norm", "depthwise", "transposed", "attention", "few_bits"]
 )
 def test_gradients_are_those_of_float32_within_bfloat16(
     kind: str, products: str, tmp_path: pathlib.Path

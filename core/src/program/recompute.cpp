@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <unordered_set>
+#include <utility>
 
 #include "op/operator.h"
 
@@ -12,7 +13,7 @@ namespace ortrain {
 namespace {
 
 constexpr size_t kSmall = 4096;    // bytes of a value that is not worth dropping
-constexpr long kWork = 3'000'000;  // nodes visited in one search: some tenths of a second
+constexpr long kWork = 8'000'000;  // nodes visited in one search: some tenths of a second
 
 enum class Again { kNever, kSame, kOtherwise };
 
@@ -290,30 +291,111 @@ Recomputation::Kept Recomputation::segments(double bytes) const {
   return kept;
 }
 
-// Drops one group after another, each time the one that saves most relative to its cost in time. Only bytes
-// above `goal` count as saved; it is lower than the target if drops are to prepare for others.
+// The moves that drop most: as many as can be tried in an eighth of the work, none of results that are as good
+// as free.
+std::vector<Recomputation::Move> Recomputation::moves(const Kept& kept, size_t peak) const {
+  constexpr size_t kShare = 4096;
+  constexpr long kTries = 2, kOfWork = 8;
+  std::vector<std::pair<size_t, size_t>> sizes;  // bytes, item
+  for (size_t i = 0; i < items_.size(); ++i) {
+    if (!items_[i].forward) continue;
+    size_t bytes = 0;
+    for (const size_t g : results_of(i))
+      if (kept[g] && !must_keep_[g]) bytes += group_bytes_[g];
+    if (bytes > peak / kShare) sizes.emplace_back(bytes, i);
+  }
+  std::stable_sort(sizes.begin(), sizes.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  const long most = work_left_ / (kTries * kOfWork * static_cast<long>(items_.size()));
+  if (std::cmp_greater(sizes.size(), most)) sizes.resize(static_cast<size_t>(std::max(most, 1L)));
+  std::vector<Move> found;
+  for (const auto& [bytes, item] : sizes) {
+    found.push_back({item, false});
+    found.push_back({item, true});
+  }
+  return found;
+}
+
+// The groups that an item makes.
+std::vector<size_t> Recomputation::results_of(size_t item) const {
+  std::vector<size_t> found;
+  for (const int v : items_[item].outputs)
+    if (const int group = v < 0 ? -1 : values_[static_cast<size_t>(v)].group;
+        group >= 0 && groups_[static_cast<size_t>(group)][0] == v)
+      found.push_back(static_cast<size_t>(group));
+  return found;
+}
+
+// Changes what is kept, and returns the groups that changed: nothing if the move does not apply.
+std::vector<size_t> Recomputation::make_move(const Move& move, Kept& kept) const {
+  std::vector<size_t> changed;
+  const auto set = [&](size_t g, bool keep) {
+    if (static_cast<bool>(kept[g]) == keep) return;
+    kept[g] = keep;
+    changed.push_back(g);
+  };
+  for (const size_t g : results_of(move.item))
+    if (!must_keep_[g]) set(g, false);
+  if (changed.empty() || !move.keeps_inputs) return changed;
+  const size_t dropped = changed.size();
+  for (const int v : items_[move.item].inputs)
+    if (const int group = v < 0 ? -1 : values_[static_cast<size_t>(v)].group; group >= 0)
+      set(static_cast<size_t>(group), true);
+  if (changed.size() > dropped) return changed;
+  undo(changed, kept);  // it is the move without inputs
+  return {};
+}
+
+void Recomputation::undo(const std::vector<size_t>& changed, Kept& kept) {
+  for (const size_t g : changed) kept[g] = !kept[g];
+}
+
+// Makes one move after another, each time the one that saves most relative to its cost in time. Only bytes
+// above `goal` count as saved; it is lower than the target if moves are to prepare for others. What a move is
+// worth changes little from one to the next, so only that of the best ones is found again each time, and of
+// those that are worth about as much, as in equal layers, the first is made.
 bool Recomputation::drop_until_it_fits(Kept& kept, Estimate& now, size_t target, size_t goal) {
   now = estimate(kept, goal);
+  const auto worth = [&](const Move& move) {
+    const std::vector<size_t> changed = make_move(move, kept);
+    if (changed.empty()) return 0.0;
+    const Estimate tried = estimate(kept, goal);
+    undo(changed, kept);
+    // The extra time counts as at least that of one call.
+    return (now.excess - tried.excess) / std::max(1e-6, tried.seconds - now.seconds);
+  };
+  constexpr double kAlike = 0.8;
+  const auto less = [](const auto& a, const auto& b) { return a.first < b.first; };
+  std::vector<std::pair<double, Move>> heap, worthless;
+  const auto add = [&](double value, const Move& move) {
+    if (value <= 0) return worthless.emplace_back(value, move), void();
+    heap.emplace_back(value, move);
+    std::push_heap(heap.begin(), heap.end(), less);
+  };
+  for (const Move& move : moves(kept, now.peak)) {
+    if (work_left_ <= 0) return false;
+    add(worth(move), move);
+  }
+  bool moved = false;  // since `worthless` was emptied
   while (now.peak > target) {
-    size_t best = groups_.size();
-    double best_worth = 0;
-    Estimate after;
-    for (size_t g = 0; g < groups_.size() && work_left_ > 0; ++g) {
-      if (!kept[g] || must_keep_[g]) continue;
-      kept[g] = false;
-      const Estimate tried = estimate(kept, goal);
-      kept[g] = true;
-      // The extra time counts as at least that of one call.
-      const double worth = (now.excess - tried.excess) / std::max(1e-6, tried.seconds - now.seconds);
-      if (worth > best_worth) {
-        best_worth = worth;
-        best = g;
-        after = tried;
-      }
+    if (heap.empty()) {
+      if (!moved) return false;
+      moved = false;
+      for (const auto& [before, move] : std::exchange(worthless, {})) add(worth(move), move);
+      continue;
     }
-    if (best == groups_.size() || work_left_ <= 0) return false;
-    kept[best] = false;
-    now = after;
+    if (work_left_ <= 0) return false;
+    std::pop_heap(heap.begin(), heap.end(), less);
+    const Move move = heap.back().second;
+    heap.pop_back();
+    const double value = worth(move);
+    if (value <= 0 || (!heap.empty() && value < kAlike * heap.front().first)) {
+      add(value, move);
+      continue;
+    }
+    make_move(move, kept);
+    now = estimate(kept, goal);
+    moved = true;
   }
   return true;
 }

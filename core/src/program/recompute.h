@@ -11,10 +11,10 @@
 // The first compilation of a Program shows how much memory each value takes, which nodes work in place,
 // and roughly what they cost. With these numbers the memory of a choice of values to keep is estimated in
 // microseconds, so thousands of choices are tried: segments of the forward pass of which only the
-// boundaries are kept, and a greedy choice that repeatedly drops the value that saves most memory for its
-// time. Finally, values that still fit are kept after all. The nodes of the best choice are compiled like
-// any graph; a node that runs twice is cloned right before the backward node that needs it. If the result
-// is too large, the search is repeated with a lower target.
+// boundaries are kept, and a greedy choice that repeatedly drops the results of the node that saves most
+// memory for its time. Finally, values that still fit are kept after all. The nodes of the best choice are
+// compiled like any graph; a node that runs twice is cloned right before the backward node that needs it. If
+// the result is too large, the search is repeated with a lower target.
 #pragma once
 
 #include <cstddef>
@@ -80,6 +80,13 @@ class Recomputation {
     bool again;
   };
 
+  // The results of an item are dropped. `keeps_inputs`: what the item reads is kept for that, so that it is
+  // computed again from there and not from further back, as an activation from the product before it.
+  struct Move {
+    size_t item;
+    bool keeps_inputs;
+  };
+
   void mark_forward();
   void group_values();
   void mark_reads();
@@ -90,6 +97,10 @@ class Recomputation {
   void find_last_uses(const Kept& kept);
   Estimate estimate(const Kept& kept, size_t target);
   std::optional<std::pair<Kept, Estimate>> search(size_t target);
+  std::vector<Move> moves(const Kept& kept, size_t peak) const;
+  std::vector<size_t> results_of(size_t item) const;
+  std::vector<size_t> make_move(const Move& move, Kept& kept) const;
+  static void undo(const std::vector<size_t>& changed, Kept& kept);
   bool drop_until_it_fits(Kept& kept, Estimate& now, size_t target, size_t goal);
   void keep_what_fits(Kept& kept, Estimate& now, size_t target);
   Kept segments(double bytes) const;

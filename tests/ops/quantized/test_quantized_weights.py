@@ -55,7 +55,11 @@ def packed_inputs(
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("block", [16, 32, 128])
 @pytest.mark.parametrize("zeros", ["none", "packed", "float"])
-@pytest.mark.parametrize(("lead", "n", "k"), [((3,), 6, 40), ((2, 3), 130, 128), ((1,), 65, 17)], ids=str)
+@pytest.mark.parametrize(
+    ("lead", "n", "k"),
+    [((3,), 6, 40), ((2, 3), 130, 128), ((1,), 65, 17), ((37,), 301, 300), ((2, 260), 20, 17)],
+    ids=str,
+)
 def test_matmul_nbits(lead: tuple[int, ...], n: int, k: int, bits: int, block: int, zeros: str) -> None:
     a = f32(*lead, k)
     packed, scales, zero = packed_inputs(n, k, block, bits, zeros)
@@ -87,6 +91,20 @@ def test_matmul_nbits_gradient(bits: int, grouped: bool) -> None:
     dy = uniform(2, 3, n)
     check_forward(back, [dy, *inputs[1:5]], [dy @ w], rtol=1e-11)
     check_gradient(back, [uniform(1, n), *inputs[1:5]], wrt=[0])
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize(("m", "n", "k"), [(37, 301, 300), (520, 20, 600), (16, 700, 17)], ids=str)
+def test_matmul_nbits_of_many_rows_both_ways(m: int, n: int, k: int, bits: int) -> None:
+    packed, scales, zero = packed_inputs(n, k, 16, bits, "packed")
+    assert packed is not None
+    assert scales is not None
+    w = weights_of(packed, scales, zero, None, bits, k)
+    op = Op("MatMulNBits", {"N": n, "K": k, "bits": bits, "block_size": 16}, MICROSOFT)
+    a, bias, dy = f32(m, k), f32(n, seed=5), f32(m, n, seed=6)
+    check_forward(op, [a, packed, scales, zero, None, bias], [(a @ w.T + bias).astype(np.float32)], rtol=2e-5)
+    back = Op("MatMulNBitsGrad", op.attributes, MICROSOFT)
+    check_forward(back, [dy, packed, scales, zero], [(dy @ w).astype(np.float32)], rtol=2e-5)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

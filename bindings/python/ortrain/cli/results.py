@@ -73,6 +73,15 @@ def new_run(folder: Path) -> Path:
         return path
 
 
+def remove_unused(run: Path) -> None:
+    """Remove the folder of a run that wrote nothing, and the folder of runs if it is empty then."""
+    for path in (run, run.parent):
+        try:
+            path.rmdir()
+        except OSError:  # it has files
+            return
+
+
 def set_aside(folder: Path) -> list[Path]:
     """Rename the results of earlier runs because the artifacts are replaced, and return their new names."""
     number = _free_number(folder)

@@ -164,6 +164,13 @@ _PLACES = ("memory", "off")  # of features, besides a folder
 )
 @running.preprocessing_options
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "bf16"]),
+    default="fp32",
+    show_default=True,
+    help="bf16 keeps activations in bfloat16 and multiplies in it where processors are faster so, also with weights of few bits",
+)
 @running.config_option
 @privacy_options
 @language_options
@@ -203,6 +210,7 @@ def command(
     normalize: str | None,
     tokenizer: Path | None,
     threads: int,
+    precision: str,
     config: dict[str, str],
     privacy: PrivacyOptions,
     language: LanguageOptions,
@@ -229,6 +237,7 @@ def command(
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings: dict[str, Any] = {"learning_rate": lr, "accumulate": accumulate, "privacy": privacy.chosen}
     settings |= {"metrics": metrics, "seed": seed, "threads": threads, "config": config, "augment": augment}
+    settings["precision"] = precision
     settings["schedule"] = _schedule(schedule, schedule_options, warmup, monitor)
     settings["feature_cache"] = FeatureCache(features) if features not in _PLACES else features == "memory"
     batch, samples = _defaults(folder, settings, start or resume, batch, samples)
@@ -250,10 +259,13 @@ def command(
     checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
     name = name or (two_words() if resume is None else None)  # a resumed run has one
     callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name, choice)
-    options = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
-    interrupted = _fit(
-        trainer, rows, epochs, {**options, "callbacks": callbacks, "resume": resume, "verbose": False}
-    )
+    options: dict[str, Any] = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
+    options |= {"callbacks": callbacks, "resume": resume, "verbose": False}
+    try:
+        interrupted = _fit(trainer, rows, epochs, options)
+    except Exception:  # such as settings that the trainer rejects
+        results.remove_unused(run)
+        raise
     if interrupted:
         return _save_interrupted(trainer, run / "interrupted.ckpt", privacy)
     logged = next(callback for callback in callbacks if isinstance(callback, JSONLogger))

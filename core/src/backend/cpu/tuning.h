@@ -79,10 +79,10 @@ inline constexpr int64_t kMultiplications = 16;
 // Rows of quantized weights that are unpacked at a time. Measured for weights of four bits: with 64, 8 x 1024
 // x 1024 takes 1.14 and 64 x 512 x 2048 takes 1.34; 512 takes 0.97 to 1.02.
 inline constexpr int64_t kUnpackedRows = 256;
-// Bytes of the scores of a language model that exist at a time. Derived: for 50,257 words these are 166
+// Bytes of the scores of a language model that exist at a time. Derived: for 50,257 words these are 83
 // positions in float, enough that unpacking quantized weights, which is done for each part, takes little of
-// the time.
-inline constexpr int64_t kWordScoreBytes = int64_t{32} << 20;
+// the time. Twice as many bytes take as much more memory at the peak of a step.
+inline constexpr int64_t kWordScoreBytes = int64_t{16} << 20;
 
 // Direct convolutions.
 
@@ -144,7 +144,7 @@ inline constexpr int64_t kScoreBytes = 256 * 1024, kLeastQueries = 48, kLargestQ
 inline constexpr int64_t kFewQueries = 2;
 // The largest number of keys, as a multiple of the size of a row of Q, for which probabilities are kept for
 // the gradient instead of being recomputed. Time is flat from 2 to 8, so the memory decides.
-inline constexpr int64_t kKeptKeys = 4;
+inline constexpr int64_t kKeptKeys = 2;
 
 // Winograd's convolution.
 

@@ -490,8 +490,10 @@ Kernel fused_kernel(KernelContext& c) {
   repeat_row(k, a.kv_heads, a.keys, a.k);
   const std::optional<DropoutMode> mode =
       c.has_input(5) ? std::optional<DropoutMode>(std::in_place, c, 4, 5) : std::nullopt;
-  const Slot y = c.out(0), kept = c.has_output(1) ? c.out(1) : Slot{},
-             drawn = c.has_output(2) ? c.out(2) : Slot{};
+  Slot y = c.out(0);
+  if (!y.defined())  // as where only the probabilities are recomputed
+    y = c.scratch(static_cast<size_t>(c.out_size(0)) * size_of(c.out_dtype(0)));
+  const Slot kept = c.has_output(1) ? c.out(1) : Slot{}, drawn = c.has_output(2) ? c.out(2) : Slot{};
   const Slot probabilities = kept.defined() && c.out_size(1) > 0 ? kept : Slot{};
   const std::optional<uint64_t> own =
       c.node().has("seed") ? std::optional<uint64_t>(static_cast<uint64_t>(c.node().int_or("seed", 0)))
@@ -521,6 +523,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedAttention",
                   .signature = "Q, K, V, mask?, ratio?, training_mode? -> Y, mask_out?, key?",
                   .rules = {.shape = fused_shape, .element_type = fused_types},
+                  .traits = {.independent_outputs = true},
                   .kernels = {.cpu = fused_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedDropoutAttention",

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <type_traits>
 
+#include "backend/cpu/matmul/block_codes.h"
 #include "op/operator.h"
 #include "ops/common/indices.h"
 #include "runtime/checked.h"
@@ -64,8 +66,40 @@ inline void check_packed(const NodeContext& c, const PackedInputs& at, const Wei
              to_string(c.shape(at.group_index)));
 }
 
+// Where a node's codes, scales and zero points are, if they are in order (without group_index).
+struct PackedSlots {
+  Weights w;
+  Slot codes, scales, zeros;
+  bool packed_zeros;
+
+  PackedSlots(KernelContext& c, const PackedInputs& at, const Weights& weights)
+      : w(weights),
+        codes(c.in(at.codes)),
+        scales(c.in(at.scales)),
+        zeros(c.has_input(at.zero_points) ? c.in(at.zero_points) : Slot{}),
+        packed_zeros(zeros.defined() && c.dtype(at.zero_points) == DType::kUInt8) {}
+
+  BlockCodes in(const Frame& f) const {
+    return {w.n,
+            w.k,
+            w.block,
+            w.bits,
+            w.blocks,
+            f.at<const uint8_t>(codes),
+            f.at<const float>(scales),
+            packed_zeros ? f.at<const uint8_t>(zeros) : nullptr,
+            packed_zeros ? nullptr : f.at_or_null<const float>(zeros)};
+  }
+};
+
 template <typename T>
 Unpack<T> packed_rows(KernelContext& c, const PackedInputs& at, const Weights& w) {
+  if constexpr (std::is_same_v<T, float>)
+    if (!c.has_input(at.group_index))
+      return [slots = PackedSlots(c, at, w)](const Frame& f, int64_t row, int64_t count, float* to) {
+        const CodesPart part{row, count, 0, slots.w.k};
+        unpack(slots.in(f), part, {}, to, slots.w.k);
+      };
   const Slot codes_slot = c.in(at.codes), scales_slot = c.in(at.scales);
   const Slot zeros_slot = c.has_input(at.zero_points) ? c.in(at.zero_points) : Slot{};
   const Slot groups_slot = c.has_input(at.group_index) ? c.in(at.group_index) : Slot{};

@@ -327,17 +327,20 @@ void with_derivative_shape(ShapeContext& c) {
   c.output(1, c.dtype(0), c.shape(0));
 }
 
+// An output that nothing reads, as where the other one is recomputed, is computed all the same.
 Kernel with_derivative_kernel(KernelContext& c, const WithDerivativeRow& row) {
-  c.expect(c.has_output(0) && c.has_output(1), "expected both outputs, found one left out");
   if (!is_float_or_double(c.dtype(0))) c.reject_dtype(0);
   const bool narrow = follows_bf16(c, {0});
   const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
   WithDerivativeFunction function = with_derivative_function(row.function, kept);
   function.a = Defaults::value(c.node(), row.defaults.a);
   const LayoutPtr layout = narrow ? bf16_layout(c, 0) : flat_layout(c, 0);
-  const Slot x = c.in(0, layout), derivative = c.out_inplace(1, {0}, layout), y = c.out(0, layout);
+  const Slot x = c.in(0, layout);
+  Slot derivative = c.out_inplace(1, {0}, layout), y = c.out(0, layout);
   const int64_t n = c.out_size(0);
   const int64_t width = static_cast<int64_t>(size_of(kept));
+  for (Slot* result : {&derivative, &y})
+    if (!result->defined()) *result = c.scratch(static_cast<size_t>(n * width));
   return [=](const Frame& f) {
     const std::byte* from = f.at<std::byte>(x);
     std::byte *to = f.at<std::byte>(y), *to_derivative = f.at<std::byte>(derivative);
@@ -433,7 +436,7 @@ const bool registered_with_derivatives =
               .type = kWithDerivativeRows[I].type,
               .signature = "X -> Y, derivative?",
               .rules = {.shape = with_derivative_shape},
-              .traits = {.takes_bf16 = true},
+              .traits = {.takes_bf16 = true, .independent_outputs = true},
               .kernels = {
                   .cpu = [](KernelContext& c) { return with_derivative_kernel(c, kWithDerivativeRows[I]); }}};
     });

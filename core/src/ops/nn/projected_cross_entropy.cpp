@@ -7,12 +7,14 @@
 // MatMulNBits. With p = softmax(W h), the loss of a position is -log p_label, or 0 if the label is
 // ignore_index; "mean" divides the sum by the number of labels that count. The second output is the gradient
 // of the hidden values for a gradient of the loss of 1, Wᵀ (p - [i = label]) / divisor: computed together,
-// the scores are needed once.
+// the scores are needed once. In mixed precision, both products multiply in bfloat16; the scores are float.
 #include <algorithm>
 #include <cmath>
 #include <optional>
 #include <span>
+#include <type_traits>
 
+#include "backend/cpu/matmul/mixed_product.h"
 #include "backend/cpu/matmul/product.h"
 #include "backend/cpu/tuning.h"
 #include "op/operator.h"
@@ -73,7 +75,10 @@ template <typename T>
 class Projection {
  public:
   explicit Projection(KernelContext& c) : m_(matrix_of(c)) {
-    if (is_packed(c)) {
+    if (std::is_same_v<T, float> && is_packed(c)) {
+      codes_.emplace(c, kPacked, Weights(c));
+      pairs_ = c.precision() == Precision::kBf16;
+    } else if (is_packed(c)) {
       unpack_ = packed_rows<T>(c, kPacked, Weights(c));
       rows_ = c.scratch(static_cast<size_t>(std::min(kTile, m_.classes) * m_.width) * sizeof(T));
     } else {
@@ -84,6 +89,7 @@ class Projection {
 
   // scores [count, classes] = hidden [count, width] Wᵀ
   void scores(const Frame& f, int64_t count, const T* hidden, T* scores) const {
+    if (codes_) return multiply(f, count, hidden, true, scores);
     each(f, [&](int64_t first, int64_t classes, MatrixView<const T> w) {
       threaded_product<T>(count, classes, m_.width, {hidden, m_.width, 1}, {w.data, w.column, w.row}, T{0},
                           scores + first, m_.classes);
@@ -92,6 +98,7 @@ class Projection {
 
   // hidden [count, width] = scores [count, classes] W
   void hidden(const Frame& f, int64_t count, const T* scores, T* hidden) const {
+    if (codes_) return multiply(f, count, scores, false, hidden);
     each(f, [&](int64_t first, int64_t classes, MatrixView<const T> w) {
       threaded_product<T>(count, m_.width, classes, {scores + first, m_.classes, 1}, w, first ? T{1} : T{0},
                           hidden, m_.width);
@@ -99,6 +106,14 @@ class Projection {
   }
 
  private:
+  // Y = A W, or A Wᵀ if `transposed`, with weights in codes.
+  void multiply(const Frame& f, int64_t count, const T* a, bool transposed, T* y) const {
+    if constexpr (std::is_same_v<T, float>) {
+      const BlockCodes codes = codes_->in(f);
+      coded_product({count, a, &codes, transposed, pairs_, nullptr, y});
+    }
+  }
+
   // Calls use(first class, how many, their rows).
   template <typename F>
   void each(const Frame& f, F use) const {
@@ -119,9 +134,10 @@ class Projection {
   }
 
   Matrix m_;
+  std::optional<PackedSlots> codes_;
   Unpack<T> unpack_;
   Slot weights_, rows_;
-  bool by_class_ = false;
+  bool by_class_ = false, pairs_ = false;
 };
 
 // Reads labels as classes, and as -1 where they are to be ignored; throws for a label that is not a class.
@@ -152,10 +168,11 @@ Kernel typed_kernel(KernelContext& c) {
   std::optional<int64_t> ignored;
   if (c.node().has("ignore_index")) ignored = c.node().int_or("ignore_index", 0);
   const int64_t fitting = tuning::kWordScoreBytes / (m.classes * static_cast<int64_t>(sizeof(T)));
-  const int64_t step = std::clamp<int64_t>(fitting, 16, std::max<int64_t>(places, 16));
+  const int64_t most = std::clamp<int64_t>(fitting, 16, std::max<int64_t>(places, 16));
+  const int64_t parts = std::max<int64_t>((places + most - 1) / most, 1), step = (places + parts - 1) / parts;
   const Slot hidden_slot = c.in(kHidden), labels_slot = c.in(kLabels), loss_slot = c.out(0);
   const Slot gradient_slot = c.has_output(1) ? c.out(1) : Slot{};
-  const Slot scores_slot = c.scratch(static_cast<size_t>(std::min(step, places) * m.classes) * sizeof(T));
+  const Slot scores_slot = c.scratch(static_cast<size_t>(step * m.classes) * sizeof(T));
   const Slot classes_slot = c.scratch(static_cast<size_t>(places) * sizeof(int64_t));
   const Slot losses_slot = c.scratch(static_cast<size_t>(places) * sizeof(T));
   const UnaryFunction exp = unary_function("Exp", c.dtype(kHidden));

@@ -1,5 +1,6 @@
 // Products with weights of few bits, and rows of such weights (com.microsoft): MatMulNBits, MatMulBnb4,
-// GatherBlockQuantized. The weights stay packed in memory; a kernel unpacks as many rows as fit in its cache.
+// GatherBlockQuantized. The weights stay packed in memory; a kernel unpacks as much of them as fits in its
+// cache. In mixed precision, A and Y may be stored in bfloat16, and products with many rows multiply in it.
 //
 // W has N rows of K numbers, in blocks of block_size neighbours that share a scale:
 //     MatMulNBits: (code - zero_point) scale, codes of 2, 4 or 8 bits, lowest bits first, each row by itself;
@@ -9,7 +10,11 @@
 // Y = A Wᵀ + bias;  dA = dY W. The quantized weights are not trained.
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <utility>
 
+#include "backend/cpu/bf16_storage.h"
+#include "backend/cpu/matmul/mixed_product.h"
 #include "backend/cpu/matmul/product.h"
 #include "backend/cpu/tuning.h"
 #include "op/operator.h"
@@ -99,6 +104,26 @@ void product_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), std::move(y));
 }
 
+// Products with enough rows to pack blocks of the weights for, in float or bfloat16; nothing for others.
+template <Product P>
+std::optional<Kernel> packed_product(KernelContext& c) {
+  const Weights w(c);
+  const bool transposed = !is_transposed<P>(c.node());
+  const int64_t m = c.size(0) / (transposed ? w.k : w.n);
+  if (c.dtype(0) != DType::kFloat || c.has_input(4) || m < kLeastCodedRows) return std::nullopt;
+  const bool biased = transposed && c.has_input(5);
+  const PackedSlots slots(c, kNBits, w);
+  const bool halves = lies_in_bf16(c, 0);
+  const StoredSlot a{c.in(0, halves ? bf16_row_major(c.shape(0)) : nullptr), halves};
+  const Slot bias = biased ? c.in(5) : Slot{};
+  const bool narrow = c.wants_bf16(0), pairs = c.precision() == Precision::kBf16;
+  const StoredSlot y{c.out(0, narrow ? bf16_row_major(c.out_shape(0)) : nullptr), narrow};
+  return [=](const Frame& f) {
+    const BlockCodes codes = slots.in(f);
+    coded_product({m, a.in(f), &codes, transposed, pairs, f.at_or_null<const float>(bias), y.out(f)});
+  };
+}
+
 template <typename T, Product P>
 Kernel typed_product(KernelContext& c) {
   const Weights w(c);
@@ -145,6 +170,8 @@ Kernel typed_product(KernelContext& c) {
 
 template <Product P>
 Kernel product_kernel(KernelContext& c) {
+  if constexpr (P != Product::kCodebook)
+    if (std::optional<Kernel> packed = packed_product<P>(c)) return *std::move(packed);
   Kernel kernel;
   if (!visit_floating(c.dtype(0), [&](auto zero) { kernel = typed_product<decltype(zero), P>(c); }))
     c.reject_dtype(0);
@@ -261,13 +288,13 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBits",
                   .signature = "A, B, scales, zero_points?, g_idx?, bias? -> Y",
                   .rules = {.shape = product_shape<Product::kNBits>, .gradient = nbits_gradient},
-                  .traits = {.operations = operations_of},
+                  .traits = {.takes_bf16 = true, .operations = operations_of},
                   .kernels = {.cpu = product_kernel<Product::kNBits>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulNBitsGrad",
                   .signature = "dY, B, scales, zero_points?, g_idx? -> dA",
                   .rules = {.shape = product_shape<Product::kNBitsGrad>, .gradient = nbits_grad_gradient},
-                  .traits = {.operations = operations_of},
+                  .traits = {.takes_bf16 = true, .operations = operations_of},
                   .kernels = {.cpu = product_kernel<Product::kNBitsGrad>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "MatMulBnb4",

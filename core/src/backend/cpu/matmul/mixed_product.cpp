@@ -11,6 +11,7 @@
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
 #include "runtime/thread_pool.h"
+#include "runtime/threads.h"
 
 #ifndef ORTRAIN_MIXED_PRODUCT_TYPES
 #define ORTRAIN_MIXED_PRODUCT_TYPES
@@ -283,22 +284,53 @@ void finish_line(const MixedProduct& p, const MixedFunctions& f, int64_t row, in
 
 // The memory of a thread.
 struct Room {
-  float *left, *right, *turned, *sums;
+  float *left, *right, *turned, *sums, *unpacked;
 };
+
+// Of the largest unpacked block of B, in floats or in bfloat16, whose lines are padded so that they do not
+// all map to the same sets of the cache.
+constexpr int64_t kUnpackedFloats = (kColumns + kLeftPad) * (kDepth + kLeftPad);
+
+// Rows [row, row + rows) and columns [column, column + columns) of B.
+struct RightPart {
+  int64_t row, rows, column, columns;
+
+  CodesPart of_codes(bool by_column) const {
+    return by_column ? CodesPart{column, columns, row, rows} : CodesPart{row, rows, column, columns};
+  }
+};
+
+StoredMatrix right_block(const MixedProduct& p, const Room& room, const RightPart& part,
+                         const RightPart& next) {
+  if (!p.codes) return {p.b.values.from(part.row * p.b.row + part.column * p.b.column), p.b.row, p.b.column};
+  const bool by_column = p.codes_by_column;
+  const CodesPart here = part.of_codes(by_column), then = next.of_codes(by_column);
+  const int64_t pitch = here.columns + kLeftPad;
+  StoredInput values(room.unpacked);
+  if (p.pairs) {
+    auto* halves = reinterpret_cast<BFloat16*>(room.unpacked);
+    unpack(*p.codes, here, then, halves, pitch);
+    values = StoredInput(static_cast<const BFloat16*>(halves));
+  } else {
+    unpack(*p.codes, here, then, room.unpacked, pitch);
+  }
+  return by_column ? StoredMatrix{values, 1, pitch} : StoredMatrix{values, pitch, 1};
+}
 
 // C = alpha A B for a block of results, `c_row` floats from one row of C to the next.
 void multiply_block(const MixedProduct& p, const MixedFunctions& f, const Room& room, int64_t row, int64_t m,
                     int64_t column, int64_t n, float* c, int64_t c_row) {
   const int64_t depth = kDepth * f.together;
-  const auto part = [](const StoredMatrix& v, int64_t i, int64_t j) {
-    return StoredMatrix{v.values.from(i * v.row + j * v.column), v.row, v.column};
-  };
   for (int64_t l = 0; l < p.k; l += depth) {
     const int64_t k = std::min(depth, p.k - l), packed = (k + f.together - 1) / f.together;
-    f.pack_right(part(p.b, l, column), k, n, room.turned, room.right);
+    // Below this part, or at the top of the columns on its right.
+    RightPart part{l, k, column, n}, next{l + k, std::min(depth, p.k - l - k), column, n};
+    if (next.rows == 0) next = {0, std::min(depth, p.k), column + n, std::min(kColumns, p.n - column - n)};
+    f.pack_right(right_block(p, room, part, next), k, n, room.turned, room.right);
     for (int64_t i = 0; i < m; i += kLeftRows) {
       const int64_t rows = std::min(kLeftRows, m - i);
-      const LeftBlock left = f.pack_left(part(p.a, row + i, l), rows, k, room.left);
+      const StoredMatrix a{p.a.values.from((row + i) * p.a.row + l * p.a.column), p.a.row, p.a.column};
+      const LeftBlock left = f.pack_left(a, rows, k, room.left);
       f.multiply(rows, left, room.right, packed, n, p.alpha, c + i * c_row, c_row, l > 0);
     }
   }
@@ -313,23 +345,41 @@ void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t 
   const MixedFunctions f = functions(p.pairs);
   const bool direct = !p.y.bf16 && p.terms.empty();
   const int64_t left = (kLeftRows + kLeftPad) * (kDepth + kLeftPad), right = kDepth * (kColumns + f.panel),
-                turned = kDepth * f.panel, sums = direct ? 0 : kRows * kColumns;
+                turned = kDepth * f.panel, sums = direct ? 0 : kRows * kColumns,
+                unpacked = p.codes ? kUnpackedFloats : 0;
   Room room;
-  room.left =
-      static_cast<float*>(regions::memory(static_cast<size_t>(left + right + turned + sums) * sizeof(float)));
+  room.left = static_cast<float*>(
+      regions::memory(static_cast<size_t>(left + right + turned + sums + unpacked) * sizeof(float)));
   room.right = room.left + left, room.turned = room.right + right, room.sums = room.turned + turned;
+  room.unpacked = room.sums + sums;
   for (int64_t j = column; j < column_end; j += kColumns) {
     const int64_t n = std::min(kColumns, column_end - j);
     if (direct) {
       multiply_block(p, f, room, row, row_end - row, j, n, p.y.floats() + row * p.n + j, p.n);
       continue;
     }
-    for (int64_t i = row; i < row_end; i += kRows) {
-      const int64_t m = std::min(kRows, row_end - i);
+    // In equal parts, since a block of B is packed for each.
+    const int64_t parts = (row_end - row + kRows - 1) / kRows, step = mixed_rows();
+    const int64_t height = ((row_end - row + parts - 1) / parts + step - 1) / step * step;
+    for (int64_t i = row; i < row_end; i += height) {
+      const int64_t m = std::min(height, row_end - i);
       multiply_block(p, f, room, i, m, j, n, room.sums, n);
       for (int64_t r = 0; r < m; ++r) finish_line(p, f, i + r, j, n, room.sums + r * n);
     }
   }
+}
+
+void coded_product(const CodedProduct& p) {
+  const BlockCodes& w = *p.w;
+  const int64_t n = p.transposed ? w.rows : w.columns, k = p.transposed ? w.columns : w.rows;
+  const int64_t step = mixed_columns(), panels = (n + step - 1) / step;
+  const MixedTerm bias{StoredInput(p.bias), Bias::kRow};
+  const std::span<const MixedTerm> terms(&bias, p.bias ? 1 : 0);
+  const MixedProduct whole{p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, terms, p.w, p.transposed};
+  // By columns, so that each block of W is unpacked once.
+  parallel_for(panels, step * k * (p.m / tuning::kMultiplications + 4), [&](int64_t begin, int64_t end) {
+    mixed_product(whole, 0, p.m, begin * step, std::min(n, end * step));
+  });
 }
 
 }  // namespace ortrain

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "backend/cpu/matmul/block_codes.h"
 #include "backend/cpu/matmul/matmul_kernels.h"
 #include "backend/cpu/stored_values.h"
 
@@ -38,6 +39,8 @@ struct MixedProduct {
   bool pairs = false;  // multiplied in bfloat16
   StoredOutput y;
   std::span<const MixedTerm> terms;
+  const BlockCodes* codes = nullptr;  // W, in place of b: B = W, or Wᵀ with codes_by_column
+  bool codes_by_column = false;
 };
 
 // The rows [row, row_end) and columns [column, column_end) of Y on this thread. No bit of them depends on how
@@ -45,6 +48,22 @@ struct MixedProduct {
 void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end);
 int64_t mixed_rows();
 int64_t mixed_columns();
+
+// Y [m, n] = A B of packed weights, plus a bias for each column unless it is null, on all threads. B is W, or
+// Wᵀ if `transposed`; blocks of W are unpacked right before they are packed. A and Y are row-major. No bit of
+// Y depends on the number of threads.
+struct CodedProduct {
+  int64_t m = 0;
+  StoredInput a;
+  const BlockCodes* w = nullptr;
+  bool transposed = false, pairs = false;
+  const float* bias = nullptr;
+  StoredOutput y;
+};
+void coded_product(const CodedProduct& p);
+// The least m that it is meant for. Derived: unpacking and packing a block of W takes about as long as
+// multiplying 40 rows with it, and unpacking is half of that.
+inline constexpr int64_t kLeastCodedRows = 16;
 
 std::optional<Kernel> mixed_matmul(KernelContext& c);
 std::optional<Kernel> mixed_gemm(KernelContext& c);
