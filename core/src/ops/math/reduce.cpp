@@ -1,5 +1,7 @@
 // Reductions: ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceL1, ReduceL2, ReduceSumSquare,
 // ReduceLogSum, ReduceLogSumExp, and ReduceSumTraining.
+//
+// Compiled for speed: loops over integers (CMakeLists.txt).
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,5 +1,7 @@
 // ScatterElements (Scatter) and ScatterND: a copy of the data with the updates written, or reduced, into the
 // positions of the indices.
+//
+// Compiled for speed: a loop over the indices (CMakeLists.txt).
 #include "backend/cpu/strided_copy.h"
 #include "op/gradient_expression.h"
 #include "ops/common/indices.h"
