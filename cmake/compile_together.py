@@ -28,6 +28,8 @@ NOTHING = re.compile(r"\s*namespace ortrain \{\s*\}\s*")
 # A definition begins in the first column. Other names of its line that are taken for defined do no harm.
 LINE = re.compile(r"^(?!template|return|static_assert|using namespace)[\w:].*", re.MULTILINE)
 DEFINED = re.compile(rf"(?:struct|class|enum|using|union) ({NAME})|(?<![:.>\w])({NAME})(?=\(| = |\{{|;|\[)")
+# A rule or a kernel maker, which takes a context and nothing else.
+RULE = re.compile(rf"(?<!>\n)^(void|Kernel) ({NAME})\((\w+Context&) \w+\) {{", re.MULTILINE)
 # Types and constants anywhere; functions where they are called, because local variables may have their names.
 USED = re.compile(rf"(?<![.>\w])({NAME})(?=[(<])|\b([A-Z]\w*|k[A-Z]\w*)")
 
@@ -92,10 +94,12 @@ class Group:
         # Headers come first: a source that includes one again, in its namespace, gets nothing.
         headers = {line for _, text in self.sources for line in DIRECTIVE.findall(text)}
         lines = sorted(headers)
-        for source, _ in self.sources:
+        for source, text in self.sources:
             name = f"source_{source.stem}"
             lines += [
-                f"namespace {name} {{ namespace ortrain {{ using namespace ::ortrain; }}",
+                f"namespace {name} {{ namespace ortrain {{ using namespace ::ortrain; namespace {{",
+                *rules_once(text),
+                "}}",
                 self.include(source),
                 f"}}  // namespace {name}",
             ]
@@ -117,6 +121,15 @@ def defined_unnamed(text: str) -> set[str]:
     """Names that a source defines in unnamed namespaces."""
     lines = [line for region in UNNAMED.findall(text) for line in LINE.findall(region)]
     return {name for line in lines for pair in DEFINED.findall(line) for name in pair if name}
+
+
+def rules_once(text: str) -> list[str]:
+    """Return declarations of the rules and kernel makers of a source, which say that these are called seldom.
+
+    They are called once per model. Compilers then make them, and what only they call, small rather than fast. This does
+    not concern the kernels that they make, which are functions too.
+    """
+    return [f"[[gnu::cold]] {result} {name}({context});" for result, name, context in RULE.findall(text)]
 
 
 def used(text: str) -> set[str]:

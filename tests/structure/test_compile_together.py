@@ -23,11 +23,18 @@ SOURCES = {
     "macro.cpp": "#define SIZE 4\n",
     "vector.cpp": "#include <hwy/highway.h>\n",
     "first_operator.cpp": '#include "registry.h"\n'
-    + UNNAMED.format("int rank() { return 1; }\nAdd add(rank);", ""),
+    + UNNAMED.format(
+        "int rank() { return 1; }\nAdd add(rank);\nvoid shape(ShapeContext& c) {\n  c.rank = rank();\n}\n"
+        "template <int kRank>\nvoid fixed(ShapeContext& c) {\n  c.rank = kRank;\n}\nRule rules[] = {shape, fixed<1>};",
+        "",
+    ),
     "second_operator.cpp": '#include "registry.h"\n'
     + UNNAMED.format("int rank() { return 2; }\nAdd add(rank);", ""),
 }
-REGISTRY = "#pragma once\nnamespace ortrain { extern int ranks; struct Add { Add(int (*f)()) { ranks += f(); } }; }\n"
+REGISTRY = (
+    "#pragma once\nnamespace ortrain { extern int ranks; struct Add { Add(int (*f)()) { ranks += f(); } };\n"
+    "struct ShapeContext { int rank = 0; }; using Rule = void (*)(ShapeContext&); }\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +83,9 @@ def test_operators_with_the_same_names_are_compiled_together(compiled: list[Path
     program = tmp_path / "program"
     subprocess.run([compiler, f"-I{group.parents[1]}", main, group, "-o", program], check=True)
     assert subprocess.run([program], check=False).returncode == 3
+
+
+def test_rules_of_operators_are_made_small(compiled: list[Path]) -> None:
+    (group,) = (path for path in compiled if '"first_operator.cpp"' in path.read_text())
+    declared = [line for line in group.read_text().splitlines() if "gnu::cold" in line]
+    assert declared == ["[[gnu::cold]] void shape(ShapeContext&);"]

@@ -1,6 +1,8 @@
 // One step of an optimizer as a node of a training graph (com.microsoft): SGDOptimizer and AdamOptimizer on
 // one parameter, LambOptimizer on any number. Where weights, moments and counts are state of the session,
 // they are updated in place; the outputs are then the same memory's contents.
+//
+// Compiled for speed: loops over parameters (CMakeLists.txt).
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -6,6 +6,8 @@
 //
 // Heads of keys may be fewer than heads of queries (J. Ainslie et al., "GQA", 2023): neighbouring heads of
 // queries then share one.
+//
+// Compiled for speed: a loop over masks (CMakeLists.txt).
 #include <algorithm>
 #include <cmath>
 #include <functional>

@@ -16,6 +16,7 @@
 #include "backend/cpu/strided_copy.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
+#include "op/wide_integers.h"
 #include "ops/common/elementwise.h"
 #include "runtime/text.h"
 #include "runtime/threads.h"
@@ -188,7 +189,7 @@ void multiply_typed(int64_t m, int64_t n, int64_t k, const void* a, Strides a_st
 
 Arithmetic arithmetic_of(const NodeContext& c) {
   Arithmetic result{.width = size_of(c.dtype(0)), .times = binary_function("Mul", c.dtype(0))};
-  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+  const bool known = visit_wide_numeric(c.dtype(0), [&](auto zero) {
     result.sum_rows = sum_rows<decltype(zero)>;
     result.multiply = multiply_typed<decltype(zero)>;
   });
@@ -464,7 +465,7 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "Einsum",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = wide_integers<kernel>}});
 
 }  // namespace
 }  // namespace ortrain

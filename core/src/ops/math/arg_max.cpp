@@ -1,6 +1,7 @@
 // ArgMax and ArgMin: the position of the largest or smallest element along an axis. Gradients stop here.
 
 #include "op/operator.h"
+#include "op/wide_integers.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -31,7 +32,7 @@ Kernel kernel(KernelContext& c) {
   const size_t axis = axis_of(c);
   const int64_t outer = element_count(c.shape(0), 0, axis), length = c.shape(0)[axis];
   const int64_t inner = element_count(c.shape(0), axis + 1, c.shape(0).size());
-  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+  const bool known = visit_wide_numeric(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     const Slot x = c.in(0), y = c.out(0);
     kernel = [=](const Frame& f) {
@@ -58,11 +59,11 @@ Kernel kernel(KernelContext& c) {
 ORTRAIN_OPERATOR({.type = "ArgMax",
                   .rules = {.shape = shape, .element_type = always<DType::kInt64>},
                   .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = kernel<true>}});
+                  .kernels = {.cpu = wide_integers<kernel<true>>}});
 ORTRAIN_OPERATOR({.type = "ArgMin",
                   .rules = {.shape = shape, .element_type = always<DType::kInt64>},
                   .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = kernel<false>}});
+                  .kernels = {.cpu = wide_integers<kernel<false>>}});
 
 }  // namespace
 }  // namespace ortrain

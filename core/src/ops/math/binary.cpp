@@ -14,6 +14,7 @@
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
+#include "op/wide_integers.h"
 #include "ops/common/elementwise.h"
 #include "runtime/broadcast.h"
 #include "runtime/threads.h"
@@ -41,7 +42,7 @@ struct BinaryRow {
 template <bool kIntegers, class F>
 BinaryFunction plain_function(DType dtype, F) {
   BinaryFunction found = nullptr;
-  visit_numeric(dtype, [&](auto zero) {
+  visit_wide_numeric(dtype, [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_integral_v<T> == kIntegers) found = plain_loop<T, T, F>;
   });
@@ -115,7 +116,7 @@ Kernel guard_divisor(KernelContext& c, Kernel kernel) {
   const int64_t n = c.size(1);
   const std::string label = c.node().label();
   Kernel guarded;
-  visit_numeric(c.dtype(1), [&](auto zero) {
+  visit_wide_integer(c.dtype(1), [&](auto zero) {
     using T = decltype(zero);
     guarded = [=](const Frame& f) {
       const T* values = f.at<T>(b);
@@ -132,13 +133,17 @@ void binary_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), broadcast_inputs(c, 0, Slopes));
 }
 
-Kernel binary_kernel(KernelContext& c, const BinaryRow& row) {
+Kernel typed_binary_kernel(KernelContext& c, const BinaryRow& row) {
   if (follows_bf16(c, {0, 1}) && operand_shape(c, 1, row.slopes) == c.shape(1))
     return bf16_kernel(c, row.type);
   const BinaryFunction function = binary_function(row.type, c.dtype(0));
   if (!function) c.reject_dtype(0);
   Kernel kernel = broadcast_kernel(c, function, 1, row.slopes);
   return row.divides ? guard_divisor(c, kernel) : kernel;
+}
+
+Kernel binary_kernel(KernelContext& c, const BinaryRow& row) {
+  return with_wide_integers(c, [&](KernelContext& wide) { return typed_binary_kernel(wide, row); });
 }
 
 // The second operand of a rule. If it is aligned with an axis of the first (operand_axis), axes of size 1 are
@@ -256,12 +261,41 @@ void power_row(const void* base, int64_t step_x, const void* exponents, int64_t 
   }
 }
 
+// The type as which exponents E are read: integers to the power of integers are exact, and floats are
+// computed in float if both are.
+template <typename T, typename E>
+using Exponent = std::conditional_t<
+    std::is_integral_v<T> && std::is_integral_v<E>,
+    std::conditional_t<std::is_same_v<E, uint64_t>, uint64_t, int64_t>,
+    std::conditional_t<std::is_same_v<T, float> && std::is_same_v<E, float>, float, double>>;
+
+template <typename T, typename E>
+void mixed_power_row(const void* base, int64_t step_x, const void* exponents, int64_t step_e, void* to,
+                     int64_t n) {
+  using Read = Exponent<T, E>;
+  constexpr int64_t kPiece = 256;
+  Read read[kPiece];
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t count = std::min(kPiece, n - i);
+    const E* from = static_cast<const E*>(exponents) + i * step_e;
+    std::copy_n(from, step_e ? count : 1, read);
+    power_row<T, Read>(static_cast<const T*>(base) + i * step_x, step_x, read, step_e,
+                       static_cast<T*>(to) + i, count);
+  }
+}
+
 // ONNX has Pow on four types, with any numeric exponent.
 Kernel pow_kernel(KernelContext& c) {
   BinaryFunction function = nullptr;
   const bool known = visit_types<float, double, int32_t, int64_t>(c.dtype(0), [&](auto zero_x) {
-    if (!visit_numeric(c.dtype(1),
-                       [&](auto zero_e) { function = power_row<decltype(zero_x), decltype(zero_e)>; }))
+    if (!visit_wide_numeric(c.dtype(1), [&](auto zero_e) {
+          using T = decltype(zero_x);
+          using E = decltype(zero_e);
+          if constexpr (std::is_same_v<E, Exponent<T, E>>)
+            function = power_row<T, E>;
+          else
+            function = mixed_power_row<T, E>;
+        }))
       c.reject_dtype(1);
   });
   if (!known) c.reject_dtype(0);
@@ -309,39 +343,49 @@ void div_grad_shape(ShapeContext& c) {
            to_string(broadcast(c.shape(1), c.shape(2))));
 }
 
+// dA or, with a, dB before they are summed.
+using DivGradRow = void (*)(const void* dy, const void* a, int64_t step_a, const void* b, int64_t step_b,
+                            void* to, int64_t n);
+template <typename T>
+void div_grad_row(const void* dy, const void* a, int64_t step_a, const void* b, int64_t step_b, void* to,
+                  int64_t n) {
+  const T *d = static_cast<const T*>(dy), *u = static_cast<const T*>(a), *v = static_cast<const T*>(b);
+  T* out = static_cast<T*>(to);
+  if (u)
+    for (int64_t i = 0; i < n; ++i) out[i] = -d[i] / v[i * step_b] * (u[i * step_a] / v[i * step_b]);
+  else
+    for (int64_t i = 0; i < n; ++i) out[i] = d[i] / v[i * step_b];
+}
+
 Kernel div_grad_kernel(KernelContext& c) {
-  Kernel kernel;
-  if (!visit_floating(c.dtype(0), [&](auto zero) {
-        using T = decltype(zero);
-        const Slot dy = c.in(0), a = c.in(1), b = c.in(2), da = c.out(0), db = c.out(1);
-        const Broadcast<2> shape({c.shape(1), c.shape(2)}, c.shape(0));
-        const Slot full = c.scratch(static_cast<size_t>(shape.size()) * sizeof(T));
-        const Reduction to_a = Reduction::sum_to(c.shape(0), c.shape(1), c.dtype(0));
-        const Reduction to_b = Reduction::sum_to(c.shape(0), c.shape(2), c.dtype(0));
-        const Slot scratch = c.scratch(std::max(to_a.scratch_bytes(), to_b.scratch_bytes()));
-        kernel = [=](const Frame& f) {
-          const auto fill = [&](auto formula) {
-            parallel_for(shape.size(), 4, [&](int64_t begin, int64_t end) {
-              shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
-                const T *u = f.at<T>(a) + in[0], *v = f.at<T>(b) + in[1], *d = f.at<T>(dy) + at;
-                T* to = f.at<T>(full) + at;
-                for (int64_t i = 0; i < n; ++i)
-                  to[i] = formula(d[i], u[i * shape.step(0)], v[i * shape.step(1)]);
-              });
-            });
-          };
-          if (da.defined()) {
-            fill([](T d, T, T v) { return d / v; });
-            to_a.run(f.at<T>(full), f.at<T>(da), f.at<std::byte>(scratch));
-          }
-          if (db.defined()) {
-            fill([](T d, T u, T v) { return -d / v * (u / v); });
-            to_b.run(f.at<T>(full), f.at<T>(db), f.at<std::byte>(scratch));
-          }
-        };
-      }))
-    c.reject_dtype(0);
-  return kernel;
+  DivGradRow row = nullptr;
+  if (!visit_floating(c.dtype(0), [&](auto zero) { row = div_grad_row<decltype(zero)>; })) c.reject_dtype(0);
+  const Slot dy = c.in(0), a = c.in(1), b = c.in(2), da = c.out(0), db = c.out(1);
+  const Broadcast<2> shape({c.shape(1), c.shape(2)}, c.shape(0));
+  const auto width = static_cast<int64_t>(size_of(c.dtype(0)));
+  const Slot full = c.scratch(static_cast<size_t>(shape.size() * width));
+  const Reduction to_a = Reduction::sum_to(c.shape(0), c.shape(1), c.dtype(0));
+  const Reduction to_b = Reduction::sum_to(c.shape(0), c.shape(2), c.dtype(0));
+  const Slot scratch = c.scratch(std::max(to_a.scratch_bytes(), to_b.scratch_bytes()));
+  return [=](const Frame& f) {
+    const auto fill = [&](bool second) {
+      parallel_for(shape.size(), 4, [&](int64_t begin, int64_t end) {
+        shape.walk(begin, end, [&](int64_t at, const std::array<int64_t, 2>& in, int64_t n) {
+          row(f.at<std::byte>(dy) + at * width, second ? f.at<std::byte>(a) + in[0] * width : nullptr,
+              shape.step(0), f.at<std::byte>(b) + in[1] * width, shape.step(1),
+              f.at<std::byte>(full) + at * width, n);
+        });
+      });
+    };
+    if (da.defined()) {
+      fill(false);
+      to_a.run(f.at<std::byte>(full), f.at<void>(da), f.at<std::byte>(scratch));
+    }
+    if (db.defined()) {
+      fill(true);
+      to_b.run(f.at<std::byte>(full), f.at<void>(db), f.at<std::byte>(scratch));
+    }
+  };
 }
 
 const bool registered = register_rows<std::size(kRows)>([]<size_t I>() -> Operator {
@@ -353,11 +397,11 @@ const bool registered = register_rows<std::size(kRows)>([]<size_t I>() -> Operat
 });
 ORTRAIN_OPERATOR({.type = "Mod",
                   .rules = {.shape = binary_shape<>, .gradient = mod_gradient},
-                  .kernels = {.cpu = mod_kernel}});
+                  .kernels = {.cpu = wide_integers<mod_kernel>}});
 ORTRAIN_OPERATOR({.type = "Pow",
                   .rules = {.shape = pow_shape, .gradient = pow_gradient},
                   .traits = {.positions = broadcast_positions},
-                  .kernels = {.cpu = pow_kernel}});
+                  .kernels = {.cpu = wide_integers<pow_kernel>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "DivGrad",
                   .signature = "dY, A, B -> dA?, dB?",

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "op/operator.h"
+#include "op/wide_integers.h"
 #include "ops/common/elementwise.h"
 #include "runtime/threads.h"
 
@@ -37,7 +38,7 @@ void pair_shape(ShapeContext& c) {
 template <class Formula>
 Kernel pair_kernel(KernelContext& c) {
   BinaryFunction function = nullptr;
-  visit_integer(c.dtype(0), [&](auto zero) {
+  visit_wide_integer(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     function = plain_loop<T, T, Formula>;
   });
@@ -69,7 +70,7 @@ void not_shape(ShapeContext& c) {
 
 Kernel not_kernel(KernelContext& c) {
   Kernel kernel;
-  visit_integer(c.dtype(0), [&](auto zero) {
+  visit_wide_integer(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     const Slot x = c.in(0), y = c.out_inplace(0, {0});
     const int64_t n = c.out_size(0);
@@ -89,7 +90,7 @@ constexpr Operator bitwise(std::string_view type, Formula) {
   return {.type = type,
           .rules = {.shape = pair_shape},
           .traits = {.stops_gradient = true},
-          .kernels = {.cpu = pair_kernel<Formula>}};
+          .kernels = {.cpu = wide_integers<pair_kernel<Formula>>}};
 }
 ORTRAIN_OPERATOR({bitwise("BitwiseAnd", [](auto a, auto b) { return a & b; })});
 ORTRAIN_OPERATOR({bitwise("BitwiseOr", [](auto a, auto b) { return a | b; })});
@@ -97,11 +98,11 @@ ORTRAIN_OPERATOR({bitwise("BitwiseXor", [](auto a, auto b) { return a ^ b; })});
 ORTRAIN_OPERATOR({.type = "BitShift",
                   .rules = {.shape = shift_shape},
                   .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = shift_kernel}});
+                  .kernels = {.cpu = wide_integers<shift_kernel>}});
 ORTRAIN_OPERATOR({.type = "BitwiseNot",
                   .rules = {.shape = not_shape},
                   .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = not_kernel}});
+                  .kernels = {.cpu = wide_integers<not_kernel>}});
 
 }  // namespace
 }  // namespace ortrain

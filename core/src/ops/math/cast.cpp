@@ -56,7 +56,9 @@ Rounding rounding_of(const NodeContext& c) {
   return rounding;
 }
 
-// Between types that kernels compute in.
+// Converts n elements.
+using Convert = void (*)(const void* x, void* y, int64_t n);
+
 template <typename From, typename To>
 void convert(const void* x, void* y, int64_t n) {
   const From* from = static_cast<const From*>(x);
@@ -64,34 +66,60 @@ void convert(const void* x, void* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = cast_number<To>(from[i]);
 }
 
-// The text of a number, and the number of a text; throws if it is none. As in onnxruntime.
-template <typename T>
-std::string text_of(T x) {
-  if constexpr (std::is_floating_point_v<T>) {
-    if (std::isnan(x)) return "NaN";
-    if (std::isinf(x)) return x > 0 ? "INF" : "-INF";
-    char digits[40];
-    std::snprintf(digits, sizeof digits, "%.8g", static_cast<double>(x));
-    return digits;
-  } else if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
-    return text_of(static_cast<float>(x));
-  } else {
-    return std::to_string(x);
-  }
+// A conversion in one step, for the pairs of types that models use most; null for others.
+Convert direct(DType source, DType target) {
+  Convert found = nullptr;
+  const auto to = [&](auto zero) { found = convert<decltype(zero), float>; };
+  if (target == DType::kFloat) visit_types<double, int32_t, int64_t, uint8_t, bool>(source, to);
+  const auto from = [&](auto zero) { found = convert<float, decltype(zero)>; };
+  if (source == DType::kFloat) visit_types<double, int32_t, int64_t, uint8_t, bool>(target, from);
+  return found;
 }
 
+// A type that holds every value of T. All other pairs are converted through that of the source.
 template <typename T>
-T number_of(const std::string& digits) {
+using Wide = std::conditional_t<!std::is_integral_v<T>, double,
+                                std::conditional_t<std::is_same_v<T, uint64_t>, uint64_t, int64_t>>;
+
+struct Steps {
+  Convert widen = nullptr, narrow = nullptr;  // null if a type is not one that kernels compute in
+};
+Steps steps(DType source, DType target) {
+  Steps found;
+  visit_castable(source, [&](auto from) {
+    using Middle = Wide<decltype(from)>;
+    found.widen = convert<decltype(from), Middle>;
+    visit_castable(target, [&](auto to) { found.narrow = convert<Middle, decltype(to)>; });
+  });
+  return found;
+}
+
+// The text of a number, and the number of a text; throws if it is none. As in onnxruntime.
+std::string text_of(double x) {
+  if (std::isnan(x)) return "NaN";
+  if (std::isinf(x)) return x > 0 ? "INF" : "-INF";
+  char digits[40];
+  std::snprintf(digits, sizeof digits, "%.8g", x);
+  return digits;
+}
+std::string text_of(int64_t x) { return std::to_string(x); }
+std::string text_of(uint64_t x) { return std::to_string(x); }
+
+// A number of a type as its wide type T.
+template <typename T>
+T number_of(const std::string& digits, DType type) {
   size_t used = 0;
   T number{};
   try {
-    if constexpr (std::is_integral_v<T> && std::is_unsigned_v<T>)
+    if (type == DType::kDouble)
+      number = static_cast<T>(std::stod(digits, &used));
+    else if (std::is_same_v<T, double>)
+      number = static_cast<T>(std::stof(digits, &used));
+    else if (type == DType::kUInt8 || type == DType::kUInt16 || type == DType::kUInt32 ||
+             type == DType::kUInt64 || type == DType::kBool)
       number = static_cast<T>(std::stoull(digits, &used));
-    else if constexpr (std::is_integral_v<T>)
-      number = static_cast<T>(std::stoll(digits, &used));
     else
-      number = cast_number<T>(std::is_same_v<T, double> ? std::stod(digits, &used)
-                                                        : static_cast<double>(std::stof(digits, &used)));
+      number = static_cast<T>(std::stoll(digits, &used));
   } catch (const std::exception&) {
     used = 0;
   }
@@ -99,40 +127,48 @@ T number_of(const std::string& digits) {
   return number;
 }
 
-Kernel text_kernel(KernelContext& c) {
-  const DType source = c.dtype(0), target = c.out_dtype(0);
+// The kernel for numbers of a type whose wide type is T.
+template <typename T>
+Kernel text_kernel_of(KernelContext& c, DType type) {
   const Slot x = c.in(0), y = c.out(0);
   const int64_t n = c.out_size(0);
+  const auto width = static_cast<int64_t>(size_of(type));
+  const Steps step = steps(type, type);
+  if (c.dtype(0) == DType::kString)
+    return [=](const Frame& f) {
+      for (int64_t i = 0; i < n; ++i) {
+        const T number = number_of<T>(text(f.at<Text>(x)[i]), type);
+        step.narrow(&number, f.at<std::byte>(y) + i * width, 1);
+      }
+    };
+  return [=](const Frame& f) {
+    for (int64_t i = 0; i < n; ++i) {
+      T number{};
+      step.widen(f.at<std::byte>(x) + i * width, &number, 1);
+      f.at<Text>(y)[i] = keep_text(text_of(number));
+    }
+  };
+}
+
+Kernel text_kernel(KernelContext& c) {
+  const DType type = c.dtype(0) == DType::kString ? c.out_dtype(0) : c.dtype(0);
   Kernel kernel;
-  visit_castable(source == DType::kString ? target : source, [&](auto zero) {
-    using T = decltype(zero);
-    if (source == DType::kString)
-      kernel = [=](const Frame& f) {
-        for (int64_t i = 0; i < n; ++i) f.at<T>(y)[i] = number_of<T>(text(f.at<Text>(x)[i]));
-      };
-    else
-      kernel = [=](const Frame& f) {
-        for (int64_t i = 0; i < n; ++i) f.at<Text>(y)[i] = keep_text(text_of(f.at<T>(x)[i]));
-      };
-  });
+  visit_castable(type, [&](auto zero) { kernel = text_kernel_of<Wide<decltype(zero)>>(c, type); });
   if (!kernel) c.reject_dtype(0);
   return kernel;
 }
 
 constexpr int64_t kPiece = 512;  // elements converted through double at a time
 
-// Elements [begin, end), through double, which holds every value of the narrow types.
+// Elements [begin, end) from or to a narrow type, through double, which holds every value of those.
 void convert_piece(DType from, const std::byte* source, DType to, std::byte* target, int64_t begin,
                    int64_t end, const Rounding& rounding) {
   double values[kPiece];
   std::byte bytes[kPiece];
   const int64_t n = end - begin;
   read_numbers(from, source, begin, end, values);
-  if (visit_castable(to, [&](auto zero) {
-        auto* out = reinterpret_cast<decltype(zero)*>(target) + begin;
-        for (int64_t i = 0; i < n; ++i) out[i] = cast_number<decltype(zero)>(values[i]);
-      }))
-    return;
+  if (const Convert narrow = steps(DType::kDouble, to).narrow)
+    return narrow(values, target + begin * static_cast<int64_t>(size_of(to)), n);
   std::byte* out = is_packed(to) ? bytes : target + begin;
   if (is_small_float(to)) {
     encode_small_floats(to, values, n, out, rounding);
@@ -163,19 +199,24 @@ Kernel kernel(KernelContext& c) {
     return [=](const Frame& f) { from_wide(target, f.at<std::byte>(x), f.at<std::byte>(y), n); };
   if (target == DType::kFloat && is_half(source))
     return [=](const Frame& f) { to_wide(source, f.at<std::byte>(x), f.at<std::byte>(y), n); };
-  void (*plain)(const void*, void*, int64_t) = nullptr;
-  visit_castable(source, [&](auto from) {
-    visit_castable(target, [&](auto to) { plain = convert<decltype(from), decltype(to)>; });
-  });
-  if (plain) {
-    const auto width_x = static_cast<int64_t>(size_of(source)),
-               width_y = static_cast<int64_t>(size_of(target));
+  const auto width_x = static_cast<int64_t>(size_of(source)), width_y = static_cast<int64_t>(size_of(target));
+  if (const Convert convert = direct(source, target))
     return [=](const Frame& f) {
       parallel_for(n, 1, [&](int64_t begin, int64_t end) {
-        plain(f.at<std::byte>(x) + begin * width_x, f.at<std::byte>(y) + begin * width_y, end - begin);
+        convert(f.at<std::byte>(x) + begin * width_x, f.at<std::byte>(y) + begin * width_y, end - begin);
       });
     };
-  }
+  if (const Steps step = steps(source, target); step.narrow)
+    return [=](const Frame& f) {
+      parallel_for(n, 2, [&](int64_t begin, int64_t end) {
+        alignas(int64_t) std::byte wide[kPiece * sizeof(int64_t)];
+        for (int64_t i = begin; i < end; i += kPiece) {
+          const int64_t count = std::min(kPiece, end - i);
+          step.widen(f.at<std::byte>(x) + i * width_x, wide, count);
+          step.narrow(wide, f.at<std::byte>(y) + i * width_y, count);
+        }
+      });
+    };
   return [=, rounding = rounding_of(c)](const Frame& f) {
     parallel_for((n + kPiece - 1) / kPiece, 8 * kPiece, [&](int64_t begin, int64_t end) {
       for (int64_t piece = begin; piece < end; ++piece)

@@ -9,6 +9,7 @@
 #include "backend/cpu/elementwise/functions.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
+#include "op/wide_integers.h"
 #include "ops/common/elementwise.h"
 #include "runtime/threads.h"
 
@@ -81,7 +82,7 @@ Kernel integer_clip(KernelContext& c) {
 
 Kernel kernel(KernelContext& c) {
   Kernel kernel;
-  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+  const bool known = visit_wide_numeric(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_floating_point_v<T>)
       kernel = floating_clip<T>(c);
@@ -118,7 +119,7 @@ void gradient(GradientContext& g) {
 ORTRAIN_OPERATOR({.type = "Clip",
                   .rules = {.shape = shape, .gradient = gradient},
                   .traits = {.takes_bf16 = true, .positions = elementwise_positions},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = wide_integers<kernel>}});
 
 }  // namespace
 }  // namespace ortrain

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "op/operator.h"
+#include "op/wide_integers.h"
 #include "ops/common/elementwise.h"
 #include "runtime/text_tensor.h"
 #include "runtime/threads.h"
@@ -27,7 +28,7 @@ constexpr BinaryFunction kSwapped = [](const void* a, int64_t step_a, const void
 template <typename F, bool kSwap = false>
 Kernel compare(KernelContext& c) {
   BinaryFunction function = nullptr;
-  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+  const bool known = visit_wide_numeric(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     function = kSwap ? kSwapped<T, F> : kFunction<T, F>;
   });
@@ -61,7 +62,7 @@ Kernel equal(KernelContext& c) {
   ORTRAIN_OPERATOR({.type = #name,                                                        \
                     .rules = {.shape = shape, .element_type = always<DType::kBool>},      \
                     .traits = {.stops_gradient = true, .positions = broadcast_positions}, \
-                    .kernels = {.cpu = maker<name>}})
+                    .kernels = {.cpu = wide_integers<maker<name>>}})
 ORTRAIN_ROW(Equal, equal, a == b);
 ORTRAIN_ROW(Less, compare, a < b);
 ORTRAIN_ROW(LessOrEqual, compare, a <= b);
@@ -73,11 +74,11 @@ ORTRAIN_ROW(Xor, logic, a != b);
 ORTRAIN_OPERATOR({.type = "Greater",
                   .rules = {.shape = shape, .element_type = always<DType::kBool>},
                   .traits = {.stops_gradient = true, .positions = broadcast_positions},
-                  .kernels = {.cpu = compare<Less, true>}});
+                  .kernels = {.cpu = wide_integers<compare<Less, true>>}});
 ORTRAIN_OPERATOR({.type = "GreaterOrEqual",
                   .rules = {.shape = shape, .element_type = always<DType::kBool>},
                   .traits = {.stops_gradient = true},
-                  .kernels = {.cpu = compare<LessOrEqual, true>}});
+                  .kernels = {.cpu = wide_integers<compare<LessOrEqual, true>>}});
 
 void shape_of_test(ShapeContext& c) { c.output(0, DType::kBool, c.shape(0)); }
 

@@ -2,6 +2,7 @@
 // end. CumProdGrad (com.microsoft).
 #include "backend/cpu/elementwise/integers.h"
 #include "op/standard_form.h"
+#include "op/wide_integers.h"
 #include "ops/common/scan_body.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
@@ -52,7 +53,7 @@ Kernel kernel(KernelContext& c) {
   const Shape dims = c.shape(0);
   const Slot in = c.in(0), axis = c.in(1), out = c.out(0);
   Kernel kernel;
-  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+  const bool known = visit_wide_numeric(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     kernel = [=](const Frame& f) {
       const T* x = f.at<const T>(in);
@@ -118,7 +119,7 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "CumProd",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = wide_integers<kernel>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "CumProdGrad",
                   .signature = "dY, X, axis -> dX",

@@ -1,5 +1,6 @@
 // CumSum: running sums along an axis; exclusive leaves the element itself out, reverse runs from the end.
 #include "backend/cpu/elementwise/integers.h"
+#include "op/wide_integers.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"
 
@@ -19,7 +20,7 @@ Kernel kernel(KernelContext& c) {
   const bool wide = c.dtype(1) == DType::kInt64;
   const std::string label = c.node().label();
   Kernel kernel;
-  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+  const bool known = visit_wide_numeric(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     const Slot in = c.in(0), axis_slot = c.in(1), out = c.out(0);
     kernel = [=](const Frame& f) {
@@ -60,7 +61,7 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "CumSum",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = wide_integers<kernel>}});
 
 }  // namespace
 }  // namespace ortrain

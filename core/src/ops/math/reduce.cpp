@@ -1,5 +1,7 @@
 // Reductions: ReduceSum, ReduceMean, ReduceMax, ReduceMin, ReduceProd, ReduceL1, ReduceL2, ReduceSumSquare,
 // ReduceLogSum, ReduceLogSumExp, and ReduceSumTraining.
+//
+// Compiled for speed: loops over integers (CMakeLists.txt).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,6 +11,7 @@
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/standard_form.h"
+#include "op/wide_integers.h"
 #include "runtime/broadcast.h"
 #include "runtime/convert.h"
 
@@ -136,7 +139,7 @@ Kernel rounded_integer_kernel(KernelContext& c, const Axes& axes, const ReduceRo
   };
 }
 
-Kernel reduce_kernel(KernelContext& c, const ReduceRow& row) {
+Kernel typed_reduce_kernel(KernelContext& c, const ReduceRow& row) {
   const Axes axes = axes_of(c);
   const bool as_it_is =
       row.op != Reduce::kSumSquare && row.op != Reduce::kSumAbs && (!row.finish || row.finish == kMean);
@@ -146,7 +149,7 @@ Kernel reduce_kernel(KernelContext& c, const ReduceRow& row) {
     return nullptr;
   }
   Kernel kernel;
-  const bool known = visit_numeric_or_bool(c.dtype(0), [&](auto zero) {
+  const auto make = [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_integral_v<T>) {
       kernel = row.finish && row.finish != kMean ? rounded_integer_kernel<T>(c, axes, row)
@@ -168,9 +171,17 @@ Kernel reduce_kernel(KernelContext& c, const ReduceRow& row) {
             to[i] = static_cast<T>(finish(static_cast<double>(to[i]), count));
       };
     }
-  });
-  if (!known) c.reject_dtype(0);
+  };
+  if (!visit_types<bool>(c.dtype(0), make) && !visit_wide_numeric(c.dtype(0), make)) c.reject_dtype(0);
   return kernel;
+}
+
+// Sums and products of integers wrap around. The extreme of no values is the first or last of the type.
+Kernel reduce_kernel(KernelContext& c, const ReduceRow& row) {
+  const bool extreme = row.op == Reduce::kMax || row.op == Reduce::kMin;
+  return with_wide_integers(
+      c, [&](KernelContext& wide) { return typed_reduce_kernel(wide, row); },
+      extreme || row.finish ? Overflow::kSaturates : Overflow::kWraps);
 }
 
 // ln sum e^x = m + ln sum e^(x - m) with m = max x.
@@ -181,7 +192,7 @@ Kernel log_sum_exp_kernel(KernelContext& c) {
     return nullptr;
   }
   Kernel kernel;
-  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+  const bool known = visit_wide_numeric(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     const size_t bytes = static_cast<size_t>(c.out_size(0)) * sizeof(double);
     const Slot x = c.in(0), y = c.out(0), sums = c.scratch(bytes), maxima = c.scratch(bytes);
@@ -319,7 +330,7 @@ const bool registered = register_rows<std::size(kRows)>([]<size_t I>() -> Operat
 });
 ORTRAIN_OPERATOR({.type = "ReduceLogSumExp",
                   .rules = {.shape = reduce_shape, .gradient = log_sum_exp_gradient},
-                  .kernels = {.cpu = log_sum_exp_kernel}});
+                  .kernels = {.cpu = wide_integers<log_sum_exp_kernel, Overflow::kSaturates>}});
 
 // It is ReduceSum of opset 13.
 void sum_training_form(DecompositionContext& e) {

@@ -3,6 +3,7 @@
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/standard_form.h"
+#include "op/wide_integers.h"
 #include "ops/common/decomposed.h"
 #include "ops/common/elementwise.h"
 #include "runtime/threads.h"
@@ -24,7 +25,7 @@ Kernel kernel(KernelContext& c) {
     const Slot x = c.in(0, layout), scale = c.in(1), y = c.out_inplace(0, {0}, layout);
     const BinaryFunction multiply = binary_function("Mul", c.dtype(0));
     const int64_t n = c.out_size(0);
-    const bool known = visit_numeric(c.dtype(1), [&](auto zero_scale) {
+    const bool known = visit_wide_numeric(c.dtype(1), [&](auto zero_scale) {
       using S = decltype(zero_scale);
       kernel = [=](const Frame& f) {
         const T given = static_cast<T>(*f.at<S>(scale)), factor = down ? 1 / given : given;
@@ -47,7 +48,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "Scale",
                   .signature = "input, scale -> output",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = wide_integers<kernel>}});
 
 // With operators of ONNX.
 void form(DecompositionContext& e) {

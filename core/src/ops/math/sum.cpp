@@ -9,7 +9,9 @@
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/sum_of_products.h"
+#include "op/wide_integers.h"
 #include "ops/common/elementwise.h"
+#include "ops/common/variant.h"
 #include "runtime/broadcast.h"
 #include "runtime/threads.h"
 
@@ -27,11 +29,10 @@ bool any_in_bf16(const KernelContext& c) {
 enum class Of { kSum, kMean, kMax, kMin };
 
 // y = x0, then y = f(y, x_i) for the others, in pieces that stay in the first-level cache.
-template <Of F>
-Kernel kernel(KernelContext& c) {
-  constexpr bool mean = F == Of::kMean;
-  const bool narrow = F == Of::kSum && any_in_bf16(c) && c.wants_bf16(0);
-  const char* function = F == Of::kMax ? "Max" : F == Of::kMin ? "Min" : "Add";
+Kernel kernel(KernelContext& c, Of of) {
+  const bool mean = of == Of::kMean;
+  const bool narrow = of == Of::kSum && any_in_bf16(c) && c.wants_bf16(0);
+  const char* function = of == Of::kMax ? "Max" : of == Of::kMin ? "Min" : "Add";
   const BinaryFunction combine =
       narrow ? bf16_function("Add", true, true) : binary_function(function, c.dtype(0));
   if (!combine || (mean && !is_floating(c.dtype(0)))) c.reject_dtype(0);
@@ -110,8 +111,7 @@ void mean_gradient(GradientContext& g) {
 
 // The gradient goes to the operands that are the extreme, divided evenly among equal ones. If an operand is
 // NaN, no comparison holds, and every operand gets the whole gradient.
-template <bool Max>
-void extreme_gradient(GradientContext& g) {
+void extreme_gradient(GradientContext& g, bool max) {
   const Expression dy(g, g.dy(0)), y(g, g.y(0));
   const size_t count = g.node().inputs.size();
   if (count == 1) return g.set(0, g.dy(0));
@@ -127,7 +127,7 @@ void extreme_gradient(GradientContext& g) {
     if (!g.needs(i)) continue;
     // Two operands are compared with each other, so Y need not be kept.
     const Expression& other = count == 2 ? x[1 - i] : y;
-    const Expression loses = Max ? x[i] < other : x[i] > other;
+    const Expression loses = max ? x[i] < other : x[i] > other;
     g.set(i, g.unbroadcast(loses.choose(y.number(0), share), y, i));
   }
 }
@@ -142,19 +142,19 @@ ORTRAIN_OPERATOR_FACT(ProductTermsRule, "", "Sum", sum_terms);
 ORTRAIN_OPERATOR({.type = "Sum",
                   .rules = {.shape = shape, .gradient = sum_gradient},
                   .traits = {.takes_bf16 = true, .positions = broadcast_positions},
-                  .kernels = {.cpu = kernel<Of::kSum>}});
+                  .kernels = {.cpu = wide_integers<kVariant<kernel, Of::kSum>>}});
 ORTRAIN_OPERATOR({.type = "Mean",
                   .rules = {.shape = shape, .gradient = mean_gradient},
                   .traits = {.positions = broadcast_positions},
-                  .kernels = {.cpu = kernel<Of::kMean>}});
+                  .kernels = {.cpu = kVariant<kernel, Of::kMean>}});
 ORTRAIN_OPERATOR({.type = "Max",
-                  .rules = {.shape = shape, .gradient = extreme_gradient<true>},
+                  .rules = {.shape = shape, .gradient = kVariant<extreme_gradient, true>},
                   .traits = {.positions = broadcast_positions},
-                  .kernels = {.cpu = kernel<Of::kMax>}});
+                  .kernels = {.cpu = wide_integers<kVariant<kernel, Of::kMax>>}});
 ORTRAIN_OPERATOR({.type = "Min",
-                  .rules = {.shape = shape, .gradient = extreme_gradient<false>},
+                  .rules = {.shape = shape, .gradient = kVariant<extreme_gradient, false>},
                   .traits = {.positions = broadcast_positions},
-                  .kernels = {.cpu = kernel<Of::kMin>}});
+                  .kernels = {.cpu = wide_integers<kVariant<kernel, Of::kMin>>}});
 
 }  // namespace
 }  // namespace ortrain

@@ -19,6 +19,7 @@
 #include "op/opset.h"
 #include "op/session_domain.h"
 #include "op/standard_form.h"
+#include "op/wide_integers.h"
 #include "ops/common/elementwise.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
@@ -127,9 +128,9 @@ Expression quick_gelu_curvature(const Expression& x, double a) {
 
 // Integer tensors are small, so a plain loop suffices.
 template <class F>
-Kernel integer_kernel(KernelContext& c, F f) {
+Kernel wide_integer_kernel(KernelContext& c, F f) {
   Kernel kernel;
-  const bool known = visit_numeric(c.dtype(0), [&](auto zero) {
+  const bool known = visit_wide_integer(c.dtype(0), [&](auto zero) {
     using T = decltype(zero);
     const Slot x = c.in(0), y = c.out_inplace(0, {0});
     const int64_t n = c.out_size(0);
@@ -143,6 +144,12 @@ Kernel integer_kernel(KernelContext& c, F f) {
   return kernel;
 }
 
+template <class F>
+Kernel integer_kernel(KernelContext& c, Overflow overflow, F f) {
+  return with_wide_integers(
+      c, [&](KernelContext& wide) { return wide_integer_kernel(wide, f); }, overflow);
+}
+
 template <typename T>
 T shrink(T x, double limit, double bias) {
   const auto v = static_cast<double>(x);
@@ -154,10 +161,11 @@ T shrink(T x, double limit, double bias) {
   [](GradientContext& g, [[maybe_unused]] const Expression& dy, [[maybe_unused]] const Expression& x, \
      [[maybe_unused]] const Expression& y, [[maybe_unused]] double a,                                 \
      [[maybe_unused]] double b) { g.set(0, __VA_ARGS__); }
-#define INTEGERS(...)                                                            \
-  [](KernelContext& c, [[maybe_unused]] double a, [[maybe_unused]] double b) {   \
-    return integer_kernel(c, [=]<typename T>(T x) -> T { return __VA_ARGS__; }); \
+#define INTEGERS_THAT(overflow, ...)                                                                 \
+  [](KernelContext& c, [[maybe_unused]] double a, [[maybe_unused]] double b) {                       \
+    return integer_kernel(c, Overflow::overflow, [=]<typename T>(T x) -> T { return __VA_ARGS__; }); \
   }
+#define INTEGERS(...) INTEGERS_THAT(kWraps, __VA_ARGS__)
 #define FLOATS nullptr
 #define FLAT nullptr
 #define DERIVATIVE(...) [](const Expression& x, [[maybe_unused]] double a) { return __VA_ARGS__; }
@@ -208,7 +216,7 @@ constexpr UnaryRow kUnaryRows[] = {
     {"HardSwish", "", {}, RULE((x > 3.0).choose(dy, (x < -3.0).choose(dy * 0.0, dy * (x / 3.0 + 0.5))))},
     {"Mish", "", {}, RULE(dy * mish_derivative(x, x.call("Softplus").call("Tanh")))},
     {"Shrink", "", {{"lambd", 0.5f}, {"bias", 0.0f}},
-      RULE(dy * (x.call("Abs") > a).as(x)), INTEGERS(shrink(x, a, b))},
+      RULE(dy * (x.call("Abs") > a).as(x)), INTEGERS_THAT(kSaturates, shrink(x, a, b))},
     {"QuickGelu", kMicrosoft, {{"alpha", 1.702f}},
       RULE(dy.call("QuickGeluGrad", x, {{"alpha", static_cast<float>(a)}}, kMicrosoft))},
     {"Swish", "", {{"alpha", 1.0f}}, RULE(dy.call("QuickGeluGrad", x, {{"alpha", static_cast<float>(a)}}, kMicrosoft))},
@@ -252,6 +260,7 @@ constexpr WithDerivativeRow kWithDerivativeRows[] = {
 #undef STOPS
 #undef RULE
 #undef INTEGERS
+#undef INTEGERS_THAT
 #undef FLOATS
 #undef FLAT
 #undef DERIVATIVE

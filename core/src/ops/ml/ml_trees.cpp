@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "ops/ml/ml.h"
+#include "runtime/convert.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -80,11 +81,10 @@ struct Ensemble {
              base.size(), " base values for ", targets, " targets");
   }
 
-  template <typename T>
-  const Branch& leaf(int64_t root, const T* x) const {
+  const Branch& leaf(int64_t root, const double* x) const {
     const Branch* node = &nodes[static_cast<size_t>(root)];
     while (node->test != Test::kLeaf) {
-      const double v = static_cast<double>(x[node->feature]);
+      const double v = x[node->feature];
       node = &nodes[static_cast<size_t>(holds(*node, v) ? node->yes : node->no)];
     }
     return *node;
@@ -111,8 +111,7 @@ struct Ensemble {
   }
 
   // The scores of a row, before the transformation.
-  template <typename T>
-  void predict(const T* x, double* scores) const {
+  void predict(const double* x, double* scores) const {
     const double start = aggregate == Aggregate::kMin   ? std::numeric_limits<double>::infinity()
                          : aggregate == Aggregate::kMax ? -std::numeric_limits<double>::infinity()
                                                         : 0;
@@ -300,18 +299,49 @@ std::shared_ptr<const Ensemble> read_old(const NodeContext& c, const std::string
   return e;
 }
 
-// Calls f(row, its scores) for all rows of input 0 on all threads; `memory` has room for one score per row
-// and target.
-template <typename T, typename F>
-void predict_rows(const Ensemble& e, const Rows& rows, const T* x, double* memory, F&& f) {
-  parallel_for(rows.count, static_cast<int64_t>(e.roots.size()) * 32, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      double* scores = memory + i * e.targets;
-      e.predict(x + i * rows.features, scores);
-      f(i, scores);
-    }
-  });
-}
+// Runs an ensemble on the rows of input 0, each of which is read as doubles in the memory of its share of the
+// work; the number of shares does not depend on the threads.
+class Prediction {
+ public:
+  Prediction(KernelContext& c, std::shared_ptr<const Ensemble> ensemble)
+      : e_(std::move(ensemble)),
+        rows_(c),
+        dtype_(c.dtype(0)),
+        x_(c.in(0)),
+        shares_(std::min<int64_t>(rows_.count, max_threads())),
+        row_(c.scratch(static_cast<size_t>(shares_ * rows_.features) * sizeof(double))),
+        scores_(c.scratch(static_cast<size_t>(shares_ * e_->targets) * sizeof(double))) {
+    visit_ml(c, 0, [](auto) {});
+  }
+
+  // Calls f(row, its scores) for all rows, on all threads.
+  template <typename F>
+  void run(const Frame& frame, F&& f) const {
+    const int64_t cost = static_cast<int64_t>(e_->roots.size()) * 32;
+    parallel_for(
+        shares_, rows_.count / std::max<int64_t>(1, shares_) * cost, [&](int64_t begin, int64_t end) {
+          for (int64_t share = begin; share < end; ++share) {
+            double* row = frame.at<double>(row_) + share * rows_.features;
+            double* scores = frame.at<double>(scores_) + share * e_->targets;
+            for (int64_t i = rows_.count * share / shares_; i < rows_.count * (share + 1) / shares_; ++i) {
+              read_numbers(dtype_, frame.at<std::byte>(x_), i * rows_.features, (i + 1) * rows_.features,
+                           row);
+              e_->predict(row, scores);
+              f(i, scores);
+            }
+          }
+        });
+  }
+  const Ensemble& ensemble() const { return *e_; }
+
+ private:
+  std::shared_ptr<const Ensemble> e_;
+  Rows rows_;
+  DType dtype_;
+  Slot x_;
+  int64_t shares_;
+  Slot row_, scores_;
+};
 
 // Old: TreeEnsembleRegressor, which TreeEnsemble replaces.
 template <bool Old>
@@ -329,31 +359,28 @@ void regressor_shape(ShapeContext& c) {
 
 template <bool Old>
 Kernel regressor_kernel(KernelContext& c) {
-  const auto e = read_regressor<Old>(c);
-  const Rows rows(c);
-  const Slot x = c.in(0), y = c.out(0),
-             memory = c.scratch(static_cast<size_t>(rows.count * e->targets) * sizeof(double));
+  const Prediction prediction(c, read_regressor<Old>(c));
+  const int64_t targets = prediction.ensemble().targets;
+  const Slot y = c.out(0);
   // Scores are transformed in float even if the result is double.
-  const Slot floats = c.scratch(static_cast<size_t>(rows.count * e->targets) * sizeof(float));
+  const Slot floats = c.scratch(static_cast<size_t>(c.out_size(0)) * sizeof(float));
   Kernel kernel;
-  visit_ml(c, 0, [&](auto in) {
-    visit_floating(c.out_dtype(0), [&](auto out) {
-      using T = decltype(in);
-      using Y = decltype(out);
-      kernel = [=](const Frame& f) {
-        predict_rows(*e, rows, f.at<T>(x), f.at<double>(memory), [&](int64_t i, double* scores) {
-          Y* to = f.at<Y>(y) + i * e->targets;
-          if (e->transform == PostTransform::kNone) {
-            for (int64_t t = 0; t < e->targets; ++t) to[t] = static_cast<Y>(scores[t]);
-            return;
-          }
-          float* s = f.at<float>(floats) + i * e->targets;
-          for (int64_t t = 0; t < e->targets; ++t) s[t] = static_cast<float>(scores[t]);
-          transform_scores(e->transform, s, e->targets);
-          std::copy(s, s + e->targets, to);
-        });
-      };
-    });
+  visit_floating(c.out_dtype(0), [&](auto out) {
+    using Y = decltype(out);
+    kernel = [=](const Frame& f) {
+      const PostTransform transform = prediction.ensemble().transform;
+      prediction.run(f, [&](int64_t i, const double* scores) {
+        Y* to = f.at<Y>(y) + i * targets;
+        if (transform == PostTransform::kNone) {
+          std::copy(scores, scores + targets, to);
+          return;
+        }
+        float* s = f.at<float>(floats) + i * targets;
+        std::copy(scores, scores + targets, s);
+        transform_scores(transform, s, targets);
+        std::copy(s, s + targets, to);
+      });
+    };
   });
   return kernel;
 }
@@ -393,34 +420,27 @@ void classifier_shape(ShapeContext& c) {
 
 Kernel classifier_kernel(KernelContext& c) {
   const TreeClassifier k(c);
-  const Rows rows(c);
   const int64_t width = k.width();
-  const Slot x = c.in(0),
-             memory = c.scratch(static_cast<size_t>(rows.count * k.trees->targets) * sizeof(double)),
-             unwanted = c.scratch(static_cast<size_t>(rows.count * width) * sizeof(float));
+  const Prediction prediction(c, k.trees);
+  const Slot unwanted = c.scratch(static_cast<size_t>(Rows(c).count * width) * sizeof(float));
   const Slot label = c.has_output(0) ? c.out(0) : Slot{}, y = c.has_output(1) ? c.out(1) : unwanted;
-  Kernel kernel;
-  visit_ml(c, 0, [&](auto in) {
-    using T = decltype(in);
-    kernel = [=](const Frame& f) {
-      predict_rows(*k.trees, rows, f.at<T>(x), f.at<double>(memory), [&](int64_t i, const double* scores) {
-        float* to = f.at<float>(y) + i * width;
-        size_t best;
-        if (k.binary) {
-          const double s = scores[k.only];
-          best = s > (k.positive ? 0.5 : 0.0) ? 1 : 0;
-          to[0] = static_cast<float>(k.positive ? 1 - s : -s);
-          to[1] = static_cast<float>(s);
-        } else {
-          std::copy(scores, scores + width, to);
-          best = static_cast<size_t>(std::max_element(to, to + width) - to);
-        }
-        transform_scores(k.trees->transform, to, width);
-        if (label.defined()) f.at<int64_t>(label)[i] = k.label(best);
-      });
-    };
-  });
-  return kernel;
+  return [=](const Frame& f) {
+    prediction.run(f, [&](int64_t i, const double* scores) {
+      float* to = f.at<float>(y) + i * width;
+      size_t best;
+      if (k.binary) {
+        const double s = scores[k.only];
+        best = s > (k.positive ? 0.5 : 0.0) ? 1 : 0;
+        to[0] = static_cast<float>(k.positive ? 1 - s : -s);
+        to[1] = static_cast<float>(s);
+      } else {
+        std::copy(scores, scores + width, to);
+        best = static_cast<size_t>(std::max_element(to, to + width) - to);
+      }
+      transform_scores(k.trees->transform, to, width);
+      if (label.defined()) f.at<int64_t>(label)[i] = k.label(best);
+    });
+  };
 }
 
 ORTRAIN_OPERATOR({.domain = kMl,

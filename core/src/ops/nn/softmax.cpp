@@ -10,6 +10,7 @@
 #include "op/standard_form.h"
 #include "ops/common/decomposed.h"
 #include "ops/common/elementwise.h"
+#include "ops/common/variant.h"
 
 namespace ortrain {
 namespace {
@@ -45,8 +46,7 @@ void shape(ShapeContext& c) {
   shape_like_first(c);
 }
 
-template <Function F>
-Kernel kernel(KernelContext& c) {
+Kernel kernel(KernelContext& c, Function function) {
   expect_floating(c);
   const bool narrow = follows_bf16(c, {0});
   const LayoutPtr layout = narrow ? bf16_row_major(c.shape(0)) : nullptr;
@@ -54,74 +54,68 @@ Kernel kernel(KernelContext& c) {
   const SoftmaxShape s = shape_of(c, is_flat(c.opset()));
   const DType dtype = narrow ? DType::kBFloat16 : c.dtype(0);
   return [=](const Frame& f) {
-    run_softmax(s, dtype, F == Function::kLog, f.at<std::byte>(x), f.at<std::byte>(y));
+    run_softmax(s, dtype, function == Function::kLog, f.at<std::byte>(x), f.at<std::byte>(y));
   };
 }
 
-template <Function F>
-void gradient(GradientContext& g) {
+void gradient(GradientContext& g, Function function) {
   const bool flat = is_flat(g.opset());
-  g.set(0, g(gradient_type(F, flat), {g.dy(0), g.y(0)}, {{"axis", g.node().int_or("axis", flat ? 1 : -1)}},
-             kMicrosoft));
+  g.set(0, g(gradient_type(function, flat), {g.dy(0), g.y(0)},
+             {{"axis", g.node().int_or("axis", flat ? 1 : -1)}}, kMicrosoft));
 }
 
 // The axes of one softmax.
-template <bool Flat>
-std::vector<int64_t> summed_axes(const Node& node, int64_t rank) {
+std::vector<int64_t> summed_axes(const Node& node, int64_t rank, bool flat) {
   std::vector<int64_t> axes;
-  if (rank > 0) axes = {normalize_axis(node.int_or("axis", Flat ? 1 : -1), rank, node.label())};
-  while (Flat && !axes.empty() && axes.back() + 1 < rank) axes.push_back(axes.back() + 1);
+  if (rank > 0) axes = {normalize_axis(node.int_or("axis", flat ? 1 : -1), rank, node.label())};
+  while (flat && !axes.empty() && axes.back() + 1 < rank) axes.push_back(axes.back() + 1);
   return axes;
 }
 
 // u is the gradient of dX. Softmax, dX = Y (dY - sum(dY Y)): the gradient of dY is the same with u for dY,
 // that of Y is u (dY - sum(dY Y)) - dY sum(u Y). LogSoftmax, dX = dY - exp(Y) sum(dY): u - sum(u exp(Y)) and
 // -u exp(Y) sum(dY).
-template <Function F, bool Flat>
-void grad_gradient(GradientContext& g) {
-  const std::vector<int64_t> axes = summed_axes<Flat>(g.node(), need_rank(g, g.x(1)));
+void grad_gradient(GradientContext& g, Function function, bool flat) {
+  const std::vector<int64_t> axes = summed_axes(g.node(), need_rank(g, g.x(1)), flat);
   const auto sum = [&](const Expression& v) {
     return Expression(g, axes.empty() ? v.name() : g.reduce_sum(v, axes, true));
   };
   const Expression u(g, g.dy(0)), dy(g, g.x(0)), y(g, g.x(1));
-  if (F == Function::kLog) {
+  if (function == Function::kLog) {
     const Expression p = y.call("Exp");
     if (g.needs(0)) g.set(0, u - sum(u * p));
     if (g.needs(1)) g.set(1, -(u * p * sum(dy)));
   } else {
-    if (g.needs(0)) g.set(0, u.call(gradient_type(F, Flat), y, g.node().attributes, kMicrosoft));
+    if (g.needs(0)) g.set(0, u.call(gradient_type(function, flat), y, g.node().attributes, kMicrosoft));
     if (g.needs(1)) g.set(1, u * (dy - sum(dy * y)) - dy * sum(u * y));
   }
 }
 
 // With operators of ONNX: the same formulas.
-template <Function F, bool Flat>
-void gradient_form(DecompositionContext& e) {
-  const std::vector<int64_t> axes = summed_axes<Flat>(e.node(), need_rank(e, e.x(1)));
+void gradient_form(DecompositionContext& e, Function function, bool flat) {
+  const std::vector<int64_t> axes = summed_axes(e.node(), need_rank(e, e.x(1)), flat);
   const auto sum = [&](const Expression& v) {
     return Expression(e, axes.empty() ? v.name() : e.reduce_sum(v, axes, true));
   };
   const Expression dy(e, e.x(0)), y(e, e.x(1));
-  e.set(0, F == Function::kLog ? dy - y.call("Exp") * sum(dy) : y * (dy - sum(dy * y)));
+  e.set(0, function == Function::kLog ? dy - y.call("Exp") * sum(dy) : y * (dy - sum(dy * y)));
 }
 
-template <bool Flat>
-void gradient_shape(ShapeContext& c) {
+void gradient_shape(ShapeContext& c, bool flat) {
   expect_same(c, 0, 1);
-  shape_of(c, Flat);
+  shape_of(c, flat);
   shape_like_first(c);
 }
 
-template <Function F, bool Flat>
-Kernel gradient_kernel(KernelContext& c) {
+Kernel gradient_kernel(KernelContext& c, Function function, bool flat) {
   expect_floating(c);
   const bool narrow = follows_bf16(c, {0, 1});
   const LayoutPtr layout = narrow ? bf16_row_major(c.shape(0)) : nullptr;
   const Slot dy = c.in(0, layout), y = c.in(1, layout), dx = c.out_inplace(0, {0, 1}, layout);
-  const SoftmaxShape s = shape_of(c, Flat);
+  const SoftmaxShape s = shape_of(c, flat);
   const DType dtype = narrow ? DType::kBFloat16 : c.dtype(0);
   return [=](const Frame& f) {
-    run_softmax_gradient(s, dtype, F == Function::kLog, f.at<std::byte>(dy), f.at<std::byte>(y),
+    run_softmax_gradient(s, dtype, function == Function::kLog, f.at<std::byte>(dy), f.at<std::byte>(y),
                          f.at<std::byte>(dx));
   };
 }
@@ -134,18 +128,18 @@ std::optional<InputPositions> softmax_positions(const PositionQuery& q) {
 template <Function F>
 constexpr Operator forward_operator(const char* type) {
   return {.type = type,
-          .rules = {.shape = shape, .gradient = gradient<F>},
+          .rules = {.shape = shape, .gradient = kVariant<gradient, F>},
           .traits = {.takes_bf16 = F == Function::kSoftmax, .positions = softmax_positions},
-          .kernels = {.cpu = kernel<F>}};
+          .kernels = {.cpu = kVariant<kernel, F>}};
 }
 template <Function F, bool Flat>
 constexpr Operator gradient_operator() {
   return {.domain = kMicrosoft,
           .type = gradient_type(F, Flat),
           .signature = F == Function::kLog ? "dY, X -> dX" : "dY, Y -> dX",
-          .rules = {.shape = gradient_shape<Flat>, .gradient = grad_gradient<F, Flat>},
+          .rules = {.shape = kVariant<gradient_shape, Flat>, .gradient = kVariant<grad_gradient, F, Flat>},
           .traits = {.takes_bf16 = F == Function::kSoftmax},
-          .kernels = {.cpu = gradient_kernel<F, Flat>}};
+          .kernels = {.cpu = kVariant<gradient_kernel, F, Flat>}};
 }
 ORTRAIN_OPERATOR({forward_operator<Function::kSoftmax>("Softmax")});
 ORTRAIN_OPERATOR({forward_operator<Function::kLog>("LogSoftmax")});
@@ -154,10 +148,14 @@ ORTRAIN_OPERATOR({gradient_operator<Function::kSoftmax, false>()});
 ORTRAIN_OPERATOR({gradient_operator<Function::kLog, true>()});
 ORTRAIN_OPERATOR({gradient_operator<Function::kLog, false>()});
 
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxGrad", {gradient_form<Function::kSoftmax, true>});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxGrad_13", {gradient_form<Function::kSoftmax, false>});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LogSoftmaxGrad", {gradient_form<Function::kLog, true>});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LogSoftmaxGrad_13", {gradient_form<Function::kLog, false>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxGrad",
+                      {kVariant<gradient_form, Function::kSoftmax, true>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxGrad_13",
+                      {kVariant<gradient_form, Function::kSoftmax, false>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LogSoftmaxGrad",
+                      {kVariant<gradient_form, Function::kLog, true>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "LogSoftmaxGrad_13",
+                      {kVariant<gradient_form, Function::kLog, false>});
 
 }  // namespace
 

@@ -15,6 +15,7 @@
 #include "op/standard_form.h"
 #include "ops/common/decomposed.h"
 #include "ops/common/elementwise.h"
+#include "ops/common/variant.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -40,14 +41,12 @@ struct Inputs {
 
 constexpr size_t kNoInput = 99, kBias = 5;
 
-template <Form F>
-constexpr Inputs kForward = {0, 1, 2, F == Form::kInternal ? 3 : kNoInput};
-template <Form F>
-constexpr Inputs kBackward = {1, 2, 3, F == Form::kInternal ? 4 : kNoInput};
+Inputs forward_inputs(Form form) { return {0, 1, 2, form == Form::kInternal ? 3 : kNoInput}; }
+Inputs backward_inputs(Form form) { return {1, 2, 3, form == Form::kInternal ? 4 : kNoInput}; }
 
-template <Form F>
-constexpr const char* kLossGrad =
-    F == Form::kInternal ? "SoftmaxCrossEntropyLossInternalGrad" : "SoftmaxCrossEntropyLossGrad";
+constexpr const char* loss_grad(Form form) {
+  return form == Form::kInternal ? "SoftmaxCrossEntropyLossInternalGrad" : "SoftmaxCrossEntropyLossGrad";
+}
 
 void expect_inputs(const NodeContext& c, const Inputs& in) {
   const Shape &scores = c.shape(in.scores), &labels = c.shape(in.labels);
@@ -123,9 +122,8 @@ class Labels {
   std::optional<int64_t> ignored_;
 };
 
-template <Form F>
-void shape(ShapeContext& c) {
-  const Inputs in = kForward<F>;
+void shape(ShapeContext& c, Form form) {
+  const Inputs in = forward_inputs(form);
   expect_inputs(c, in);
   c.output(0, c.dtype(0), reduction_of(c) == Average::kNone ? c.shape(in.labels) : Shape{});
   if (c.has_output(1)) c.output(1, c.dtype(0), c.shape(0));
@@ -160,15 +158,13 @@ Kernel loss_kernel(KernelContext& c, const Inputs& in, bool from_scores) {
   };
 }
 
-template <Form F, bool kFromScores>
-Kernel kernel(KernelContext& c) {
-  return c.dtype(0) == DType::kDouble ? loss_kernel<double>(c, kForward<F>, kFromScores)
-                                      : loss_kernel<float>(c, kForward<F>, kFromScores);
+Kernel kernel(KernelContext& c, Form form, bool from_scores) {
+  return c.dtype(0) == DType::kDouble ? loss_kernel<double>(c, forward_inputs(form), from_scores)
+                                      : loss_kernel<float>(c, forward_inputs(form), from_scores);
 }
 
-template <Form F>
-void gradient_shape(ShapeContext& c) {
-  const Inputs in = kBackward<F>;
+void gradient_shape(ShapeContext& c, Form form) {
+  const Inputs in = backward_inputs(form);
   expect_inputs(c, in);
   const bool none = reduction_of(c) == Average::kNone;
   c.expect(c.dtype(0) == c.dtype(1), "dY must have the type of log_prob, ", to_string(c.dtype(1)), ", found ",
@@ -176,7 +172,7 @@ void gradient_shape(ShapeContext& c) {
   c.expect(none ? c.shape(0) == c.shape(in.labels) : c.size(0) == 1, "dY must ",
            none ? "have the shape of the labels, " + to_string(c.shape(in.labels)) : "be a scalar",
            ", found ", to_string(c.shape(0)));
-  if (F == Form::kInternal && c.has_input(kBias))
+  if (form == Form::kInternal && c.has_input(kBias))
     c.expect(c.dtype(kBias) == c.dtype(1) && c.shape(kBias) == c.shape(1),
              "bias must have the type and shape of log_prob, found ", to_string(c.dtype(kBias)), " ",
              to_string(c.shape(kBias)));
@@ -184,14 +180,14 @@ void gradient_shape(ShapeContext& c) {
 }
 
 // d scores_i = dY w (softmax_i - [i = label]) / divisor, and + bias in the Internal form.
-template <typename T, Form F>
-Kernel typed_gradient_kernel(KernelContext& c) {
+template <typename T>
+Kernel typed_gradient_kernel(KernelContext& c, Form form) {
   const Average average = reduction_of(c);
-  const Labels<T> labels(c, kBackward<F>);
+  const Labels<T> labels(c, backward_inputs(form));
   const SoftmaxShape s = softmax_shape(c.shape(1));
   const int64_t places = s.outer * s.inner;
   const Slot dy = c.in(0), log_prob = c.in(1);
-  const Slot bias = F == Form::kInternal && c.has_input(kBias) ? c.in(kBias) : Slot{};
+  const Slot bias = form == Form::kInternal && c.has_input(kBias) ? c.in(kBias) : Slot{};
   const Slot dx = c.out_inplace(0, {1});
   const Slot factors = c.scratch(static_cast<size_t>(places) * sizeof(T));
   const DType dtype = c.dtype(1);
@@ -228,10 +224,9 @@ Kernel typed_gradient_kernel(KernelContext& c) {
   };
 }
 
-template <Form F>
-Kernel gradient_kernel(KernelContext& c) {
-  return c.dtype(1) == DType::kDouble ? typed_gradient_kernel<double, F>(c)
-                                      : typed_gradient_kernel<float, F>(c);
+Kernel gradient_kernel(KernelContext& c, Form form) {
+  return c.dtype(1) == DType::kDouble ? typed_gradient_kernel<double>(c, form)
+                                      : typed_gradient_kernel<float>(c, form);
 }
 
 // The attributes that forward and gradient share.
@@ -243,15 +238,14 @@ Attributes loss_attributes(const Node& node) {
 
 // From the loss; and from the second output, whose classes are axis 1, as for LogSoftmax: d scores = dY -
 // softmax sum(dY).
-template <Form F>
-void gradient(GradientContext& g) {
+void gradient(GradientContext& g, Form form) {
   if (!g.needs(0)) return;
   const Expression log_prob(g, g.want_y(1));
   std::string total;
   if (const std::string dy = g.dy(0); !dy.empty()) {
     std::vector<std::string> inputs = {dy, log_prob};
     inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
-    total = g(kLossGrad<F>, inputs, loss_attributes(g.node()), kMicrosoft);
+    total = g(loss_grad(form), inputs, loss_attributes(g.node()), kMicrosoft);
   }
   if (const std::string given = g.dy(1); !given.empty()) {
     const Expression dy(g, given);
@@ -263,14 +257,13 @@ void gradient(GradientContext& g) {
 
 // dX = dY w (exp(log_prob) - [i = label]) / divisor (+ bias) is linear in dY; of its two terms only the first
 // depends on log_prob; it is dX minus the dX for zero probabilities.
-template <Form F>
-void grad_gradient(GradientContext& g) {
+void grad_gradient(GradientContext& g, Form form) {
   const Expression u(g, g.dy(0)), dy(g, g.x(0)), log_prob(g, g.x(1));
   const auto with = [&](const Expression& incoming, const Expression& logs) {
     std::vector<std::string> inputs = {incoming, logs};
     for (size_t i = 2; i < std::min<size_t>(5, g.node().inputs.size()); ++i)
       inputs.push_back(g.node().inputs[i]);
-    return Expression(g, g(kLossGrad<F>, inputs, g.node().attributes, kMicrosoft));
+    return Expression(g, g(loss_grad(form), inputs, g.node().attributes, kMicrosoft));
   };
   if (g.needs(0)) {
     const Expression one(g, g("Expand", {dy.number(1), dy.call("Shape")}));
@@ -287,25 +280,23 @@ void grad_gradient(GradientContext& g) {
         g, g("Expand", {dy.number(-std::numeric_limits<double>::infinity()), log_prob.call("Shape")}));
     g.set(1, u * (with(dy, log_prob) - with(dy, nowhere)));
   }
-  if (F == Form::kInternal && g.has_x(kBias) && g.needs(kBias)) g.set(kBias, u);
+  if (form == Form::kInternal && g.has_x(kBias) && g.needs(kBias)) g.set(kBias, u);
 }
 
-template <Form F>
-void likelihood_shape(ShapeContext& c) {
-  expect_inputs(c, kForward<F>);
+void likelihood_shape(ShapeContext& c, Form form) {
+  expect_inputs(c, forward_inputs(form));
   c.output(0, c.dtype(0), reduction_of(c) == Average::kNone ? c.shape(1) : Shape{});
 }
 
 // d log_prob_i = -dY w [i = label] / divisor: the gradient of the cross entropy if every probability is zero.
-template <Form F>
-void likelihood_gradient(GradientContext& g) {
+void likelihood_gradient(GradientContext& g, Form form) {
   if (!g.needs(0)) return;
   const Expression x(g, g.x(0));
   const std::string nowhere =
       g("Expand", {x.number(-std::numeric_limits<double>::infinity()), x.call("Shape")});
   std::vector<std::string> inputs = {g.dy(0), nowhere};
   inputs.insert(inputs.end(), g.node().inputs.begin() + 1, g.node().inputs.end());
-  g.set(0, g(kLossGrad<F>, inputs, loss_attributes(g.node()), kMicrosoft));
+  g.set(0, g(loss_grad(form), inputs, loss_attributes(g.node()), kMicrosoft));
 }
 
 template <Form F>
@@ -313,24 +304,24 @@ constexpr Operator cross_entropy(std::string_view domain, std::string_view type,
   return {.domain = domain,
           .type = type,
           .signature = signature,
-          .rules = {.shape = shape<F>, .gradient = gradient<F>},
-          .kernels = {.cpu = kernel<F, true>}};
+          .rules = {.shape = kVariant<shape, F>, .gradient = kVariant<gradient, F>},
+          .kernels = {.cpu = kVariant<kernel, F, true>}};
 }
 template <Form F>
 constexpr Operator cross_entropy_grad(std::string_view signature) {
   return {.domain = kMicrosoft,
-          .type = kLossGrad<F>,
+          .type = loss_grad(F),
           .signature = signature,
-          .rules = {.shape = gradient_shape<F>, .gradient = grad_gradient<F>},
-          .kernels = {.cpu = gradient_kernel<F>}};
+          .rules = {.shape = kVariant<gradient_shape, F>, .gradient = kVariant<grad_gradient, F>},
+          .kernels = {.cpu = kVariant<gradient_kernel, F>}};
 }
 template <Form F>
 constexpr Operator likelihood(std::string_view domain, std::string_view type, std::string_view signature) {
   return {.domain = domain,
           .type = type,
           .signature = signature,
-          .rules = {.shape = likelihood_shape<F>, .gradient = likelihood_gradient<F>},
-          .kernels = {.cpu = kernel<F, false>}};
+          .rules = {.shape = kVariant<likelihood_shape, F>, .gradient = kVariant<likelihood_gradient, F>},
+          .kernels = {.cpu = kVariant<kernel, F, false>}};
 }
 ORTRAIN_OPERATOR({cross_entropy<Form::kOnnx>("", "SoftmaxCrossEntropyLoss", "")});
 ORTRAIN_OPERATOR(
@@ -350,9 +341,8 @@ ORTRAIN_OPERATOR({likelihood<Form::kInternal>(kMicrosoft, "NegativeLogLikelihood
 
 // The gradient of the scores: exp(log_prob) times the factor of each position, which is then subtracted at
 // the label. An ignored label has the factor 0; 0 is its class.
-template <Form F>
-void gradient_form(DecompositionContext& e) {
-  const Inputs in = kBackward<F>;
+void gradient_form(DecompositionContext& e, Form form) {
+  const Inputs in = backward_inputs(form);
   const Expression dy(e, e.x(0)), log_prob(e, e.x(1));
   Expression labels(e, e.x(in.labels));
   const std::string reduction = e.node().string_or("reduction", "mean");
@@ -385,7 +375,7 @@ void gradient_form(DecompositionContext& e) {
   const std::string minus = e("Expand", {-factor, e("Shape", {places})});
   const std::string gradient = e("ScatterElements", {log_prob.call("Exp") * factor, places, minus},
                                  {{"axis", int64_t{1}}, {"reduction", std::string("add")}});
-  e.set(0, F == Form::kInternal && e.has_x(kBias) ? e("Add", {gradient, e.x(kBias)}) : gradient);
+  e.set(0, form == Form::kInternal && e.has_x(kBias) ? e("Add", {gradient, e.x(kBias)}) : gradient);
 }
 
 // The Internal forms are ONNX's operators if the label to ignore is a constant.
@@ -405,8 +395,10 @@ void internal_form(DecompositionContext& e, const std::string& type) {
 void likelihood_form(DecompositionContext& e) { internal_form(e, "NegativeLogLikelihoodLoss"); }
 void cross_entropy_form(DecompositionContext& e) { internal_form(e, "SoftmaxCrossEntropyLoss"); }
 
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, kLossGrad<Form::kOnnx>, {gradient_form<Form::kOnnx>});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, kLossGrad<Form::kInternal>, {gradient_form<Form::kInternal>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, loss_grad(Form::kOnnx),
+                      {kVariant<gradient_form, Form::kOnnx>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, loss_grad(Form::kInternal),
+                      {kVariant<gradient_form, Form::kInternal>});
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "SoftmaxCrossEntropyLossInternal", {cross_entropy_form});
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "NegativeLogLikelihoodLossInternal", {likelihood_form});
 ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "NegativeLogLikelihoodLossInternal2", {likelihood_form});

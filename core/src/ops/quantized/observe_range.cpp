@@ -8,6 +8,8 @@
 //
 // StopGradient(x) -> y: y is x, and no gradient passes. An eval model has neither: what reads them reads the
 // range, or x.
+//
+// Compiled for speed: a loop over the elements (CMakeLists.txt).
 #include <algorithm>
 #include <limits>
 #include <utility>

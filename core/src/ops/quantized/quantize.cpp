@@ -98,11 +98,6 @@ T round_small(T x) {
   return (x + kShift) - kShift;
 }
 
-template <typename F>
-bool visit_quantized(DType dtype, F&& f) {
-  return visit_types<uint8_t, int8_t, uint16_t, int16_t>(dtype, f);
-}
-
 // What a quantized type contains: integers in a range, or floats of 8 bits or less.
 struct Quantized {
   double low = 0, high = 0;
@@ -240,10 +235,18 @@ double round_to(DType dtype, double value) {
   }
 }
 
+// q of v = x / scale; lo and hi are the range of the type less the zero point. NaN becomes lo.
+template <typename T>
+T rounded(T v, T zero, T lo, T hi) {
+  return round_small(v > lo ? (v < hi ? v : hi) : lo) + zero;
+}
+
 // Any types; quantized values are produced as bytes or words, and packed at the end if the type is packed.
 Kernel quantize_any(KernelContext& c) {
   const Granularity g = read_granularity(c, 0, 1, c.opset());
   const DType from = c.dtype(0), to = c.out_dtype(0), precision = division_type(c);
+  // Integers are divided in the type of the scale.
+  const bool narrow = from == DType::kInt32 && precision == DType::kFloat && c.dtype(1) == DType::kFloat;
   const Slot x = c.in(0), y = c.out(0);
   const Beside scale(c, 1, c.in(1)), zero_point(c, 2, c.has_input(2) ? c.in(2) : Slot{});
   const int64_t n = c.out_size(0);
@@ -258,7 +261,8 @@ Kernel quantize_any(KernelContext& c) {
       if (range.floats) return encode_small_floats(to, values, count, out + at, rounding);
       visit_types<int8_t, uint8_t, int16_t, uint16_t>(wide_of(to), [&](auto zero) {
         auto* q = reinterpret_cast<decltype(zero)*>(out) + at;
-        for (int64_t i = 0; i < count; ++i) q[i] = static_cast<decltype(zero)>(values[i]);
+        for (int64_t i = 0; i < count; ++i)
+          q[i] = static_cast<decltype(zero)>(static_cast<int32_t>(values[i]));
       });
     };
     parallel_for(g.row_count(), 16 * g.inner, [&](int64_t begin, int64_t end) {
@@ -266,13 +270,12 @@ Kernel quantize_any(KernelContext& c) {
                 [&](int64_t at, int64_t count, const double* scales, const double* zeros) {
                   double values[kPiece];
                   read_numbers(from, f.at<std::byte>(x), at, at + count, values);
-                  for (int64_t i = 0; i < count; ++i) {
-                    const double v = round_to(precision, values[i] / scales[i]);
-                    if (range.floats)
-                      values[i] = v + zeros[i];
-                    else  // written so that NaN becomes the lowest
-                      values[i] = std::min(std::max(range.low, std::nearbyint(v) + zeros[i]), range.high);
-                  }
+                  for (int64_t i = 0; narrow && i < count; ++i) values[i] = round_to(precision, values[i]);
+                  for (int64_t i = 0; i < count; ++i) values[i] = round_to(precision, values[i] / scales[i]);
+                  for (int64_t i = 0; i < count; ++i)
+                    values[i] = range.floats ? values[i] + zeros[i]
+                                             : rounded(values[i], zeros[i], range.low - zeros[i],
+                                                       range.high - zeros[i]);
                   store(values, at, count);
                 });
     });
@@ -280,40 +283,23 @@ Kernel quantize_any(KernelContext& c) {
   };
 }
 
-// q of x; lo and hi are the range of the type less the zero point. NaN becomes lo.
-template <typename Q, typename T>
-Q quantized_value(T x, T scale, T zero, T lo, T hi) {
-  const T v = x / scale;
-  return static_cast<Q>(static_cast<int32_t>(round_small(v > lo ? (v < hi ? v : hi) : lo) + zero));
-}
-
-template <typename X, typename T, typename Q>
+// From float to Q, which has 8 bits.
+template <typename Q>
 Kernel quantize_kernel_of(KernelContext& c) {
   const Granularity g = read_granularity(c, 0, 1, c.opset());
   const Slot x = c.in(0), scale = c.in(1), zero_point = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0);
   return [=](const Frame& f) {
-    const X* from = f.at<X>(x);
-    const T* scales = f.at<T>(scale);
+    const float *from = f.at<float>(x), *scales = f.at<float>(scale);
     const Q* zeros = f.at_or_null<Q>(zero_point);
     Q* to = f.at<Q>(y);
     parallel_for(g.row_count(), 4 * g.inner, [&](int64_t begin, int64_t end) {
       g.rows(begin, end, [&](int64_t at, int64_t index, int64_t step, int64_t n) {
-        const auto zero_at = [&](int64_t i) {
-          return zeros ? static_cast<T>(zeros[index + i * step]) : T(0);
-        };
-        constexpr T kLow = std::numeric_limits<Q>::min(), kHigh = std::numeric_limits<Q>::max();
-        if (step == 0) {
-          const T s = scales[index], zero = zero_at(0), lo = kLow - zero, hi = kHigh - zero;
-          if constexpr (std::is_same_v<X, float> && std::is_same_v<T, float> && sizeof(Q) == 1)
-            return quantize<Q>(from + at, n, s, zeros ? zeros[index] : Q(0), to + at);
-          for (int64_t i = 0; i < n; ++i)
-            to[at + i] = quantized_value<Q, T>(static_cast<T>(from[at + i]), s, zero, lo, hi);
-        } else {
-          for (int64_t i = 0; i < n; ++i) {
-            const T zero = zero_at(i);
-            to[at + i] = quantized_value<Q, T>(static_cast<T>(from[at + i]), scales[index + i], zero,
-                                               kLow - zero, kHigh - zero);
-          }
+        if (step == 0) return quantize<Q>(from + at, n, scales[index], zeros ? zeros[index] : Q(0), to + at);
+        constexpr float kLow = std::numeric_limits<Q>::min(), kHigh = std::numeric_limits<Q>::max();
+        for (int64_t i = 0; i < n; ++i) {
+          const float zero = zeros ? static_cast<float>(zeros[index + i]) : 0;
+          const float q = rounded(from[at + i] / scales[index + i], zero, kLow - zero, kHigh - zero);
+          to[at + i] = static_cast<Q>(static_cast<int32_t>(q));
         }
       });
     });
@@ -322,16 +308,9 @@ Kernel quantize_kernel_of(KernelContext& c) {
 
 Kernel quantize_kernel(KernelContext& c) {
   Kernel kernel;
-  if (division_type(c) == c.dtype(1) && (c.dtype(0) == c.dtype(1) || c.dtype(0) == DType::kInt32))
-    visit_floating(c.dtype(1), [&](auto scale) {
-      visit_quantized(c.out_dtype(0), [&](auto q) {
-        using T = decltype(scale);
-        if (c.dtype(0) == DType::kInt32)
-          kernel = quantize_kernel_of<int32_t, T, decltype(q)>(c);
-        else
-          kernel = quantize_kernel_of<T, T, decltype(q)>(c);
-      });
-    });
+  if (c.dtype(0) == DType::kFloat && c.dtype(1) == DType::kFloat && division_type(c) == DType::kFloat)
+    visit_types<uint8_t, int8_t>(c.out_dtype(0),
+                                 [&](auto q) { kernel = quantize_kernel_of<decltype(q)>(c); });
   return kernel ? kernel : quantize_any(c);
 }
 
@@ -360,34 +339,34 @@ void quantize_gradient_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), c.shape(0));
 }
 
-template <typename T>
-Kernel quantize_gradient_kernel_of(KernelContext& c) {
+Kernel quantize_gradient_kernel(KernelContext& c) {
+  if (!visit_floating(c.dtype(0), [](auto) {})) c.reject_dtype(0);
   const Granularity g = read_granularity(c, 1, 2, 13);  // already checked in the forward pass
   const Quantized range = *quantized(quantized_type(c, 3));
+  const DType type = c.dtype(0);
   const Slot dy = c.in(0), x = c.in(1);
   const Beside scale(c, 2, c.in(2)), zero_point(c, 3, c.has_input(3) ? c.in(3) : Slot{});
   const Slot dx = c.out_inplace(0, {0});
   return [=](const Frame& f) {
-    const T *incoming = f.at<T>(dy), *from = f.at<T>(x);
-    T* to = f.at<T>(dx);
     parallel_for(g.row_count(), 4 * g.inner, [&](int64_t begin, int64_t end) {
       in_pieces(f, g, scale, zero_point, begin, end,
                 [&](int64_t at, int64_t count, const double* scales, const double* zeros) {
+                  double values[kPiece];
+                  read_numbers(type, f.at<std::byte>(x), at, at + count, values);
                   for (int64_t i = 0; i < count; ++i) {
-                    const double v = static_cast<double>(from[at + i]) / scales[i];
-                    const double q = (range.floats ? v : std::nearbyint(v)) + zeros[i];
-                    to[at + i] = q >= range.low && q <= range.high ? incoming[at + i] : T(0);
+                    const double v = values[i] / scales[i];
+                    values[i] = (range.floats ? v : std::nearbyint(v)) + zeros[i];
                   }
+                  visit_floating(type, [&](auto zero) {
+                    using T = decltype(zero);
+                    const T* from = f.at<T>(dy) + at;
+                    T* to = f.at<T>(dx) + at;
+                    for (int64_t i = 0; i < count; ++i)
+                      to[i] = values[i] >= range.low && values[i] <= range.high ? from[i] : T(0);
+                  });
                 });
     });
   };
-}
-
-Kernel quantize_gradient_kernel(KernelContext& c) {
-  Kernel kernel;
-  visit_floating(c.dtype(0), [&](auto zero) { kernel = quantize_gradient_kernel_of<decltype(zero)>(c); });
-  if (!kernel) c.reject_dtype(0);
-  return kernel;
 }
 
 void dequantize_shape(ShapeContext& c) {
@@ -409,54 +388,40 @@ Kernel dequantize_any(KernelContext& c) {
   const DType from = c.dtype(0);
   const Slot x = c.in(0), y = c.out(0);
   const Beside scale(c, 1, c.in(1)), zero_point(c, 2, c.has_input(2) ? c.in(2) : Slot{});
-  Kernel kernel;
-  visit_types<float, double, Float16, BFloat16>(c.out_dtype(0), [&](auto type) {
-    using T = decltype(type);
-    kernel = [=](const Frame& f) {
-      T* to = f.at<T>(y);
-      parallel_for(g.row_count(), 16 * g.inner, [&](int64_t begin, int64_t end) {
-        in_pieces(f, g, scale, zero_point, begin, end,
-                  [&](int64_t at, int64_t count, const double* scales, const double* zeros) {
-                    double values[kPiece];
-                    read_numbers(from, f.at<std::byte>(x), at, at + count, values);
-                    for (int64_t i = 0; i < count; ++i) {
-                      const double v = (values[i] - zeros[i]) * scales[i];
-                      if constexpr (std::is_same_v<T, double>)
-                        to[at + i] = v;
-                      else
-                        to[at + i] = T(static_cast<float>(v));
-                    }
+  const DType to = c.out_dtype(0);
+  return [=](const Frame& f) {
+    parallel_for(g.row_count(), 16 * g.inner, [&](int64_t begin, int64_t end) {
+      in_pieces(f, g, scale, zero_point, begin, end,
+                [&](int64_t at, int64_t count, const double* scales, const double* zeros) {
+                  double values[kPiece];
+                  read_numbers(from, f.at<std::byte>(x), at, at + count, values);
+                  for (int64_t i = 0; i < count; ++i) values[i] = (values[i] - zeros[i]) * scales[i];
+                  visit_types<float, double, Float16, BFloat16>(to, [&](auto zero) {
+                    using T = decltype(zero);
+                    std::transform(values, values + count, f.at<T>(y) + at, cast_number<T, double>);
                   });
-      });
-    };
-  });
-  return kernel;
+                });
+    });
+  };
 }
 
-template <typename Q, typename T>
+// To float, from integers of 8 bits and the int32 of biases.
+template <typename Q>
 Kernel dequantize_kernel_of(KernelContext& c) {
   const Granularity g = read_granularity(c, 0, 1, c.opset());
   const Slot x = c.in(0), scale = c.in(1), zero_point = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0);
   return [=](const Frame& f) {
-    using Wide = std::conditional_t<sizeof(Q) == 4, int64_t, int32_t>;
     const Q *from = f.at<Q>(x), *zeros = f.at_or_null<Q>(zero_point);
-    const T* scales = f.at<T>(scale);
-    T* to = f.at<T>(y);
+    const float* scales = f.at<float>(scale);
+    float* to = f.at<float>(y);
     parallel_for(g.row_count(), 2 * g.inner, [&](int64_t begin, int64_t end) {
       g.rows(begin, end, [&](int64_t at, int64_t index, int64_t step, int64_t n) {
-        const auto zero_at = [&](int64_t i) {
-          return zeros ? static_cast<Wide>(zeros[index + i * step]) : Wide{0};
-        };
-        if (step == 0) {
-          const T s = scales[index];
-          const Wide zero = zero_at(0);
-          if constexpr (std::is_same_v<T, float> && sizeof(Q) == 1)
-            return dequantize<Q>(from + at, n, s, static_cast<Q>(zero), to + at);
-          for (int64_t i = 0; i < n; ++i)
-            to[at + i] = static_cast<T>(static_cast<Wide>(from[at + i]) - zero) * s;
-        } else {
-          for (int64_t i = 0; i < n; ++i)
-            to[at + i] = static_cast<T>(static_cast<Wide>(from[at + i]) - zero_at(i)) * scales[index + i];
+        if constexpr (sizeof(Q) == 1)
+          if (step == 0)
+            return dequantize<Q>(from + at, n, scales[index], zeros ? zeros[index] : Q(0), to + at);
+        for (int64_t i = 0; i < n; ++i) {
+          const int64_t zero = zeros ? zeros[index + i * step] : Q(0);
+          to[at + i] = static_cast<float>(from[at + i] - zero) * scales[index + i * step];
         }
       });
     });
@@ -465,11 +430,9 @@ Kernel dequantize_kernel_of(KernelContext& c) {
 
 Kernel dequantize_kernel(KernelContext& c) {
   Kernel kernel;
-  if (c.out_dtype(0) == c.dtype(1))
-    visit_floating(c.dtype(1), [&](auto scale) {
-      visit_types<uint8_t, int8_t, uint16_t, int16_t, int32_t>(
-          c.dtype(0), [&](auto q) { kernel = dequantize_kernel_of<decltype(q), decltype(scale)>(c); });
-    });
+  if (c.out_dtype(0) == DType::kFloat && c.dtype(1) == DType::kFloat)
+    visit_types<uint8_t, int8_t, int32_t>(c.dtype(0),
+                                          [&](auto q) { kernel = dequantize_kernel_of<decltype(q)>(c); });
   return kernel ? kernel : dequantize_any(c);
 }
 

@@ -4,6 +4,8 @@
 //   y = saturate(round((Y + B) x_scale w_scale / y_scale) + y_zero_point)
 //
 // W may have a scale and zero point for each filter. Padding represents zero, so it is the zero point of X.
+//
+// Compiled for speed: loops over sums (CMakeLists.txt).
 #include <algorithm>
 #include <functional>
 #include <optional>

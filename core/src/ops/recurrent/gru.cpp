@@ -7,6 +7,8 @@
 //
 // K. Cho et al., "Learning phrase representations using RNN encoder-decoder for statistical machine
 // translation", EMNLP 2014. The gates of a row are kept after their activations, in the order z, r, h.
+//
+// Compiled for speed: loops over gates (CMakeLists.txt).
 #include "op/floating_kernel.h"
 #include "ops/recurrent/recurrent.h"
 

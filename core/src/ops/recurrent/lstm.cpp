@@ -6,6 +6,8 @@
 // S. Hochreiter, J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. The gates of a row are
 // kept after their activations, in the order i, o, f, c~. clip bounds the arguments of f and g; that of h,
 // the cell, is left as it is, as in onnxruntime.
+//
+// Compiled for speed: loops over gates (CMakeLists.txt).
 #include "ops/recurrent/lstm.h"
 
 #include <utility>

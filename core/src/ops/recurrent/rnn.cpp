@@ -1,6 +1,8 @@
 // RNN and com.microsoft RNNGrad: H_t = f(X_t Wᵀ + H_(t-1) Rᵀ + Wb + Rb).
 //
 // The derivative of f follows from H, so the forward keeps nothing but its result.
+//
+// Compiled for speed: loops over hidden values (CMakeLists.txt).
 #include "op/floating_kernel.h"
 #include "ops/recurrent/recurrent.h"
 

@@ -1,7 +1,10 @@
 // ScatterElements (Scatter) and ScatterND: a copy of the data with the updates written, or reduced, into the
 // positions of the indices.
+//
+// Compiled for speed: a loop over the indices (CMakeLists.txt).
 #include "backend/cpu/strided_copy.h"
 #include "op/gradient_expression.h"
+#include "op/wide_integers.h"
 #include "ops/common/indices.h"
 
 namespace ortrain {
@@ -22,6 +25,12 @@ BinaryFunction reduction_of(const NodeContext& c) {
   const BinaryFunction function = binary_function(type, logic ? DType::kUInt8 : c.dtype(0));
   if (!function) c.reject_dtype(0);
   return function;
+}
+
+// The kernel of `make`, which computes with small integers as int64, unless updates replace.
+template <Kernel (*kMake)(KernelContext&)>
+Kernel scatter_kernel(KernelContext& c) {
+  return c.node().string_or("reduction", "none") == "none" ? kMake(c) : with_wide_integers(c, kMake);
 }
 
 void scatter_elements_shape(ShapeContext& c) {
@@ -118,11 +127,11 @@ void scatter_gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "ScatterElements",
                   .rules = {.shape = scatter_elements_shape, .gradient = scatter_gradient<true>},
-                  .kernels = {.cpu = scatter_elements_kernel}});
+                  .kernels = {.cpu = scatter_kernel<scatter_elements_kernel>}});
 // Its name before version 11.
 ORTRAIN_OPERATOR({.type = "Scatter",
                   .rules = {.shape = scatter_elements_shape, .gradient = scatter_gradient<true>},
-                  .kernels = {.cpu = scatter_elements_kernel}});
+                  .kernels = {.cpu = scatter_kernel<scatter_elements_kernel>}});
 
 void scatter_nd_shape(ShapeContext& c) {
   tuples_of(c, c.shape(0), c.shape(1), 0);
@@ -151,7 +160,7 @@ Kernel scatter_nd_kernel(KernelContext& c) {
 
 ORTRAIN_OPERATOR({.type = "ScatterND",
                   .rules = {.shape = scatter_nd_shape, .gradient = scatter_gradient<false>},
-                  .kernels = {.cpu = scatter_nd_kernel}});
+                  .kernels = {.cpu = scatter_kernel<scatter_nd_kernel>}});
 
 }  // namespace
 }  // namespace ortrain

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "op/operator.h"
+#include "op/wide_integers.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
 
@@ -267,14 +268,14 @@ Kernel kernel(KernelContext& c) {
   const Sampler s(c, 0, 1);
   const Slot x = c.in(0), grid = c.in(1), y = c.out(0);
   Kernel kernel;
-  const bool known = visit_numeric_or_bool(c.dtype(0), [&](auto zero) {
+  const auto make = [&](auto zero) {
     visit_floating(c.dtype(1), [&](auto of_grid) {
       using T = decltype(zero);
       using G = decltype(of_grid);
       kernel = [=](const Frame& f) { s.forward(f.at<const T>(x), f.at<const G>(grid), f.at<T>(y)); };
     });
-  });
-  if (!known) c.reject_dtype(0);
+  };
+  if (!visit_types<bool>(c.dtype(0), make) && !visit_wide_numeric(c.dtype(0), make)) c.reject_dtype(0);
   return kernel;
 }
 
@@ -318,7 +319,7 @@ DType grad_types(const ElementTypes& types, size_t o) { return types[o == 0 ? 1 
 
 ORTRAIN_OPERATOR({.type = "GridSample",
                   .rules = {.shape = shape, .gradient = gradient},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = wide_integers<kernel, Overflow::kSaturates>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "GridSampleGrad",
                   .signature = "dY, X, grid -> dX, dgrid?",

@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <type_traits>
 
 #include "op/opset.h"
 #include "op/standard_form.h"
 #include "ops/common/decomposed.h"
 #include "ops/common/shape_helpers.h"
+#include "ops/common/variant.h"
 #include "runtime/checked.h"
 #include "runtime/convert.h"
 #include "runtime/threads.h"
@@ -87,9 +89,8 @@ std::vector<double> constant_numbers(const NodeContext& c, size_t i) {
 // does.
 enum class Form { kResize, kUpsample };
 
-template <Form F>
-Form form_of(const Node& node, int64_t opset) {
-  return node.domain.empty() && opset < since::kResizeCoordinates ? Form::kUpsample : F;
+Form form_of(const Node& node, int64_t opset, Form form) {
+  return node.domain.empty() && opset < since::kResizeCoordinates ? Form::kUpsample : form;
 }
 
 constexpr double kLargestSize = 1e15;  // of a result: up to here doubles count elements exactly
@@ -189,10 +190,9 @@ void apply_roi(const NodeContext& c, Settings& s, const std::vector<int64_t>& ax
 }
 
 // Reads a node whose input X, at `x_at`, has the given shape; roi, scales and sizes follow it.
-template <Form F>
-Settings read_settings(const NodeContext& c, const Shape& x, size_t x_at) {
+Settings read_settings(const NodeContext& c, Form form, const Shape& x, size_t x_at) {
   Settings s;
-  s.upsample = form_of<F>(c.node(), c.opset()) == Form::kUpsample;
+  s.upsample = form_of(c.node(), c.opset(), form) == Form::kUpsample;
   const size_t roi_at = x_at + 1, scales_at = s.upsample ? x_at + 1 : x_at + 2, sizes_at = x_at + 3;
   read_modes(c, s);
 
@@ -310,9 +310,11 @@ Table make_table(const Settings& s, const Axis& a, const std::string& label) {
   return t;
 }
 
-// One pass: a tensor [outer, input, inner] becomes [outer, output, inner], or the other way round.
+// One pass: a tensor [outer, input, inner] becomes [outer, output, inner], or the other way round. Elements
+// of an unsigned type are only copied, forward in mode nearest.
 template <typename T>
 struct Pass {
+  static constexpr bool kCopies = std::is_unsigned_v<T>;
   int64_t outer, inner, input, output, taps;
   std::vector<int64_t> index;
   std::vector<T> weight;
@@ -332,7 +334,11 @@ struct Pass {
         weight(t.weight.begin(), t.weight.end()),
         inside(t.inside),
         extrapolation(extrapolation_) {
-    if (!back) return;
+    if constexpr (!kCopies)
+      if (back) list_users();
+  }
+
+  void list_users() {
     std::vector<std::vector<std::pair<int64_t, T>>> lists(static_cast<size_t>(input));
     for (int64_t o = 0; o < output; ++o)
       for (int64_t k = 0; k < taps; ++k) {
@@ -363,7 +369,7 @@ struct Pass {
           continue;
         }
         const int64_t* i = index.data() + o * taps;
-        if (weight.empty()) {
+        if (kCopies || weight.empty()) {
           std::copy(from + *i * inner, from + (*i + 1) * inner, to);
           continue;
         }
@@ -390,7 +396,7 @@ struct Pass {
         T* to = y + line * output;
         const int64_t* i = index.data();
         const T* w = weight.data();
-        if (weight.empty())
+        if (kCopies || weight.empty())
           for (int64_t o = 0; o < output; ++o) to[o] = from[i[o]];
         else if (taps == 2)
           for (int64_t o = 0; o < output; ++o)
@@ -481,23 +487,20 @@ Kernel run_passes(KernelContext& c, const Settings& s, bool back, Slot from, Slo
     const T* source = f.at<const T>(from);
     for (size_t k = 0; k < passes->size(); ++k) {
       T* target = k + 1 == passes->size() ? f.at<T>(to) : f.at<T>(k % 2 == 0 ? first : second);
-      if (back)
-        (*passes)[k].backward(source, target);
-      else
-        (*passes)[k].forward(source, target);
+      if (!back) (*passes)[k].forward(source, target);
+      if constexpr (!Pass<T>::kCopies)
+        if (back) (*passes)[k].backward(source, target);
       source = target;
     }
   };
 }
 
-template <Form F>
-void shape(ShapeContext& c) {
-  c.output(0, c.dtype(0), read_settings<F>(c, c.shape(0), 0).output_shape());
+void shape(ShapeContext& c, Form form) {
+  c.output(0, c.dtype(0), read_settings(c, form, c.shape(0), 0).output_shape());
 }
 
-template <Form F>
-Kernel kernel(KernelContext& c) {
-  const Settings s = read_settings<F>(c, c.shape(0), 0);
+Kernel kernel(KernelContext& c, Form form) {
+  const Settings s = read_settings(c, form, c.shape(0), 0);
   if (c.out_size(0) == 0) return c.out(0), nothing_to_do();
   Kernel kernel;
   const bool floating = visit_floating(c.dtype(0), [&](auto zero) {
@@ -515,9 +518,8 @@ Kernel kernel(KernelContext& c) {
 }
 
 // ResizeGrad(dY, X, roi, scales, sizes), UpsampleGrad(dY, X, scales): of X only the shape counts.
-template <Form F>
-void grad_shape(ShapeContext& c) {
-  const Shape y = read_settings<F>(c, c.shape(1), 1).output_shape();
+void grad_shape(ShapeContext& c, Form form) {
+  const Shape y = read_settings(c, form, c.shape(1), 1).output_shape();
   c.expect(c.shape(0) == y, "the gradient dY must have shape ", to_string(y), ", found ",
            to_string(c.shape(0)));
   c.expect(c.dtype(0) == c.dtype(1), "dY and X must have the same type, found ", to_string(c.dtype(0)),
@@ -525,9 +527,8 @@ void grad_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), c.shape(1));
 }
 
-template <Form F>
-Kernel grad_kernel(KernelContext& c) {
-  const Settings s = read_settings<F>(c, c.shape(1), 1);
+Kernel grad_kernel(KernelContext& c, Form form) {
+  const Settings s = read_settings(c, form, c.shape(1), 1);
   if (c.out_size(0) == 0) return c.out(0), nothing_to_do();
   Kernel kernel;
   const bool known = visit_floating(c.dtype(0), [&](auto zero) {
@@ -545,39 +546,41 @@ Kernel grad_kernel(KernelContext& c) {
 }
 
 // roi, scales and sizes only place the elements: nothing can be learned about them.
-template <Form F>
-void gradient(GradientContext& g) {
+void gradient(GradientContext& g, Form form) {
   std::vector<std::string> inputs = {g.dy(0), g.x(0)};
   for (size_t i = 1; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
-  g.set(0, g(form_of<F>(g.node(), g.opset()) == Form::kUpsample ? "UpsampleGrad" : "ResizeGrad", inputs,
+  g.set(0, g(form_of(g.node(), g.opset(), form) == Form::kUpsample ? "UpsampleGrad" : "ResizeGrad", inputs,
              g.node().attributes, kMicrosoft));
 }
 
 // dX is linear in dY with the same weights, so the gradient of dY is u resized.
-template <Form F>
-void grad_gradient(GradientContext& g) {
+void grad_gradient(GradientContext& g, Form form) {
   std::vector<std::string> inputs = {g.dy(0)};
   inputs.insert(inputs.end(), g.node().inputs.begin() + 2, g.node().inputs.end());
-  g.set(0, g(F == Form::kUpsample ? "Upsample" : "Resize", inputs, g.node().attributes));
+  g.set(0, g(form == Form::kUpsample ? "Upsample" : "Resize", inputs, g.node().attributes));
 }
 
 ORTRAIN_OPERATOR({.type = "Resize",
-                  .rules = {.shape = shape<Form::kResize>, .gradient = gradient<Form::kResize>},
-                  .kernels = {.cpu = kernel<Form::kResize>}});
+                  .rules = {.shape = kVariant<shape, Form::kResize>,
+                            .gradient = kVariant<gradient, Form::kResize>},
+                  .kernels = {.cpu = kVariant<kernel, Form::kResize>}});
 ORTRAIN_OPERATOR({.type = "Upsample",
-                  .rules = {.shape = shape<Form::kUpsample>, .gradient = gradient<Form::kUpsample>},
+                  .rules = {.shape = kVariant<shape, Form::kUpsample>,
+                            .gradient = kVariant<gradient, Form::kUpsample>},
                   .traits = {.since = 7},
-                  .kernels = {.cpu = kernel<Form::kUpsample>}});
+                  .kernels = {.cpu = kVariant<kernel, Form::kUpsample>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "ResizeGrad",
                   .signature = "dY, X, roi?, scales?, sizes? -> dX",
-                  .rules = {.shape = grad_shape<Form::kResize>, .gradient = grad_gradient<Form::kResize>},
-                  .kernels = {.cpu = grad_kernel<Form::kResize>}});
+                  .rules = {.shape = kVariant<grad_shape, Form::kResize>,
+                            .gradient = kVariant<grad_gradient, Form::kResize>},
+                  .kernels = {.cpu = kVariant<grad_kernel, Form::kResize>}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "UpsampleGrad",
                   .signature = "dY, X, scales? -> dX",
-                  .rules = {.shape = grad_shape<Form::kUpsample>, .gradient = grad_gradient<Form::kUpsample>},
-                  .kernels = {.cpu = grad_kernel<Form::kUpsample>}});
+                  .rules = {.shape = kVariant<grad_shape, Form::kUpsample>,
+                            .gradient = kVariant<grad_gradient, Form::kUpsample>},
+                  .kernels = {.cpu = kVariant<grad_kernel, Form::kUpsample>}});
 
 // -----------------------------------------------------------------------------------------------------------
 // With operators of ONNX. Axes are resized one after the other: along an axis, Y = R X with a matrix R, which
@@ -607,10 +610,9 @@ std::string resized_axis_form(DecompositionContext& e, const std::string& dy, in
   return e("Transpose", {e("MatMul", {e("Transpose", {dy}, {{"perm", order}}), resized})}, {{"perm", order}});
 }
 
-template <Form F>
-void grad_form(DecompositionContext& e) {
+void grad_form(DecompositionContext& e, Form form) {
   const Node& node = e.node();
-  const size_t scales_at = F == Form::kUpsample ? 2 : 3, sizes_at = 4;
+  const size_t scales_at = form == Form::kUpsample ? 2 : 3, sizes_at = 4;
   if (node.string_or("keep_aspect_ratio_policy", "stretch") != "stretch")
     e.reject("its gradient has a standard form only with the policy stretch");
   const bool crops = node.string_or("coordinate_transformation_mode", "") == "tf_crop_and_resize";
@@ -619,7 +621,7 @@ void grad_form(DecompositionContext& e) {
   std::vector<int64_t> every(static_cast<size_t>(rank));
   for (size_t i = 0; i < every.size(); ++i) every[i] = static_cast<int64_t>(i);
   const std::vector<int64_t> axes = node.ints_or("axes", every);
-  const bool by_sizes = F == Form::kResize && e.has_x(sizes_at);
+  const bool by_sizes = form == Form::kResize && e.has_x(sizes_at);
   const std::string settings = by_sizes ? e.x(sizes_at) : e.x(scales_at);
   const Tensor* known = e.constant_value(settings);
   const auto from = e.dims(x), to = e.dims(e.x(0));
@@ -648,8 +650,8 @@ void grad_form(DecompositionContext& e) {
   }
   e.set(0, dx == e.x(0) ? e("Identity", {dx}) : dx);
 }
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ResizeGrad", {grad_form<Form::kResize>});
-ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "UpsampleGrad", {grad_form<Form::kUpsample>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "ResizeGrad", {kVariant<grad_form, Form::kResize>});
+ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "UpsampleGrad", {kVariant<grad_form, Form::kUpsample>});
 
 }  // namespace
 }  // namespace ortrain

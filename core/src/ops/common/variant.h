@@ -1,0 +1,11 @@
+// Operators of which there are variants, as Resize and Upsample: their rules and kernel makers are functions
+// of a context and of the variant, so that they are compiled once for all of them.
+#pragma once
+
+namespace ortrain {
+
+// The function for one variant, as an operator registers it: {.shape = kVariant<shape, Form::kResize>}.
+template <auto kFunction, auto... kOf>
+inline constexpr auto kVariant = [](auto& context) { return kFunction(context, kOf...); };
+
+}  // namespace ortrain
