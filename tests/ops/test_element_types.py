@@ -8,7 +8,6 @@ double for floating-point types, whose inputs are rounded first.
 from __future__ import annotations
 
 import functools
-import itertools
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,7 +74,7 @@ DECIDE_SHAPES = {
 # Kernels do not depend on the version: the types that earlier versions are tested with beside the newest.
 OF_OLDER_OPSETS = {"double", "float16", "int64", "bool"}
 # More cases of an operator show nothing new about types. The second, of other shapes or attributes, is run in its newest
-# opset, with the types above.
+# opset, with the types above; inputs that the first does not have get all types.
 CASES_OF_AN_OPERATOR = 2
 LARGEST_CASE = 4000
 OLDEST_OPSET = 12
@@ -144,18 +143,24 @@ def _opsets(case: Any) -> Iterator[int]:
             yield opset
 
 
-def _variants(case: Any, first: bool) -> Iterator[Typed]:
+def _variants(case: Any, before: set[str]) -> Iterator[Typed]:
+    """The case in other types; with fewer of them for the type variables of earlier cases, to which its own are added."""
     (node,) = case.model.graph.node
     named = [value.name for value in case.model.graph.input]
-    for opset in _opsets(case) if first else itertools.islice(_opsets(case), 1):
+    found = set()
+    for opset in _opsets(case):
         schema = onnx.defs.get_schema(node.op_type, opset)
         allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
         by_variable: dict[str, list[int]] = {}
         for i, name in enumerate(node.input):
             if name in named:
                 by_variable.setdefault(_formal(schema, i).type_str, []).append(named.index(name))
-        every = first and opset == next(_opsets(case))
+        newest = opset == next(_opsets(case))
         for variable, positions in by_variable.items():
+            found.add(variable)
+            if variable in before and not newest:
+                continue
+            every = newest and variable not in before
             for type_string in sorted(allowed.get(variable, ())):
                 name = type_string.removeprefix("tensor(").removesuffix(")")
                 usable = (
@@ -163,17 +168,19 @@ def _variants(case: Any, first: bool) -> Iterator[Typed]:
                 )
                 if usable and name not in NOT_MIXED.get(node.op_type, ()):
                     yield Typed(case, tuple(positions), variable, name, opset)
+    before |= found
 
 
 def _load() -> list[Any]:
     cases = [case for case in node_cases() if _usable(case)]
     seen: dict[str, int] = {}
+    variables: dict[str, set[str]] = {}
     chosen = []
     for case in cases:
         operator = case.model.graph.node[0].op_type
         seen[operator] = seen.get(operator, 0) + 1
         if seen[operator] <= CASES_OF_AN_OPERATOR:
-            chosen.extend(_variants(case, first=seen[operator] == 1))
+            chosen.extend(_variants(case, variables.setdefault(operator, set())))
     typed_before: set[tuple[str, ...]] = set()
     return [pytest.param(typed, marks=_marks(typed, typed_before)) for typed in chosen]
 

@@ -50,16 +50,12 @@ MOST_WITHOUT = 10
 
 def cases() -> list[tuple[coverage.Key, coverage.Case]]:
     """The smallest case of each kind of each operator, in the opsets that have standard forms."""
-    smallest: dict[tuple[coverage.Key, tuple[Any, ...]], coverage.Case] = {}
-    for key, known in coverage.COVERED.items():
-        if key[0] in STANDARD or is_fused(key):
-            for case in map(
-                in_opset_17, known.kinds.values()
-            ):  # kinds of earlier opsets may be one kind there
-                held = smallest.get((key, case.kind))
-                if case.op.opset >= 17 and (held is None or case.elements < held.elements):
-                    smallest[key, case.kind] = case
-    return [(key, case) for (key, _), case in smallest.items()]
+    return [
+        (key, case)
+        for key, known in list(coverage.COVERED.items())
+        for case in map(in_opset_17, known.kinds.values())
+        if (key[0] in STANDARD or is_fused(key)) and case.op.opset >= 17
+    ]
 
 
 def in_opset_17(case: coverage.Case) -> coverage.Case:

@@ -101,7 +101,7 @@ def test_values(op: Op, low: float, high: float, formula: Any, shape: tuple[int,
         check_forward(op, [x], expected, rtol=rtol)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 5), (), (0,)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 5), (1,), (), (0,)], ids=str)
 @pytest.mark.parametrize(
     ("op", "low", "high"), [row[:3] for row in TABLE if row[0].type not in STEPS], ids=lambda v: str(v)
 )
