@@ -63,9 +63,9 @@ inline constexpr LibraryPart kHalvesPart{false, "tensors of float16 and bfloat16
 inline constexpr LibraryPart kHalvesPart{true, "tensors of float16 and bfloat16, and mixed precision", "ORTRAIN_HALVES"};
 #endif
 #ifdef ORTRAIN_WITHOUT_SMALL_INTEGERS
-inline constexpr LibraryPart kSmallIntegersPart{false, "tensors of integers other than int32 and int64", "ORTRAIN_SMALL_INTEGERS"};
+inline constexpr LibraryPart kSmallIntegersPart{false, "tensors of integers other than int32, int64 and uint8", "ORTRAIN_SMALL_INTEGERS"};
 #else
-inline constexpr LibraryPart kSmallIntegersPart{true, "tensors of integers other than int32 and int64", "ORTRAIN_SMALL_INTEGERS"};
+inline constexpr LibraryPart kSmallIntegersPart{true, "tensors of integers other than int32, int64 and uint8", "ORTRAIN_SMALL_INTEGERS"};
 #endif
 
 }  // namespace ortrain
