@@ -31,7 +31,9 @@ def gradients(shape: tuple[int, ...], case: str) -> Array:
 
 
 def expected(start: Array, of_steps: Array, smallest: float) -> Array:
-    w, rows, columns = start.copy(), np.zeros(start.shape[:-1]), np.zeros((*start.shape[:-2], start.shape[-1]))
+    w: Array = start.copy()
+    rows = np.zeros(start.shape[:-1])
+    columns = np.zeros((*start.shape[:-2], start.shape[-1]))
     for t, g in enumerate(of_steps, 1):
         taken = t ** float(np.float32(-0.8))
         rows = (1 - taken) * rows + taken * np.mean(g * g, -1)
