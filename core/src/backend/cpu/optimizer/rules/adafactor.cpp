@@ -23,9 +23,10 @@
 namespace ortrain {
 namespace {
 
-// Rows that a pass reads side by side: a processor prefetches several streams, and reads memory faster by
-// them.
-constexpr int64_t kRows = 4;
+// Rows that are measured one after the other before they are added to the columns, while they are in the
+// cache: as many as have kInCache elements, at least kTogether. Passes read memory by single rows, because
+// two streams are read faster than eight. The cache is read by kTogether rows.
+constexpr int64_t kRows = 16, kInCache = 32768, kTogether = 4;
 
 // Up to kRows rows of a matrix, one behind the other, or a part of the elements of a vector. What a gradient
 // is multiplied by is the factor of its row times that of its column, and never above `most`. The factors of
@@ -71,8 +72,8 @@ HWY_INLINE std::array<double, kSums> sums_of(int64_t n, const At& at) {
     std::array<Number<hn::ScalableTag<T>>, kSums> even, odd;
     std::array<Number<hn::CappedTag<T, 1>>, kSums> rest;
     for (size_t k = 0; k < kSums; ++k) even[k] = odd[k] = T(0), rest[k] = T(0);
-    // Two of a sum hide its latency, if there are few sums.
-    for (; kSums <= 2 && i + 2 * lanes <= end; i += 2 * lanes) {
+    // Two of a sum hide its latency.
+    for (; i + 2 * lanes <= end; i += 2 * lanes) {
       add(even, at(d, i));
       add(odd, at(d, i + lanes));
     }
@@ -86,82 +87,36 @@ HWY_INLINE std::array<double, kSums> sums_of(int64_t n, const At& at) {
   return totals;
 }
 
-template <typename T, int64_t kCount>
-Squares squares_side_by_side(const T* w, const T* g, T scale, int64_t n, T* columns) {
-  const auto sums = sums_of<T, kCount + 1>(n, [=](auto d, int64_t i) HWY_ATTR {
-    using N = Number<decltype(d)>;
-    std::array<N, kCount + 1> squares;
-    N weights = T(0), column = hn::LoadU(d, columns + i);
-    for (int64_t r = 0; r < kCount; ++r) {
-      const N weight = hn::LoadU(d, w + r * n + i), gradient = N(hn::LoadU(d, g + r * n + i)) * scale;
-      squares[r] = gradient * gradient;
-      weights = mul_add(weight, weight, weights);
-      column = column + squares[r];
-    }
-    hn::StoreU(column.v, d, columns + i);
-    squares[kCount] = weights;
-    return squares;
-  });
-  Squares out{sums[kCount], {}};
-  std::copy_n(sums.begin(), kCount, out.gradients.begin());
-  return out;
-}
-
-// The squares of the weights and scaled gradients of rows; those of the gradients are also added to
-// `columns`.
+// The squares of the weights and scaled gradients of rows.
 template <typename T>
-Squares squares_of(const T* w, const T* g, T scale, int64_t n, int64_t count, T* columns) {
-  if (count == kRows) return squares_side_by_side<T, kRows>(w, g, scale, n, columns);
+Squares squares_of(const T* w, const T* g, T scale, int64_t n, int64_t count) {
   Squares out{};
   for (int64_t r = 0; r < count; ++r) {
-    const Squares each = squares_side_by_side<T, 1>(w + r * n, g + r * n, scale, n, columns);
-    out.weights += each.weights;
-    out.gradients[r] = each.gradients[0];
+    const auto sums = sums_of<T, 2>(n, [w = w + r * n, g = g + r * n, scale](auto d, int64_t i) HWY_ATTR {
+      using N = Number<decltype(d)>;
+      const N weight = hn::LoadU(d, w + i), gradient = N(hn::LoadU(d, g + i)) * scale;
+      return std::array<N, 2>{weight * weight, gradient * gradient};
+    });
+    out.weights += sums[0];
+    out.gradients[r] = sums[1];
   }
   return out;
 }
 
-template <class D, typename T>
-HWY_INLINE Number<D> normalized(D d, const Rows<T>& rows, int64_t r, Number<D> column, int64_t i) {
-  const Number<D> factor = hn::Min((column * rows.factors[r]).v, hn::Set(d, rows.most));
-  return Number<D>(hn::LoadU(d, rows.g + r * rows.n + i)) * factor;
-}
-
-// Σ of the squares of the normalized gradients of rows from `first` on.
 template <typename T, int64_t kCount>
-double normalized_side_by_side(const Rows<T>& given, int64_t first) {
+void columns_side_by_side(const Rows<T>& given, int64_t first, T scale, T* sums, T* weighted) {
   const Rows<T> rows = given;
-  const auto sums = sums_of<T, kCount>(rows.n, [=](auto d, int64_t i) HWY_ATTR {
-    std::array<Number<decltype(d)>, kCount> squares;
-    const Number<decltype(d)> column = hn::LoadU(d, rows.columns + i);
-    for (int64_t r = 0; r < kCount; ++r) {
-      const auto x = normalized(d, rows, first + r, column, i);
-      squares[r] = x * x;
-    }
-    return squares;
-  });
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
-}
-
-template <typename T>
-double normalized_squares(const Rows<T>& rows) {
-  if (rows.count == kRows) return normalized_side_by_side<T, kRows>(rows, 0);
-  double sum = 0;
-  for (int64_t r = 0; r < rows.count; ++r) sum += normalized_side_by_side<T, 1>(rows, r);
-  return sum;
-}
-
-// w ← decayed w - rate · normalized gradient, of rows from `first` on
-template <typename T, int64_t kCount>
-void change_side_by_side(const Rows<T>& given, int64_t first, T decayed, T rate) {
-  const Rows<T> rows = given;
+  const T* g = rows.g + first * rows.n;
   const auto at = [=](auto d, int64_t i) HWY_ATTR {
     using N = Number<decltype(d)>;
-    const N column = hn::LoadU(d, rows.columns + i);
-    for (int64_t r = first; r < first + kCount; ++r) {
-      T* w = rows.w + r * rows.n + i;
-      hn::StoreU(neg_mul_add(rate, normalized(d, rows, r, column, i), N(hn::LoadU(d, w)) * decayed).v, d, w);
+    N sum = hn::LoadU(d, sums + i), share = hn::LoadU(d, weighted + i);
+    for (int64_t r = 0; r < kCount; ++r) {
+      const N gradient = N(hn::LoadU(d, g + r * rows.n + i)) * scale, square = gradient * gradient;
+      sum = sum + square;
+      share = mul_add(square, rows.factors[first + r], share);
     }
+    hn::StoreU(sum.v, d, sums + i);
+    hn::StoreU(share.v, d, weighted + i);
   };
   const hn::ScalableTag<T> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -170,18 +125,65 @@ void change_side_by_side(const Rows<T>& given, int64_t first, T decayed, T rate)
   for (; i < rows.n; ++i) at(hn::CappedTag<T, 1>(), i);
 }
 
+// Adds the squares of the scaled gradients of rows to `sums`, and multiplied by the factors of their rows to
+// `weighted`.
 template <typename T>
-void change(const Rows<T>& rows, T decayed, T rate) {
-  if (rows.count == kRows) return change_side_by_side<T, kRows>(rows, 0, decayed, rate);
-  for (int64_t r = 0; r < rows.count; ++r) change_side_by_side<T, 1>(rows, r, decayed, rate);
+void add_to_columns(const Rows<T>& rows, T scale, T* sums, T* weighted) {
+  int64_t r = 0;
+  for (; r + kTogether <= rows.count; r += kTogether)
+    columns_side_by_side<T, kTogether>(rows, r, scale, sums, weighted);
+  for (; r < rows.count; ++r) columns_side_by_side<T, 1>(rows, r, scale, sums, weighted);
 }
 
-Squares squares_float(const float* w, const float* g, float scale, int64_t n, int64_t count, float* columns) {
-  return squares_of(w, g, scale, n, count, columns);
+template <class D, typename T>
+HWY_INLINE Number<D> normalized(D d, const Rows<T>& rows, int64_t r, Number<D> column, int64_t i) {
+  const Number<D> factor = hn::Min((column * rows.factors[r]).v, hn::Set(d, rows.most));
+  return Number<D>(hn::LoadU(d, rows.g + r * rows.n + i)) * factor;
 }
-Squares squares_double(const double* w, const double* g, double scale, int64_t n, int64_t count,
-                       double* columns) {
-  return squares_of(w, g, scale, n, count, columns);
+
+// Σ of the squares of the normalized gradients.
+template <typename T>
+double normalized_squares(const Rows<T>& given) {
+  const Rows<T> rows = given;
+  double sum = 0;
+  for (int64_t r = 0; r < rows.count; ++r)
+    sum += sums_of<T, 1>(rows.n, [=](auto d, int64_t i) HWY_ATTR {
+      const auto x = normalized(d, rows, r, Number<decltype(d)>(hn::LoadU(d, rows.columns + i)), i);
+      return std::array<Number<decltype(d)>, 1>{x * x};
+    })[0];
+  return sum;
+}
+
+// w ← decayed w - rate · normalized gradient
+template <typename T>
+void change(const Rows<T>& given, T decayed, T rate) {
+  const Rows<T> rows = given;
+  const hn::ScalableTag<T> d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const auto at = [=](auto d, int64_t i) HWY_ATTR {
+      using N = Number<decltype(d)>;
+      T* w = rows.w + r * rows.n + i;
+      const N x = normalized(d, rows, r, N(hn::LoadU(d, rows.columns + i)), i);
+      hn::StoreU(neg_mul_add(rate, x, N(hn::LoadU(d, w)) * decayed).v, d, w);
+    };
+    int64_t i = 0;
+    for (; i + lanes <= rows.n; i += lanes) at(d, i);
+    for (; i < rows.n; ++i) at(hn::CappedTag<T, 1>(), i);
+  }
+}
+
+Squares squares_float(const float* w, const float* g, float scale, int64_t n, int64_t count) {
+  return squares_of(w, g, scale, n, count);
+}
+Squares squares_double(const double* w, const double* g, double scale, int64_t n, int64_t count) {
+  return squares_of(w, g, scale, n, count);
+}
+void columns_float(const Rows<float>& rows, float scale, float* sums, float* weighted) {
+  add_to_columns(rows, scale, sums, weighted);
+}
+void columns_double(const Rows<double>& rows, double scale, double* sums, double* weighted) {
+  add_to_columns(rows, scale, sums, weighted);
 }
 double normalized_float(const Rows<float>& rows) { return normalized_squares(rows); }
 double normalized_double(const Rows<double>& rows) { return normalized_squares(rows); }
@@ -198,17 +200,25 @@ namespace {
 
 HWY_EXPORT(squares_float);
 HWY_EXPORT(squares_double);
+HWY_EXPORT(columns_float);
+HWY_EXPORT(columns_double);
 HWY_EXPORT(normalized_float);
 HWY_EXPORT(normalized_double);
 HWY_EXPORT(change_float);
 HWY_EXPORT(change_double);
 
 // Both types by one name.
-Squares squares(const float* w, const float* g, float scale, int64_t n, int64_t count, float* columns) {
-  return HWY_DYNAMIC_DISPATCH(squares_float)(w, g, scale, n, count, columns);
+Squares squares(const float* w, const float* g, float scale, int64_t n, int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(squares_float)(w, g, scale, n, count);
 }
-Squares squares(const double* w, const double* g, double scale, int64_t n, int64_t count, double* columns) {
-  return HWY_DYNAMIC_DISPATCH(squares_double)(w, g, scale, n, count, columns);
+Squares squares(const double* w, const double* g, double scale, int64_t n, int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(squares_double)(w, g, scale, n, count);
+}
+void add_to_columns(const Rows<float>& rows, float scale, float* sums, float* weighted) {
+  HWY_DYNAMIC_DISPATCH(columns_float)(rows, scale, sums, weighted);
+}
+void add_to_columns(const Rows<double>& rows, double scale, double* sums, double* weighted) {
+  HWY_DYNAMIC_DISPATCH(columns_double)(rows, scale, sums, weighted);
 }
 double normalized_squares(const Rows<float>& rows) { return HWY_DYNAMIC_DISPATCH(normalized_float)(rows); }
 double normalized_squares(const Rows<double>& rows) { return HWY_DYNAMIC_DISPATCH(normalized_double)(rows); }
@@ -224,13 +234,16 @@ constexpr int64_t kSegments = 32;
 // Elements of a vector that count as a row.
 constexpr int64_t kRow = 2048;
 
-// Calls f(segment, first row, behind the last one) for parts of the rows, in several threads.
+// Calls f(segment, first row, behind the last one) for parts of the rows, in several threads. With
+// `backwards`, each thread begins with its last part, of which most is in the cache after another pass.
 template <typename F>
-void for_segments(int64_t rows, int64_t columns, F&& f) {
+void for_segments(int64_t rows, int64_t columns, bool backwards, F&& f) {
   const int64_t segments = std::min(rows, kSegments);
   parallel_for(segments, rows * columns * 2 / segments, [&](int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; ++s)
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t s = backwards ? begin + end - 1 - i : i;
       f(static_cast<size_t>(s), rows * s / segments, rows * (s + 1) / segments);
+    }
   });
 }
 
@@ -240,32 +253,38 @@ struct Numbers {
   double rate, limit, least_rms;
 };
 
-// Calls f(first row, number of rows) for up to kRows rows at a time of the same matrix, whose rows are
-// `high`.
+// Calls f(first row, number of rows) for up to kRows rows at a time of the same matrix of `high` rows.
 template <typename F>
-void for_rows(int64_t from, int64_t to, int64_t high, F&& f) {
+void for_rows(int64_t from, int64_t to, int64_t high, int64_t columns, F&& f) {
+  const int64_t most = std::clamp(kInCache / std::max<int64_t>(columns, 1), kTogether, kRows);
   for (int64_t r = from; r < to;) {
-    const int64_t count = std::min({kRows, to - r, high - r % high});
+    const int64_t count = std::min({most, to - r, high - r % high});
     f(r, count);
     r += count;
   }
 }
 
-// The change of the weights, for a function that gives rows of matrices of `high` rows.
-template <typename T, typename F>
-void apply(const Numbers<T>& f, const TensorRun<T>& run, int64_t rows, int64_t high, int64_t columns,
-           double rms, F&& rows_at) {
+// Σ of the squares of the normalized gradients, for a function that gives rows of matrices of `high` rows.
+template <typename F>
+double normalized_squares(int64_t rows, int64_t high, int64_t columns, F&& rows_at) {
   std::array<double, kSegments> parts{};
-  for_segments(rows, columns, [&](size_t s, int64_t from, int64_t to) {
-    for_rows(from, to, high,
+  for_segments(rows, columns, true, [&](size_t s, int64_t from, int64_t to) {
+    for_rows(from, to, high, columns,
              [&](int64_t r, int64_t count) { parts[s] += normalized_squares(rows_at(r, count)); });
   });
-  double total = 0;
-  for (const double part : parts) total += part;
-  const double excess = std::sqrt(total) / (std::sqrt(static_cast<double>(run.n)) * f.limit);
-  const T rate = static_cast<T>(std::max(f.least_rms, rms) * f.rate / std::max(1.0, excess));
-  for_segments(rows, columns, [&](size_t, int64_t from, int64_t to) {
-    for_rows(from, to, high, [&](int64_t r, int64_t count) { change(rows_at(r, count), f.decayed, rate); });
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
+
+// The change of the weights, whose sum of squares is `weights`.
+template <typename T, typename F>
+void apply(const Numbers<T>& f, const TensorRun<T>& run, int64_t rows, int64_t high, int64_t columns,
+           double weights, double normalized, F&& rows_at) {
+  const double n = static_cast<double>(run.n), excess = std::sqrt(normalized / n) / f.limit;
+  const T rate =
+      static_cast<T>(std::max(f.least_rms, std::sqrt(weights / n)) * f.rate / std::max(1.0, excess));
+  for_segments(rows, columns, true, [&](size_t, int64_t from, int64_t to) {
+    for_rows(from, to, high, columns,
+             [&](int64_t r, int64_t count) { change(rows_at(r, count), f.decayed, rate); });
   });
 }
 
@@ -279,46 +298,97 @@ void step_of_vector(const Numbers<T>& f, const TensorRun<T>& run) {
     roots[i] = 1 / std::sqrt(std::max(moment[i], f.smallest * f.smallest));
   }
   // Each row is a matrix, so that the last one may be shorter.
-  apply(f, run, (run.n + kRow - 1) / kRow, 1, kRow, std::sqrt(weights / static_cast<double>(run.n)),
-        [&](int64_t r, int64_t) {
-          const int64_t at = r * kRow;
-          return Rows<T>{run.w + at,
-                         run.g + at,
-                         roots + at,
-                         {f.scale},
-                         std::numeric_limits<T>::infinity(),
-                         std::min(kRow, run.n - at),
-                         1};
-        });
+  const int64_t rows = (run.n + kRow - 1) / kRow;
+  const auto rows_at = [&](int64_t r, int64_t) {
+    const int64_t at = r * kRow, n = std::min(kRow, run.n - at);
+    return Rows<T>{run.w + at, run.g + at, roots + at, {f.scale}, std::numeric_limits<T>::infinity(), n, 1};
+  };
+  apply(f, run, rows, 1, kRow, weights, normalized_squares(rows, 1, kRow, rows_at), rows_at);
 }
 
-// Adds the squares of a matrix's gradients to the moments of its rows and columns, and returns the sum of the
-// squares of its weights. `sums` has room for a row of each segment.
+// A matrix of a parameter. `sums` has room for two rows of each segment.
 template <typename T>
-double update_moments(const Numbers<T>& f, const T* w, const T* g, int64_t rows, int64_t columns, T* of_rows,
-                      T* of_columns, T* sums) {
-  const auto wide = static_cast<size_t>(columns), segments = static_cast<size_t>(std::min(rows, kSegments));
-  std::array<double, kSegments> weights{};
-  for_segments(rows, columns, [&](size_t s, int64_t from, int64_t to) {
-    T* sum = sums + s * wide;
-    std::fill_n(sum, wide, T(0));
-    for_rows(from, to, rows, [&](int64_t first, int64_t count) {
-      const Squares found = squares(w + first * columns, g + first * columns, f.scale, columns, count, sum);
-      weights[s] += found.weights;
-      for (int64_t r = 0; r < count; ++r)
-        of_rows[first + r] =
-            f.kept * of_rows[first + r] +
-            f.taken * static_cast<T>(found.gradients[static_cast<size_t>(r)] / static_cast<double>(columns));
-    });
+struct Matrix {
+  T* w;
+  const T* g;
+  int64_t rows, columns;
+  T *of_rows, *of_columns, *sums;
+};
+
+// Of a matrix, or of all matrices of a parameter.
+struct Sums {
+  double weights = 0;     // of the squares of the weights
+  double normalized = 0;  // of the squares of the normalized gradients
+};
+
+// Updates the moments of the rows of a segment, adds its squares to `sums`, and those divided by the moments
+// of their rows to `weighted`. Returns the squares of the weights. Rows without gradients add nothing, and
+// `least` is the least moment of the others.
+template <typename T>
+double update_segment(const Numbers<T>& f, const Matrix<T>& m, int64_t from, int64_t to, T* sums, T* weighted,
+                      T& least) {
+  double weights = 0;
+  for_rows(from, to, m.rows, m.columns, [&](int64_t first, int64_t count) {
+    const int64_t at = first * m.columns;
+    Rows<T> rows{m.w + at, m.g + at, nullptr, {}, 0, m.columns, count};
+    const Squares found = squares(rows.w, rows.g, f.scale, m.columns, count);
+    weights += found.weights;
+    for (int64_t r = 0; r < count; ++r) {
+      const double of_row = found.gradients[static_cast<size_t>(r)];
+      T& moment = m.of_rows[first + r];
+      moment = f.kept * moment + f.taken * static_cast<T>(of_row / static_cast<double>(m.columns));
+      if (of_row == 0) continue;
+      rows.factors[static_cast<size_t>(r)] = 1 / moment;
+      least = std::min(least, moment);
+    }
+    add_to_columns(rows, f.scale, sums, weighted);
   });
-  for (size_t c = 0; c < wide; ++c) {
-    double total = 0;
-    for (size_t s = 0; s < segments; ++s) total += static_cast<double>(sums[s * wide + c]);
-    of_columns[c] = f.kept * of_columns[c] + f.taken * static_cast<T>(total / static_cast<double>(rows));
+  return weights;
+}
+
+// Adds the squares of a matrix's gradients to the moments of its rows and columns, and sets the mean of the
+// moments of the rows. The sum of the normalized squares, g² mean / (row · column), is that of columns,
+// because the moment of a row is known when the row has been read once. It is infinite if a moment is so
+// small that a limit applies.
+template <typename T>
+Sums update_moments(const Numbers<T>& f, const Matrix<T>& m, T& mean) {
+  const auto wide = static_cast<size_t>(m.columns),
+             segments = static_cast<size_t>(std::min(m.rows, kSegments));
+  std::array<double, kSegments> weights{};
+  std::array<T, kSegments> least_rows;
+  least_rows.fill(std::numeric_limits<T>::max());
+  for_segments(m.rows, m.columns, false, [&](size_t s, int64_t from, int64_t to) {
+    T* sum = m.sums + 2 * s * wide;
+    std::fill_n(sum, 2 * wide, T(0));
+    weights[s] = update_segment(f, m, from, to, sum, sum + wide, least_rows[s]);
+  });
+  double of_rows = 0, normalized = 0;
+  for (int64_t r = 0; r < m.rows; ++r) of_rows += static_cast<double>(m.of_rows[r]);
+  mean = std::max(static_cast<T>(of_rows / static_cast<double>(m.rows)), f.smallest);
+  T least_column = std::numeric_limits<T>::max();
+  constexpr size_t kPart = 64;
+  for (size_t begin = 0; begin < wide; begin += kPart) {
+    const size_t count = std::min(kPart, wide - begin);
+    std::array<double, kPart> total{}, weighted{};
+    for (size_t s = 0; s < segments; ++s) {
+      const T *sum = m.sums + 2 * s * wide + begin, *share = sum + wide;
+      for (size_t c = 0; c < count; ++c) total[c] += static_cast<double>(sum[c]);
+      for (size_t c = 0; c < count; ++c) weighted[c] += static_cast<double>(share[c]);
+    }
+    for (size_t c = 0; c < count; ++c) {
+      T& moment = m.of_columns[begin + c];
+      moment = f.kept * moment + f.taken * static_cast<T>(total[c] / static_cast<double>(m.rows));
+      if (total[c] == 0) continue;
+      normalized += weighted[c] / static_cast<double>(moment);
+      least_column = std::min(least_column, moment);
+    }
   }
-  double total = 0;
-  for (const double part : weights) total += part;
-  return total;
+  const T least_row = *std::min_element(least_rows.begin(), least_rows.end()) / mean;
+  const bool is_limited = least_row < std::numeric_limits<T>::min() ||
+                          least_column < std::numeric_limits<T>::min() ||
+                          std::sqrt(least_row) * std::sqrt(least_column) < f.smallest;
+  return {std::accumulate(weights.begin(), weights.end(), 0.0),
+          is_limited ? std::numeric_limits<double>::infinity() : normalized * static_cast<double>(mean)};
 }
 
 template <typename T>
@@ -330,24 +400,26 @@ void step_of_matrices(const Numbers<T>& f, const TensorRun<T>& run) {
   // so that rows and columns without gradients have no product of 0 and infinity.
   const auto root = [](T moment) { return 1 / std::sqrt(std::max(moment, std::numeric_limits<T>::min())); };
   T *const means = run.work, *const roots = means + matrices, *const sums = roots + matrices * columns;
-  double weights = 0;
+  Sums total;
   for (int64_t m = 0; m < matrices; ++m) {
     const int64_t at = m * high * columns;
-    weights += update_moments(f, run.w + at, run.g + at, high, columns, of_rows + m * high,
-                              of_columns + m * columns, sums);
-    double sum = 0;
-    for (int64_t r = 0; r < high; ++r) sum += static_cast<double>(of_rows[m * high + r]);
-    means[m] = std::max(static_cast<T>(sum / static_cast<double>(high)), f.smallest);
+    const Sums found = update_moments(
+        f,
+        Matrix<T>{run.w + at, run.g + at, high, columns, of_rows + m * high, of_columns + m * columns, sums},
+        means[m]);
+    total.weights += found.weights;
+    total.normalized += found.normalized;
   }
   for (int64_t i = 0; i < matrices * columns; ++i) roots[i] = root(of_columns[i]);
-  apply(f, run, rows, high, columns, std::sqrt(weights / static_cast<double>(run.n)),
-        [&](int64_t first, int64_t count) {
-          const int64_t at = first * columns, m = first / high;
-          Rows<T> out{run.w + at, run.g + at, roots + m * columns, {}, f.scale / f.smallest, columns, count};
-          for (int64_t r = 0; r < count; ++r)
-            out.factors[static_cast<size_t>(r)] = root(of_rows[first + r] / means[m]) * f.scale;
-          return out;
-        });
+  const auto rows_at = [&](int64_t first, int64_t count) {
+    const int64_t at = first * columns, m = first / high;
+    Rows<T> out{run.w + at, run.g + at, roots + m * columns, {}, f.scale / f.smallest, columns, count};
+    for (int64_t r = 0; r < count; ++r)
+      out.factors[static_cast<size_t>(r)] = root(of_rows[first + r] / means[m]) * f.scale;
+    return out;
+  };
+  if (!std::isfinite(total.normalized)) total.normalized = normalized_squares(rows, high, columns, rows_at);
+  apply(f, run, rows, high, columns, total.weights, total.normalized, rows_at);
 }
 
 struct Adafactor {
@@ -359,13 +431,13 @@ struct Adafactor {
     return Tensor(dtype, is_factored == (k < 2) ? of : Shape{0}, nullptr);
   }
 
-  // The factor of each element of a vector. Of matrices a mean of each, the roots of its columns, and the
+  // The factor of each element of a vector. Of matrices a mean of each, the roots of its columns, and two
   // sums of the columns of one.
   static int64_t work(const OptimizerStep&, const Shape& shape) {
     if (shape.size() < 2) return shape.empty() ? 1 : shape.front();
     int64_t matrices = 1;
     for (size_t i = 0; i + 2 < shape.size(); ++i) matrices *= shape[i];
-    return matrices + (matrices + std::min(shape[shape.size() - 2], kSegments)) * shape.back();
+    return matrices + (matrices + 2 * std::min(shape[shape.size() - 2], kSegments)) * shape.back();
   }
 
   template <typename T>
