@@ -291,8 +291,8 @@ Recomputation::Kept Recomputation::segments(double bytes) const {
   return kept;
 }
 
-// The moves that drop most: as many as can be tried in an eighth of the work, none of results that are as good
-// as free.
+// The moves that drop most: as many as can be tried in an eighth of the work, none of results that are as
+// good as free.
 std::vector<Recomputation::Move> Recomputation::moves(const Kept& kept, size_t peak) const {
   constexpr size_t kShare = 4096;
   constexpr long kTries = 2, kOfWork = 8;

@@ -236,8 +236,8 @@ def command(
     )
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
     settings: dict[str, Any] = {"learning_rate": lr, "accumulate": accumulate, "privacy": privacy.chosen}
-    settings |= {"metrics": metrics, "seed": seed, "threads": threads, "config": config, "augment": augment}
-    settings["precision"] = precision
+    settings |= {"metrics": metrics, "seed": seed, "threads": threads, "config": config}
+    settings |= {"augment": augment, "precision": precision}
     settings["schedule"] = _schedule(schedule, schedule_options, warmup, monitor)
     settings["feature_cache"] = FeatureCache(features) if features not in _PLACES else features == "memory"
     batch, samples = _defaults(folder, settings, start or resume, batch, samples)
@@ -261,11 +261,7 @@ def command(
     callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name, choice)
     options: dict[str, Any] = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
     options |= {"callbacks": callbacks, "resume": resume, "verbose": False}
-    try:
-        interrupted = _fit(trainer, rows, epochs, options)
-    except Exception:  # such as settings that the trainer rejects
-        results.remove_unused(run)
-        raise
+    interrupted = _fit(trainer, rows, epochs, options, run)
     if interrupted:
         return _save_interrupted(trainer, run / "interrupted.ckpt", privacy)
     logged = next(callback for callback in callbacks if isinstance(callback, JSONLogger))
@@ -456,7 +452,7 @@ def _is_finished(resume: Path, trainer: Trainer, folder: Path, json_output: bool
     return app.OK
 
 
-def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any]) -> bool:
+def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any], run: Path) -> bool:
     """Train, and return whether Ctrl-C ended the run."""
     interrupted = False
 
@@ -478,6 +474,7 @@ def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any]) -> b
         ) from error
     finally:
         signal.signal(signal.SIGINT, before)
+        results.remove_unused(run)  # of settings that the trainer rejects
     return interrupted
 
 
