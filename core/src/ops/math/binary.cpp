@@ -251,6 +251,8 @@ void power_row(const void* base, int64_t step_x, const void* exponents, int64_t 
   T* y = static_cast<T*>(to);
   if (step_e == 0 && *e == E{1}) {
     for (int64_t i = 0; i < n; ++i) y[i] = x[i * step_x];
+  } else if (step_e == 0 && *e == E{2} && step_x == 1) {  // as in norms
+    for (int64_t i = 0; i < n; ++i) y[i] = wrapping_product(x[i], x[i]);
   } else if (step_e == 0 && *e == E{2}) {
     for (int64_t i = 0; i < n; ++i) y[i] = wrapping_product(x[i * step_x], x[i * step_x]);
   } else if (step_e == 0 && *e == E{3}) {

@@ -61,7 +61,9 @@ using Convert = void (*)(const void* x, void* y, int64_t n);
 
 template <typename From, typename To>
 void convert(const void* x, void* y, int64_t n) {
-  const From* from = static_cast<const From*>(x);
+  // Compilers vectorize loops over bytes, but not over bool.
+  using Stored = std::conditional_t<std::is_same_v<From, bool> && !std::is_same_v<To, bool>, uint8_t, From>;
+  const Stored* from = static_cast<const Stored*>(x);
   To* to = static_cast<To*>(y);
   for (int64_t i = 0; i < n; ++i) to[i] = cast_number<To>(from[i]);
 }
@@ -73,6 +75,9 @@ Convert direct(DType source, DType target) {
   if (target == DType::kFloat) visit_types<double, int32_t, int64_t, uint8_t, bool>(source, to);
   const auto from = [&](auto zero) { found = convert<float, decltype(zero)>; };
   if (source == DType::kFloat) visit_types<double, int32_t, int64_t, uint8_t, bool>(target, from);
+  const auto to_index = [&](auto zero) { found = convert<decltype(zero), int64_t>; };
+  if (target == DType::kInt64) visit_types<int32_t, bool>(source, to_index);
+  if (source == DType::kInt64 && target == DType::kInt32) found = convert<int64_t, int32_t>;
   return found;
 }
 
