@@ -655,9 +655,10 @@ void Compiler::find_placements() {
 // Rejects types whose kernels the build leaves out.
 void check_has_kernels(const Node& node, const char* kind, size_t i, const std::string& name, DType dtype) {
   const LibraryPart* part = part_of(dtype);
-  require(!part || part->is_built, ErrorCode::kNotImplemented, node.label(), ": ", kind, " ", i, " ('", name,
-          "') has type ", to_string(dtype), "; this build of the library leaves out ",
-          part ? part->title : "", ": CMake option ", part ? part->option : "");
+  if (!part || part->is_built) return;
+  fail(ErrorCode::kNotImplemented, node.label(), ": ", kind, " ", i, " ('", name, "') has type ",
+       to_string(dtype), "; this build of the library leaves out ", part->title, ": CMake option ",
+       part->option);
 }
 
 void Compiler::compile_node(const Node& node) {

@@ -342,6 +342,7 @@ int64_t mixed_rows() { return 6; }
 int64_t mixed_columns() { return functions(false).panel; }
 
 void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
+  if (row == row_end) return;
   const MixedFunctions f = functions(p.pairs);
   const bool direct = !p.y.bf16 && p.terms.empty();
   const int64_t left = (kLeftRows + kLeftPad) * (kDepth + kLeftPad), right = kDepth * (kColumns + f.panel),
