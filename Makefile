@@ -79,8 +79,8 @@ test: setup ## Test every language that this machine can build, and every operat
 	@$(name-skipped)
 	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
 	@echo "make test: gradients in every opset, the fuzz targets, and the optimized code of a release"
-# In this order: the longest parts first, and last what uses the libraries of the other languages.
-every-language: pytest-others pytest-core test-cpp test-csharp test-objc test-swift pytest-languages
+# In this order: the longest parts first, and last the one that has use for several processors.
+every-language: pytest-others pytest-core test-csharp test-objc test-swift pytest-languages test-cpp
 ifneq ($(filter every-language,$(MAKECMDGOALS)),)
 pytest-languages: test-csharp test-objc test-swift
 endif
