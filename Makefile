@@ -79,8 +79,8 @@ test: setup ## Test every language that this machine can build, and every operat
 	@$(name-skipped)
 	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
 	@echo "make test: gradients in every opset, the fuzz targets, and the optimized code of a release"
-# In this order: the longest parts first, and last the one that has use for several processors.
-every-language: pytest-others pytest-core test-csharp test-objc test-swift pytest-languages test-cpp
+# In this order: first the libraries that pytest-languages waits for, and last the part that has use for several processors.
+every-language: test-csharp test-objc test-swift pytest-others pytest-core pytest-languages test-cpp
 ifneq ($(filter every-language,$(MAKECMDGOALS)),)
 pytest-languages: test-csharp test-objc test-swift
 endif
