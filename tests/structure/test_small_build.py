@@ -79,13 +79,6 @@ def test_types_that_are_left_out_are_named_with_the_option_that_adds_them(dtype:
     assert "'x'" in str(error.value)
 
 
-def test_mixed_precision_names_the_option_that_adds_it() -> None:
-    options = ortrain.SessionOptions()
-    options.add_session_config_entry("ortrain.mixed_precision", "bf16")
-    with pytest.raises(ortrain.NotImplementedInOrtrainError, match="ORTRAIN_HALVES"):
-        ortrain.InferenceSession(model("Relu"), options)
-
-
 def test_calls_of_the_older_training_api_name_the_option_that_adds_it() -> None:
     with pytest.raises(ortrain.NotImplementedInOrtrainError, match="ORTRAIN_LEGACY=ON"):
         ortrain.TrainingSession(model("Relu"), ortrain.TrainingParameters())

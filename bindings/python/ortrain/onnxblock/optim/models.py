@@ -293,7 +293,8 @@ class SGD(DeclaredOptimizer):
         When a value is out of range.
     """
 
-    declaration = declared()["sgd"]
+    if "sgd" in declared():  # libraries with few operators may lack it
+        declaration = declared()["sgd"]
 
     def __init__(
         self,
