@@ -9,7 +9,8 @@ import numpy as np
 import ortrain
 import pytest
 from onnx import TensorProto, helper
-from ortrain import _ortrain
+from ortrain import _ortrain, api
+from recorded import Fixture
 
 pytestmark = pytest.mark.skipif(
     "ORTRAIN_SMALL" not in os.environ, reason="only with the build of make test-small"
@@ -77,6 +78,15 @@ def test_types_that_are_left_out_are_named_with_the_option_that_adds_them(dtype:
     with pytest.raises(ortrain.NotImplementedInOrtrainError, match=option) as error:
         ortrain.InferenceSession(data).run(None, {"x": values})
     assert "'x'" in str(error.value)
+
+
+def test_mixed_precision_names_the_option_that_adds_it() -> None:
+    folder = Fixture("lenet_adamw").folder
+    options = ortrain.SessionOptions()
+    options.add_session_config_entry("ortrain.mixed_precision", "bf16")
+    state = api.CheckpointState.load_checkpoint(folder / "checkpoint")
+    with pytest.raises(ortrain.NotImplementedInOrtrainError, match="ORTRAIN_HALVES"):
+        api.Module(folder / "training_model.onnx", state, folder / "eval_model.onnx", session_options=options)
 
 
 def test_calls_of_the_older_training_api_name_the_option_that_adds_it() -> None:
