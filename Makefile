@@ -25,11 +25,11 @@ help: ## Show the targets
 ONLY_BUILD = demo install native small
 .PHONY: setup
 setup: ## Install what building and testing needs
-	@scripts/setup.sh $(VENV) $(if $(filter-out $(ONLY_BUILD),$(MAKECMDGOALS)),test,build)
+	$(if $(INSTALLED),,@scripts/setup.sh $(VENV) $(if $(filter-out $(ONLY_BUILD),$(MAKECMDGOALS)),test,build))
 
 .PHONY: install
 install: setup ## Build the package and install it into the virtual environment
-	$(if $(INSTALLED),@true,$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --disable-pip-version-check \
+	$(if $(INSTALLED),,$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --disable-pip-version-check \
 	  --config-settings=build-dir=$(BUILD)/python --config-settings=cmake.build-type=$(BUILD_TYPE) .)
 
 .PHONY: demo
