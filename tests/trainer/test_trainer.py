@@ -30,6 +30,8 @@ def by_hand(folder, batches, rates, every=1):
     for number, (x, y) in enumerate(batches, start=1):
         losses.append(float(module(x, y)[0]))
         if number % every == 0:
+            for _, parameter in state.parameters:
+                parameter.grad = parameter.grad / np.float32(every)
             optimizer.set_learning_rate(rates[number // every - 1])
             optimizer.step()
             module.lazy_reset_grad()
@@ -51,6 +53,22 @@ def test_it_equals_the_loop(folder, prefetch, every):
     assert history["loss"] == [pytest.approx(np.mean(losses))]
     for name, parameter in trainer.state.parameters:
         assert parameter.data.tobytes() == parameters[name].tobytes(), name
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "accumulate"), [(32, 3), (30, 4), (100, 2), (64, 7)]
+)  # the last batches have 4, 10, 100 and 36 rows
+def test_accumulated_batches_of_any_size_are_one_large_batch(folder, batch_size, accumulate):
+    small_batches = Trainer(folder, learning_rate=3e-3, accumulate=accumulate)
+    large = Trainer(folder, learning_rate=3e-3)
+    batches = [(X[i : i + batch_size], Y[i : i + batch_size]) for i in range(0, 100, batch_size)]
+    steps = [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
+    small_batches.fit(batches, 2, verbose=False)
+    large.fit([tuple(map(np.concatenate, zip(*step, strict=True))) for step in steps], 2, verbose=False)
+    assert small_batches.step == large.step == 2 * len(steps)
+    for name, parameter in large.state.parameters:
+        found = small_batches.state.parameters[name].data
+        np.testing.assert_allclose(found, parameter.data, rtol=2e-4, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", ["model", "path"])

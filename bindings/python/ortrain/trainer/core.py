@@ -115,7 +115,8 @@ class Trainer(Caching):
     warmup : int, default 0
         Optimizer steps in which the rate goes up from 0 before a schedule that is not a function.
     accumulate : int, default 1
-        Batches whose gradients are added up for an optimizer step. The sum is not divided.
+        Batches of an optimizer step, which takes the mean of their gradients. Each row counts the same, also if batches differ in
+        size, so that the step is that of one batch with all their rows.
     metrics : list of str or Metric or callable, default ()
         What is computed besides the loss: names, objects of `ortrain.trainer.metrics`, or functions of the prediction and the
         target of a batch that return the mean over its rows.

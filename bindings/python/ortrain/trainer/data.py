@@ -23,6 +23,11 @@ Array = npt.NDArray[Any]
 Batch = tuple[Array, ...]
 
 
+def rows_in(batch: Batch) -> int:
+    """Return the number of rows in a batch; 1 if its first input is a scalar."""
+    return len(batch[0]) if batch and batch[0].ndim else 1
+
+
 class Source(Protocol):
     """Where the batches of a run come from."""
 

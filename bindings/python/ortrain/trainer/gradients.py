@@ -1,7 +1,7 @@
 """Where the gradients of an optimizer step come from: backpropagation, or a way that replaces it.
 
-The loop of a run is the same for all of them. For each batch it asks for gradients, which are added to those of the step, and
-after ``accumulate`` batches the optimizer takes a step with them.
+The loop of a run is the same for all of them. For each batch it asks for gradients, and after ``accumulate`` batches the
+optimizer takes a step with their mean, in which each row counts the same.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ortrain.api import Module
-from ortrain.trainer.data import Batch, Source
+from ortrain.api import CheckpointState, Module
+from ortrain.trainer.data import Batch, Source, rows_in
 
 Array = npt.NDArray[Any]
 
 
 class Gradients:
-    """Backpropagation: a train step computes the gradients of its batch. Other ways override the methods."""
+    """What each of these ways does."""
 
     settings: Mapping[str, str] = {}
     """What differs from backpropagation, by name, for the settings of a run. A resumed run must have the same."""
@@ -45,7 +45,7 @@ class Gradients:
         """
 
     def compute(self, module: Module, batch: Batch, read: Sequence[int]) -> Any:
-        """Add the gradients of a batch to those of the step.
+        """Compute the gradients of a batch, besides those of earlier batches of the same optimizer step.
 
         Parameters
         ----------
@@ -61,7 +61,7 @@ class Gradients:
         array or sequence of array or None
             What a train step returns, first the loss; outputs that are not read may be missing. None for a batch without rows.
         """
-        return module(*batch)
+        raise NotImplementedError
 
     def complete(self, module: Module) -> None:
         """Complete the gradients before the optimizer takes its step."""
@@ -76,6 +76,49 @@ class Gradients:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from the result of `state`."""
+
+
+class Backpropagation(Gradients):
+    """A train step computes the gradients of its batch.
+
+    A train step adds the gradient of the mean over its rows to what is there. For the mean over the rows of several batches, of
+    ``n_1``, ``n_2``, ... rows, gradients are scaled where the number of rows changes, by ``n_(k-1) / n_k``, and at the end, by
+    ``n_k / (n_1 + ... + n_k)``.
+
+    Parameters
+    ----------
+    state : CheckpointState
+        The parameters, which have the gradients.
+    """
+
+    def __init__(self, state: CheckpointState) -> None:
+        self._state = state
+        self._last = self._rows = 0  # rows of the last batch, and of all batches of this optimizer step
+
+    def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
+        """Forget a step that was not completed."""
+        self._last = self._rows = 0
+
+    def compute(self, module: Module, batch: Batch, read: Sequence[int]) -> Any:
+        """Add the gradients of a batch, in proportion to its rows."""
+        rows = rows_in(batch)
+        if self._rows and rows and rows != self._last:
+            self._scale(self._last / rows)
+        outputs = module(*batch)
+        self._last = rows or self._last
+        self._rows += rows
+        return outputs
+
+    def complete(self, module: Module) -> None:
+        """Divide the sum."""
+        if self._rows > self._last:
+            self._scale(self._last / self._rows)
+        self._last = self._rows = 0
+
+    def _scale(self, factor: float) -> None:
+        for _, parameter in self._state.parameters:  # one at a time: a copy of all would double the memory
+            if parameter.requires_grad and (gradient := parameter.grad) is not None:
+                parameter.grad = gradient * gradient.dtype.type(factor)
 
 
 def first_output(outputs: Any) -> Any:

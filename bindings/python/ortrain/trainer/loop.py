@@ -12,7 +12,7 @@ from ortrain import _ortrain
 from ortrain.errors import InvalidArgumentError, OrtrainError
 from ortrain.trainer import diagnosis
 from ortrain.trainer.callbacks import Logs, TerminateOnNaN
-from ortrain.trainer.data import Batch, Source, prefetched
+from ortrain.trainer.data import Batch, Source, prefetched, rows_in
 from ortrain.trainer.gradients import first_output
 from ortrain.trainer.rate_search import Search
 from ortrain.trainer.run import Array, Run
@@ -85,7 +85,7 @@ class Loop(Run):
             return self._loss_sum / self._row_count if self._row_count else 0.0
         several = isinstance(outputs, (tuple, list))
         loss = float((outputs[0] if several else outputs).item())
-        rows = len(batch[0]) if batch and batch[0].ndim else 1
+        rows = rows_in(batch)
         self._loss_sum += loss * rows
         self._row_count += rows
         for metric, prediction, target in self._bound:
@@ -209,7 +209,7 @@ class Loop(Run):
                         wrong = diagnosis.not_finite(self.inputs.names, batch, source.columns)
                         if wrong is not None:
                             warnings.warn(f"{wrong}; the loss on these data is {loss}", stacklevel=2)
-                    rows = len(batch[0]) if batch and batch[0].ndim else 1
+                    rows = rows_in(batch)
                     loss_sum += loss * rows
                     count += rows
                     for metric, prediction, target in self._bound:

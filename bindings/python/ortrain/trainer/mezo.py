@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ortrain import _ortrain
 from ortrain.api import CheckpointState, Module
 from ortrain.errors import InvalidArgumentError
-from ortrain.trainer.data import Batch
+from ortrain.trainer.data import Batch, rows_in
 from ortrain.trainer.gradients import Gradients, first_output
 
 Array = npt.NDArray[Any]
@@ -129,17 +129,17 @@ class EstimatedGradients(Gradients):
         self._averages = _has_average(module)
         self._at: dict[str, float] = {}  # how far each parameter is from where the step found it
         self._frozen: set[str] = set()
-        self._derivative, self._step = 0.0, -1
+        self._sum, self._rows, self._step = 0.0, 0, -1  # of derivatives, each times the rows of its batch
 
     def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
         """Forget a step that was not completed."""
-        self._derivative, self._step = 0.0, -1
+        self._sum, self._rows, self._step = 0.0, 0, -1
 
     def compute(self, module: Module, batch: Batch, read: Sequence[int]) -> Any:
         """Estimate the gradients of a batch."""
         step = _ortrain.checkpoint_get_optimizer_step_count(self._state._handle)
         if step != self._step:
-            self._derivative, self._step = 0.0, step
+            self._sum, self._rows, self._step = 0.0, 0, step
             self._frozen = self._frozen_in(module)
         module.eval()
         if self._averages:  # which eval steps take in place of the parameters
@@ -150,9 +150,11 @@ class EstimatedGradients(Gradients):
             self._move(-self._epsilon)
             outputs = module(*batch)
             minus = float(np.asarray(first_output(outputs)).item())
-            # Batches whose gradients are added up have the same direction, so their derivatives are added up.
-            self._derivative += (plus - minus) / (2 * self._epsilon)
-            self._move(0.0, self._derivative)
+            # The batches of a step have the same direction, so the mean of their derivatives is that of their gradients.
+            rows = rows_in(batch)
+            self._sum += rows * (plus - minus) / (2 * self._epsilon)
+            self._rows += rows
+            self._move(0.0, self._sum / max(1, self._rows))
         except BaseException:
             self._move(0.0)
             raise

@@ -17,7 +17,7 @@ from ortrain.trainer.accountant import Accountant
 from ortrain.trainer.callbacks import Callback, LambdaCallback, checked
 from ortrain.trainer.columns import Columns
 from ortrain.trainer.data import Source
-from ortrain.trainer.gradients import Gradients
+from ortrain.trainer.gradients import Backpropagation, Gradients
 from ortrain.trainer.metrics import Metric
 from ortrain.trainer.opening import open_run, options_of, save_run, store_accounting
 from ortrain.trainer.private import Privacy, PrivateGradients, check_settings, privacy_of
@@ -121,7 +121,7 @@ class Run:
                 options_of(self._threads, self._config, 0),
             )
         if estimated is None:
-            return Gradients()
+            return Backpropagation(self.state)
         if not self._eval_outputs:
             raise ValueError(f"MeZO: expected an eval model, found no eval_model.onnx in {self.folder}")
         return mezo.EstimatedGradients(estimated, self.state, self.module, self.seed)
