@@ -73,8 +73,7 @@ generate: setup ## Render everything that follows from spec/
 
 # QUICK: the tests of `make test`. INSTALLED: what was just built is installed.
 .PHONY: test every-language
-test: setup ## Test every language that this machine can build, and every operator, in minutes; make test-all does the rest
-	@$(SIDE_BY_SIDE) install check
+test: built-and-checked ## Test every language that this machine can build, and every operator, in minutes; make test-all does the rest
 	@$(SIDE_BY_SIDE) QUICK=1 INSTALLED=1 every-language
 	@$(name-skipped)
 	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
@@ -86,10 +85,17 @@ pytest-languages: test-csharp test-objc test-swift
 endif
 
 .PHONY: test-all
-test-all: setup ## Pass every test of every language, with the code of a release
-	@$(SIDE_BY_SIDE) install check
+test-all: built-and-checked ## Pass every test of every language, with the code of a release
 	@$(SIDE_BY_SIDE) INSTALLED=1 every-language
 	@$(name-skipped)
+
+# The compiler starts as soon as its packages are there; those of the tests are installed meanwhile.
+.PHONY: built-and-checked
+built-and-checked:
+	@scripts/setup.sh $(VENV) build
+	@$(SIDE_BY_SIDE) alone-install alone-check
+alone-%:
+	@$(MAKE) --no-print-directory $*
 
 define name-skipped
 $(call without,mcs mono nunit-console,C#: the library and its tests were neither built nor run)

@@ -60,7 +60,7 @@ def header(entries: list[str]) -> str:
     else:
         pairs = sorted({pair_of(name) for name in names} | optimizers_of(names))
         body = [
-            "// What passes make of other operators is there in any case.",
+            "// Operators that passes make are left out where made_from says so (op/operator.h).",
             "constexpr bool is_built(std::string_view domain, std::string_view type) {",
             '  if (domain == "ortrain.session") return true;',
             "  constexpr struct {",

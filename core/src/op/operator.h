@@ -11,6 +11,7 @@
 //                       .kernels = {.cpu = kernel}});
 #pragma once
 
+#include <array>
 #include <initializer_list>
 #include <source_location>
 #include <string>
@@ -220,6 +221,9 @@ struct Operator {
   Rules rules = {};
   Traits traits = {};
   Kernels kernels = {};
+  // The operators of ONNX that a pass always finds where it makes a node of this one. A build without one of
+  // them leaves this operator out.
+  std::array<std::string_view, 2> made_from = {};
 
   bool carries(int64_t opset) const { return !domain.empty() || opset >= traits.since; }
   Differentiable differentiable() const {
@@ -252,6 +256,12 @@ constexpr Operator without_left_out(Operator op) {
   return op;
 }
 
+constexpr bool is_part_of_build(const Operator& op) {
+  for (const std::string_view type : op.made_from)
+    if (!type.empty() && !is_built("", type)) return false;
+  return is_built(op.domain, op.type);
+}
+
 struct RegisterOperator {
   RegisterOperator(const Operator& op, const std::source_location& where = std::source_location::current());
   RegisterOperator() = default;  // for operators that are not part of this build
@@ -259,14 +269,14 @@ struct RegisterOperator {
 // Registers an operator if it is part of this build (built_operators.h, written by CMake).
 #define ORTRAIN_OPERATOR(...) ORTRAIN_OPERATOR_(__COUNTER__, __VA_ARGS__)
 #define ORTRAIN_OPERATOR_(n, ...) ORTRAIN_OPERATOR__(n, __VA_ARGS__)
-#define ORTRAIN_OPERATOR__(n, ...)                                             \
-  static constexpr ::ortrain::Operator operator_##n =                          \
-      ::ortrain::without_left_out(::ortrain::Operator __VA_ARGS__);            \
-  static const ::ortrain::RegisterOperator registered_##n = [] {               \
-    if constexpr (::ortrain::is_built(operator_##n.domain, operator_##n.type)) \
-      return ::ortrain::RegisterOperator(operator_##n);                        \
-    else                                                                       \
-      return ::ortrain::RegisterOperator();                                    \
+#define ORTRAIN_OPERATOR__(n, ...)                                  \
+  static constexpr ::ortrain::Operator operator_##n =               \
+      ::ortrain::without_left_out(::ortrain::Operator __VA_ARGS__); \
+  static const ::ortrain::RegisterOperator registered_##n = [] {    \
+    if constexpr (::ortrain::is_part_of_build(operator_##n))        \
+      return ::ortrain::RegisterOperator(operator_##n);             \
+    else                                                            \
+      return ::ortrain::RegisterOperator();                         \
   }()
 
 // Registers the operators of a table, of<0>() to of<N - 1>(), that are part of this build.
@@ -274,7 +284,7 @@ template <size_t N, class Of>
 bool register_rows(Of, const std::source_location& where = std::source_location::current()) {
   const auto row = [&]<size_t I>() {
     constexpr Operator op = without_left_out(Of().template operator()<I>());
-    if constexpr (is_built(op.domain, op.type)) RegisterOperator(op, where);
+    if constexpr (is_part_of_build(op)) RegisterOperator(op, where);
   };
   return [&]<size_t... I>(std::index_sequence<I...>) {
     (row.template operator()<I>(), ...);

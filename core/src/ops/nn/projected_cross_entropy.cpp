@@ -241,7 +241,8 @@ ORTRAIN_OPERATOR({.domain = kSessionDomain,
                   .signature = "hidden, labels, weights, scales?, zero_points? -> loss, hidden_gradient?",
                   .rules = {.shape = shape},
                   .traits = {.optional_outputs = true, .operations = operations_of},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = kernel},
+                  .made_from = {"SoftmaxCrossEntropyLoss", "Transpose"}});
 
 }  // namespace
 }  // namespace ortrain
