@@ -215,3 +215,9 @@ def test_a_network_for_colored_pictures_keeps_its_accuracy_with_8_bits(tmp_path:
     assert abs(accuracy("int8.onnx") - trained) <= 0.002
     assert accuracy("int8.onnx") >= accuracy("after.onnx") - 0.002  # quantized without training
     assert accuracy("int8.onnx") >= accuracy("float.onnx") - 0.01
+
+
+@pytest.mark.parametrize("given", ["int8", True, Int8])
+def test_other_settings_than_int8_are_named(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"qat: expected ortrain.artifacts.Int8\(\), found "):
+        Trainer(network(), "cross_entropy", qat=given)

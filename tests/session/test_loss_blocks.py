@@ -135,6 +135,16 @@ def test_several_outputs_have_a_loss_each(tmp_path: pathlib.Path) -> None:
             "the weight of the loss of 'logits' must be a finite",
         ),
         ({3: "mse"}, TypeError, "expected the name of an output"),
+        (
+            {"logits": ("mse",)},
+            TypeError,
+            "the loss of output 'logits': expected a loss, or a loss and its weight",
+        ),
+        (
+            {"logits": ("mse", "0.3")},
+            TypeError,
+            "the loss of output 'logits': expected a loss, or a loss and its",
+        ),
     ],
 )
 def test_a_loss_that_does_not_fit_is_refused(

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import onnx
+import ortrain
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from ortrain import OrtrainError, Trainer, onnxblock
@@ -388,3 +389,36 @@ def test_a_model_with_a_fixed_batch_says_so_or_becomes_dynamic():
         warnings.simplefilter("error")
         dynamic = Trainer(linear((6,), 3, batch=4), loss="cross_entropy", batch="dynamic")
     assert losses(dynamic, X, LABELS) == EXPECTED
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32, np.float64])
+def test_a_loss_with_a_number_for_each_class_takes_classes_of_any_type(dtype):
+    x, y = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32), np.arange(12) % 3
+    one_hot = losses(
+        Trainer(ortrain.models.mlp(4, 3, (), seed=0), "focal"), x, np.eye(3, dtype=np.float32)[y]
+    )
+    assert losses(Trainer(ortrain.models.mlp(4, 3, (), seed=0), "focal"), x, y.astype(dtype)) == one_hot
+
+
+def test_a_metric_of_a_sum_of_losses_compares_an_output_with_its_target():
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["logits"]),
+            helper.make_node("MatMul", ["x", "v"], ["energy"]),
+        ],
+        "two",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", c])
+            for name, c in (("logits", 4), ("energy", 1))
+        ],
+        [
+            numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"),
+            numpy_helper.from_array(np.ones((4, 1), np.float32), "v"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    trainer = Trainer(model, {"logits": "cross_entropy", "energy": ("mse", 0.3)}, metrics=["accuracy"])
+    x, classes = np.eye(4, dtype=np.float32), np.arange(4)
+    data = {"x": x, "logits_target": classes, "energy_target": np.full((4, 1), 3, np.float32)}
+    assert trainer.evaluate(data)["accuracy"] == 1

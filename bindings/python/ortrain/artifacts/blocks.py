@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, EnumMeta
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -144,7 +145,12 @@ def _sum_of_losses(losses: Mapping[Any, Any], class_axis: int | None) -> SumOfLo
         outputs = (output,) if isinstance(output, str) else output
         if not isinstance(outputs, tuple) or not all(isinstance(name, str) for name in outputs):
             raise TypeError(f"loss: expected the name of an output, or a tuple of names, found {output!r}")
-        loss, weight = given if isinstance(given, tuple) else (given, 1.0)
+        loss, weight = given if isinstance(given, tuple) and len(given) == 2 else (given, 1.0)
+        if isinstance(loss, tuple) or isinstance(weight, bool) or not isinstance(weight, Real):
+            raise TypeError(
+                f"loss: the loss of output {output!r}: expected a loss, or a loss and its weight such as ('mse', 0.3), "
+                f"found {given!r}"
+            )
         if isinstance(loss, str):
             if loss not in LOSS_NAMES:
                 raise ValueError(

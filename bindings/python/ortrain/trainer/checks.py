@@ -148,7 +148,7 @@ def fitted(array: Array, form: Form) -> Array:
     """
     if form.takes_classes and (array.dtype.kind == "f" or _has_scores(array, form)):
         array = _classes(array, form)
-    if form.class_count is not None and array.dtype.kind in "biu" and array.ndim and array.size == len(array):
+    if form.class_count is not None and array.ndim and array.size == len(array) and _are_whole(array):
         array = _one_hot(array.reshape(-1), form)
     check_pixels(array, form)
     return _typed(_shaped(array, form), form)
@@ -171,6 +171,13 @@ def _typed(array: Array, form: Form) -> Array:
             f"from {array.min()} to {array.max()}"
         )
     return converted
+
+
+def _are_whole(array: Array) -> bool:
+    """Whether an array has whole numbers, also as floating-point numbers."""
+    return array.dtype.kind in "biu" or (
+        array.dtype.kind == "f" and bool((np.isfinite(array) & (array == np.round(array))).all())
+    )
 
 
 def _has_scores(array: Array, form: Form) -> bool:

@@ -146,7 +146,10 @@ class Run:
 
     def _target_of(self, metric: Metric) -> int:
         if metric.target is None:
-            return len(self.inputs.names) - 1
+            # Of a sum of losses by output, the target of the output that the metric reads.
+            names = self.inputs.names
+            target = f"{self._train_outputs[self._prediction_of(metric)]}_target"
+            return names.index(target) if target in names else len(names) - 1
         if metric.target in self.inputs.names:
             return self.inputs.names.index(metric.target)
         raise ValueError(

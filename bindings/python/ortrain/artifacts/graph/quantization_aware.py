@@ -199,9 +199,13 @@ def with_observers(model: onnx.ModelProto, settings: Int8) -> onnx.ModelProto:
 
     Raises
     ------
+    TypeError
+        When the settings are not an `Int8`.
     ValueError
         When its opset is too old, or it has no layer to quantize.
     """
+    if not isinstance(settings, Int8):
+        raise TypeError(f"qat: expected ortrain.artifacts.Int8(), found {settings!r}")
     opset = _graph.opset_of(model) or 0
     if opset < _OPSET:
         raise ValueError(
