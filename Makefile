@@ -190,6 +190,10 @@ test-keras: keras ## The tests of ortrain.keras with Keras and TensorFlow, in a 
 test-jax: jax ## The tests of ortrain.jax with JAX and Flax, in a separate environment
 	ORTRAIN_REQUIRE=jax $(JAX)/bin/python -m pytest -q tests/jax_flax
 
+.PHONY: oracle-errors
+oracle-errors: install ## Measure the errors of optimizers, schedules and losses that the docs show
+	$(PYTHON) -m pytest -q tests/session/test_optimizers.py tests/session/test_schedules.py tests/session/test_loss_blocks.py --write-oracle-errors
+
 .PHONY: conformance
 conformance: install ## Run the cases of the onnx package here and in onnxruntime, and record what passes
 	$(PYTHON) -m tests.conformance

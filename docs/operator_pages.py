@@ -87,6 +87,12 @@ difference of a loss, rounded up; tests allow 1e-5. Every step model passes `onn
 """
 
 
+_ERROR = """The last column is the largest error that the tests found: relative to expected values of magnitude above 1, absolute
+below. `make oracle-errors` measures it again."""
+
+# What the table says of the optimizer that has another oracle.
+_RECORDED_RUNS = "compared with recorded runs of onnxruntime-training"
+
 _OPTIMIZERS = """# Optimizers
 
 Each is a class of `ortrain.onnxblock.optim`, a member of `OptimType`, and a name for the trainer and
@@ -96,6 +102,8 @@ does not have it, and resume from a checkpoint to the bit.
 `w` is a weight, `g` its gradient, `lr` the learning rate, `t` the step from 1, ε `epsilon`, β₁ `beta1`, `decay` `weight_decay`.
 `AdamW`, `TorchAdamW` and `SGD` without settings are operators of onnxruntime. Optimizer models of all others are for ortrain.
 Classes take `betas` and `eps` in place of beta1, beta2 and epsilon, or of alpha and beta.
+
+{error}
 
 {table}
 """
@@ -110,6 +118,8 @@ Hugging Face's transformers where PyTorch has none, and resume in between.
 The learning rate is the initial rate times `f`, where `t` is the number of optimizer steps since `first_step` and the warmup,
 divided by `interval` and rounded down, and `total` is `total_steps` without the warmup. In the warmup, `f` is that of `t` = 0
 times a factor that rises from `warmup_factor` to 1.
+
+{error}
 
 {table}
 
@@ -127,41 +137,59 @@ _LOSSES = """# Losses
 Each is a class of `ortrain.onnxblock.loss`, a member of `LossType`, and a name for `ortrain artifacts --loss`, the trainer and
 [losses of several outputs](../artifacts.md#the-loss). Tests compare value and gradient of each with PyTorch.
 
+{error}
+
 {table}
 """
 
 
+def _errors() -> dict[str, dict[str, str]]:
+    """Return the errors that tests recorded, for each kind of declaration and each name, as the tables show them."""
+    recorded = json.loads((Path(__file__).parent / "oracle_errors.json").read_text("utf-8"))
+
+    def shown(errors: dict[str, float]) -> str:
+        return ", ".join(f"{error:.0e} in {precision}" for precision, error in errors.items())
+
+    return {kind: {name: shown(errors) for name, errors in names.items()} for kind, names in recorded.items()}
+
+
 def losses() -> str:
     """Return the page of losses."""
-    rows = ["| name | class | loss | settings, by default |", "| --- " * 4 + "|"]
+    errors = _errors()["losses"]
+    rows = ["| name | class | loss | settings, by default | error |", "| --- " * 5 + "|"]
     for name, loss in LOSSES.items():
         settings = ", ".join(
             f"`{parameter.name}` {parameter.default}"
             for parameter in inspect.signature(loss).parameters.values()
         )
         meaning = (inspect.getdoc(loss) or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
-        rows.append(f"| `{name}` | `{loss.__name__}` | {meaning.replace('|', chr(92) + '|')} | {settings} |")
-    return _LOSSES.format(table="\n".join(rows))
+        rows.append(
+            f"| `{name}` | `{loss.__name__}` | {meaning.replace('|', chr(92) + '|')} | {settings} | {errors[name]} |"
+        )
+    return _LOSSES.format(error=_ERROR, table="\n".join(rows))
 
 
 def optimizers() -> str:
     """Return the page of optimizers."""
-    rows = ["| name | class | step | settings, by default | states | source |", "| --- " * 6 + "|"]
+    errors = _errors()["optimizers"]
+    rows = ["| name | class | step | settings, by default | states | source | error |", "| --- " * 7 + "|"]
     for name, optimizer in declared().items():
         settings = ", ".join(f"`{s.name}` {s.default:g}" for s in optimizer.settings) or "none"
         states = ", ".join(f"`{s.name}`" + (f" with `{s.when}`" if s.when else "") for s in optimizer.states)
         formula = optimizer.formula.replace("|", "\\|")
+        error = _RECORDED_RUNS if name == "adamw" else errors[name]
         rows.append(
-            f"| `{name}` | `{optimizer.title}` | {formula} | {settings} | {states} | {optimizer.source} |"
+            f"| `{name}` | `{optimizer.title}` | {formula} | {settings} | {states} | {optimizer.source} | {error} |"
         )
-    return _OPTIMIZERS.format(table="\n".join(rows))
+    return _OPTIMIZERS.format(error=_ERROR, table="\n".join(rows))
 
 
 def schedules() -> str:
     """Return the page of learning rate schedules."""
     declared = known_schedules.declared()
     common = ("total_steps", "warmup_steps", "warmup_factor", "interval", "first_step")
-    rows = ["| name | factor | settings, by default | source |", "| --- " * 4 + "|"]
+    errors = _errors()["schedules"]
+    rows = ["| name | factor | settings, by default | source | error |", "| --- " * 5 + "|"]
     for name, schedule in declared.items():
         needed = ["`total_steps`"] * schedule["needs_total"]
         settings = [
@@ -170,7 +198,7 @@ def schedules() -> str:
             if s["name"] not in common
         ]
         shown = "; ".join([*needed, *settings]) or "none"
-        rows.append(f"| `{name}` | {schedule['formula']} | {shown} | {schedule['source']} |")
+        rows.append(f"| `{name}` | {schedule['formula']} | {shown} | {schedule['source']} | {errors[name]} |")
     first = next(iter(declared.values()))
     others = ["| setting | default | meaning |", "| --- " * 3 + "|"]
     others += [
@@ -178,7 +206,7 @@ def schedules() -> str:
         for s in first["settings"]
         if s["name"] in common
     ]
-    return _SCHEDULES.format(table="\n".join(rows), common="\n".join(others))
+    return _SCHEDULES.format(error=_ERROR, table="\n".join(rows), common="\n".join(others))
 
 
 _METRICS = """# Metrics

@@ -13,7 +13,7 @@ from exported import check_exported
 from ortrain.api import Module
 from recorded import CASES, Fixture
 
-pytest_plugins = ["quick"]
+pytest_plugins = ["quick", "oracle_errors"]
 
 try:
     import onnxruntime

@@ -16,6 +16,7 @@ import ortrain
 import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
+from oracle_errors import check_against_oracle
 from ortrain import artifacts
 from ortrain.api import CheckpointState
 from ortrain.onnxblock import optim
@@ -87,12 +88,14 @@ def test_steps_are_those_of_the_recorded_optimizer(
         after = steps(training, range(50))
         for i, step in enumerate(SHOWN):
             for name in NAMES:
-                np.testing.assert_allclose(
+                check_against_oracle(
+                    "optimizers",
+                    case["optimizer"],
+                    dtype,
                     after[step][name],
                     RECORDED[f"{number}/{name}"][i],
-                    rtol=error,
-                    atol=error,
-                    err_msg=f"{case}, {np.dtype(dtype)}, {name} after step {step}",
+                    error,
+                    f"{case}, {np.dtype(dtype)}, {name} after step {step}",
                 )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from oracle_errors import check_against_oracle
 from ortrain import artifacts
 from ortrain.api import CheckpointState, LRScheduler
 from ortrain.errors import InvalidArgumentError
@@ -70,7 +71,10 @@ def test_rates_are_those_of_pytorch_also_after_a_resume(
     scheduler = LRScheduler(resumed.optimizer, case["schedule"], case["settings"], RATE)
     assert resumed.optimizer.get_learning_rate() == next_rate  # a program that registers it again
     found += rates(resumed, scheduler, case["values"], range(23, 40))
-    np.testing.assert_allclose(found, case["rates"], rtol=3e-7, atol=1e-9, err_msg=str(case["settings"]))
+    factors = np.divide((found, case["rates"]), RATE)
+    check_against_oracle(
+        "schedules", case["schedule"], np.float32, *factors, 1e-6, f"{case['schedule']}, {case['settings']}"
+    )
 
 
 def test_every_schedule_has_a_recorded_case() -> None:
