@@ -400,7 +400,8 @@ def test_a_loss_with_a_number_for_each_class_takes_classes_of_any_type(dtype):
     assert losses(Trainer(ortrain.models.mlp(4, 3, (), seed=0), "focal"), x, y.astype(dtype)) == one_hot
 
 
-def test_a_metric_of_a_sum_of_losses_compares_an_output_with_its_target():
+def of_two_outputs():
+    """A model with the outputs ``logits`` and ``energy`` for four numbers."""
     graph = helper.make_graph(
         [
             helper.make_node("MatMul", ["x", "w"], ["logits"]),
@@ -417,8 +418,31 @@ def test_a_metric_of_a_sum_of_losses_compares_an_output_with_its_target():
             numpy_helper.from_array(np.ones((4, 1), np.float32), "v"),
         ],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    trainer = Trainer(model, {"logits": "cross_entropy", "energy": ("mse", 0.3)}, metrics=["accuracy"])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "focal"])
+def test_a_sum_of_losses_takes_classes_of_any_form(loss):
+    x, y = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32), np.arange(12) % 4
+    energies = np.ones((12, 1), np.float32)
+
+    def after(classes):
+        trainer = Trainer(of_two_outputs(), {"logits": loss, "energy": ("mse", 0.3)})
+        return trainer.fit((x, classes, energies), 2, shuffle=False, verbose=False)["loss"]
+
+    assert after(y) == after(y.astype(np.int32)) == after(np.eye(4, dtype=np.float32)[y])
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+def test_a_learning_rate_that_is_none_is_rejected(rate):
+    with pytest.raises(ValueError, match=f"learning_rate: expected a number of 0 or more, found {rate}"):
+        Trainer(ortrain.models.mlp(4, 3, ()), "cross_entropy", learning_rate=rate)
+
+
+def test_a_metric_of_a_sum_of_losses_compares_an_output_with_its_target():
+    trainer = Trainer(
+        of_two_outputs(), {"logits": "cross_entropy", "energy": ("mse", 0.3)}, metrics=["accuracy"]
+    )
     x, classes = np.eye(4, dtype=np.float32), np.arange(4)
     data = {"x": x, "logits_target": classes, "energy_target": np.full((4, 1), 3, np.float32)}
     assert trainer.evaluate(data)["accuracy"] == 1

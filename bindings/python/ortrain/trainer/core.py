@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -63,8 +64,14 @@ def _existing(folder: Path, of_a_model: Mapping[str, Any]) -> Path:
 
 
 def _check(
-    accumulate: int, seed: int, schedule: str | Schedule | ScheduleFunction | None, warmup: int
+    learning_rate: float | None,
+    accumulate: int,
+    seed: int,
+    schedule: str | Schedule | ScheduleFunction | None,
+    warmup: int,
 ) -> None:
+    if learning_rate is not None and not 0 <= learning_rate < math.inf:
+        raise ValueError(f"learning_rate: expected a number of 0 or more, found {learning_rate}")
     if accumulate < 1:
         raise ValueError(f"accumulate: expected 1 or more, found {accumulate}")
     if seed < 0:
@@ -262,7 +269,7 @@ class Trainer(Caching):
         rehearsal: Rehearsal | int | None = None,
         privacy: Privacy | bool | None = None,
     ) -> None:
-        _check(accumulate, seed, schedule, warmup)
+        _check(learning_rate, accumulate, seed, schedule, warmup)
         config = _with_precision(precision, config)
         checked_metrics = [metric_of(metric) for metric in metrics]  # rejected before artifacts are made
         self._augmentation = augmentation_of(augment)

@@ -28,6 +28,14 @@ def rows_in(batch: Batch) -> int:
     return len(batch[0]) if batch and batch[0].ndim else 1
 
 
+def _first_target(names: Sequence[str]) -> int:
+    """Return the index of the first target: those of a sum of losses are the last inputs, each named after an output."""
+    first = max(1, len(names) - 1)
+    while first > 1 and all(name.endswith("_target") for name in names[first - 1 : first + 1]):
+        first -= 1
+    return first
+
+
 class Source(Protocol):
     """Where the batches of a run come from."""
 
@@ -57,7 +65,7 @@ class Inputs:
     shapes : sequence, optional
         Their declared shapes, an entry None if it is not known. By default none is.
     has_target : bool, default True
-        Whether the last one of several is the target.
+        Whether the last one of several is the target. Of a sum of losses, all that end in ``_target`` are.
 
     Attributes
     ----------
@@ -76,8 +84,9 @@ class Inputs:
     ) -> None:
         self.names = list(names)
         self.dtypes = list(dtypes)
+        first_target = _first_target(self.names) if has_target else len(self.names)
         self.forms = [
-            Form(name, dtype, shape, has_target and 0 < number == len(self.names) - 1)
+            Form(name, dtype, shape, number >= first_target)
             for number, (name, dtype, shape) in enumerate(
                 zip(names, dtypes, shapes or [None] * len(self.names), strict=True)
             )
