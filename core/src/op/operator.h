@@ -11,7 +11,6 @@
 //                       .kernels = {.cpu = kernel}});
 #pragma once
 
-#include <array>
 #include <initializer_list>
 #include <source_location>
 #include <string>
@@ -211,6 +210,12 @@ struct Kernels {
   void (*run)(DynamicContext&) = nullptr;
 };
 
+// The operators of ONNX that a pass always finds where it makes a node of this one. A build without one of
+// them leaves this operator out.
+struct MadeFrom {
+  std::string_view first = "", second = "";
+};
+
 struct Operator {
   std::string_view domain = "";
   std::string_view type;
@@ -221,9 +226,7 @@ struct Operator {
   Rules rules = {};
   Traits traits = {};
   Kernels kernels = {};
-  // The operators of ONNX that a pass always finds where it makes a node of this one. A build without one of
-  // them leaves this operator out.
-  std::array<std::string_view, 2> made_from = {};
+  MadeFrom made_from = {};
 
   bool carries(int64_t opset) const { return !domain.empty() || opset >= traits.since; }
   Differentiable differentiable() const {
@@ -257,9 +260,8 @@ constexpr Operator without_left_out(Operator op) {
 }
 
 constexpr bool is_part_of_build(const Operator& op) {
-  for (const std::string_view type : op.made_from)
-    if (!type.empty() && !is_built("", type)) return false;
-  return is_built(op.domain, op.type);
+  const auto found = [](std::string_view type) { return type.empty() || is_built("", type); };
+  return is_built(op.domain, op.type) && found(op.made_from.first) && found(op.made_from.second);
 }
 
 struct RegisterOperator {
