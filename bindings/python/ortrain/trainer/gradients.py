@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 class Gradients:
-    """What each of these ways does."""
+    """A source of gradients, as the loop calls it."""
 
     settings: Mapping[str, str] = {}
     """What differs from backpropagation, by name, for the settings of a run. A resumed run must have the same."""
