@@ -275,7 +275,7 @@ cpp: setup
 
 .PHONY: test-cpp
 test-cpp: cpp ## The C and C++ tests
-	ctest --test-dir $(BUILD)/cpp --output-on-failure -LE fuzzing -j $(JOBS) $(if $(QUICK),-E '^fuzz_')
+	ctest --test-dir $(BUILD)/cpp --output-on-failure -LE fuzzing $(if $(QUICK),-E '^fuzz_')
 
 # The regressions of the fuzz targets are part of test-cpp; this takes 20 seconds for each target.
 .PHONY: test-fuzz

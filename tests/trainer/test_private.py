@@ -149,7 +149,6 @@ trainer.save(folder + "/4.ckpt")
 
 
 @accounted
-@pytest.mark.first_case
 @pytest.mark.parametrize("settings", [{"noise_multiplier": 1.3}, {"epsilon": 4.0}], ids=["noise", "epsilon"])
 def test_epsilon_goes_on_in_another_process(tmp_path, settings):
     from test_mezo import digits
@@ -458,7 +457,6 @@ def test_data_that_cannot_be_drawn_are_rejected():
 
 
 @accounted
-@pytest.mark.thorough
 def test_a_run_that_becomes_longer_chooses_its_noise_again(tmp_path):
     x, y = rows(count=100)
     settings = {"privacy": Privacy(epsilon=4, delta=1e-4), "artifact_directory": tmp_path}
