@@ -7,7 +7,9 @@
 #include <charconv>
 #include <iterator>
 #include <map>
+#include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -279,29 +281,93 @@ class Checker {
   size_t count_ = 0;
 };
 
+// The tables of ONNX's operators as offsets into one text, since each pointer would need a relocation. They
+// list the operators of the build.
+struct Place {
+  uint16_t at = 0, size = 0;
+};
+struct PackedRow {
+  Place domain, type, text;
+  int16_t since = 0;
+};
+struct PackedSize {
+  size_t rows = 0, chars = 0;
+};
+
+constexpr int64_t since_of(const OnnxSignature& row) { return row.since; }
+constexpr int64_t since_of(const OnnxOperatorVersion& row) { return row.version.since; }
+constexpr std::string_view text_of(const OnnxSignature& row) { return row.text; }
+constexpr std::string_view text_of(const OnnxOperatorVersion& row) { return row.version.types; }
+
+// Writes the rows of operators of the build, if there is a place for them. A text that the row before has too
+// is written once.
+template <typename Row, size_t N>
+constexpr PackedSize pack(const Row (&table)[N], PackedRow* rows, char* chars) {
+  PackedSize size;
+  const auto place = [&](std::string_view text, std::string_view before, Place known) -> Place {
+    if (size.rows > 0 && text == before) return known;
+    const Place at = {static_cast<uint16_t>(size.chars), static_cast<uint16_t>(text.size())};
+    for (const char c : text) {
+      if (chars) chars[size.chars] = c;
+      ++size.chars;
+    }
+    return at;
+  };
+  const Row* before = &table[0];
+  PackedRow last;
+  for (const Row& row : table) {
+    if (!is_built(row.domain, row.type)) continue;
+    last = {place(row.domain, before->domain, last.domain), place(row.type, before->type, last.type),
+            place(text_of(row), text_of(*before), last.text), static_cast<int16_t>(since_of(row))};
+    if (rows) rows[size.rows] = last;
+    ++size.rows;
+    before = &row;
+  }
+  return size;
+}
+
+template <const auto& kTable>
+class PackedTable {
+  static constexpr PackedSize kSize = pack(kTable, nullptr, nullptr);
+  static_assert(kSize.chars <= 0xffff);
+
+ public:
+  constexpr PackedTable() { pack(kTable, rows_, chars_); }
+  std::string_view at(Place place) const { return {chars_ + place.at, place.size}; }
+  // The rows of an operator, in the order of their versions.
+  std::span<const PackedRow> rows_of(std::string_view domain, std::string_view type) const {
+    const auto key = [&](const PackedRow& row) { return std::tuple(at(row.domain), at(row.type)); };
+    const PackedRow* end = rows_ + kSize.rows;
+    const PackedRow* first = std::lower_bound(rows_, end, std::tuple(domain, type),
+                                              [&](const auto& row, const auto& of) { return key(row) < of; });
+    const PackedRow* last = first;
+    while (last != end && key(*last) == std::tuple(domain, type)) ++last;
+    return {first, last};
+  }
+
+ private:
+  PackedRow rows_[kSize.rows + 1];  // there may be none
+  char chars_[kSize.chars + 1] = {};
+};
+
+constexpr PackedTable<kOnnxSignatures> kSignatures;
+constexpr PackedTable<kOnnxVersions> kVersions;
+
 }  // namespace
 
 std::vector<std::string_view> onnx_signatures(std::string_view domain, std::string_view type, int64_t opset) {
-  const auto key = [](const OnnxSignature& s) { return std::tuple(s.domain, s.type, s.since); };
-  auto at = std::upper_bound(std::begin(kOnnxSignatures), std::end(kOnnxSignatures),
-                             std::tuple(domain, type, opset),
-                             [&](const auto& wanted, const OnnxSignature& s) { return wanted < key(s); });
-  const auto fits = [&](const OnnxSignature& s) { return s.domain == domain && s.type == type; };
-  if (at != std::begin(kOnnxSignatures) && fits(*std::prev(at))) --at;
+  std::span<const PackedRow> rows = kSignatures.rows_of(domain, type);
+  while (rows.size() > 1 && rows[1].since <= opset) rows = rows.subspan(1);
   std::vector<std::string_view> found;
-  for (; at != std::end(kOnnxSignatures) && fits(*at); ++at) found.push_back(at->text);
+  for (const PackedRow& row : rows) found.push_back(kSignatures.at(row.text));
   return found;
 }
 
 std::optional<OnnxVersion> onnx_version(std::string_view domain, std::string_view type, int64_t opset) {
-  const auto key = [](const OnnxOperatorVersion& v) { return std::tuple(v.domain, v.type, v.version.since); };
-  const auto after =
-      std::upper_bound(std::begin(kOnnxVersions), std::end(kOnnxVersions), std::tuple(domain, type, opset),
-                       [&](const auto& wanted, const auto& v) { return wanted < key(v); });
-  if (after == std::begin(kOnnxVersions)) return std::nullopt;
-  const OnnxOperatorVersion& found = *std::prev(after);
-  if (found.domain != domain || found.type != type) return std::nullopt;
-  return found.version;
+  std::optional<OnnxVersion> found;
+  for (const PackedRow& row : kVersions.rows_of(domain, type))
+    if (row.since <= opset) found = OnnxVersion{row.since, kVersions.at(row.text)};
+  return found;
 }
 
 std::vector<OnnxTypeParameter> type_parameters(std::string_view text) {
