@@ -210,8 +210,8 @@ struct Kernels {
   void (*run)(DynamicContext&) = nullptr;
 };
 
-// The operators of ONNX that a pass always finds where it makes a node of this one. A build without one of
-// them leaves this operator out.
+// The operators of ONNX or com.microsoft that a pass always finds where it makes a node of this one. A build
+// without one of them leaves this operator out.
 struct MadeFrom {
   std::string_view first = "", second = "";
 };
@@ -260,7 +260,9 @@ constexpr Operator without_left_out(Operator op) {
 }
 
 constexpr bool is_part_of_build(const Operator& op) {
-  const auto found = [](std::string_view type) { return type.empty() || is_built("", type); };
+  const auto found = [](std::string_view type) {
+    return type.empty() || is_built("", type) || is_built(kMicrosoft, type);
+  };
   return is_built(op.domain, op.type) && found(op.made_from.first) && found(op.made_from.second);
 }
 

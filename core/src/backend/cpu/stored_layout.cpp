@@ -5,6 +5,7 @@
 
 #include "backend/cpu/bf16_conversion.h"
 #include "backend/cpu/strided_copy.h"
+#include "runtime/dtype.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -105,6 +106,7 @@ Kernel convert(const Shape& shape, Form from, Slot source, Form to, Slot target)
                               {0, steps_of(shape, to.order)});
     return [=](const Frame& f) { reorder(f.at<const std::byte>(source), f.at<std::byte>(target)); };
   }
+  if constexpr (!kHasKernels<BFloat16>) return nullptr;  // no value is stored in bfloat16
   return from.order == to.order ? convert_flat(element_count(shape), from, source, target)
                                 : convert_transposed(shape, from, source, target);
 }

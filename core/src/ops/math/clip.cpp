@@ -50,7 +50,7 @@ template <typename T>
 Kernel floating_clip(KernelContext& c) {
   const bool narrow = follows_bf16(c, {0});
   const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
-  const UnaryFunction function = unary_function("Clip", kept);
+  const UnaryFunction function = unary::Clip(kept);
   const LayoutPtr layout = narrow ? bf16_layout(c, 0) : flat_layout(c, 0);
   const Slot x = c.in(0, layout), y = c.out_inplace(0, {0}, layout);
   const Bounds<T> bounds(c);

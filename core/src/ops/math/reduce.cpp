@@ -152,8 +152,11 @@ Kernel typed_reduce_kernel(KernelContext& c, const ReduceRow& row) {
   const auto make = [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_integral_v<T>) {
-      kernel = row.finish && row.finish != kMean ? rounded_integer_kernel<T>(c, axes, row)
-                                                 : integer_kernel<T>(c, axes, row);
+      constexpr bool kRounds = is_built("", "ReduceL2") || is_built("", "ReduceLogSum");
+      if (kRounds && row.finish && row.finish != kMean)
+        kernel = rounded_integer_kernel<T>(c, axes, row);
+      else
+        kernel = integer_kernel<T>(c, axes, row);
     } else {
       // Sums are float, however the terms are stored; there is no reason to store them in bfloat16.
       const bool narrow = lies_in_bf16(c, 0);
@@ -321,12 +324,19 @@ constexpr ReduceRow kRows[] = {
     {"ReduceSumSquare", Reduce::kSumSquare, nullptr, sum_square_gradient},
     {"ReduceLogSum", Reduce::kSum, kLog, log_sum_gradient},
 };
+// One constant for each row, so that a build has those of its operators alone.
+template <size_t I>
+constexpr ReduceRow kRow = [] {
+  ReduceRow row = kRows[I];
+  if (!kArtifactsPart.is_built) row.gradient = nullptr;
+  return row;
+}();
 const bool registered = register_rows<std::size(kRows)>([]<size_t I>() -> Operator {
   return {.domain = kRows[I].domain,
           .type = kRows[I].type,
           .signature = kRows[I].domain.empty() ? "" : "data, axes -> reduced",
-          .rules = {.shape = reduce_shape, .gradient = kRows[I].gradient},
-          .kernels = {.cpu = [](KernelContext& c) { return reduce_kernel(c, kRows[I]); }}};
+          .rules = {.shape = reduce_shape, .gradient = kRow<I>.gradient},
+          .kernels = {.cpu = [](KernelContext& c) { return reduce_kernel(c, kRow<I>); }}};
 });
 ORTRAIN_OPERATOR({.type = "ReduceLogSumExp",
                   .rules = {.shape = reduce_shape, .gradient = log_sum_exp_gradient},

@@ -4,6 +4,7 @@
 // A row has the name, the domain, the attributes a and b with their defaults, the gradient as a formula on
 // graph values, and the formula for integers if ONNX defines the operator for them. The formulas for floats
 // are in backend/cpu/elementwise/unary_functions.cpp.
+// Compiled for size: the loops over floats are there (CMakeLists.txt).
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -44,6 +45,7 @@ using Rule = void (*)(GradientContext& g, const Expression& dy, const Expression
 
 struct UnaryRow {
   std::string_view type, domain;
+  UnaryFunction (*function)(DType);  // for floats
   Defaults defaults;
   Rule rule;                                                           // null: no gradient is propagated
   Kernel (*integers)(KernelContext& c, double a, double b) = nullptr;  // null: rejected
@@ -56,6 +58,7 @@ using PairForm = Expression (*)(const NodeWriter& g, const Expression& dy, const
 // The gradient operator of a unary operator, dY s(X); its X may be the output Y of the operator.
 struct PairRow {
   std::string_view type;
+  PairFunction (*function)(DType);
   Defaults defaults;
   Derivative derivative = nullptr;  // s'; null: zero
   PairForm standard = nullptr;      // dY s(X) with operators of ONNX
@@ -64,9 +67,20 @@ struct PairRow {
 // The operator by which a pass replaces an operator and its gradient
 // (passes/save_activation_derivatives.cpp). It returns Y and s(X).
 struct WithDerivativeRow {
-  std::string_view function, type;
+  std::string_view type, gradient;  // `gradient`: the gradient operator that is replaced
+  WithDerivativeFunction (*function)(DType);
   Defaults defaults;
 };
+
+// The rows without the rules that this build has no use for: a row keeps what it points to in the library.
+constexpr UnaryRow without_left_out(UnaryRow row) {
+  if (!kArtifactsPart.is_built) row.rule = nullptr;
+  return row;
+}
+constexpr PairRow without_left_out(PairRow row) {
+  if (!kArtifactsPart.is_built) row.derivative = nullptr, row.standard = nullptr;
+  return row;
+}
 
 Expression square(const Expression& x) { return x * x; }
 
@@ -174,87 +188,87 @@ T shrink(T x, double limit, double bias) {
      [[maybe_unused]] double a) { return __VA_ARGS__; }
 // clang-format off
 constexpr UnaryRow kUnaryRows[] = {
-    {"Neg", "", {}, RULE(-dy), INTEGERS(static_cast<T>(T{0} - x))},
-    {"Abs", "", {}, RULE(dy * x.call("Sign")), INTEGERS(x < 0 ? static_cast<T>(T{0} - x) : x)},
-    {"Sign", "", {}, STOPS, INTEGERS(static_cast<T>((x > 0) - (x < 0)))},
-    {"Floor", "", {}, STOPS},
-    {"Ceil", "", {}, STOPS},
-    {"Round", "", {}, STOPS},
-    {"Reciprocal", "", {}, RULE(-(dy * y * y))},
-    {"Sqrt", "", {}, RULE(dy * 0.5 / y)},
-    {"Exp", "", {}, RULE(dy * y)},
-    {"Log", "", {}, RULE(dy / x)},
-    {"Erf", "", {},
+    {"Neg", "", unary::Neg, {}, RULE(-dy), INTEGERS(static_cast<T>(T{0} - x))},
+    {"Abs", "", unary::Abs, {}, RULE(dy * x.call("Sign")), INTEGERS(x < 0 ? static_cast<T>(T{0} - x) : x)},
+    {"Sign", "", unary::Sign, {}, STOPS, INTEGERS(static_cast<T>((x > 0) - (x < 0)))},
+    {"Floor", "", unary::Floor, {}, STOPS},
+    {"Ceil", "", unary::Ceil, {}, STOPS},
+    {"Round", "", unary::Round, {}, STOPS},
+    {"Reciprocal", "", unary::Reciprocal, {}, RULE(-(dy * y * y))},
+    {"Sqrt", "", unary::Sqrt, {}, RULE(dy * 0.5 / y)},
+    {"Exp", "", unary::Exp, {}, RULE(dy * y)},
+    {"Log", "", unary::Log, {}, RULE(dy / x)},
+    {"Erf", "", unary::Erf, {},
       RULE(dy * (-(x * x)).call("Exp") * (2 / std::sqrt(std::numbers::pi))),
       INTEGERS(cast_number<T>(static_cast<float>(std::erf(static_cast<double>(x)))))},
-    {"Sin", "", {}, RULE(dy * x.call("Cos"))},
-    {"Cos", "", {}, RULE(-(dy * x.call("Sin")))},
-    {"Tan", "", {}, RULE(dy * (y * y + 1.0))},
-    {"Asin", "", {}, RULE(dy / (1.0 - x * x).call("Sqrt"))},
-    {"Acos", "", {}, RULE(-(dy / (1.0 - x * x).call("Sqrt")))},
-    {"Atan", "", {}, RULE(dy / (x * x + 1.0))},
-    {"Sinh", "", {}, RULE(dy * x.call("Cosh"))},
-    {"Cosh", "", {}, RULE(dy * x.call("Sinh"))},
-    {"Asinh", "", {}, RULE(dy / (x * x + 1.0).call("Sqrt"))},
-    {"Acosh", "", {}, RULE(dy / (x * x - 1.0).call("Sqrt"))},
-    {"Atanh", "", {}, RULE(dy / (1.0 - x * x))},
-    {"Tanh", "", {}, RULE(dy.call("TanhGrad", y, {}, kMicrosoft))},
-    {"Sigmoid", "", {}, RULE(dy.call("SigmoidGrad", y, {}, kMicrosoft))},
-    {"HardSigmoid", "", {{"alpha", 0.2f}, {"beta", 0.5f}}, RULE(dy * a * (y > 0.0 && y < 1.0).as(x))},
-    {"Softplus", "", {}, RULE(dy * x.call("Sigmoid"))},
-    {"Softsign", "", {}, RULE(dy / square(x.call("Abs") + 1.0))},
-    {"Relu", "", {}, RULE(dy.call("ReluGrad", y, {}, kMicrosoft)), INTEGERS(x > 0 ? x : T{0})},
+    {"Sin", "", unary::Sin, {}, RULE(dy * x.call("Cos"))},
+    {"Cos", "", unary::Cos, {}, RULE(-(dy * x.call("Sin")))},
+    {"Tan", "", unary::Tan, {}, RULE(dy * (y * y + 1.0))},
+    {"Asin", "", unary::Asin, {}, RULE(dy / (1.0 - x * x).call("Sqrt"))},
+    {"Acos", "", unary::Acos, {}, RULE(-(dy / (1.0 - x * x).call("Sqrt")))},
+    {"Atan", "", unary::Atan, {}, RULE(dy / (x * x + 1.0))},
+    {"Sinh", "", unary::Sinh, {}, RULE(dy * x.call("Cosh"))},
+    {"Cosh", "", unary::Cosh, {}, RULE(dy * x.call("Sinh"))},
+    {"Asinh", "", unary::Asinh, {}, RULE(dy / (x * x + 1.0).call("Sqrt"))},
+    {"Acosh", "", unary::Acosh, {}, RULE(dy / (x * x - 1.0).call("Sqrt"))},
+    {"Atanh", "", unary::Atanh, {}, RULE(dy / (1.0 - x * x))},
+    {"Tanh", "", unary::Tanh, {}, RULE(dy.call("TanhGrad", y, {}, kMicrosoft))},
+    {"Sigmoid", "", unary::Sigmoid, {}, RULE(dy.call("SigmoidGrad", y, {}, kMicrosoft))},
+    {"HardSigmoid", "", unary::HardSigmoid, {{"alpha", 0.2f}, {"beta", 0.5f}}, RULE(dy * a * (y > 0.0 && y < 1.0).as(x))},
+    {"Softplus", "", unary::Softplus, {}, RULE(dy * x.call("Sigmoid"))},
+    {"Softsign", "", unary::Softsign, {}, RULE(dy / square(x.call("Abs") + 1.0))},
+    {"Relu", "", unary::Relu, {}, RULE(dy.call("ReluGrad", y, {}, kMicrosoft)), INTEGERS(x > 0 ? x : T{0})},
     // The sign of X follows from Y only if alpha is not negative.
-    {"LeakyRelu", "", {{"alpha", 0.01f}},
+    {"LeakyRelu", "", unary::LeakyRelu, {{"alpha", 0.01f}},
       RULE(a < 0 ? (x > 0.0).choose(dy, dy * a)
                  : dy.call("LeakyReluGrad", y, {{"alpha", static_cast<float>(a)}}, kMicrosoft))},
-    {"ThresholdedRelu", "", {{"alpha", 1.0f}}, RULE(dy * (x > a).as(x))},
-    {"Elu", "", {{"alpha", 1.0f}}, RULE((x > 0.0).choose(dy, dy * (y + a)))},
-    {"Selu", "", {{"alpha", 1.67326319217681884765625f}, {"gamma", 1.05070102214813232421875f}},
+    {"ThresholdedRelu", "", unary::ThresholdedRelu, {{"alpha", 1.0f}}, RULE(dy * (x > a).as(x))},
+    {"Elu", "", unary::Elu, {{"alpha", 1.0f}}, RULE((x > 0.0).choose(dy, dy * (y + a)))},
+    {"Selu", "", unary::Selu, {{"alpha", 1.67326319217681884765625f}, {"gamma", 1.05070102214813232421875f}},
       RULE((x > 0.0).choose(dy * b, dy * (y + a * b))), FLOATS, 6},  // its constants were rounded before
-    {"Celu", "", {{"alpha", 1.0f}}, RULE((x > 0.0).choose(dy, dy * (x / a).call("Exp")))},
-    {"HardSwish", "", {}, RULE((x > 3.0).choose(dy, (x < -3.0).choose(dy * 0.0, dy * (x / 3.0 + 0.5))))},
-    {"Mish", "", {}, RULE(dy * mish_derivative(x, x.call("Softplus").call("Tanh")))},
-    {"Shrink", "", {{"lambd", 0.5f}, {"bias", 0.0f}},
+    {"Celu", "", unary::Celu, {{"alpha", 1.0f}}, RULE((x > 0.0).choose(dy, dy * (x / a).call("Exp")))},
+    {"HardSwish", "", unary::HardSwish, {}, RULE((x > 3.0).choose(dy, (x < -3.0).choose(dy * 0.0, dy * (x / 3.0 + 0.5))))},
+    {"Mish", "", unary::Mish, {}, RULE(dy * mish_derivative(x, x.call("Softplus").call("Tanh")))},
+    {"Shrink", "", unary::Shrink, {{"lambd", 0.5f}, {"bias", 0.0f}},
       RULE(dy * (x.call("Abs") > a).as(x)), INTEGERS_THAT(kSaturates, shrink(x, a, b))},
-    {"QuickGelu", kMicrosoft, {{"alpha", 1.702f}},
+    {"QuickGelu", kMicrosoft, unary::QuickGelu, {{"alpha", 1.702f}},
       RULE(dy.call("QuickGeluGrad", x, {{"alpha", static_cast<float>(a)}}, kMicrosoft))},
-    {"Swish", "", {{"alpha", 1.0f}}, RULE(dy.call("QuickGeluGrad", x, {{"alpha", static_cast<float>(a)}}, kMicrosoft))},
+    {"Swish", "", unary::Swish, {{"alpha", 1.0f}}, RULE(dy.call("QuickGeluGrad", x, {{"alpha", static_cast<float>(a)}}, kMicrosoft))},
 };
 
 // ONNX has one operator for both, onnxruntime one each (FastGelu, which may have a bias, is in
 // ops/nn/bias_gelu.cpp).
 constexpr UnaryRow kGelu =
-    {"Gelu", kMicrosoft, {}, RULE(dy.call("GeluGrad", x, {}, kMicrosoft))};
+    without_left_out({"Gelu", kMicrosoft, unary::Gelu, {}, RULE(dy.call("GeluGrad", x, {}, kMicrosoft))});
 constexpr UnaryRow kFastGelu =
-    {"FastGelu", kMicrosoft, {}, RULE(dy.call("FastGeluGrad", x, {}, kMicrosoft))};
+    without_left_out({"FastGelu", kMicrosoft, unary::FastGelu, {}, RULE(dy.call("FastGeluGrad", x, {}, kMicrosoft))});
 
 constexpr PairRow kPairRows[] = {
-    {"ReluGrad", {}, FLAT,
+    {"ReluGrad", pair::ReluGrad, {}, FLAT,
       STANDARD(where_positive(g, x, dy))},
-    {"SigmoidGrad", {}, DERIVATIVE(1.0 - 2.0 * x),
+    {"SigmoidGrad", pair::SigmoidGrad, {}, DERIVATIVE(1.0 - 2.0 * x),
       STANDARD(dy * (x * (1.0 - x)))},
-    {"TanhGrad", {}, DERIVATIVE(-2.0 * x),
+    {"TanhGrad", pair::TanhGrad, {}, DERIVATIVE(-2.0 * x),
       STANDARD(dy * (1.0 - x * x))},
-    {"LeakyReluGrad", {{"alpha", 0.01f}}, FLAT,
+    {"LeakyReluGrad", pair::LeakyReluGrad, {{"alpha", 0.01f}}, FLAT,
       STANDARD((x > 0.0).choose(dy, dy * a))},
-    {"GeluGrad", {}, DERIVATIVE(gelu_curvature(x)),
+    {"GeluGrad", pair::GeluGrad, {}, DERIVATIVE(gelu_curvature(x)),
       STANDARD(gelu_derivative(x) * dy)},
-    {"FastGeluGrad", {}, DERIVATIVE(fast_gelu_curvature(x)),
+    {"FastGeluGrad", pair::FastGeluGrad, {}, DERIVATIVE(fast_gelu_curvature(x)),
       STANDARD(sigmoid_product_derivative(x, fast_gelu_argument(x).call("Sigmoid"),
                                           fast_gelu_a() * (1.0 + 3 * kFastGeluB * (x * x))) * dy)},
-    {"QuickGeluGrad", {{"alpha", 1.702f}}, DERIVATIVE(quick_gelu_curvature(x, a)),
+    {"QuickGeluGrad", pair::QuickGeluGrad, {{"alpha", 1.702f}}, DERIVATIVE(quick_gelu_curvature(x, a)),
       STANDARD(sigmoid_product_derivative(x, (x * a).call("Sigmoid"), x.number(a)) * dy)},
 };
 
 // The bounds that a node does not give are infinite (passes/fuse_clip_gradient.cpp).
 constexpr PairRow kClipGrad =
-    {"ClipGrad", {{"min", -std::numeric_limits<float>::infinity()}, {"max", std::numeric_limits<float>::infinity()}}};
+    {"ClipGrad", pair::ClipGrad, {{"min", -std::numeric_limits<float>::infinity()}, {"max", std::numeric_limits<float>::infinity()}}};
 
 constexpr WithDerivativeRow kWithDerivativeRows[] = {
-    {"Gelu", "GeluAndDerivative", {}},
-    {"FastGelu", "FastGeluAndDerivative", {}},
-    {"QuickGelu", "QuickGeluAndDerivative", {{"alpha", 1.702f}}},
+    {"GeluAndDerivative", "GeluGrad", with_derivative::Gelu, {}},
+    {"FastGeluAndDerivative", "FastGeluGrad", with_derivative::FastGelu, {}},
+    {"QuickGeluAndDerivative", "QuickGeluGrad", with_derivative::QuickGelu, {{"alpha", 1.702f}}},
 };
 // clang-format on
 #undef STOPS
@@ -276,7 +290,7 @@ Kernel unary_kernel(KernelContext& c, const UnaryRow& row) {
   }
   const bool narrow = follows_bf16(c, {0});
   const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
-  UnaryFunction function = unary_function(row.type, kept);
+  UnaryFunction function = row.function(kept);
   function.a = a, function.b = b;
   const LayoutPtr layout = narrow ? bf16_layout(c, 0) : flat_layout(c, 0);
   const Slot x = c.in(0, layout), y = c.out_inplace(0, {0}, layout);
@@ -305,7 +319,7 @@ Kernel pair_kernel(KernelContext& c, const PairRow& row) {
   if (!is_float_or_double(c.dtype(0))) c.reject_dtype(0);
   const bool narrow = follows_bf16(c, {0, 1});
   const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
-  PairFunction function = pair_function(row.type, kept);
+  PairFunction function = row.function(kept);
   function.a = Defaults::value(c.node(), row.defaults.a);
   function.b = Defaults::value(c.node(), row.defaults.b);
   // The value of the forward pass decides, because other kernels read it too.
@@ -341,7 +355,7 @@ Kernel with_derivative_kernel(KernelContext& c, const WithDerivativeRow& row) {
   if (!is_float_or_double(c.dtype(0))) c.reject_dtype(0);
   const bool narrow = follows_bf16(c, {0});
   const DType kept = narrow ? DType::kBFloat16 : c.dtype(0);
-  WithDerivativeFunction function = with_derivative_function(row.function, kept);
+  WithDerivativeFunction function = row.function(kept);
   function.a = Defaults::value(c.node(), row.defaults.a);
   const LayoutPtr layout = narrow ? bf16_layout(c, 0) : flat_layout(c, 0);
   const Slot x = c.in(0, layout);
@@ -380,6 +394,14 @@ ORTRAIN_OPERATOR({gelu_operator(kMicrosoft)});
 
 constexpr bool stops_gradient(const UnaryRow& row) { return !row.rule; }
 
+// One constant for each row, so that a build has those of its operators alone.
+template <size_t I>
+constexpr UnaryRow kUnaryRow = without_left_out(kUnaryRows[I]);
+template <size_t I>
+constexpr PairRow kPairRow = without_left_out(kPairRows[I]);
+template <size_t I>
+constexpr WithDerivativeRow kWithDerivativeRow = kWithDerivativeRows[I];
+
 const bool registered_unary = register_rows<std::size(kUnaryRows)>([]<size_t I>() -> Operator {
   constexpr UnaryRow row = kUnaryRows[I];
   return {.domain = row.domain,
@@ -388,21 +410,21 @@ const bool registered_unary = register_rows<std::size(kUnaryRows)>([]<size_t I>(
           .rules = {.shape = shape_like_first,
                     .gradient = stops_gradient(row)
                                     ? nullptr
-                                    : +[](GradientContext& g) { unary_gradient(g, kUnaryRows[I]); }},
+                                    : +[](GradientContext& g) { unary_gradient(g, kUnaryRow<I>); }},
           .traits = {.stops_gradient = stops_gradient(row),
                      .since = row.since,
                      .takes_bf16 = true,
                      .positions = elementwise_positions},
-          .kernels = {.cpu = [](KernelContext& c) { return unary_kernel(c, kUnaryRows[I]); }}};
+          .kernels = {.cpu = [](KernelContext& c) { return unary_kernel(c, kUnaryRow<I>); }}};
 });
 const bool registered_pairs = register_rows<std::size(kPairRows)>([]<size_t I>() -> Operator {
   return {
       .domain = kMicrosoft,
       .type = kPairRows[I].type,
       .signature = "dY, X -> dX",
-      .rules = {.shape = pair_shape, .gradient = [](GradientContext& g) { pair_gradient(g, kPairRows[I]); }},
+      .rules = {.shape = pair_shape, .gradient = [](GradientContext& g) { pair_gradient(g, kPairRow<I>); }},
       .traits = {.takes_bf16 = true},
-      .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kPairRows[I]); }}};
+      .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kPairRow<I>); }}};
 });
 
 ORTRAIN_OPERATOR({.domain = kSessionDomain,
@@ -410,14 +432,15 @@ ORTRAIN_OPERATOR({.domain = kSessionDomain,
                   .signature = "dY, X -> dX",
                   .rules = {.shape = pair_shape},
                   .traits = {.takes_bf16 = true},
-                  .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kClipGrad); }}});
+                  .kernels = {.cpu = [](KernelContext& c) { return pair_kernel(c, kClipGrad); }},
+                  .made_from = {"Mul", "Cast"}});
 
 // ---------------------------------------------------------------------------------------------------------
 // Standard forms.
 
 template <size_t I>
 void pair_form(DecompositionContext& e) {
-  const PairRow& row = kPairRows[I];
+  const PairRow& row = kPairRow<I>;
   e.set(0, row.standard(e, {e, e.x(0)}, {e, e.x(1)}, Defaults::value(e.node(), row.defaults.a)));
 }
 const bool declared_pair_forms = []<size_t... I>(std::index_sequence<I...>) {
@@ -441,13 +464,15 @@ ORTRAIN_OPERATOR_FACT(StandardForm, kMicrosoft, "QuickGelu", {quick_gelu_form});
 
 const bool registered_with_derivatives =
     register_rows<std::size(kWithDerivativeRows)>([]<size_t I>() -> Operator {
-      return {.domain = kSessionDomain,
-              .type = kWithDerivativeRows[I].type,
-              .signature = "X -> Y, derivative?",
-              .rules = {.shape = with_derivative_shape},
-              .traits = {.takes_bf16 = true, .independent_outputs = true},
-              .kernels = {
-                  .cpu = [](KernelContext& c) { return with_derivative_kernel(c, kWithDerivativeRows[I]); }}};
+      return {
+          .domain = kSessionDomain,
+          .type = kWithDerivativeRows[I].type,
+          .signature = "X -> Y, derivative?",
+          .rules = {.shape = with_derivative_shape},
+          .traits = {.takes_bf16 = true, .independent_outputs = true},
+          .kernels = {.cpu =
+                          [](KernelContext& c) { return with_derivative_kernel(c, kWithDerivativeRow<I>); }},
+          .made_from = {kWithDerivativeRows[I].gradient}};
     });
 
 }  // namespace

@@ -90,7 +90,8 @@ ORTRAIN_OPERATOR({.domain = kSessionDomain,
                   .type = "SparseProduct",
                   .signature = "values, indices, shape, B -> Y | alpha: float?, transA: int?, transB: int?",
                   .rules = {.shape = shape},
-                  .kernels = {.cpu = kernel}});
+                  .kernels = {.cpu = kernel},
+                  .made_from = {"SparseToDenseMatMul"}});
 
 }  // namespace
 }  // namespace ortrain

@@ -45,7 +45,7 @@ void each_row(int64_t size, int64_t n, int64_t cost, F f) {
 
 template <bool Fast>
 Kernel kernel(KernelContext& c) {
-  const UnaryFunction gelu = unary_function(Fast ? "FastGelu" : "Gelu", c.dtype(0));
+  const UnaryFunction gelu = (Fast ? unary::FastGelu : unary::Gelu)(c.dtype(0));
   const BinaryFunction add = binary_function("Add", c.dtype(0));
   const bool biased = c.has_input(1);
   const Slot x = c.in(0), b = biased ? c.in(1) : Slot{}, y = c.out_inplace(0, {0});
@@ -68,7 +68,7 @@ Kernel kernel(KernelContext& c) {
 
 template <bool Fast>
 Kernel gradient_kernel(KernelContext& c) {
-  const PairFunction derivative = pair_function(Fast ? "FastGeluGrad" : "GeluGrad", c.dtype(0));
+  const PairFunction derivative = (Fast ? pair::FastGeluGrad : pair::GeluGrad)(c.dtype(0));
   const BinaryFunction add = binary_function("Add", c.dtype(0));
   // The sum is written over the output, so dX may overlap X but not dY.
   const Slot dy = c.in(0), x = c.in(1), b = c.in(2), dx = c.out_inplace(0, {1});

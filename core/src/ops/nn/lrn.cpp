@@ -35,7 +35,7 @@ struct Settings {
     share = static_cast<double>(c.node().float_or("alpha", 1e-4f)) / static_cast<double>(size);
     beta = c.node().float_or("beta", 0.75f);
     bias = c.node().float_or("bias", 1);
-    square_root = unary_function("Sqrt", c.dtype(x_at));
+    square_root = unary::Sqrt(c.dtype(x_at));
   }
 
   // Calls f(points of x of a channel) for the channels [plane - back, plane + ahead] of the plane's image.

@@ -175,7 +175,7 @@ Kernel typed_kernel(KernelContext& c) {
   const Slot scores_slot = c.scratch(static_cast<size_t>(step * m.classes) * sizeof(T));
   const Slot classes_slot = c.scratch(static_cast<size_t>(places) * sizeof(int64_t));
   const Slot losses_slot = c.scratch(static_cast<size_t>(places) * sizeof(T));
-  const UnaryFunction exp = unary_function("Exp", c.dtype(kHidden));
+  const UnaryFunction exp = unary::Exp(c.dtype(kHidden));
   const std::string label = c.node().label();
   return [=](const Frame& f) {
     int64_t* which = f.at<int64_t>(classes_slot);

@@ -40,7 +40,8 @@ ORTRAIN_OPERATOR({.domain = kSessionDomain,
                   .type = "SeparableConv",
                   .signature = "X, W1?, B1?, W2, B2?, W3?, B3? -> Y",
                   .rules = {.shape = separable_conv_shape},
-                  .traits = {.takes_bf16 = true, .operations = separable_operations}});
+                  .traits = {.takes_bf16 = true, .operations = separable_operations},
+                  .made_from = {is_built(kMicrosoft, "FusedConv") ? "FusedConv" : "Conv"}});
 
 }  // namespace
 }  // namespace ortrain

@@ -191,7 +191,7 @@ Kernel typed_gradient_kernel(KernelContext& c, Form form) {
   const Slot dx = c.out_inplace(0, {1});
   const Slot factors = c.scratch(static_cast<size_t>(places) * sizeof(T));
   const DType dtype = c.dtype(1);
-  const UnaryFunction exp = unary_function("Exp", dtype);
+  const UnaryFunction exp = unary::Exp(dtype);
   const BinaryFunction multiply = binary_function("Mul", dtype), add = binary_function("Add", dtype);
   return [=](const Frame& f) {
     const T* incoming = f.at<T>(dy);

@@ -17,7 +17,7 @@ void shape(ShapeContext& c) {
 
 Kernel kernel(KernelContext& c) {
   if (!visit_floating(c.dtype(0), [](auto) {})) c.reject_dtype(0);
-  UnaryFunction swish = unary_function("Swish", c.dtype(0));
+  UnaryFunction swish = unary::Swish(c.dtype(0));
   swish.a = static_cast<double>(c.node().float_or("alpha", 1));
   const BinaryFunction multiply = binary_function("Mul", c.dtype(0));
   const Slot gate = c.in(0), value = c.in(1), y = c.out_inplace(0, {0});

@@ -188,7 +188,8 @@ ORTRAIN_OPERATOR({.domain = kSessionDomain,
                   .signature = "buffer, rows, overwrite?, indices_and_dY... -> updated",
                   .rules = {.shape = accumulate_rows_shape, .element_type = always<DType::kBool>},
                   .traits = {.stops_gradient = true, .impure = true, .updates = 1u << kBuffer | 1u << kRows},
-                  .kernels = {.cpu = accumulate_rows_kernel}});
+                  .kernels = {.cpu = accumulate_rows_kernel},
+                  .made_from = {"GatherGrad"}});
 
 }  // namespace
 }  // namespace ortrain

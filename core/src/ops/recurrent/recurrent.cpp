@@ -97,21 +97,22 @@ std::vector<ActivationChoice> choose_activations(const Node& node, size_t direct
     std::string_view name;
     Kind kind;
     std::string_view function;
+    UnaryFunction (*kernel)(DType);
     int parameters;
     double alpha, beta;
   };
   static const Row rows[] = {
-      {"Affine", Kind::kAffine, "", 2, 1, 0},
-      {"Relu", Kind::kRelu, "Relu", 0, 0, 0},
-      {"LeakyRelu", Kind::kLeakyRelu, "LeakyRelu", 1, 0.01f, 0},
-      {"ThresholdedRelu", Kind::kThresholdedRelu, "ThresholdedRelu", 1, 1, 0},
-      {"Tanh", Kind::kTanh, "Tanh", 0, 0, 0},
-      {"ScaledTanh", Kind::kScaledTanh, "Tanh", 2, 1, 1},
-      {"Sigmoid", Kind::kSigmoid, "Sigmoid", 0, 0, 0},
-      {"HardSigmoid", Kind::kHardSigmoid, "HardSigmoid", 2, 0.2f, 0.5},
-      {"Elu", Kind::kElu, "Elu", 1, 1, 0},
-      {"Softsign", Kind::kSoftsign, "Softsign", 0, 0, 0},
-      {"Softplus", Kind::kSoftplus, "Softplus", 0, 0, 0},
+      {"Affine", Kind::kAffine, "", nullptr, 2, 1, 0},
+      {"Relu", Kind::kRelu, "Relu", unary::Relu, 0, 0, 0},
+      {"LeakyRelu", Kind::kLeakyRelu, "LeakyRelu", unary::LeakyRelu, 1, 0.01f, 0},
+      {"ThresholdedRelu", Kind::kThresholdedRelu, "ThresholdedRelu", unary::ThresholdedRelu, 1, 1, 0},
+      {"Tanh", Kind::kTanh, "Tanh", unary::Tanh, 0, 0, 0},
+      {"ScaledTanh", Kind::kScaledTanh, "Tanh", unary::Tanh, 2, 1, 1},
+      {"Sigmoid", Kind::kSigmoid, "Sigmoid", unary::Sigmoid, 0, 0, 0},
+      {"HardSigmoid", Kind::kHardSigmoid, "HardSigmoid", unary::HardSigmoid, 2, 0.2f, 0.5},
+      {"Elu", Kind::kElu, "Elu", unary::Elu, 1, 1, 0},
+      {"Softsign", Kind::kSoftsign, "Softsign", unary::Softsign, 0, 0, 0},
+      {"Softplus", Kind::kSoftplus, "Softplus", unary::Softplus, 0, 0, 0},
   };
   const auto expect = [&](bool condition, const auto&... parts) {
     require(condition, ErrorCode::kInvalidGraph, node.label(), ": ", parts...);
@@ -130,7 +131,7 @@ std::vector<ActivationChoice> choose_activations(const Node& node, size_t direct
     const Row* row = std::find_if(std::begin(rows), std::end(rows),
                                   [&](const Row& known) { return lower(known.name) == lower(name); });
     expect(row != std::end(rows), "there is no activation function '", name, "'");
-    ActivationChoice a{row->kind, row->function, row->alpha, row->beta};
+    ActivationChoice a{row->kind, row->function, row->kernel, row->alpha, row->beta};
     if (row->parameters > 0 && next_alpha < alphas.size())
       a.alpha = static_cast<double>(alphas[next_alpha++]);
     if (row->parameters > 1 && next_beta < betas.size()) a.beta = static_cast<double>(betas[next_beta++]);
@@ -155,8 +156,8 @@ std::vector<GateActivation> read_activations(const NodeContext& c, const Recurre
   for (const ActivationChoice& choice : choices) {
     GateActivation a;
     a.kind_ = choice.kind, a.alpha_ = choice.alpha, a.beta_ = choice.beta;
-    if (!choice.function.empty()) {
-      a.function_ = unary_function(choice.function, c.dtype(0));
+    if (choice.kernel) {
+      a.function_ = choice.kernel(c.dtype(0));
       a.function_.a = a.alpha_, a.function_.b = a.beta_;
     }
     if (clips) {

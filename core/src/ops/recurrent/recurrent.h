@@ -100,7 +100,8 @@ enum class ActivationKind {
 // An activation function as a node names it, with the values of its parameters.
 struct ActivationChoice {
   ActivationKind kind;
-  std::string_view function;  // its row of unary_functions.cpp, empty for Affine
+  std::string_view function;       // the operator that computes it, empty for Affine
+  UnaryFunction (*kernel)(DType);  // null for Affine
   double alpha, beta;
 };
 // Those of all directions, those of the first first.

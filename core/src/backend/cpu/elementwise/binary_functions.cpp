@@ -8,9 +8,22 @@
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/simd/simd_math-inl.h"
+#include "built_operators.h"
 #include "runtime/dtype.h"
 
 #ifndef ORTRAIN_BINARY_ROWS
+namespace ortrain {
+
+// Whether an operator of this build uses a row. Many add and multiply; the operators that scatter may take
+// extremes.
+constexpr bool is_row_used(std::string_view type) {
+  if (type == "Add" || type == "Mul") return true;
+  const bool scatters =
+      is_built("", "Scatter") || is_built("", "ScatterElements") || is_built("", "ScatterND");
+  return is_built("", type) || ((type == "Max" || type == "Min") && scatters);
+}
+
+}  // namespace ortrain
 // clang-format off
 #define ORTRAIN_BINARY_ROWS(ROW) \
   ROW(Add, Add(a, b), wrap(a) + wrap(b)) \
@@ -61,8 +74,9 @@ void RunBinary(const void* a, int64_t step_a, const void* b, int64_t step_b, voi
 using BinaryRun = void (*)(const void*, int64_t, const void*, int64_t, void*, int64_t);
 
 BinaryRun FindBinary(size_t row, bool is_double) {
-#define ORTRAIN_ROW(type, ...) \
-  {RunBinary<Row##type, float>, kHasKernels<double> ? RunBinary<Row##type, double> : nullptr},
+#define ORTRAIN_ROW(type, ...)                                 \
+  {is_row_used(#type) ? RunBinary<Row##type, float> : nullptr, \
+   is_row_used(#type) && kHasKernels<double> ? RunBinary<Row##type, double> : nullptr},
   static constexpr BinaryRun kRuns[][2] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
   return kRuns[row][is_double];
@@ -115,8 +129,11 @@ struct BinaryRow {
   BinaryFunction (*integer)(DType);
 };
 
-#define ORTRAIN_ROW(type, formula, integer) \
-  {#type, [](DType t) { return integer_function(t, [](auto a, auto b) { return integer; }); }},
+#define ORTRAIN_ROW(type, formula, integer)                              \
+  {#type, [](DType t) -> BinaryFunction {                                \
+     if constexpr (!is_row_used(#type)) return nullptr;                  \
+     return integer_function(t, [](auto a, auto b) { return integer; }); \
+   }},
 const BinaryRow kRows[] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW
 

@@ -38,11 +38,24 @@ struct WithDerivativeFunction {
 using BinaryFunction = void (*)(const void* a, int64_t step_a, const void* b, int64_t step_b, void* y,
                                 int64_t n);
 
-// The function of a row of unary_functions.cpp, in float or double, or in float on values stored in bfloat16.
-// Its attributes are 0: the caller sets those that the formula uses.
-UnaryFunction unary_function(std::string_view type, DType dtype);
-PairFunction pair_function(std::string_view type, DType dtype);
-WithDerivativeFunction with_derivative_function(std::string_view type, DType dtype);
+// The functions of the rows of unary_functions.cpp, in float or double, or in float on values stored in
+// bfloat16. Their attributes are 0: the caller sets those that the formula uses. A build contains those that
+// one of its operators names.
+namespace unary {
+UnaryFunction Clip(DType), Neg(DType), Abs(DType), Sign(DType), Floor(DType), Ceil(DType), Round(DType),
+    Reciprocal(DType), Sqrt(DType), Exp(DType), Log(DType), Erf(DType), Sin(DType), Cos(DType), Tan(DType),
+    Asin(DType), Acos(DType), Atan(DType), Sinh(DType), Cosh(DType), Asinh(DType), Acosh(DType), Atanh(DType),
+    Tanh(DType), Sigmoid(DType), HardSigmoid(DType), Softplus(DType), Softsign(DType), Relu(DType),
+    LeakyRelu(DType), ThresholdedRelu(DType), Elu(DType), Selu(DType), Celu(DType), HardSwish(DType),
+    Mish(DType), Shrink(DType), Gelu(DType), FastGelu(DType), QuickGelu(DType), Swish(DType);
+}
+namespace pair {
+PairFunction ReluGrad(DType), SigmoidGrad(DType), TanhGrad(DType), LeakyReluGrad(DType), ClipGrad(DType),
+    GeluGrad(DType), FastGeluGrad(DType), QuickGeluGrad(DType);
+}
+namespace with_derivative {
+WithDerivativeFunction Gelu(DType), FastGelu(DType), QuickGelu(DType);
+}
 // The function of Add, Sub, Mul, Div, Max, Min, Mod or PRelu on a numeric type; null for other types.
 // Integers wrap around; the caller ensures that no integer divisor is zero.
 BinaryFunction binary_function(std::string_view type, DType dtype);

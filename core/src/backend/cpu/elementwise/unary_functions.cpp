@@ -216,40 +216,44 @@ using UnaryRun = void (*)(const void*, void*, int64_t, double, double);
 using WithDerivativeRun = void (*)(const void*, void*, void*, int64_t, double);
 using PairRun = void (*)(const void*, const void*, void*, int64_t, double, double);
 
-// `kind`: 0 for float, 1 for double, 2 for float kept in bfloat16.
 // A function for elements of T, if the build has such tensors.
 template <typename T, typename Function>
 constexpr Function IfBuilt(Function function) {
   return kHasKernels<T> ? function : nullptr;
 }
 
-UnaryRun FindUnary(size_t row, size_t kind) {
-#define ORTRAIN_ROW(type, ...)                                               \
-  {RunUnary<Row##type, float>, IfBuilt<double>(RunUnary<Row##type, double>), \
-   IfBuilt<BFloat16>(RunUnary<Row##type, BFloat16>)},
-  static constexpr UnaryRun kRuns[][3] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
+// `kind`: 0 for float, 1 for double, 2 for float kept in bfloat16. One function for each row: the linker then
+// drops the rows that no operator of a build uses.
+#define ORTRAIN_ROW(type, ...)                                                              \
+  UnaryRun Unary##type(size_t kind) {                                                       \
+    static constexpr UnaryRun kRuns[] = {RunUnary<Row##type, float>,                        \
+                                         IfBuilt<double>(RunUnary<Row##type, double>),      \
+                                         IfBuilt<BFloat16>(RunUnary<Row##type, BFloat16>)}; \
+    return kRuns[kind];                                                                     \
+  }
+ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
-  return kRuns[row][kind];
-}
 
-PairRun FindPair(size_t row, size_t kind) {
-#define ORTRAIN_ROW(type, ...)                                             \
-  {RunPair<Row##type, float>, IfBuilt<double>(RunPair<Row##type, double>), \
-   IfBuilt<BFloat16>(RunPair<Row##type, BFloat16>)},
-  static constexpr PairRun kRuns[][3] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
+#define ORTRAIN_ROW(type, ...)                                                            \
+  PairRun Pair##type(size_t kind) {                                                       \
+    static constexpr PairRun kRuns[] = {RunPair<Row##type, float>,                        \
+                                        IfBuilt<double>(RunPair<Row##type, double>),      \
+                                        IfBuilt<BFloat16>(RunPair<Row##type, BFloat16>)}; \
+    return kRuns[kind];                                                                   \
+  }
+ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
-  return kRuns[row][kind];
-}
 
-WithDerivativeRun FindWithDerivative(size_t row, size_t kind) {
-#define ORTRAIN_ROW(type, ...)                                           \
-  {RunWithDerivative<Row##type##AndDerivative, float>,                   \
-   IfBuilt<double>(RunWithDerivative<Row##type##AndDerivative, double>), \
-   IfBuilt<BFloat16>(RunWithDerivative<Row##type##AndDerivative, BFloat16>)},
-  static constexpr WithDerivativeRun kRuns[][3] = {ORTRAIN_DERIVATIVE_ROWS(ORTRAIN_ROW)};
+#define ORTRAIN_ROW(type, ...)                                                                          \
+  WithDerivativeRun WithDerivative##type(size_t kind) {                                                 \
+    using Row = Row##type##AndDerivative;                                                               \
+    static constexpr WithDerivativeRun kRuns[] = {RunWithDerivative<Row, float>,                        \
+                                                  IfBuilt<double>(RunWithDerivative<Row, double>),      \
+                                                  IfBuilt<BFloat16>(RunWithDerivative<Row, BFloat16>)}; \
+    return kRuns[kind];                                                                                 \
+  }
+ORTRAIN_DERIVATIVE_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
-  return kRuns[row][kind];
-}
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -258,54 +262,34 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-#include <cmath>
-#include <string_view>
-
 #include "backend/cpu/elementwise/functions.h"
-#include "runtime/error.h"
 
 namespace ortrain {
 namespace {
-
-HWY_EXPORT(FindUnary);
-HWY_EXPORT(FindPair);
-HWY_EXPORT(FindWithDerivative);
-
-struct FunctionRow {
-  std::string_view type;
-  int64_t cost;
-};
-#define ORTRAIN_ROW(type, cost, formula) {#type, cost},
-constexpr FunctionRow kUnaryRows[] = {ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)};
-constexpr FunctionRow kPairRows[] = {ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)};
-constexpr FunctionRow kDerivativeRows[] = {ORTRAIN_DERIVATIVE_ROWS(ORTRAIN_ROW)};
-#undef ORTRAIN_ROW
-
-template <size_t N>
-size_t find_row(const FunctionRow (&rows)[N], std::string_view type) {
-  for (size_t i = 0; i < N; ++i)
-    if (rows[i].type == type) return i;
-  fail(ErrorCode::kFail, "there is no elementwise formula of the name ", type);
-}
 
 size_t kind_of(DType dtype) { return dtype == DType::kDouble ? 1 : dtype == DType::kBFloat16 ? 2 : 0; }
 
 }  // namespace
 
-UnaryFunction unary_function(std::string_view type, DType dtype) {
-  const size_t row = find_row(kUnaryRows, type);
-  return {HWY_DYNAMIC_DISPATCH(FindUnary)(row, kind_of(dtype)), kUnaryRows[row].cost};
-}
+#define ORTRAIN_ROW(type, cost, formula) \
+  HWY_EXPORT(Unary##type);               \
+  UnaryFunction unary::type(DType dtype) { return {HWY_DYNAMIC_DISPATCH(Unary##type)(kind_of(dtype)), cost}; }
+ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)
+#undef ORTRAIN_ROW
 
-PairFunction pair_function(std::string_view type, DType dtype) {
-  const size_t row = find_row(kPairRows, type);
-  return {HWY_DYNAMIC_DISPATCH(FindPair)(row, kind_of(dtype)), kPairRows[row].cost};
-}
+#define ORTRAIN_ROW(type, cost, formula) \
+  HWY_EXPORT(Pair##type);                \
+  PairFunction pair::type(DType dtype) { return {HWY_DYNAMIC_DISPATCH(Pair##type)(kind_of(dtype)), cost}; }
+ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)
+#undef ORTRAIN_ROW
 
-WithDerivativeFunction with_derivative_function(std::string_view type, DType dtype) {
-  const size_t row = find_row(kDerivativeRows, type);
-  return {HWY_DYNAMIC_DISPATCH(FindWithDerivative)(row, kind_of(dtype)), kDerivativeRows[row].cost};
-}
+#define ORTRAIN_ROW(type, cost, formula)                                       \
+  HWY_EXPORT(WithDerivative##type);                                            \
+  WithDerivativeFunction with_derivative::type(DType dtype) {                  \
+    return {HWY_DYNAMIC_DISPATCH(WithDerivative##type)(kind_of(dtype)), cost}; \
+  }
+ORTRAIN_DERIVATIVE_ROWS(ORTRAIN_ROW)
+#undef ORTRAIN_ROW
 
 }  // namespace ortrain
 #endif

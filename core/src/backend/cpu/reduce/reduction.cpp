@@ -181,8 +181,9 @@ void ReduceRows(const void* raw, int64_t rows, int64_t stride, int64_t columns, 
   for (int64_t k = 0; k < columns; ++k) out[k] = Step::Combine(out[k], static_cast<double>(partial[k]));
 }
 
-template <class Step>
+template <class Step, Reduce kOp>
 ReduceFunctions Functions(DType dtype) {
+  if constexpr (!is_reduced_by(kOp)) return {};
   if (kHasKernels<double> && dtype == DType::kDouble)
     return {ReduceRun<Step, double>, ReduceRows<Step, double>};
   if (kHasKernels<BFloat16> && dtype == DType::kBFloat16)
@@ -193,17 +194,17 @@ ReduceFunctions Functions(DType dtype) {
 ReduceFunctions FindReduce(Reduce op, DType dtype) {
   switch (op) {
     case Reduce::kSum:
-      return Functions<SumStep>(dtype);
+      return Functions<SumStep, Reduce::kSum>(dtype);
     case Reduce::kSumSquare:
-      return Functions<SumSquareStep>(dtype);
+      return Functions<SumSquareStep, Reduce::kSumSquare>(dtype);
     case Reduce::kSumAbs:
-      return Functions<SumAbsStep>(dtype);
+      return Functions<SumAbsStep, Reduce::kSumAbs>(dtype);
     case Reduce::kMax:
-      return Functions<MaxStep>(dtype);
+      return Functions<MaxStep, Reduce::kMax>(dtype);
     case Reduce::kMin:
-      return Functions<MinStep>(dtype);
+      return Functions<MinStep, Reduce::kMin>(dtype);
     case Reduce::kProd:
-      return Functions<ProdStep>(dtype);
+      return Functions<ProdStep, Reduce::kProd>(dtype);
   }
   return {};
 }
