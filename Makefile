@@ -464,7 +464,7 @@ small: setup ## Build the library with the operators of MODELS alone, and withou
 # What training from artifacts does without (CMakeLists.txt). `ortrain reduce` leaves out the same.
 TYPES = DOUBLES HALVES SMALL_INTEGERS
 TYPES_OF_MODELS = $(if $(filter %.onnx,$(MODELS)),$(shell $(PYTHON) cmake/parts_for_types.py $(filter %.onnx,$(MODELS))),$(TYPES))
-SMALL_PARTS = ADAPTERS ARTIFACTS CUSTOM_OPERATORS GRAPHS LEGACY METRICS
+SMALL_PARTS = ADAPTERS ARTIFACTS CUSTOM_OPERATORS GRAPHS LEGACY METRICS SPARSE
 
 # A map of the linker, which scripts/library_size.py reads.
 size: export LDFLAGS := -Wl,-Map=libortrain.map

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import ortrain
 import pytest
 from onnx import TensorProto, helper
 from ortrain import _ortrain, api
+from ortrain.alias import library_folder, make_alias
 from recorded import Fixture
 
 pytestmark = pytest.mark.skipif(
@@ -51,6 +53,19 @@ def test_passes_do_without_operators_that_are_left_out() -> None:
     x = np.arange(9, dtype=np.float32).reshape(image)[..., ::-1].copy()
     (y,) = ortrain.InferenceSession(data).run(None, {"x": x})
     np.testing.assert_array_equal(y, np.maximum(x[..., :2, :2] - x[..., 1:, 1:], 0))
+
+
+def test_operators_that_passes_make_are_left_out_with_those_that_they_are_made_of() -> None:
+    contents = (library_folder() / "libortrain.so").read_bytes()
+    # It is made of convolutions, which the recorded run has.
+    assert b"SeparableConv" in contents
+    for made in (b"ProjectedCrossEntropy", b"AccumulateRows", b"SparseProduct", b"GeluAndDerivative"):
+        assert made not in contents
+
+
+def test_an_alias_needs_a_library_with_the_versions_of_releases(tmp_path: Path) -> None:
+    with pytest.raises(ortrain.OrtrainError, match="ORTRAIN_ALIAS=ON"):
+        make_alias(tmp_path)
 
 
 def test_operators_that_are_left_out_are_named_with_the_option_that_adds_them() -> None:
@@ -98,7 +113,14 @@ def test_calls_of_the_older_training_api_name_the_option_that_adds_it() -> None:
     ("call", "option"),
     [
         (lambda: _ortrain.build_training_model(b"", [], [], [], "loss", [], []), "ORTRAIN_ARTIFACTS"),
+        (lambda: _ortrain.get_optimizer_formulas(b""), "ORTRAIN_ARTIFACTS"),
         (lambda: _ortrain.create_metric("accuracy", "{}"), "ORTRAIN_METRICS"),
+        (
+            lambda: ortrain.SparseTensor.sparse_coo_from_numpy(
+                np.array([2, 2]), np.ones(1, np.float32), np.array([1]), ortrain.OrtDevice.make("cpu", 0)
+            ),
+            "ORTRAIN_SPARSE",
+        ),
         (lambda: _ortrain.create_lora_adapter("missing.onnx_adapter"), "ORTRAIN_ADAPTERS"),
         (
             lambda: ortrain.ModelCompiler(ortrain.SessionOptions(), model("Relu")).compile_to_bytes(),
@@ -113,6 +135,13 @@ def test_calls_of_the_older_training_api_name_the_option_that_adds_it() -> None:
 def test_calls_of_other_parts_name_the_option_that_adds_them(call: Callable[[], object], option: str) -> None:
     with pytest.raises(ortrain.NotImplementedInOrtrainError, match=f"{option}=ON"):
         call()
+
+
+def test_models_in_ort_format_are_read_alone(tmp_path: Path) -> None:
+    options = ortrain.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "model.ort")
+    with pytest.raises(ortrain.NotImplementedInOrtrainError, match="ORTRAIN_GRAPHS=ON"):
+        ortrain.InferenceSession(model("Relu"), options)
 
 
 def test_gradient_nodes_name_the_option_that_adds_them() -> None:

@@ -35,13 +35,20 @@ def make_alias(folder: Path) -> list[Path]:
     Raises
     ------
     OrtrainError
-        When a file other than a link has that name, or the package has no library that can be linked to.
+        When a file other than a link has that name, or the package has no library that can be linked to: none, or one
+        that was built with some of the operators and without ``ORTRAIN_ALIAS``.
     OSError
         When the folder cannot be written to.
     """
     libraries = library_folder()
     if not (libraries / "libortrain.so").is_file():
         raise OrtrainError(f"alias: expected libortrain.so in {libraries}, found none")
+    # Its table of symbol versions; a library with some of the operators has one only with that option.
+    if b"VERS_1.19.2\0" not in (libraries / "libortrain.so").read_bytes():
+        raise OrtrainError(
+            f"alias: {libraries / 'libortrain.so'} has no symbols of onnxruntime's releases, which programs linked with "
+            "libonnxruntime look for; build it with -DORTRAIN_ALIAS=ON"
+        )
     targets = {name: libraries / "libortrain.so" for name in NAMES}
     targets |= {file.name: file for file in libraries.glob("lib*.so*")}
     folder.mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,12 @@
 #include <memory>
 #include <set>
 
+#include "built_operators.h"
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"
 #include "op/signature.h"
+#include "runtime/generated/parts.h"
 
 const ortrain::InferenceSession& OrtSession::session() const {
   ortrain::require(running != nullptr, ortrain::ErrorCode::kFail,
@@ -30,6 +32,10 @@ const std::vector<ortrain::ValueInfo>& OrtSession::overridable_initializers() co
 
 namespace ortrain::capi {
 namespace {
+
+// Whether the build has one of the operators whose work a session does for a model with maps (capi/maps.h).
+constexpr bool kTakesMaps = is_built("ai.onnx.ml", "ZipMap") || is_built("ai.onnx.ml", "DictVectorizer") ||
+                            is_built("ai.onnx.ml", "CastMap");
 
 constexpr const char* kRecordsParts = "session.record_ep_graph_assignment_info";
 
@@ -156,7 +162,7 @@ void add_input(const OrtSession& session, const std::string& name, const OrtValu
           value.maps     ? "a map"
           : value.sparse ? "a sparse tensor"
                          : ortrain::describe(value.value));
-  if (is_sparse) {
+  if (kSparsePart.is_built && is_sparse) {
     for (auto& [input, tensor] : tensors_of_sparse(name, port->second, *value.sparse)) {
       to.names.push_back(input);
       to.values.push_back(std::move(tensor));
@@ -164,15 +170,15 @@ void add_input(const OrtSession& session, const std::string& name, const OrtValu
     return;
   }
   to.names.push_back(name);
-  to.values.push_back(is_map ? tensor_of_map(map->second, *value.maps) : value.value);
+  to.values.push_back(kTakesMaps && is_map ? tensor_of_map(map->second, *value.maps) : value.value);
 }
 
 OrtValue output_of(const OrtSession& session, const std::string& name, const Value& value) {
   const auto* tensor = std::get_if<Tensor>(&value);
   if (tensor == nullptr || !tensor->defined()) return {value};
-  if (const auto map = session.maps.outputs.find(name); map != session.maps.outputs.end())
+  if (const auto map = session.maps.outputs.find(name); kTakesMaps && map != session.maps.outputs.end())
     return {Nothing{}, std::make_shared<OrtMaps>(maps_of_tensor(map->second, *tensor))};
-  if (session.notes().sparse.count(name) > 0)
+  if (kSparsePart.is_built && session.notes().sparse.count(name) > 0)
     return {Nothing{}, nullptr, std::make_shared<OrtSparseTensor>(sparse_of_tensor(*tensor))};
   return {value};
 }
@@ -186,8 +192,15 @@ void start_session(OrtSession& session, SessionOptions settings, Model model, Mo
   log(logger, ORT_LOGGING_LEVEL_VERBOSE, "CreateSession",
       concat("read a model of ", model.graph.nodes.size(), " nodes and ", model.graph.initializers.size(),
              " initializers"));
-  MapPorts maps = take_maps(model, notes);
-  SparsePorts sparse = take_sparse(model, notes);
+  MapPorts maps;
+  if constexpr (kTakesMaps) maps = take_maps(model, notes);
+  SparsePorts sparse;
+  if constexpr (kSparsePart.is_built)
+    sparse = take_sparse(model, notes);
+  else
+    require(notes.sparse.empty(), ErrorCode::kNotImplemented,
+            "the model has sparse inputs or outputs; this build of the library leaves out ",
+            kSparsePart.title, "; build it with the CMake option ", kSparsePart.option, "=ON");
   session.running =
       std::make_unique<InferenceSession>(std::move(settings), std::move(model), std::move(notes));
   session.maps = std::move(maps);

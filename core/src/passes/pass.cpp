@@ -9,6 +9,7 @@
 #include "infer/typed_model.h"
 #include "op/left_out.h"
 #include "runtime/error.h"
+#include "runtime/generated/parts.h"
 #include "runtime/path.h"
 #include "runtime/stop.h"
 
@@ -77,10 +78,12 @@ void run_inside(const Pass& pass, Model& model) {
 void write_rewritten(const Model& model, const std::filesystem::path& path, bool ort_format) {
   Model whole = model;
   for (const Node& node : whole.graph.nodes) whole.opsets.emplace(node.domain, 1);
-  if (ort_format)
+  if (!ort_format) return write_model(whole, path);
+  if constexpr (kGraphsPart.is_built)
     write_ort_model(whole, path);
   else
-    write_model(whole, path);
+    fail(ErrorCode::kNotImplemented, "writing the model in ORT format: this build of the library leaves out ",
+         kGraphsPart.title, "; build it with the CMake option ", kGraphsPart.option, "=ON");
 }
 
 void run_passes(Model& model, PassPhase phase, const std::map<std::string, std::string>& config, int level,

@@ -1,3 +1,4 @@
+// Compiled for speed: called for each element (CMakeLists.txt).
 #include "runtime/random.h"
 
 #include <atomic>

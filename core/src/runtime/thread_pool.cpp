@@ -1,3 +1,4 @@
+// Compiled for speed: each parallel loop waits for it (CMakeLists.txt).
 #include "runtime/thread_pool.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Compiled for size: the loops over elements are functions of the backend (CMakeLists.txt).
 #include "session/optimizer.h"
 
 #include <algorithm>

@@ -14,7 +14,7 @@ import click
 from ortrain._files.writing import write_file
 from ortrain.cli import app, model_contents, running
 
-PARTS = ("adapters", "artifacts", "custom_operators", "graphs", "legacy", "metrics")
+PARTS = ("adapters", "artifacts", "custom_operators", "graphs", "legacy", "metrics", "sparse")
 """Parts with calls that training from artifacts does not need (`parts` in spec/library.yaml)."""
 
 SETTINGS = "reduced.cmake"

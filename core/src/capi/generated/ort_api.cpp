@@ -1335,6 +1335,8 @@ OrtStatus* ORT_API_CALL IsSparseTensor(const OrtValue* value, int* out) noexcept
 }
 
 OrtStatus* ORT_API_CALL CreateSparseTensorAsOrtValue(OrtAllocator* allocator, const int64_t* dense_shape, size_t dense_shape_len, ONNXTensorElementDataType type, OrtValue** out) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("CreateSparseTensorAsOrtValue", kSparsePart);
+  else
   return guarded("CreateSparseTensorAsOrtValue", [&] {
     check_allocator(allocator, "allocator");
     check_array(dense_shape, dense_shape_len, "dense_shape", "dense_shape_len");
@@ -1344,6 +1346,8 @@ OrtStatus* ORT_API_CALL CreateSparseTensorAsOrtValue(OrtAllocator* allocator, co
 }
 
 OrtStatus* ORT_API_CALL FillSparseTensorCoo(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_data, size_t indices_num) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("FillSparseTensorCoo", kSparsePart);
+  else
   return guarded("FillSparseTensorCoo", [&] {
     check_pointer(ort_value, "ort_value");
     check_pointer(data_mem_info, "data_mem_info");
@@ -1354,6 +1358,8 @@ OrtStatus* ORT_API_CALL FillSparseTensorCoo(OrtValue* ort_value, const OrtMemory
 }
 
 OrtStatus* ORT_API_CALL FillSparseTensorCsr(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* inner_indices_data, size_t inner_indices_num, const int64_t* outer_indices_data, size_t outer_indices_num) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("FillSparseTensorCsr", kSparsePart);
+  else
   return guarded("FillSparseTensorCsr", [&] {
     check_pointer(ort_value, "ort_value");
     check_pointer(data_mem_info, "data_mem_info");
@@ -1365,6 +1371,8 @@ OrtStatus* ORT_API_CALL FillSparseTensorCsr(OrtValue* ort_value, const OrtMemory
 }
 
 OrtStatus* ORT_API_CALL FillSparseTensorBlockSparse(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_shape_data, size_t indices_shape_len, const int32_t* indices_data) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("FillSparseTensorBlockSparse", kSparsePart);
+  else
   return guarded("FillSparseTensorBlockSparse", [&] {
     check_pointer(ort_value, "ort_value");
     check_pointer(data_mem_info, "data_mem_info");
@@ -1375,6 +1383,8 @@ OrtStatus* ORT_API_CALL FillSparseTensorBlockSparse(OrtValue* ort_value, const O
 }
 
 OrtStatus* ORT_API_CALL CreateSparseTensorWithValuesAsOrtValue(const OrtMemoryInfo* info, void* p_data, const int64_t* dense_shape, size_t dense_shape_len, const int64_t* values_shape, size_t values_shape_len, ONNXTensorElementDataType type, OrtValue** out) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("CreateSparseTensorWithValuesAsOrtValue", kSparsePart);
+  else
   return guarded("CreateSparseTensorWithValuesAsOrtValue", [&] {
     check_pointer(info, "info");
     check_array(dense_shape, dense_shape_len, "dense_shape", "dense_shape_len");
@@ -1385,6 +1395,8 @@ OrtStatus* ORT_API_CALL CreateSparseTensorWithValuesAsOrtValue(const OrtMemoryIn
 }
 
 OrtStatus* ORT_API_CALL UseCooIndices(OrtValue* ort_value, int64_t* indices_data, size_t indices_num) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("UseCooIndices", kSparsePart);
+  else
   return guarded("UseCooIndices", [&] {
     check_pointer(ort_value, "ort_value");
     check_array(indices_data, indices_num, "indices_data", "indices_num");
@@ -1393,6 +1405,8 @@ OrtStatus* ORT_API_CALL UseCooIndices(OrtValue* ort_value, int64_t* indices_data
 }
 
 OrtStatus* ORT_API_CALL UseCsrIndices(OrtValue* ort_value, int64_t* inner_data, size_t inner_num, int64_t* outer_data, size_t outer_num) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("UseCsrIndices", kSparsePart);
+  else
   return guarded("UseCsrIndices", [&] {
     check_pointer(ort_value, "ort_value");
     check_array(inner_data, inner_num, "inner_data", "inner_num");
@@ -1402,6 +1416,8 @@ OrtStatus* ORT_API_CALL UseCsrIndices(OrtValue* ort_value, int64_t* inner_data, 
 }
 
 OrtStatus* ORT_API_CALL UseBlockSparseIndices(OrtValue* ort_value, const int64_t* indices_shape, size_t indices_shape_len, int32_t* indices_data) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("UseBlockSparseIndices", kSparsePart);
+  else
   return guarded("UseBlockSparseIndices", [&] {
     check_pointer(ort_value, "ort_value");
     check_array(indices_shape, indices_shape_len, "indices_shape", "indices_shape_len");
@@ -1410,6 +1426,8 @@ OrtStatus* ORT_API_CALL UseBlockSparseIndices(OrtValue* ort_value, const int64_t
 }
 
 OrtStatus* ORT_API_CALL GetSparseTensorFormat(const OrtValue* ort_value, OrtSparseFormat* out) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("GetSparseTensorFormat", kSparsePart);
+  else
   return guarded("GetSparseTensorFormat", [&] {
     check_pointer(ort_value, "ort_value");
     check_pointer(out, "out");
@@ -1418,6 +1436,8 @@ OrtStatus* ORT_API_CALL GetSparseTensorFormat(const OrtValue* ort_value, OrtSpar
 }
 
 OrtStatus* ORT_API_CALL GetSparseTensorValuesTypeAndShape(const OrtValue* ort_value, OrtTensorTypeAndShapeInfo** out) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("GetSparseTensorValuesTypeAndShape", kSparsePart);
+  else
   return guarded("GetSparseTensorValuesTypeAndShape", [&] {
     check_pointer(ort_value, "ort_value");
     check_pointer(out, "out");
@@ -1426,6 +1446,8 @@ OrtStatus* ORT_API_CALL GetSparseTensorValuesTypeAndShape(const OrtValue* ort_va
 }
 
 OrtStatus* ORT_API_CALL GetSparseTensorValues(const OrtValue* ort_value, const void** out) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("GetSparseTensorValues", kSparsePart);
+  else
   return guarded("GetSparseTensorValues", [&] {
     check_pointer(ort_value, "ort_value");
     check_pointer(out, "out");
@@ -1434,6 +1456,8 @@ OrtStatus* ORT_API_CALL GetSparseTensorValues(const OrtValue* ort_value, const v
 }
 
 OrtStatus* ORT_API_CALL GetSparseTensorIndicesTypeShape(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, OrtTensorTypeAndShapeInfo** out) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("GetSparseTensorIndicesTypeShape", kSparsePart);
+  else
   return guarded("GetSparseTensorIndicesTypeShape", [&] {
     check_pointer(ort_value, "ort_value");
     check_pointer(out, "out");
@@ -1442,6 +1466,8 @@ OrtStatus* ORT_API_CALL GetSparseTensorIndicesTypeShape(const OrtValue* ort_valu
 }
 
 OrtStatus* ORT_API_CALL GetSparseTensorIndices(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, size_t* num_indices, const void** indices) noexcept {
+  if constexpr (!kSparsePart.is_built) return left_out("GetSparseTensorIndices", kSparsePart);
+  else
   return guarded("GetSparseTensorIndices", [&] {
     check_pointer(ort_value, "ort_value");
     check_pointer(num_indices, "num_indices");

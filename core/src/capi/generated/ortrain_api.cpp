@@ -803,6 +803,8 @@ OrtStatus* ORT_API_CALL CheckpointAssign(OrtCheckpointState* checkpoint_state, c
 }
 
 OrtStatus* ORT_API_CALL GetOptimizerFormulas(const void* model_data, size_t model_length, OrtAllocator* allocator, char** out) noexcept {
+  if constexpr (!kArtifactsPart.is_built) return left_out("GetOptimizerFormulas", kArtifactsPart);
+  else
   return guarded("GetOptimizerFormulas", [&] {
     check_array(model_data, model_length, "model_data", "model_length");
     check_allocator(allocator, "allocator");

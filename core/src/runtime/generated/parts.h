@@ -42,6 +42,11 @@ inline constexpr LibraryPart kAdaptersPart{false, "files of adapters", "ORTRAIN_
 #else
 inline constexpr LibraryPart kAdaptersPart{true, "files of adapters", "ORTRAIN_ADAPTERS"};
 #endif
+#ifdef ORTRAIN_WITHOUT_SPARSE
+inline constexpr LibraryPart kSparsePart{false, "sparse tensors", "ORTRAIN_SPARSE"};
+#else
+inline constexpr LibraryPart kSparsePart{true, "sparse tensors", "ORTRAIN_SPARSE"};
+#endif
 #ifdef ORTRAIN_WITHOUT_ML
 inline constexpr LibraryPart kMlPart{false, "the operators of classical machine learning", "ORTRAIN_ML"};
 #else

@@ -197,7 +197,7 @@ OptimizerPasses passes_of(Float of_float, Double of_double) {
   constexpr int64_t kCost = Rule::kStates == 0 ? 1 : 2 + static_cast<int64_t>(Rule::kStates);
   OptimizerPasses passes{Rule::kStates, sizeof(Factors) / sizeof(double), 0, kCost, prepare, of_float,
                          of_double};
-  passes.record = record_step<Rule>;
+  if constexpr (kArtifactsPart.is_built) passes.record = record_step<Rule>;
   return passes;
 }
 

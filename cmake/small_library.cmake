@@ -1,0 +1,34 @@
+# What makes a library with a part of the operators smaller still. The full library goes without: it is built for older systems, in
+# less time.
+
+option(ORTRAIN_LTO "Optimize libraries with some of the operators when they are linked (gcc)" ON)
+option(ORTRAIN_PACKED_RELOCATIONS "Pack the relocations of libraries with some of the operators, if the system can read them" ON)
+
+# The compiler sees all sources when the library is linked: it drops and merges functions, and the unwind tables with them. Each
+# function keeps the level of optimization of its source.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_BUILD_TYPE STREQUAL Release AND ORTRAIN_LTO)
+  target_compile_options(core PRIVATE -flto)
+  target_link_options(core PUBLIC -flto=auto)
+endif()
+
+# Relocations take two bits of memory instead of 24 bytes each. Loaders read that form since glibc 2.36 (and Android 9), and libraries
+# name the version that they need.
+if(CMAKE_SYSTEM_NAME STREQUAL Linux AND ORTRAIN_PACKED_RELOCATIONS)
+  include(CheckCXXSourceCompiles)
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX -Wl,-z,pack-relative-relocs LINKER_PACKS_RELOCATIONS)
+  check_cxx_source_compiles("
+    #include <features.h>
+    #if !defined(__GLIBC__) || !__GLIBC_PREREQ(2, 36)
+    #error the loader is too old
+    #endif
+    int main() {}" LOADER_PACKS_RELOCATIONS)
+  if(LINKER_PACKS_RELOCATIONS AND LOADER_PACKS_RELOCATIONS)
+    target_link_options(core PUBLIC -Wl,-z,pack-relative-relocs)
+  endif()
+endif()
+
+# Constants lie in the segment of the code, without padding to whole pages between them.
+if(CMAKE_SYSTEM_NAME MATCHES "^(Linux|Android)$")
+  target_link_options(core PUBLIC -Wl,-z,noseparate-code)
+endif()
