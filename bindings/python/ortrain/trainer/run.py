@@ -301,7 +301,7 @@ class Run:
             if now != before:
                 raise ValueError(
                     f"resume: expected {name} {before}, as when the checkpoint was saved, found {now}; to begin another run "
-                    "with its parameters, create a Trainer with checkpoint="
+                    "with its parameters, use Trainer(checkpoint=...) or `ortrain train --checkpoint FILE`"
                 )
         if position["seed"] != self.seed:
             raise ValueError(
