@@ -168,7 +168,7 @@ Kernel typed_kernel(KernelContext& c) {
   std::optional<int64_t> ignored;
   if (c.node().has("ignore_index")) ignored = c.node().int_or("ignore_index", 0);
   const int64_t fitting = tuning::kWordScoreBytes / (m.classes * static_cast<int64_t>(sizeof(T)));
-  const int64_t most = std::clamp<int64_t>(fitting, 16, std::max<int64_t>(places, 16));
+  const int64_t most = std::clamp<int64_t>(fitting, 16, tuning::kWordPositions);
   const int64_t parts = std::max<int64_t>((places + most - 1) / most, 1), step = (places + parts - 1) / parts;
   const Slot hidden_slot = c.in(kHidden), labels_slot = c.in(kLabels), loss_slot = c.out(0);
   const Slot gradient_slot = c.has_output(1) ? c.out(1) : Slot{};
