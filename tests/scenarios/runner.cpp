@@ -410,6 +410,7 @@ class Runner {
   void command_gradients_to_buffer(const Arguments& a);
   void command_buffer_to_gradients(const Arguments& a);
   void command_set_gradient(const Arguments& a);
+  void command_scale_gradients(const Arguments& a);
   void command_show_gradient_norm(const Arguments& a);
   void command_int_property(const Arguments& a);
   void command_float_property(const Arguments& a);
