@@ -947,23 +947,24 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
 }
 
 // The program that computes the same in the least memory that costs at most about a tenth more time, by the
-// cost model of recomputation; null if less memory than that of `whole` costs more.
+// cost model of recomputation; null if a tenth less memory than that of `whole` costs more.
 std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request, const Program::Impl& whole) {
-  constexpr double kMoreTime = 1.1, kStep = 0.9;
+  constexpr double kMoreTime = 0.1;
+  constexpr int kAttempts = 3;
   const Footprint footprint = footprint_of(whole);
-  const double longest = kMoreTime * seconds_of(footprint);
+  const double seconds = seconds_of(footprint), longest = kMoreTime * seconds;
   Recomputation recomputation(whole.graph.nodes, request.outputs, footprint);
-  std::unique_ptr<Program::Impl> best;
-  size_t least = whole.memory.arena;
-  for (double target = kStep * static_cast<double>(least);; target *= kStep) {
-    const auto nodes = recomputation.fit(static_cast<size_t>(target));
-    if (!nodes) return best;
+  double estimate = longest;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const auto nodes = recomputation.least(estimate);
+    if (!nodes) return nullptr;
     auto tried = compile(request, *nodes);
-    if (seconds_of(footprint_of(*tried)) > longest) return best;
-    if (tried->memory.arena >= least) continue;
-    least = tried->memory.arena;
-    best = std::move(tried);
+    if (tried->memory.arena >= whole.memory.arena) return nullptr;
+    const double more = seconds_of(footprint_of(*tried)) - seconds;
+    if (more <= longest) return tried;
+    estimate *= longest / more;
   }
+  return nullptr;
 }
 
 void run_timed(const Step& step, const Frame& frame, Profile& profile) {
