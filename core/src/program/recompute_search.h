@@ -62,6 +62,7 @@ class RecomputationSearch {
   bool drop_more(Choice& choice, size_t target);
   bool descent_meets(double bytes, double seconds) const;
   Kept segments(double bytes) const;
+  void drop_what_is_cheap(Choice& choice);
   void keep_what_fits(Choice& choice, size_t target);
 
   std::vector<StepNode> nodes_;

@@ -84,7 +84,7 @@ inline constexpr int64_t kUnpackedRows = 256;
 // the time. Twice as many bytes take as much more memory at the peak of a step.
 inline constexpr int64_t kWordScoreBytes = int64_t{16} << 20;
 // The least positions of a part. For 151,936 words, 27 positions would fit.
-inline constexpr int64_t kLeastWordRows = 64;
+inline constexpr int64_t kLeastWordRows = 48;
 
 // Direct convolutions.
 
