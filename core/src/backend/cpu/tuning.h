@@ -83,7 +83,8 @@ inline constexpr int64_t kUnpackedRows = 256;
 // positions in float, enough that unpacking quantized weights, which is done for each part, takes little of
 // the time. Twice as many bytes take as much more memory at the peak of a step.
 inline constexpr int64_t kWordScoreBytes = int64_t{16} << 20;
-// The least positions of a part. For 151,936 words, 27 positions would fit.
+// The least positions of a part. Measured for 151,936 words in 4 bits and 512 positions: with 27, which fit
+// in these bytes, a step of Qwen2.5-0.5B's shape takes 1.06; 64 takes 1.01.
 inline constexpr int64_t kLeastWordRows = 48;
 
 // Direct convolutions.
