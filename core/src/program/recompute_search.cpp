@@ -196,16 +196,25 @@ std::vector<RecomputationSearch::Choice> RecomputationSearch::of_segments(size_t
   return found;
 }
 
-// Drops more of a choice until it meets the target, apart from the descent.
-bool RecomputationSearch::drop_more(Choice& choice, size_t target) {
+// Drops more of a choice until it meets the target, apart from the descent; `goal` as in descend_once.
+bool RecomputationSearch::drop_more(Choice& choice, size_t target, size_t goal) {
   const size_t known = states_.size();
   const StepCost before = cost_;
   std::swap(choice.kept, now_);
-  const bool met = descend_once(target, target);
+  const bool met = descend_once(target, goal);
   std::swap(choice.kept, now_);
   choice.cost = std::exchange(cost_, before);
   states_.resize(known);
   return met;
+}
+
+// Descents to a target that the common one did not reach, each with another goal: the first that reaches it.
+std::optional<RecomputationSearch::Choice> RecomputationSearch::start_anew(size_t target) {
+  for (const double share : {1.0, 0.9, 0.8, 0.6}) {
+    Choice choice{all_, {}};
+    if (drop_more(choice, target, static_cast<size_t>(share * static_cast<double>(target)))) return choice;
+  }
+  return std::nullopt;
 }
 
 // Drops what takes much less time for its size than what the choice has dropped so far, if that takes no
@@ -253,6 +262,8 @@ std::optional<RecomputationSearch::Choice> RecomputationSearch::within(size_t ta
   // Further down, for choices that keep what is expensive.
   descend(static_cast<size_t>(kShares.front() * static_cast<double>(target)));
   std::vector<Choice> found = on_descent(target);
+  if (found.empty())
+    if (auto choice = start_anew(target)) found.push_back(*std::move(choice));
   for (Choice& choice : found) {
     choice.cost = estimate_(choice.kept, target);
     drop_what_is_cheap(choice);
@@ -274,7 +285,7 @@ std::optional<RecomputationSearch::Choice> RecomputationSearch::within(size_t ta
     Choice least =
         *std::min_element(segmented.begin(), segmented.end(),
                           [](const Choice& a, const Choice& b) { return a.cost.peak < b.cost.peak; });
-    if (!drop_more(least, target)) return std::nullopt;
+    if (!drop_more(least, target, target)) return std::nullopt;
     keep_what_fits(least, target);
     found.push_back(std::move(least));
   }

@@ -59,7 +59,8 @@ class RecomputationSearch {
   bool descend_once(size_t target, size_t goal);
   std::vector<Choice> on_descent(size_t target) const;
   std::vector<Choice> of_segments(size_t target);
-  bool drop_more(Choice& choice, size_t target);
+  bool drop_more(Choice& choice, size_t target, size_t goal);
+  std::optional<Choice> start_anew(size_t target);
   bool descent_meets(double bytes, double seconds) const;
   Kept segments(double bytes) const;
   void drop_what_is_cheap(Choice& choice);
