@@ -84,7 +84,8 @@ Kernel batched(const Product& p, float alpha, bool pairs, StoredSlot a, StoredSl
                        pairs,
                        y.out(f).from(at * p.m * p.n),
                        {applied, terms.size()}},
-                      cut(p.m, mixed_rows(), x, partition.rows), cut(p.m, mixed_rows(), x + 1, partition.rows),
+                      cut(p.m, mixed_rows(), x, partition.rows),
+                      cut(p.m, mixed_rows(), x + 1, partition.rows),
                       cut(p.n, mixed_columns(), z, partition.columns),
                       cut(p.n, mixed_columns(), z + 1, partition.columns));
       }
