@@ -27,7 +27,7 @@ KNOWN = [
     ("bindings/csharp/src/native/ForwardRun.cs", "IRunValue::Run"),
     ("bindings/swift/Sources/onnxruntime_training_objc/ORTValue.swift", "init"),
     ("bindings/objc/src/ort_value.m", "readTensorData: elementType: shape: call:"),
-    ("bindings/javascript/files.mjs", "systemCalls"),
+    ("bindings/javascript/files.mjs", "openFile"),
 ]
 
 
