@@ -17,6 +17,7 @@
 #include "runtime/memory.h"
 #include "runtime/memory_in_use.h"
 #include "runtime/stop.h"
+#include "runtime/system.h"
 
 namespace ortrain {
 
@@ -946,11 +947,11 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
        " bytes with recomputation, ", whole.memory.arena, " without");
 }
 
-// The program that computes the same in the least memory that costs at most about a tenth more time, by the
+// The program that computes the same in the least memory that costs at most about an eighth more time, by the
 // cost model of recomputation; `whole` itself if a tenth less memory costs more.
 std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request,
                                                std::unique_ptr<Program::Impl> whole) {
-  constexpr double kMoreTime = 0.1;
+  constexpr double kMoreTime = 0.12;
   constexpr int kAttempts = 3;
   const Footprint footprint = footprint_of(*whole);
   const double seconds = seconds_of(footprint), longest = kMoreTime * seconds;
@@ -1056,6 +1057,7 @@ Program::Program(const ProgramRequest& request)
   } else if (request.memory_budget > 0 && impl_->memory.arena > request.memory_budget) {
     impl_ = compile_within_budget(request, *impl_);
   }
+  if (request.memory_budget > 0) system::return_freed_memory();  // of the search
   if (impl_->memory.arena > request.limits.bytes)
     reject_bytes(nullptr, impl_->memory.arena, request.limits.bytes);
   if (request.check_finite) impl_->checks = checks_of(*impl_);

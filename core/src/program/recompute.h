@@ -42,7 +42,7 @@ struct Footprint {
   size_t live = 0;                                // the largest sum of what is in use at once
 };
 
-// The memory budget that lets a Program choose: as little memory as costs about a tenth more time.
+// The memory budget that lets a Program choose: as little memory as costs about an eighth more time.
 inline constexpr size_t kAutomaticBudget = SIZE_MAX;
 
 class Recomputation {

@@ -87,6 +87,9 @@ class Projection {
     }
   }
 
+  // Whether products multiply in bfloat16.
+  bool pairs() const { return pairs_; }
+
   // scores [count, classes] = hidden [count, width] Wᵀ
   void scores(const Frame& f, int64_t count, const T* hidden, T* scores) const {
     if (codes_) return multiply(f, count, hidden, true, scores);
@@ -140,10 +143,11 @@ class Projection {
   bool by_class_ = false, pairs_ = false;
 };
 
-// How many parts the positions are divided into, whose scores exist one part after another.
-int64_t parts_of(int64_t places, int64_t classes, size_t bytes) {
-  const int64_t fitting =
-      tuning::kWordScoreBytes / (std::max<int64_t>(classes, 1) * static_cast<int64_t>(bytes));
+// How many parts the positions are divided into, whose scores exist one part after another. Products in
+// bfloat16 take half as long, so that unpacking the weights for each part matters more (`pairs`).
+int64_t parts_of(int64_t places, int64_t classes, size_t bytes, bool pairs) {
+  const int64_t most_bytes = pairs ? 2 * tuning::kWordScoreBytes : tuning::kWordScoreBytes;
+  const int64_t fitting = most_bytes / (std::max<int64_t>(classes, 1) * static_cast<int64_t>(bytes));
   const int64_t most = std::clamp<int64_t>(fitting, 16, tuning::kWordPositions);
   return std::max<int64_t>((places + most - 1) / most, 1);
 }
@@ -175,7 +179,8 @@ Kernel typed_kernel(KernelContext& c) {
              mean = c.node().string_or("reduction", "mean") == "mean";
   std::optional<int64_t> ignored;
   if (c.node().has("ignore_index")) ignored = c.node().int_or("ignore_index", 0);
-  const int64_t parts = parts_of(places, m.classes, sizeof(T)), step = (places + parts - 1) / parts;
+  const int64_t parts = parts_of(places, m.classes, sizeof(T), projection.pairs()),
+                step = (places + parts - 1) / parts;
   const Slot hidden_slot = c.in(kHidden), labels_slot = c.in(kLabels), loss_slot = c.out(0);
   const Slot gradient_slot = c.has_output(1) ? c.out(1) : Slot{};
   const Slot scores_slot = c.scratch(static_cast<size_t>(step * m.classes) * sizeof(T));
@@ -242,7 +247,7 @@ double operations_of(const Node& node, std::span<const Shape* const> inputs, con
   const Shape& hidden = *inputs[kHidden];
   if (hidden.empty()) return 0;
   int64_t rows = element_count(hidden, 0, hidden.size() - 1);
-  if (node.has_input(kScales)) rows += kUnpackingRows * parts_of(rows, classes, sizeof(float));
+  if (node.has_input(kScales)) rows += kUnpackingRows * parts_of(rows, classes, sizeof(float), false);
   const double once =
       2 * static_cast<double>(rows) * static_cast<double>(hidden.back()) * static_cast<double>(classes);
   return node.outputs.size() > 1 ? 2 * once : once;
