@@ -8,12 +8,12 @@ namespace ortrain {
 
 namespace {
 
-constexpr double kStage = 0.8;  // of the memory: the next target of the descent
-constexpr double kTenth = 0.9;  // of the memory: a tenth less
-// Nodes that a descent to a tenth may visit: seconds.
+constexpr double kStage = 0.8;                         // of the memory: the next target of the descent
+constexpr double kTenth = 0.9;                         // of the memory: a tenth less
 constexpr std::array kShares = {0.8, 0.9, 0.95, 1.0};  // of a target: states of the descent that are tried
 // A choice of segments that takes longer than the best of the descent times this is not worth a try.
 constexpr double kPromising = 2;
+// Nodes that the estimates of a descent may visit: seconds.
 constexpr long kWork = 200'000'000;
 
 void undo(const std::vector<int>& changed, Kept& kept) {
