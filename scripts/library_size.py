@@ -4,7 +4,9 @@ python scripts/library_size.py PAGE NAME=FOLDER ...
 
 A folder is one that CMake built a release of the library in, with the linker option -Wl,-Map=libortrain.map (`make size`). The
 size of a library is that of its stripped file. Kinds are read from the sections of that file, folders and sources from the map.
-Sources that are compiled together are told apart by their namespace where they have one (cmake/compile_together.py).
+Sources that are compiled together are told apart by their namespace where they have one (cmake/compile_together.py). The map of a
+library that was optimized when it was linked has functions without their sources: these are looked up in the objects of the first
+library.
 """
 
 from __future__ import annotations
@@ -36,8 +38,16 @@ OUTPUT = re.compile(r"^(?P<section>\.\S+|/DISCARD/)")
 NAMED = re.compile(
     r"^(?P<address>[0-9a-f]+) (?P<size>[0-9a-f]+) [tTwWrRdDvV] .*?\bsource_(?P<stem>\w+)::", re.MULTILINE
 )
+SYMBOL = re.compile(r"^\.(?:text|rodata|data|tdata)[\w.]*?\.(_Z\w+)")
+"""What a section is called that has one function or object."""
+FOR_LOADER = re.compile(r"\.(eh_frame_hdr|rela?\..*|relr\..*|dynsym|dynstr|dynamic|hash|gnu\..*|got.*|plt.*)")
+"""Sections that the linker writes; its map lists them under any object."""
 ENCLOSED = re.compile(r"enclosed_\d+\.cpp$")
-OTHERS = "the linker and the C++ runtime"
+LINKER = "the linker"
+OTHERS = "the C++ runtime"
+SHARED = "templates that several sources have"
+UNNAMED = "unwind tables and constants of all"
+"""Of a library that was optimized when it was linked."""
 MOST_SOURCES = 40
 
 
@@ -79,12 +89,14 @@ class Part:
     address: int
     size: int
     object: str
+    symbol: str = ""
+    """The mangled name of the function or object, if it has a section for itself."""
 
 
 def parts_of(text: str) -> list[Part]:
     """Return the parts of the file that a linker's map lists, by address."""
     parts = []
-    in_file = False
+    in_file, section = False, ""
     # The linker breaks the line after a long name of a section.
     listed = re.sub(r"^ (\.\S+)\n\s+(?=0x)", r" \1 ", text.partition(MEMORY_MAP)[2], flags=re.MULTILINE)
     for line in listed.splitlines():
@@ -94,41 +106,80 @@ def parts_of(text: str) -> list[Part]:
                 ".debug"
             )
         elif in_file and (part := INPUT.match(line)) and int(part["size"], 16):
-            parts.append(Part(int(part["address"], 16), int(part["size"], 16), part["object"]))
+            symbol = SYMBOL.match(part["section"] or "")
+            owner = LINKER if FOR_LOADER.fullmatch(section) else part["object"]
+            name = symbol[1] if symbol else ""
+            parts.append(Part(int(part["address"], 16), int(part["size"], 16), owner, name))
     return sorted(parts, key=lambda part: part.address)
 
 
-def source_of(part: Part) -> str:
-    """Return the source of an object, below core/src, or what else it is."""
+def path_of(object_: str) -> str | None:
+    """Return the source of an object, below core/src; None if it is not one of the core."""
     found = re.search(
-        r"(?:together/(?P<kind>\w+)/)?core/src/(?P<folder>[^/]+)/(?P<rest>.*)\.(?:o|obj)$", part.object
+        r"(?:together/(?P<kind>\w+)/)?core/src/(?P<folder>[^/]+)/(?P<rest>.*)\.(?:o|obj)$", object_
     )
     if not found:
-        return OTHERS
+        return None
     group = f"{found['kind']}/" if found["kind"] else ""
     return f"{found['folder']}/{group}{found['rest'].removesuffix('.cpp')}.cpp"
 
 
-def sources_of(parts: list[Part], library: pathlib.Path, root: pathlib.Path) -> dict[str, int]:
+def sources_by_symbol(parts: list[Part], folder: pathlib.Path) -> dict[str, str]:
+    """Return the source of each symbol that the objects of a library define.
+
+    SHARED is that of a template that several sources have. Local functions of several sources that have one name are missing.
+    """
+    found: dict[str, str] = {}
+    ambiguous = set()
+    for object_ in sorted({part.object for part in parts}):
+        source = path_of(object_)
+        if source is None or not (folder / object_).is_file():
+            continue
+        for line in run("nm", "--defined-only", str(folder / object_)).splitlines():
+            _, kind, name = line.split(maxsplit=2)
+            symbol = name.partition(".")[0]
+            if found.setdefault(symbol, source) == source:
+                continue
+            if kind in "WVu":
+                found[symbol] = SHARED
+            else:
+                ambiguous.add(symbol)
+    return {symbol: source for symbol, source in found.items() if symbol and symbol not in ambiguous}
+
+
+def source_of(part: Part, known: dict[str, str]) -> str:
+    """Return the source of a part, below core/src, or what else it is. `known`: sources by symbol."""
+    if part.object == LINKER:
+        return LINKER
+    if ".ltrans" in part.object:
+        return known.get(part.symbol, UNNAMED)
+    if known.get(part.symbol) == SHARED:
+        return SHARED
+    return path_of(part.object) or OTHERS
+
+
+def sources_of(
+    parts: list[Part], known: dict[str, str], library: pathlib.Path, root: pathlib.Path
+) -> dict[str, int]:
     """Return the bytes of each source, those compiled together by the namespaces of their symbols."""
     paths = {}
     for path in root.rglob("*.cpp"):
         paths[path.relative_to(root).parts[0], path.stem] = str(path.relative_to(root))
     sizes: collections.Counter[str] = collections.Counter()
     for part in parts:
-        if not ENCLOSED.search(source_of(part)):
-            sizes[source_of(part)] += part.size
+        if not ENCLOSED.search(source := source_of(part, known)):
+            sizes[source] += part.size
     addresses = [part.address for part in parts]
     symbols = run("nm", "--print-size", "--demangle", "--defined-only", str(library))
     for address, symbol in {symbol["address"]: symbol for symbol in NAMED.finditer(symbols)}.items():
-        source = source_of(parts[bisect.bisect_right(addresses, int(address, 16)) - 1])
+        source = source_of(parts[bisect.bisect_right(addresses, int(address, 16)) - 1], known)
         if ENCLOSED.search(source):
             sizes[paths[source.split("/")[0], symbol["stem"]]] += int(symbol["size"], 16)
     return dict(sizes)
 
 
-def read(name: str, folder: pathlib.Path, root: pathlib.Path) -> Library:
-    """Read one build."""
+def read(name: str, folder: pathlib.Path, root: pathlib.Path, known: dict[str, str] | None = None) -> Library:
+    """Read one build. `known`: sources by symbol of another build; without it, of this build."""
     library, link_map = folder / "libortrain.so", folder / "libortrain.map"
     for needed in (library, link_map):
         if not needed.is_file():
@@ -142,11 +193,13 @@ def read(name: str, folder: pathlib.Path, root: pathlib.Path) -> Library:
     parts = parts_of(link_map.read_text())
     if not parts:
         sys.exit(f"library_size.py: {link_map} lists no object; expected a map of GNU ld")
+    if known is None:
+        known = sources_by_symbol(parts, folder)
     folders: collections.Counter[str] = collections.Counter()
     for part in parts:
-        source = source_of(part)
+        source = source_of(part, known)
         folders[source.split("/")[0] if "/" in source else source] += part.size
-    return Library(name, size, kinds, dict(folders), sources_of(parts, library, root / "core" / "src"))
+    return Library(name, size, kinds, dict(folders), sources_of(parts, known, library, root / "core" / "src"))
 
 
 def table(
@@ -190,7 +243,8 @@ def page(libraries: list[Library]) -> str:
             "",
             *table("folder", libraries, [each.folders for each in libraries]),
             "",
-            "These are sections of objects as the linker placed them, without what the linker itself writes.",
+            "These are sections of objects as the linker placed them. The linker itself writes relocations, tables of names and",
+            "the index of unwind tables.",
             "",
             "## By source",
             "",
@@ -209,8 +263,12 @@ def main() -> None:
     if not builds or not all("=" in each for each in builds):
         sys.exit("usage: library_size.py PAGE NAME=FOLDER ...")
     root = pathlib.Path(__file__).resolve().parents[1]
+    names, folders = zip(*(each.split("=", 1) for each in builds), strict=True)
+    first = pathlib.Path(folders[0])
+    link_map = first / "libortrain.map"
+    known = sources_by_symbol(parts_of(link_map.read_text()), first) if link_map.is_file() else None
     libraries = [
-        read(name, pathlib.Path(folder), root) for name, folder in (each.split("=", 1) for each in builds)
+        read(name, pathlib.Path(folder), root, known) for name, folder in zip(names, folders, strict=True)
     ]
     pathlib.Path(target).write_text(page(libraries), encoding="utf-8")
 

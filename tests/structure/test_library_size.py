@@ -28,6 +28,12 @@ Linker script and memory map
                 0x0000000000001100       0x20 CMakeFiles/core.dir/core/src/backend/cpu/conv.cpp.o
  .fini          0x0000000000001120       0x10 /usr/lib/crti.o
 
+.eh_frame_hdr   0x0000000000001130       0x40
+ .eh_frame_hdr  0x0000000000001130       0x40 {OBJECT}
+
+.rela.dyn       0x0000000000001170       0x30
+ .rela.dyn      0x0000000000001170       0x30 /usr/lib/crti.o
+
 .bss            0x0000000000002000      0x800
  .bss           0x0000000000002000      0x800 {OBJECT}
 
@@ -38,11 +44,26 @@ Linker script and memory map
 
 def test_parts_of_the_file_are_read_from_the_map() -> None:
     parts = library_size.parts_of(MAP)
-    assert [(part.address, part.size, library_size.source_of(part)) for part in parts] == [
+    assert [(part.address, part.size, library_size.source_of(part, {})) for part in parts] == [
         (0x1000, 0x100, "ops/enclosed_0.cpp"),
         (0x1100, 0x20, "backend/cpu/conv.cpp"),
         (0x1120, 0x10, library_size.OTHERS),
+        (0x1130, 0x40, library_size.LINKER),
+        (0x1170, 0x30, library_size.LINKER),
     ]
+
+
+def test_functions_of_several_sources_and_of_linked_code_are_told_by_their_symbols() -> None:
+    known = {"_ZN7ortrain5PanelEv": library_size.SHARED, "_ZN7ortrain4ReLUEv": "ops/relu.cpp"}
+    for object_, section, source in [
+        ("core/src/backend/cpu/attention.cpp.o", ".text._ZN7ortrain5PanelEv", library_size.SHARED),
+        ("core/src/backend/cpu/attention.cpp.o", ".text", "backend/cpu/attention.cpp"),
+        ("/tmp/cc.ltrans0.ltrans.o", ".text.unlikely._ZN7ortrain4ReLUEv.isra.0", "ops/relu.cpp"),
+        ("/tmp/cc.ltrans0.ltrans.o", ".eh_frame", library_size.UNNAMED),
+    ]:
+        map_ = f"Linker script and memory map\n\n.text 0x1 0x9\n {section} 0x0000000000001000 0x9 {object_}\n"
+        (part,) = library_size.parts_of(map_)
+        assert library_size.source_of(part, known) == source
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a compiler")
