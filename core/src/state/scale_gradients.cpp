@@ -1,6 +1,5 @@
-// CheckpointState::scale_gradients.
+// CheckpointState::scale_gradients: the accumulated gradients of all parameters times a fraction.
 #include <algorithm>
-#include <vector>
 
 #include "runtime/convert.h"
 #include "runtime/threads.h"

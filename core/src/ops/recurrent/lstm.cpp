@@ -26,7 +26,7 @@ std::vector<GateActivation> functions_of(const NodeContext& c, const Recurrent& 
   return functions;
 }
 
-// Whether lstm_cell computes the steps: the activations of each direction are the usual ones.
+// Whether lstm_cell can compute the steps: sigmoid and tanh without limits, no peepholes, no coupled gates.
 bool is_usual(const NodeContext& c, size_t peepholes, const std::vector<GateActivation>& activations) {
   bool usual = !c.has_input(peepholes) && c.node().int_or("input_forget", 0) == 0;
   for (size_t i = 0; i < activations.size(); ++i)

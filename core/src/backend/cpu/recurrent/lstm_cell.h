@@ -9,12 +9,14 @@ namespace ortrain {
 // Rows of h elements; `gates`, `bias` and `changes` have four of them, in the order i, o, f, candidate.
 template <typename T>
 struct LstmCell {
-  T* gates;                   // their arguments without the bias, then their values
-  const T* bias;              // null if the arguments have it
+  T* gates;                   // before: the arguments of the gates; after: their values
+  const T* bias;              // added to the arguments; null if there is none
   T *cell, *state;            // before the step, then after it
-  T *kept_cell, *kept_state;  // copies of them, null if there are none
+  T *kept_cell, *kept_state;  // get copies of both after the step; either may be null
 };
 
+// C = f . C + i . c~, H = o . tanh(C), with the gates i, o, f = sigmoid and the candidate c~ = tanh of their
+// arguments (ops/recurrent/lstm.cpp has the source).
 template <typename T>
 void lstm_cell(int64_t h, const LstmCell<T>& at);
 
@@ -27,6 +29,7 @@ struct LstmCellGradient {
   T* changes;             // the gradients of the gates' arguments
 };
 
+// The gradient of a step from the gates' values, which lstm_cell left.
 template <typename T>
 void lstm_cell_gradient(int64_t h, const LstmCellGradient<T>& at);
 
