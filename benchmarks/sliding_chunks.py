@@ -60,9 +60,9 @@ class Writer:
         for axis, (start, end) in enumerate(places):
             every = self("Range", self.constant(0), self.size(x, axis), self.constant(1))
             index = self.slice(every, 0, start, end)
-            extents = [1] * len(places)
-            extents[axis] = -1
-            indices.append(self("Reshape", index, self.constant(extents)))
+            dims = [1] * len(places)
+            dims[axis] = -1
+            indices.append(self("Reshape", index, self.constant(dims)))
         total = indices[0]
         for index in indices[1:]:
             total = self("Add", total, index)

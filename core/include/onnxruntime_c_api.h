@@ -2885,7 +2885,7 @@ struct OrtApi {
    *
    * \param[in] context Information about the node.
    * \param[in] index Index, from 0. In elements.
-   * \param[in] info Type and shape; -1 where an extent is not known.
+   * \param[in] info Type and shape; -1 where a dimension is not known.
    * \retval ORT_INVALID_ARGUMENT when there is no such index.
    */
   OrtStatus*(ORT_API_CALL* ShapeInferContext_SetOutputTypeShape)(const OrtShapeInferContext* context, size_t index, const OrtTensorTypeAndShapeInfo* info) NO_EXCEPTION;

@@ -1293,14 +1293,14 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
   }
 
   /** Fixes every dimension of an input that a model marks with a denotation. */
-  SessionOptions& AddFreeDimensionOverride(const std::string& denotation, int64_t extent) {
-    ThrowOnError(GetApi().AddFreeDimensionOverride(p_, detail::Terminated(denotation, "denotation"), extent));
+  SessionOptions& AddFreeDimensionOverride(const std::string& denotation, int64_t dim_value) {
+    ThrowOnError(GetApi().AddFreeDimensionOverride(p_, detail::Terminated(denotation, "denotation"), dim_value));
     return *this;
   }
 
   /** Fixes every dimension of an input that has a name. */
-  SessionOptions& AddFreeDimensionOverrideByName(const std::string& name, int64_t extent) {
-    ThrowOnError(GetApi().AddFreeDimensionOverrideByName(p_, detail::Terminated(name, "name"), extent));
+  SessionOptions& AddFreeDimensionOverrideByName(const std::string& name, int64_t dim_value) {
+    ThrowOnError(GetApi().AddFreeDimensionOverrideByName(p_, detail::Terminated(name, "name"), dim_value));
     return *this;
   }
 

@@ -273,6 +273,11 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
                                                         trainable));
   }
 
+  /** Multiplies the accumulated gradients of all parameters by a fraction. */
+  void ScaleGradients(int64_t numerator, int64_t denominator) {
+    ThrowOnError(GetOrtrainApi().CheckpointScaleGradients(p_, numerator, denominator));
+  }
+
 };
 
 /** Trains a checkpoint state. A session is created from a training model and the state that it trains;

@@ -9,7 +9,7 @@
 #include "onnxruntime_training_c_api.h"
 
 /** The version of OrtrainApi that this header describes. */
-#define ORTRAIN_API_VERSION 6
+#define ORTRAIN_API_VERSION 7
 /** The oldest version of OrtrainApi that the library serves. */
 #define ORTRAIN_FIRST_API_VERSION 2
 
@@ -1158,6 +1158,24 @@ struct OrtrainApi {
    * \since version 6
    */
   OrtStatus*(ORT_API_CALL* ListMetrics)(OrtAllocator* allocator, char** out) NO_EXCEPTION;
+
+  /** Multiplies the accumulated gradients of all parameters by a fraction.
+   *
+   * A train step adds the gradient of the mean over its rows. For the mean over several batches of as
+   * many rows, scale by 1 / batches before the optimizer step. For batches of different sizes, scale by
+   * last rows / rows of the next batch where that number changes, and by last rows / all rows before the
+   * optimizer step. Gradients that the next train step overwrites, because none has run or LazyResetGrad
+   * was called, stay as they are.
+   *
+   * \param[in] checkpoint_state The state.
+   * \param[in] numerator The numerator, 0 or more. In elements.
+   * \param[in] denominator The denominator, 1 or more. In elements.
+   * \retval ORT_INVALID_ARGUMENT when the numerator is negative, or the denominator is not positive.
+   * \retval ORT_RUNTIME_EXCEPTION when no training session was created with this state, or its last
+   *     train step failed.
+   * \since version 7
+   */
+  OrtStatus*(ORT_API_CALL* CheckpointScaleGradients)(OrtCheckpointState* checkpoint_state, int64_t numerator, int64_t denominator) NO_EXCEPTION;
 
 };
 

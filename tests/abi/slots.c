@@ -864,9 +864,9 @@ static void training_state(OrtCheckpointState* state, OrtTrainingSession* sessio
   size_t size = 0;
   OK(TRAIN(GetParametersSize)(session, &size, true));
   CHECK(size > 64);
-  const int64_t extent[] = {(int64_t)size};
+  const int64_t dim[] = {(int64_t)size};
   OrtValue* buffer = NULL;
-  OK(ort_api->CreateTensorAsOrtValue(allocator, extent, 1, kFloat, &buffer));
+  OK(ort_api->CreateTensorAsOrtValue(allocator, dim, 1, kFloat, &buffer));
   OK(TRAIN(CopyParametersToBuffer)(session, buffer, true));
   OK(TRAIN(CopyBufferToParameters)(session, buffer, true));
   OrtTensorTypeAndShapeInfo* info = NULL;

@@ -154,8 +154,8 @@ def fixed(
 WEIGHT = np.random.default_rng(2).normal(size=(6, 6)).astype(np.float32)
 
 
-def shape_of(*extents: int) -> np.ndarray:
-    return np.array(extents, np.int64)
+def shape_of(*dims: int) -> np.ndarray:
+    return np.array(dims, np.int64)
 
 
 def check_rows(model: onnx.ModelProto, size: int) -> None:

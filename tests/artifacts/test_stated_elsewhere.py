@@ -121,9 +121,9 @@ def test_the_length_of_a_computed_shape_is_a_rank(tmp_path: Path) -> None:
     """The gradient of Softmax before opset 13 depends on the rank, which ONNX does not infer here."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node("Shape", ["h"], ["extent"]),
-        helper.make_node("NonZero", ["extent"], ["where"]),  # not followed by shape inference
-        helper.make_node("Gather", ["extent", "first"], ["rows"]),
+        helper.make_node("Shape", ["h"], ["dims_of_h"]),
+        helper.make_node("NonZero", ["dims_of_h"], ["where"]),  # not followed by shape inference
+        helper.make_node("Gather", ["dims_of_h", "first"], ["rows"]),
         helper.make_node("ReduceSum", ["where"], ["one"], keepdims=0),
         helper.make_node("Reshape", ["one", "first_axis"], ["one_again"]),
         helper.make_node("Mul", ["rows", "one_again"], ["scaled"]),

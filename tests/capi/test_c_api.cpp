@@ -420,8 +420,8 @@ TEST_CASE("parameters travel by buffer and by name") {
   ok(training().GetParametersSize(run.session, &size, true));
   REQUIRE(size == 64 * 32 + 32 + 32 * 10 + 10);
   std::vector<float> weights(size);
-  const auto extent = static_cast<int64_t>(size);
-  OrtValue* buffer = run.value(weights.data(), size * 4, {extent}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+  const auto dim = static_cast<int64_t>(size);
+  OrtValue* buffer = run.value(weights.data(), size * 4, {dim}, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
   ok(training().CopyParametersToBuffer(run.session, buffer, true));
   const std::vector<float> before = weights;
   OrtValue* made = nullptr;

@@ -112,12 +112,25 @@ def test_a_killed_run_is_resumed_from_its_last_checkpoint(artifacts, train_npz, 
             process.stderr.readline()
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
-    run("train", artifacts, *options, "--resume", artifacts / "last.ckpt")
+    run("train", artifacts, *options, "--resume", "last")
     resumed = parameters(artifacts / "last.ckpt")
     assert len((artifacts / "runs/1/log.csv").read_text().splitlines()) == 31
     assert not list(artifacts.glob("*-1.ckpt"))
     run("train", artifacts, *options, "--from-start")
     assert parameters(artifacts / "last.ckpt") == resumed
+
+
+def test_best_and_last_name_the_checkpoints_of_the_folder(trained, run, tmp_path, monkeypatch):
+    artifacts, options = trained
+    for name in ("best", "last"):
+        said = run("evaluate", artifacts, *options[:2], "--checkpoint", name).err
+        assert f"the parameters are those of {artifacts / name}.ckpt" in said
+    monkeypatch.chdir(tmp_path)
+    (artifacts / "best.ckpt").rename(tmp_path / "last")  # a file comes first
+    assert (
+        "the parameters are those of last ("
+        in run("evaluate", artifacts, *options[:2], "--checkpoint", "last").err
+    )
 
 
 def test_the_result_of_an_earlier_version_is_found(artifacts, train_npz, run):

@@ -421,13 +421,13 @@ internal static class Onnx
     {
         var data = new byte[4 * values.Length];
         Buffer.BlockCopy(values, 0, data, 0, data.Length);
-        return Join(shape.Select(extent => Number(1, extent)).Concat(new[] { Number(2, 1), Text(8, name), Message(9, data) }).ToArray());
+        return Join(shape.Select(dim => Number(1, dim)).Concat(new[] { Number(2, 1), Text(8, name), Message(9, data) }).ToArray());
     }
 
     private static byte[] Tensor(string name, params int?[] shape)
     {
-        IEnumerable<byte[]> extents = shape.Select(extent => Message(1, extent.HasValue ? Number(1, extent.Value) : Text(2, "batch")));
-        byte[] tensor = Join(Number(1, 1), Message(2, Join(extents.ToArray())));
+        IEnumerable<byte[]> dims = shape.Select(dim => Message(1, dim.HasValue ? Number(1, dim.Value) : Text(2, "batch")));
+        byte[] tensor = Join(Number(1, 1), Message(2, Join(dims.ToArray())));
         return Join(Text(1, name), Message(2, Message(1, tensor)));
     }
 

@@ -135,7 +135,7 @@ public sealed class Fixture
 
         protected static DenseTensor<T> Tensor<T>(T[] elements, long[] shape)
         {
-            return new DenseTensor<T>(elements, shape.Select(extent => (int)extent).ToArray());
+            return new DenseTensor<T>(elements, shape.Select(dim => (int)dim).ToArray());
         }
     }
 

@@ -25,8 +25,8 @@ for folder in map(pathlib.Path, sys.argv[2:]):
     record = np.load(folder / "record.npz")
     feed = {entry.name: record[f"in/{entry.name}"] for entry in model.graph.input}
     for entry in model.graph.input:
-        for dim, extent in zip(entry.type.tensor_type.shape.dim, feed[entry.name].shape, strict=True):
-            dim.dim_value = extent
+        for dim, size in zip(entry.type.tensor_type.shape.dim, feed[entry.name].shape, strict=True):
+            dim.dim_value = size
     feed["Learning_Rate"] = np.array([0.1], np.float32)
     floats = [t for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT]
     names = tuple(t.name for t in floats if 0 < len(t.dims) < 3)  # others are constants

@@ -108,17 +108,17 @@ def exported(name: str) -> tuple[bytes, tuple[str, ...], Callable[[int, int], di
     model = onnx.load(EXPORTS[name])
     floats = [t for t in model.graph.initializer if t.data_type == onnx.TensorProto.FLOAT]
     kept = [t.name for t in floats if 0 < len(t.dims) < 3]  # others are constants
-    extents = {}
+    others = {}
     for entry in model.graph.input:
         dims = entry.type.tensor_type.shape.dim
         dims[1].dim_value = 12  # with which what depends on it, such as masks, is of known size
-        extents[entry.name] = [d.dim_value for d in dims[1:]]
+        others[entry.name] = [d.dim_value for d in dims[1:]]
 
     def feed(step: int, size: int) -> dict[str, Array]:
         rng = np.random.default_rng(step)
         return {
             name: np.ones([size, *rest], np.int64) if "mask" in name else rng.integers(0, 2, [size, *rest])
-            for name, rest in extents.items()
+            for name, rest in others.items()
         }
 
     return with_square_loss(model), tuple(sorted(kept)), feed

@@ -14,9 +14,15 @@ from ortrain import _ortrain
 
 GUIDES = [
     ROOT / "CONTRIBUTING.md",
-    *(ROOT / f"docs/adding-{what}.md" for what in ("a-call", "a-language", "an-operator")),
+    *(ROOT / f"docs/adding-{what}.md" for what in ("a-call", "a-language", "an-operator", "an-optimizer")),
 ]
-FOLDERS = (ROOT, ROOT / "core/src", ROOT / "tests")
+FOLDERS = (
+    ROOT,
+    ROOT / "core/src",
+    ROOT / "core/src/backend/cpu/optimizer",
+    ROOT / "tests",
+    ROOT / "bindings/python/ortrain",
+)
 """A path in a guide starts in one of these."""
 OPERATORS = (ROOT / "docs/adding-an-operator.md").read_text(encoding="utf-8")
 EXAMPLE = ROOT / "tests/core/test_adding_an_operator.cpp"

@@ -100,9 +100,9 @@ std::optional<Tensor> InputMaker::make_tensor(const ValueInfo& info) {
   else
     for (size_t rank = below(random_, 4); rank > 0; --rank) shape.push_back(dimension({}));
   int64_t count = 1;
-  for (const int64_t extent : shape) {
-    if (extent > kMostElements || count > kMostElements) return std::nullopt;
-    count *= extent;
+  for (const int64_t dim : shape) {
+    if (dim > kMostElements || count > kMostElements) return std::nullopt;
+    count *= dim;
   }
   if (count > kMostElements) return std::nullopt;
 

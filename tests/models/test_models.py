@@ -148,7 +148,7 @@ def test_an_exported_network_trains_as_in_pytorch(
     assert_near(output, record["output"], 1e-4, "output of the eval model")
     module.train()
     other_loss, _ = module(*case.inputs("other"))
-    assert_near(other_loss, record["other_loss"], 1e-4, "loss of a batch of other extents")
+    assert_near(other_loss, record["other_loss"], 1e-4, "loss of a batch of other sizes")
     norms = {name: record[f"other_norm/{about['parameter']}"] for name, about in case.parameters.items()}
     largest = max(float(norm) for norm in norms.values())
     for name, norm in norms.items():

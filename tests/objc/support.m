@@ -93,7 +93,7 @@
 
 - (ORTValue *)zeros:(ORTTensorElementDataType)type shape:(NSArray<NSNumber *> *)shape {
   NSUInteger bytes = 8;
-  for (NSNumber *extent in shape) bytes *= [extent unsignedIntegerValue];
+  for (NSNumber *dim in shape) bytes *= [dim unsignedIntegerValue];
   ORTValue *value = [[ORTValue alloc] initWithTensorData:[NSMutableData dataWithLength:bytes]
                                              elementType:type
                                                    shape:shape

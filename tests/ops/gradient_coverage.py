@@ -175,9 +175,9 @@ def variants(case: Case) -> list[Case]:
     """The case with one element per input, with none, and with the axis counted from the other end."""
     wrt = set(case.arguments["wrt"])
     found = []
-    for extent in (1, 0):
+    for size in (1, 0):
         inputs = [
-            x[tuple(slice(extent) for _ in x.shape)] if i in wrt and x is not None else x
+            x[tuple(slice(size) for _ in x.shape)] if i in wrt and x is not None else x
             for i, x in enumerate(case.inputs)
         ]
         found.append(Case(case.op, inputs, case.arguments))

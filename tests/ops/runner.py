@@ -174,10 +174,10 @@ def _packed(array: Array) -> tuple[int, Array]:
     return kind, array
 
 
-def _value_of(kind: int, memory: Array, extents: tuple[int, ...]) -> int:
-    shape = (ctypes.c_int64 * max(len(extents), 1))(*extents)
+def _value_of(kind: int, memory: Array, dims: tuple[int, ...]) -> int:
+    shape = (ctypes.c_int64 * max(len(dims), 1))(*dims)
     return _made(
-        "CreateTensorWithDataAsOrtValue", _MEMORY, memory.ctypes.data, _size(memory.nbytes), shape, _size(len(extents)),
+        "CreateTensorWithDataAsOrtValue", _MEMORY, memory.ctypes.data, _size(memory.nbytes), shape, _size(len(dims)),
         ctypes.c_int(_IN_C.get(kind, kind)),
     )  # fmt: skip
 
@@ -194,10 +194,10 @@ def _array_of(value: int) -> Array:
     size = ctypes.c_size_t()
     _call("GetTensorSizeInBytes", value, ctypes.byref(size))
     data = ctypes.string_at(_made("GetTensorMutableData", value), size.value) if size.value else b""
-    extents = tuple(shape)[: rank.value]
+    dims = tuple(shape)[: rank.value]
     if kind in _PACKED:
-        return np.asarray(numpy_helper.to_array(TensorProto(data_type=kind, dims=extents, raw_data=data)))
-    return np.frombuffer(data, helper.tensor_dtype_to_np_dtype(kind)).reshape(extents).copy()
+        return np.asarray(numpy_helper.to_array(TensorProto(data_type=kind, dims=dims, raw_data=data)))
+    return np.frombuffer(data, helper.tensor_dtype_to_np_dtype(kind)).reshape(dims).copy()
 
 
 def run_model(model: bytes, inputs: Mapping[str, Array], repeat: int = 1) -> dict[str, Array]:

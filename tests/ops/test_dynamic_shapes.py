@@ -279,8 +279,8 @@ PADS_OF_TORCHSCRIPT = """
 MISSING_PADS = {
     "a constant": "missing = Constant<value = int64[1] {4}>()",
     "the rank": """
-      extents = Shape(x)
-      rank = Size(extents)
+      dims = Shape(x)
+      rank = Size(dims)
       two = Constant<value = int64 {2}>()
       entries = Mul(rank, two)
       given = Constant<value = int64[1] {4}>()

@@ -68,8 +68,8 @@ class Attention:
                 heads=np.array([self.heads_count]),
                 size=np.array([size]),
             )
-            extents = self.node("Shape", ["x"], "extents")
-            batch, length = (self.node("Gather", [extents, n], f"{n}_extent") for n in ("first", "second"))
+            dims = self.node("Shape", ["x"], "dims")
+            batch, length = (self.node("Gather", [dims, n], f"{n}_dim") for n in ("first", "second"))
             del self.constants["apart"]
             self.node("Concat", [batch, length, "heads", "size"], "apart", axis=0)
         rows = {}
@@ -161,9 +161,9 @@ class Attention:
         if self.form.extra == "shapes":
             for value in (product, scores, attended, weights):
                 shape = self.node("Shape", [value], f"{value}_shape")
-                extents = self.node("Cast", [shape], f"{value}_extents", to=TensorProto.FLOAT)
-                sum_of_extents = self.node("ReduceMean", [extents], f"{value}_mean", keepdims=0)
-                result = self.node("Add", [result, sum_of_extents], f"result_and_{value}")
+                dims = self.node("Cast", [shape], f"{value}_dims", to=TensorProto.FLOAT)
+                sum_of_dims = self.node("ReduceMean", [dims], f"{value}_mean", keepdims=0)
+                result = self.node("Add", [result, sum_of_dims], f"result_and_{value}")
         elif self.form.extra:
             value = {"scores": scores, "weights": weights, "transposed": back}[self.form.extra]
             mean = self.node("ReduceMean", [value], "extra_mean", keepdims=0)

@@ -28,10 +28,9 @@ def attention(keys: list[int], result: list[int], shapes: bool = True) -> onnx.M
         helper.make_node("Mul", ["merged", "scale"], ["scaled"], "scaled"),
         helper.make_node("ReduceMean", ["scaled"], ["y"], "mean", keepdims=0),
     ]
-    extents = {"q": [2, 3, 4, 6], "k": [2, 5, 3, 6], "v": [2, 3, 5, 6]}
+    dims = {"q": [2, 3, 4, 6], "k": [2, 5, 3, 6], "v": [2, 3, 5, 6]}
     inputs = [
-        helper.make_tensor_value_info(name, FLOAT, shape if shapes else None)
-        for name, shape in extents.items()
+        helper.make_tensor_value_info(name, FLOAT, shape if shapes else None) for name, shape in dims.items()
     ]
     scale = numpy_helper.from_array(np.ones(1, np.float32), "scale")
     graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("y", FLOAT, [])], [scale])

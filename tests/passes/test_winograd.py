@@ -16,7 +16,7 @@ OFF = {"ortrain.disable_pass.winograd": "1"}
 BF16 = {"ortrain.mixed_precision": "bf16"}
 
 
-def network(extent: int, activation: str) -> tuple[onnx.ModelProto, list[str]]:
+def network(side: int, activation: str) -> tuple[onnx.ModelProto, list[str]]:
     """Return a residual network with biases whose convolutions use the algorithm, and the names of its weights."""
     rng = np.random.default_rng(3)
     weights: list[onnx.TensorProto] = []
@@ -48,7 +48,7 @@ def network(extent: int, activation: str) -> tuple[onnx.ModelProto, list[str]]:
     graph = helper.make_graph(
         nodes,
         "network",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, extent, extent])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, side, side])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])],
         weights,
     )
@@ -56,14 +56,14 @@ def network(extent: int, activation: str) -> tuple[onnx.ModelProto, list[str]]:
     return model, [w.name for w in weights]
 
 
-def images(seed: int, size: int, extent: int) -> tuple[Array, Array]:
+def images(seed: int, size: int, side: int) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
-    return rng.standard_normal((size, 3, extent, extent), dtype=np.float32), rng.integers(0, 10, size)
+    return rng.standard_normal((size, 3, side, side), dtype=np.float32), rng.integers(0, 10, size)
 
 
-def make(folder: pathlib.Path, extent: int) -> None:
+def make(folder: pathlib.Path, side: int) -> None:
     # A discontinuous derivative would amplify a difference in the last bit.
-    model, names = network(extent, "Tanh")
+    model, names = network(side, "Tanh")
     artifacts.generate_artifacts(
         model,
         requires_grad=names,
@@ -73,23 +73,21 @@ def make(folder: pathlib.Path, extent: int) -> None:
     )
 
 
-def train(folder: pathlib.Path, extent: int, config: dict[str, str]) -> tuple[list[float], dict[str, Array]]:
+def train(folder: pathlib.Path, side: int, config: dict[str, str]) -> tuple[list[float], dict[str, Array]]:
     """Return the losses of some steps, and the gradients of the first."""
     training = Training(folder, config)
-    losses = [training.loss(*images(0, 24, extent))]
+    losses = [training.loss(*images(0, 24, side))]
     gradients = training.gradients()
     # Too few images for the algorithm in between.
-    losses += [training.step(*images(size, size, extent)) for size in (24, 3, 24)]
-    return [*losses, training.evaluate(*images(9, 30, extent))], gradients
+    losses += [training.step(*images(size, size, side)) for size in (24, 3, 24)]
+    return [*losses, training.evaluate(*images(9, 30, side))], gradients
 
 
-@pytest.mark.parametrize("extent", [12, 15])
-def test_losses_and_gradients_are_those_of_the_direct_convolution(
-    tmp_path: pathlib.Path, extent: int
-) -> None:
-    make(tmp_path, extent)
-    losses, gradients = train(tmp_path, extent, {})
-    direct_losses, direct_gradients = train(tmp_path, extent, OFF)
+@pytest.mark.parametrize("side", [12, 15])
+def test_losses_and_gradients_are_those_of_the_direct_convolution(tmp_path: pathlib.Path, side: int) -> None:
+    make(tmp_path, side)
+    losses, gradients = train(tmp_path, side, {})
+    direct_losses, direct_gradients = train(tmp_path, side, OFF)
     np.testing.assert_allclose(losses, direct_losses, rtol=1e-5)
     for name, expected in direct_gradients.items():
         largest = np.abs(expected).max()

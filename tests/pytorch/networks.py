@@ -38,9 +38,9 @@ def ids(size: int = 50, time: int = TIME) -> Callable[[], dict[str, torch.Tensor
 
 
 def image(
-    extent: int = 32, name: str = "pixel_values", batch: int = BATCH
+    side: int = 32, name: str = "pixel_values", batch: int = BATCH
 ) -> Callable[[], dict[str, torch.Tensor]]:
-    return lambda: {name: torch.randn(batch, 3, extent, extent)}
+    return lambda: {name: torch.randn(batch, 3, side, side)}
 
 
 def values(*shape: int, name: str = "x") -> Callable[[], dict[str, torch.Tensor]]:

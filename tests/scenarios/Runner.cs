@@ -99,7 +99,7 @@ public sealed class Held<T> : Held
     /// <param name="bytes">The elements, or null for zeros.</param>
     public Held(long[] shape, byte[] bytes, int size)
     {
-        long count = shape.Aggregate(1L, (product, extent) => product * extent);
+        long count = shape.Aggregate(1L, (product, dim) => product * dim);
         if (bytes != null && bytes.Length != count * size)
         {
             throw new ScriptError("the tensor file has another size");
@@ -109,7 +109,7 @@ public sealed class Held<T> : Held
         {
             bytes.CopyTo(MemoryMarshal.AsBytes(elements.AsSpan()));
         }
-        dimensions = shape.Select(extent => (int)extent).ToArray();
+        dimensions = shape.Select(dim => (int)dim).ToArray();
         Value = OrtValue.CreateTensorValueFromMemory(elements, shape);
     }
 

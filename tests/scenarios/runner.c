@@ -171,7 +171,7 @@ static const struct type* type_named(const char* name) {
 }
 
 struct shape {
-  int64_t extents[kRank];
+  int64_t dims[kRank];
   size_t rank;
   size_t elements;
 };
@@ -181,11 +181,11 @@ static struct shape read_shape(const char* text) {
   if (strcmp(text, "-") == 0) return shape;
   for (;;) {
     char* end = NULL;
-    if (shape.rank == kRank) stop("%s has too many extents", text);
-    const long long extent = strtoll(text, &end, 10);
-    if (end == text || extent < 0 || (*end != 'x' && *end != '\0')) stop("%s is not a shape", text);
-    shape.extents[shape.rank++] = extent;
-    shape.elements *= (size_t)extent;
+    if (shape.rank == kRank) stop("%s has too many dimensions", text);
+    const long long dim = strtoll(text, &end, 10);
+    if (end == text || dim < 0 || (*end != 'x' && *end != '\0')) stop("%s is not a shape", text);
+    shape.dims[shape.rank++] = dim;
+    shape.elements *= (size_t)dim;
     if (*end == '\0') return shape;
     text = end + 1;
   }
@@ -193,19 +193,19 @@ static struct shape read_shape(const char* text) {
 
 static OrtValue* make_tensor(const struct type* type, const struct shape* shape, void** data) {
   OrtValue* value = NULL;
-  must(ort->CreateTensorAsOrtValue(allocator, shape->extents, shape->rank, type->type, &value));
+  must(ort->CreateTensorAsOrtValue(allocator, shape->dims, shape->rank, type->type, &value));
   must(ort->GetTensorMutableData(value, data));
   return value;
 }
 
-/* Writes type and extents, the first part of a line; gives them too. */
+/* Writes type and dimensions, the first part of a line, and returns both. */
 static const struct type* log_type(const char* what, const char* name, const OrtTensorTypeAndShapeInfo* info,
                                    struct shape* shape) {
   ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   must(ort->GetTensorElementType(info, &element));
   must(ort->GetDimensionsCount(info, &shape->rank));
   if (shape->rank > kRank) stop("%s has rank %zu", name, shape->rank);
-  must(ort->GetDimensions(info, shape->extents, shape->rank));
+  must(ort->GetDimensions(info, shape->dims, shape->rank));
 
   const struct type* type = NULL;
   for (size_t i = 0; i < kTypeCount; ++i)
@@ -213,7 +213,7 @@ static const struct type* log_type(const char* what, const char* name, const Ort
   if (type == NULL) stop("%s is of type %d", name, (int)element);
 
   write_log("%s%s%s %s ", what, *name != '\0' ? " " : "", name, type->name);
-  for (size_t i = 0; i < shape->rank; ++i) write_log("%s%" PRId64, i > 0 ? "x" : "", shape->extents[i]);
+  for (size_t i = 0; i < shape->rank; ++i) write_log("%s%" PRId64, i > 0 ? "x" : "", shape->dims[i]);
   if (shape->rank == 0) write_log("-");
   return type;
 }

@@ -86,8 +86,8 @@ const Type& type_named(const std::string& name) {
 std::vector<int64_t> read_shape(const std::string& text) {
   std::vector<int64_t> shape;
   if (text == "-") return shape;
-  std::istringstream extents(text);
-  for (std::string extent; std::getline(extents, extent, 'x');) shape.push_back(read_integer(extent));
+  std::istringstream dims(text);
+  for (std::string dim; std::getline(dims, dim, 'x');) shape.push_back(read_integer(dim));
   return shape;
 }
 
@@ -106,7 +106,7 @@ std::string print_type(const Info& info, const Type*& type) {
                       [&](const Type& known) { return known.type == info.GetElementType(); });
   if (type == kTypes.end()) stop("a tensor is of type ", info.GetElementType());
   std::string dims;
-  for (const int64_t extent : info.GetShape()) dims += (dims.empty() ? "" : "x") + std::to_string(extent);
+  for (const int64_t dim : info.GetShape()) dims += (dims.empty() ? "" : "x") + std::to_string(dim);
   return type->name + (" " + (dims.empty() ? "-" : dims));
 }
 
@@ -410,6 +410,7 @@ class Runner {
   void command_gradients_to_buffer(const Arguments& a);
   void command_buffer_to_gradients(const Arguments& a);
   void command_set_gradient(const Arguments& a);
+  void command_scale_gradients(const Arguments& a);
   void command_show_gradient_norm(const Arguments& a);
   void command_int_property(const Arguments& a);
   void command_float_property(const Arguments& a);

@@ -129,13 +129,13 @@ static const struct type *type_named(NSString *name) {
 static NSArray<NSNumber *> *read_shape(NSString *text) {
   NSMutableArray<NSNumber *> *shape = [NSMutableArray array];
   if ([text isEqualToString:@"-"]) return shape;
-  for (NSString *extent in [text componentsSeparatedByString:@"x"]) [shape addObject:@(read_integer(extent))];
+  for (NSString *dim in [text componentsSeparatedByString:@"x"]) [shape addObject:@(read_integer(dim))];
   return shape;
 }
 
 static NSUInteger size_of(const struct type *type, NSArray<NSNumber *> *shape) {
   NSUInteger size = type->bytes;
-  for (NSNumber *extent in shape) size *= [extent unsignedIntegerValue];
+  for (NSNumber *dim in shape) size *= [dim unsignedIntegerValue];
   return size;
 }
 

@@ -72,7 +72,7 @@ def bits(value: float) -> str:
 
 
 def read_shape(text: str) -> list[int]:
-    return [] if text == "-" else [int(extent) for extent in text.split("x")]
+    return [] if text == "-" else [int(dim) for dim in text.split("x")]
 
 
 def print_tensor(value: OrtValue) -> str:
@@ -207,9 +207,9 @@ class Runner(Commands):
         model = self.model(label)
 
         def log(what: str, value: NodeArg) -> None:
-            extents = [str(e) if isinstance(e, int) else "-1" for e in value.shape]
+            dims = [str(e) if isinstance(e, int) else "-1" for e in value.shape]
             kind = value.type.removeprefix("tensor(").removesuffix(")")
-            self.log(f"{what} {value.name} {kind} {'x'.join(extents) or '-'}")
+            self.log(f"{what} {value.name} {kind} {'x'.join(dims) or '-'}")
 
         for value in model.get_inputs():
             log("input", value)

@@ -412,3 +412,50 @@ def test_a_module_and_its_optimizer_need_no_reading_of_gradients(folder: pathlib
         optimizer.step()
     after = module.get_contiguous_parameters(True).numpy()
     np.testing.assert_allclose(after, before - 3 * LEARNING_RATE, rtol=1e-5)
+
+
+# ---- a fraction ----
+
+
+def test_scaled_sums_over_uneven_batches_are_the_gradient_of_all_rows(folder: pathlib.Path) -> None:
+    x, y = batch(3, 12)
+    whole, parts = Training(folder), Training(folder)
+    whole.loss(x, y)
+    last = 0
+    for first, end in ((0, 3), (3, 8), (8, 12)):
+        if last:
+            parts.state.scale_gradients(last, end - first)
+        parts.loss(x[first:end], y[first:end])
+        last = end - first
+    parts.state.scale_gradients(last, len(x))
+    expected = gradients(whole)
+    for name, found in gradients(parts).items():
+        np.testing.assert_allclose(found, expected[name], 1e-5, 1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16])
+def test_gradients_of_each_type_are_scaled(dtype: Any, tmp_path: pathlib.Path) -> None:
+    linear(tmp_path, (dtype, dtype))
+    session = Training(tmp_path)
+    session.loss(*batch(5, dtypes=(dtype, dtype)))
+    before = gradients(session)
+    session.state.scale_gradients(3, 4)
+    for name, found in gradients(session).items():
+        assert found.dtype == before[name].dtype
+        expected = (
+            before[name] * 0.75 if dtype is np.float64 else before[name].astype(np.float32) * np.float32(0.75)
+        )
+        np.testing.assert_array_equal(found, expected.astype(found.dtype), err_msg=name)
+
+
+def test_gradients_that_the_next_step_overwrites_are_not_scaled(session: Training) -> None:
+    session.state.scale_gradients(1, 2)  # no step has run
+    session.loss(*batch(6))
+    before = gradients(session)
+    session.module.lazy_reset_grad()
+    session.state.scale_gradients(0, 1)
+    for name, found in gradients(session).items():
+        np.testing.assert_array_equal(found, before[name], err_msg=name)
+    for numerator, denominator in ((1, 0), (-1, 2)):
+        with pytest.raises(ortrain.OrtrainError, match=f"found {numerator} / {denominator}"):
+            session.state.scale_gradients(numerator, denominator)

@@ -58,7 +58,7 @@ def test_a_model_declares_and_computes_what_it_does_in_onnxruntime(name: str) ->
     rng = np.random.default_rng(0)
     feeds = {}
     for value in ours.get_inputs():
-        shape = [extent if isinstance(extent, int) else 4 for extent in value.shape]
+        shape = [size if isinstance(size, int) else 4 for size in value.shape]
         whole = value.type == "tensor(int64)"
         feeds[value.name] = rng.integers(0, 2, shape) if whole else rng.random(shape, np.float32)
     for found, expected in zip(ours.run(None, feeds), theirs.run(None, feeds), strict=True):
@@ -204,7 +204,7 @@ def test_wrong_names_and_shapes_say_what_was_expected(affine: bytes) -> None:
         session.run(None, {"x": np.ones(3, np.float32)})
 
 
-def test_one_name_is_one_extent() -> None:
+def test_one_name_is_one_size() -> None:
     nodes = [helper.make_node("Add", ["a", "b"], ["c"])]
     session = ortrain.InferenceSession(
         model_of(nodes, [tensor("a", ["n"]), tensor("b", ["n"])], [tensor("c", ["n"])])

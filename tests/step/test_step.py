@@ -172,12 +172,12 @@ def test_an_evaluation_does_what_the_eval_model_does(tmp_path: pathlib.Path) -> 
     assert found == pytest.approx(Training(tmp_path).evaluate(*BATCHES[0]), rel=1e-6)
 
 
-def test_several_batches_add_up_their_gradients(tmp_path: pathlib.Path) -> None:
+def test_several_batches_take_one_step_with_the_mean_of_their_gradients(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "step.onnx"
     generate_step(network(), CROSS_ENTROPY, SGD, path, accumulate=4)
     assert domains(path) == {""}
-    here, there = Training(tmp_path), step.Session(path, learning_rate=0.05)
-    here.optimizer.set_learning_rate(0.05)
+    here, there = Training(tmp_path), step.Session(path, learning_rate=0.2)
+    here.optimizer.set_learning_rate(0.2 / 4)  # of the sum of the gradients
     for first in range(0, 20, 4):
         batches = BATCHES[first : first + 4]
         expected = np.mean([here.loss(*batch) for batch in batches])

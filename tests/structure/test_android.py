@@ -22,6 +22,7 @@ HERE_ALONE = {
     "__errno_location",  # __errno
     "__gmon_start__",
     "__libc_single_threaded",  # of libstdc++
+    "malloc_trim",  # where __GLIBC__ is defined
     "__tls_get_addr",  # the NDK emulates thread-local variables below API level 29
 }
 

@@ -26,6 +26,8 @@ PHRASES = [
     r"\bsays? nothing\b",
     r"\bthe same is found\b",
     r"\bwhat is between\b",
+    r"\bof which there (is|are) (none|one)\b",
+    r"\b(goes|go|went) on (counting|training)\b",
 ]
 FOUND = re.compile("|".join(f"(?:{phrase})" for phrase in PHRASES))
 ALLOWED = re.compile(r"\bthere (is|are|was|were) no\b", re.IGNORECASE)
@@ -64,6 +66,8 @@ def test_texts_read_as_a_native_speaker_writes_them() -> None:
         ("only files of its own folder", False),
         ("passed on as they came", True),
         ("a bound that overflows says nothing", True),
+        ("settings, of which there are none", True),
+        ("a trainer that goes on counting", True),
     ],
 )
 def test_what_makes_a_reader_stumble(line: str, expected: bool) -> None:

@@ -126,7 +126,7 @@ namespace Microsoft.ML.OnnxRuntime
             {
                 names[i] = NativeText.Read(symbols[i]);
             }
-            int[] dimensions = Array.ConvertAll(tensor.Shape, extent => checked((int)extent));
+            int[] dimensions = Array.ConvertAll(tensor.Shape, dimension => checked((int)dimension));
             return new NodeMetadata(kind, new TensorTypeAndShape(tensor.ElementDataType, dimensions, names));
         }
 

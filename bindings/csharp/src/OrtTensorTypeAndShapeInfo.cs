@@ -31,14 +31,14 @@ namespace Microsoft.ML.OnnxRuntime
             get
             {
                 long count = 1;
-                foreach (long extent in Shape)
+                foreach (long dimension in Shape)
                 {
-                    if (extent < 0)
+                    if (dimension < 0)
                     {
                         throw new InvalidOperationException(
                             "ElementCount: the shape " + this + " has an unknown dimension, expected known ones");
                     }
-                    count = checked(count * extent);
+                    count = checked(count * dimension);
                 }
                 return count;
             }

@@ -28,7 +28,7 @@ namespace Microsoft.ML.OnnxRuntime
         {
             Arguments.NotNull(tensor, nameof(tensor));
             OrtValue value = CreateTensorWithEmptyStrings(
-                OrtAllocator.DefaultInstance, Array.ConvertAll(tensor.dimensions, extent => (long)extent));
+                OrtAllocator.DefaultInstance, Array.ConvertAll(tensor.dimensions, dimension => (long)dimension));
             try
             {
                 for (int i = 0; i < tensor.Length; ++i)

@@ -169,7 +169,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Requests a provider that does not exist here.</summary>
-        /// <param name="cudaProviderOptions">Settings of the provider, of which there are none.</param>
+        /// <param name="cudaProviderOptions">Settings of the provider. There are none.</param>
         /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AppendExecutionProvider_CUDA(OrtCUDAProviderOptions cudaProviderOptions)
@@ -178,7 +178,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Requests a provider that does not exist here.</summary>
-        /// <param name="rocmProviderOptions">Settings of the provider, of which there are none.</param>
+        /// <param name="rocmProviderOptions">Settings of the provider. There are none.</param>
         /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AppendExecutionProvider_ROCm(OrtROCMProviderOptions rocmProviderOptions)
@@ -187,7 +187,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Requests a provider that does not exist here.</summary>
-        /// <param name="trtProviderOptions">Settings of the provider, of which there are none.</param>
+        /// <param name="trtProviderOptions">Settings of the provider. There are none.</param>
         /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AppendExecutionProvider_Tensorrt(OrtTensorRTProviderOptions trtProviderOptions)
@@ -230,7 +230,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Creates options for a provider that does not exist here.</summary>
-        /// <param name="cudaProviderOptions">Settings of the provider, of which there are none.</param>
+        /// <param name="cudaProviderOptions">Settings of the provider. There are none.</param>
         /// <returns>Nothing: it fails.</returns>
         /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
         public static SessionOptions MakeSessionOptionWithCudaProvider(OrtCUDAProviderOptions cudaProviderOptions)
@@ -248,7 +248,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Creates options for a provider that does not exist here.</summary>
-        /// <param name="rocmProviderOptions">Settings of the provider, of which there are none.</param>
+        /// <param name="rocmProviderOptions">Settings of the provider. There are none.</param>
         /// <returns>Nothing: it fails.</returns>
         /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
         public static SessionOptions MakeSessionOptionWithRocmProvider(OrtROCMProviderOptions rocmProviderOptions)
@@ -266,7 +266,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Creates options for a provider that does not exist here.</summary>
-        /// <param name="trtProviderOptions">Settings of the provider, of which there are none.</param>
+        /// <param name="trtProviderOptions">Settings of the provider. There are none.</param>
         /// <returns>Nothing: it fails.</returns>
         /// <exception cref="OnnxRuntimeException">Always: the message lists the providers that exist.</exception>
         public static SessionOptions MakeSessionOptionWithTensorrtProvider(OrtTensorRTProviderOptions trtProviderOptions)

@@ -166,7 +166,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         private static int[] Dimensions(OrtValue value)
         {
-            return Array.ConvertAll(value.Info.Shape, extent => checked((int)extent));
+            return Array.ConvertAll(value.Info.Shape, dimension => checked((int)dimension));
         }
 
         /// <summary>The elements of a sequence, without names.</summary>

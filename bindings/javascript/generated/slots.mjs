@@ -603,4 +603,5 @@ export const extension = Object.freeze({
   MetricGetState: 89,
   MetricSetState: 90,
   ListMetrics: 91,
+  CheckpointScaleGradients: 92,
 });

@@ -109,7 +109,7 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         shape = self._row_shape
         if X.ndim > 2:
             return X  # the trainer compares it with the input
-        sizes = [extent for extent in shape if isinstance(extent, int)]
+        sizes = [dim for dim in shape if isinstance(dim, int)]
         if len(sizes) != len(shape) or shape == X.shape[1:]:
             return X
         if math.prod(sizes) != X.shape[1]:

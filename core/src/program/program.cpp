@@ -17,6 +17,7 @@
 #include "runtime/memory.h"
 #include "runtime/memory_in_use.h"
 #include "runtime/stop.h"
+#include "runtime/system.h"
 
 namespace ortrain {
 
@@ -946,24 +947,32 @@ std::unique_ptr<Program::Impl> compile_within_budget(const ProgramRequest& reque
        " bytes with recomputation, ", whole.memory.arena, " without");
 }
 
-// The program that computes the same in the least memory that costs at most about a tenth more time, by the
-// cost model of recomputation; null if less memory than that of `whole` costs more.
-std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request, const Program::Impl& whole) {
-  constexpr double kMoreTime = 1.1, kStep = 0.9;
-  const Footprint footprint = footprint_of(whole);
-  const double longest = kMoreTime * seconds_of(footprint);
-  Recomputation recomputation(whole.graph.nodes, request.outputs, footprint);
-  std::unique_ptr<Program::Impl> best;
-  size_t least = whole.memory.arena;
-  for (double target = kStep * static_cast<double>(least);; target *= kStep) {
-    const auto nodes = recomputation.fit(static_cast<size_t>(target));
-    if (!nodes) return best;
-    auto tried = compile(request, *nodes);
-    if (seconds_of(footprint_of(*tried)) > longest) return best;
-    if (tried->memory.arena >= least) continue;
-    least = tried->memory.arena;
-    best = std::move(tried);
+// The program that computes the same in the least memory that costs at most about an eighth more time, by the
+// cost model of recomputation; `whole` itself if a tenth less memory costs more.
+std::unique_ptr<Program::Impl> compile_in_less(const ProgramRequest& request,
+                                               std::unique_ptr<Program::Impl> whole) {
+  constexpr double kMoreTime = 0.12;
+  constexpr int kAttempts = 3;
+  const Footprint footprint = footprint_of(*whole);
+  const double seconds = seconds_of(footprint), longest = kMoreTime * seconds;
+  const size_t arena = whole->memory.arena;
+  // Apart from `whole`, which ends before another program is compiled: both would take memory at once.
+  std::vector<Node> nodes = std::move(whole->graph.nodes);
+  Recomputation recomputation(nodes, request.outputs, footprint);
+  double estimate = longest;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const auto chosen = recomputation.least(estimate);
+    if (!chosen) break;
+    whole.reset();
+    auto tried = compile(request, *chosen);
+    if (tried->memory.arena >= arena) break;
+    const double more = seconds_of(footprint_of(*tried)) - seconds;
+    if (more <= longest) return tried;
+    estimate *= longest / more;
   }
+  if (!whole) return compile(request, nodes);
+  whole->graph.nodes = std::move(nodes);  // in the same memory, to which its steps point
+  return whole;
 }
 
 void run_timed(const Step& step, const Frame& frame, Profile& profile) {
@@ -1044,10 +1053,11 @@ size_t first_update(const Program::Impl& program, const std::set<std::string>& s
 Program::Program(const ProgramRequest& request)
     : impl_(compile(request, request.nodes ? *request.nodes : request.graph->nodes)) {
   if (request.memory_budget == kAutomaticBudget) {
-    if (auto less = compile_in_less(request, *impl_)) impl_ = std::move(less);
+    impl_ = compile_in_less(request, std::move(impl_));
   } else if (request.memory_budget > 0 && impl_->memory.arena > request.memory_budget) {
     impl_ = compile_within_budget(request, *impl_);
   }
+  if (request.memory_budget > 0) system::return_freed_memory();  // of the search
   if (impl_->memory.arena > request.limits.bytes)
     reject_bytes(nullptr, impl_->memory.arena, request.limits.bytes);
   if (request.check_finite) impl_->checks = checks_of(*impl_);

@@ -103,6 +103,8 @@ void free_aligned(void* block);
 size_t usable_bytes(void* block);
 // Asks for huge pages.
 void prefer_huge_pages(void* block, size_t bytes);
+// Gives memory that was freed back to the system, where the allocator would keep it.
+void return_freed_memory();
 // The memory and swap space of the machine; SIZE_MAX if that is not known.
 size_t machine_memory();
 // The addresses that the process uses and may use; nothing if it has no limit or that is not known.

@@ -225,6 +225,12 @@ void prefer_huge_pages([[maybe_unused]] void* block, [[maybe_unused]] size_t byt
 #endif
 }
 
+void return_freed_memory() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
+}
+
 size_t machine_memory() {
   const long pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
   if (pages <= 0 || size <= 0) return SIZE_MAX;

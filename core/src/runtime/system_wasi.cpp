@@ -158,6 +158,7 @@ void* allocate_aligned(size_t alignment, size_t bytes) { return std::aligned_all
 void free_aligned(void* block) { std::free(block); }
 size_t usable_bytes(void* block) { return ::malloc_usable_size(block); }
 void prefer_huge_pages(void*, size_t) {}
+void return_freed_memory() {}
 
 // Its memory grows up to all addresses, or until the host refuses.
 size_t machine_memory() { return SIZE_MAX; }

@@ -324,6 +324,7 @@ void free_aligned(void* block) {
 size_t usable_bytes(void* block) { return block == nullptr ? 0 : start_of(block)->bytes; }
 
 void prefer_huge_pages(void*, size_t) {}  // they need a privilege that users do not have
+void return_freed_memory() {}             // the heap does that by itself
 
 size_t machine_memory() {
   MEMORYSTATUSEX status{};

@@ -128,8 +128,8 @@ const Settings& settings() {
   return read;
 }
 
-// What a thread is told, and what it tells: it waits, sleeps, has a part to do, does it, does it while the
-// caller sleeps until it is done, must end.
+// The state of a worker thread, which the thread and its callers write: it spins while it waits, sleeps, has
+// been offered a part, runs that part, runs a part for which the caller sleeps, or must end.
 enum State : uint32_t { kIdle, kAsleep, kOffered, kRunning, kAwaited, kStop };
 
 // Memory that is kept, and grows when more is wanted.

@@ -184,6 +184,8 @@ class CheckpointState {
   // from then on. `value` has the parameter's type and shape. If gradients are stale, so that the next train
   // step would have overwritten them, the others become zero.
   void set_gradient(const std::string& name, const Tensor& value);
+  // Multiplies all gradients by numerator / denominator, unless the next train step overwrites them.
+  void scale_gradients(int64_t numerator, int64_t denominator);
   // All gradients in the order of buffers, each row-major, of type gradients_type(), any shape.
   void copy_gradients_to_buffer(const Tensor& buffer) const;
   void copy_buffer_to_gradients(const Tensor& buffer);

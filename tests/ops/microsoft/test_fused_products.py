@@ -52,7 +52,7 @@ def test_an_unknown_activation_is_named() -> None:
 @pytest.mark.parametrize("trans_a", [0, 1])
 @pytest.mark.parametrize("trans_b", [0, 1])
 @pytest.mark.parametrize("batch", [(1, 0), (0, 1), (1, 1), (0, 0)], ids=str)
-def test_fused_matmul_with_turned_batches(
+def test_fused_matmul_with_transposed_batches(
     a: tuple[int, ...], trans_a: int, trans_b: int, batch: tuple[int, int]
 ) -> None:
     front, (m, n, k) = list(a[:-2]), (3, 2, 4)

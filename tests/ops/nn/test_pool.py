@@ -229,7 +229,7 @@ def test_float_gradients_agree_with_double(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["odd-remainder", "ceil", "asymmetric"])
-def test_gradient_of_max_pool_over_extents_known_while_running(name: str) -> None:
+def test_gradient_of_max_pool_over_sizes_known_while_running(name: str) -> None:
     shape, attributes = CASES[name]
     op, x = Op("MaxPool", attributes, opset=17), apart(*shape)
     expected = run_model(*pooled_loss(op, x))["x_grad"]

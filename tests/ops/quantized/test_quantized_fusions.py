@@ -143,9 +143,9 @@ def test_lstm_of_quantized_weights(direction: str, by_column: bool, dtype: Any) 
     d, hidden, inputs = (2 if direction == "bidirectional" else 1), 4, 3
     x, bias = f32(5, 2, inputs), f32(d, 8 * hidden, seed=1)
     w, r = codes(d, inputs, 4 * hidden, dtype=dtype), codes(d, hidden, 4 * hidden, dtype=dtype, seed=1)
-    extents = (d, 4 * hidden) if by_column else (d,)
-    scales = [f32(*extents, seed=seed, low=0.002, high=0.006) for seed in (2, 3)]
-    zeros = [np.full(extents, zero, dtype) for zero in (0, 0)]
+    dims = (d, 4 * hidden) if by_column else (d,)
+    scales = [f32(*dims, seed=seed, low=0.002, high=0.006) for seed in (2, 3)]
+    zeros = [np.full(dims, zero, dtype) for zero in (0, 0)]
     attributes = {"hidden_size": hidden, "direction": direction}
     op = Op("DynamicQuantizeLSTM", attributes, MICROSOFT, outputs=3)
     given = [x, w, r, bias, None, None, None, None, scales[0], zeros[0], scales[1], zeros[1]]
@@ -173,9 +173,9 @@ def test_lstm_of_quantized_weights_with_states_and_zero_points(
     """The hidden state keeps its precision: as with float weights, which onnxruntime computes."""
     d, hidden, inputs, steps, batch = 2, 37, 9, 6, 3
     w, r = codes(d, inputs, 4 * hidden), codes(d, hidden, 4 * hidden, dtype=np.int8, seed=1)
-    extents = (d, 4 * hidden) if by_column else (d,)
-    scales = [f32(*extents, seed=seed, low=0.001, high=0.003) for seed in (2, 3)]
-    zeros = [codes(*extents, seed=4), codes(*extents, dtype=np.int8, seed=5)]
+    dims = (d, 4 * hidden) if by_column else (d,)
+    scales = [f32(*dims, seed=seed, low=0.001, high=0.003) for seed in (2, 3)]
+    zeros = [codes(*dims, seed=4), codes(*dims, dtype=np.int8, seed=5)]
     h, c = f32(d, batch, hidden, seed=6), f32(d, batch, hidden, seed=7)
     x = np.round(f32(steps, batch, inputs, seed=8) * 127).astype(np.float32) / np.float32(255)
     x[0, 0, :2] = -1 / 3, 2 / 3  # the range, of 255 steps

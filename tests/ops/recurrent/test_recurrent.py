@@ -241,7 +241,7 @@ def test_alpha_and_beta_are_consumed_by_the_functions_that_have_them() -> None:
     ("steps", "batch", "hidden"),
     [(1, 1, 1), (5, 1, 3), (1, 4, 3), (0, 2, 3), (3, 0, 3), (3, 2, 1), (9, 1, 1), (8, 0, 3), (8, 2, 17)],
 )
-def test_extents(kind: str, steps: int, batch: int, hidden: int) -> None:
+def test_sizes(kind: str, steps: int, batch: int, hidden: int) -> None:
     attributes = {"direction": "bidirectional", "hidden_size": hidden}
     inputs = arguments(kind, attributes, "bhcp", steps, batch, hidden=hidden)
     check_forward(layer(kind, attributes), inputs, expected(kind, inputs, attributes))

@@ -103,14 +103,14 @@ def test_resize_of_some_axes(axes: tuple[int, ...], policy: str) -> None:
     sizes = [7, 9][: len(axes)]
     attributes = {"mode": "linear", "axes": axes, "keep_aspect_ratio_policy": policy}
     op = Op("Resize", attributes, opset=19)
-    extents = {axis % 4: size for axis, size in zip(axes, sizes, strict=True)}
-    scales = {axis: size / x.shape[axis] for axis, size in extents.items()}
+    dims = {axis % 4: size for axis, size in zip(axes, sizes, strict=True)}
+    scales = {axis: size / x.shape[axis] for axis, size in dims.items()}
     if policy != "stretch":
         shared = (min if policy == "not_larger" else max)(scales.values())
         scales = dict.fromkeys(scales, shared)
-        extents = {axis: int(shared * x.shape[axis] + 0.5) for axis in extents}
+        dims = {axis: int(shared * x.shape[axis] + 0.5) for axis in dims}
     found = run(op, sized(x, *sizes), CONSTANTS)[0]
-    assert found.shape == tuple(extents.get(i, n) for i, n in enumerate(x.shape))
+    assert found.shape == tuple(dims.get(i, n) for i, n in enumerate(x.shape))
     every = np.array([scales.get(i, 1.0) for i in range(4)])
     if policy == "stretch":
         expected = run(Op("Resize", {"mode": "linear"}, opset=19), sized(x, *found.shape), CONSTANTS)[0]

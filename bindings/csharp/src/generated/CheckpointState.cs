@@ -333,5 +333,22 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, NativeText.Utf8(parameterName, nameof(parameterName)),
                 Arguments.NotNull(value, nameof(value)).Live, Arguments.Byte(trainable)));
         }
+
+        /// <summary>Multiplies the accumulated gradients of all parameters by a fraction.</summary>
+        /// <remarks>A train step adds the gradient of the mean over its rows. For the mean over several batches
+        /// of as many rows, scale by 1 / batches before the optimizer step. For batches of different sizes, scale
+        /// by last rows / rows of the next batch where that number changes, and by last rows / all rows before
+        /// the optimizer step. Gradients that the next train step overwrites, because none has run or
+        /// LazyResetGrad was called, stay as they are.</remarks>
+        /// <param name="numerator">The numerator, 0 or more.</param>
+        /// <param name="denominator">The denominator, 1 or more.</param>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the numerator is negative, or the
+        /// denominator is not positive; RuntimeException when no training session was created with this state, or
+        /// its last train step failed.</exception>
+        /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
+        public void ScaleGradients(long numerator, long denominator)
+        {
+            NativeStatus.ThrowOnError(OrtrainApi.CheckpointScaleGradients(Live, numerator, denominator));
+        }
     }
 }

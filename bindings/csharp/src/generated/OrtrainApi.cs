@@ -662,5 +662,12 @@ namespace Microsoft.ML.OnnxRuntime
         internal static ListMetricsCall ListMetrics => listMetrics ??
             (listMetrics = NativeTables.Bind<ListMetricsCall>(NativeTables.OrtrainApi, 91));
 
+        [UnmanagedFunctionPointer(CallingConvention.Winapi)]
+        internal delegate IntPtr CheckpointScaleGradientsCall(CheckpointState checkpointState, long numerator, long denominator);
+        private static CheckpointScaleGradientsCall checkpointScaleGradients;
+        /// <summary>Multiplies the accumulated gradients of all parameters by a fraction.</summary>
+        internal static CheckpointScaleGradientsCall CheckpointScaleGradients => checkpointScaleGradients ??
+            (checkpointScaleGradients = NativeTables.Bind<CheckpointScaleGradientsCall>(NativeTables.OrtrainApi, 92));
+
     }
 }

@@ -116,7 +116,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
                 throw new ArgumentException(
                     "the tensor is column-major (IsReversedStride), expected a row-major one");
             }
-            return TensorTypes.Over(Buffer, Array.ConvertAll(dimensions, extent => (long)extent));
+            return TensorTypes.Over(Buffer, Array.ConvertAll(dimensions, dimension => (long)dimension));
         }
     }
 }

@@ -287,6 +287,27 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (BOOL)assignWithSource:(ORTCheckpoint *)source error:(NSError *_Nullable *_Nullable)error;
 
+/** Multiplies the accumulated gradients of all parameters by a fraction.
+ *
+ * A train step adds the gradient of the mean over its rows. For the mean over several batches of as
+ * many rows, scale by 1 / batches before the optimizer step. For batches of different sizes, scale by
+ * last rows / rows of the next batch where that number changes, and by last rows / all rows before the
+ * optimizer step. Gradients that the next train step overwrites, because none has run or
+ * -[ORTTrainingSession lazyResetGradWithError:] was called, stay as they are.
+ *
+ * @param numerator The numerator, 0 or more.
+ * @param denominator The denominator, 1 or more.
+ * @param error Set when it fails. May be NULL.
+ * @return YES, or NO on failure.
+ *
+ * Errors: ORTErrorCodeInvalidArgument when the numerator is negative, or the denominator is not
+ * positive; ORTErrorCodeRuntimeException when no training session was created with this state, or its
+ * last train step failed.
+ */
+- (BOOL)scaleGradientsWithNumerator:(int64_t)numerator
+                        denominator:(int64_t)denominator
+                              error:(NSError *_Nullable *_Nullable)error;
+
 @end
 
 NS_ASSUME_NONNULL_END

@@ -262,4 +262,11 @@
   return ORTSucceeded(&call, ORTExtensionTable()->CheckpointAssign(_handle, c_source));
 }
 
+- (BOOL)scaleGradientsWithNumerator:(int64_t)numerator
+                        denominator:(int64_t)denominator
+                              error:(NSError *_Nullable *_Nullable)error {
+  const ORTCall call = {self, _cmd, error};
+  return ORTSucceeded(&call, ORTExtensionTable()->CheckpointScaleGradients(_handle, numerator, denominator));
+}
+
 @end

@@ -149,7 +149,7 @@ def _tensors_of(path: Path) -> dict[str, Tensor]:
         with explained(
             f"{tensor.name!r} in {path}", "checkpoint", "a tensor with the data that its shape needs"
         ):
-            if any(extent < 0 for extent in tensor.dims):
+            if any(dim < 0 for dim in tensor.dims):
                 raise ValueError(f"its shape is {list(tensor.dims)}")
             array = _onnx().numpy_helper.to_array(tensor)
             if not tensor.HasField("raw_data"):
@@ -409,8 +409,8 @@ def as_file(state: StoredState) -> bytes:
     def tensor(name: str, value: Tensor) -> int:
         title, raw = builder.CreateString(name), builder.CreateByteVector(value.raw)
         builder.StartVector(8, len(value.dims), 8)
-        for extent in reversed(value.dims):
-            builder.PrependInt64(extent)
+        for dim in reversed(value.dims):
+            builder.PrependInt64(dim)
         dims = builder.EndVector()
         return table(
             7,

@@ -57,9 +57,9 @@ def generate_step(
         What the model computes: a training step; the gradients ``w.grad`` of the parameters, for optimizers outside of the
         model; or the loss and outputs without training, as the eval model does.
     accumulate : int, default: 1
-        The number of batches of one step. With more than one, every input of the batch has a new first axis of this size, the
-        loss is the mean over the batches, other outputs have the axis too, and the gradients are added up, as they are by
-        several calls of a :class:`ortrain.Module` before an optimizer step.
+        The number of batches of one step. With more than one, every input of the batch has a new first axis of this size, loss
+        and gradients are the means over the batches, and other outputs have the axis too. Several calls of a
+        :class:`ortrain.Module` before an optimizer step add up gradients instead.
     rows : int, optional
         The number of rows of each batch, where the model is to take no other: for runtimes that need fixed shapes. With 1, the
         step is shorter, because the gradient of a matrix is then the product of a column and a row.

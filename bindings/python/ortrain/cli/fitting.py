@@ -228,8 +228,8 @@ def _folder(path: Path, size: int | None) -> Found:
         width, height = image.size
         channels = 1 if image.mode in ("1", "L", "LA", "I", "I;16") else 3
     scale = min(1.0, _LARGEST / max(width, height))
-    extents = (size, size) if size else (max(1, round(height * scale)), max(1, round(width * scale)))
-    return Found("image", (channels, *extents), None, max(2, len(classes)), True)
+    sides = (size, size) if size else (max(1, round(height * scale)), max(1, round(width * scale)))
+    return Found("image", (channels, *sides), None, max(2, len(classes)), True)
 
 
 def network_for(found: Found) -> str:

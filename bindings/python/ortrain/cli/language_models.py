@@ -366,16 +366,16 @@ def rows_of(
     examples = text.read_lines(path)
     known = stored or {}
     names = input_names(trainer, options)
-    extent = shape_of(names, trainer.inputs.forms)[1]
-    if extent is not None and options.length not in (None, extent):
-        raise ValueError(f"--length: the model takes rows of {extent} tokens, found {options.length}")
+    length = shape_of(names, trainer.inputs.forms)[1]
+    if length is not None and options.length not in (None, length):
+        raise ValueError(f"--length: the model takes rows of {length} tokens, found {options.length}")
     packed = options.pack or known.get("packed", False)
     loss_on = options.loss_on or known.get("loss_on", "completions")
     rows = text.rows_of(
         examples,
         made,
         names,
-        length=extent or options.length or known.get("length"),
+        length=length or options.length or known.get("length"),
         packed=packed,
         loss_on=loss_on,
         labels=trainer.inputs.names[-1],

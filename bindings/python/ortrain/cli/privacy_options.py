@@ -136,7 +136,7 @@ class PrivacyOptions:
         raise click.UsageError(
             f"{path} comes from steps with differential privacy, which steps without it would undo: expected --private, "
             "--epsilon or --noise-multiplier, "
-            + ("as before" if is_resumed else "which go on counting epsilon, or --from-start")
+            + ("as before" if is_resumed else "which continue to count epsilon, or --from-start")
             + "; or --no-private, if privacy is to end"
         )
 

@@ -26,8 +26,14 @@ EPSILON = "epsilon"
 def chosen_checkpoint(folder: Path, checkpoint: Path | None = None) -> Path:
     """Return the checkpoint that a command reads: a given one, otherwise the best there is."""
     if checkpoint is not None:
-        return checkpoint
+        return named(folder, checkpoint)
     return next((folder / name for name in (BEST, LAST, OLDER) if (folder / name).exists()), folder / INITIAL)
+
+
+def named(folder: Path, checkpoint: Path) -> Path:
+    """Return the checkpoint of a folder that ``best`` or ``last`` names, unless that is a file; other paths unchanged."""
+    found = {"best": folder / BEST, "last": folder / LAST}.get(str(checkpoint))
+    return checkpoint if found is None or checkpoint.exists() else found
 
 
 def say_which(path: Path, trainer: Trainer) -> None:

@@ -27,7 +27,7 @@ _OPTIONS = [
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="with --step, the number of batches whose gradients are added up in one step",
+        help="with --step, the number of batches whose mean gradient one step takes",
     ),
     click.option(
         "--rows",

@@ -138,15 +138,15 @@ _PLACES = ("memory", "off")  # of features, besides a folder
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path),
-    metavar="FILE",
+    metavar="FILE|best|last",
     help="begin with these parameters (default DIR/best.ckpt if it exists, else DIR/checkpoint)",
 )
 @click.option("--from-start", is_flag=True, help="begin with DIR/checkpoint, the parameters before training")
 @click.option(
     "--resume",
     type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="complete the run that saved this checkpoint",
+    metavar="FILE|last",
+    help="complete the run that saved this checkpoint; last is DIR/last.ckpt",
 )
 @click.option(
     "--features",
@@ -235,6 +235,7 @@ def command(
         recipe, data, target, header, seed, tokenizer, weight
     )
     start = _start(running.artifacts_folder(folder), checkpoint, from_start, resume)
+    resume = resume and results.named(folder, resume)
     settings: dict[str, Any] = {"learning_rate": lr, "accumulate": accumulate, "privacy": privacy.chosen}
     settings |= {"metrics": metrics, "seed": seed, "threads": threads, "config": config}
     settings |= {"augment": augment, "precision": precision}

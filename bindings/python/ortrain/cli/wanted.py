@@ -135,7 +135,7 @@ class Wanted:
     def row_shape(self, name: str) -> list[int] | None:
         """Return the shape of one row, None if it is not known."""
         shape = self.shapes[self.names.index(name)][1:]
-        return list(shape) if all(isinstance(extent, int) for extent in shape) else None
+        return list(shape) if all(isinstance(dim, int) for dim in shape) else None
 
     def numbers_of(self, names: Sequence[str], path: Path) -> list[int]:
         """Return the numbers of classes that the data at a path have by name.

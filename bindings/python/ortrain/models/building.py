@@ -48,7 +48,7 @@ class Graph:
         return self.add("Gemm", [value, weight, self.weight(f"{name}.bias", np.zeros(after))], result)
 
     def conv(self, name: str, value: str, before: int, after: int, size: int, stride: int = 1) -> str:
-        """Append a convolution with He's initial weights, and a bias of 0; it keeps the extents if the stride is 1."""
+        """Append a convolution with He's initial weights, and a bias of 0; it keeps height and width if the stride is 1."""
         scale = np.sqrt(2 / (before * size * size))
         weight = self.weight(f"{name}.weight", self.rng.normal(0, scale, (after, before, size, size)))
         bias = self.weight(f"{name}.bias", np.zeros(after))

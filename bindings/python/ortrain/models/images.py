@@ -27,7 +27,7 @@ def cnn(
     outputs : int
         Numbers of the result, such as the scores of the classes.
     widths : sequence of int, default (16, 32, 64)
-        The channels after each convolution. Images too small for so many maxima keep their extents at the end.
+        The channels after each convolution. Images too small for so many maxima keep their height and width at the end.
     seed : int, default 0
         Seed of the initial weights, after He et al. (2015).
     input, output : str

@@ -82,7 +82,7 @@ def assemble(
     kind : {"step", "gradients", "evaluation"}
         What the model computes.
     accumulate : int
-        The number of batches whose gradients are added up.
+        The number of batches whose gradients are averaged.
     rows : int or None
         The number of rows of each batch, if it is known.
     initializers : bool
@@ -223,12 +223,13 @@ class _Step:
     # ---- several batches ----
 
     def repeat(self, count: int) -> None:
-        """Run the gradient for `count` batches, which each input has along a new first axis, and add up the gradients."""
+        """Run the gradient for `count` batches, which each input has along a new first axis, and average the gradients."""
         graph, nodes = self._graph, self._nodes
         inner = {
             name: nodes.name(f"{name}.batch") for name in (*self._batch, *self._outputs, *self._statistics)
         }
         states: list[tuple[str, str, str, str]] = []  # outer before, inner before, inner after, outer after
+        totals: dict[str, str] = {}
         body = onnx.GraphProto(name="batch")
         body.node.extend(graph.node)
         del graph.node[:]
@@ -258,7 +259,7 @@ class _Step:
             total = nodes.name(f"{name}.sum.last")
             states.append((zeros, before, after, total))
             infos[before] = helper.make_tensor_value_info(before, self._type_of(name), value.shape)
-            self._gradients[name] = total
+            totals[name] = total
         for name, moved in list(self._statistics.items()):
             last = nodes.name(f"{name}.last")
             states.append((name, inner[name], moved, last))
@@ -282,6 +283,9 @@ class _Step:
                 num_scan_inputs=len(self._batch),
             )
         )
+        for name, total in totals.items():
+            batches = nodes.constant(np.array(count, self._source.parameters[name].dtype))
+            self._gradients[name] = nodes.add("Div", [total, batches])
         del graph.output[:]
         for name in self._batch:
             _add_axis(infos[name], count)

@@ -52,7 +52,7 @@ def _reads(node: onnx.NodeProto) -> set[str]:
 
 def _is_in_place(node: onnx.NodeProto, name: str) -> bool:
     """Return whether a node reads each element of a value only for the element of the result at the same place."""
-    # What a Gemm adds has the extents of the result, since it becomes the state that it was.
+    # The addend of a Gemm has the shape of the result, since the result replaces that state.
     return node.op_type in _ELEMENTWISE or (node.op_type == "Gemm" and name not in node.input[:2])
 
 

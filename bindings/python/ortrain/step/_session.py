@@ -157,7 +157,7 @@ class Session:
             value.name: self._on_cpu(np.zeros(value.shape, _dtype_of(value.type)))
             for value in self._session.get_outputs()
             if value.name not in self._about["state"].values()
-            and all(isinstance(extent, int) for extent in value.shape)
+            and all(isinstance(dim, int) for dim in value.shape)
         }
         self._bindings = [self._binding(now) for now in (0, 1)]
         self._numbers: tuple[dict[str, float], dict[str, float]] = ({}, {})  # those that a binding has
@@ -250,7 +250,7 @@ class Session:
                 bound[name] = number
         free = [name for name in self._about["outputs"] if name not in self._returned]
         for name in free:
-            binding.bind_output(name)  # with new memory: that of the last step has the extents of its batch
+            binding.bind_output(name)  # with new memory: that of the last step has the shapes of its batch
         self._session.run_with_iobinding(binding)
         found = self._returned
         if free:

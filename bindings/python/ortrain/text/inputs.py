@@ -113,7 +113,7 @@ def shape_of(names: InputNames, inputs: Sequence[Form]) -> tuple[int | None, int
     shape = next((form.shape for form in inputs if form.name == names.tokens), None)
     if shape is None or len(shape) < 2:
         return None, None
-    batch, length = (extent if isinstance(extent, int) else None for extent in shape[:2])
+    batch, length = (dim if isinstance(dim, int) else None for dim in shape[:2])
     return batch, length
 
 

@@ -18,7 +18,7 @@ DynamicShapes = list[Mapping[int, Any] | None]
 
 
 def dynamic_shapes(call: Call, dynamic: str | Mapping[str, Any] | Sequence[Any] | None) -> DynamicShapes:
-    """Return the dynamic dimensions of each tensor. Extents of 1 that may change are doubled: exporters take 1 for fixed."""
+    """Return the dynamic dimensions of each tensor. Sizes of 1 that may change are doubled: exporters take 1 for fixed."""
     shapes: DynamicShapes
     if dynamic is None:
         shapes = [None] * len(call.tensors)
@@ -59,7 +59,7 @@ def _given_shapes(call: Call, dynamic: Mapping[str, Any] | Sequence[Any]) -> Dyn
 
 
 def check_dynamic(model: onnx.ModelProto, module: Any, call: Call, shapes: DynamicShapes) -> None:
-    """Check that a model takes other extents where it should, by running it with them.
+    """Check that a model takes other sizes where it should, by running it with them.
 
     The older exporter writes down what the network's code did for the arguments, and calls dimensions dynamic that the code
     took for fixed.
@@ -67,24 +67,24 @@ def check_dynamic(model: onnx.ModelProto, module: Any, call: Call, shapes: Dynam
     Raises
     ------
     ValueError
-        When the network runs with no other extents, or the model does not run with extents that the network runs with, or returns
+        When the network runs with no other sizes, or the model does not run with sizes that the network runs with, or returns
         other shapes.
     """
-    tensors, expected = _other_extents(module, call, shapes)
+    tensors, expected = _other_sizes(module, call, shapes)
     session = InferenceSession(model.SerializeToString())
-    extents = _described(call, tensors)
+    sizes = _described(call, tensors)
     try:
         found = _run(session, call, tensors)
     except OrtrainError as error:
-        raise ValueError(f"the network runs with {extents}, the exported model does not: {error}") from None
+        raise ValueError(f"the network runs with {sizes}, the exported model does not: {error}") from None
     if found != expected:
-        raise ValueError(f"with {extents} the network returns shapes {expected}, the exported model {found}")
+        raise ValueError(f"with {sizes} the network returns shapes {expected}, the exported model {found}")
 
 
-def _other_extents(module: Any, call: Call, shapes: DynamicShapes) -> tuple[list[Any], list[list[int]]]:
+def _other_sizes(module: Any, call: Call, shapes: DynamicShapes) -> tuple[list[Any], list[list[int]]]:
     """Return arguments that differ in their dynamic dimensions, and the shapes of the network's results.
 
-    Twice the extents suit a network that needs multiples of a number; one less suits arguments that are as long as the network
+    Twice the sizes suit a network that needs multiples of a number; one less suits arguments that are as long as the network
     allows.
     """
     changes: tuple[Callable[[Any, int], Any], ...] = (
@@ -104,7 +104,7 @@ def _other_extents(module: Any, call: Call, shapes: DynamicShapes) -> tuple[list
             reasons.append(f"{_described(call, tensors)}: {error}")
             continue
         return tensors, [list(result.shape) for result in results.values()]
-    raise ValueError(f"the network does not run with other extents; with {reasons[0]}")
+    raise ValueError(f"the network does not run with other sizes; with {reasons[0]}")
 
 
 def _described(call: Call, tensors: Sequence[Any]) -> str:

@@ -115,7 +115,7 @@ def export(
     path : str or os.PathLike
         The file to write.
     dynamic : "batch", None, mapping or sequence, default "batch"
-        The dimensions that may differ between runs. By default the first of every input whose first extent is that of
+        The dimensions that may differ between runs. By default the first of every input whose first dimension is that of
         the first input. None for none. Or, as ``dynamic_shapes`` of ``torch.export``, for each argument, by name or in order,
         a mapping of dimensions to names or to ``torch.export.Dim``, such as ``{"input_ids": {0: "batch", 1: "time"}}``.
     kwargs : Mapping[str, Any], optional

@@ -71,7 +71,7 @@ def _declared(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 def _check_scalar(output: onnx.ValueInfoProto) -> None:
     """Reject an output that cannot be a loss because it has several elements."""
     shape = [dim.dim_value or dim.dim_param or "?" for dim in output.type.tensor_type.shape.dim]
-    if any(extent != 1 for extent in shape):
+    if any(dim != 1 for dim in shape):
         raise ValueError(
             f"loss: without one, the first output of the model is the loss, but {output.name!r} has the shape "
             f"[{', '.join(map(str, shape))}]; name a loss: {', '.join(map(repr, LOSS_NAMES))} "

@@ -103,7 +103,7 @@ class Backpropagation(Gradients):
         """Add the gradients of a batch, in proportion to its rows."""
         rows = rows_in(batch)
         if self._rows and rows and rows != self._last:
-            self._scale(self._last / rows)
+            self._state.scale_gradients(self._last, rows)
         outputs = module(*batch)
         self._last = rows or self._last
         self._rows += rows
@@ -112,13 +112,8 @@ class Backpropagation(Gradients):
     def complete(self, module: Module) -> None:
         """Divide the sum."""
         if self._rows > self._last:
-            self._scale(self._last / self._rows)
+            self._state.scale_gradients(self._last, self._rows)
         self._last = self._rows = 0
-
-    def _scale(self, factor: float) -> None:
-        for _, parameter in self._state.parameters:  # one at a time: a copy of all would double the memory
-            if parameter.requires_grad and (gradient := parameter.grad) is not None:
-                parameter.grad = gradient * gradient.dtype.type(factor)
 
 
 def first_output(outputs: Any) -> Any:

@@ -119,7 +119,7 @@ class RawRows:
         matrix = plan.encoded(table, "data")
         shape = self._inputs.forms[self._inputs.names.index(self._features[0])].shape
         fixed = None if shape is None else shape[1:]
-        if fixed is not None and all(isinstance(extent, int) for extent in fixed):
+        if fixed is not None and all(isinstance(dim, int) for dim in fixed):
             matrix = matrix.reshape(len(matrix), *fixed)
         return {self._features[0]: matrix, **self._others(table, target, known.weight)}
 

@@ -288,7 +288,7 @@ class Run:
         if self._given_privacy is None:
             raise ValueError(
                 "fit: the parameters come from steps with differential privacy, which steps without it would undo: expected a "
-                "trainer with Trainer(..., privacy=Privacy(...)), which goes on counting epsilon, or with privacy=False, if "
+                "trainer with Trainer(..., privacy=Privacy(...)), which continues to count epsilon, or with privacy=False, if "
                 "privacy is to end"
             )
         accountant.add(0.0, 1.0)
@@ -301,7 +301,7 @@ class Run:
             if now != before:
                 raise ValueError(
                     f"resume: expected {name} {before}, as when the checkpoint was saved, found {now}; to begin another run "
-                    "with its parameters, create a Trainer with checkpoint="
+                    "with its parameters, use Trainer(checkpoint=...) or `ortrain train --checkpoint FILE`"
                 )
         if position["seed"] != self.seed:
             raise ValueError(

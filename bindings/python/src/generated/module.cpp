@@ -902,4 +902,7 @@ PYBIND11_MODULE(_ortrain, m) {
     check(extension_api().ListMetrics(allocator(), &out));
     return take_text(out);
   }, "Describes every metric that can be created.");
+  m.def("checkpoint_scale_gradients", [](const Handle<OrtCheckpointState>& checkpoint_state, int64_t numerator, int64_t denominator) {
+    check(extension_api().CheckpointScaleGradients(checkpoint_state.raw, numerator, denominator));
+  }, py::arg("checkpoint_state"), py::arg("numerator"), py::arg("denominator"), "Multiplies the accumulated gradients of all parameters by a fraction.");
 }

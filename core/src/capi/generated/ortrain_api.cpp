@@ -897,6 +897,13 @@ OrtStatus* ORT_API_CALL ListMetrics(OrtAllocator* allocator, char** out) noexcep
   });
 }
 
+OrtStatus* ORT_API_CALL CheckpointScaleGradients(OrtCheckpointState* checkpoint_state, int64_t numerator, int64_t denominator) noexcept {
+  return guarded("CheckpointScaleGradients", [&] {
+    check_pointer(checkpoint_state, "checkpoint_state");
+    core_of(*checkpoint_state).scale_gradients(numerator, denominator);
+  });
+}
+
 }  // namespace entry
 }  // namespace
 
@@ -993,7 +1000,8 @@ const OrtrainApi ortrain_api = {
     .MetricGetState = entry::MetricGetState,
     .MetricSetState = entry::MetricSetState,
     .ListMetrics = entry::ListMetrics,
+    .CheckpointScaleGradients = entry::CheckpointScaleGradients,
 };
-static_assert(sizeof(OrtrainApi) == 92 * sizeof(void*), "OrtrainApi has 92 slots");
+static_assert(sizeof(OrtrainApi) == 93 * sizeof(void*), "OrtrainApi has 93 slots");
 
 }  // namespace ortrain::capi

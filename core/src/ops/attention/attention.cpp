@@ -13,6 +13,8 @@
 #include <functional>
 #include <numeric>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "backend/cpu/dropout_random.h"
 #include "backend/cpu/strided_copy.h"
@@ -133,6 +135,33 @@ std::vector<std::string> split_past(GradientContext& g, const std::string& gradi
 }
 
 namespace {
+
+// One multiplication and one addition for each number of a query and each key, and for each key and each
+// number of a result; half of that if a query sees only the keys before it. `first` is the input Q. An
+// operand may be permuted by an attribute (FusedAttention).
+double forward_operations(const Node& node, std::span<const Shape* const> inputs, size_t first,
+                          const Shape& result) {
+  if (inputs.size() < first + 2 || !inputs[first] || !inputs[first + 1]) return 0;
+  const Shape& k = *inputs[first + 1];
+  if (k.size() < 3) return 0;
+  const std::vector<int64_t> order = node.ints_or("k_order", {});
+  const size_t plain = k.size() - 2;
+  const auto rows = order.size() == k.size() ? static_cast<size_t>(order[plain]) : plain;
+  if (rows >= k.size()) return 0;
+  const auto numbers = static_cast<double>(element_count(*inputs[first]) + element_count(result));
+  const double seen = node.int_or("is_causal", 0) != 0 ? 0.5 : 1;
+  return 2 * seen * numbers * static_cast<double>(k[rows]);
+}
+
+double operations_of(const Node& node, std::span<const Shape* const> inputs, const Shape& result) {
+  return forward_operations(node, inputs, 0, result);
+}
+
+// The scores are computed again, and each of the two products has two gradients: five products for two.
+double gradient_operations_of(const Node& node, std::span<const Shape* const> inputs, const Shape&) {
+  if (inputs.empty() || !inputs[0]) return 0;
+  return 2.5 * forward_operations(node, inputs, 1, *inputs[0]);
+}
 
 // ---------------------------------------------------------------------------------------------------------
 // Attention(Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen) → Y, present_key, present_value,
@@ -313,6 +342,7 @@ void gradient(GradientContext& g) {
 
 ORTRAIN_OPERATOR({.type = "Attention",
                   .rules = {.shape = shape, .gradient = gradient, .element_type = element_types},
+                  .traits = {.operations = operations_of},
                   .kernels = {.cpu = kernel}});
 
 // ---------------------------------------------------------------------------------------------------------
@@ -525,13 +555,13 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedAttention",
                   .signature = "Q, K, V, mask?, ratio?, training_mode? -> Y, mask_out?, key?",
                   .rules = {.shape = fused_shape, .element_type = fused_types},
-                  .traits = {.independent_outputs = true},
+                  .traits = {.independent_outputs = true, .operations = operations_of},
                   .kernels = {.cpu = fused_kernel}});
 ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .type = "FusedDropoutAttention",
                   .signature = "Q, K, V, mask?, ratio?, training_mode? -> Y, mask_out?, key?",
                   .rules = {.shape = fused_shape, .element_type = fused_types},
-                  .traits = {.impure = true},
+                  .traits = {.impure = true, .operations = operations_of},
                   .kernels = {.cpu = fused_kernel}});
 
 // ---------------------------------------------------------------------------------------------------------
@@ -645,6 +675,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .signature = "dY, Q, K, V, mask?, nonpad_kv_seqlen?, probabilities?, past_key?, ratio?, "
                                "training_mode?, key? -> dQ?, dK?, dV?, dmask?",
                   .rules = {.shape = gradient_shape, .decompose = decompose_attention_gradient},
+                  .traits = {.operations = gradient_operations_of},
                   .kernels = {.cpu = gradient_kernel}});
 
 }  // namespace

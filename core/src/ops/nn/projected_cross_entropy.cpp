@@ -87,6 +87,9 @@ class Projection {
     }
   }
 
+  // Whether products multiply in bfloat16.
+  bool pairs() const { return pairs_; }
+
   // scores [count, classes] = hidden [count, width] Wᵀ
   void scores(const Frame& f, int64_t count, const T* hidden, T* scores) const {
     if (codes_) return multiply(f, count, hidden, true, scores);
@@ -140,6 +143,15 @@ class Projection {
   bool by_class_ = false, pairs_ = false;
 };
 
+// How many parts the positions are divided into, whose scores exist one part after another. Products in
+// bfloat16 take half as long, so that unpacking the weights for each part matters more (`pairs`).
+int64_t parts_of(int64_t places, int64_t classes, size_t bytes, bool pairs) {
+  const int64_t most_bytes = pairs ? 2 * tuning::kWordScoreBytes : tuning::kWordScoreBytes;
+  const int64_t fitting = most_bytes / (std::max<int64_t>(classes, 1) * static_cast<int64_t>(bytes));
+  const int64_t most = std::clamp<int64_t>(fitting, 16, tuning::kWordPositions);
+  return std::max<int64_t>((places + most - 1) / most, 1);
+}
+
 // Reads labels as classes, and as -1 where they are to be ignored; throws for a label that is not a class.
 // Returns how many are not ignored.
 template <typename L>
@@ -167,9 +179,8 @@ Kernel typed_kernel(KernelContext& c) {
              mean = c.node().string_or("reduction", "mean") == "mean";
   std::optional<int64_t> ignored;
   if (c.node().has("ignore_index")) ignored = c.node().int_or("ignore_index", 0);
-  const int64_t fitting = tuning::kWordScoreBytes / (m.classes * static_cast<int64_t>(sizeof(T)));
-  const int64_t most = std::clamp<int64_t>(fitting, 16, std::max<int64_t>(places, 16));
-  const int64_t parts = std::max<int64_t>((places + most - 1) / most, 1), step = (places + parts - 1) / parts;
+  const int64_t parts = parts_of(places, m.classes, sizeof(T), projection.pairs()),
+                step = (places + parts - 1) / parts;
   const Slot hidden_slot = c.in(kHidden), labels_slot = c.in(kLabels), loss_slot = c.out(0);
   const Slot gradient_slot = c.has_output(1) ? c.out(1) : Slot{};
   const Slot scores_slot = c.scratch(static_cast<size_t>(step * m.classes) * sizeof(T));
@@ -225,14 +236,20 @@ Kernel kernel(KernelContext& c) {
   return made;
 }
 
-// For each class, one multiplication and one addition per hidden number; the gradient takes as many.
+// For each class, one multiplication and one addition per hidden number; the gradient takes as many. Packed
+// weights are unpacked for each part.
 double operations_of(const Node& node, std::span<const Shape* const> inputs, const Shape&) {
   if (inputs.size() <= kWeights || !inputs[kHidden] || !inputs[kWeights]) return 0;
   const Shape& w = *inputs[kWeights];
   if (w.size() < 2) return 0;
   const int64_t of_matrix = node.int_or("transB", 0) ? w[0] : w[1];
   const int64_t classes = node.int_or("N", of_matrix);  // of packed weights
-  const double once = 2 * static_cast<double>(element_count(*inputs[kHidden])) * static_cast<double>(classes);
+  const Shape& hidden = *inputs[kHidden];
+  if (hidden.empty()) return 0;
+  int64_t rows = element_count(hidden, 0, hidden.size() - 1);
+  if (node.has_input(kScales)) rows += kUnpackingRows * parts_of(rows, classes, sizeof(float), false);
+  const double once =
+      2 * static_cast<double>(rows) * static_cast<double>(hidden.back()) * static_cast<double>(classes);
   return node.outputs.size() > 1 ? 2 * once : once;
 }
 

@@ -12,6 +12,7 @@
 
 #include <utility>
 
+#include "backend/cpu/recurrent/lstm_cell.h"
 #include "op/floating_kernel.h"
 
 namespace ortrain {
@@ -23,6 +24,14 @@ std::vector<GateActivation> functions_of(const NodeContext& c, const Recurrent& 
   std::vector<GateActivation> functions = read_activations(c, r, kActivations);
   for (size_t i = 2; i < functions.size(); i += 3) functions[i] = functions[i].unclipped();
   return functions;
+}
+
+// Whether lstm_cell can compute the steps: sigmoid and tanh without limits, no peepholes, no coupled gates.
+bool is_usual(const NodeContext& c, size_t peepholes, const std::vector<GateActivation>& activations) {
+  bool usual = !c.has_input(peepholes) && c.node().int_or("input_forget", 0) == 0;
+  for (size_t i = 0; i < activations.size(); ++i)
+    usual = usual && activations[i].is(i % 3 == 0 ? ActivationKind::kSigmoid : ActivationKind::kTanh);
+  return usual;
 }
 
 // to[j] = value(j) for j < n, and also[j] if it is not null.
@@ -49,7 +58,7 @@ void lstm_shape(ShapeContext& c, const Recurrent& r) {
 template <typename T>
 Kernel lstm_forward(KernelContext& c, const Recurrent& r, LstmProducts<T> products) {
   const auto activations = functions_of(c, r);
-  const bool coupled = c.node().int_or("input_forget", 0) != 0;
+  const bool coupled = c.node().int_or("input_forget", 0) != 0, usual = is_usual(c, 7, activations);
   const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
   const Lengths lengths(c, 4, r);
   const Slot initial_h = optional(5), initial_c = optional(6), peepholes = optional(7);
@@ -72,6 +81,7 @@ Kernel lstm_forward(KernelContext& c, const Recurrent& r, LstmProducts<T> produc
       T *states = f.at<T>(held_h) + d * r.batch * h, *carried = f.at<T>(held_c) + d * r.batch * h;
       T* all = f.at<T>(gates) + d * r.rows() * n;
       const T* p = peepholes.defined() ? f.at<T>(peepholes) + d * 3 * h : nullptr;
+      const T* bias = products.bias.defined() ? f.at<T>(products.bias) + d * n : nullptr;
       for (int64_t k = 0; k < r.steps; ++k) {
         const int64_t t = r.backward(d) ? r.steps - 1 - k : k;
         products.states(f, d, first, last, states + first * h, all + r.row(t, first) * n,
@@ -86,6 +96,11 @@ Kernel lstm_forward(KernelContext& c, const Recurrent& r, LstmProducts<T> produc
             if (kept_cell) std::fill_n(kept_cell, h, T(0));
             continue;
           }
+          if (usual) {
+            lstm_cell<T>(h, {i, bias, cell, state, kept_cell, result});
+            continue;
+          }
+          for (int64_t j = 0; bias && j < n; ++j) i[j] += bias[j];
           if (p)
             for (int64_t j = 0; j < h; ++j) {
               i[j] += p[j] * cell[j];
@@ -131,9 +146,15 @@ Kernel forward(KernelContext& c) {
   const Slot x = c.in(0), w = c.in(1), bias = c.has_input(3) ? c.in(3) : Slot{};
   const StepProduct<T> of_states(c, r, c.in(2), 0, r.width(), true);
   LstmProducts<T> products;
-  products.inputs = [=](const Frame& f, T* gates) {
+  const int64_t n = r.width();
+  if (bias.defined()) products.bias = c.scratch(static_cast<size_t>(r.directions * n) * sizeof(T));
+  products.inputs = [=, sums = products.bias](const Frame& f, T* gates) {
     of_states.prepare(f);
-    input_products<T>(r, f.at<T>(x), f.at<T>(w), f.at_or_null<T>(bias), 4, gates);
+    for (int64_t d = 0; bias.defined() && d < r.directions; ++d) {
+      const T *of_inputs = f.at<T>(bias) + 2 * d * n, *of_recurrent = of_inputs + n;
+      for (int64_t j = 0; j < n; ++j) f.at<T>(sums)[d * n + j] = of_inputs[j] + of_recurrent[j];
+    }
+    input_products<T>(r, f.at<T>(x), f.at<T>(w), nullptr, 0, gates);
   };
   products.states = [=](const Frame& f, int64_t d, int64_t first, int64_t last, const T* states, T* gates,
                         int64_t step) {
@@ -225,11 +246,19 @@ void cell_gradient(const GateActivation* act, bool coupled, int64_t h, const T* 
     }
 }
 
+// The cell of sample s before step t, null where it is zero; `initial` may be null.
+template <typename T>
+const T* cell_before(const Recurrent& r, int64_t d, int64_t t, int64_t s, int64_t length, const T* cells,
+                     const T* initial) {
+  if (t == (r.backward(d) ? length - 1 : 0)) return initial ? initial + r.state(d, s) : nullptr;
+  return cells + r.row(r.backward(d) ? t + 1 : t - 1, s) * r.hidden;
+}
+
 template <typename T>
 Kernel backward(KernelContext& c) {
   const Recurrent r = read_recurrent(c, 4);
   const auto activations = functions_of(c, r);
-  const bool coupled = c.node().int_or("input_forget", 0) != 0;
+  const bool coupled = c.node().int_or("input_forget", 0) != 0, usual = is_usual(c, 12, activations);
   const auto optional = [&](size_t i) { return c.has_input(i) ? c.in(i) : Slot{}; };
   const Slot x = c.in(0), w = c.in(1), initial_h = optional(4), initial_c = optional(5);
   const StepProduct<T> of_changes(c, r, c.in(2), 0, r.width(), false);
@@ -242,8 +271,8 @@ Kernel backward(KernelContext& c) {
   const int64_t h = r.hidden, n = r.width();
   const size_t kept = static_cast<size_t>(r.directions * r.rows()) * sizeof(T);
   const Slot changes = c.scratch(kept * static_cast<size_t>(n));
-  // The states before the steps, and for dP their products with the gates' gradients.
-  const Slot previous = c.scratch(dr.defined() ? kept * static_cast<size_t>(h) : 0);
+  const StateWeightGradient<T> weight_gradient(c, r, lengths, dr.defined());
+  // For dP: the products of the cells with the gates' gradients.
   const Slot peeped = c.scratch(dp.defined() ? kept * static_cast<size_t>(3 * h) : 0);
   const size_t state_bytes = static_cast<size_t>(r.directions * r.batch * h) * sizeof(T);
   const Slot held_h = c.scratch(state_bytes), held_c = c.scratch(state_bytes),
@@ -272,18 +301,18 @@ Kernel backward(KernelContext& c) {
             continue;
           }
           const T* cell = all_cells + r.row(t, s) * h;
-          // The cell before the step, null where it is zero.
-          const T* last_cell = nullptr;
-          if (t == (r.backward(d) ? length - 1 : 0))
-            last_cell = before ? before + r.state(d, s) : nullptr;
-          else
-            last_cell = all_cells + r.row(r.backward(d) ? t + 1 : t - 1, s) * h;
+          const T* last_cell = cell_before(r, d, t, s, length, all_cells, before);
           T *dh = states + s * h, *dc = carried + s * h;
-          if (incoming)
-            for (int64_t j = 0; j < h; ++j) dh[j] += incoming[r.result(t, d, s) + j];
-          cell_gradient(act, coupled, h, p,
-                        {all_gates + r.row(t, s) * n, cell, last_cell, di, dh, dc,
-                         f.at<T>(work) + 3 * (d * r.batch + s) * h, products});
+          const T *own_gates = all_gates + r.row(t, s) * n,
+                  *own_dy = incoming ? incoming + r.result(t, d, s) : nullptr;
+          if (usual) {
+            lstm_cell_gradient<T>(h, {own_gates, cell, last_cell, dh, own_dy, dc, di});
+          } else {
+            for (int64_t j = 0; own_dy && j < h; ++j) dh[j] += own_dy[j];
+            cell_gradient(act, coupled, h, p,
+                          {own_gates, cell, last_cell, di, dh, dc, f.at<T>(work) + 3 * (d * r.batch + s) * h,
+                           products});
+          }
           if (lengths.given()) std::fill_n(dh, h, T(0));
         }
         of_changes.run(f, d, last - first, {all + r.row(t, first) * n, r.sample_rows() * n, 1},
@@ -297,10 +326,7 @@ Kernel backward(KernelContext& c) {
     if (dw.defined())
       transposed_product<T>(r, {all, n, 0, n}, {f.at<T>(x), r.input, 0, r.input}, true, f.at<T>(dw),
                             n * r.input);
-    if (dr.defined()) {
-      gather_previous<T>(r, f, lengths, f.at<T>(y), f.at_or_null<T>(initial_h), f.at<T>(previous));
-      transposed_product<T>(r, {all, n, 0, n}, {f.at<T>(previous), h, 0, h}, false, f.at<T>(dr), n * h);
-    }
+    if (dr.defined()) weight_gradient.run(f, all, f.at<T>(y), f.at_or_null<T>(initial_h), f.at<T>(dr));
     if (db.defined()) sum_rows_twice<T>(r, {all, n, 0, n}, f.at<T>(db));
     if (dp.defined()) sum_rows<T>(r, {f.at<T>(peeped), 3 * h, 0, 3 * h}, f.at<T>(dp), 3 * h);
   };

@@ -9,13 +9,15 @@ namespace ortrain {
 
 template <typename T>
 struct LstmProducts {
-  // gates [D][rows, 4 H] = X Wᵀ + biases
+  // gates [D][rows, 4 H] = X Wᵀ, with the biases unless `bias` has them.
   std::function<void(const Frame&, T* gates)> inputs;
   // gates += states Rᵀ for the samples [first, last) of direction d; rows of the gates are `step` apart,
   // those of the states H.
   std::function<void(const Frame&, int64_t d, int64_t first, int64_t last, const T* states, T* gates,
                      int64_t step)>
       states;
+  // [D, 4 H], to be added to the gates; undefined if there is nothing to add.
+  Slot bias;
 };
 
 // Checks inputs 4 to 7 and the attributes, and states the outputs.

@@ -121,6 +121,8 @@ class GateActivation {
   // d[i] *= f'(x) where f(clip(x)) = y[i].
   template <typename T>
   void scale_by_derivative(const T* y, T* d, int64_t n) const;
+  // Whether it is this function of an argument that is not clipped.
+  bool is(ActivationKind kind) const { return kind_ == kind && clip_ == HUGE_VAL; }
   // The same function of an argument that is not clipped.
   GateActivation unclipped() const {
     GateActivation a = *this;
@@ -200,6 +202,21 @@ void sum_rows_twice(const Recurrent& r, Columns<T> a, T* y);
 // dX = sum over directions gates W
 template <typename T>
 void sequence_gradient(const Recurrent& r, const T* gates, const T* w, T* dx);
+
+// The gradient of R for layers whose gates all multiply the state before the step (LSTM and RNN).
+template <typename T>
+class StateWeightGradient {
+ public:
+  StateWeightGradient(KernelContext& c, const Recurrent& r, const Lengths& lengths, bool wanted);
+  // dR [D, G H, H] from the gradients of the gates [D][rows, G H], the results, and the initial state or
+  // null.
+  void run(const Frame& f, const T* changes, const T* results, const T* initial, T* dr) const;
+
+ private:
+  Recurrent r_;
+  Lengths lengths_;
+  Slot previous_;  // undefined if the results have the states, one step away
+};
 
 // previous [D][rows, H]: the state before each step, from the results (Y) and the initial state (or null).
 template <typename T>

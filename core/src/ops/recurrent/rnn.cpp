@@ -91,9 +91,10 @@ Kernel backward(KernelContext& c) {
   const Slot dy = optional(6), dy_h = optional(7);
   const auto wanted = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
   const Slot dx = wanted(0), dw = wanted(1), dr = wanted(2), db = wanted(3), dinitial = wanted(4);
+  const StateWeightGradient<T> weight_gradient(c, r, lengths, dr.defined());
   const int64_t h = r.hidden;
   const size_t rows = static_cast<size_t>(r.directions * r.rows() * h) * sizeof(T);
-  const Slot gates = c.scratch(rows), previous = c.scratch(rows);
+  const Slot gates = c.scratch(rows);
   const Slot held = c.scratch(static_cast<size_t>(r.directions * r.batch * h) * sizeof(T));
   return [=](const Frame& f) {
     lengths.check(f);
@@ -125,10 +126,7 @@ Kernel backward(KernelContext& c) {
     if (dw.defined())
       transposed_product<T>(r, {all, h, 0, h}, {f.at<T>(x), r.input, 0, r.input}, true, f.at<T>(dw),
                             h * r.input);
-    if (dr.defined()) {
-      gather_previous<T>(r, f, lengths, results, f.at_or_null<T>(initial), f.at<T>(previous));
-      transposed_product<T>(r, {all, h, 0, h}, {f.at<T>(previous), h, 0, h}, false, f.at<T>(dr), h * h);
-    }
+    if (dr.defined()) weight_gradient.run(f, all, results, f.at_or_null<T>(initial), f.at<T>(dr));
     if (db.defined()) sum_rows_twice<T>(r, {all, h, 0, h}, f.at<T>(db));
   };
 }

@@ -155,7 +155,7 @@ void grad_form(DecompositionContext& e) {
   if (!given) e.reject("its gradient has a standard form only if block_shape is a constant");
   const std::vector<int64_t> block = given->to_int64();
   int64_t elements = 1;
-  for (const int64_t extent : block) elements *= extent;
+  for (const int64_t dim : block) elements *= dim;
   std::vector<int64_t> kernel = {elements, 1};
   kernel.insert(kernel.end(), block.begin(), block.end());
   Tensor ones(DType::kDouble, kernel);

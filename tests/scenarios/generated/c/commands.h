@@ -236,6 +236,13 @@ static OrtStatus* command_set_gradient(int count, char** arguments) {
   return NULL;
 }
 
+static OrtStatus* command_scale_gradients(int count, char** arguments) {
+  (void)count;
+  OrtCheckpointState* object = state_of(arguments[0]);
+  TRY(extension->CheckpointScaleGradients(object, read_integer(arguments[1]), read_integer(arguments[2])));
+  return NULL;
+}
+
 static OrtStatus* command_show_gradient_norm(int count, char** arguments) {
   (void)count;
   OrtTrainingSession* object = session_of(arguments[0]);
@@ -418,6 +425,7 @@ static const struct entry {
     {"gradients_to_buffer", command_gradients_to_buffer, 2, 2},
     {"buffer_to_gradients", command_buffer_to_gradients, 2, 2},
     {"set_gradient", command_set_gradient, 3, 3},
+    {"scale_gradients", command_scale_gradients, 3, 3},
     {"show_gradient_norm", command_show_gradient_norm, 1, 1},
     {"int_property", command_int_property, 3, 3},
     {"float_property", command_float_property, 3, 3},

@@ -118,6 +118,10 @@ inline void Runner::command_set_gradient(const Arguments& a) {
   state(a[0]).SetParameterGradient(a[1], tensor(a[2]));
 }
 
+inline void Runner::command_scale_gradients(const Arguments& a) {
+  state(a[0]).ScaleGradients(read_integer(a[1]), read_integer(a[2]));
+}
+
 inline void Runner::command_show_gradient_norm(const Arguments& a) {
   log("gradient_norm", session(a[0]).GetGradientNorm());
 }
@@ -217,6 +221,7 @@ inline const std::map<std::string, Runner::Command>& Runner::commands() {
       {"gradients_to_buffer", {2, 2, &Runner::command_gradients_to_buffer}},
       {"buffer_to_gradients", {2, 2, &Runner::command_buffer_to_gradients}},
       {"set_gradient", {3, 3, &Runner::command_set_gradient}},
+      {"scale_gradients", {3, 3, &Runner::command_scale_gradients}},
       {"show_gradient_norm", {1, 1, &Runner::command_show_gradient_norm}},
       {"int_property", {3, 3, &Runner::command_int_property}},
       {"float_property", {3, 3, &Runner::command_float_property}},

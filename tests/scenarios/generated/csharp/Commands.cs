@@ -159,6 +159,11 @@ public sealed partial class Runner
         State(a[0]).SetParameterGradient(a[1], Tensor(a[2]).Value);
     }
 
+    private void ScaleGradients(string[] a)
+    {
+        State(a[0]).ScaleGradients(Text.Integer(a[1]), Text.Integer(a[2]));
+    }
+
     private void ShowGradientNorm(string[] a)
     {
         Log("gradient_norm", Training(a[0]).GetGradientNorm());
@@ -282,6 +287,7 @@ public sealed partial class Runner
             { "gradients_to_buffer", new Command(2, 2, GradientsToBuffer) },
             { "buffer_to_gradients", new Command(2, 2, BufferToGradients) },
             { "set_gradient", new Command(3, 3, SetGradient) },
+            { "scale_gradients", new Command(3, 3, ScaleGradients) },
             { "show_gradient_norm", new Command(1, 1, ShowGradientNorm) },
             { "int_property", new Command(3, 3, IntProperty) },
             { "float_property", new Command(3, 3, FloatProperty) },

@@ -129,6 +129,10 @@ static BOOL command_set_gradient(Arguments *arguments, NSError **error) {
   return [state_of([arguments objectAtIndex:0]) setParameterGradientWithParameterName:[arguments objectAtIndex:1] gradient:tensor_of([arguments objectAtIndex:2]) error:error];
 }
 
+static BOOL command_scale_gradients(Arguments *arguments, NSError **error) {
+  return [state_of([arguments objectAtIndex:0]) scaleGradientsWithNumerator:read_integer([arguments objectAtIndex:1]) denominator:read_integer([arguments objectAtIndex:2]) error:error];
+}
+
 static BOOL command_show_gradient_norm(Arguments *arguments, NSError **error) {
   NSError *failure = nil;
   const float result = [session_of([arguments objectAtIndex:0]) getGradientNormWithError:&failure];
@@ -235,6 +239,7 @@ static const struct entry {
     {"gradients_to_buffer", command_gradients_to_buffer, 2, 2},
     {"buffer_to_gradients", command_buffer_to_gradients, 2, 2},
     {"set_gradient", command_set_gradient, 3, 3},
+    {"scale_gradients", command_scale_gradients, 3, 3},
     {"show_gradient_norm", command_show_gradient_norm, 1, 1},
     {"int_property", command_int_property, 3, 3},
     {"float_property", command_float_property, 3, 3},

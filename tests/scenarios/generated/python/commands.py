@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[int, int | None]] = {
     "gradients_to_buffer": (2, 2),
     "buffer_to_gradients": (2, 2),
     "set_gradient": (3, 3),
+    "scale_gradients": (3, 3),
     "show_gradient_norm": (1, 1),
     "int_property": (3, 3),
     "float_property": (3, 3),
@@ -217,6 +218,9 @@ class Commands(Protocol):
 
     def command_set_gradient(self, *tokens: str) -> None:
         _ortrain.checkpoint_set_parameter_gradient(self.state(tokens[0])._handle, tokens[1], self.tensor(tokens[2]))
+
+    def command_scale_gradients(self, *tokens: str) -> None:
+        self.state(tokens[0]).scale_gradients(int(tokens[1]), int(tokens[2]))
 
     def command_show_gradient_norm(self, *tokens: str) -> None:
         self.show("gradient_norm", self.module(tokens[0], True).get_gradient_norm())

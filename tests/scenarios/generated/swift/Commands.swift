@@ -121,6 +121,10 @@ extension Runner {
     try state(arguments[0]).setParameterGradient(withParameterName: arguments[1], gradient: tensor(arguments[2]))
   }
 
+  func command_scale_gradients(_ arguments: [String]) throws {
+    try state(arguments[0]).scaleGradients(withNumerator: integer(arguments[1]), denominator: integer(arguments[2]))
+  }
+
   func command_show_gradient_norm(_ arguments: [String]) throws {
     try show("gradient_norm", try session(arguments[0]).getGradientNorm())
   }
@@ -217,6 +221,7 @@ extension Runner {
     case "gradients_to_buffer": return (command_gradients_to_buffer, 2...2)
     case "buffer_to_gradients": return (command_buffer_to_gradients, 2...2)
     case "set_gradient": return (command_set_gradient, 3...3)
+    case "scale_gradients": return (command_scale_gradients, 3...3)
     case "show_gradient_norm": return (command_show_gradient_norm, 1...1)
     case "int_property": return (command_int_property, 3...3)
     case "float_property": return (command_float_property, 3...3)

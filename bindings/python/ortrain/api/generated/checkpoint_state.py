@@ -137,3 +137,28 @@ class CheckpointState:
             their optimizers, or in the base that their adapters belong to; or one of them is nominal.
         """
         _ortrain.checkpoint_assign(self._handle, source._handle)
+
+    def scale_gradients(self, numerator: int, denominator: int) -> None:
+        """Multiplies the accumulated gradients of all parameters by a fraction.
+
+        A train step adds the gradient of the mean over its rows. For the mean over several batches of as many
+        rows, scale by 1 / batches before the optimizer step. For batches of different sizes, scale by last
+        rows / rows of the next batch where that number changes, and by last rows / all rows before the
+        optimizer step. Gradients that the next train step overwrites, because none has run or a lazy reset
+        was requested, stay as they are.
+
+        Parameters
+        ----------
+        numerator : int
+            The numerator, 0 or more.
+        denominator : int
+            The denominator, 1 or more.
+
+        Raises
+        ------
+        InvalidArgumentError
+            When the numerator is negative, or the denominator is not positive.
+        OrtrainError
+            When no training session was created with this state, or its last train step failed.
+        """
+        _ortrain.checkpoint_scale_gradients(self._handle, numerator, denominator)

@@ -226,14 +226,14 @@ class SessionOptions:
         """
         return _ortrain.get_session_config_entry(self._handle, key)
 
-    def add_free_dimension_override_by_denotation(self, denotation: str, extent: int) -> None:
+    def add_free_dimension_override_by_denotation(self, denotation: str, dim_value: int) -> None:
         """Fixes every dimension of an input that a model marks with a denotation.
 
         Parameters
         ----------
         denotation : str
             The denotation, such as DATA_BATCH.
-        extent : int
+        dim_value : int
             The dimension.
 
         Raises
@@ -241,16 +241,16 @@ class SessionOptions:
         InvalidArgumentError
             When the dimension is negative.
         """
-        _ortrain.add_free_dimension_override(self._handle, denotation, extent)
+        _ortrain.add_free_dimension_override(self._handle, denotation, dim_value)
 
-    def add_free_dimension_override_by_name(self, name: str, extent: int) -> None:
+    def add_free_dimension_override_by_name(self, name: str, dim_value: int) -> None:
         """Fixes every dimension of an input that has a name.
 
         Parameters
         ----------
         name : str
             The name, such as batch.
-        extent : int
+        dim_value : int
             The dimension.
 
         Raises
@@ -258,7 +258,7 @@ class SessionOptions:
         InvalidArgumentError
             When the dimension is negative.
         """
-        _ortrain.add_free_dimension_override_by_name(self._handle, name, extent)
+        _ortrain.add_free_dimension_override_by_name(self._handle, name, dim_value)
 
     def add_initializer(self, name: str, ortvalue: OrtValue) -> None:
         """Has sessions use a tensor instead of an initializer of their model.

@@ -646,8 +646,8 @@ def matrix_of(model: onnx.ModelProto, node: onnx.NodeProto) -> Array | None:
     found = matrix_read(model, node)
     if found is None:
         return None
-    tensor, turned = found
-    return array_of(tensor).T if turned else array_of(tensor)
+    tensor, transposed = found
+    return array_of(tensor).T if transposed else array_of(tensor)
 
 
 def sums_of(graph: onnx.GraphProto, layer: AdaptedLayer) -> list[onnx.NodeProto]:

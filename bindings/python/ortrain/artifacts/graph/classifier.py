@@ -179,9 +179,7 @@ def _checked(
     axis = {"Conv": 0, "MatMul": len(shape) - 1, "MatMulNBits": 1}.get(
         node.op_type, 0 if attributes.get("transB") else 1
     )
-    if node.op_type == "Conv" and (
-        any(extent != 1 for extent in shape[2:]) or attributes.get("group", 1) != 1
-    ):
+    if node.op_type == "Conv" and (any(dim != 1 for dim in shape[2:]) or attributes.get("group", 1) != 1):
         kernel = "x".join(map(str, shape[2:]))
         raise _NoClassifierError(
             f"{_described(node)}, a convolution of kernel {kernel} in {attributes.get('group', 1)} groups"

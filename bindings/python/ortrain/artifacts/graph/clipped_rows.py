@@ -213,11 +213,11 @@ class _Clipper:
         """Add the squared norms of the gradient of a parameter, and return what writes the clipped sum."""
         parameter = accumulator.input[0].removesuffix("_grad.accumulation.buffer")
         whole = self._shapes[accumulator.input[0]]
-        node, value, shape, is_turned = self._before_transposes(accumulator.input[1], whole)
+        node, value, shape, is_transposed = self._before_transposes(accumulator.input[1], whole)
         if node is None or node.op_type not in ("Add", "Sum"):
             return self._part(parameter, node, value, shape)[0]
         # The network uses the parameter several times: the squared norm of a sum has the products of its parts, too.
-        parts = [(*self._before_transposes(name, shape), is_turned) for name in node.input]
+        parts = [(*self._before_transposes(name, shape), is_transposed) for name in node.input]
         writers = []
         factors: list[tuple[_Factors, bool]] = []
         for source, name, own_shape, own_turn, outer_turn in parts:
@@ -239,15 +239,15 @@ class _Clipper:
         self, value: str, shape: Sequence[int]
     ) -> tuple[onnx.NodeProto | None, str, Sequence[int], bool]:
         """Return what computes a gradient, its value and its shape before it is transposed, and whether a matrix is."""
-        node, is_turned = self._producers.get(value), False
+        node, is_transposed = self._producers.get(value), False
         while node is not None and node.op_type in ("Identity", "Transpose"):
             if node.op_type == "Transpose":
-                turned = attributes_of(node).get("perm") or range(len(shape))[::-1]
-                shape = [int(shape[turned.index(axis)]) for axis in range(len(shape))]
-                is_turned ^= list(turned) == [1, 0]
+                transposed = attributes_of(node).get("perm") or range(len(shape))[::-1]
+                shape = [int(shape[transposed.index(axis)]) for axis in range(len(shape))]
+                is_transposed ^= list(transposed) == [1, 0]
             value = node.input[0]  # a transpose changes no norm, and stays behind the sum
             node = self._producers.get(value)
-        return node, value, shape, is_turned
+        return node, value, shape, is_transposed
 
     def _part(
         self, parameter: str, node: onnx.NodeProto | None, value: str, shape: Sequence[int]
@@ -274,11 +274,11 @@ class _Clipper:
             "embeddings, which may share a matrix, and of convolutions, layer normalizations and biases; do not train it"
         )
 
-    def _inner(self, one: _Factors, other: _Factors, is_turned: bool, times: float) -> str:
+    def _inner(self, one: _Factors, other: _Factors, is_transposed: bool, times: float) -> str:
         """Return a multiple of the inner products of two gradients of each row, one of which may be transposed."""
         if other.looks_up and not one.looks_up:
             one, other = other, one
-        left, right = (other.right, other.left) if is_turned else (other.left, other.right)
+        left, right = (other.right, other.left) if is_transposed else (other.left, other.right)
         if one.looks_up and other.looks_up:
             places = [[self._rows, -1, 1], [self._rows, 1, -1]]
             same = self._add(

@@ -31,7 +31,7 @@ Values = MutableMapping[str, Value]
 
 SYMBOL = "batch"
 _PRIMES = (3, 5, 7, 11, 13, 17, 19, 23)
-_OTHER_SYMBOLS = 6  # the extent of other free dimensions while the model is examined
+_OTHER_SYMBOLS = 6  # the size of other free dimensions while the model is examined
 _LARGE = 1e4  # elements of masks are larger, those of weights are not
 _REMEDY = "export the model with a dynamic batch (dynamic_shapes or dynamic_axes of torch.onnx.export), or train with this size"
 
@@ -94,7 +94,7 @@ class _Rewriter:
         self.parameters = trained | {c.name for c in choose(model) if c.fate is Fate.TRAINED}
         self.examined = _for_inference(model, self.parameters)
         self.new_rows = _another_size(self.examined, rows)
-        self.batched = [value.name for value in _inputs(model.graph) if _first_extent(value) == rows]
+        self.batched = [value.name for value in _inputs(model.graph) if _first_dim(value) == rows]
         self.data = _Data(self.examined, rows, set(self.batched))
         self.runner = NodeRunner(self.examined)
         self.nodes = list(self.examined.graph.node)
@@ -403,7 +403,7 @@ def _inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return [value for value in graph.input if value.name not in stored]
 
 
-def _first_extent(value: onnx.ValueInfoProto) -> int | None:
+def _first_dim(value: onnx.ValueInfoProto) -> int | None:
     dims = value.type.tensor_type.shape.dim
     return dims[0].dim_value if dims and dims[0].HasField("dim_value") else None
 

@@ -168,8 +168,8 @@ def replace_head(model: onnx.ModelProto, head: Head, output: str | None, activat
     bias = None
     if found.bias is not None:
         node, slot = found.bias
-        extents = [head.classes if extent == found.classes else extent for extent in found.bias_shape]
-        bias = _set_parameter(model, node, slot, bias_name, values(extents, node.input[slot]))
+        dims = [head.classes if dim == found.classes else dim for dim in found.bias_shape]
+        bias = _set_parameter(model, node, slot, bias_name, values(dims, node.input[slot]))
     notes += [*_resize(model, found, head.classes), *_set_activation(found, activation)]
     first = next((node for node in found.carriers if node.op_type in ACTIVATIONS), None)
     scores = found.output if first is None else first.input[0]

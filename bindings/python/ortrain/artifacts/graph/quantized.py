@@ -96,7 +96,7 @@ def quantize(
     """
     editor = _Quantizer(model, coding)
     chosen, skipped = editor.choose(skip, embeddings)
-    layers = tuple(dict.fromkeys(editor.replace(node, name, turned) for node, name, turned in chosen))
+    layers = tuple(dict.fromkeys(editor.replace(node, name, transposed) for node, name, transposed in chosen))
     if not layers:
         raise ValueError(
             "no layer can have weights of few bits"
@@ -144,15 +144,15 @@ def _matrix_read(
     if node.op_type not in _WEIGHTS or node.domain not in ("", "ai.onnx"):
         return None
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    name, turned = (
+    name, transposed = (
         node.input[_WEIGHTS[node.op_type]],
         node.op_type != "Gather" and not attributes.get("transB"),
     )
     while (source := producers.get(name)) is not None and source.op_type in _COPIES:
-        turned ^= source.op_type == "Transpose" and _exchanges(source)
+        transposed ^= source.op_type == "Transpose" and _exchanges(source)
         name = source.input[0]
     tensor = tensors.get(name)
-    return (tensor, turned) if tensor is not None and len(tensor.dims) == 2 else None
+    return (tensor, transposed) if tensor is not None and len(tensor.dims) == 2 else None
 
 
 def difference(exact: npt.NDArray[Any], codes: Codes) -> tuple[float, float]:
@@ -182,13 +182,13 @@ class _Quantizer:
             found = self._weight(node)
             if found is None:
                 continue
-            name, turned = found
+            name, transposed = found
             entries = [entry for entry in skip if self._fits(node, name, entry)]
             used.update(entries)
             names.append(self._module(node, name))
-            reason = "it is to be skipped" if entries else self._obstacle(node, name, turned, embeddings)
+            reason = "it is to be skipped" if entries else self._obstacle(node, name, transposed, embeddings)
             if reason is None:
-                chosen.append((node, name, turned))
+                chosen.append((node, name, transposed))
             else:
                 skipped.append(f"{names[-1]} ({node.op_type}): {reason}")
         unused = [entry for entry in skip if entry not in used]
@@ -215,17 +215,17 @@ class _Quantizer:
             for known in (self._module(node, name), node.name, name)
         )
 
-    def _obstacle(self, node: onnx.NodeProto, name: str, turned: bool, embeddings: bool) -> str | None:
+    def _obstacle(self, node: onnx.NodeProto, name: str, transposed: bool, embeddings: bool) -> str | None:
         """Return why a layer keeps its weights; None if it does not."""
         tensor = self._tensors[name]
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        columns = tensor.dims[0 if turned else 1]
+        columns = tensor.dims[0 if transposed else 1]
         if tensor.data_type not in _TYPES:
             return f"its weights are {onnx.TensorProto.DataType.Name(tensor.data_type).lower()}"
         if node.op_type == "Gather":
             if not embeddings:
                 return "it is an embedding"
-            if attributes.get("axis") or turned:
+            if attributes.get("axis") or transposed:
                 return "it does not look up rows of a matrix"
             if columns % self._coding.block:
                 return f"its rows of {columns} numbers are not whole blocks of {self._coding.block}"
@@ -240,10 +240,10 @@ class _Quantizer:
 
     # ---- one layer ----
 
-    def replace(self, node: onnx.NodeProto, name: str, turned: bool) -> QuantizedLayer:
+    def replace(self, node: onnx.NodeProto, name: str, transposed: bool) -> QuantizedLayer:
         """Note the nodes that take the place of a layer, and return it."""
         gathers = node.op_type == "Gather"
-        inputs, layer = self._encoded(node, name, turned, gathers)
+        inputs, layer = self._encoded(node, name, transposed, gathers)
         shared: dict[str, Any] = {
             "bits": self._coding.bits,
             "block_size": self._coding.block,
@@ -262,7 +262,7 @@ class _Quantizer:
             )
             nodes = [made]
         else:
-            rows, columns = self._shape(name, turned)
+            rows, columns = self._shape(name, transposed)
             has_bias = node.op_type == "Gemm" and len(node.input) > 2 and bool(node.input[2])
             product = self._free(f"{node.output[0]}_product") if has_bias else node.output[0]
             made = onnx.helper.make_node(
@@ -277,21 +277,21 @@ class _Quantizer:
         self._nodes[node.output[0]] = nodes
         return layer
 
-    def _shape(self, name: str, turned: bool) -> tuple[int, int]:
-        rows, columns = self._tensors[name].dims[::-1] if turned else self._tensors[name].dims
+    def _shape(self, name: str, transposed: bool) -> tuple[int, int]:
+        rows, columns = self._tensors[name].dims[::-1] if transposed else self._tensors[name].dims
         return int(rows), int(columns)
 
     def _encoded(
-        self, node: onnx.NodeProto, name: str, turned: bool, gathers: bool
+        self, node: onnx.NodeProto, name: str, transposed: bool, gathers: bool
     ) -> tuple[list[str], QuantizedLayer]:
         """Return the initializers with the codes of a matrix, scales and zero points, which are made once."""
-        key = name, turned, gathers
+        key = name, transposed, gathers
         if key in self._made:
             return self._made[key]
         matrix = array_of(self._tensors[name])
         if not np.isfinite(matrix).all():
             raise ValueError(f"cannot quantize {name!r}: it has numbers that are not finite")
-        exact = matrix.T if turned else matrix
+        exact = matrix.T if transposed else matrix
         codes = encode(exact, self._coding)
         packed = codes.packed.reshape(len(exact), -1) if gathers else codes.packed
         values = {"": packed, "_scales": codes.scales, "_zeros": codes.zeros}

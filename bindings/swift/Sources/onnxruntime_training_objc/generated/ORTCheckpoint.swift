@@ -387,4 +387,24 @@ public final class ORTCheckpoint: HandleOwner {
     try call.check(Tables.extension.pointee.CheckpointAssign(handle, cSource))
   }
 
+  /// Multiplies the accumulated gradients of all parameters by a fraction.
+  ///
+  /// A train step adds the gradient of the mean over its rows. For the mean over several batches of as
+  /// many rows, scale by 1 / batches before the optimizer step. For batches of different sizes, scale by
+  /// last rows / rows of the next batch where that number changes, and by last rows / all rows before the
+  /// optimizer step. Gradients that the next train step overwrites, because none has run or
+  /// ORTTrainingSession.lazyResetGrad() was called, stay as they are.
+  ///
+  /// - Parameters:
+  ///   - numerator: The numerator, 0 or more.
+  ///   - denominator: The denominator, 1 or more.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the numerator
+  ///   is negative, or the denominator is not positive; `ORTErrorCode.runtimeException` when no training
+  ///   session was created with this state, or its last train step failed.
+  public func scaleGradients(withNumerator numerator: Int64, denominator: Int64) throws {
+    defer { withExtendedLifetime(self) {} }
+    let call = Call("ORTCheckpoint.scaleGradients(withNumerator:denominator:)")
+    try call.check(Tables.extension.pointee.CheckpointScaleGradients(handle, numerator, denominator))
+  }
+
 }

@@ -160,13 +160,13 @@ struct SumsOfLine {
 
 // How the sums of a result are divided into segments. Up to kConvDepth products are added up at once, so that
 // the weights stay in the first-level cache while all lines are multiplied with them.
-struct Division {
+struct Partition {
   int64_t lines, columns;  // of the window
   int64_t runs, length;  // consecutive elements of a line of the window: how many times, and how many floats
   int64_t pieces;        // of a run
   bool merged;           // whether a segment has all lines
 
-  explicit Division(const ConvPass& p)
+  explicit Partition(const ConvPass& p)
       : lines(std::ssize(p.axes[1].taps)), columns(std::ssize(p.axes[2].taps)) {
     const bool together = columns <= 1 || p.axes[2].copied_offset(1) == 1;
     runs = together ? 1 : columns, length = together ? columns * p.depth : p.depth;
@@ -183,7 +183,7 @@ template <typename F>
 void each_segment(const ConvPass& p, F&& f) {
   if (p.segments == 0) return;
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
-  const Division by(p);
+  const Partition by(p);
   const int64_t pitch = p.width * p.depth, tap_line = by.columns * p.depth;
   const int64_t line_step = by.lines > 1 ? h.copied_offset(1) * pitch : 0;
   for (size_t o = 0; o < d.taps.size(); ++o)
@@ -239,7 +239,7 @@ void ChannelsLastConvolution::plan(ConvPass& p, int64_t depth, int64_t columns, 
   const PassAxis &d = p.axes[0], &h = p.axes[1], &w = p.axes[2];
   p.depth = depth, p.columns = columns;
   p.line = w.count, p.rows = h.count;
-  p.segments = Division(p).segments(p);
+  p.segments = Partition(p).segments(p);
   if (p.taps() == 0) return;
   const auto divide = [](const PassAxis& a, int64_t elements, int64_t least, int64_t most, int64_t multiple) {
     const int64_t fitting = std::min((elements - a.copied(1)) / a.copied_step() + 1, most);

@@ -38,10 +38,10 @@ StoredSlot make_result(KernelContext& c, const std::vector<size_t>& full) {
 }
 
 // How a product is divided among threads.
-struct Division {
+struct Partition {
   int64_t rows = 1, columns = 1;
 
-  explicit Division(const Product& p) {
+  explicit Partition(const Product& p) {
     const int64_t threads = max_threads(), r = mixed_rows(), n = mixed_columns();
     if (p.batches() >= threads) return;
     if (p.m >= p.n)
@@ -53,12 +53,12 @@ struct Division {
 
 Kernel batched(const Product& p, float alpha, bool pairs, StoredSlot a, StoredSlot b,
                const std::vector<TermSlot>& terms, StoredSlot y) {
-  return [=, division = Division(p)](const Frame& f) {
-    const int64_t parts = division.rows * division.columns;
+  return [=, partition = Partition(p)](const Frame& f) {
+    const int64_t parts = partition.rows * partition.columns;
     const int64_t work = p.m * p.n * p.k / tuning::kMultiplications + p.m * p.k + p.k * p.n + p.m * p.n;
     parallel_for(p.batches() * parts, work / parts, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t at = i / parts, x = i % parts / division.columns, z = i % division.columns;
+        const int64_t at = i / parts, x = i % parts / partition.columns, z = i % partition.columns;
         int64_t rest = at, from_a = 0, from_b = 0;
         for (size_t axis = p.batch.size(); axis-- > 0;) {
           const int64_t index = rest % p.batch[axis];
@@ -84,9 +84,10 @@ Kernel batched(const Product& p, float alpha, bool pairs, StoredSlot a, StoredSl
                        pairs,
                        y.out(f).from(at * p.m * p.n),
                        {applied, terms.size()}},
-                      cut(p.m, mixed_rows(), x, division.rows), cut(p.m, mixed_rows(), x + 1, division.rows),
-                      cut(p.n, mixed_columns(), z, division.columns),
-                      cut(p.n, mixed_columns(), z + 1, division.columns));
+                      cut(p.m, mixed_rows(), x, partition.rows),
+                      cut(p.m, mixed_rows(), x + 1, partition.rows),
+                      cut(p.n, mixed_columns(), z, partition.columns),
+                      cut(p.n, mixed_columns(), z + 1, partition.columns));
       }
     });
   };

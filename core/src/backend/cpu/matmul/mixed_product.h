@@ -64,6 +64,8 @@ void coded_product(const CodedProduct& p);
 // The least m that it is meant for. Derived: unpacking and packing a block of W takes about as long as
 // multiplying 40 rows with it, and unpacking is half of that.
 inline constexpr int64_t kLeastCodedRows = 16;
+// Unpacking W takes about as long as multiplying this many rows with it.
+inline constexpr int64_t kUnpackingRows = 20;
 
 std::optional<Kernel> mixed_matmul(KernelContext& c);
 std::optional<Kernel> mixed_gemm(KernelContext& c);

@@ -173,8 +173,9 @@ void Blocks(const ProductPart<T>& p) {
   const int64_t lanes = LanesOf<T>();
   const int64_t depth = HWY_MIN(kDepth, p.k), columns = HWY_MIN(tuning::kBlockColumns / kSize, p.n);
   const int64_t rows = HWY_MIN(tuning::kBlockRows, p.m);
-  // Elements far apart may all map to one cache set.
-  const bool packs_a = p.a.column * kSize > tuning::kNearby;
+  // Elements far apart may all map to one cache set. A single panel reads each of them once, so that copying
+  // them first would take longer.
+  const bool packs_a = p.a.column * kSize > tuning::kNearby && p.n > kPanel * lanes;
   const int64_t a_line = rows + kRowPad;
   const int64_t b_elements = depth * ((columns + lanes - 1) / lanes * lanes);
   T* packed = PackingMemory<T>(b_elements + (packs_a ? depth * a_line : 0));

@@ -62,12 +62,12 @@ void write_rows(const T* dy, const T* x, T* dx, int64_t rows, int64_t lanes, con
     const int64_t end = HWY_MIN(begin + kRun, rows);
     ForVectors<float>(lanes, [&](int64_t i, int64_t count) HWY_ATTR {
       const auto middle = LoadUpTo(d, mean + i, count), times = LoadUpTo(d, factor + i, count);
-      const auto offset = LoadUpTo(d, a + i, count), slope = LoadUpTo(d, b + i, count);
+      const auto offset = LoadUpTo(d, a + i, count), coefficient = LoadUpTo(d, b + i, count);
       for (int64_t row = begin; row < end; ++row) {
         const int64_t at = row * lanes + i;
         const auto centered = hn::Sub(LoadUpTo(d, x + at, count), middle);
         const auto g = hn::Sub(LoadUpTo(d, dy + at, count), offset);
-        StoreUpTo(hn::Mul(times, hn::NegMulAdd(slope, centered, g)), d, dx + at, count);
+        StoreUpTo(hn::Mul(times, hn::NegMulAdd(coefficient, centered, g)), d, dx + at, count);
       }
     });
   }
