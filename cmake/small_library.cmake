@@ -7,6 +7,7 @@ option(ORTRAIN_PACKED_RELOCATIONS "Pack the relocations of libraries with some o
 # The compiler sees all sources when the library is linked: it drops and merges functions, and the unwind tables with them. Each
 # function keeps the level of optimization of its source.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_BUILD_TYPE STREQUAL Release AND ORTRAIN_LTO)
+  set(LINK_TIME_OPTIMIZATION ON)
   target_compile_options(core PRIVATE -flto)
   target_link_options(core PUBLIC -flto=auto)
 endif()

@@ -14,6 +14,9 @@ endforeach()
 add_executable(prelinked EXCLUDE_FROM_ALL $<TARGET_OBJECTS:core>)
 set_target_properties(prelinked PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME ortrain SUFFIX .o MACOSX_BUNDLE OFF)
 target_link_options(prelinked PRIVATE -r -nostdlib)
+if(LINK_TIME_OPTIMIZATION)  # here gcc 12 fails with more than one partition
+  target_link_options(prelinked PRIVATE -flinker-output=nolto-rel -flto-partition=none)
+endif()
 set(EXPORTS ${CMAKE_BINARY_DIR}/exported_functions.txt)
 if(APPLE)
   list(TRANSFORM FUNCTIONS PREPEND _)  # the linker makes all other symbols local

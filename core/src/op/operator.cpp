@@ -72,6 +72,10 @@ const Tensor& NodeContext::need_constant(size_t i) const {
       node_.inputs[i]);
 }
 
+void NodeContext::reject_because(const std::string& reason) const {
+  fail(ErrorCode::kInvalidGraph, node_.label(), ": ", reason);
+}
+
 void NodeContext::reject_dtype(size_t i) const {
   fail(ErrorCode::kNotImplemented, node_.label(), ": input ", i, " ('", node_.inputs[i], "') has type ",
        to_string(dtype(i)), ", which this operator does not accept");

@@ -65,10 +65,10 @@ class NodeContext {
   int64_t rank(size_t i) const { return static_cast<int64_t>(shape(i).size()); }
   int64_t size(size_t i) const { return element_count(shape(i)); }
 
-  // Throws kInvalidGraph / kNotImplemented: '<node label>: <parts>'.
+  // Throws kInvalidGraph: '<node label>: <parts>'.
   template <typename... Parts>
   [[noreturn]] void reject(const Parts&... parts) const {
-    fail(ErrorCode::kInvalidGraph, node_.label(), ": ", parts...);
+    reject_because(concat(parts...));
   }
   template <typename... Parts>
   void expect(bool condition, const Parts&... parts) const {
@@ -79,6 +79,8 @@ class NodeContext {
   [[noreturn]] void reject_dtype(size_t i) const;
 
  private:
+  [[noreturn]] void reject_because(const std::string& reason) const;
+
   const Node& node_;
   int64_t opset_;
 };

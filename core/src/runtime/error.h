@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <initializer_list>
@@ -78,16 +79,44 @@ class MessagePart {
 std::string concat_parts(std::initializer_list<MessagePart> parts);
 [[noreturn]] void fail_with(ErrorCode code, std::initializer_list<MessagePart> parts);
 
+// How a part reaches the functions below: one type for all literals and one for all integers of a sign, so
+// that calls with the same kinds of parts share one function.
+template <typename T>
+struct PassedPart {
+  using Type = const T&;
+};
+template <size_t N>
+struct PassedPart<char[N]> {
+  using Type = const char*;
+};
+template <std::integral T>
+requires(!std::same_as<T, char>) struct PassedPart<T> {
+  using Type = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+};
+template <std::floating_point T>
+struct PassedPart<T> {
+  using Type = double;
+};
+
+template <typename... Passed>
+[[gnu::noinline]] std::string concat_passed(Passed... parts) {
+  return concat_parts({MessagePart(parts)...});
+}
+template <typename... Passed>
+[[noreturn, gnu::noinline]] void fail_passed(ErrorCode code, Passed... parts) {
+  fail_with(code, {MessagePart(parts)...});
+}
+
 // Joins strings, characters and numbers into one string: concat("expected ", 3, ", found ", n).
 template <typename... Parts>
 std::string concat(const Parts&... parts) {
-  return concat_parts({MessagePart(parts)...});
+  return concat_passed<typename PassedPart<Parts>::Type...>(parts...);
 }
 
 // Throws an Error whose message is the concatenation of the parts.
 template <typename... Parts>
-[[noreturn, gnu::noinline]] void fail(ErrorCode code, const Parts&... parts) {
-  fail_with(code, {MessagePart(parts)...});
+[[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
+  fail_passed<typename PassedPart<Parts>::Type...>(code, parts...);
 }
 
 // Throws unless `condition` holds.

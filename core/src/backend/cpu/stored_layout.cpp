@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/cpu/bf16_conversion.h"
+#include "backend/cpu/stored_values.h"
 #include "backend/cpu/strided_copy.h"
 #include "runtime/dtype.h"
 #include "runtime/threads.h"
@@ -20,7 +21,7 @@ bool is_row_major(const Shape& shape) {
 // How elements are stored.
 struct Form {
   Order order = Order::kRowMajor;
-  bool bf16 = false;
+  StoredInBf16 bf16;
   bool bytes = false;  // elements of one byte instead of floats
 
   bool operator==(const Form&) const = default;

@@ -8,9 +8,20 @@
 
 namespace ortrain {
 
+// Whether values are stored in bfloat16. Never in a build without kernels for bfloat16: the compiler drops
+// what only such values need.
+class StoredInBf16 {
+ public:
+  constexpr StoredInBf16(bool is_bf16 = false) : is_bf16_(is_bf16) {}
+  constexpr operator bool() const { return kHasKernels<BFloat16> && is_bf16_; }
+
+ private:
+  bool is_bf16_;
+};
+
 struct StoredInput {
   const void* data = nullptr;
-  bool bf16 = false;
+  StoredInBf16 bf16;
 
   StoredInput() = default;
   StoredInput(const float* floats) : data(floats) {}
@@ -24,7 +35,7 @@ struct StoredInput {
 
 struct StoredOutput {
   void* data = nullptr;
-  bool bf16 = false;
+  StoredInBf16 bf16;
 
   StoredOutput() = default;
   StoredOutput(float* floats) : data(floats) {}
@@ -48,7 +59,7 @@ inline constexpr bool kIsBf16 = std::is_same_v<T, BFloat16>;
 // Where a kernel finds such values.
 struct StoredSlot {
   Slot slot;
-  bool bf16 = false;
+  StoredInBf16 bf16;
 
   StoredInput in(const Frame& f) const { return {f.at_or_null<const void>(slot), bf16}; }
   StoredOutput out(const Frame& f) const { return {f.at_or_null<void>(slot), bf16}; }

@@ -159,8 +159,11 @@ Kernel loss_kernel(KernelContext& c, const Inputs& in, bool from_scores) {
 }
 
 Kernel kernel(KernelContext& c, Form form, bool from_scores) {
-  return c.dtype(0) == DType::kDouble ? loss_kernel<double>(c, forward_inputs(form), from_scores)
-                                      : loss_kernel<float>(c, forward_inputs(form), from_scores);
+  Kernel chosen;
+  if (!visit_floating(c.dtype(0),
+                      [&]<typename T>(T) { chosen = loss_kernel<T>(c, forward_inputs(form), from_scores); }))
+    c.reject_dtype(0);
+  return chosen;
 }
 
 void gradient_shape(ShapeContext& c, Form form) {
@@ -225,8 +228,10 @@ Kernel typed_gradient_kernel(KernelContext& c, Form form) {
 }
 
 Kernel gradient_kernel(KernelContext& c, Form form) {
-  return c.dtype(1) == DType::kDouble ? typed_gradient_kernel<double>(c, form)
-                                      : typed_gradient_kernel<float>(c, form);
+  Kernel chosen;
+  if (!visit_floating(c.dtype(1), [&]<typename T>(T) { chosen = typed_gradient_kernel<T>(c, form); }))
+    c.reject_dtype(1);
+  return chosen;
 }
 
 // The attributes that forward and gradient share.

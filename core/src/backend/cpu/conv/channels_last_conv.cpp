@@ -28,7 +28,7 @@ struct ChannelsLastFunctions {
   // Pack [k, n], at most a panel wide: from columns, or rows, that are `row` floats apart.
   void (*pack_columns)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
   void (*pack_rows)(const float* b, int64_t row, int64_t k, int64_t n, float* packed);
-  // See FinishSums.
+  // See FinishSums; null in a build without kernels for bfloat16.
   void (*finish)(int64_t rows, int64_t n, float* sums, int64_t sums_pitch, const float* bias,
                  const BFloat16* addend, const Activation& activation, int64_t pitch, BFloat16* y);
 };
@@ -80,7 +80,8 @@ void FinishSums(int64_t rows, int64_t n, float* sums, int64_t sums_pitch, const 
 }
 
 ChannelsLastFunctions FindChannelsLast() {
-  return {LanesOf<float>(), kPanel * LanesOf<float>(), Product, PackColumns, PackAlong<float>, FinishSums};
+  return {LanesOf<float>(), kPanel * LanesOf<float>(), Product,
+          PackColumns,      PackAlong<float>,          kHasKernels<BFloat16> ? FinishSums : nullptr};
 }
 
 }  // namespace

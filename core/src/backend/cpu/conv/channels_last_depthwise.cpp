@@ -136,7 +136,8 @@ HWY_INLINE void SumsOf(const Neighbors& n, int64_t channel, int64_t count) {
     ORTRAIN_COLUMN(1) ORTRAIN_COLUMN(2) ORTRAIN_COLUMN(3) ORTRAIN_COLUMN(4) ORTRAIN_COLUMN(5)      \
   }
 
-// R results of a vector of channels, each with three neighboring taps; three lines are written out.
+// R results of a vector of channels, each with three neighboring taps; three lines are written out for whole
+// vectors.
 template <int R, int S, bool kWhole>
 HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t count) {
   static_assert((R - 1) * S + 3 <= 6);
@@ -147,7 +148,7 @@ HWY_INLINE void SumsOfThreeTaps(const Neighbors& n, int64_t channel, int64_t cou
   const int64_t channels = n.r.channels, next = n.r.every * channels,
                 first = (n.at * S + n.r.offsets[0]) * channels + channel, p0 = n.r.weights[0],
                 p1 = n.r.weights[1], p2 = n.r.weights[2];
-  if (n.count == 3) {
+  if (kWhole && n.count == 3) {
     ORTRAIN_LINE(0)
     ORTRAIN_LINE(1)
     ORTRAIN_LINE(2)

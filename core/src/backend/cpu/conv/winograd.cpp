@@ -278,11 +278,11 @@ void WeightResults(const WinogradSizes& sizes, const TileMatrices& s, int64_t pa
 // Calls f with the values in their stored type.
 template <class F>
 void Visit(StoredInput x, const F& f) {
-  x.bf16 ? f(static_cast<const BFloat16*>(x.data)) : f(static_cast<const float*>(x.data));
+  x.bf16 ? f(x.halves()) : f(x.floats());
 }
 template <class F>
 void Visit(StoredOutput y, const F& f) {
-  y.bf16 ? f(static_cast<BFloat16*>(y.data)) : f(static_cast<float*>(y.data));
+  y.bf16 ? f(y.halves()) : f(y.floats());
 }
 
 template <class Tile>
