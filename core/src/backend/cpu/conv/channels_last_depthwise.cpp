@@ -199,16 +199,20 @@ HWY_NOINLINE void SumsOfChannels(const Neighbors& given, int64_t begin, int64_t 
       SumsOf<R, true>(n, channel, lanes);
   }
   if (channel == end) return;
-  if constexpr (S > 0)
+  if constexpr (S > 0) {
     SumsOfThreeTaps<R, S, false>(n, channel, end - channel);
-  else
-    SumsOf<R, false>(n, channel, end - channel);
+  } else {  // less than a vector: two at a time, which takes less code
+    constexpr int kTogether = HWY_MIN(R, 2);
+    Neighbors some = n;
+    for (int i = 0; i < R; i += kTogether, some.at += kTogether)
+      SumsOf<kTogether, false>(some, channel, end - channel);
+  }
 }
 
-// The results [n.at, past), whose windows are inside.
+// The results [n.at, past), whose windows are inside. A single result reads each element once in either way.
 template <int R, int S>
 void Inner(Neighbors& n, int64_t past, int64_t begin, int64_t end) {
-  for (; n.at + R <= past; n.at += R) SumsOfChannels<R, S>(n, begin, end);
+  for (; n.at + R <= past; n.at += R) SumsOfChannels<R, R == 1 ? 0 : S>(n, begin, end);
   if constexpr (R > 1) Inner<R / 2, S>(n, past, begin, end);
 }
 
@@ -241,7 +245,7 @@ template <int K, bool kWhole>
 HWY_INLINE void ProductsOfTaps(const DepthwiseResults& r, const float* x, int64_t first, int64_t channel,
                                int64_t count, float* totals) {
   const F32 d;
-  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0;
   const int64_t pitch = r.step * r.channels;
   const float* dy = r.y + channel;
   const auto border = [&](int64_t i) HWY_ATTR {
@@ -254,20 +258,17 @@ HWY_INLINE void ProductsOfTaps(const DepthwiseResults& r, const float* x, int64_
     s0 = term(0, s0);
     if constexpr (K > 1) s1 = term(1, s1);
     if constexpr (K > 2) s2 = term(2, s2);
-    if constexpr (K > 3) s3 = term(3, s3);
   };
   for (int64_t i = r.first; i < r.inner_first; ++i) border(i);
   const float* from = x + channel;
   const int64_t o0 = r.offsets[first] * r.channels, o1 = K > 1 ? r.offsets[first + 1] * r.channels : 0,
-                o2 = K > 2 ? r.offsets[first + 2] * r.channels : 0,
-                o3 = K > 3 ? r.offsets[first + 3] * r.channels : 0;
+                o2 = K > 2 ? r.offsets[first + 2] * r.channels : 0;
   for (int64_t i = r.inner_first; i < r.inner_past; ++i) {
     const auto g = LoadChannels<kWhole>(dy + i * r.channels, count);
     const float* at = from + i * pitch;
     s0 = hn::MulAdd(g, LoadChannels<kWhole>(at + o0, count), s0);
     if constexpr (K > 1) s1 = hn::MulAdd(g, LoadChannels<kWhole>(at + o1, count), s1);
     if constexpr (K > 2) s2 = hn::MulAdd(g, LoadChannels<kWhole>(at + o2, count), s2);
-    if constexpr (K > 3) s3 = hn::MulAdd(g, LoadChannels<kWhole>(at + o3, count), s3);
   }
   for (int64_t i = r.inner_past; i < r.past; ++i) border(i);
   const auto add = [&](int k, Vec<F32> sum) HWY_ATTR {
@@ -277,15 +278,13 @@ HWY_INLINE void ProductsOfTaps(const DepthwiseResults& r, const float* x, int64_
   add(0, s0);
   if constexpr (K > 1) add(1, s1);
   if constexpr (K > 2) add(2, s2);
-  if constexpr (K > 3) add(3, s3);
 }
 
 template <bool kWhole>
 void ProductsOfChannels(const DepthwiseResults& r, const float* x, int64_t channel, int64_t count,
                         float* totals) {
   int64_t k = 0;
-  for (; k + 4 <= r.taps; k += 4) ProductsOfTaps<4, kWhole>(r, x, k, channel, count, totals);
-  if (k + 3 == r.taps) return ProductsOfTaps<3, kWhole>(r, x, k, channel, count, totals);
+  for (; k + 3 <= r.taps; k += 3) ProductsOfTaps<3, kWhole>(r, x, k, channel, count, totals);
   if (k + 2 == r.taps) return ProductsOfTaps<2, kWhole>(r, x, k, channel, count, totals);
   if (k + 1 == r.taps) ProductsOfTaps<1, kWhole>(r, x, k, channel, count, totals);
 }
