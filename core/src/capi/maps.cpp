@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "runtime/error.h"
+#include "runtime/stable_sort.h"
 #include "runtime/text_tensor.h"
 
 namespace ortrain::capi {
@@ -25,28 +25,25 @@ Tensor list_of(const Node& node, const std::string& texts, const std::string& in
 }
 
 // The positions of keys in ascending order.
-std::vector<int64_t> ascending(const Tensor& keys) {
-  std::vector<int64_t> order(static_cast<size_t>(keys.size()));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+std::vector<size_t> ascending(const Tensor& keys) {
+  return stable_order(static_cast<size_t>(keys.size()), [&](size_t a, size_t b) {
     if (keys.dtype() == DType::kString) return text(text_places(keys)[a]) < text(text_places(keys)[b]);
     return keys.data<int64_t>()[a] < keys.data<int64_t>()[b];
   });
-  return order;
 }
 
 // The elements at those positions, in a new tensor.
-Tensor picked(const Tensor& from, const std::vector<int64_t>& order) {
+Tensor picked(const Tensor& from, const std::vector<size_t>& order) {
   const Shape shape{static_cast<int64_t>(order.size())};
   if (from.dtype() == DType::kString) {
     std::vector<std::string> texts;
-    for (const int64_t i : order) texts.push_back(text(text_places(from)[i]));
+    for (const size_t i : order) texts.push_back(text(text_places(from)[i]));
     return text_tensor(std::move(texts), shape);
   }
   Tensor to(from.dtype(), shape);
   const size_t width = size_of(from.dtype());
   for (size_t i = 0; i < order.size(); ++i)
-    std::memcpy(to.raw() + i * width, from.raw() + static_cast<size_t>(order[i]) * width, width);
+    std::memcpy(to.raw() + i * width, from.raw() + order[i] * width, width);
   return to;
 }
 
@@ -194,8 +191,8 @@ OrtMaps maps_of_tensor(const MapPort& port, const Tensor& rows) {
   OrtMaps out{port.type, {}};
   const int64_t count = shape.size() == 2 ? shape[0] : 1;
   for (int64_t row = 0; row < count; ++row) {
-    std::vector<int64_t> at = port.order;
-    for (int64_t& place : at) place += row * columns;
+    std::vector<size_t> at = port.order;
+    for (size_t& place : at) place += static_cast<size_t>(row * columns);
     out.maps.push_back({port.keys, picked(rows, at)});
   }
   return out;
@@ -212,7 +209,7 @@ OrtMap make_map(const Tensor& keys, const Tensor& values) {
           ErrorCode::kInvalidArgument,
           "a map needs as many keys as values, in tensors of rank 1, found shapes ", to_string(keys.shape()),
           " and ", to_string(values.shape()));
-  const std::vector<int64_t> order = ascending(keys);
+  const std::vector<size_t> order = ascending(keys);
   return {picked(keys, order), picked(values, order)};
 }
 

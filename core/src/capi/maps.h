@@ -28,9 +28,9 @@ namespace ortrain::capi {
 // The conversion of an input or output that is a map.
 struct MapPort {
   MapType type;
-  Node node;                   // ZipMap, DictVectorizer or CastMap
-  Tensor keys;                 // of ZipMap, in ascending order
-  std::vector<int64_t> order;  // of the columns, by those keys
+  Node node;                  // ZipMap, DictVectorizer or CastMap
+  Tensor keys;                // of ZipMap, in ascending order
+  std::vector<size_t> order;  // of the columns, by those keys
 };
 
 struct MapPorts {

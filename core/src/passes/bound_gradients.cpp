@@ -17,6 +17,7 @@
 #include "op/session_domain.h"
 #include "op/sum_of_products.h"
 #include "passes/passes.h"
+#include "runtime/stable_sort.h"
 
 namespace ortrain {
 namespace {
@@ -39,8 +40,7 @@ class Parts {
   std::vector<Part> of(const std::string& value) const {
     std::vector<Part> parts;
     if (!collect(value, 1, parts)) return {};
-    std::stable_sort(parts.begin(), parts.end(),
-                     [](const Part& a, const Part& b) { return a.node < b.node; });
+    stable_sort(parts, [](const Part& a, const Part& b) { return a.node < b.node; });
     return parts;
   }
 

@@ -12,6 +12,7 @@
 #include "op/operator.h"
 #include "op/session_domain.h"
 #include "passes/passes.h"
+#include "runtime/stable_sort.h"
 
 namespace ortrain {
 namespace {
@@ -74,8 +75,8 @@ class Fusion {
   bool fuse_sum(size_t n) {
     Node& node = graph_.nodes[n];
     std::vector<std::string> operands = node.inputs;
-    std::stable_sort(operands.begin(), operands.end(),
-                     [&](const std::string& a, const std::string& b) { return time_of(a) < time_of(b); });
+    stable_sort(operands,
+                [&](const std::string& a, const std::string& b) { return time_of(a) < time_of(b); });
     std::string sum = operands[0];
     std::vector<std::string> others;  // that no product takes as addend
     for (size_t i = 1; i < operands.size(); ++i) {

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <numeric>
 
 #include "runtime/error.h"
+#include "runtime/stable_sort.h"
 
 namespace ortrain {
 
@@ -49,10 +49,8 @@ constexpr size_t kWork = 20'000'000;  // pairs of pieces examined in all attempt
 
 MemoryPlan plan_memory(const std::vector<MemoryRequest>& requests) {
   const size_t least = most_in_use(requests);
-  std::vector<size_t> order(requests.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return requests[a].bytes > requests[b].bytes; });
+  std::vector<size_t> order = stable_order(
+      requests.size(), [&](size_t a, size_t b) { return requests[a].bytes > requests[b].bytes; });
   MemoryPlan best = place(requests, order);
   MemoryPlan plan = best;
   const size_t pairs = std::max<size_t>(1, requests.size() * requests.size());

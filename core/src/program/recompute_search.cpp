@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "runtime/stable_sort.h"
+
 namespace ortrain {
 
 namespace {
@@ -52,8 +54,7 @@ std::vector<RecomputationSearch::Move> RecomputationSearch::moves() const {
         bytes += values_.bytes[at];
     if (bytes > cost_.peak / kShare) sizes.emplace_back(bytes, i);
   }
-  std::stable_sort(sizes.begin(), sizes.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  stable_sort(sizes, [](const auto& a, const auto& b) { return a.first > b.first; });
   // The largest, if trying all of them would take too long.
   const long most = kWork / (kTries * kOfWork * static_cast<long>(nodes_.size()));
   if (std::cmp_greater(sizes.size(), most)) sizes.resize(static_cast<size_t>(std::max(most, 1L)));
@@ -191,8 +192,7 @@ std::vector<RecomputationSearch::Choice> RecomputationSearch::of_segments(size_t
     choice.cost = estimate_(choice.kept, target);
     found.push_back(std::move(choice));
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Choice& a, const Choice& b) { return a.cost.seconds < b.cost.seconds; });
+  stable_sort(found, [](const Choice& a, const Choice& b) { return a.cost.seconds < b.cost.seconds; });
   return found;
 }
 
@@ -246,8 +246,7 @@ void RecomputationSearch::keep_what_fits(Choice& choice, size_t target) {
     for (const int v : node.makes)
       if (const auto at = static_cast<size_t>(v); !choice.kept[at])
         order.emplace_back(node.seconds / static_cast<double>(values_.bytes[at]), at);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  stable_sort(order, [](const auto& a, const auto& b) { return a.first > b.first; });
   for (const auto& [worth, v] : order) {
     choice.kept[v] = true;
     const StepCost tried = estimate_(choice.kept, target);

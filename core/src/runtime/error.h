@@ -103,7 +103,7 @@ template <typename... Passed>
   return concat_parts({MessagePart(parts)...});
 }
 template <typename... Passed>
-[[noreturn, gnu::noinline, gnu::cold]] void fail_passed(ErrorCode code, Passed... parts) {
+[[noreturn, gnu::noinline]] void fail_passed(ErrorCode code, Passed... parts) {
   fail_with(code, {MessagePart(parts)...});
 }
 

@@ -18,6 +18,7 @@
 #include "op/operator.h"
 #include "op/wide_integers.h"
 #include "ops/common/elementwise.h"
+#include "runtime/stable_sort.h"
 #include "runtime/text.h"
 #include "runtime/threads.h"
 
@@ -319,7 +320,7 @@ class Lowering {
     Term batch, inner, rows, columns;
     // In the order of the result where it is the result.
     const auto sorted = [&](Term labels) {
-      std::stable_sort(labels.begin(), labels.end(), [&](int x, int y) { return place(x) < place(y); });
+      stable_sort(labels, [&](int x, int y) { return place(x) < place(y); });
       return labels;
     };
     for (const int label : sorted(a.labels))

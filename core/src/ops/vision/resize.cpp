@@ -18,6 +18,7 @@
 #include "ops/common/variant.h"
 #include "runtime/checked.h"
 #include "runtime/convert.h"
+#include "runtime/stable_sort.h"
 #include "runtime/threads.h"
 
 namespace ortrain {
@@ -456,7 +457,7 @@ Kernel run_passes(KernelContext& c, const Settings& s, bool back, Slot from, Slo
   std::vector<size_t> order;
   for (size_t i = 0; i < s.axes.size(); ++i)
     if (!s.axes[i].identity) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+  stable_sort(order, [&](size_t a, size_t b) {
     const auto growth = [](const Axis& x) {
       return static_cast<double>(x.output) / static_cast<double>(std::max<int64_t>(1, x.input));
     };
