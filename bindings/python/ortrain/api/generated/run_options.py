@@ -92,7 +92,7 @@ class RunOptions:
         Returns
         -------
         bool
-            Whether to leave out everything else.
+            Whether to skip all other nodes.
         """
         return self._only_execute_path_to_fetches
 
