@@ -308,7 +308,7 @@ def test_a_new_head_is_trained_on_kept_features(caplog):
         found.append(
             (trainer.fit(x, y, 5, batch_size=30, validation=0.2, verbose=False), parameters_of(trainer))
         )
-    assert "features: kept those of" in caplog.text
+    assert "features: stored those of" in caplog.text
     assert found[0][0] == found[1][0]
     for name, value in found[0][1].items():
         assert value.tobytes() == found[1][1][name].tobytes()
