@@ -1474,7 +1474,8 @@ struct OrtApi {
   /** Creates an environment with settings for the threads that its sessions share.
    *
    * The settings apply to sessions created with DisablePerSessionThreads; other sessions use their own
-   * number of threads. All sessions share one thread pool per process in either case.
+   * number of threads. In either case, sessions that run on the same thread of the program share one
+   * pool of threads.
    *
    * \param[in] log_severity_level The minimum severity that is logged.
    * \param[in] logid Name that appears in the messages.
@@ -1487,7 +1488,7 @@ struct OrtApi {
   /** Makes the session use the number of threads of its environment, if that was created with threading
    * options.
    *
-   * All sessions share one thread pool per process in either case.
+   * In either case, sessions that run on the same thread of the program share one pool of threads.
    *
    * \param[in] options The options.
    */
@@ -3089,7 +3090,7 @@ struct OrtApi {
 
   /** Type of a value, stated or inferred.
    *
-   * Types of values that a model does not state are inferred when one of them is first asked for.
+   * Types that the model does not state are inferred when a program first asks for one of them.
    *
    * \param[in] value_info The value.
    * \param[out] type_info The type, which belongs to the value; null if it is not known.
@@ -3993,7 +3994,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CreateExternalInitializerInfo)(const ORTCHAR_T* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) NO_EXCEPTION;
 
-  /** Whether the rank is known. The other calls treat an unknown shape as that of a scalar.
+  /** Whether the rank is known. The other calls treat an unknown shape as the shape of a scalar.
    *
    * \param[in] info Type and shape.
    * \return Whether it is.

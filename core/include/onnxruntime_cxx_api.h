@@ -1288,7 +1288,9 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
-  /** Accepted but has no effect: all sessions share one thread pool per process. */
+  /** Makes the session use the number of threads of its environment, if that was created with threading
+   * options.
+   */
   SessionOptions& DisablePerSessionThreads() {
     ThrowOnError(GetApi().DisablePerSessionThreads(p_));
     return *this;

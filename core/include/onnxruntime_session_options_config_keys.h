@@ -38,7 +38,7 @@ static const char* const kOrtSessionOptionsEnableQuantQDQCleanup = "session.enab
 /** Whether Gelu is computed approximately. Not honoured. */
 static const char* const kOrtSessionOptionsEnableGeluApproximation = "optimization.enable_gelu_approximation";
 
-/** Whether chains of Cast become one. Not honoured. */
+/** Whether a chain of Cast nodes becomes a single Cast. Not honoured. */
 static const char* const kOrtSessionOptionsEnableCastChainElimination = "optimization.enable_cast_chain_elimination";
 
 /** Whether functions are inlined only when the model runs. Here they are inlined when the model is

@@ -63,7 +63,8 @@ struct OrtTrainingApi {
    *
    * The session trains the given state in place and keeps it alive, so the handle of the state may be
    * released before the session; as long as it exists, it shows every change that training makes. A
-   * state belongs to one session at a time; a second one is rejected as long as the first exists.
+   * state belongs to one session at a time: a second session with this state is rejected as long as the
+   * first exists.
    *
    * \param[in] env The environment.
    * \param[in] options Settings, copied; null for the defaults.

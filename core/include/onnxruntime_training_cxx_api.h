@@ -281,9 +281,9 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
 };
 
 /** Trains a checkpoint state. A session is created from a training model and the state that it trains;
- * to evaluate and export it also needs an eval model, and to take optimizer steps an optimizer model.
- * The training loop is: train step, optimizer step, scheduler step if there is a schedule, lazy reset
- * of the gradients. Only one thread may use a session at a time.
+ * to evaluate and export, the session also needs an eval model, and to take optimizer steps, an
+ * optimizer model. The training loop is: train step, optimizer step, scheduler step if there is a
+ * schedule, lazy reset of the gradients. Only one thread may use a session at a time.
  */
 class TrainingSession : public detail::Base<OrtTrainingSession> {
  public:
@@ -565,7 +565,7 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
 
 /** A metric, such as accuracy, that is computed batch by batch. Its value does not depend on how rows
  * are divided into batches. The documentation page on metrics lists their names and options. Only one
- * thread may use a metric at a time.
+ * thread at a time may use a metric.
  */
 class Metric : public detail::Base<OrtMetric> {
   explicit Metric(OrtMetric* p) : Base(p) {}

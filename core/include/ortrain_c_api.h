@@ -444,7 +444,8 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* RunOptionsSetTrainingMode)(OrtRunOptions* options, bool training_mode) NO_EXCEPTION;
 
-  /** Whether a run that trains computes only what the requested outputs need. Forward sessions always do.
+  /** Whether a run that trains executes only the nodes that the requested outputs need. Forward sessions
+   * always do.
    *
    * \param[in] options The options.
    * \param[in] only_execute_path_to_fetches Whether to skip all other nodes; false by default.
@@ -989,9 +990,9 @@ struct OrtrainApi {
   /** Describes every learning rate schedule that can be registered.
    *
    * The text is JSON: a list, sorted by name. Each schedule has name, formula, source, needs_total
-   * (whether the setting total_steps has to be given), reads_value (whether it follows SchedulerReport)
-   * and settings. A setting has name, default (null if it has to be given), at_least, at_most, kind
-   * (number, whole, flag or list) and meaning.
+   * (whether the setting total_steps must be given), reads_value (whether the schedule uses values of
+   * SchedulerReport) and settings. A setting has name, default (null if the setting must be given),
+   * at_least, at_most, kind (number, whole, flag or list) and meaning.
    *
    * \param[in] allocator Allocates the memory for the text.
    * \param[out] out The JSON text. Freed with the allocator.
@@ -1073,7 +1074,7 @@ struct OrtrainApi {
   /** Creates a metric by its name, such as accuracy.
    *
    * ListMetrics describes the metrics and their options. A metric is computed batch by batch; its value
-   * does not depend on how rows are divided into batches. Only one thread may use a metric at a time.
+   * does not depend on how rows are divided into batches. Only one thread at a time may use a metric.
    *
    * \param[in] name Name of the metric. top<k>, such as top5, is top_k with this k.
    * \param[in] options Its options, separated by commas or spaces, such as

@@ -7,7 +7,7 @@ namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>A metric, such as accuracy, that is computed batch by batch.</summary>
     /// <remarks>Its value does not depend on how rows are divided into batches. The documentation page on
-    /// metrics lists their names and options. Only one thread may use a metric at a time.</remarks>
+    /// metrics lists their names and options. Only one thread at a time may use a metric.</remarks>
     public unsafe partial class Metric : SafeHandle
     {
         internal Metric(IntPtr handle)

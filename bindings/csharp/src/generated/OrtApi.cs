@@ -2724,7 +2724,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate byte TensorTypeAndShape_HasShapeCall(IntPtr info);
         private static TensorTypeAndShape_HasShapeCall tensorTypeAndShape_HasShape;
-        /// <summary>Whether the rank is known. The other calls treat an unknown shape as that of a
+        /// <summary>Whether the rank is known. The other calls treat an unknown shape as the shape of a
         /// scalar.</summary>
         internal static TensorTypeAndShape_HasShapeCall TensorTypeAndShape_HasShape => tensorTypeAndShape_HasShape ??
             (tensorTypeAndShape_HasShape = NativeTables.Bind<TensorTypeAndShape_HasShapeCall>(NativeTables.OrtApi, 390));

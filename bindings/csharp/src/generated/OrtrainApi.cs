@@ -246,8 +246,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunOptionsSetOnlyExecutePathToFetchesCall(RunOptions options, byte onlyExecutePathToFetches);
         private static RunOptionsSetOnlyExecutePathToFetchesCall runOptionsSetOnlyExecutePathToFetches;
-        /// <summary>Whether a run that trains computes only what the requested outputs need. Forward sessions
-        /// always do.</summary>
+        /// <summary>Whether a run that trains executes only the nodes that the requested outputs need. Forward
+        /// sessions always do.</summary>
         internal static RunOptionsSetOnlyExecutePathToFetchesCall RunOptionsSetOnlyExecutePathToFetches => runOptionsSetOnlyExecutePathToFetches ??
             (runOptionsSetOnlyExecutePathToFetches = NativeTables.Bind<RunOptionsSetOnlyExecutePathToFetchesCall>(NativeTables.OrtrainApi, 33));
 

@@ -228,7 +228,8 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Accepted but has no effect: all sessions share one thread pool per process.</summary>
+        /// <summary>Makes the session use the number of threads of its environment, if that was created with
+        /// threading options.</summary>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void DisablePerSessionThreads()
         {

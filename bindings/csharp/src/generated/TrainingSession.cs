@@ -7,9 +7,9 @@ namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>Trains a checkpoint state.</summary>
     /// <remarks>A session is created from a training model and the state that it trains; to evaluate and
-    /// export it also needs an eval model, and to take optimizer steps an optimizer model. The training loop
-    /// is: train step, optimizer step, scheduler step if there is a schedule, lazy reset of the gradients.
-    /// Only one thread may use a session at a time.</remarks>
+    /// export, the session also needs an eval model, and to take optimizer steps, an optimizer model. The
+    /// training loop is: train step, optimizer step, scheduler step if there is a schedule, lazy reset of the
+    /// gradients. Only one thread may use a session at a time.</remarks>
     public unsafe partial class TrainingSession : IDisposable
     {
         private readonly OrtTrainingSessionHandle handle;

@@ -16,7 +16,7 @@ NS_ASSUME_NONNULL_BEGIN
 
 /** A metric, such as accuracy, that is computed batch by batch. Its value does not depend on how rows
  * are divided into batches. The documentation page on metrics lists their names and options. Only one
- * thread may use a metric at a time.
+ * thread at a time may use a metric.
  */
 @interface ORTMetric : NSObject {
  @private

@@ -24,9 +24,9 @@ NS_ASSUME_NONNULL_BEGIN
 @class ORTValue;
 
 /** Trains a checkpoint state. A session is created from a training model and the state that it trains;
- * to evaluate and export it also needs an eval model, and to take optimizer steps an optimizer model.
- * The training loop is: train step, optimizer step, scheduler step if there is a schedule, lazy reset
- * of the gradients. Only one thread may use a session at a time.
+ * to evaluate and export, the session also needs an eval model, and to take optimizer steps, an
+ * optimizer model. The training loop is: train step, optimizer step, scheduler step if there is a
+ * schedule, lazy reset of the gradients. Only one thread may use a session at a time.
  */
 @interface ORTTrainingSession : NSObject {
  @private

@@ -642,7 +642,7 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("options"), py::arg("training_mode"), "Whether a run that trains uses the training behaviour of operators such as Dropout. Forward sessions ignore it.");
   m.def("run_options_set_only_execute_path_to_fetches", [](const Handle<OrtRunOptions>& options, bool only_execute_path_to_fetches) {
     check(extension_api().RunOptionsSetOnlyExecutePathToFetches(options.raw, only_execute_path_to_fetches));
-  }, py::arg("options"), py::arg("only_execute_path_to_fetches"), "Whether a run that trains computes only what the requested outputs need. Forward sessions always do.");
+  }, py::arg("options"), py::arg("only_execute_path_to_fetches"), "Whether a run that trains executes only the nodes that the requested outputs need. Forward sessions always do.");
   m.def("create_training_parameters", []() {
     OrtTrainingParameters* out = {};
     check(extension_api().CreateTrainingParameters(&out));

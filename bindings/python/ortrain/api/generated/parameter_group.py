@@ -138,7 +138,7 @@ class ParameterGroup:
         Returns
         -------
         float
-            A number of at least 0. Optimizers without such a setting have none.
+            A number of at least 0. Some optimizers do not have this setting.
         """
         return _ortrain.get_optimizer_group_attribute(self._handle, self._name, "epsilon")
 

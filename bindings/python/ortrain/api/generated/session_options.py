@@ -331,7 +331,8 @@ class SessionOptions:
 
     @property
     def use_per_session_threads(self) -> bool:
-        """Accepted but has no effect: all sessions share one thread pool per process.
+        """Accepted but has no effect: sessions that run on the same thread of the program share one pool of
+        threads.
 
         Returns
         -------

@@ -4,7 +4,7 @@ import Foundation
 
 /// A metric, such as accuracy, that is computed batch by batch. Its value does not depend on how rows
 /// are divided into batches. The documentation page on metrics lists their names and options. Only one
-/// thread may use a metric at a time.
+/// thread at a time may use a metric.
 public final class ORTMetric: HandleOwner {
   let handle: OpaquePointer
 
