@@ -372,7 +372,9 @@ def test_decisions_by_values_without_noise_are_named():
     pytest.importorskip("dp_accounting")
     trainer = private(privacy=Privacy(), schedule=Schedule("on_plateau"))
     x, y = rows(count=30)
-    with pytest.warns(UserWarning, match="EarlyStopping follows 'loss', a value of the training rows without noise"):
+    with pytest.warns(
+        UserWarning, match="EarlyStopping follows 'loss', a value of the training rows without noise"
+    ):
         trainer.fit(x, y, batch_size=10, callbacks=[EarlyStopping("loss")], verbose=False)
     with pytest.warns(UserWarning, match="the schedule on_plateau follows 'loss'"):
         trainer.fit(x, y, batch_size=10, verbose=False)
