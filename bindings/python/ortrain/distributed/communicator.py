@@ -112,7 +112,7 @@ class Communicator:
 
     @property
     def answers(self) -> Any:
-        """A second communicator, for exchanges whose order depends on data: ranks must start exchanges in one order on each."""
+        """A second communicator, for exchanges that follow from received data. Ranks start exchanges in one order on each."""
         if self._failure is not None:
             raise self._failure
         return self._answers

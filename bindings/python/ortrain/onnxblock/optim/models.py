@@ -273,8 +273,8 @@ class SGD(DeclaredOptimizer):
     """The optimizer model of stochastic gradient descent.
 
     Inputs: learning_rate, step, params, gradients, first_order_moments; the last is unused without momentum, but
-    programs pass it. Without momentum, weight decay and parameter groups it has the operator SGDOptimizerV2, which
-    onnxruntime has too. With parameter groups it has one node for each group.
+    programs pass it. Without momentum and weight decay it has the operator SGDOptimizerV2, which onnxruntime has too.
+    With parameter groups it has one node for each; onnxruntime rejects such a model.
 
     Parameters
     ----------
