@@ -35,8 +35,9 @@ from ortrain.trainer import Trainer
     type=click.Choice(["inside", "merged", "requantized", "apart"]),
     default="inside",
     show_default=True,
-    help="where the adapters go: into nodes of MODEL; into its weights (merged); into its quantized weights, which are "
-    "quantized again; or into a file next to MODEL that ends in .onnx_adapter",
+    help="inside: adapters become nodes of MODEL; merged: they are added to its weights; requantized: they are added "
+    "to its quantized weights, which are quantized again; apart: they go into a file next to MODEL that ends in "
+    ".onnx_adapter",
 )
 @click.option(
     "--peft",

@@ -63,7 +63,7 @@ metrics_option = click.option(
     multiple=True,
     callback=_names,
     metavar="NAME,...",
-    help=f"values besides the loss: {', '.join(METRIC_NAMES)} and top<k>; may be repeated",
+    help=f"values to compute besides the loss: {', '.join(METRIC_NAMES)} and top<k>; may be repeated",
 )
 
 

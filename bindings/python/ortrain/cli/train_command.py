@@ -91,7 +91,8 @@ _PLACES = ("memory", "off")  # of features, besides a folder
     "schedule_options",
     metavar="NAME=VALUE",
     multiple=True,
-    help="setting of the schedule, such as gamma=0.5 or milestones=10:20; per_epoch=1 counts epochs; may be repeated",
+    help="setting of the schedule, such as gamma=0.5 or milestones=10:20; per_epoch=1 counts epochs instead of steps; "
+    "may be repeated",
 )
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=0, help="optimizer steps in which the rate rises from 0"
@@ -110,7 +111,7 @@ _PLACES = ("memory", "off")  # of features, besides a folder
 @click.option(
     "--monitor",
     metavar="VALUE",
-    help="value that says which epoch is best, such as val_accuracy (default val_loss with validation, else loss)",
+    help="value that decides which epoch is best, such as val_accuracy (default val_loss with validation, else loss)",
 )
 @click.option("--patience", type=running.COUNT, help="stop after this many epochs without an improvement")
 @click.option(
@@ -136,7 +137,8 @@ _PLACES = ("memory", "off")  # of features, besides a folder
 @click.option(
     "--tensorboard",
     is_flag=True,
-    help="also write event files of TensorBoard, with curves by step, histograms and the graph, into that folder",
+    help="also write event files of TensorBoard, with curves by step, histograms and the graph, into the folder of the "
+    "run",
 )
 @click.option(
     "--checkpoint",
@@ -149,7 +151,7 @@ _PLACES = ("memory", "off")  # of features, besides a folder
     "--resume",
     type=click.Path(path_type=Path),
     metavar="FILE|last",
-    help="complete the run that saved this checkpoint; last is DIR/last.ckpt",
+    help="complete the run that saved this checkpoint; last means DIR/last.ckpt",
 )
 @click.option(
     "--features",
