@@ -1985,7 +1985,7 @@ struct OrtApi {
   /** Always fails: onnxruntime-extensions is a separate library, which RegisterCustomOpsLibrary_V2 loads.
    *
    * \param[in] options The options.
-   * \retval ORT_FAIL when always.
+   * \retval ORT_FAIL when the call is made.
    */
   OrtStatus*(ORT_API_CALL* EnableOrtCustomOps)(OrtSessionOptions* options) NO_EXCEPTION;
 
@@ -2220,7 +2220,7 @@ struct OrtApi {
    * \param[in] provider_name Name of the provider.
    * \param[in] version Version of the table.
    * \param[out] provider_api Nothing.
-   * \retval ORT_INVALID_ARGUMENT when always.
+   * \retval ORT_INVALID_ARGUMENT when the call is made.
    */
   OrtStatus*(ORT_API_CALL* GetExecutionProviderApi)(const char* provider_name, uint32_t version, const void** provider_api) NO_EXCEPTION;
 
@@ -2858,7 +2858,7 @@ struct OrtApi {
    * \param[in] resource_version Version of the resource.
    * \param[in] resource_id Number of the resource.
    * \param[out] resource Nothing.
-   * \retval ORT_INVALID_ARGUMENT when always.
+   * \retval ORT_INVALID_ARGUMENT when the call is made.
    */
   OrtStatus*(ORT_API_CALL* KernelContext_GetResource)(const OrtKernelContext* context, int resource_version, int resource_id, void** resource) NO_EXCEPTION;
 
@@ -3193,7 +3193,7 @@ struct OrtApi {
    * \param[in] env The environment.
    * \param[in] registration_name A name for the library.
    * \param[in] path The library.
-   * \retval ORT_FAIL when always.
+   * \retval ORT_FAIL when the call is made.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* RegisterExecutionProviderLibrary)(OrtEnv* env, const char* registration_name, const ORTCHAR_T* path) NO_EXCEPTION;
@@ -3202,7 +3202,7 @@ struct OrtApi {
    *
    * \param[in] env The environment.
    * \param[in] registration_name Name of the library.
-   * \retval ORT_FAIL when always.
+   * \retval ORT_FAIL when the call is made.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* UnregisterExecutionProviderLibrary)(OrtEnv* env, const char* registration_name) NO_EXCEPTION;
@@ -3862,7 +3862,7 @@ struct OrtApi {
    * \param[in] allocator_type Kind of allocator.
    * \param[in] allocator_options Its options.
    * \param[out] allocator The allocator.
-   * \retval ORT_INVALID_ARGUMENT when always, as in onnxruntime for the CPU.
+   * \retval ORT_INVALID_ARGUMENT when the call is made, as in onnxruntime for the CPU.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* CreateSharedAllocator)(OrtEnv* env, const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type, OrtAllocatorType allocator_type, const OrtKeyValuePairs* allocator_options, OrtAllocator** allocator) NO_EXCEPTION;
@@ -3882,7 +3882,7 @@ struct OrtApi {
    * \param[in] env The environment.
    * \param[in] ep_device The provider on the device.
    * \param[in] mem_type Kind of memory.
-   * \retval ORT_INVALID_ARGUMENT when always, as in onnxruntime for the CPU.
+   * \retval ORT_INVALID_ARGUMENT when the call is made, as in onnxruntime for the CPU.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* ReleaseSharedAllocator)(OrtEnv* env, const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type) NO_EXCEPTION;
@@ -3941,7 +3941,7 @@ struct OrtApi {
    * \param[in] ep_device The provider on the device.
    * \param[in] stream_options Its options.
    * \param[out] stream The stream.
-   * \retval ORT_INVALID_ARGUMENT when always, as in onnxruntime for the CPU.
+   * \retval ORT_INVALID_ARGUMENT when the call is made, as in onnxruntime for the CPU.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* CreateSyncStreamForEpDevice)(const OrtEpDevice* ep_device, const OrtKeyValuePairs* stream_options, OrtSyncStream** stream) NO_EXCEPTION;

@@ -163,7 +163,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeFail when always.
+ * Errors: ORTErrorCodeFail when the call is made.
  */
 - (BOOL)enableOrtExtensionsCustomOpsWithError:(NSError *_Nullable *_Nullable)error;
 

@@ -199,7 +199,7 @@ public final class ORTSessionOptions: HandleOwner {
 
   /// Always fails: onnxruntime-extensions is a separate library, which must be registered.
   ///
-  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.fail` when always.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.fail` when the call is made.
   public func enableOrtExtensionsCustomOps() throws {
     defer { withExtendedLifetime(self) {} }
     let call = Call("ORTSessionOptions.enableOrtExtensionsCustomOps()")
