@@ -75,7 +75,7 @@ typedef struct OrtOp OrtOp;
 /** An attribute of a node. */
 typedef struct OrtOpAttr OrtOpAttr;
 
-/** Where messages go. */
+/** A log, which receives messages. */
 typedef struct OrtLogger OrtLogger;
 
 /** A value of a graph: its name, type and uses. */
@@ -108,22 +108,22 @@ typedef struct OrtIoBinding OrtIoBinding;
 /** The metadata of a model. */
 typedef struct OrtModelMetadata OrtModelMetadata;
 
-/** Room for packed weights; sessions do not use it. */
+/** A container for packed weights; sessions do not use it. */
 typedef struct OrtPrepackedWeightsContainer OrtPrepackedWeightsContainer;
 
 /** Tensors for runs of a model. */
 typedef struct OrtLoraAdapter OrtLoraAdapter;
 
-/** What model to compile, and where to write it. */
+/** The model to compile, and where the result is written. */
 typedef struct OrtModelCompilationOptions OrtModelCompilationOptions;
 
-/** Where the data of an initializer are in a file beside the model. */
+/** The location of an initializer's data in a file next to the model. */
 typedef struct OrtExternalInitializerInfo OrtExternalInitializerInfo;
 
 /** Why an execution provider cannot use a device. */
 typedef struct OrtDeviceEpIncompatibilityDetails OrtDeviceEpIncompatibilityDetails;
 
-/** Texts by name. */
+/** Strings by name. */
 typedef struct OrtKeyValuePairs OrtKeyValuePairs;
 
 /** Settings with which a session is created. */
@@ -150,7 +150,7 @@ typedef struct OrtMapTypeInfo OrtMapTypeInfo;
 /** Settings of an arena. */
 typedef struct OrtArenaCfg OrtArenaCfg;
 
-/** The type of what an optional value may hold. */
+/** The type of the value that an optional value may hold. */
 typedef struct OrtOptionalTypeInfo OrtOptionalTypeInfo;
 
 /** Element type and dimensions of a tensor. */
@@ -161,9 +161,9 @@ typedef OrtStatus* OrtStatusPtr;
 
 /** How a custom operator uses an input or output. */
 typedef enum OrtCustomOpInputOutputCharacteristic ORT_OF_INT {
-  INPUT_OUTPUT_REQUIRED = 0,  /**< It has to be there. */
-  INPUT_OUTPUT_OPTIONAL = 1,  /**< It may be left out. */
-  INPUT_OUTPUT_VARIADIC = 2  /**< It is the last, and any number may follow. */
+  INPUT_OUTPUT_REQUIRED = 0,  /**< It must be present. */
+  INPUT_OUTPUT_OPTIONAL = 1,  /**< It may be omitted. */
+  INPUT_OUTPUT_VARIADIC = 2  /**< It is the last input or output, and may occur any number of times. */
 } OrtCustomOpInputOutputCharacteristic;
 
 /** Element types of tensors, with the numbers of ONNX TensorProto.DataType except for three. */
@@ -240,10 +240,10 @@ typedef enum OrtLoggingLevel ORT_OF_INT {
 
 /** How much a model is optimized before it runs. Results at all levels agree within rounding. */
 typedef enum GraphOptimizationLevel ORT_OF_INT {
-  ORT_DISABLE_ALL = 0,  /**< No optimization; what depends only on constants and shapes is still computed once. */
+  ORT_DISABLE_ALL = 0,  /**< No optimization. Values that depend only on constants and shapes are still computed only once. */
   ORT_ENABLE_BASIC = 1,  /**< Constant folding, removal of identities, common subexpressions; no fusion. */
-  ORT_ENABLE_EXTENDED = 2,  /**< Operator fusion too. */
-  ORT_ENABLE_LAYOUT = 3,  /**< Memory layouts of parameters too. */
+  ORT_ENABLE_EXTENDED = 2,  /**< Also operator fusion. */
+  ORT_ENABLE_LAYOUT = 3,  /**< Also memory layouts of parameters. */
   ORT_ENABLE_ALL = 99  /**< Everything; the default. */
 } GraphOptimizationLevel;
 
@@ -267,7 +267,7 @@ typedef enum OrtLanguageProjection ORT_OF_INT {
 /** How an allocator works. */
 typedef enum OrtAllocatorType ORT_OF_INT {
   OrtInvalidAllocator = -1,  /**< None. */
-  OrtDeviceAllocator = 0,  /**< Asks the device each time. */
+  OrtDeviceAllocator = 0,  /**< Allocates memory from the device each time. */
   OrtArenaAllocator = 1,  /**< Keeps freed blocks for reuse. */
   OrtReadOnlyAllocator = 2  /**< Returns read-only memory. */
 } OrtAllocatorType;
@@ -294,7 +294,7 @@ typedef enum OrtMemoryInfoDeviceType ORT_OF_INT {
   OrtMemoryInfoDeviceType_NPU = 3  /**< NPU. */
 } OrtMemoryInfoDeviceType;
 
-/** How a sparse tensor states the places of its values. */
+/** How a sparse tensor stores the positions of its values. */
 typedef enum OrtSparseFormat ORT_OF_INT {
   ORT_SPARSE_UNDEFINED = 0,  /**< None. */
   ORT_SPARSE_COO = 1,  /**< Coordinates. */
@@ -305,8 +305,8 @@ typedef enum OrtSparseFormat ORT_OF_INT {
 /** The indices of sparse tensors. */
 typedef enum OrtSparseIndicesFormat ORT_OF_INT {
   ORT_SPARSE_COO_INDICES = 0,  /**< Coordinates. */
-  ORT_SPARSE_CSR_INNER_INDICES = 1,  /**< Columns of compressed rows. */
-  ORT_SPARSE_CSR_OUTER_INDICES = 2,  /**< Starts of compressed rows. */
+  ORT_SPARSE_CSR_INNER_INDICES = 1,  /**< Column indices of compressed rows. */
+  ORT_SPARSE_CSR_OUTER_INDICES = 2,  /**< Row starts of compressed rows. */
   ORT_SPARSE_BLOCK_SPARSE_INDICES = 3  /**< Blocks. */
 } OrtSparseIndicesFormat;
 
@@ -341,17 +341,17 @@ typedef enum OrtExecutionProviderDevicePolicy ORT_OF_INT {
   OrtExecutionProviderDevicePolicy_MIN_OVERALL_POWER = 6  /**< The least power. */
 } OrtExecutionProviderDevicePolicy;
 
-/** Whether a compiled model fits a device. */
+/** Whether a device can run a compiled model. */
 typedef enum OrtCompiledModelCompatibility ORT_OF_INT {
   OrtCompiledModelCompatibility_EP_NOT_APPLICABLE = 0,  /**< The question does not apply. */
-  OrtCompiledModelCompatibility_EP_SUPPORTED_OPTIMAL = 1,  /**< It fits. */
+  OrtCompiledModelCompatibility_EP_SUPPORTED_OPTIMAL = 1,  /**< It runs, and recompiling it would not help. */
   OrtCompiledModelCompatibility_EP_SUPPORTED_PREFER_RECOMPILATION = 2,  /**< It runs, and would run faster if recompiled. */
   OrtCompiledModelCompatibility_EP_UNSUPPORTED = 3  /**< It does not run. */
 } OrtCompiledModelCompatibility;
 
 /** How a model is compiled. */
 typedef enum OrtCompileApiFlags ORT_OF_INT {
-  OrtCompileApiFlags_NONE = 0,  /**< As usual. */
+  OrtCompileApiFlags_NONE = 0,  /**< No flag. */
   OrtCompileApiFlags_ERROR_IF_NO_NODES_COMPILED = 1,  /**< Fail if no node is compiled. The CPU compiles none. */
   OrtCompileApiFlags_ERROR_IF_OUTPUT_FILE_EXISTS = 2  /**< Fail if the output file exists. */
 } OrtCompileApiFlags;
@@ -400,23 +400,23 @@ typedef void(ORT_API_CALL* OrtLoggingFunction)(void* param, OrtLoggingLevel seve
 /** Receives the outputs of a run in the background. Must not throw. */
 typedef void(ORT_API_CALL* RunAsyncCallbackFn)(void* user_data, OrtValue** outputs, size_t num_outputs, OrtStatus* status);
 
-/** A custom operator, as a program describes it. Functions that the version does not have may be
- * missing; those of inputs and outputs get an index.
+/** A custom operator, as a program describes it. Functions that its version does not have may be
+ * missing. Functions about an input or output receive its index.
  */
 struct OrtCustomOp {
   /** The API version that the program was compiled with. It determines which fields exist. */
   uint32_t version;
-  /** Prepares a node, and returns a pointer that the later calls receive. */
+  /** Creates the kernel of a node, and returns a pointer that later functions receive. */
   void*(ORT_API_CALL* CreateKernel)(const struct OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info);
   /** Name of the operator. */
   const char*(ORT_API_CALL* GetName)(const struct OrtCustomOp* op);
   /** The execution provider; null for the CPU. */
   const char*(ORT_API_CALL* GetExecutionProviderType)(const struct OrtCustomOp* op);
-  /** Element type of an input; undefined for any. */
+  /** Element type of an input; undefined if any type is accepted. */
   ONNXTensorElementDataType(ORT_API_CALL* GetInputType)(const struct OrtCustomOp* op, size_t index);
   /** Number of inputs. */
   size_t(ORT_API_CALL* GetInputTypeCount)(const struct OrtCustomOp* op);
-  /** Element type of an output; undefined for that of the first input of any type. */
+  /** Element type of an output; undefined for the type of the first input that accepts any type. */
   ONNXTensorElementDataType(ORT_API_CALL* GetOutputType)(const struct OrtCustomOp* op, size_t index);
   /** Number of outputs. */
   size_t(ORT_API_CALL* GetOutputTypeCount)(const struct OrtCustomOp* op);
@@ -424,42 +424,42 @@ struct OrtCustomOp {
   void(ORT_API_CALL* KernelCompute)(void* op_kernel, OrtKernelContext* context);
   /** Frees what create_kernel returned. */
   void(ORT_API_CALL* KernelDestroy)(void* op_kernel);
-  /** Whether an input may be left out. */
+  /** Whether an input may be omitted. */
   OrtCustomOpInputOutputCharacteristic(ORT_API_CALL* GetInputCharacteristic)(const struct OrtCustomOp* op, size_t index);
-  /** Whether an output may be left out. */
+  /** Whether an output may be omitted. */
   OrtCustomOpInputOutputCharacteristic(ORT_API_CALL* GetOutputCharacteristic)(const struct OrtCustomOp* op, size_t index);
-  /** Where an input should be; there is one place. */
+  /** Where an input must be stored; only CPU memory exists. */
   OrtMemType(ORT_API_CALL* GetInputMemoryType)(const struct OrtCustomOp* op, size_t index);
-  /** The least number of variadic inputs. */
+  /** The minimum number of variadic inputs. */
   int(ORT_API_CALL* GetVariadicInputMinArity)(const struct OrtCustomOp* op);
-  /** Whether variadic inputs have one type. */
+  /** Whether all variadic inputs have the same type. */
   int(ORT_API_CALL* GetVariadicInputHomogeneity)(const struct OrtCustomOp* op);
-  /** The least number of variadic outputs. */
+  /** The minimum number of variadic outputs. */
   int(ORT_API_CALL* GetVariadicOutputMinArity)(const struct OrtCustomOp* op);
-  /** Whether variadic outputs have one type. */
+  /** Whether all variadic outputs have the same type. */
   int(ORT_API_CALL* GetVariadicOutputHomogeneity)(const struct OrtCustomOp* op);
-  /** Like create_kernel, and may fail. */
+  /** Like create_kernel, but can report a failure. */
   OrtStatus*(ORT_API_CALL* CreateKernelV2)(const struct OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info, void** kernel);
-  /** Like kernel_compute, and may fail. */
+  /** Like kernel_compute, but can report a failure. */
   OrtStatus*(ORT_API_CALL* KernelComputeV2)(void* op_kernel, OrtKernelContext* context);
-  /** States the shapes of outputs before the run. May be null. */
+  /** Infers the shapes of outputs before the run. May be null. */
   OrtStatus*(ORT_API_CALL* InferOutputShapeFn)(const struct OrtCustomOp* op, OrtShapeInferContext* context);
-  /** The first version of the domain that the operator is for. */
+  /** The first version of the domain in which the operator exists. */
   int(ORT_API_CALL* GetStartVersion)(const struct OrtCustomOp* op);
-  /** The last one. */
+  /** The last version of the domain in which the operator exists. */
   int(ORT_API_CALL* GetEndVersion)(const struct OrtCustomOp* op);
   /** Which outputs may share the memory of inputs; not used. */
   size_t(ORT_API_CALL* GetMayInplace)(int** input_index, int** output_index);
-  /** Frees those lists. */
+  /** Frees the lists that the function before it returned. */
   void(ORT_API_CALL* ReleaseMayInplace)(int* input_index, int* output_index);
-  /** Which outputs are inputs under another name; not used. */
+  /** Which outputs are aliases of inputs; not used. */
   size_t(ORT_API_CALL* GetAliasMap)(int** input_index, int** output_index);
-  /** Frees those lists. */
+  /** Frees the lists that the function before it returned. */
   void(ORT_API_CALL* ReleaseAliasMap)(int* input_index, int* output_index);
 };
 
-/** Allocates and frees memory. A program may fill in its own and pass it wherever a call takes an
- * allocator; calls use only Alloc and Free.
+/** Allocates and frees memory. A program may define its own allocator and pass it to any call that
+ * takes one; calls use only Alloc and Free.
  */
 struct OrtAllocator {
   /** The API version that the creator of the struct was compiled with. It determines which fields exist. */
@@ -482,13 +482,13 @@ struct OrtAllocator {
 struct OrtEnvCreationOptions {
   /** The API version that the program was compiled with. It determines which fields exist. */
   uint32_t version;
-  /** The least severity of messages that are logged. */
+  /** The minimum severity of messages that are logged. */
   int32_t logging_severity_level;
   /** Name of the environment in messages. */
   const char* log_id;
   /** Receives the messages; null for standard error. */
   OrtLoggingFunction custom_logging_function;
-  /** Its first argument. */
+  /** The first argument of that function. */
   void* custom_logging_param;
   /** Settings for the threads that sessions share; may be null. */
   const OrtThreadingOptions* threading_options;
@@ -625,11 +625,11 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CreateSessionOptions)(OrtSessionOptions** options) NO_EXCEPTION;
 
-  /** Has sessions write the graph that they run, after their passes, to a file.
+  /** Makes sessions write the graph that they run, after all graph passes, to a file.
    *
-   * A session writes the file when it is created: the model of an inference session, the training model
-   * of a training session. The file is meant for inspection and for this version: its fused operators
-   * are known only to ortrain.
+   * A session writes the file when it is created. An inference session writes its model, a training
+   * session its training model. The file is meant for inspection and for this version of ortrain: no
+   * other program knows its fused operators.
    *
    * \param[in] options The options.
    * \param[in] optimized_model_filepath The ONNX file to write; an existing file is replaced.
@@ -650,18 +650,18 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetSessionExecutionMode)(OrtSessionOptions* options, ExecutionMode execution_mode) NO_EXCEPTION;
 
-  /** Has forward sessions record how long each kernel of each run takes.
+  /** Makes forward sessions record how long each kernel of each run takes.
    *
    * The file is written by SessionEndProfiling, or when the session is released. It is JSON in Chrome's
    * trace event format, for chrome://tracing or Perfetto. Training sessions record with StartProfiling
    * instead.
    *
    * \param[in] options The options.
-   * \param[in] profile_file_prefix Start of the file's path. The time and .json follow it.
+   * \param[in] profile_file_prefix Prefix of the file's path; the time and .json are appended.
    */
   OrtStatus*(ORT_API_CALL* EnableProfiling)(OrtSessionOptions* options, const ORTCHAR_T* profile_file_prefix) NO_EXCEPTION;
 
-  /** Has forward sessions record nothing, which is the default.
+  /** Makes forward sessions record nothing, which is the default.
    *
    * \param[in] options The options.
    */
@@ -708,7 +708,8 @@ struct OrtApi {
   /** The minimum severity that the session logs.
    *
    * \param[in] options The options.
-   * \param[in] session_log_severity_level A value of OrtLoggingLevel, or -1 for the environment's.
+   * \param[in] session_log_severity_level A value of OrtLoggingLevel, or -1 for the severity of the
+   *     environment.
    * \retval ORT_INVALID_ARGUMENT when the value is not between -1 and 4.
    */
   OrtStatus*(ORT_API_CALL* SetSessionLogSeverityLevel)(OrtSessionOptions* options, int session_log_severity_level) NO_EXCEPTION;
@@ -749,22 +750,22 @@ struct OrtApi {
    *
    * \param[in] custom_op_domain The set.
    * \param[in] op The operator, which must exist as long as the set.
-   * \retval ORT_INVALID_ARGUMENT when a function that every operator needs is missing, or its version or
-   *     execution provider is not known.
+   * \retval ORT_INVALID_ARGUMENT when a function that every operator needs is missing, or the version or
+   *     execution provider of the operator is unknown.
    */
   OrtStatus*(ORT_API_CALL* CustomOpDomain_Add)(OrtCustomOpDomain* custom_op_domain, const OrtCustomOp* op) NO_EXCEPTION;
 
   /** Lets sessions with these options run the custom operators of a set.
    *
-   * Forward and training sessions do. An operator of the program takes precedence over one of the
-   * library with the same name.
+   * Forward and training sessions can run them. A custom operator takes precedence over an operator of
+   * the library with the same name.
    *
    * \param[in] options The options.
    * \param[in] custom_op_domain The set, which must exist as long as the sessions.
    */
   OrtStatus*(ORT_API_CALL* AddCustomOpDomain)(OrtSessionOptions* options, OrtCustomOpDomain* custom_op_domain) NO_EXCEPTION;
 
-  /** Loads a library and has its function RegisterCustomOps add operators to the options.
+  /** Loads a library and calls its function RegisterCustomOps, which adds operators to the options.
    *
    * \param[in] options The options.
    * \param[in] library_path The library.
@@ -843,8 +844,8 @@ struct OrtApi {
 
   /** Name of an initializer that a run may replace.
    *
-   * These are the initializers that are inputs of the model as well. A run takes a value for one like
-   * for an input.
+   * These are the initializers that are also inputs of the model. A run accepts a value for such an
+   * initializer as it does for an input.
    *
    * \param[in] session The session.
    * \param[in] index Zero-based index.
@@ -870,7 +871,7 @@ struct OrtApi {
   /** The minimum severity that the run logs.
    *
    * \param[in] options The options.
-   * \param[in] log_severity_level A value of OrtLoggingLevel, or -1 for the session's.
+   * \param[in] log_severity_level A value of OrtLoggingLevel, or -1 for the severity of the session.
    * \retval ORT_INVALID_ARGUMENT when the value is not between -1 and 4.
    */
   OrtStatus*(ORT_API_CALL* RunOptionsSetRunLogSeverityLevel)(OrtRunOptions* options, int log_severity_level) NO_EXCEPTION;
@@ -966,7 +967,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* FillStringTensor)(OrtValue* value, const char* const* s, size_t s_len) NO_EXCEPTION;
 
-  /** Length of all elements of a tensor of strings together.
+  /** Total length of all elements of a tensor of strings.
    *
    * \param[in] value The tensor.
    * \param[out] len The length, without zero bytes. In bytes.
@@ -979,7 +980,8 @@ struct OrtApi {
    * \param[in] value The tensor.
    * \param[in] s Receives the strings, without zero bytes. As many as s_len says.
    * \param[in] s_len Size of that memory. In bytes.
-   * \param[out] offsets Receives where each string begins. In bytes. As many as offsets_len says.
+   * \param[out] offsets Receives the offset at which each string begins. In bytes. As many as
+   *     offsets_len says.
    * \param[in] offsets_len The number of elements. In strings.
    * \retval ORT_INVALID_ARGUMENT when the value is not a tensor of strings, the memory is too small, or
    *     the number of offsets is wrong.
@@ -1168,7 +1170,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetAllocatorWithDefaultOptions)(OrtAllocator** out) NO_EXCEPTION;
 
-  /** Fixes every dimension of an input that a model marks with a denotation.
+  /** Sets a fixed size for every input dimension that a model marks with the given denotation.
    *
    * \param[in] options The options.
    * \param[in] dim_denotation The denotation, such as DATA_BATCH.
@@ -1215,7 +1217,7 @@ struct OrtApi {
   /** Slot 84, not implemented. */
   OrtStatus*(ORT_API_CALL* GetOpaqueValue)(const char* domain_name, const char* type_name, const OrtValue* in, void* data_container, size_t data_container_size) NO_EXCEPTION;
 
-  /** A number among the attributes of the node.
+  /** A float attribute of the node.
    *
    * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
@@ -1224,7 +1226,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_float)(const OrtKernelInfo* info, const char* name, float* out) NO_EXCEPTION;
 
-  /** An integer among the attributes of the node.
+  /** An integer attribute of the node.
    *
    * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
@@ -1233,14 +1235,15 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_int64)(const OrtKernelInfo* info, const char* name, int64_t* out) NO_EXCEPTION;
 
-  /** A text among the attributes of the node.
+  /** A string attribute of the node.
    *
    * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
-   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
-   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
+   * \param[out] out Receives the string with a terminating zero byte; null to ask for the size only.
+   * \param[in,out] size In: the capacity of out. Out: the size of the string with its zero byte. In
+   *     bytes.
    * \retval ORT_FAIL when there is no such attribute, or it has another type.
-   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   * \retval ORT_INVALID_ARGUMENT when out is too small for the string.
    */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttribute_string)(const OrtKernelInfo* info, const char* name, char* out, size_t* size) NO_EXCEPTION;
 
@@ -1262,21 +1265,21 @@ struct OrtApi {
    *
    * \param[in] context The run of the kernel.
    * \param[in] index Index, from 0. In elements.
-   * \param[out] out The value, valid during the run; null if it is left out.
+   * \param[out] out The value, valid during the run; null if the input is omitted.
    * \retval ORT_INVALID_ARGUMENT when there is no such index.
    */
   OrtStatus*(ORT_API_CALL* KernelContext_GetInput)(const OrtKernelContext* context, size_t index, const OrtValue** out) NO_EXCEPTION;
 
-  /** Memory for an output.
+  /** Allocates an output.
    *
    * \param[in] context The run of the kernel.
    * \param[in] index Index, from 0. In elements.
    * \param[in] dim_values Shape of the output. As many as dim_count says.
    * \param[in] dim_count Number of dimensions. In elements.
-   * \param[out] out The value to fill in, valid during the run; null if nothing reads it. Freed with
-   *     ReleaseValue.
+   * \param[out] out The value to fill in, valid during the run; null if nothing reads the output. Freed
+   *     with ReleaseValue.
    * \retval ORT_INVALID_ARGUMENT when there is no such index.
-   * \retval ORT_INVALID_GRAPH when its type is not known.
+   * \retval ORT_INVALID_GRAPH when the type of the output is unknown.
    */
   OrtStatus*(ORT_API_CALL* KernelContext_GetOutput)(OrtKernelContext* context, size_t index, const int64_t* dim_values, size_t dim_count, OrtValue** out) NO_EXCEPTION;
 
@@ -1336,14 +1339,14 @@ struct OrtApi {
 
   /** Frees a set of custom operators.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    */
   void(ORT_API_CALL* ReleaseCustomOpDomain)(OrtCustomOpDomain* input) NO_EXCEPTION;
 
-  /** The meaning of a value according to the model. Not kept.
+  /** The denotation of a value in the model. Models do not keep denotations.
    *
    * \param[in] type_info The type.
-   * \param[out] denotation Empty text.
+   * \param[out] denotation Always an empty string.
    * \param[out] len Its length, 0. In bytes.
    */
   OrtStatus*(ORT_API_CALL* GetDenotationFromTypeInfo)(const OrtTypeInfo* type_info, const char** const denotation, size_t* len) NO_EXCEPTION;
@@ -1351,7 +1354,7 @@ struct OrtApi {
   /** The type of a map.
    *
    * \param[in] type_info The type.
-   * \param[out] out Null if it is not a map; valid as long as type_info.
+   * \param[out] out The type; null if the value is not a map. It is valid as long as type_info.
    */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToMapTypeInfo)(const OrtTypeInfo* type_info, const OrtMapTypeInfo** out) NO_EXCEPTION;
 
@@ -1385,7 +1388,7 @@ struct OrtApi {
 
   /** Frees the type of a map.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    */
   void(ORT_API_CALL* ReleaseMapTypeInfo)(OrtMapTypeInfo* input) NO_EXCEPTION;
 
@@ -1398,7 +1401,7 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseSequenceTypeInfo)(OrtSequenceTypeInfo* input) NO_EXCEPTION;
 
-  /** Stops recording and writes the record to a file.
+  /** Stops recording and writes the recording to a file.
    *
    * \param[in] session The session.
    * \param[in] allocator Allocates the memory for the path.
@@ -1471,9 +1474,10 @@ struct OrtApi {
   /** Creates an environment with settings for the threads that its sessions share.
    *
    * The settings apply to sessions created with DisablePerSessionThreads; other sessions use their own
-   * number of threads. All sessions share one thread pool per process in either case.
+   * number of threads. In either case, sessions that run on the same thread of the program share one
+   * pool of threads.
    *
-   * \param[in] log_severity_level The least severity that is written.
+   * \param[in] log_severity_level The minimum severity that is logged.
    * \param[in] logid Name that appears in the messages.
    * \param[in] tp_options The settings, copied.
    * \param[out] out The environment. Freed with ReleaseEnv.
@@ -1484,7 +1488,7 @@ struct OrtApi {
   /** Makes the session use the number of threads of its environment, if that was created with threading
    * options.
    *
-   * All sessions share one thread pool per process in either case.
+   * In either case, sessions that run on the same thread of the program share one pool of threads.
    *
    * \param[in] options The options.
    */
@@ -1512,7 +1516,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* ModelMetadataGetCustomMetadataMapKeys)(const OrtModelMetadata* model_metadata, OrtAllocator* allocator, char*** keys, int64_t* num_keys) NO_EXCEPTION;
 
-  /** Fixes every dimension of an input that has a name.
+  /** Sets a fixed size for every input dimension that has the given symbolic name.
    *
    * \param[in] options The options.
    * \param[in] dim_name The name, such as batch.
@@ -1567,15 +1571,15 @@ struct OrtApi {
 
   /** Sets an entry of the session configuration.
    *
-   * The page "Session configuration" lists the entries. An unknown key that begins with "ortrain." is
-   * rejected, with the nearest known key, and so is an invalid value of such an entry. Other unknown
-   * entries are kept and have no effect.
+   * The documentation page "Session configuration" lists the entries. An unknown key that begins with
+   * "ortrain." is rejected, with the nearest known key, and so is an invalid value of such an entry.
+   * Other unknown entries are kept and have no effect.
    *
    * \param[in] options The options.
    * \param[in] config_key The key, not empty.
    * \param[in] config_value The value.
    * \retval ORT_INVALID_ARGUMENT when the key is empty, or begins with "ortrain." and is not known.
-   * \retval ORT_INVALID_ARGUMENT when an entry of that prefix does not take the value.
+   * \retval ORT_INVALID_ARGUMENT when the value is not valid for an entry with that prefix.
    */
   OrtStatus*(ORT_API_CALL* AddSessionConfigEntry)(OrtSessionOptions* options, const char* config_key, const char* config_value) NO_EXCEPTION;
 
@@ -1618,7 +1622,7 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseIoBinding)(OrtIoBinding* input) NO_EXCEPTION;
 
-  /** Binds a value to an input, instead of the value that was bound before.
+  /** Binds a value to an input. It replaces the value that was bound before.
    *
    * Nothing is copied: a run reads the memory of the value when it starts. The value itself may be
    * released.
@@ -1630,7 +1634,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* BindInput)(OrtIoBinding* binding_ptr, const char* name, const OrtValue* val_ptr) NO_EXCEPTION;
 
-  /** Binds a tensor to an output, in which runs compute it.
+  /** Binds a tensor to an output. Runs write the output into this tensor.
    *
    * \param[in] binding_ptr The binding.
    * \param[in] name Name of the output.
@@ -1700,13 +1704,14 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* TensorAt)(OrtValue* value, const int64_t* location_values, size_t location_values_count, void** out) NO_EXCEPTION;
 
-  /** Has the sessions of an environment share an allocator; replaces an earlier one for that memory.
+  /** Registers an allocator that the sessions of an environment share. It replaces an earlier allocator
+   * for the same memory.
    *
-   * All sessions use the allocator of the CPU in any case.
+   * Sessions are not affected: they always use the allocator of the CPU.
    *
    * \param[in] env The environment.
    * \param[in] mem_info Where the memory is located.
-   * \param[in] arena_cfg Settings of its arena, or null.
+   * \param[in] arena_cfg Settings of the allocator's arena, or null.
    */
   OrtStatus*(ORT_API_CALL* CreateAndRegisterAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info, const OrtArenaCfg* arena_cfg) NO_EXCEPTION;
 
@@ -1749,10 +1754,10 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetGlobalSpinControl)(OrtThreadingOptions* tp_options, int allow_spinning) NO_EXCEPTION;
 
-  /** Has sessions use a tensor of the caller instead of an initializer of their model.
+  /** Makes sessions use a tensor of the caller instead of an initializer of their model.
    *
-   * Memory of the caller is not copied and must outlive the sessions, which can share it. A name that a
-   * model does not have is ignored.
+   * The tensor's memory is not copied and must outlive the sessions. Several sessions can share it. A
+   * name that a model does not have is ignored.
    *
    * \param[in] options The options.
    * \param[in] name Name of the initializer.
@@ -1766,7 +1771,7 @@ struct OrtApi {
    *
    * \param[in] logging_function The function.
    * \param[in] logger_param Passed to the function, may be null.
-   * \param[in] log_severity_level The least severity that is passed on.
+   * \param[in] log_severity_level The minimum severity that is passed to the function.
    * \param[in] logid Name that is passed with the messages.
    * \param[in] tp_options The settings, copied.
    * \param[out] out The environment. Freed with ReleaseEnv.
@@ -1808,12 +1813,14 @@ struct OrtApi {
 
   /** Creates settings of an arena.
    *
-   * Intermediate values are in memory that sessions plan themselves, so the settings have no effect.
+   * The settings have no effect: sessions plan the memory of intermediate values themselves.
    *
-   * \param[in] max_mem The most memory, 0 for the default. In bytes.
-   * \param[in] arena_extend_strategy 0 or 1, -1 for the default.
-   * \param[in] initial_chunk_size_bytes Size of the first block, -1 for the default.
-   * \param[in] max_dead_bytes_per_chunk Waste of a block, -1 for the default.
+   * \param[in] max_mem The maximum amount of memory; 0 for the default. In bytes.
+   * \param[in] arena_extend_strategy How the arena grows: 0 to the next power of two, 1 by the requested
+   *     size, -1 for the default.
+   * \param[in] initial_chunk_size_bytes Size of the first block; -1 for the default.
+   * \param[in] max_dead_bytes_per_chunk The maximum number of unused bytes in a block; -1 for the
+   *     default.
    * \param[out] out The settings. Freed with ReleaseArenaCfg.
    * \retval ORT_INVALID_ARGUMENT when a setting is out of range.
    */
@@ -1821,7 +1828,7 @@ struct OrtApi {
 
   /** Frees settings of an arena.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    */
   void(ORT_API_CALL* ReleaseArenaCfg)(OrtArenaCfg* input) NO_EXCEPTION;
 
@@ -1843,37 +1850,37 @@ struct OrtApi {
 
   /** Fails: there is no CUDA provider.
    *
-   * \param[in] device_id Number of a device.
+   * \param[in] device_id Index of a device.
    * \retval ORT_FAIL when always; the message names the providers that there are.
    */
   OrtStatus*(ORT_API_CALL* SetCurrentGpuDeviceId)(int device_id) NO_EXCEPTION;
 
   /** Fails: there is no CUDA provider.
    *
-   * \param[out] device_id Number of a device.
+   * \param[out] device_id Index of a device.
    * \retval ORT_FAIL when always; the message names the providers that there are.
    */
   OrtStatus*(ORT_API_CALL* GetCurrentGpuDeviceId)(int* device_id) NO_EXCEPTION;
 
-  /** A list of numbers among the attributes of the node.
+  /** An attribute of the node that is a list of floats.
    *
    * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
-   * \param[out] out Receives the elements; null to ask for their number.
-   * \param[in,out] size In: the room at out. Out: the number of elements. In elements.
+   * \param[out] out Receives the elements; null to ask for their number only.
+   * \param[in,out] size In: the capacity of out. Out: the number of elements. In elements.
    * \retval ORT_FAIL when there is no such attribute, or it has another type.
-   * \retval ORT_INVALID_ARGUMENT when the elements do not fit.
+   * \retval ORT_INVALID_ARGUMENT when out is too small for the elements.
    */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttributeArray_float)(const OrtKernelInfo* info, const char* name, float* out, size_t* size) NO_EXCEPTION;
 
-  /** A list of integers among the attributes of the node.
+  /** An attribute of the node that is a list of integers.
    *
    * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
-   * \param[out] out Receives the elements; null to ask for their number.
-   * \param[in,out] size In: the room at out. Out: the number of elements. In elements.
+   * \param[out] out Receives the elements; null to ask for their number only.
+   * \param[in,out] size In: the capacity of out. Out: the number of elements. In elements.
    * \retval ORT_FAIL when there is no such attribute, or it has another type.
-   * \retval ORT_INVALID_ARGUMENT when the elements do not fit.
+   * \retval ORT_INVALID_ARGUMENT when out is too small for the elements.
    */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAttributeArray_int64)(const OrtKernelInfo* info, const char* name, int64_t* out, size_t* size) NO_EXCEPTION;
 
@@ -1898,8 +1905,8 @@ struct OrtApi {
 
   /** Creates a container for packed weights.
    *
-   * Sessions keep their packed weights to themselves, so a container stays empty; share the weights with
-   * AddInitializer.
+   * Sessions do not share packed weights, so a container stays empty. Use AddInitializer to share
+   * weights.
    *
    * \param[out] out The container. Freed with ReleasePrepackedWeightsContainer.
    */
@@ -1975,26 +1982,26 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseTensorRTProviderOptions)(OrtTensorRTProviderOptionsV2* input) NO_EXCEPTION;
 
-  /** Fails: onnxruntime-extensions is a separate library, which RegisterCustomOpsLibrary_V2 loads.
+  /** Always fails: onnxruntime-extensions is a separate library, which RegisterCustomOpsLibrary_V2 loads.
    *
    * \param[in] options The options.
-   * \retval ORT_FAIL when always.
+   * \retval ORT_FAIL when the call is made.
    */
   OrtStatus*(ORT_API_CALL* EnableOrtCustomOps)(OrtSessionOptions* options) NO_EXCEPTION;
 
-  /** Has GetSharedAllocator return an allocator of the caller.
+  /** Registers an allocator of the caller, which GetSharedAllocator then returns.
    *
    * \param[in] env The environment.
    * \param[in] allocator The allocator, which must exist until it is unregistered.
-   * \retval ORT_INVALID_ARGUMENT when it is an arena.
+   * \retval ORT_INVALID_ARGUMENT when the allocator is an arena.
    */
   OrtStatus*(ORT_API_CALL* RegisterAllocator)(OrtEnv* env, OrtAllocator* allocator) NO_EXCEPTION;
 
-  /** Undoes RegisterAllocator and CreateAndRegisterAllocator.
+  /** Removes an allocator that RegisterAllocator or CreateAndRegisterAllocator registered.
    *
    * \param[in] env The environment.
    * \param[in] mem_info Where the memory is located.
-   * \retval ORT_INVALID_ARGUMENT when there is none for that memory.
+   * \retval ORT_INVALID_ARGUMENT when no allocator is registered for that memory.
    */
   OrtStatus*(ORT_API_CALL* UnregisterAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info) NO_EXCEPTION;
 
@@ -2005,9 +2012,9 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* IsSparseTensor)(const OrtValue* value, int* out) NO_EXCEPTION;
 
-  /** Creates a sparse tensor without elements, which one of the calls that fill it completes.
+  /** Creates a sparse tensor without elements, which a later call fills.
    *
-   * \param[in] allocator Where its values and indices will be stored.
+   * \param[in] allocator Allocates the memory of the values and indices.
    * \param[in] dense_shape Its dimensions. As many as dense_shape_len says.
    * \param[in] dense_shape_len Its rank. In dimensions.
    * \param[in] type Type of its elements.
@@ -2023,59 +2030,61 @@ struct OrtApi {
    * \param[in] data_mem_info Location of the values and indices.
    * \param[in] values_shape The dimensions of the values, [n]. As many as values_shape_len says.
    * \param[in] values_shape_len Their rank. In dimensions.
-   * \param[in] values The values; of a tensor of strings, pointers to these. Null if there are none.
-   * \param[in] indices_data The places of the values: n numbers, counting elements in row-major order,
-   *     or n pairs of row and column. As many as indices_num says.
-   * \param[in] indices_num How many, n or 2 n. In numbers.
+   * \param[in] values The values; for a tensor of strings, pointers to the strings. Null if there are
+   *     none.
+   * \param[in] indices_data The positions of the values: n numbers, counting elements in row-major
+   *     order, or n pairs of row and column. As many as indices_num says.
+   * \param[in] indices_num Number of indices, n or 2 n. In numbers.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
-   * \retval ORT_INVALID_ARGUMENT when the number of indices does not fit the values, or one is out of
+   * \retval ORT_INVALID_ARGUMENT when the number of indices does not match the values, or one is out of
    *     range.
    * \retval ORT_FAIL when the tensor has indices already, or uses memory of the caller.
    */
   OrtStatus*(ORT_API_CALL* FillSparseTensorCoo)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_data, size_t indices_num) NO_EXCEPTION;
 
-  /** Copies values and their places by rows into a sparse matrix.
+  /** Copies values and their positions, as compressed rows, into a sparse matrix.
    *
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
    * \param[in] data_mem_info Location of the values and indices.
    * \param[in] values_shape The dimensions of the values, [n]. As many as values_shape_len says.
    * \param[in] values_shape_len Their rank. In dimensions.
-   * \param[in] values The values, row by row; of a tensor of strings, pointers to these. Null if there
-   *     are none.
+   * \param[in] values The values, row by row; for a tensor of strings, pointers to the strings. Null if
+   *     there are none.
    * \param[in] inner_indices_data The column of each value. As many as inner_indices_num says.
    * \param[in] inner_indices_num How many. In numbers.
-   * \param[in] outer_indices_data Where in the values each row begins, followed by their number. As many
-   *     as outer_indices_num says.
-   * \param[in] outer_indices_num How many: the number of rows and 1, or 0 if there are no values. In
-   *     numbers.
+   * \param[in] outer_indices_data For each row, the index of its first value; then the number of values.
+   *     As many as outer_indices_num says.
+   * \param[in] outer_indices_num Length of that array: the number of rows plus 1, or 0 if there are no
+   *     values. In numbers.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_INVALID_ARGUMENT when the number of columns differs from the number of values, or an
    *     index is out of range.
-   * \retval ORT_FAIL when it is not a matrix, the number of rows does not fit, the tensor has indices
-   *     already, or uses memory of the caller.
+   * \retval ORT_FAIL when the tensor is not a matrix, has indices already or uses memory of the caller,
+   *     or the number of rows does not match.
    */
   OrtStatus*(ORT_API_CALL* FillSparseTensorCsr)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* inner_indices_data, size_t inner_indices_num, const int64_t* outer_indices_data, size_t outer_indices_num) NO_EXCEPTION;
 
-  /** Copies blocks of values and their places into a sparse tensor.
+  /** Copies blocks of values and their positions into a sparse tensor.
    *
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
    * \param[in] data_mem_info Location of the values and indices.
    * \param[in] values_shape The dimensions of the values: the number of blocks, then the dimensions of a
    *     block. As many as values_shape_len says.
    * \param[in] values_shape_len Their rank, 3 or more. In dimensions.
-   * \param[in] values The values; of a tensor of strings, pointers to these. Null if there are none.
+   * \param[in] values The values; for a tensor of strings, pointers to the strings. Null if there are
+   *     none.
    * \param[in] indices_shape_data The dimensions of the indices: 2, and the number of blocks. As many as
    *     indices_shape_len says.
    * \param[in] indices_shape_len Their rank, 2. In dimensions.
-   * \param[in] indices_data The places of the blocks. Null if there are none.
+   * \param[in] indices_data The positions of the blocks. Null if there are none.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
-   * \retval ORT_FAIL when the shapes do not fit, the tensor has indices already, or uses memory of the
+   * \retval ORT_FAIL when the shapes do not match, the tensor has indices already, or uses memory of the
    *     caller.
    */
   OrtStatus*(ORT_API_CALL* FillSparseTensorBlockSparse)(OrtValue* ort_value, const OrtMemoryInfo* data_mem_info, const int64_t* values_shape, size_t values_shape_len, const void* values, const int64_t* indices_shape_data, size_t indices_shape_len, const int32_t* indices_data) NO_EXCEPTION;
 
-  /** Creates a sparse tensor over values of the caller, which must outlive it; one of the calls that use
-   * indices completes it.
+  /** Creates a sparse tensor over values of the caller, which must outlive the tensor. A call that sets
+   * the indices completes the tensor.
    *
    * \param[in] info Location of the memory.
    * \param[in] p_data The values. Null if there are none.
@@ -2090,51 +2099,52 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CreateSparseTensorWithValuesAsOrtValue)(const OrtMemoryInfo* info, void* p_data, const int64_t* dense_shape, size_t dense_shape_len, const int64_t* values_shape, size_t values_shape_len, ONNXTensorElementDataType type, OrtValue** out) NO_EXCEPTION;
 
-  /** Gives coordinates to the values of a sparse tensor. They stay in the caller's memory, which must
-   * outlive it.
+  /** Sets the coordinates of the values of a sparse tensor. The coordinates stay in the caller's memory,
+   * which must outlive it.
    *
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
-   * \param[in] indices_data The places of the n values: n numbers, counting elements in row-major order,
-   *     or n pairs of row and column. As many as indices_num says.
-   * \param[in] indices_num How many, n or 2 n. In numbers.
+   * \param[in] indices_data The positions of the n values: n numbers, counting elements in row-major
+   *     order, or n pairs of row and column. As many as indices_num says.
+   * \param[in] indices_num Number of indices, n or 2 n. In numbers.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
-   * \retval ORT_INVALID_ARGUMENT when the number of indices does not fit the values, or one is out of
+   * \retval ORT_INVALID_ARGUMENT when the number of indices does not match the values, or one is out of
    *     range.
    * \retval ORT_FAIL when the tensor has indices already.
    */
   OrtStatus*(ORT_API_CALL* UseCooIndices)(OrtValue* ort_value, int64_t* indices_data, size_t indices_num) NO_EXCEPTION;
 
-  /** Gives places by rows to the values of a sparse matrix. They stay in the caller's memory, which must
-   * outlive it.
+  /** Sets the positions of the values of a sparse matrix, as compressed rows. The positions stay in the
+   * caller's memory, which must outlive it.
    *
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
    * \param[in] inner_data The column of each value. As many as inner_num says.
    * \param[in] inner_num How many. In numbers.
-   * \param[in] outer_data Where in the values each row begins, followed by their number. As many as
-   *     outer_num says.
-   * \param[in] outer_num How many: the number of rows and 1, or 0 if there are no values. In numbers.
+   * \param[in] outer_data For each row, the index of its first value; then the number of values. As many
+   *     as outer_num says.
+   * \param[in] outer_num Length of that array: the number of rows plus 1, or 0 if there are no values.
+   *     In numbers.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_INVALID_ARGUMENT when the number of columns differs from the number of values, or an
    *     index is out of range.
-   * \retval ORT_FAIL when it is not a matrix, the number of rows does not fit, or the tensor has indices
-   *     already.
+   * \retval ORT_FAIL when the tensor is not a matrix or has indices already, or the number of rows does
+   *     not match.
    */
   OrtStatus*(ORT_API_CALL* UseCsrIndices)(OrtValue* ort_value, int64_t* inner_data, size_t inner_num, int64_t* outer_data, size_t outer_num) NO_EXCEPTION;
 
-  /** Gives places to the blocks of a sparse tensor. They stay in the caller's memory, which must outlive
-   * it.
+  /** Sets the positions of the blocks of a sparse tensor. The positions stay in the caller's memory,
+   * which must outlive it.
    *
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
    * \param[in] indices_shape The dimensions of the indices: 2, and the number of blocks. As many as
    *     indices_shape_len says.
    * \param[in] indices_shape_len Their rank, 2. In dimensions.
-   * \param[in] indices_data The places of the blocks. Null if there are none.
+   * \param[in] indices_data The positions of the blocks. Null if there are none.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
-   * \retval ORT_FAIL when the shapes do not fit, or the tensor has indices already.
+   * \retval ORT_FAIL when the shapes do not match, or the tensor has indices already.
    */
   OrtStatus*(ORT_API_CALL* UseBlockSparseIndices)(OrtValue* ort_value, const int64_t* indices_shape, size_t indices_shape_len, int32_t* indices_data) NO_EXCEPTION;
 
-  /** How a sparse tensor states the places of its values.
+  /** How a sparse tensor stores the positions of its values.
    *
    * \param[in] ort_value The sparse tensor.
    * \param[out] out The format; ORT_SPARSE_UNDEFINED before it has indices.
@@ -2147,7 +2157,7 @@ struct OrtApi {
    * \param[in] ort_value The sparse tensor.
    * \param[out] out Their type and shape. Freed with ReleaseTensorTypeAndShapeInfo.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
-   * \retval ORT_FAIL when it has no indices yet.
+   * \retval ORT_FAIL when the tensor has no indices yet.
    */
   OrtStatus*(ORT_API_CALL* GetSparseTensorValuesTypeAndShape)(const OrtValue* ort_value, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
 
@@ -2157,30 +2167,30 @@ struct OrtApi {
    * \param[in] ort_value The sparse tensor.
    * \param[out] out The values. Valid as long as ort_value.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
-   * \retval ORT_INVALID_ARGUMENT when they are strings.
-   * \retval ORT_FAIL when it has no indices yet.
+   * \retval ORT_INVALID_ARGUMENT when the values are strings.
+   * \retval ORT_FAIL when the tensor has no indices yet.
    */
   OrtStatus*(ORT_API_CALL* GetSparseTensorValues)(const OrtValue* ort_value, const void** out) NO_EXCEPTION;
 
   /** The type and shape of indices of a sparse tensor.
    *
    * \param[in] ort_value The sparse tensor.
-   * \param[in] indices_format Which of its indices.
+   * \param[in] indices_format Which indices of the tensor.
    * \param[out] out Their type and shape. Freed with ReleaseTensorTypeAndShapeInfo.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
-   * \retval ORT_FAIL when it has no such indices.
+   * \retval ORT_FAIL when the tensor has no such indices.
    */
   OrtStatus*(ORT_API_CALL* GetSparseTensorIndicesTypeShape)(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, OrtTensorTypeAndShapeInfo** out) NO_EXCEPTION;
 
   /** Indices of a sparse tensor.
    *
    * \param[in] ort_value The sparse tensor.
-   * \param[in] indices_format Which of its indices.
-   * \param[out] num_indices How many numbers. In numbers.
-   * \param[out] indices The numbers: 32-bit integers of blocks, otherwise 64-bit ones. As many as
+   * \param[in] indices_format Which indices of the tensor.
+   * \param[out] num_indices Number of indices. In numbers.
+   * \param[out] indices The indices: 32-bit integers for blocks, otherwise 64-bit integers. As many as
    *     num_indices says. Valid as long as ort_value.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
-   * \retval ORT_FAIL when it has no such indices.
+   * \retval ORT_FAIL when the tensor has no such indices.
    */
   OrtStatus*(ORT_API_CALL* GetSparseTensorIndices)(const OrtValue* ort_value, OrtSparseIndicesFormat indices_format, size_t* num_indices, const void** indices) NO_EXCEPTION;
 
@@ -2205,20 +2215,20 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetTensorMemoryInfo)(const OrtValue* value, const OrtMemoryInfo** mem_info) NO_EXCEPTION;
 
-  /** Fails: the only provider has no table of calls.
+  /** Always fails: the only provider has no table of calls.
    *
    * \param[in] provider_name Name of the provider.
    * \param[in] version Version of the table.
    * \param[out] provider_api Nothing.
-   * \retval ORT_INVALID_ARGUMENT when always.
+   * \retval ORT_INVALID_ARGUMENT when the call is made.
    */
   OrtStatus*(ORT_API_CALL* GetExecutionProviderApi)(const char* provider_name, uint32_t version, const void** provider_api) NO_EXCEPTION;
 
   /** Sets the function that creates the threads of a session.
    *
-   * A session calls it once for each of its threads except the caller's when it is created, and its runs
-   * use these threads. SessionOptionsSetCustomJoinThreadFn is required as well: without it, or if the
-   * function returns null, creating a session fails.
+   * While a session is created, it calls the function once for each of its threads except the caller's.
+   * Runs of the session use these threads. SessionOptionsSetCustomJoinThreadFn is required as well:
+   * without it, or if the function returns null, creating a session fails.
    *
    * \param[in] options The options.
    * \param[in] ort_custom_create_thread_fn The function.
@@ -2234,7 +2244,7 @@ struct OrtApi {
 
   /** Sets the function that waits for the end of a thread that the program created.
    *
-   * Releasing a session calls it once for each such thread.
+   * Releasing a session calls the function once for each such thread.
    *
    * \param[in] options The options.
    * \param[in] ort_custom_join_thread_fn The function.
@@ -2243,10 +2253,10 @@ struct OrtApi {
 
   /** Sets the function that creates the threads that the sessions of an environment share.
    *
-   * Creating the environment calls it once for each thread except the caller's.
+   * Creating the environment calls the function once for each thread except the caller's.
    * SetGlobalCustomJoinThreadFn is required as well: without it, or if the function returns null,
    * creating the environment fails. Sessions use these threads if DisablePerSessionThreads was called
-   * for their options. A run that needs them while another one has them does the work on the caller's
+   * for their options. While another run uses these threads, a run does all its work on the caller's
    * thread.
    *
    * \param[in] tp_options The settings.
@@ -2263,7 +2273,8 @@ struct OrtApi {
 
   /** Sets the function that waits for the end of a shared thread that the program created.
    *
-   * It is called once for each such thread, when the environment and all its sessions are released.
+   * The function is called once for each such thread, after the environment and all its sessions have
+   * been released.
    *
    * \param[in] tp_options The settings.
    * \param[in] ort_custom_join_thread_fn The function.
@@ -2330,7 +2341,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_MIGraphX)(OrtSessionOptions* options, const OrtMIGraphXProviderOptions* migraphx_options) NO_EXCEPTION;
 
-  /** Gives sessions the values of initializers whose data their model stores in files.
+  /** Supplies sessions with the values of initializers whose data the model stores in external files.
    *
    * The files need not exist. The values are shared, not copied. Creating a session fails if its model
    * lacks one of the names, or does not store its data in a file.
@@ -2358,11 +2369,11 @@ struct OrtApi {
 
   /** Frees an attribute.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    */
   void(ORT_API_CALL* ReleaseOpAttr)(OrtOpAttr* input) NO_EXCEPTION;
 
-  /** Prepares an operator of the library, for a custom operator to run.
+  /** Creates an operator of the library, which a custom operator can then run.
    *
    * \param[in] info Information about the node.
    * \param[in] op_name Name of the operator.
@@ -2377,7 +2388,7 @@ struct OrtApi {
    * \param[in] output_count Number of outputs.
    * \param[out] ort_op The operator. Freed with ReleaseOp.
    * \retval ORT_NOT_IMPLEMENTED when there is no such operator.
-   * \retval ORT_INVALID_GRAPH when inputs or attributes do not fit.
+   * \retval ORT_INVALID_GRAPH when the inputs or attributes do not match the operator.
    */
   OrtStatus*(ORT_API_CALL* CreateOp)(const OrtKernelInfo* info, const char* op_name, const char* domain, int version, const char** type_constraint_names, const ONNXTensorElementDataType* type_constraint_values, int type_constraint_count, const OrtOpAttr* const* attr_values, int attr_count, int input_count, int output_count, OrtOp** ort_op) NO_EXCEPTION;
 
@@ -2385,17 +2396,18 @@ struct OrtApi {
    *
    * \param[in] context The run of the kernel.
    * \param[in] ort_op The operator.
-   * \param[in] input_values Inputs, null where one is left out. As many as input_count says.
+   * \param[in] input_values The inputs; null for an omitted input. As many as input_count says.
    * \param[in] input_count Their number.
    * \param[in] output_values Tensors that receive the outputs.
    * \param[in] output_count Their number.
-   * \retval ORT_INVALID_ARGUMENT when numbers, types or shapes do not fit.
+   * \retval ORT_INVALID_ARGUMENT when the number, types or shapes of the inputs or outputs do not match
+   *     the operator.
    */
   OrtStatus*(ORT_API_CALL* InvokeOp)(const OrtKernelContext* context, const OrtOp* ort_op, const OrtValue* const* input_values, int input_count, OrtValue* const* output_values, int output_count) NO_EXCEPTION;
 
   /** Frees an operator of CreateOp.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    */
   void(ORT_API_CALL* ReleaseOp)(OrtOp* input) NO_EXCEPTION;
 
@@ -2419,7 +2431,7 @@ struct OrtApi {
 
   /** Frees a copy of CopyKernelInfo.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    */
   void(ORT_API_CALL* ReleaseKernelInfo)(OrtKernelInfo* input) NO_EXCEPTION;
 
@@ -2486,15 +2498,15 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* UpdateEnvWithCustomLogLevel)(OrtEnv* ort_env, OrtLoggingLevel log_severity_level) NO_EXCEPTION;
 
-  /** Sets on which processors the threads run that the sessions of an environment share.
+  /** Assigns processors to the threads that the sessions of an environment share.
    *
-   * One group per thread except the caller's, separated by semicolons. A group is a list such as 1,2 or
-   * a range such as 3-4; the first processor is 1. On other systems than Linux, the text is checked and
-   * the threads run where the process may run.
+   * The text contains one group of processors for each thread except the caller's. Groups are separated
+   * by semicolons. A group is a list such as 1,2 or a range such as 3-4; processors are numbered from 1.
+   * On systems other than Linux, the text is checked but has no effect.
    *
    * \param[in] tp_options The settings.
    * \param[in] affinity_string The processors of each thread.
-   * \retval ORT_INVALID_ARGUMENT when it is empty or too long.
+   * \retval ORT_INVALID_ARGUMENT when the text is empty or too long.
    */
   OrtStatus*(ORT_API_CALL* SetGlobalIntraOpThreadAffinity)(OrtThreadingOptions* tp_options, const char* affinity_string) NO_EXCEPTION;
 
@@ -2506,7 +2518,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* RegisterCustomOpsLibrary_V2)(OrtSessionOptions* options, const ORTCHAR_T* library_name) NO_EXCEPTION;
 
-  /** Has a function of the process add operators to the options.
+  /** Calls a function of the process, which adds operators to the options.
    *
    * \param[in] options The options.
    * \param[in] registration_func_name Name of an exported function with the signature of
@@ -2533,10 +2545,11 @@ struct OrtApi {
    *
    * \param[in] info Information about the node.
    * \param[in] index Index, from 0. In elements.
-   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
-   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
+   * \param[out] out Receives the string with a terminating zero byte; null to ask for the size only.
+   * \param[in,out] size In: the capacity of out. Out: the size of the string with its zero byte. In
+   *     bytes.
    * \retval ORT_INVALID_ARGUMENT when there is no such index.
-   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   * \retval ORT_INVALID_ARGUMENT when out is too small for the string.
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetInputName)(const OrtKernelInfo* info, size_t index, char* out, size_t* size) NO_EXCEPTION;
 
@@ -2544,10 +2557,11 @@ struct OrtApi {
    *
    * \param[in] info Information about the node.
    * \param[in] index Index, from 0. In elements.
-   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
-   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
+   * \param[out] out Receives the string with a terminating zero byte; null to ask for the size only.
+   * \param[in,out] size In: the capacity of out. Out: the size of the string with its zero byte. In
+   *     bytes.
    * \retval ORT_INVALID_ARGUMENT when there is no such index.
-   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   * \retval ORT_INVALID_ARGUMENT when out is too small for the string.
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOutputName)(const OrtKernelInfo* info, size_t index, char* out, size_t* size) NO_EXCEPTION;
 
@@ -2569,7 +2583,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOutputTypeInfo)(const OrtKernelInfo* info, size_t index, OrtTypeInfo** type_info) NO_EXCEPTION;
 
-  /** A copy of a tensor among the attributes of the node.
+  /** A copy of a tensor attribute of the node.
    *
    * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
@@ -2644,9 +2658,10 @@ struct OrtApi {
   /** Name of the node.
    *
    * \param[in] info Information about the node.
-   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
-   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
-   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   * \param[out] out Receives the string with a terminating zero byte; null to ask for the size only.
+   * \param[in,out] size In: the capacity of out. Out: the size of the string with its zero byte. In
+   *     bytes.
+   * \retval ORT_INVALID_ARGUMENT when out is too small for the string.
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetNodeName)(const OrtKernelInfo* info, char* out, size_t* size) NO_EXCEPTION;
 
@@ -2669,14 +2684,14 @@ struct OrtApi {
    * \param[in] logger The logger.
    * \param[in] log_severity_level Severity of the message.
    * \param[in] message The text.
-   * \param[in] file_path The source that logs.
-   * \param[in] line_number Its line.
-   * \param[in] func_name Its function.
+   * \param[in] file_path The source file that logs the message.
+   * \param[in] line_number Line in the source file.
+   * \param[in] func_name Function that logs the message.
    * \retval ORT_INVALID_ARGUMENT when there is no such severity.
    */
   OrtStatus*(ORT_API_CALL* Logger_LogMessage)(const OrtLogger* logger, OrtLoggingLevel log_severity_level, const char* message, const ORTCHAR_T* file_path, int line_number, const char* func_name) NO_EXCEPTION;
 
-  /** The least severity that is logged.
+  /** The minimum severity that is logged.
    *
    * \param[in] logger The logger.
    * \param[out] out The severity.
@@ -2687,8 +2702,8 @@ struct OrtApi {
    *
    * \param[in] info Information about the node.
    * \param[in] index Index, from 0. In elements.
-   * \param[out] is_constant 1 if it is one, else 0.
-   * \param[out] out The value; null if it is none.
+   * \param[out] is_constant 1 if the input is an initializer, else 0.
+   * \param[out] out The value; null if the input is not an initializer.
    * \retval ORT_INVALID_ARGUMENT when there is no such index.
    */
   OrtStatus*(ORT_API_CALL* KernelInfoGetConstantInput_tensor)(const OrtKernelInfo* info, size_t index, int* is_constant, const OrtValue** out) NO_EXCEPTION;
@@ -2701,14 +2716,14 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CastTypeInfoToOptionalTypeInfo)(const OrtTypeInfo* type_info, const OrtOptionalTypeInfo** out) NO_EXCEPTION;
 
-  /** Type of what an optional value may hold.
+  /** Type of the value that an optional value may hold.
    *
    * \param[in] optional_type_info The optional type.
    * \param[out] out The type of its value. Freed with ReleaseTypeInfo.
    */
   OrtStatus*(ORT_API_CALL* GetOptionalContainedTypeInfo)(const OrtOptionalTypeInfo* optional_type_info, OrtTypeInfo** out) NO_EXCEPTION;
 
-  /** Gives an element of a tensor of strings another length, and returns its memory.
+  /** Changes the length of an element of a tensor of strings, and returns its memory.
    *
    * \param[in] value The tensor.
    * \param[in] index Zero-based index of the element in row-major order.
@@ -2764,12 +2779,12 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseROCMProviderOptions)(OrtROCMProviderOptions* input) NO_EXCEPTION;
 
-  /** Like CreateAndRegisterAllocator, for a provider.
+  /** Like CreateAndRegisterAllocator, with the name and the settings of an execution provider.
    *
    * \param[in] env The environment.
    * \param[in] provider_type CPUExecutionProvider.
    * \param[in] mem_info Where the memory is located.
-   * \param[in] arena_cfg Settings of its arena, or null.
+   * \param[in] arena_cfg Settings of the allocator's arena, or null.
    * \param[in] provider_options_keys Keys of the settings. As many as num_keys says.
    * \param[in] provider_options_values Values of the settings. As many as num_keys says.
    * \param[in] num_keys Number of settings. In settings.
@@ -2777,13 +2792,13 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CreateAndRegisterAllocatorV2)(OrtEnv* env, const char* provider_type, const OrtMemoryInfo* mem_info, const OrtArenaCfg* arena_cfg, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Starts a run of a model and returns; a function of the caller gets the outputs.
+  /** Starts a run of a model and returns at once. A function of the caller receives the outputs.
    *
-   * Runs of one session follow one another on a thread of the session. A run that fails calls the
-   * function with no outputs and its status. The names are copied, and the inputs may be released when
-   * the call returns, but memory of the caller behind them, the array of outputs and the run options
-   * must stay until the function is called. Releasing the session waits for its runs, unless the
-   * function itself does so.
+   * A thread of the session executes the runs one after another. If a run fails, the function receives
+   * its status and no outputs. The names are copied, and the inputs may be released when the call
+   * returns. The memory of the caller that inputs use, the array of outputs and the run options must
+   * exist until the function is called. Releasing the session waits for its runs, unless the function
+   * itself releases the session.
    *
    * \param[in] session The session.
    * \param[in] run_options Settings for this run, or null.
@@ -2837,17 +2852,17 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetCUDAProviderOptionsByName)(const OrtCUDAProviderOptionsV2* cuda_options, const char* key, void** ptr) NO_EXCEPTION;
 
-  /** Fails: the CPU has no resources.
+  /** Always fails: the CPU has no resources.
    *
    * \param[in] context The run of the kernel.
    * \param[in] resource_version Version of the resource.
    * \param[in] resource_id Number of the resource.
    * \param[out] resource Nothing.
-   * \retval ORT_INVALID_ARGUMENT when always.
+   * \retval ORT_INVALID_ARGUMENT when the call is made.
    */
   OrtStatus*(ORT_API_CALL* KernelContext_GetResource)(const OrtKernelContext* context, int resource_version, int resource_id, void** resource) NO_EXCEPTION;
 
-  /** Has sessions log through a function of the caller.
+  /** Makes sessions log through a function of the caller.
    *
    * \param[in] options The options.
    * \param[in] user_logging_function The function.
@@ -2881,11 +2896,11 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* ShapeInferContext_GetAttribute)(const OrtShapeInferContext* context, const char* attr_name, const OrtOpAttr** attr) NO_EXCEPTION;
 
-  /** States type and shape of an output.
+  /** Sets the type and shape of an output.
    *
    * \param[in] context Information about the node.
    * \param[in] index Index, from 0. In elements.
-   * \param[in] info Type and shape; -1 where a dimension is not known.
+   * \param[in] info Type and shape; -1 for an unknown dimension.
    * \retval ORT_INVALID_ARGUMENT when there is no such index.
    */
   OrtStatus*(ORT_API_CALL* ShapeInferContext_SetOutputTypeShape)(const OrtShapeInferContext* context, size_t index, const OrtTensorTypeAndShapeInfo* info) NO_EXCEPTION;
@@ -2905,9 +2920,9 @@ struct OrtApi {
    * \param[in] op_attr The attribute.
    * \param[in] type Its type.
    * \param[in] data Receives the value.
-   * \param[in] len The room at data. In bytes.
+   * \param[in] len The capacity of data. In bytes.
    * \param[out] out The size of the value. In bytes.
-   * \retval ORT_INVALID_ARGUMENT when it has another type, or does not fit.
+   * \retval ORT_INVALID_ARGUMENT when the attribute has another type, or data is too small.
    */
   OrtStatus*(ORT_API_CALL* ReadOpAttr)(const OrtOpAttr* op_attr, OrtOpAttrType type, void* data, size_t len, size_t* out) NO_EXCEPTION;
 
@@ -2918,13 +2933,13 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SetDeterministicCompute)(OrtSessionOptions* options, bool value) NO_EXCEPTION;
 
-  /** Calls a function for each number, on the threads of the session.
+  /** Calls a function for each index from 0 to total - 1, on the threads of the session.
    *
    * \param[in] context The run of the kernel.
    * \param[out] fn The function, which must not throw.
-   * \param[in] total How many times to call it. In calls.
-   * \param[in] num_batch 1 to call it on this thread only; other numbers leave the division to the
-   *     library. In parts.
+   * \param[in] total Number of calls. In calls.
+   * \param[in] num_batch 1 to call the function on this thread only; with other numbers, the library
+   *     divides the calls among threads. In parts.
    * \param[in] usr_data Passed to the function.
    */
   OrtStatus*(ORT_API_CALL* KernelContext_ParallelFor)(const OrtKernelContext* context, void (*fn)(void*, size_t), size_t total, size_t num_batch, void* usr_data) NO_EXCEPTION;
@@ -2949,7 +2964,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_VitisAI)(OrtSessionOptions* options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
-  /** Memory for the rest of the run.
+  /** Allocates memory that is valid until the run ends.
    *
    * \param[in] context The run of the kernel.
    * \param[in] mem_info Where the memory is located.
@@ -2961,21 +2976,21 @@ struct OrtApi {
   /** The allocator of the CPU.
    *
    * \param[in] info Information about the node.
-   * \param[in] mem_type The kind of memory; there is one.
+   * \param[in] mem_type The kind of memory; only one kind exists.
    * \param[out] out The allocator.
    */
   OrtStatus*(ORT_API_CALL* KernelInfoGetAllocator)(const OrtKernelInfo* info, OrtMemType mem_type, OrtAllocator** out) NO_EXCEPTION;
 
-  /** Gives sessions the contents of files to which their models refer for external data.
+  /** Supplies sessions with the contents of external data files to which their models refer.
    *
-   * A file of that name is not opened. Sessions read the contents while they are created, so the memory
-   * has to exist until then; it is not copied.
+   * Sessions do not open files of these names. They read the contents while they are created, so the
+   * memory must exist until then. It is not copied.
    *
    * \param[in] options The options.
-   * \param[in] external_initializer_file_names Names of files, as models state them. As many as
-   *     num_external_initializer_files says.
-   * \param[in] external_initializer_file_buffer_array Their contents, which may have zeros in them. As
-   *     many as num_external_initializer_files says.
+   * \param[in] external_initializer_file_names Names of the files, as they appear in the models. As many
+   *     as num_external_initializer_files says.
+   * \param[in] external_initializer_file_buffer_array The contents of the files, which may include zero
+   *     bytes. As many as num_external_initializer_files says.
    * \param[in] external_initializer_file_lengths Their sizes. In bytes. As many as
    *     num_external_initializer_files says.
    * \param[in] num_external_initializer_files Their number. In files.
@@ -2990,7 +3005,7 @@ struct OrtApi {
    * \param[out] out The adapter. Freed with ReleaseLoraAdapter.
    * \retval ORT_NO_SUCHFILE when there is no such file.
    * \retval ORT_FAIL when the file is not an adapter, or is truncated or damaged.
-   * \retval ORT_NOT_IMPLEMENTED when the file is in a newer version of the format.
+   * \retval ORT_NOT_IMPLEMENTED when the file has a newer version of the format.
    * \since version 20
    */
   OrtStatus*(ORT_API_CALL* CreateLoraAdapter)(const ORTCHAR_T* adapter_file_path, OrtAllocator* allocator, OrtLoraAdapter** out) NO_EXCEPTION;
@@ -3002,7 +3017,7 @@ struct OrtApi {
    * \param[in] allocator Not used: adapters stay in the memory of the CPU.
    * \param[out] out The adapter. Freed with ReleaseLoraAdapter.
    * \retval ORT_FAIL when the bytes are not an adapter, or are truncated or damaged.
-   * \retval ORT_NOT_IMPLEMENTED when they are in a newer version of the format.
+   * \retval ORT_NOT_IMPLEMENTED when the bytes have a newer version of the format.
    * \since version 20
    */
   OrtStatus*(ORT_API_CALL* CreateLoraAdapterFromArray)(const void* bytes, size_t num_bytes, OrtAllocator* allocator, OrtLoraAdapter** out) NO_EXCEPTION;
@@ -3014,11 +3029,11 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseLoraAdapter)(OrtLoraAdapter* input) NO_EXCEPTION;
 
-  /** Has runs of a forward session take the tensors of an adapter, by their names, in addition to the
-   * inputs of the run.
+  /** Adds an adapter to run options. A run of a forward session then takes the adapter's tensors, by
+   * name, in addition to its inputs.
    *
-   * Each of them has to be an input of the model, or one of its initializers that a run may replace. A
-   * run fails if two adapters, or an adapter and the inputs of the run, give the same one.
+   * Each tensor must have the name of an input of the model or of an initializer that a run may replace.
+   * A run fails if two adapters, or an adapter and the inputs of the run, supply the same name.
    *
    * \param[in] options The options.
    * \param[in] adapter The adapter.
@@ -3031,7 +3046,7 @@ struct OrtApi {
    * \param[in] sess The session.
    * \param[in] keys Their names. As many as kv_len says.
    * \param[in] values Their values. As many as kv_len says.
-   * \param[in] kv_len How many. In options.
+   * \param[in] kv_len Number of options. In options.
    * \retval ORT_INVALID_ARGUMENT when there are none.
    * \since version 20
    */
@@ -3039,28 +3054,28 @@ struct OrtApi {
 
   /** Frees a value. Does nothing if a graph owns it.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    * \since version 22
    */
   void(ORT_API_CALL* ReleaseValueInfo)(OrtValueInfo* input) NO_EXCEPTION;
 
   /** Frees a node. Does nothing if a graph owns it.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    * \since version 22
    */
   void(ORT_API_CALL* ReleaseNode)(OrtNode* input) NO_EXCEPTION;
 
   /** Frees a graph. Does nothing if a model or a node owns it.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    * \since version 22
    */
   void(ORT_API_CALL* ReleaseGraph)(OrtGraph* input) NO_EXCEPTION;
 
   /** Frees a model.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    * \since version 22
    */
   void(ORT_API_CALL* ReleaseModel)(OrtModel* input) NO_EXCEPTION;
@@ -3075,7 +3090,7 @@ struct OrtApi {
 
   /** Type of a value, stated or inferred.
    *
-   * Types of values that a model does not state are inferred when one of them is first asked for.
+   * Types that the model does not state are inferred when a program first asks for one of them.
    *
    * \param[in] value_info The value.
    * \param[out] type_info The type, which belongs to the value; null if it is not known.
@@ -3105,11 +3120,11 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* CreateTensorWithDataAndDeleterAsOrtValue)(OrtAllocator* deleter, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type, OrtValue** out) NO_EXCEPTION;
 
-  /** Cancels the creation of sessions with these options. Another thread may call it while one is being
-   * created.
+  /** Cancels the creation of sessions with these options. Another thread may call this while a session is
+   * being created.
    *
    * \param[in] options The options.
-   * \param[in] cancel 1 cancels, 0 allows later ones.
+   * \param[in] cancel 1 cancels; 0 allows sessions to be created again.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetLoadCancellationFlag)(OrtSessionOptions* options, bool cancel) NO_EXCEPTION;
@@ -3173,21 +3188,21 @@ struct OrtApi {
    */
   void(ORT_API_CALL* ReleaseKeyValuePairs)(OrtKeyValuePairs* input) NO_EXCEPTION;
 
-  /** Fails: no other providers can be loaded.
+  /** Always fails: no other providers can be loaded.
    *
    * \param[in] env The environment.
    * \param[in] registration_name A name for the library.
    * \param[in] path The library.
-   * \retval ORT_FAIL when always.
+   * \retval ORT_FAIL when the call is made.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* RegisterExecutionProviderLibrary)(OrtEnv* env, const char* registration_name, const ORTCHAR_T* path) NO_EXCEPTION;
 
-  /** Fails: no library is registered.
+  /** Always fails: no library is registered.
    *
    * \param[in] env The environment.
    * \param[in] registration_name Name of the library.
-   * \retval ORT_FAIL when always.
+   * \retval ORT_FAIL when the call is made.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* UnregisterExecutionProviderLibrary)(OrtEnv* env, const char* registration_name) NO_EXCEPTION;
@@ -3235,26 +3250,26 @@ struct OrtApi {
    */
   OrtHardwareDeviceType(ORT_API_CALL* HardwareDevice_Type)(const OrtHardwareDevice* device) NO_EXCEPTION;
 
-  /** Number of its vendor.
+  /** ID of a device's vendor.
    *
    * \param[in] device The device.
-   * \return 0, for it is not known.
+   * \return Always 0: the ID is unknown.
    * \since version 22
    */
   uint32_t(ORT_API_CALL* HardwareDevice_VendorId)(const OrtHardwareDevice* device) NO_EXCEPTION;
 
-  /** Its vendor.
+  /** Vendor of a device.
    *
    * \param[in] device The device.
-   * \return Empty text, for it is not known.
+   * \return Always an empty string: the vendor is unknown.
    * \since version 22
    */
   const char*(ORT_API_CALL* HardwareDevice_Vendor)(const OrtHardwareDevice* device) NO_EXCEPTION;
 
-  /** Number of the device.
+  /** ID of a device.
    *
    * \param[in] device The device.
-   * \return 0, for it is not known.
+   * \return Always 0: the ID is unknown.
    * \since version 22
    */
   uint32_t(ORT_API_CALL* HardwareDevice_DeviceId)(const OrtHardwareDevice* device) NO_EXCEPTION;
@@ -3262,7 +3277,7 @@ struct OrtApi {
   /** The metadata of a device.
    *
    * \param[in] device The device.
-   * \return Nothing is.
+   * \return The metadata, which is empty.
    * \since version 22
    */
   const OrtKeyValuePairs*(ORT_API_CALL* HardwareDevice_Metadata)(const OrtHardwareDevice* device) NO_EXCEPTION;
@@ -3286,7 +3301,7 @@ struct OrtApi {
   /** The metadata of a provider.
    *
    * \param[in] ep_device The provider on the device.
-   * \return Nothing is stated.
+   * \return The metadata, which is empty.
    * \since version 22
    */
   const OrtKeyValuePairs*(ORT_API_CALL* EpDevice_EpMetadata)(const OrtEpDevice* ep_device) NO_EXCEPTION;
@@ -3294,7 +3309,7 @@ struct OrtApi {
   /** Settings of a provider.
    *
    * \param[in] ep_device The provider on the device.
-   * \return There are none.
+   * \return The settings, which are empty.
    * \since version 22
    */
   const OrtKeyValuePairs*(ORT_API_CALL* EpDevice_EpOptions)(const OrtEpDevice* ep_device) NO_EXCEPTION;
@@ -3318,13 +3333,13 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetTensorSizeInBytes)(const OrtValue* ort_value, size_t* size) NO_EXCEPTION;
 
-  /** How much an allocator has given out.
+  /** Statistics of an allocator, such as the number of bytes in use.
    *
    * The allocator of the CPU reports NumAllocs, InUse, MaxInUse and MaxAllocSize, the last three in
    * bytes.
    *
    * \param[in] ort_allocator The allocator.
-   * \param[out] out Numbers by name. Freed with ReleaseKeyValuePairs.
+   * \param[out] out The statistics, by name. Freed with ReleaseKeyValuePairs.
    * \retval ORT_NOT_IMPLEMENTED when the allocator keeps no statistics.
    * \since version 23
    */
@@ -3363,11 +3378,11 @@ struct OrtApi {
 
   /** The node that computes a value.
    *
-   * A value that CreateValueInfo made and that is in no graph has no nodes: this and the calls on its
-   * uses fail.
+   * This call and the calls about consumers fail for a value that CreateValueInfo made and that is not
+   * in a graph.
    *
    * \param[in] value_info The value.
-   * \param[out] producer_node The node; null if none of the graph does.
+   * \param[out] producer_node The node; null if no node of the graph computes the value.
    * \param[out] producer_output_index Index of the output; may be null.
    * \retval ORT_NOT_IMPLEMENTED when the value is in no graph.
    * \since version 23
@@ -3389,8 +3404,8 @@ struct OrtApi {
    * \param[out] nodes Receives the nodes. As many as num_consumers says.
    * \param[out] input_indices Receives the indices of their inputs; -1 where a subgraph of the node
    *     reads the value. As many as num_consumers says.
-   * \param[in] num_consumers The number of uses, for which there is room. In uses.
-   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \param[in] num_consumers Capacity of both arrays: the number of uses or more. In uses.
+   * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \retval ORT_NOT_IMPLEMENTED when the value is in no graph.
    * \since version 23
    */
@@ -3405,11 +3420,11 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* ValueInfo_GetInitializerValue)(const OrtValueInfo* value_info, const OrtValue** initializer_value) NO_EXCEPTION;
 
-  /** Where the file of a model stores the data of an initializer.
+  /** The location of an initializer's data in a file next to the model.
    *
    * \param[in] value_info The value.
-   * \param[out] info The place; null for an initializer that the model itself contains, and for other
-   *     values. Freed with ReleaseExternalInitializerInfo.
+   * \param[out] info The location; null for an initializer whose data is in the model itself, and for
+   *     other values. Freed with ReleaseExternalInitializerInfo.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* ValueInfo_GetExternalInitializerInfo)(const OrtValueInfo* value_info, OrtExternalInitializerInfo** info) NO_EXCEPTION;
@@ -3438,7 +3453,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* ValueInfo_IsGraphOutput)(const OrtValueInfo* value_info, bool* is_graph_output) NO_EXCEPTION;
 
-  /** Whether a value is an initializer that no run replaces.
+  /** Whether a value is an initializer that a run cannot replace.
    *
    * \param[in] value_info The value.
    * \param[out] is_constant_initializer 1 if it is.
@@ -3494,8 +3509,9 @@ struct OrtApi {
    * \param[out] domains Receives the domains; empty for the ONNX domain. As many as num_operator_sets
    *     says.
    * \param[out] opset_versions Receives their versions. As many as num_operator_sets says.
-   * \param[in] num_operator_sets The number of operator sets, for which there is room. In operator sets.
-   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \param[in] num_operator_sets Capacity of both arrays: the number of operator sets or more. In
+   *     operator sets.
+   * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \retval ORT_NOT_IMPLEMENTED when the graph is in no model.
    * \since version 23
    */
@@ -3513,8 +3529,8 @@ struct OrtApi {
    *
    * \param[in] graph The graph.
    * \param[out] inputs Receives them. They belong to the graph. As many as num_inputs says.
-   * \param[in] num_inputs The number of inputs, for which there is room. In inputs.
-   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \param[in] num_inputs Capacity of the array: the number of inputs or more. In inputs.
+   * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* Graph_GetInputs)(const OrtGraph* graph, const OrtValueInfo** inputs, size_t num_inputs) NO_EXCEPTION;
@@ -3531,8 +3547,8 @@ struct OrtApi {
    *
    * \param[in] graph The graph.
    * \param[out] outputs Receives them. They belong to the graph. As many as num_outputs says.
-   * \param[in] num_outputs The number of outputs, for which there is room. In outputs.
-   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \param[in] num_outputs Capacity of the array: the number of outputs or more. In outputs.
+   * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* Graph_GetOutputs)(const OrtGraph* graph, const OrtValueInfo** outputs, size_t num_outputs) NO_EXCEPTION;
@@ -3549,8 +3565,9 @@ struct OrtApi {
    *
    * \param[in] graph The graph.
    * \param[out] initializers Receives them. They belong to the graph. As many as num_initializers says.
-   * \param[in] num_initializers The number of initializers, for which there is room. In initializers.
-   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \param[in] num_initializers Capacity of the array: the number of initializers or more. In
+   *     initializers.
+   * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* Graph_GetInitializers)(const OrtGraph* graph, const OrtValueInfo** initializers, size_t num_initializers) NO_EXCEPTION;
@@ -3570,13 +3587,13 @@ struct OrtApi {
    *
    * \param[in] graph The graph.
    * \param[out] nodes Receives them. They belong to the graph. As many as num_nodes says.
-   * \param[in] num_nodes The number of nodes, for which there is room. In nodes.
-   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \param[in] num_nodes Capacity of the array: the number of nodes or more. In nodes.
+   * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* Graph_GetNodes)(const OrtGraph* graph, const OrtNode** nodes, size_t num_nodes) NO_EXCEPTION;
 
-  /** The node whose subgraph a graph is.
+  /** The node that a subgraph belongs to.
    *
    * \param[in] graph The graph.
    * \param[out] node The node; null if the graph is not a subgraph.
@@ -3584,20 +3601,20 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* Graph_GetParentNode)(const OrtGraph* graph, const OrtNode** node) NO_EXCEPTION;
 
-  /** A graph of some nodes of a graph.
+  /** Creates a graph from some nodes of another graph.
    *
    * \param[in] src_graph The graph.
    * \param[out] nodes The nodes. As many as num_nodes says.
    * \param[in] num_nodes Their number. In nodes.
-   * \param[out] dst_graph The graph, whose inputs are what its nodes read and do not compute, and whose
-   *     outputs are what other nodes or the caller read. It is valid as long as the first. Freed with
-   *     ReleaseGraph.
+   * \param[out] dst_graph The new graph. Its inputs are the values that its nodes read but do not
+   *     compute. Its outputs are the values that other nodes or the caller read. The new graph is valid
+   *     as long as the first. Freed with ReleaseGraph.
    * \retval ORT_INVALID_ARGUMENT when a node is not in the graph.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* Graph_GetGraphView)(const OrtGraph* src_graph, const OrtNode** nodes, size_t num_nodes, OrtGraph** dst_graph) NO_EXCEPTION;
 
-  /** Number of a node in its graph.
+  /** Number that identifies a node in its graph.
    *
    * \param[in] node The node.
    * \param[out] node_id The number; 0 for a node that is in no graph.
@@ -3629,7 +3646,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* Node_GetDomain)(const OrtNode* node, const char** domain_name) NO_EXCEPTION;
 
-  /** The version of the domain with which the operator of a node got its present form.
+  /** The version of the domain that introduced the present form of a node's operator.
    *
    * \param[in] node The node.
    * \param[out] since_version The version; 1 for operators that ONNX does not define.
@@ -3649,10 +3666,10 @@ struct OrtApi {
   /** Inputs of a node.
    *
    * \param[in] node The node.
-   * \param[out] inputs Receives them; null where one is left out. They belong to the graph. As many as
-   *     num_inputs says.
-   * \param[in] num_inputs The number of inputs, for which there is room. In inputs.
-   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \param[out] inputs Receives the values, which belong to the graph; null for an omitted value. As
+   *     many as num_inputs says.
+   * \param[in] num_inputs Capacity of the array: the number of inputs or more. In inputs.
+   * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \retval ORT_NOT_IMPLEMENTED when the node is in no graph.
    * \since version 23
    */
@@ -3669,10 +3686,10 @@ struct OrtApi {
   /** Outputs of a node.
    *
    * \param[in] node The node.
-   * \param[out] outputs Receives them; null where one is left out. They belong to the graph. As many as
-   *     num_outputs says.
-   * \param[in] num_outputs The number of outputs, for which there is room. In outputs.
-   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \param[out] outputs Receives the values, which belong to the graph; null for an omitted value. As
+   *     many as num_outputs says.
+   * \param[in] num_outputs Capacity of the array: the number of outputs or more. In outputs.
+   * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \retval ORT_NOT_IMPLEMENTED when the node is in no graph.
    * \since version 23
    */
@@ -3691,9 +3708,9 @@ struct OrtApi {
    * \param[in] node The node.
    * \param[out] implicit_inputs Receives them. They belong to the graph. As many as num_implicit_inputs
    *     says.
-   * \param[in] num_implicit_inputs The number of implicit inputs, for which there is room. In implicit
-   *     inputs.
-   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \param[in] num_implicit_inputs Capacity of the array: the number of implicit inputs or more. In
+   *     implicit inputs.
+   * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \retval ORT_NOT_IMPLEMENTED when the node is in no graph.
    * \since version 23
    */
@@ -3711,8 +3728,8 @@ struct OrtApi {
    *
    * \param[in] node The node.
    * \param[out] attributes Receives them. They belong to the node. As many as num_attributes says.
-   * \param[in] num_attributes The number of attributes, for which there is room. In attributes.
-   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \param[in] num_attributes Capacity of the array: the number of attributes or more. In attributes.
+   * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* Node_GetAttributes)(const OrtNode* node, const OrtOpAttr** attributes, size_t num_attributes) NO_EXCEPTION;
@@ -3731,7 +3748,7 @@ struct OrtApi {
    *
    * \param[in] attribute The attribute.
    * \param[out] attr_tensor The copy. Freed with ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when it is not a tensor.
+   * \retval ORT_INVALID_ARGUMENT when the attribute is not a tensor.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* OpAttr_GetTensorAttributeAsOrtValue)(const OrtOpAttr* attribute, OrtValue** attr_tensor) NO_EXCEPTION;
@@ -3764,10 +3781,10 @@ struct OrtApi {
    *
    * \param[in] node The node.
    * \param[out] subgraphs Receives them. They belong to the node. As many as num_subgraphs says.
-   * \param[in] num_subgraphs The number of subgraphs, for which there is room. In subgraphs.
-   * \param[out] attribute_names Receives the names of the attributes that they are; may be null. As many
-   *     as num_subgraphs says.
-   * \retval ORT_INVALID_ARGUMENT when there is not enough room.
+   * \param[in] num_subgraphs Capacity of the arrays: the number of subgraphs or more. In subgraphs.
+   * \param[out] attribute_names Receives the names of the attributes that hold the subgraphs; may be
+   *     null. As many as num_subgraphs says.
+   * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* Node_GetSubgraphs)(const OrtNode* node, const OrtGraph** subgraphs, size_t num_subgraphs, const char** attribute_names) NO_EXCEPTION;
@@ -3775,7 +3792,7 @@ struct OrtApi {
   /** The graph that a node is in.
    *
    * \param[in] node The node.
-   * \param[out] graph The graph; null if the node is in none.
+   * \param[out] graph The graph; null if the node is in no graph.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* Node_GetGraph)(const OrtNode* node, const OrtGraph** graph) NO_EXCEPTION;
@@ -3788,24 +3805,24 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* Node_GetEpName)(const OrtNode* node, const char** out) NO_EXCEPTION;
 
-  /** Frees a place.
+  /** Frees the location of an initializer's data.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    * \since version 23
    */
   void(ORT_API_CALL* ReleaseExternalInitializerInfo)(OrtExternalInitializerInfo* input) NO_EXCEPTION;
 
   /** The file that contains the data.
    *
-   * \param[in] info The place.
+   * \param[in] info The location.
    * \return Its path, relative to the folder of the model.
    * \since version 23
    */
   const ORTCHAR_T*(ORT_API_CALL* ExternalInitializerInfo_GetFilePath)(const OrtExternalInitializerInfo* info) NO_EXCEPTION;
 
-  /** Where in the file the data begin.
+  /** The offset of the data in the file.
    *
-   * \param[in] info The place.
+   * \param[in] info The location.
    * \return The offset in bytes.
    * \since version 23
    */
@@ -3813,7 +3830,7 @@ struct OrtApi {
 
   /** The size of the data.
    *
-   * \param[in] info The place.
+   * \param[in] info The location.
    * \return The size in bytes.
    * \since version 23
    */
@@ -3832,7 +3849,7 @@ struct OrtApi {
    *
    * \param[in] ep_device The provider on the device.
    * \param[in] memory_type The kind of memory.
-   * \return That of the CPU; null for other kinds.
+   * \return The memory of the CPU; null for other kinds of memory.
    * \since version 23
    */
   const OrtMemoryInfo*(ORT_API_CALL* EpDevice_MemoryInfo)(const OrtEpDevice* ep_device, OrtDeviceMemoryType memory_type) NO_EXCEPTION;
@@ -3845,17 +3862,17 @@ struct OrtApi {
    * \param[in] allocator_type Kind of allocator.
    * \param[in] allocator_options Its options.
    * \param[out] allocator The allocator.
-   * \retval ORT_INVALID_ARGUMENT when always, as in onnxruntime for the CPU.
+   * \retval ORT_INVALID_ARGUMENT when the call is made, as in onnxruntime for the CPU.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* CreateSharedAllocator)(OrtEnv* env, const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type, OrtAllocatorType allocator_type, const OrtKeyValuePairs* allocator_options, OrtAllocator** allocator) NO_EXCEPTION;
 
-  /** The allocator of an environment.
+  /** The allocator that an environment has for a location of memory.
    *
    * \param[in] env The environment.
    * \param[in] mem_info Where the memory is located.
-   * \param[out] allocator The registered allocator, or the allocator of the CPU; null if there is none
-   *     for that memory.
+   * \param[out] allocator The registered allocator, or the allocator of the CPU; null if that memory has
+   *     no allocator.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* GetSharedAllocator)(OrtEnv* env, const OrtMemoryInfo* mem_info, OrtAllocator** allocator) NO_EXCEPTION;
@@ -3865,7 +3882,7 @@ struct OrtApi {
    * \param[in] env The environment.
    * \param[in] ep_device The provider on the device.
    * \param[in] mem_type Kind of memory.
-   * \retval ORT_INVALID_ARGUMENT when always, as in onnxruntime for the CPU.
+   * \retval ORT_INVALID_ARGUMENT when the call is made, as in onnxruntime for the CPU.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* ReleaseSharedAllocator)(OrtEnv* env, const OrtEpDevice* ep_device, OrtDeviceMemoryType mem_type) NO_EXCEPTION;
@@ -3911,9 +3928,10 @@ struct OrtApi {
   /** Where the inputs of a session should be.
    *
    * \param[in] session The session.
-   * \param[out] inputs_ep_devices Receives the device of each. As many as num_inputs says.
+   * \param[out] inputs_ep_devices Receives a device for each input or output. As many as num_inputs
+   *     says.
    * \param[in] num_inputs Number of inputs. In inputs.
-   * \retval ORT_INVALID_ARGUMENT when the number is another.
+   * \retval ORT_INVALID_ARGUMENT when the number differs from the session's number of inputs or outputs.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* SessionGetEpDeviceForInputs)(const OrtSession* session, const OrtEpDevice** inputs_ep_devices, size_t num_inputs) NO_EXCEPTION;
@@ -3923,7 +3941,7 @@ struct OrtApi {
    * \param[in] ep_device The provider on the device.
    * \param[in] stream_options Its options.
    * \param[out] stream The stream.
-   * \retval ORT_INVALID_ARGUMENT when always, as in onnxruntime for the CPU.
+   * \retval ORT_INVALID_ARGUMENT when the call is made, as in onnxruntime for the CPU.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* CreateSyncStreamForEpDevice)(const OrtEpDevice* ep_device, const OrtKeyValuePairs* stream_options, OrtSyncStream** stream) NO_EXCEPTION;
@@ -3958,7 +3976,7 @@ struct OrtApi {
   /** Whether a compiled model fits devices. The CPU compiles none.
    *
    * \param[in] ep_devices The devices. As many as num_ep_devices says.
-   * \param[in] num_ep_devices How many. In devices.
+   * \param[in] num_ep_devices Number of options. In devices.
    * \param[in] compatibility_info The metadata of the model.
    * \param[out] out_status OrtCompiledModelCompatibility_EP_NOT_APPLICABLE.
    * \retval ORT_INVALID_ARGUMENT when there are no devices.
@@ -3966,17 +3984,17 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* GetModelCompatibilityForEpDevices)(const OrtEpDevice* const* ep_devices, size_t num_ep_devices, const char* compatibility_info, OrtCompiledModelCompatibility* out_status) NO_EXCEPTION;
 
-  /** Names a place for the data of an initializer.
+  /** Creates a location for the data of an initializer.
    *
    * \param[in] filepath The file, relative to the folder of the model.
-   * \param[in] file_offset Where in the file the data begin. In bytes.
+   * \param[in] file_offset The offset of the data in the file. In bytes.
    * \param[in] byte_size Their size. In bytes.
-   * \param[out] out The place. Freed with ReleaseExternalInitializerInfo.
+   * \param[out] out The location. Freed with ReleaseExternalInitializerInfo.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* CreateExternalInitializerInfo)(const ORTCHAR_T* filepath, int64_t file_offset, size_t byte_size, OrtExternalInitializerInfo** out) NO_EXCEPTION;
 
-  /** Whether the rank is known. The other calls treat an unknown shape as that of a scalar.
+  /** Whether the rank is known. The other calls treat an unknown shape as the shape of a scalar.
    *
    * \param[in] info Type and shape.
    * \return Whether it is.
@@ -3995,9 +4013,10 @@ struct OrtApi {
   /** Domain of the operator.
    *
    * \param[in] info Information about the node.
-   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
-   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
-   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   * \param[out] out Receives the string with a terminating zero byte; null to ask for the size only.
+   * \param[in,out] size In: the capacity of out. Out: the size of the string with its zero byte. In
+   *     bytes.
+   * \retval ORT_INVALID_ARGUMENT when out is too small for the string.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOperatorDomain)(const OrtKernelInfo* info, char* out, size_t* size) NO_EXCEPTION;
@@ -4005,9 +4024,10 @@ struct OrtApi {
   /** Name of the operator.
    *
    * \param[in] info Information about the node.
-   * \param[out] out Receives the text with a terminating zero byte; null to ask for the size.
-   * \param[in,out] size In: the room at out. Out: the size of the text with its zero byte. In bytes.
-   * \retval ORT_INVALID_ARGUMENT when the text does not fit.
+   * \param[out] out Receives the string with a terminating zero byte; null to ask for the size only.
+   * \param[in,out] size In: the capacity of out. Out: the size of the string with its zero byte. In
+   *     bytes.
+   * \retval ORT_INVALID_ARGUMENT when out is too small for the string.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* KernelInfo_GetOperatorType)(const OrtKernelInfo* info, char* out, size_t* size) NO_EXCEPTION;
@@ -4026,9 +4046,10 @@ struct OrtApi {
   /** Where the outputs of a session are.
    *
    * \param[in] session The session.
-   * \param[out] outputs_ep_devices Receives the device of each. As many as num_outputs says.
+   * \param[out] outputs_ep_devices Receives a device for each input or output. As many as num_outputs
+   *     says.
    * \param[in] num_outputs Number of outputs. In outputs.
-   * \retval ORT_INVALID_ARGUMENT when the number is another.
+   * \retval ORT_INVALID_ARGUMENT when the number differs from the session's number of inputs or outputs.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* SessionGetEpDeviceForOutputs)(const OrtSession* session, const OrtEpDevice** outputs_ep_devices, size_t num_outputs) NO_EXCEPTION;
@@ -4046,7 +4067,7 @@ struct OrtApi {
    * \param[in] env The environment.
    * \param[out] devices Receives the CPU. As many as num_devices says.
    * \param[in] num_devices Number of devices. In devices.
-   * \retval ORT_INVALID_ARGUMENT when there is not room for one.
+   * \retval ORT_INVALID_ARGUMENT when the number of devices is not 1.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* GetHardwareDevices)(const OrtEnv* env, const OrtHardwareDevice** devices, size_t num_devices) NO_EXCEPTION;
@@ -4056,8 +4077,7 @@ struct OrtApi {
    * \param[in] env The environment.
    * \param[in] ep_name The provider.
    * \param[in] hw The device.
-   * \param[out] details The reasons; there are none for the CPU. Freed with
-   *     ReleaseDeviceEpIncompatibilityDetails.
+   * \param[out] details The reasons; the CPU has none. Freed with ReleaseDeviceEpIncompatibilityDetails.
    * \retval ORT_INVALID_ARGUMENT when there is no such provider.
    * \since version 24
    */
@@ -4089,30 +4109,32 @@ struct OrtApi {
 
   /** Frees the reasons.
    *
-   * \param[in] input What to free, or null.
+   * \param[in] input The settings, or null.
    * \since version 24
    */
   void(ORT_API_CALL* ReleaseDeviceEpIncompatibilityDetails)(OrtDeviceEpIncompatibilityDetails* input) NO_EXCEPTION;
 
-  /** What a compiled model says about the provider that it was compiled for.
+  /** Information in a compiled model about the provider that it was compiled for.
    *
-   * \param[in] model_path The file of the model.
+   * \param[in] model_path Sets the file of the model to compile.
    * \param[in] ep_type The provider.
    * \param[in] allocator Where the text is allocated.
-   * \param[out] compatibility_info The text; null if the model has none. Freed with the allocator.
+   * \param[out] compatibility_info The text; null if the model contains no such information. Freed with
+   *     the allocator.
    * \retval ORT_NO_SUCHFILE when there is no such file.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* GetCompatibilityInfoFromModel)(const ORTCHAR_T* model_path, const char* ep_type, OrtAllocator* allocator, char** compatibility_info) NO_EXCEPTION;
 
-  /** The same for a model in memory.
+  /** Like GetCompatibilityInfoFromModel, for a model in memory.
    *
    * \param[in] model_data The contents of the file. As many as model_data_length says.
    * \param[in] model_data_length Their size. In bytes.
    * \param[in] ep_type The provider.
    * \param[in] allocator Where the text is allocated.
-   * \param[out] compatibility_info The text; null if the model has none. Freed with the allocator.
-   * \retval ORT_INVALID_GRAPH when it is not a model.
+   * \param[out] compatibility_info The text; null if the model contains no such information. Freed with
+   *     the allocator.
+   * \retval ORT_INVALID_GRAPH when the bytes are not a model.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* GetCompatibilityInfoFromModelBytes)(const void* model_data, size_t model_data_length, const char* ep_type, OrtAllocator* allocator, char** compatibility_info) NO_EXCEPTION;
@@ -4121,8 +4143,8 @@ struct OrtApi {
    *
    * \param[in] options The settings.
    * \param[out] out The environment. Freed with ReleaseEnv.
-   * \retval ORT_INVALID_ARGUMENT when no header has this version, there is no log_id, or the severity is
-   *     not one.
+   * \retval ORT_INVALID_ARGUMENT when the version does not exist, log_id is null, or the severity is not
+   *     valid.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* CreateEnvWithOptions)(const OrtEnvCreationOptions* options, OrtEnv** out) NO_EXCEPTION;
@@ -4130,9 +4152,9 @@ struct OrtApi {
   /** Which execution provider runs which nodes of a model.
    *
    * \param[in] session The session.
-   * \param[out] ep_subgraphs Parts of the graph, one per node: only providers that compile nodes take
-   *     several. Valid as long as session.
-   * \param[out] num_ep_subgraphs How many. In parts.
+   * \param[out] ep_subgraphs Parts of the graph, one per node: only providers that compile nodes combine
+   *     several nodes. Valid as long as session.
+   * \param[out] num_ep_subgraphs Number of options. In parts.
    * \retval ORT_FAIL when the options of the session do not have the entry
    *     session.record_ep_graph_assignment_info with the value 1.
    * \since version 24
@@ -4151,7 +4173,7 @@ struct OrtApi {
    *
    * \param[in] ep_subgraph The part of the graph.
    * \param[out] ep_nodes The nodes. Valid as long as ep_subgraph.
-   * \param[out] num_ep_nodes How many. In nodes.
+   * \param[out] num_ep_nodes Number of options. In nodes.
    * \since version 24
    */
   OrtStatus*(ORT_API_CALL* EpAssignedSubgraph_GetNodes)(const OrtEpAssignedSubgraph* ep_subgraph, const OrtEpAssignedNode* const** ep_nodes, size_t* num_ep_nodes) NO_EXCEPTION;
@@ -4201,27 +4223,27 @@ struct OrtApi {
 
   /** Records a profile of runs with these options, each in a separate file.
    *
-   * A run of a session that records a profile itself is in that one.
+   * If the session itself records a profile, its runs appear in that profile instead.
    *
    * \param[in] options The options.
-   * \param[in] profile_file_prefix Start of the path of the files.
+   * \param[in] profile_file_prefix Prefix of the files' paths.
    * \since version 25
    */
   OrtStatus*(ORT_API_CALL* RunOptionsEnableProfiling)(OrtRunOptions* options, const ORTCHAR_T* profile_file_prefix) NO_EXCEPTION;
 
-  /** Records no profile of later runs.
+  /** Stops recording profiles of later runs.
    *
    * \param[in] options The options.
    * \since version 25
    */
   OrtStatus*(ORT_API_CALL* RunOptionsDisableProfiling)(OrtRunOptions* options) NO_EXCEPTION;
 
-  /** A list of texts among the attributes of the node.
+  /** An attribute of the node that is a list of strings.
    *
    * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
    * \param[in] allocator Allocates the result.
-   * \param[out] out The texts. The caller frees each of them, and the list. As many as size says.
+   * \param[out] out The strings. The caller frees each string, and the list. As many as size says.
    * \param[out] size Their number. In texts.
    * \retval ORT_FAIL when there is no such attribute, or it has another type.
    * \since version 25
@@ -4269,10 +4291,10 @@ struct OrtApi {
   /** Slot 424, not implemented. */
   OrtStatus*(ORT_API_CALL* SessionOptionsSetWeightlessSourceModelBuffer)(OrtSessionOptions* options, const void* source_model_data, size_t source_model_data_length) NO_EXCEPTION;
 
-  /** Memory for an output if it exists already, without allocating any.
+  /** The memory of an output, if it exists already. Allocates nothing.
    *
-   * An output has no memory before KernelContext_GetOutput() was called for it, because its shape is not
-   * known before.
+   * An output has no memory until KernelContext_GetOutput() is called for it, because its shape is
+   * unknown until then.
    *
    * \param[in] context The run of the kernel.
    * \param[in] output_index Index, from 0. In elements.
@@ -4306,14 +4328,14 @@ struct OrtCompileApi {
   /** Creates options for compiling models.
    *
    * \param[in] env The environment.
-   * \param[in] session_options Settings of a session, which are copied: registrations, limits, and
-   *     values of initializers.
+   * \param[in] session_options Settings of a session, which are copied: registered operators, limits,
+   *     and values of initializers.
    * \param[out] out The options. Freed with ReleaseModelCompilationOptions.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* CreateModelCompilationOptionsFromSessionOptions)(const OrtEnv* env, const OrtSessionOptions* session_options, OrtModelCompilationOptions** out) NO_EXCEPTION;
 
-  /** The file of the model.
+  /** Sets the file of the model to compile.
    *
    * \param[in] model_compile_options The options.
    * \param[in] input_model_path Its path.
@@ -4322,18 +4344,19 @@ struct OrtCompileApi {
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetInputModelPath)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* input_model_path) NO_EXCEPTION;
 
-  /** The model as the contents of a file.
+  /** Sets the model to compile, given as the contents of a file.
    *
    * \param[in] model_compile_options The options.
    * \param[in] input_model_data The contents, which must outlive the compilation. As many as
    *     input_model_data_size says.
    * \param[in] input_model_data_size Their size. In bytes.
-   * \retval ORT_INVALID_ARGUMENT when there are none.
+   * \retval ORT_INVALID_ARGUMENT when the contents are empty.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetInputModelFromBuffer)(OrtModelCompilationOptions* model_compile_options, const void* input_model_data, size_t input_model_data_size) NO_EXCEPTION;
 
-  /** The file to write. The last of the three kinds of output that was set is used.
+  /** Sets the file to which the result is written. The output can be a file, memory or a function: the
+   * one that was set last is used.
    *
    * \param[in] model_compile_options The options.
    * \param[in] output_model_path Its path.
@@ -4342,18 +4365,18 @@ struct OrtCompileApi {
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelPath)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* output_model_path) NO_EXCEPTION;
 
-  /** Stores large initializers in a file beside the model.
+  /** Stores large initializers in a file next to the model.
    *
    * \param[in] model_compile_options The options.
    * \param[in] external_initializers_file_path The file, relative to the folder of the model.
-   * \param[in] external_initializers_size_threshold The size above which initializers are stored there.
-   *     In bytes.
+   * \param[in] external_initializers_size_threshold Larger initializers are stored in the file. In
+   *     bytes.
    * \retval ORT_INVALID_ARGUMENT when the path is empty.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelExternalInitializersFile)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* external_initializers_file_path, size_t external_initializers_size_threshold) NO_EXCEPTION;
 
-  /** Has the compiled model written to memory.
+  /** Makes the compilation write the model to memory.
    *
    * \param[in] model_compile_options The options.
    * \param[in] allocator Allocates the memory.
@@ -4364,7 +4387,7 @@ struct OrtCompileApi {
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelBuffer)(OrtModelCompilationOptions* model_compile_options, OrtAllocator* allocator, void** output_model_buffer_ptr, size_t* output_model_buffer_size_ptr) NO_EXCEPTION;
 
-  /** Where compiled nodes would be stored. There are none.
+  /** Sets where compiled nodes are stored. Has no effect: the CPU compiles no nodes.
    *
    * \param[in] model_compile_options The options.
    * \param[in] embed_ep_context_in_model Not used.
@@ -4374,12 +4397,13 @@ struct OrtCompileApi {
 
   /** Reads a model and writes it as ONNX.
    *
-   * The CPU compiles no nodes, so the model is the same with functions inlined and, from
-   * ORT_ENABLE_BASIC on, without redundant nodes. What else a session does to a model depends on its
-   * inputs. Without an output, the file is that of the model with _ctx before .onnx.
+   * The CPU compiles no nodes. The result is the given model with its functions inlined and, from
+   * ORT_ENABLE_BASIC on, without redundant nodes. All other optimizations depend on the input shapes; a
+   * session applies them. If no output was set, the result is written next to the model, with _ctx
+   * before .onnx in the file name.
    *
    * \param[in] env The environment.
-   * \param[in] model_options What to read, and where to write it.
+   * \param[in] model_options The model to compile, and where the result is written.
    * \retval ORT_INVALID_ARGUMENT when no model was given, or there is no such file.
    * \retval ORT_INVALID_PROTOBUF when the model is not an ONNX model.
    * \retval ORT_FAIL when the flags require compiled nodes, which the CPU does not have; the flags
@@ -4388,26 +4412,26 @@ struct OrtCompileApi {
    */
   OrtStatus*(ORT_API_CALL* CompileModel)(const OrtEnv* env, const OrtModelCompilationOptions* model_options) NO_EXCEPTION;
 
-  /** How to compile.
+  /** Sets how the model is compiled.
    *
    * \param[in] model_compile_options The options.
-   * \param[in] flags 1: fail if no node is compiled, 2: fail if the output file exists; others are
+   * \param[in] flags 1: fail if no node is compiled; 2: fail if the output file exists. Other flags are
    *     ignored.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetFlags)(OrtModelCompilationOptions* model_compile_options, uint32_t flags) NO_EXCEPTION;
 
-  /** Where files of compiled nodes would be written. There are none.
+  /** Sets where files of compiled nodes are written. Has no effect: the CPU compiles no nodes.
    *
    * \param[in] model_compile_options The options.
    * \param[in] output_directory Not used.
    * \param[in] model_name Not used.
-   * \retval ORT_INVALID_ARGUMENT when either is empty.
+   * \retval ORT_INVALID_ARGUMENT when the directory or the name is empty.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetEpContextBinaryInformation)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* output_directory, const ORTCHAR_T* model_name) NO_EXCEPTION;
 
-  /** How much the model is optimized before it is written; not at all by default.
+  /** Sets how much the model is optimized before it is written. By default it is not optimized.
    *
    * \param[in] model_compile_options The options.
    * \param[in] graph_optimization_level The level.
@@ -4415,27 +4439,27 @@ struct OrtCompileApi {
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetGraphOptimizationLevel)(OrtModelCompilationOptions* model_compile_options, GraphOptimizationLevel graph_optimization_level) NO_EXCEPTION;
 
-  /** Has the compiled model given to a function.
+  /** Sets a function that receives the compiled model.
    *
    * \param[in] model_compile_options The options.
-   * \param[in] write_func Gets the model, in one or several parts; a status that it returns ends the
-   *     compilation.
+   * \param[in] write_func Receives the model, in one or several parts. If the function returns a status,
+   *     the compilation stops.
    * \param[in] state The first argument of the function.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelWriteFunc)(OrtModelCompilationOptions* model_compile_options, OrtWriteBufferFunc write_func, void* state) NO_EXCEPTION;
 
-  /** Has a function decide for each initializer whether its data are in the model.
+  /** Sets a function that decides for each initializer whether its data is stored in the model.
    *
    * \param[in] model_compile_options The options.
-   * \param[in] get_initializer_location_func Returns where it stored the data, or null for data that
-   *     belong into the model.
+   * \param[in] get_initializer_location_func Returns the location where it stored the data, or null to
+   *     have the data stored in the model.
    * \param[in] state The first argument of the function.
    * \since version 23
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc)(OrtModelCompilationOptions* model_compile_options, OrtGetInitializerLocationFunc get_initializer_location_func, void* state) NO_EXCEPTION;
 
-  /** A model that was built or read.
+  /** Sets the model to compile, which was built or read before.
    *
    * \param[in] model_compile_options The options.
    * \param[in] model The model, which must outlive the compilation.
@@ -4443,7 +4467,7 @@ struct OrtCompileApi {
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetInputModel)(OrtModelCompilationOptions* model_compile_options, const OrtModel* model) NO_EXCEPTION;
 
-  /** Whether compiled nodes would leave out weights. There are none.
+  /** Sets whether compiled nodes leave out weights. Has no effect: the CPU compiles no nodes.
    *
    * \param[in] model_compile_options The options.
    * \param[in] use_weightless Not used.
@@ -4454,37 +4478,38 @@ struct OrtCompileApi {
   /** Slot 16, not implemented. */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetEpContextDataWriteFunc)(OrtModelCompilationOptions* model_compile_options, OrtWriteNamedBufferFunc write_func, void* state) NO_EXCEPTION;
 
-  /** Has large initializers written to memory, for models that are compiled without files.
+  /** Makes the compilation write large initializers to memory, so that it needs no files.
    *
-   * Replaces the file of ModelCompilationOptions_SetOutputModelExternalInitializersFile(), which
-   * replaces the memory in turn. Sessions get the initializers through
-   * AddExternalInitializersFromFilesInMemory().
+   * This call and ModelCompilationOptions_SetOutputModelExternalInitializersFile() replace each other:
+   * the last call decides. AddExternalInitializersFromFilesInMemory() passes the initializers to
+   * sessions.
    *
    * \param[in] model_compile_options The options.
-   * \param[in] logical_file_name The name of the file that the model states, a relative path.
-   * \param[in] initializer_size_threshold The size above which initializers are stored there. In bytes.
+   * \param[in] logical_file_name The file name that the model refers to, a relative path.
+   * \param[in] initializer_size_threshold Larger initializers are stored in the file. In bytes.
    * \param[in] allocator Allocates the memory.
-   * \param[out] output_buffer Receives the initializers when the model is compiled; null if there are
-   *     none of that size. A compilation that fails does not change it. Freed with the allocator.
+   * \param[out] output_buffer Receives the initializers when the model is compiled; null if no
+   *     initializer is large enough. A compilation that fails does not change it. Freed with the
+   *     allocator.
    * \param[out] output_buffer_size Receives their size. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the name is empty or absolute.
    * \since version 31
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelExternalInitializersBuffer)(OrtModelCompilationOptions* model_compile_options, const ORTCHAR_T* logical_file_name, size_t initializer_size_threshold, OrtAllocator* allocator, void** output_buffer, size_t* output_buffer_size) NO_EXCEPTION;
 
-  /** Where initializers begin in the file or memory beside the model, so that they can be mapped. 64
-   * bytes by default.
+  /** Sets the alignment of initializers in the file or memory next to the model, so that they can be
+   * memory-mapped. The default is 64 bytes.
    *
    * \param[in] model_compile_options The options.
    * \param[in] alignment A power of two; every offset is a multiple of it. 0 for the default. In bytes.
-   * \param[in] minimum_size The size from which initializers are aligned so. In bytes.
+   * \param[in] minimum_size Initializers of this size and larger are aligned. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the alignment is neither 0 nor a power of two, or is 2 to the
    *     power of 63.
    * \since version 31
    */
   OrtStatus*(ORT_API_CALL* ModelCompilationOptions_SetOutputModelExternalInitializersAlignment)(OrtModelCompilationOptions* model_compile_options, size_t alignment, size_t minimum_size) NO_EXCEPTION;
 
-  /** Which weights compiled nodes would leave out. There are none.
+  /** Sets which weights compiled nodes leave out. Has no effect: the CPU compiles no nodes.
    *
    * \param[in] model_compile_options The options.
    * \param[in] mode Not used.
@@ -4509,7 +4534,7 @@ struct OrtModelEditorApi {
 
   /** Creates the type of a sparse tensor.
    *
-   * There are no values of such types; graphs cannot use them.
+   * Values of such types do not exist, so graphs cannot use them.
    *
    * \param[in] tensor_info Its element type and shape; copied.
    * \param[out] type_info The type. Freed with ReleaseTypeInfo.
@@ -4553,15 +4578,16 @@ struct OrtModelEditorApi {
    */
   OrtStatus*(ORT_API_CALL* CreateValueInfo)(const char* name, const OrtTypeInfo* type_info, OrtValueInfo** value_info) NO_EXCEPTION;
 
-  /** Creates a node, and takes over its attributes.
+  /** Creates a node, which takes ownership of its attributes.
    *
    * \param[in] operator_name The operator.
    * \param[in] domain_name Its domain; empty or ai.onnx for the ONNX domain.
    * \param[in] node_name Name of the node; may be empty.
-   * \param[in] input_names Names of the values that it reads; empty where an optional one is left out.
+   * \param[in] input_names Names of the values that the node reads; empty for an omitted optional input.
    *     As many as input_names_len says.
    * \param[in] input_names_len Their number. In inputs.
-   * \param[in] output_names Names of the values that it computes. As many as output_names_len says.
+   * \param[in] output_names Names of the values that the node computes. As many as output_names_len
+   *     says.
    * \param[in] output_names_len Their number. In outputs.
    * \param[in] attributes Its attributes. On success they belong to the node, and the array holds null
    *     pointers. As many as attribs_len says.
@@ -4585,7 +4611,7 @@ struct OrtModelEditorApi {
    * \param[in] inputs The inputs. On success they belong to the graph, and the array holds null
    *     pointers. As many as inputs_len says.
    * \param[in] inputs_len Their number. In inputs.
-   * \retval ORT_INVALID_ARGUMENT when one is null, given twice, or belongs to a graph already.
+   * \retval ORT_INVALID_ARGUMENT when a value is null, given twice, or belongs to a graph already.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* SetGraphInputs)(OrtGraph* graph, OrtValueInfo** inputs, size_t inputs_len) NO_EXCEPTION;
@@ -4596,7 +4622,7 @@ struct OrtModelEditorApi {
    * \param[in] outputs The outputs. On success they belong to the graph, and the array holds null
    *     pointers. As many as outputs_len says.
    * \param[in] outputs_len Their number. In outputs.
-   * \retval ORT_INVALID_ARGUMENT when one is null, given twice, or belongs to a graph already.
+   * \retval ORT_INVALID_ARGUMENT when a value is null, given twice, or belongs to a graph already.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* SetGraphOutputs)(OrtGraph* graph, OrtValueInfo** outputs, size_t outputs_len) NO_EXCEPTION;
@@ -4606,8 +4632,8 @@ struct OrtModelEditorApi {
    * \param[in] graph The graph.
    * \param[in] name Its name; not empty.
    * \param[in] tensor The tensor, which on success belongs to the graph.
-   * \param[in] data_is_external Whether sessions use the memory of the tensor, which then has to exist
-   *     as long as they do, instead of copying it. For tensors of 128 bytes or more.
+   * \param[in] data_is_external Whether sessions use the tensor's memory instead of copying it. The
+   *     memory must then outlive the sessions. Only for tensors of 128 bytes or more.
    * \retval ORT_INVALID_ARGUMENT when the value is not a tensor or too small to be external, or the
    *     tensor or its name was added already.
    * \since version 22
@@ -4625,8 +4651,8 @@ struct OrtModelEditorApi {
 
   /** Creates a model without a graph.
    *
-   * Domains that the library or the options of a session know are imported where a node needs them. The
-   * ONNX domain has to be stated, except in a model that extends the model of a session.
+   * A domain that the library or the session options know is imported when a node needs it. The ONNX
+   * domain must be given, except in a model that extends the model of a session.
    *
    * \param[in] domain_names The domains of its operators; empty or ai.onnx for the ONNX domain. As many
    *     as opset_entries_len says.
@@ -4637,7 +4663,7 @@ struct OrtModelEditorApi {
    */
   OrtStatus*(ORT_API_CALL* CreateModel)(const char* const* domain_names, const int* opset_versions, size_t opset_entries_len, OrtModel** model) NO_EXCEPTION;
 
-  /** Gives a model its graph.
+  /** Sets the graph of a model.
    *
    * \param[in] model The model.
    * \param[in] graph The graph, which on success belongs to the model.
@@ -4654,8 +4680,8 @@ struct OrtModelEditorApi {
    * \param[out] out The session. Freed with ReleaseSession.
    * \retval ORT_INVALID_ARGUMENT when the ONNX domain has no version, or a node reads a value that
    *     nothing computes.
-   * \retval ORT_INVALID_GRAPH when an operator does not exist, or a node has not the form that its
-   *     operator states.
+   * \retval ORT_INVALID_GRAPH when an operator does not exist, or a node does not match the definition
+   *     of its operator.
    * \retval ORT_FAIL when the nodes form a cycle or compute a value twice, or there are no outputs.
    * \since version 22
    */
@@ -4666,10 +4692,10 @@ struct OrtModelEditorApi {
    * \param[in] env The environment.
    * \param[in] model_path Path of the model.
    * \param[in] options The options; null for the defaults.
-   * \param[out] out The session. It runs after FinalizeModelEditorSession; before, only its inputs,
-   *     outputs and operator sets can be asked for. Freed with ReleaseSession.
+   * \param[out] out The session. It can run after FinalizeModelEditorSession. Before that, a program can
+   *     only ask for its inputs, outputs and operator sets. Freed with ReleaseSession.
    * \retval ORT_NO_SUCHFILE when there is no such file.
-   * \retval ORT_INVALID_PROTOBUF when it is not an ONNX model.
+   * \retval ORT_INVALID_PROTOBUF when the file or the bytes are not an ONNX model.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* CreateModelEditorSession)(const OrtEnv* env, const ORTCHAR_T* model_path, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
@@ -4681,7 +4707,7 @@ struct OrtModelEditorApi {
    * \param[in] model_data_length Its size. In bytes.
    * \param[in] options The options; null for the defaults.
    * \param[out] out The session. Freed with ReleaseSession.
-   * \retval ORT_INVALID_PROTOBUF when it is not an ONNX model.
+   * \retval ORT_INVALID_PROTOBUF when the file or the bytes are not an ONNX model.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* CreateModelEditorSessionFromArray)(const OrtEnv* env, const void* model_data, size_t model_data_length, const OrtSessionOptions* options, OrtSession** out) NO_EXCEPTION;
@@ -4698,21 +4724,21 @@ struct OrtModelEditorApi {
 
   /** Adds the nodes and initializers of a model to the model of a session.
    *
-   * If the call fails, the session is as before.
+   * If the call fails, the session does not change.
    *
    * \param[in] session The session, which is not finalized yet.
-   * \param[in] model The model. If its graph states inputs or outputs, these replace all inputs or
-   *     outputs of the session; it may import further operator sets.
+   * \param[in] model The model. If its graph has inputs or outputs, these replace all inputs or outputs
+   *     of the session. The model may import further operator sets.
    * \retval ORT_MODEL_LOADED when the session is finalized.
    * \retval ORT_INVALID_ARGUMENT when the model has no graph, or another version of an operator set.
-   * \retval ORT_INVALID_GRAPH when an operator does not exist, or a node has not the form that its
-   *     operator states.
-   * \retval ORT_FAIL when the result has a value twice or lacks one.
+   * \retval ORT_INVALID_GRAPH when an operator does not exist, or a node does not match the definition
+   *     of its operator.
+   * \retval ORT_FAIL when the result defines a value twice, or reads a value that nothing computes.
    * \since version 22
    */
   OrtStatus*(ORT_API_CALL* ApplyModelToModelEditorSession)(OrtSession* session, OrtModel* model) NO_EXCEPTION;
 
-  /** Makes a session ready to run. Does nothing if it is ready already.
+  /** Makes a session ready to run. Does nothing if the session is already ready.
    *
    * \param[in] session The session.
    * \param[in] options The options that the session was created with; null for the defaults.

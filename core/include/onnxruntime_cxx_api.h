@@ -365,7 +365,7 @@ using detail::TypeToTensorType;
 /** A string in memory of an allocator, which frees it. */
 using AllocatedStringPtr = std::unique_ptr<char, detail::AllocatedFree>;
 
-/** Allocates and frees memory of the CPU. There is one allocator, which nobody releases. */
+/** Allocates and frees memory of the CPU. There is one allocator, which must not be released. */
 struct AllocatorWithDefaultOptions {
   operator OrtAllocator*() const noexcept { return p_; }
 
@@ -734,7 +734,7 @@ struct ConstSequenceTypeInfo : detail::Unowned<OrtSequenceTypeInfo> {
 
 };
 
-/** The type of what an optional value may hold. It is part of another object, and valid as long as that object. */
+/** The type of the value that an optional value may hold. It is part of another object, and valid as long as that object. */
 struct ConstOptionalTypeInfo : detail::Unowned<OrtOptionalTypeInfo> {
   using Unowned::Unowned;
 
@@ -859,21 +859,21 @@ template <typename Holder>
 struct ConstValueCalls : Holder {
   using Holder::Holder;
 
-  /** Whether it is a tensor. */
+  /** Whether the value is a tensor. */
   bool IsTensor() const {
     int out{};
     ThrowOnError(GetApi().IsTensor(this->p_, &out));
     return out != 0;
   }
 
-  /** Whether it is a sparse tensor. */
+  /** Whether the value is a sparse tensor. */
   bool IsSparseTensor() const {
     int out{};
     ThrowOnError(GetApi().IsSparseTensor(this->p_, &out));
     return out != 0;
   }
 
-  /** Whether it holds something; an optional value may hold nothing. */
+  /** Whether the value holds anything. An optional value may hold nothing. */
   bool HasValue() const {
     int out{};
     ThrowOnError(GetApi().HasValue(this->p_, &out));
@@ -916,7 +916,7 @@ struct ConstValueCalls : Holder {
     ThrowOnError(GetApi().GetTensorSizeInBytes(this->p_, &result));
     return result;
   }
-  /** Length of all elements of a tensor of strings together. */
+  /** Total length of all elements of a tensor of strings. */
   size_t GetStringTensorDataLength() const {
     size_t result{};
     ThrowOnError(GetApi().GetStringTensorDataLength(this->p_, &result));
@@ -943,7 +943,7 @@ struct ConstValueCalls : Holder {
     return text;
   }
 
-  /** How a sparse tensor states the places of its values. */
+  /** How a sparse tensor stores the positions of its values. */
   OrtSparseFormat GetSparseFormat() const {
     OrtSparseFormat result{};
     ThrowOnError(GetApi().GetSparseTensorFormat(this->p_, &result));
@@ -1014,25 +1014,25 @@ struct ValueCalls : ConstValueCalls<Holder> {
   void FillStringTensorElement(const char* s, size_t index) {
     ThrowOnError(GetApi().FillStringTensorElement(this->p_, s, index));
   }
-  /** Gives an element of a tensor of strings another length, and returns its memory. */
+  /** Changes the length of an element of a tensor of strings, and returns its memory. */
   char* GetResizedStringTensorElementBuffer(size_t index, size_t length_in_bytes) {
     char* result{};
     ThrowOnError(GetApi().GetResizedStringTensorElementBuffer(this->p_, index, length_in_bytes, &result));
     return result;
   }
-  /** Gives coordinates to the values of a sparse tensor. They stay in the caller's memory, which must
-   * outlive it.
+  /** Sets the coordinates of the values of a sparse tensor. The coordinates stay in the caller's memory,
+   * which must outlive it.
    */
   void UseCooIndices(int64_t* indices_data, size_t indices_num) {
     ThrowOnError(GetApi().UseCooIndices(this->p_, indices_data, indices_num));
   }
-  /** Gives places by rows to the values of a sparse matrix. They stay in the caller's memory, which must
-   * outlive it.
+  /** Sets the positions of the values of a sparse matrix, as compressed rows. The positions stay in the
+   * caller's memory, which must outlive it.
    */
   void UseCsrIndices(int64_t* inner_data, size_t inner_num, int64_t* outer_data, size_t outer_num) {
     ThrowOnError(GetApi().UseCsrIndices(this->p_, inner_data, inner_num, outer_data, outer_num));
   }
-  /** Gives places to the blocks of a sparse tensor. They stay in the caller's memory, which must outlive it. */
+  /** Sets the positions of the blocks of a sparse tensor. The positions stay in the caller's memory, which must outlive it. */
   void UseBlockSparseIndices(const Shape& indices_shape, int32_t* indices_data) {
     ThrowOnError(GetApi().UseBlockSparseIndices(this->p_, indices_shape.shape, indices_shape.shape_len, indices_data));
   }
@@ -1042,14 +1042,14 @@ struct ValueCalls : ConstValueCalls<Holder> {
     ThrowOnError(GetApi().FillSparseTensorCoo(this->p_, data_mem_info, values.values_shape, values.values_shape_len,
                                               values.data.p_data, indices_data, indices_num));
   }
-  /** Copies values and their places by rows into a sparse matrix. */
+  /** Copies values and their positions, as compressed rows, into a sparse matrix. */
   void FillSparseTensorCsr(const OrtMemoryInfo* data_mem_info, const OrtSparseValuesParam& values, const int64_t* inner_indices_data,
                            size_t inner_indices_num, const int64_t* outer_indices_data, size_t outer_indices_num) {
     ThrowOnError(GetApi().FillSparseTensorCsr(this->p_, data_mem_info, values.values_shape, values.values_shape_len,
                                               values.data.p_data, inner_indices_data, inner_indices_num, outer_indices_data,
                                               outer_indices_num));
   }
-  /** Copies blocks of values and their places into a sparse tensor. */
+  /** Copies blocks of values and their positions into a sparse tensor. */
   void FillSparseTensorBlockSparse(const OrtMemoryInfo* data_mem_info, const OrtSparseValuesParam& values,
                                    const Shape& indices_shape, const int32_t* indices_data) {
     ThrowOnError(GetApi().FillSparseTensorBlockSparse(this->p_, data_mem_info, values.values_shape, values.values_shape_len,
@@ -1108,24 +1108,24 @@ struct Value : detail::ValueCalls<detail::Base<OrtValue>> {
     return Value{value};
   }
 
-  /** Creates a sparse tensor without elements, which one of the calls that fill it completes. */
+  /** Creates a sparse tensor without elements, which a later call fills. */
   template <typename T>
   static Value CreateSparseTensor(OrtAllocator* allocator, const Shape& dense_shape) {
     return CreateSparseTensor(allocator, dense_shape, TypeToTensorType<T>::type);
   }
-  /** Creates a sparse tensor without elements, which one of the calls that fill it completes. */
+  /** Creates a sparse tensor without elements, which a later call fills. */
   static Value CreateSparseTensor(OrtAllocator* allocator, const Shape& dense_shape, ONNXTensorElementDataType type) {
     OrtValue* value = nullptr;
     ThrowOnError(
         GetApi().CreateSparseTensorAsOrtValue(allocator, dense_shape.shape, dense_shape.shape_len, type, &value));
     return Value{value};
   }
-  /** Creates a sparse tensor over values of the caller, which must outlive it; one of the calls that use indices completes it. */
+  /** Creates a sparse tensor over values of the caller, which must outlive the tensor. A call that sets the indices completes the tensor. */
   template <typename T>
   static Value CreateSparseTensor(const OrtMemoryInfo* info, T* p_data, const Shape& dense_shape, const Shape& values_shape) {
     return CreateSparseTensor(info, p_data, dense_shape, values_shape, TypeToTensorType<T>::type);
   }
-  /** Creates a sparse tensor over values of the caller, which must outlive it; one of the calls that use indices completes it. */
+  /** Creates a sparse tensor over values of the caller, which must outlive the tensor. A call that sets the indices completes the tensor. */
   static Value CreateSparseTensor(const OrtMemoryInfo* info, void* p_data, const Shape& dense_shape, const Shape& values_shape,
                                   ONNXTensorElementDataType type) {
     OrtValue* value = nullptr;
@@ -1215,13 +1215,15 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
-  /** The minimum severity that is logged, from 0 (verbose) to 4 (fatal); -1 for that of the process. */
+  /** The minimum severity that is logged, from 0 (verbose) to 4 (fatal); -1 for the severity of the
+   * process.
+   */
   SessionOptions& SetLogSeverityLevel(int value) {
     ThrowOnError(GetApi().SetSessionLogSeverityLevel(p_, value));
     return *this;
   }
 
-  /** File to which a session writes the graph that it runs, after its passes. */
+  /** File to which a session writes the graph that it runs, after all graph passes. */
   SessionOptions& SetOptimizedModelFilePath(const std::basic_string<ORTCHAR_T>& value) {
     ThrowOnError(GetApi().SetOptimizedModelFilePath(p_, detail::Terminated(value, "value")));
     return *this;
@@ -1286,31 +1288,33 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
-  /** Accepted but has no effect: all sessions share one thread pool per process. */
+  /** Makes the session use the number of threads of its environment, if that was created with threading
+   * options.
+   */
   SessionOptions& DisablePerSessionThreads() {
     ThrowOnError(GetApi().DisablePerSessionThreads(p_));
     return *this;
   }
 
-  /** Fixes every dimension of an input that a model marks with a denotation. */
+  /** Sets a fixed size for every input dimension that a model marks with the given denotation. */
   SessionOptions& AddFreeDimensionOverride(const std::string& denotation, int64_t dim_value) {
     ThrowOnError(GetApi().AddFreeDimensionOverride(p_, detail::Terminated(denotation, "denotation"), dim_value));
     return *this;
   }
 
-  /** Fixes every dimension of an input that has a name. */
+  /** Sets a fixed size for every input dimension that has the given symbolic name. */
   SessionOptions& AddFreeDimensionOverrideByName(const std::string& name, int64_t dim_value) {
     ThrowOnError(GetApi().AddFreeDimensionOverrideByName(p_, detail::Terminated(name, "name"), dim_value));
     return *this;
   }
 
-  /** Has sessions use a tensor instead of an initializer of their model. */
+  /** Makes sessions use a tensor instead of an initializer of their model. */
   SessionOptions& AddInitializer(const std::string& name, const Value& value) {
     ThrowOnError(GetApi().AddInitializer(p_, detail::Terminated(name, "name"), value));
     return *this;
   }
 
-  /** Gives sessions the values of initializers whose data their model stores in files. */
+  /** Supplies sessions with the values of initializers whose data the model stores in external files. */
   SessionOptions& AddExternalInitializers(const std::vector<std::string>& names, const std::vector<Value>& values) {
     detail::CheckSameLength("names", names.size(), "values", values.size());
     ThrowOnError(GetApi().AddExternalInitializers(p_, detail::Pointers(names, "names").data(), detail::Handles(values),
@@ -1318,31 +1322,31 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
-  /** Loads a library of custom operators, which sessions with these options run. */
+  /** Loads a library of custom operators for sessions with these options. */
   SessionOptions& RegisterCustomOpsLibrary(const ORTCHAR_T* library_name) {
     ThrowOnError(GetApi().RegisterCustomOpsLibrary_V2(p_, library_name));
     return *this;
   }
 
-  /** Has a function of the process add custom operators to the options. */
+  /** Calls a function of the process, which adds custom operators to the options. */
   SessionOptions& RegisterCustomOpsUsingFunction(const char* function_name) {
     ThrowOnError(GetApi().RegisterCustomOpsUsingFunction(p_, function_name));
     return *this;
   }
 
-  /** Fails: onnxruntime-extensions is a separate library, which has to be registered. */
+  /** Always fails: onnxruntime-extensions is a separate library, which must be registered. */
   SessionOptions& EnableOrtCustomOps() {
     ThrowOnError(GetApi().EnableOrtCustomOps(p_));
     return *this;
   }
 
-  /** Has forward sessions record how long each kernel of each run takes. */
+  /** Makes forward sessions record how long each kernel of each run takes. */
   SessionOptions& EnableProfiling(const std::basic_string<ORTCHAR_T>& prefix) {
     ThrowOnError(GetApi().EnableProfiling(p_, detail::Terminated(prefix, "prefix")));
     return *this;
   }
 
-  /** Has forward sessions record nothing, which is the default. */
+  /** Makes forward sessions record nothing, which is the default. */
   SessionOptions& DisableProfiling() {
     ThrowOnError(GetApi().DisableProfiling(p_));
     return *this;
@@ -1822,9 +1826,9 @@ struct Model : detail::Base<OrtModel> {
 
 struct IoBinding;
 
-/** Runs a model forward. Members have the names and meanings of onnxruntime's class. The model is
- * compiled once per set of input shapes; later runs with the same shapes only compute. Runs of one
- * session are serialized; runs of different sessions may overlap.
+/** Runs a model forward. The members have the same names and meanings as those of onnxruntime's class.
+ * The model is compiled once per set of input shapes; later runs with the same shapes need no
+ * compilation. Runs of one session are serialized; runs of different sessions may overlap.
  */
 struct Session : detail::Base<OrtSession> {
   explicit Session(std::nullptr_t) {}
@@ -1882,7 +1886,7 @@ struct Session : detail::Base<OrtSession> {
                                    callback, user_data));
   }
 
-  /** Stops recording and writes the record to a file. */
+  /** Stops recording and writes the recording to a file. */
   AllocatedStringPtr EndProfilingAllocated(OrtAllocator* allocator) {
     char* name = nullptr;
     ThrowOnError(GetApi().SessionEndProfiling(p_, allocator, &name));
@@ -2040,12 +2044,12 @@ struct IoBinding : detail::Base<OrtIoBinding> {
     ThrowOnError(GetApi().CreateIoBinding(session, &p_));
   }
 
-  /** Binds a value to an input; a run reads what its memory holds then. */
+  /** Binds a value to an input. Each run reads the current contents of its memory. */
   void BindInput(const char* name, const Value& value) {
     ThrowOnError(GetApi().BindInput(p_, name, value));
   }
 
-  /** Binds a tensor to an output, in which runs compute it. */
+  /** Binds a tensor to an output. Runs write the output into this tensor. */
   void BindOutput(const char* name, const Value& value) {
     ThrowOnError(GetApi().BindOutput(p_, name, value));
   }
@@ -2110,68 +2114,68 @@ struct Allocator : detail::Base<OrtAllocator> {
   }
 };
 
-/** What model to compile, and where to write it. */
+/** The model to compile, and where the result is written. */
 struct ModelCompilationOptions : detail::Base<OrtModelCompilationOptions> {
   explicit ModelCompilationOptions(std::nullptr_t) {}
   ModelCompilationOptions(const Env& env, const SessionOptions& session_options) {
     ThrowOnError(GetCompileApi().CreateModelCompilationOptionsFromSessionOptions(env, session_options, &p_));
   }
-  /** The file of the model. */
+  /** Sets the file of the model to compile. */
   ModelCompilationOptions& SetInputModelPath(const ORTCHAR_T* input_model_path) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetInputModelPath(p_, input_model_path));
     return *this;
   }
-  /** The model as the contents of a file. */
+  /** Sets the model to compile, given as the contents of a file. */
   ModelCompilationOptions& SetInputModelFromBuffer(const void* input_model_data, size_t input_model_data_size) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetInputModelFromBuffer(p_, input_model_data, input_model_data_size));
     return *this;
   }
-  /** A model that was built or read. */
+  /** Sets the model to compile, which was built or read before. */
   ModelCompilationOptions& SetInputModel(const OrtModel* model) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetInputModel(p_, model));
     return *this;
   }
-  /** Where compiled nodes would be stored. There are none. */
+  /** Sets where compiled nodes are stored. Has no effect: the CPU compiles no nodes. */
   ModelCompilationOptions& SetEpContextEmbedMode(bool embed_ep_context_in_model) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetEpContextEmbedMode(p_, embed_ep_context_in_model));
     return *this;
   }
-  /** The file to write. The last of the three kinds of output that was set is used. */
+  /** Sets the file to which the result is written. The output can be a file, memory or a function: the one that was set last is used. */
   ModelCompilationOptions& SetOutputModelPath(const ORTCHAR_T* output_model_path) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelPath(p_, output_model_path));
     return *this;
   }
-  /** Stores large initializers in a file beside the model. */
+  /** Stores large initializers in a file next to the model. */
   ModelCompilationOptions& SetOutputModelExternalInitializersFile(const ORTCHAR_T* file_path, size_t initializer_size_threshold) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelExternalInitializersFile(p_, file_path, initializer_size_threshold));
     return *this;
   }
-  /** Has a function decide for each initializer whether its data are in the model. */
+  /** Sets a function that decides for each initializer whether its data is stored in the model. */
   ModelCompilationOptions& SetOutputModelGetInitializerLocationFunc(OrtGetInitializerLocationFunc get_initializer_location_func, void* state) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc(p_, get_initializer_location_func, state));
     return *this;
   }
-  /** Has the compiled model written to memory. */
+  /** Makes the compilation write the model to memory. */
   ModelCompilationOptions& SetOutputModelBuffer(OrtAllocator* allocator, void** output_model_buffer_ptr, size_t* output_model_buffer_size_ptr) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelBuffer(p_, allocator, output_model_buffer_ptr, output_model_buffer_size_ptr));
     return *this;
   }
-  /** Has the compiled model given to a function. */
+  /** Sets a function that receives the compiled model. */
   ModelCompilationOptions& SetOutputModelWriteFunc(OrtWriteBufferFunc write_func, void* state) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelWriteFunc(p_, write_func, state));
     return *this;
   }
-  /** Where files of compiled nodes would be written. There are none. */
+  /** Sets where files of compiled nodes are written. Has no effect: the CPU compiles no nodes. */
   ModelCompilationOptions& SetEpContextBinaryInformation(const ORTCHAR_T* output_directory, const ORTCHAR_T* model_name) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetEpContextBinaryInformation(p_, output_directory, model_name));
     return *this;
   }
-  /** How to compile. */
+  /** Sets how the model is compiled. */
   ModelCompilationOptions& SetFlags(uint32_t flags) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetFlags(p_, flags));
     return *this;
   }
-  /** How much the model is optimized before it is written; not at all by default. */
+  /** Sets how much the model is optimized before it is written. By default it is not optimized. */
   ModelCompilationOptions& SetGraphOptimizationLevel(GraphOptimizationLevel graph_optimization_level) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetGraphOptimizationLevel(p_, graph_optimization_level));
     return *this;
@@ -2185,14 +2189,14 @@ inline Status CompileModel(const Env& env, const ModelCompilationOptions& model_
 
 struct KernelInfo;
 
-/** Where messages go. It is valid as long as the session. */
+/** A log, which receives messages. It is valid as long as the session. */
 struct Logger {
   Logger() = default;
   explicit Logger(std::nullptr_t) {}
   explicit Logger(const OrtLogger* logger) : logger_(logger) {
     ThrowOnError(GetApi().Logger_GetLoggingSeverityLevel(logger, &level_));
   }
-  /** The least severity that is logged. */
+  /** The minimum severity that is logged. */
   OrtLoggingLevel GetLoggingSeverityLevel() const noexcept { return level_; }
   /** Writes a message to a log. */
   Status LogMessage(OrtLoggingLevel log_severity_level, const ORTCHAR_T* file_path, int line_number, const char* func_name,
@@ -2231,7 +2235,7 @@ struct Logger {
 struct Op : detail::Base<OrtOp> {
   explicit Op(std::nullptr_t) {}
   explicit Op(OrtOp* p) : Base(p) {}
-  /** Prepares an operator of the library, for a custom operator to run. */
+  /** Creates an operator of the library, which a custom operator can then run. */
   static Op Create(const OrtKernelInfo* info, const char* op_name, const char* domain, int version,
                    const char** type_constraint_names, const ONNXTensorElementDataType* type_constraint_values,
                    size_t type_constraint_count, const OpAttr* attr_values, size_t attr_count, size_t input_count,

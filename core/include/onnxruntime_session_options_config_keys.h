@@ -38,11 +38,11 @@ static const char* const kOrtSessionOptionsEnableQuantQDQCleanup = "session.enab
 /** Whether Gelu is computed approximately. Not honoured. */
 static const char* const kOrtSessionOptionsEnableGeluApproximation = "optimization.enable_gelu_approximation";
 
-/** Whether chains of Cast become one. Not honoured. */
+/** Whether a chain of Cast nodes becomes a single Cast. Not honoured. */
 static const char* const kOrtSessionOptionsEnableCastChainElimination = "optimization.enable_cast_chain_elimination";
 
-/** Whether functions of the model are inlined only when it runs. Here they are inlined when it is read.
- * Not honoured.
+/** Whether functions are inlined only when the model runs. Here they are inlined when the model is
+ * read. Not honoured.
  */
 static const char* const kOrtSessionOptionsDisableAheadOfTimeFunctionInlining = "session.disable_aot_function_inlining";
 
@@ -66,8 +66,8 @@ static const char* const kOrtSessionOptionsUseDeviceAllocatorForInitializers = "
 /** Whether threads that run nodes at the same time spin while they wait. Not honoured. */
 static const char* const kOrtSessionOptionsConfigAllowInterOpSpinning = "session.inter_op.allow_spinning";
 
-/** Whether threads inside a node spin while they wait. Honoured. With `1`, the default, they spin for a
- * short time, and not at all while other programs want the processor.
+/** Whether threads inside a node spin while they wait. Honoured. With `1`, the default, waiting threads
+ * spin for a short time, and not at all while other programs need the processor.
  */
 static const char* const kOrtSessionOptionsConfigAllowIntraOpSpinning = "session.intra_op.allow_spinning";
 
@@ -91,7 +91,7 @@ static const char* const kOrtSessionOptionsConfigMinimalBuildOptimizations = "op
 /** Operators that NNAPI does not run. Not honoured. */
 static const char* const kOrtSessionOptionsConfigNnapiEpPartitioningStopOps = "ep.nnapi.partitioning_stop_ops";
 
-/** How parallel work is cut into parts. Not honoured. */
+/** How parallel work is divided. Not honoured. */
 static const char* const kOrtSessionOptionsConfigDynamicBlockBase = "session.dynamic_block_base";
 
 /** Whether threads stop spinning when a run ends. Honoured. The default is 0: they spin for 0.3 ms at
@@ -108,12 +108,13 @@ static const char* const kOrtSessionOptionsConfigStrictAllowReleasedOpsetsOnly =
 /** A file that distributes nodes over streams. Not honoured. */
 static const char* const kNodePartitionConfigFile = "session.node_partition_config_file";
 
-/** Which processors the threads except the caller's run on, such as 1,2;3-4: a group per thread, and
- * the first processor is 1. Applied on Linux; elsewhere the text is only checked. Not honoured.
+/** Processors for each thread except the caller's, such as 1,2;3-4: one group per thread, with
+ * processors numbered from 1. Has an effect on Linux only; on other systems the text is checked. Not
+ * honoured.
  */
 static const char* const kOrtSessionOptionsConfigIntraOpThreadAffinities = "session.intra_op_thread_affinities";
 
-/** Whether models are written after changes of layout. Not honoured. */
+/** Whether models are written to files after their layouts change. Not honoured. */
 static const char* const kDebugLayoutTransformation = "session.debug_layout_transformation";
 
 /** Whether nodes that no other device takes are an error instead of running on the CPU. Not honoured. */
@@ -131,7 +132,7 @@ static const char* const kOrtSessionOptionsModelExternalInitializersFileFolderPa
 /** Whether packed weights are saved. Not honoured. */
 static const char* const kOrtSessionOptionsSavePrePackedConstantInitializers = "session.save_external_prepacked_constant_initializers";
 
-/** A file for the memory that each node uses. Not honoured. */
+/** A file to which the memory use of each node is written. Not honoured. */
 static const char* const kOrtSessionOptionsCollectNodeMemoryStatsToFile = "session.collect_node_memory_stats_to_file";
 
 /** Memory limit and statistics for placing nodes on CUDA. Not honoured. */
@@ -140,7 +141,7 @@ static const char* const kOrtSessionOptionsResourceCudaPartitioningSettings = "s
 /** Which layers run on which device. Not honoured. */
 static const char* const kOrtSessionOptionsLayerAssignmentSettings = "session.layer_assignment_settings";
 
-/** Whether it is recorded which device runs which node. Not honoured. */
+/** Whether sessions record which device runs which node. Not honoured. */
 static const char* const kOrtSessionOptionsRecordEpGraphAssignmentInfo = "session.record_ep_graph_assignment_info";
 
 /** Whether a compiled model is written. Not honoured. */
@@ -158,7 +159,7 @@ static const char* const kOrtSessionOptionEpContextNodeNamePrefix = "ep.context_
 /** Whether sessions share compiled nodes. Not honoured. */
 static const char* const kOrtSessionOptionShareEpContexts = "ep.share_ep_contexts";
 
-/** Whether this session is the last one to share it. Not honoured. */
+/** Whether this session is the last one that shares compiled nodes. Not honoured. */
 static const char* const kOrtSessionOptionStopShareEpContexts = "ep.stop_share_ep_contexts";
 
 /** File for the initializers of the compiled model. Not honoured. */

@@ -48,7 +48,7 @@ struct OrtTrainingApi {
   /** Writes a state to a checkpoint file.
    *
    * The write is atomic: the file is written next to its destination and then renamed, so after a crash
-   * or with a full disk either the old file or the new one is there, never a part of it. Without the
+   * or with a full disk either the old file or the new one exists, never an incomplete file. Without the
    * optimizer state, a later session starts with zero moments.
    *
    * \param[in] checkpoint_state The state to save.
@@ -63,7 +63,8 @@ struct OrtTrainingApi {
    *
    * The session trains the given state in place and keeps it alive, so the handle of the state may be
    * released before the session; as long as it exists, it shows every change that training makes. A
-   * state belongs to one session at a time; a second one is rejected as long as the first exists.
+   * state belongs to one session at a time: a second session with this state is rejected as long as the
+   * first exists.
    *
    * \param[in] env The environment.
    * \param[in] options Settings, copied; null for the defaults.
@@ -189,9 +190,9 @@ struct OrtTrainingApi {
 
   /** Sets the learning rate of the following optimizer steps.
    *
-   * For a constant rate, or for a schedule that the caller computes. If a schedule is registered, the
-   * next SchedulerStep overwrites this rate; only RegisterLinearLRScheduler sets the initial rate of a
-   * schedule.
+   * Use this call for a constant rate, or for a schedule that the caller computes. If a schedule is
+   * registered, the next SchedulerStep overwrites this rate; only RegisterLinearLRScheduler sets the
+   * initial rate of a schedule.
    *
    * \param[in] sess The session.
    * \param[in] learning_rate The rate, a finite number.
@@ -214,7 +215,7 @@ struct OrtTrainingApi {
    * \param[in] run_options Settings for this step, or null.
    * \retval ORT_NO_MODEL when the session has no optimizer model.
    * \retval ORT_RUNTIME_EXCEPTION when no train step has computed gradients yet, or a gradient is NaN or
-   *     infinite; the config entry ortrain.nonfinite_gradients chooses otherwise.
+   *     infinite, unless the configuration entry ortrain.nonfinite_gradients permits such gradients.
    * \retval ORT_FAIL when the step was terminated before it began.
    */
   OrtStatus*(ORT_API_CALL* OptimizerStep)(OrtTrainingSession* sess, const OrtRunOptions* run_options) NO_EXCEPTION;
@@ -290,8 +291,8 @@ struct OrtTrainingApi {
 
   /** Writes a plain ONNX model that contains the current parameters.
    *
-   * The eval model is cut down to what the named outputs need. Opset and IR version do not change, so
-   * any ONNX runtime that runs the eval model runs the result.
+   * The eval model is reduced to the nodes that the named outputs need. Opset and IR version do not
+   * change, so any ONNX runtime that runs the eval model runs the result.
    *
    * \param[in] sess The session.
    * \param[in] inference_model_path Path of the file to write.

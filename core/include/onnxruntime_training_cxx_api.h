@@ -205,7 +205,7 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
                                                   const_cast<OrtValue*>(static_cast<const OrtValue*>(parameter))));
   }
 
-  /** Gives this state the values of another one, while sessions stay loaded. */
+  /** Copies the values of another state into this one. Sessions that use this state stay loaded. */
   void Assign(const CheckpointState& source) {
     ThrowOnError(GetOrtrainApi().CheckpointAssign(p_, source));
   }
@@ -267,7 +267,7 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
                                                                 gradient));
   }
 
-  /** Adds a parameter to a state that no session works on yet. */
+  /** Adds a parameter to a state that no session uses yet. */
   void AddParameter(const std::string& parameter_name, const Value& value, bool trainable) {
     ThrowOnError(GetOrtrainApi().CheckpointAddParameter(p_, detail::Terminated(parameter_name, "parameter_name"), value,
                                                         trainable));
@@ -281,9 +281,9 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
 };
 
 /** Trains a checkpoint state. A session is created from a training model and the state that it trains;
- * to evaluate and export it also needs an eval model, and to take optimizer steps an optimizer model.
- * The training loop is: train step, optimizer step, scheduler step if there is a schedule, lazy reset
- * of the gradients. Only one thread may use a session at a time.
+ * to evaluate and export, the session also needs an eval model, and to take optimizer steps, an
+ * optimizer model. The training loop is: train step, optimizer step, scheduler step if there is a
+ * schedule, lazy reset of the gradients. Only one thread may use a session at a time.
  */
 class TrainingSession : public detail::Base<OrtTrainingSession> {
  public:
@@ -392,9 +392,7 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetTrainingApi().SchedulerStep(p_));
   }
 
-  /** Tells the schedule a value that it may follow, such as a validation loss, and sets the learning
-   * rate.
-   */
+  /** Reports a value to the schedule, such as a validation loss, and sets the learning rate. */
   void SchedulerReport(float value) {
     ThrowOnError(GetOrtrainApi().SchedulerReport(p_, value));
   }
@@ -565,9 +563,9 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
 
 };
 
-/** A metric, such as accuracy, that counts batches one by one. Its value does not depend on how rows
- * are divided into batches. The page on metrics lists the names and options. Only one thread may use a
- * metric at a time.
+/** A metric, such as accuracy, that is computed batch by batch. Its value does not depend on how rows
+ * are divided into batches. The documentation page on metrics lists their names and options. Only one
+ * thread at a time may use a metric.
  */
 class Metric : public detail::Base<OrtMetric> {
   explicit Metric(OrtMetric* p) : Base(p) {}
@@ -582,7 +580,7 @@ class Metric : public detail::Base<OrtMetric> {
     return Metric{out};
   }
 
-  /** Counts a batch. */
+  /** Adds a batch to the metric. */
   void Update(const Value& prediction, const Value& target, const Value& loss) {
     ThrowOnError(GetOrtrainApi().MetricUpdate(p_, prediction, target, loss));
   }
@@ -594,17 +592,19 @@ class Metric : public detail::Base<OrtMetric> {
     return Value{out};
   }
 
-  /** Forgets all batches. */
+  /** Discards all batches. */
   void Reset() {
     ThrowOnError(GetOrtrainApi().MetricReset(p_));
   }
 
-  /** Adds what another metric has counted, such as that of another process or part of the rows. */
+  /** Adds the counts of another metric, for example from another process or from another part of the
+   * rows.
+   */
   void Merge(const Metric& other) {
     ThrowOnError(GetOrtrainApi().MetricMerge(p_, other));
   }
 
-  /** What the metric has counted, as bytes by which another one continues. */
+  /** The counts of the metric, as bytes from which another metric can continue. */
   std::vector<uint8_t> GetState() {
     void* out{};
     size_t out_length{};
@@ -612,7 +612,7 @@ class Metric : public detail::Base<OrtMetric> {
     return detail::TakeBytes(out, out_length);
   }
 
-  /** Replaces what the metric has counted. */
+  /** Replaces the counts of the metric. */
   void SetState(const std::vector<uint8_t>& state) {
     ThrowOnError(GetOrtrainApi().MetricSetState(p_, state.data(), state.size()));
   }

@@ -21,28 +21,28 @@ typedef struct OrtrainApi OrtrainApi;
 /** Adds gradients to a model. */
 typedef struct OrtGradientGraphBuilder OrtGradientGraphBuilder;
 
-/** A metric, and what it has counted. */
+/** A metric and its counts. */
 typedef struct OrtMetric OrtMetric;
 
 /** The settings of a training graph. */
 typedef struct OrtTrainingParameters OrtTrainingParameters;
 
-/** Learns that a gradient is complete and in the buffer. Must not throw. */
+/** Called when a gradient is complete and in the buffer. Must not throw. */
 typedef void(ORT_API_CALL* OrtGradientReadyFn)(void* user_data, size_t first, size_t count);
 
 /** Overwrites values with their sums over the processes that share a layer. Must not throw. */
 typedef void(ORT_API_CALL* OrtRankSumFn)(void* user_data, void* data, size_t count, ONNXTensorElementDataType data_type, const char* name);
 
-/** Calls that the two older tables lack: listing a checkpoint, reading gradients, creating artifacts.
- * The exported function OrtrainGetApi(version) returns this table. From version 2 on it only grows at
- * its end, and each addition has a new version. Version 1 is not served: its calls changed before the
- * first release.
+/** Calls that onnxruntime's tables lack: listing a checkpoint, reading gradients, creating artifacts.
+ * The exported function OrtrainGetApi(version) returns this table. From version 2 on, new calls are
+ * only added at the end of the table, and each addition has a new version. Version 1 is not available,
+ * because its calls changed before the first release.
  */
 struct OrtrainApi {
   /** Number of parameters in a state.
    *
    * \param[in] checkpoint_state The state.
-   * \param[out] out The number of trainable and frozen parameters together. In parameters.
+   * \param[out] out The number of trainable and frozen parameters. In parameters.
    */
   OrtStatus*(ORT_API_CALL* CheckpointGetParameterCount)(const OrtCheckpointState* checkpoint_state, size_t* out) NO_EXCEPTION;
 
@@ -69,7 +69,7 @@ struct OrtrainApi {
 
   /** A copy of the accumulated gradient of a parameter.
    *
-   * Zeros from the creation of a session with this state to its first train step.
+   * The gradient is zero from the creation of a session with this state until its first train step.
    *
    * \param[in] checkpoint_state The state.
    * \param[in] parameter_name Name of the parameter.
@@ -143,8 +143,8 @@ struct OrtrainApi {
    * \param[in] loss_name The output that is the loss; a scalar.
    * \param[in] output_names Other outputs to keep, in this order. As many as output_len says.
    * \param[in] output_len Their number. In names.
-   * \param[in] disabled_passes Passes to skip before differentiation, such as fuse_gelu; the page of
-   *     passes lists them. As many as disabled_len says.
+   * \param[in] disabled_passes Passes to skip before differentiation, such as fuse_gelu; the
+   *     documentation page "Passes" lists them. As many as disabled_len says.
    * \param[in] disabled_len Their number. In names.
    * \param[in] allocator Allocates the memory for the result.
    * \param[out] out The training model. As many as out_length says. Freed with the allocator.
@@ -279,12 +279,12 @@ struct OrtrainApi {
    *
    * \param[in] model_data The forward model, not needed after the call. As many as model_length says.
    * \param[in] model_length Its size. In bytes.
-   * \param[in] y_node_names The values to differentiate. For each value that the loss is not computed
-   *     from, an input <value>_grad is added to the model through which the caller supplies its
-   *     gradient. As many as y_len says.
+   * \param[in] y_node_names The values to differentiate. If the loss does not depend on one of these
+   *     values, the model gets an input <value>_grad, through which the caller supplies the gradient of
+   *     that value. As many as y_len says.
    * \param[in] y_len Their number. In names.
-   * \param[in] x_node_names The values with respect to which gradients are computed; without any, the
-   *     model is not changed. As many as x_len says.
+   * \param[in] x_node_names The values with respect to which gradients are computed. If there are none,
+   *     the model is not changed. As many as x_len says.
    * \param[in] x_len Their number. In names.
    * \param[in] loss_name The scalar loss, whose gradient is one. It has no effect if it is empty or not
    *     among the values to differentiate.
@@ -344,16 +344,16 @@ struct OrtrainApi {
 
   /** A copy of all parameters, end to end, in a new tensor.
    *
-   * What CopyParametersToBuffer gives, for parameters of any type. Their order is that in which the
-   * training model takes them. CopyBufferToParameters is the reverse.
+   * The tensor has the values that CopyParametersToBuffer copies, but the parameters may have any type.
+   * The order is that of the training model's parameter inputs. CopyBufferToParameters is the reverse.
    *
    * \param[in] sess The session.
    * \param[in] trainable_only Whether frozen parameters are left out.
-   * \param[in] allocator Gives the memory for the copy.
+   * \param[in] allocator Allocates the memory for the copy.
    * \param[out] out A tensor of rank 1 and of the parameters' element type, such as float16; of 32-bit
-   *     floats where there is no parameter. Freed with ReleaseValue.
-   * \retval ORT_INVALID_ARGUMENT when the parameters have several types, or their values are not there
-   *     yet, for the checkpoint is nominal.
+   *     floats if there are no parameters. Freed with ReleaseValue.
+   * \retval ORT_INVALID_ARGUMENT when the parameters have several types, or the checkpoint is nominal
+   *     and their values are not loaded yet.
    */
   OrtStatus*(ORT_API_CALL* GetContiguousParameters)(OrtTrainingSession* sess, bool trainable_only, OrtAllocator* allocator, OrtValue** out) NO_EXCEPTION;
 
@@ -406,7 +406,7 @@ struct OrtrainApi {
    * called before. Gradients of 16-bit parameters are rounded.
    *
    * \param[in] sess The session.
-   * \param[in] gradients_buffer A tensor as CopyGradientsToBuffer fills it.
+   * \param[in] gradients_buffer A tensor in the form that CopyGradientsToBuffer writes.
    * \retval ORT_INVALID_ARGUMENT when the size or type of the tensor does not match.
    */
   OrtStatus*(ORT_API_CALL* CopyBufferToGradients)(OrtTrainingSession* sess, const OrtValue* gradients_buffer) NO_EXCEPTION;
@@ -444,10 +444,11 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* RunOptionsSetTrainingMode)(OrtRunOptions* options, bool training_mode) NO_EXCEPTION;
 
-  /** Whether a run that trains computes only what the requested outputs need. Forward sessions always do.
+  /** Whether a run that trains executes only the nodes that the requested outputs need. Forward sessions
+   * always do.
    *
    * \param[in] options The options.
-   * \param[in] only_execute_path_to_fetches Whether to leave out everything else; false by default.
+   * \param[in] only_execute_path_to_fetches Whether to skip all other nodes; false by default.
    */
   OrtStatus*(ORT_API_CALL* RunOptionsSetOnlyExecutePathToFetches)(OrtRunOptions* options, bool only_execute_path_to_fetches) NO_EXCEPTION;
 
@@ -459,10 +460,10 @@ struct OrtrainApi {
 
   /** Sets a member of the parameters, or adds an entry to it.
    *
-   * Values are text: true or false, numbers, strings. A set or a list gets a value added. Of a mapping,
-   * `key` names the entry. Of a mapping of attributes, `attribute` names the attribute of that entry,
-   * which is added without attributes if the name is empty; of immutable_weights it is the index of the
-   * input.
+   * The value is text: true or false, a number, or a string. If the member is a set or a list, the value
+   * is added to it. If the member is a mapping, `key` names the entry. If it is a mapping of attributes,
+   * `attribute` names an attribute of that entry; if `attribute` is empty, the entry is added without
+   * attributes. For immutable_weights, `attribute` is the index of the input.
    *
    * \param[in] parameters The parameters.
    * \param[in] member Name of the member.
@@ -473,7 +474,7 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* SetTrainingParameter)(OrtTrainingParameters* parameters, const char* member, const char* key, const char* attribute, const char* value) NO_EXCEPTION;
 
-  /** Sets a value with which the optimizer starts.
+  /** Sets an initial value of the optimizer's state.
    *
    * Types and shapes are checked when a session is created. Weights and states that the optimizer does
    * not have are ignored.
@@ -494,8 +495,8 @@ struct OrtrainApi {
 
   /** Creates a session over the training graph of a model file.
    *
-   * The model gets gradients and an optimizer. A run of the session runs the whole graph, update
-   * included, whatever is fetched, unless its options say otherwise
+   * The model gets gradients and an optimizer. A run executes the whole graph, including the update,
+   * whichever outputs are requested, unless its options say otherwise
    * (RunOptionsSetOnlyExecutePathToFetches). The values that a run updates are state of the session.
    *
    * \param[in] env The environment.
@@ -512,7 +513,7 @@ struct OrtrainApi {
 
   /** Creates a session over the training graph of a model in memory.
    *
-   * The same as CreateTrainingGraphSession otherwise.
+   * In all other respects, the call works like CreateTrainingGraphSession.
    *
    * \param[in] env The environment.
    * \param[in] model_data The forward model. As many as model_data_length says.
@@ -560,7 +561,8 @@ struct OrtrainApi {
    * \param[in] session The session.
    * \param[in] index Zero-based index.
    * \param[in] allocator Allocates the memory for the name.
-   * \param[out] value Its name; empty if the state belongs to all. Freed with the allocator.
+   * \param[out] value Name of the weight; empty if the state belongs to all weights. Freed with the
+   *     allocator.
    * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
   OrtStatus*(ORT_API_CALL* SessionGetStateWeight)(const OrtSession* session, size_t index, OrtAllocator* allocator, char** value) NO_EXCEPTION;
@@ -603,8 +605,8 @@ struct OrtrainApi {
 
   /** Number of parameter groups of an optimizer.
    *
-   * The groups are those of the optimizer model. An optimizer model without groups has one, group0, with
-   * all parameters.
+   * The groups are those of the optimizer model. An optimizer model without groups has a single group,
+   * group0, with all parameters.
    *
    * \param[in] sess The session.
    * \param[out] out The number. In groups.
@@ -658,9 +660,10 @@ struct OrtrainApi {
 
   /** A setting of a parameter group.
    *
-   * learning_rate, learning_rate_factor and the settings of the optimizer that are not flags, which
-   * ListOptimizers describes: of AdamW weight_decay, alpha and beta (the decay of the first and the
-   * second moment) and epsilon. The learning rate of a group is that of the session times its factor.
+   * The settings are learning_rate, learning_rate_factor and the settings of the optimizer that are not
+   * flags; ListOptimizers describes these. AdamW has weight_decay, alpha and beta (the decay of the
+   * first and the second moment), and epsilon. The learning rate of a group is the learning rate of the
+   * session times the factor of the group.
    *
    * \param[in] sess The session.
    * \param[in] group Name of the group.
@@ -676,7 +679,7 @@ struct OrtrainApi {
    *
    * GetOptimizerGroupAttribute lists the settings. Setting learning_rate sets the factor, so that the
    * rate of the group follows SetLearningRate and a schedule. The settings are saved with the
-   * optimizer's state and takes effect again when a session is created with it.
+   * optimizer's state and take effect again when a session is created with that state.
    *
    * \param[in] sess The session.
    * \param[in] group Name of the group.
@@ -695,7 +698,8 @@ struct OrtrainApi {
    *
    * \param[in] session The session.
    * \param[in] role weight or gradient.
-   * \param[in] buffer A tensor of their type, with as many elements as all have together.
+   * \param[in] buffer A tensor of the same element type, with as many elements as all weights or all
+   *     gradients together.
    * \retval ORT_INVALID_ARGUMENT when there is no such state, or the size or type of the tensor does not
    *     match.
    */
@@ -705,22 +709,22 @@ struct OrtrainApi {
    *
    * \param[in] session The session.
    * \param[in] role weight or gradient.
-   * \param[in] buffer A tensor as SessionCopyStatesToBuffer fills it.
+   * \param[in] buffer A tensor in the form that SessionCopyStatesToBuffer writes.
    * \retval ORT_INVALID_ARGUMENT when there is no such state, or the size or type of the tensor does not
    *     match.
    */
   OrtStatus*(ORT_API_CALL* SessionCopyBufferToStates)(OrtSession* session, const char* role, const OrtValue* buffer) NO_EXCEPTION;
 
-  /** Has each gradient copied to a buffer as soon as the backward pass has completed it.
+  /** Makes runs copy each gradient to a buffer as soon as the backward pass has completed it.
    *
-   * This is for sending gradients to other processes while others are still being computed. The buffer
-   * is that of CopyGradientsToBuffer, or for a session with a training graph that of
+   * Gradients can thus be sent to other processes while further gradients are still being computed. The
+   * buffer is that of CopyGradientsToBuffer, or for a session with a training graph that of
    * SessionCopyStatesToBuffer. The function is called on the thread of the run, once for every gradient;
    * it must not use the session.
    *
    * \param[in] options The options.
    * \param[in] buffer The buffer, whose memory must stay until the runs with these options have ended;
-   *     null to copy nothing any more.
+   *     null to stop copying.
    * \param[in] gradient_ready The function.
    * \param[in] user_data Passed to the function; may be null.
    */
@@ -728,11 +732,11 @@ struct OrtrainApi {
 
   /** Registers the gradient of a custom operator, for all models of the process.
    *
-   * The gradient is a model whose nodes compute it, from operators that the library or the program has.
-   * Its inputs are any of I(0), I(1) and so on for the inputs of the node, O(0) for its outputs and
-   * GO(0) for the gradients of these; its outputs are GI(0) and so on, the gradients of the inputs.
-   * Registered before artifacts are made, it lets the builder of gradients pass through nodes of that
-   * operator. Without a model, the derivative is zero.
+   * The gradient is a model that computes it with operators of the library or of the program. The inputs
+   * of this model are any of I(0), I(1) and so on for the inputs of the node, O(0) and so on for its
+   * outputs, and GO(0) and so on for the gradients of its outputs. The outputs of this model are GI(0)
+   * and so on, the gradients of the inputs. Register the gradient before artifacts are made; gradients
+   * then flow through nodes of this operator. Without a model, the derivative is zero.
    *
    * \param[in] domain Domain of the operator.
    * \param[in] op_type Name of the operator.
@@ -745,7 +749,7 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* RegisterGradient)(const char* domain, const char* op_type, const void* gradient_model, size_t gradient_model_length) NO_EXCEPTION;
 
-  /** Has a function add up values over the processes that share the layers of a model.
+  /** Sets a function that adds up values over the processes that share the layers of a model.
    *
    * Graphs of sessions with a horizontal_parallel_size need it, for every run. The function is called on
    * the thread of the run, for the same values in the same order in all processes. If it cannot do its
@@ -769,12 +773,12 @@ struct OrtrainApi {
 
   /** How a session's state is divided among the processes that share a layer, by index.
    *
-   * The axis consists of sections, which repeat until its end. The process with the number k of n has
-   * the k-th n-th of each section.
+   * The axis consists of sections, whose lengths repeat until the end of the axis. Of n processes,
+   * process k has the k-th of n equal parts of each section.
    *
    * \param[in] session The session.
    * \param[in] index Zero-based index.
-   * \param[out] out A vector of int64: 0 for a part of columns or 1 for a part of rows, the axis, and
+   * \param[out] out A vector of int64: 0 if columns are divided or 1 if rows are divided, the axis, and
    *     the lengths of the sections; empty if the state is not divided. Freed with ReleaseValue.
    * \retval ORT_INVALID_ARGUMENT when the index is out of range.
    */
@@ -783,29 +787,31 @@ struct OrtrainApi {
   /** Creates an adapter from named tensors.
    *
    * \param[in] names Names of the inputs or initializers. As many as count says.
-   * \param[in] values Their values, copied: tensors without strings. As many as count says.
+   * \param[in] values The tensors, which are copied. Tensors of strings are rejected. As many as count
+   *     says.
    * \param[in] count Their number. In parameters.
-   * \param[in] adapter_version Version of the adapter, which the program decides.
-   * \param[in] model_version Version of the model that it is for, which the program decides.
+   * \param[in] adapter_version Version of the adapter; the program chooses the number.
+   * \param[in] model_version Version of the model that the adapter was made for; the program chooses the
+   *     number.
    * \param[out] out The adapter. Freed with ReleaseLoraAdapter.
    * \retval ORT_INVALID_ARGUMENT when a name is empty or occurs twice, or a value is not a tensor of
-   *     numbers or truth values.
+   *     numbers or Booleans.
    */
   OrtStatus*(ORT_API_CALL* CreateLoraAdapterFromValues)(const char* const* names, const OrtValue* const* values, size_t count, int adapter_version, int model_version, OrtLoraAdapter** out) NO_EXCEPTION;
 
   /** Writes an adapter to a file that onnxruntime 1.20 and later read.
    *
    * \param[in] adapter The adapter.
-   * \param[in] adapter_file_path The file, which is replaced in one step.
+   * \param[in] adapter_file_path The file; an existing file is replaced atomically.
    * \retval ORT_FAIL when the file cannot be written, or would be larger than 2 GB.
    */
   OrtStatus*(ORT_API_CALL* SaveLoraAdapter)(const OrtLoraAdapter* adapter, const ORTCHAR_T* adapter_file_path) NO_EXCEPTION;
 
-  /** The versions that an adapter states.
+  /** The versions that are stored in an adapter.
    *
    * \param[in] adapter The adapter.
    * \param[out] adapter_version Version of the adapter.
-   * \param[out] model_version Version of the model that it is for.
+   * \param[out] model_version Version of the model that the adapter was made for.
    */
   OrtStatus*(ORT_API_CALL* LoraAdapterGetVersions)(const OrtLoraAdapter* adapter, int* adapter_version, int* model_version) NO_EXCEPTION;
 
@@ -835,10 +841,10 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* LoraAdapterGetParameter)(const OrtLoraAdapter* adapter, size_t index, OrtValue** out) NO_EXCEPTION;
 
-  /** Writes a model as ONNX or in ORT format, whichever of the two it is in.
+  /** Converts a model to ONNX or to ORT format.
    *
-   * In ORT format, the FlatBuffers form that onnxruntime reads, all values have types and constants are
-   * initializers. The model is not optimized.
+   * The given model may have either format. ORT format is the FlatBuffers format that onnxruntime reads;
+   * in this format, all values have types and constants are initializers. The model is not optimized.
    *
    * \param[in] model_data The model. As many as model_length says.
    * \param[in] model_length Its size. In bytes.
@@ -857,13 +863,13 @@ struct OrtrainApi {
 
   /** Reads a model, to inspect its graph or to extend it.
    *
-   * What an ONNX file states beyond its graph is kept: versions, metadata, path. Functions of the model
-   * are inlined, external data is read, and nodes are sorted.
+   * The model keeps the versions, the metadata and the path of the file. Functions are inlined, external
+   * data is read, and nodes are sorted.
    *
    * \param[in] model_path The model.
    * \param[out] model The model. Freed with ReleaseModel.
    * \retval ORT_NO_SUCHFILE when there is no such file.
-   * \retval ORT_INVALID_PROTOBUF when it is not an ONNX model.
+   * \retval ORT_INVALID_PROTOBUF when the file or the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
    */
   OrtStatus*(ORT_API_CALL* ReadModel)(const ORTCHAR_T* model_path, OrtModel** model) NO_EXCEPTION;
@@ -873,7 +879,7 @@ struct OrtrainApi {
    * \param[in] model_data The model. As many as model_data_length says.
    * \param[in] model_data_length Its size. In bytes.
    * \param[out] model The model. Freed with ReleaseModel.
-   * \retval ORT_INVALID_PROTOBUF when it is not an ONNX model.
+   * \retval ORT_INVALID_PROTOBUF when the file or the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
    */
   OrtStatus*(ORT_API_CALL* ReadModelFromArray)(const void* model_data, size_t model_data_length, OrtModel** model) NO_EXCEPTION;
@@ -893,16 +899,16 @@ struct OrtrainApi {
    * \param[out] out_length Its size. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the ONNX domain has no version, or a node reads a value that
    *     nothing computes.
-   * \retval ORT_INVALID_GRAPH when a node has not the form that its operator states.
+   * \retval ORT_INVALID_GRAPH when a node does not match the definition of its operator.
    * \retval ORT_FAIL when the nodes form a cycle or compute a value twice, there are no outputs, or the
    *     result would exceed 2 GB.
    */
   OrtStatus*(ORT_API_CALL* SerializeModel)(const OrtModel* model, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
-  /** Converts the elements of a tensor between float and a type of 16 bits.
+  /** Converts the elements of a tensor between float and a 16-bit type.
    *
-   * One of the tensors is of floats, the other of float16 or bfloat16. Numbers are rounded to nearest,
-   * ties to even.
+   * One tensor has the type float, the other float16 or bfloat16. Numbers are rounded to nearest, ties
+   * to even.
    *
    * \param[in] source The tensor to convert.
    * \param[in] target The tensor for the result, with as many elements.
@@ -910,17 +916,17 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* ConvertFloats)(const OrtValue* source, OrtValue* target) NO_EXCEPTION;
 
-  /** Writes a model with operators of ONNX alone, so that any runtime can run it.
+  /** Rewrites a model with only the standard operators of ONNX, so that any runtime can run it.
    *
-   * Nodes of other domains, and operators in the ONNX domain that ONNX does not define, become operators
-   * of ONNX: the gradients that BuildGradientModel adds, for example. BatchNormalization in training
-   * mode does too, because few runtimes have it. Equal nodes are merged. Operators of ai.onnx.ml are
-   * left as they are. The model's opset must be 17 or later; the result has the same.
+   * Standard operators replace nodes of other domains, and nodes of the ONNX domain that ONNX does not
+   * define, such as the gradients that BuildGradientModel adds. They also replace BatchNormalization in
+   * training mode, which few runtimes support. Duplicate nodes are merged. Operators of ai.onnx.ml do
+   * not change. The model's opset must be 17 or later; the result has the same opset.
    *
    * \param[in] model_data The model. As many as model_length says.
    * \param[in] model_length Its size. In bytes.
    * \param[in] allocator Allocates the memory for the result.
-   * \param[out] out The model with operators of ONNX. As many as out_length says. Freed with the
+   * \param[out] out The model with standard operators. As many as out_length says. Freed with the
    *     allocator.
    * \param[out] out_length Its size. In bytes.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
@@ -938,7 +944,7 @@ struct OrtrainApi {
    * operator Optimizer of the domain ortrain, with the name as the attribute type. A setting is an
    * attribute of that operator: name, default, at_least, less_than, flag and meaning; flags are
    * integers, the others floats. A state is an input of the operator: name, meaning and when, the
-   * setting without which there is no such state, or null.
+   * setting that a state requires, or null.
    *
    * \param[in] allocator Allocates the memory for the text.
    * \param[out] out The JSON text. Freed with the allocator.
@@ -957,9 +963,9 @@ struct OrtrainApi {
    *
    * \param[in] sess The session.
    * \param[in] schedule Name of the schedule, such as cosine.
-   * \param[in] settings Its settings, separated by commas or blanks, such as
+   * \param[in] settings Its settings, separated by commas or spaces, such as
    *     total_steps=1000,warmup_steps=50. The numbers of a list are separated by colons:
-   *     milestones=300:600. All others have their defaults.
+   *     milestones=300:600. Settings that are not given have their defaults.
    * \param[in] initial_lr The rate at a factor of 1.
    * \retval ORT_INVALID_ARGUMENT when there is no such schedule or setting, a value is out of range, or
    *     the rate is not a finite number.
@@ -968,10 +974,10 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* RegisterLRScheduler)(OrtTrainingSession* sess, const char* schedule, const char* settings, float initial_lr) NO_EXCEPTION;
 
-  /** Tells the schedule a value that it may follow, such as a validation loss, and sets the learning
-   * rate.
+  /** Reports a value to the schedule, such as a validation loss, and sets the learning rate.
    *
-   * The schedule on_plateau follows such values, usually one for each epoch. All others ignore them.
+   * The schedule on_plateau uses reported values, usually one per epoch; all other schedules ignore
+   * them.
    *
    * \param[in] sess The session.
    * \param[in] value The value.
@@ -984,9 +990,9 @@ struct OrtrainApi {
   /** Describes every learning rate schedule that can be registered.
    *
    * The text is JSON: a list, sorted by name. Each schedule has name, formula, source, needs_total
-   * (whether the setting total_steps has to be given), reads_value (whether it follows SchedulerReport)
-   * and settings. A setting has name, default (null if it has to be given), at_least, at_most, kind
-   * (number, whole, flag or list) and meaning.
+   * (whether the setting total_steps must be given), reads_value (whether the schedule uses values of
+   * SchedulerReport) and settings. A setting has name, default (null if the setting must be given),
+   * at_least, at_most, kind (number, whole, flag or list) and meaning.
    *
    * \param[in] allocator Allocates the memory for the text.
    * \param[out] out The JSON text. Freed with the allocator.
@@ -996,40 +1002,41 @@ struct OrtrainApi {
 
   /** Chooses whether eval steps and exports use the exponential moving average of the weights.
    *
-   * They do if the optimizer model has the node WeightAverage and an optimizer step was taken. Train
-   * steps always use the weights. The averages are saved with the optimizer's state.
+   * By default they use the average if the optimizer model has the node WeightAverage and an optimizer
+   * step was taken. Train steps always use the weights. The averages are saved with the optimizer's
+   * state.
    *
    * \param[in] sess The session.
-   * \param[in] use Whether to use the average; it is used by default.
+   * \param[in] use Whether to use the average.
    * \retval ORT_NO_MODEL when the session has no optimizer.
    * \retval ORT_INVALID_ARGUMENT when the optimizer keeps no average.
    * \since version 4
    */
   OrtStatus*(ORT_API_CALL* UseAverageWeights)(OrtTrainingSession* sess, bool use) NO_EXCEPTION;
 
-  /** Adds a parameter to a state that no session works on yet.
+  /** Adds a parameter to a state that no session uses yet.
    *
-   * The tensor is copied. A state that is filled parameter by parameter needs memory for its own copy
-   * and for one tensor of the caller, where CreateCheckpoint needs all tensors at once.
+   * The tensor is copied. Adding parameters one by one needs memory for the state and for one tensor of
+   * the caller at a time; CreateCheckpoint needs all tensors at once.
    *
    * \param[in] checkpoint_state The state.
    * \param[in] parameter_name Name of the parameter.
    * \param[in] value Its value.
    * \param[in] trainable Whether it is trainable.
-   * \retval ORT_INVALID_ARGUMENT when the state has a parameter with this name, or a session works on
-   *     it.
+   * \retval ORT_INVALID_ARGUMENT when the state has a parameter with this name, or a session uses the
+   *     state.
    * \since version 4
    */
   OrtStatus*(ORT_API_CALL* CheckpointAddParameter)(OrtCheckpointState* checkpoint_state, const char* parameter_name, const OrtValue* value, bool trainable) NO_EXCEPTION;
 
-  /** Gives a state the values of another one, while sessions stay loaded.
+  /** Copies the values of one state into another. Sessions that use the changed state stay loaded.
    *
-   * Copied are the parameters, the properties, and the moments and the step count of the optimizer;
-   * gradients become zero. The learning rate and the settings of parameter groups stay. So several
-   * adapters over one base take turns in one session, which loads the base once. If the other state has
-   * no moments, those of this state become zero, and its step count 0.
+   * The parameters, the properties, and the moments and step count of the optimizer are copied. The
+   * gradients are set to zero. The learning rate and the settings of parameter groups do not change.
+   * Several adapters over one base can thus take turns in one session, which loads the base only once.
+   * If the source has no moments, the moments and the step count of the target are set to zero.
    *
-   * \param[in] checkpoint_state The state that changes.
+   * \param[in] checkpoint_state The target: the state that receives the values.
    * \param[in] source The state whose values are copied; it does not change.
    * \retval ORT_INVALID_ARGUMENT when the states differ in the names, types, shapes or trainability of
    *     their parameters, in their optimizers, or in the base that their adapters belong to; or one of
@@ -1038,18 +1045,20 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* CheckpointAssign)(OrtCheckpointState* checkpoint_state, const OrtCheckpointState* source) NO_EXCEPTION;
 
-  /** Writes the step of an optimizer model as formulas, for models of other runtimes.
+  /** Describes the step of an optimizer model as formulas, for use in other runtimes.
    *
-   * The text is JSON: optimizer, its name; max_norm, the limit of the norm of all gradients or null;
-   * states, the names of the states of each parameter; and groups. A group has name, parameters, empty
-   * for those that no other group names, rate_factor, settings by name, and the nodes of one step in
-   * their order. An optimizer whose step is not a formula on elements and sums of one parameter has no
-   * nodes and results. A node is an input, one of rate, step, a scalar, w, g and the states, or an
-   * operator of ONNX with its inputs; an input is the index of a node, or a list of one number. The
-   * first nodes, as many as shared says, do not depend on a parameter. ReduceSum and ReduceSumSquare sum
-   * all elements of a parameter. results are pairs of w or a state and its new value. scalars are pairs
-   * of the name of a number that the group keeps and its first value, scalars_after of the name and the
-   * value after the step.
+   * The text is JSON with four entries. optimizer is the name of the optimizer. max_norm is the limit of
+   * the norm of all gradients, or null. states lists the names of the states of each parameter. groups
+   * lists the parameter groups. A group has name, parameters, rate_factor, settings by name, and the
+   * nodes of one step in order; its parameters are empty if it contains all parameters that no other
+   * group names. A step that cannot be written as operations on elements and sums of a single parameter
+   * has no nodes and no results. A node is an input (rate, step, a scalar, w for the weight, g for the
+   * gradient, or a state) or an operator of ONNX with its inputs. Each input of an operator is the index
+   * of a node, or a list of one number. shared is the number of nodes, at the start of the list, that do
+   * not depend on a parameter. ReduceSum and ReduceSumSquare sum over all elements of a parameter.
+   * results are pairs of w or a state and its new value. scalars are pairs of the name of a number that
+   * the group keeps and its initial value; scalars_after are pairs of the name and the value after the
+   * step.
    *
    * \param[in] model_data The optimizer model. As many as model_length says.
    * \param[in] model_length Its size. In bytes.
@@ -1064,13 +1073,12 @@ struct OrtrainApi {
 
   /** Creates a metric by its name, such as accuracy.
    *
-   * ListMetrics describes the metrics and their options. A metric counts batches one by one, so that its
-   * value does not depend on how rows are divided into batches. Only one thread may use a metric at a
-   * time.
+   * ListMetrics describes the metrics and their options. A metric is computed batch by batch; its value
+   * does not depend on how rows are divided into batches. Only one thread at a time may use a metric.
    *
    * \param[in] name Name of the metric. top<k>, such as top5, is top_k with this k.
-   * \param[in] options Its options, separated by commas or blanks, such as
-   *     average=binary,ignore_index=-1; an empty text for the defaults.
+   * \param[in] options Its options, separated by commas or spaces, such as
+   *     average=binary,ignore_index=-1; an empty string for the defaults.
    * \param[out] out The metric. Freed with ReleaseMetric.
    * \retval ORT_INVALID_ARGUMENT when there is no such metric or option, or a value is out of range.
    * \since version 6
@@ -1084,18 +1092,19 @@ struct OrtrainApi {
    */
   void(ORT_API_CALL* ReleaseMetric)(OrtMetric* input) NO_EXCEPTION;
 
-  /** Counts a batch.
+  /** Adds a batch to the metric.
    *
-   * Predictions are floats of any size. Targets are integers or floats: a class for each prediction, or
-   * a probability for each class, of which the likeliest counts; numbers for mae and r2; 0 or 1 for each
-   * score for auc_multilabel. A batch that is rejected changes nothing.
+   * Predictions are floats of any width. Targets are integers or floats. For mae and r2, they are
+   * numbers; for auc_multilabel, 0 or 1 for each score. For all other metrics, they are a class for each
+   * prediction, or a probability for each class, of which the largest determines the class. A rejected
+   * batch changes nothing.
    *
    * \param[in] metric The metric.
    * \param[in] prediction Output of the model: scores [batch, classes, ...] or [batch, ..., classes], a
-   *     logit for each row, or numbers. The metric perplexity needs none.
-   * \param[in] target What was expected, [batch, ...].
+   *     logit for each row, or numbers. The metric perplexity needs no prediction.
+   * \param[in] target The expected values, [batch, ...].
    * \param[in] loss The loss of the batch, one number. Only the metric perplexity needs it.
-   * \retval ORT_INVALID_ARGUMENT when shapes do not fit together, a target is not a class, or a required
+   * \retval ORT_INVALID_ARGUMENT when the shapes do not match, a target is not a class, or a required
    *     value is missing.
    * \since version 6
    */
@@ -1110,23 +1119,24 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* MetricResult)(OrtMetric* metric, OrtValue** out) NO_EXCEPTION;
 
-  /** Forgets all batches.
+  /** Discards all batches.
    *
    * \param[in] metric The metric.
    * \since version 6
    */
   OrtStatus*(ORT_API_CALL* MetricReset)(OrtMetric* metric) NO_EXCEPTION;
 
-  /** Adds what another metric has counted, such as that of another process or part of the rows.
+  /** Adds the counts of another metric, for example from another process or from another part of the
+   * rows.
    *
    * \param[in] metric The metric.
-   * \param[in] other A metric of the same name and options, which stays as it is.
+   * \param[in] other A metric with the same name and options, which does not change.
    * \retval ORT_INVALID_ARGUMENT when the name or the options differ.
    * \since version 6
    */
   OrtStatus*(ORT_API_CALL* MetricMerge)(OrtMetric* metric, const OrtMetric* other) NO_EXCEPTION;
 
-  /** What a metric has counted, as bytes by which another one continues.
+  /** The counts of a metric, as bytes from which another metric can continue.
    *
    * \param[in] metric The metric.
    * \param[in] allocator Allocates the memory.
@@ -1136,13 +1146,14 @@ struct OrtrainApi {
    */
   OrtStatus*(ORT_API_CALL* MetricGetState)(OrtMetric* metric, OrtAllocator* allocator, void** out, size_t* out_length) NO_EXCEPTION;
 
-  /** Replaces what a metric has counted.
+  /** Replaces the counts of a metric.
    *
    * \param[in] metric The metric.
-   * \param[in] state The result of MetricGetState, of a metric of the same name and options. As many as
-   *     state_length says.
+   * \param[in] state The result of MetricGetState for a metric with the same name and options. As many
+   *     as state_length says.
    * \param[in] state_length Its size. In bytes.
-   * \retval ORT_INVALID_ARGUMENT when the bytes are not such a state, or are truncated or damaged.
+   * \retval ORT_INVALID_ARGUMENT when the bytes are not the state of such a metric, or are truncated or
+   *     damaged.
    * \since version 6
    */
   OrtStatus*(ORT_API_CALL* MetricSetState)(OrtMetric* metric, const void* state, size_t state_length) NO_EXCEPTION;
@@ -1161,11 +1172,12 @@ struct OrtrainApi {
 
   /** Multiplies the accumulated gradients of all parameters by a fraction.
    *
-   * A train step adds the gradient of the mean over its rows. For the mean over several batches of as
-   * many rows, scale by 1 / batches before the optimizer step. For batches of different sizes, scale by
-   * last rows / rows of the next batch where that number changes, and by last rows / all rows before the
-   * optimizer step. Gradients that the next train step overwrites, because none has run or LazyResetGrad
-   * was called, stay as they are.
+   * Each train step adds the gradient of the mean loss over the rows of its batch. To get the gradient
+   * of the mean over k batches of equal size, scale by 1 / k before the optimizer step. If the batches
+   * differ in size, scale by m / n before a batch of n rows that follows a batch of m rows. Before the
+   * optimizer step, scale by the number of rows of the last batch divided by the number of rows of all
+   * batches. The call has no effect on gradients that the next train step overwrites, because no train
+   * step has run or LazyResetGrad was called.
    *
    * \param[in] checkpoint_state The state.
    * \param[in] numerator The numerator, 0 or more. In elements.

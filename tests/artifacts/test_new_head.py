@@ -92,7 +92,7 @@ def test_the_head_of_a_quantized_model_is_float(case: str, bits: int, tmp_path: 
     onnx.save(artifacts.quantize_weights(CASES[case], bits=bits, block_size=16).model, path)
     head = check_regression(path, tmp_path)
     assert head.operator == "MatMul"
-    assert "its weights had few bits, and are float now" in head.notes
+    assert "its weights were quantized; the new weights are float" in head.notes
 
 
 def check_regression(path: pathlib.Path, tmp_path: pathlib.Path) -> NewHead:

@@ -49,7 +49,7 @@ def test_train_without_artifacts_picks_a_network(table, tmp_path, run, monkeypat
     assert "for the network mlp (4 numbers a row, 3 classes) with the loss cross_entropy" in ran.err
     assert ran.json["history"]["accuracy"][-1] > 0.9
     again = run("train", *options)
-    assert "no DIR was given, trains the artifacts in artifacts" in again.err
+    assert "no DIR was given: trains the artifacts in artifacts" in again.err
     assert "continues from artifacts/best.ckpt" in again.err
     assert set(run("predict", "artifacts", "--data", table, "--json").json["predicted"]) == set(KINDS)
 

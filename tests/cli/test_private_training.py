@@ -43,7 +43,7 @@ def digits(tmp_path, monkeypatch):
 def test_a_table_is_trained_privately_and_trained_further(run, table):
     options = ("train", "--data", table, "--validation", 0.25)
     ran = run(*options, "--epsilon", 3, "--epochs", 3)
-    assert "has no noise, and epsilon does not count it" in ran.err
+    assert "without noise, such as means, deviations and categories; epsilon does not include them" in ran.err
     assert "privacy  epsilon 2.99" in ran.out or "privacy  epsilon 3 " in ran.out
     assert "at delta 1e-05, noise multiplier " in ran.out
     trained = Trainer("artifacts", checkpoint="artifacts/best.ckpt")
@@ -129,7 +129,7 @@ def test_mezo_is_trained_further_and_in_two_parts_with_the_same_bits(run, digits
     further = run("train", "artifacts", "--data", digits, "--batch", 50, "--validation", 0.2)
     assert f"with the learning rate {whole['history']['learning_rate'][0]:.6g}" in further.err
     assert (
-        "--optimizer sgd: the artifacts in artifacts have"
+        "--optimizer sgd: the artifacts in artifacts already have"
         in run("train", "artifacts", "--data", digits, "--optimizer", "sgd", status=2).err
     )
 

@@ -404,4 +404,4 @@ def test_a_recipe_for_data_alone(tmp_path, run, monkeypatch, train_npz):
         <= 1
     )
     said = run("train", "artifacts", "--data", train_npz, "--optimizer", "lion", status=2).err
-    assert "the artifacts in artifacts have their loss and optimizer" in said
+    assert "the artifacts in artifacts already have a loss and an optimizer" in said

@@ -103,7 +103,7 @@ def test_adapters_beside_weights_of_four_bits(model, run):
     said = run(
         "train", "model", "--data", "facts.jsonl", "--float-embeddings", "--artifacts", "new", status=2
     ).err
-    assert "--float-embeddings: without --bits, all weights are as in the model" in said
+    assert "--float-embeddings: expected --bits as well, because otherwise no weights are quantized" in said
 
 
 def test_what_does_not_fit_is_said(model, run, tmp_path):
@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_said(model, run, tmp_path):
     said = run("train", "other", "--data", "facts.jsonl", status=1).err
     assert "artifacts has artifacts of another model, model.onnx, than other/model.onnx" in said
     said = run("train", "artifacts", "--data", "facts.jsonl", "--adapter", "lora", status=2).err
-    assert "--adapter says how artifacts are made of a language model" in said
+    assert "--adapter says how artifacts are made from a language model" in said
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a", "completion": "b"}\n{"prompt": 1}\n')
     said = run("train", "artifacts", "--data", "bad.jsonl", status=1).err
     assert "bad.jsonl: 1 of 2 lines cannot be used" in said

@@ -119,14 +119,14 @@ def test_functions_do_not_evade_the_limit_of_nesting() -> None:
 def test_values_with_more_elements_than_allowed_are_refused() -> None:
     x = {"v0": np.ones(100, np.float32)}
     assert session(chain(3), max_elements="100").run(None, x)[0][0] == 8
-    with pytest.raises(ortrain.OrtrainError, match=r"shape \[100\].*session\.max_elements allows are 99"):
+    with pytest.raises(ortrain.OrtrainError, match=r"shape \[100\].*session\.max_elements allows at most 99"):
         session(chain(3), max_elements="99").run(None, x)
 
 
 def test_values_that_take_more_bytes_than_allowed_are_refused() -> None:
     x = {"v0": np.ones(2**18, np.float32)}
     assert session(chain(9), max_bytes="4M").run(None, x)[0][0] == 512
-    with pytest.raises(ortrain.OrtrainError, match=r"session\.max_bytes allows are 524288"):
+    with pytest.raises(ortrain.OrtrainError, match=r"session\.max_bytes allows at most 524288"):
         session(chain(9), max_bytes="512K").run(None, x)
 
 
@@ -196,7 +196,7 @@ def test_what_a_loop_accumulates_counts_as_bytes(kind: str) -> None:
     """A body that allocates 4 KB in every iteration, in a session that allows 64 KB."""
     x = {"x": np.ones(1024, np.float32)}
     assert session(growing_loop(kind), max_bytes="64M").run(None, x)[0].size > 0
-    with pytest.raises(ortrain.OrtrainError, match=r"session\.max_bytes allows are 65536"):
+    with pytest.raises(ortrain.OrtrainError, match=r"session\.max_bytes allows at most 65536"):
         session(growing_loop(kind), max_bytes="64K").run(None, x)
 
 

@@ -519,9 +519,7 @@ def test_narrow_types_are_kept(dtype, tmp_path):
 
 
 def test_a_network_that_needs_arguments_says_so():
-    with pytest.raises(
-        TypeError, match=r"a torch.nn.Module needs args, an example of what it is called with"
-    ):
+    with pytest.raises(TypeError, match=r"a torch.nn.Module needs args, example arguments"):
         ortrain.Trainer(mlp(), "mse")
     with pytest.raises(
         TypeError, match=r"args: expected a network with them, of PyTorch, Keras or JAX, not ModelProto"

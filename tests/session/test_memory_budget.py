@@ -64,7 +64,7 @@ def test_the_least_budget_is_named_and_keeps_the_losses(artifacts, precision):
 
 def test_an_automatic_budget_takes_less_memory_and_keeps_the_losses(artifacts):
     less = bytes_without_budget(artifacts) - 1
-    with pytest.raises(ortrain.OrtrainError, match=rf"session\.max_bytes allows are {less}"):
+    with pytest.raises(ortrain.OrtrainError, match=rf"session\.max_bytes allows at most {less}"):
         losses(artifacts, None, most=less)
     assert losses(artifacts, "auto", most=less) == losses(artifacts, None)
 
@@ -106,7 +106,7 @@ def test_activations_are_computed_again_before_products(tmp_path):
 
 def test_a_budget_does_not_lift_the_limit_of_bytes(artifacts):
     less = bytes_without_budget(artifacts) - 1
-    with pytest.raises(ortrain.OrtrainError, match=rf"session\.max_bytes allows are {less}"):
+    with pytest.raises(ortrain.OrtrainError, match=rf"session\.max_bytes allows at most {less}"):
         losses(artifacts, "1G", most=less)
 
 

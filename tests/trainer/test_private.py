@@ -308,7 +308,7 @@ def test_a_new_head_is_trained_on_kept_features(caplog):
         found.append(
             (trainer.fit(x, y, 5, batch_size=30, validation=0.2, verbose=False), parameters_of(trainer))
         )
-    assert "features: kept those of" in caplog.text
+    assert "features: stored those of" in caplog.text
     assert found[0][0] == found[1][0]
     for name, value in found[0][1].items():
         assert value.tobytes() == found[1][1][name].tobytes()
@@ -372,7 +372,9 @@ def test_decisions_by_values_without_noise_are_named():
     pytest.importorskip("dp_accounting")
     trainer = private(privacy=Privacy(), schedule=Schedule("on_plateau"))
     x, y = rows(count=30)
-    with pytest.warns(UserWarning, match="EarlyStopping follows 'loss', a value of the rows without noise"):
+    with pytest.warns(
+        UserWarning, match="EarlyStopping follows 'loss', a value of the training rows without noise"
+    ):
         trainer.fit(x, y, batch_size=10, callbacks=[EarlyStopping("loss")], verbose=False)
     with pytest.warns(UserWarning, match="the schedule on_plateau follows 'loss'"):
         trainer.fit(x, y, batch_size=10, verbose=False)

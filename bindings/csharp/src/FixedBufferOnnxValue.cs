@@ -8,8 +8,8 @@ namespace Microsoft.ML.OnnxRuntime
     /// <summary>A value over pinned memory, for inputs and outputs that are reused in every
     /// step.</summary>
     /// <remarks>
-    /// Nothing is copied. As an input it gives a step what the memory holds at that moment, as an output it
-    /// receives the result there. The memory is pinned until the value is disposed of.
+    /// Nothing is copied. As an input, it passes the current contents of the memory to a step; as an output, its memory
+    /// receives the result. The memory is pinned until the value is disposed of.
     /// </remarks>
     public class FixedBufferOnnxValue : IDisposable, IRunValue
     {

@@ -65,7 +65,7 @@ namespace Microsoft.ML.OnnxRuntime
             handle = new OrtSessionHandle(session);
         }
 
-        /// <summary>What the model states about itself.</summary>
+        /// <summary>The metadata of the model.</summary>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public ModelMetadata ModelMetadata => modelMetadata ?? (modelMetadata = ModelMetadata.Of(Live));
 

@@ -4,7 +4,7 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>What a model states about itself.</summary>
+    /// <summary>The metadata of a model.</summary>
     public class ModelMetadata
     {
         /// <summary>Returns a text of a model.</summary>

@@ -67,7 +67,7 @@ namespace Microsoft.ML.OnnxRuntime
             return new MapMetadata(key, element);
         }
 
-        /// <summary>What an optional value may hold.</summary>
+        /// <summary>The type of the value that an optional value may hold.</summary>
         /// <returns>What the model declares about it.</returns>
         /// <exception cref="OnnxRuntimeException">InvalidArgument for another kind.</exception>
         public OptionalMetadata AsOptionalMetadata()
@@ -190,7 +190,7 @@ namespace Microsoft.ML.OnnxRuntime
             ElementMeta = element;
         }
 
-        /// <summary>What it may hold.</summary>
+        /// <summary>The type of the value that it may hold.</summary>
         public NodeMetadata ElementMeta { get; }
     }
 }

@@ -8,10 +8,12 @@ namespace Microsoft.ML.OnnxRuntime
     public class OrtArenaCfg : SafeHandle
     {
         /// <summary>Creates settings.</summary>
-        /// <param name="maxMemory">The most memory in bytes, 0 for the default.</param>
-        /// <param name="arenaExtendStrategy">0 or 1, -1 for the default.</param>
-        /// <param name="initialChunkSizeBytes">Size of the first block, -1 for the default.</param>
-        /// <param name="maxDeadBytesPerChunk">Waste of a block, -1 for the default.</param>
+        /// <param name="maxMemory">The maximum amount of memory in bytes; 0 for the default.</param>
+        /// <param name="arenaExtendStrategy">How the arena grows: 0 to the next power of two, 1 by the requested size,
+        /// -1 for the default.</param>
+        /// <param name="initialChunkSizeBytes">Size of the first block; -1 for the default.</param>
+        /// <param name="maxDeadBytesPerChunk">The maximum number of unused bytes in a block; -1 for the
+        /// default.</param>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when a setting is out of range.</exception>
         public OrtArenaCfg(uint maxMemory, int arenaExtendStrategy, int initialChunkSizeBytes, int maxDeadBytesPerChunk)
             : base(IntPtr.Zero, true)

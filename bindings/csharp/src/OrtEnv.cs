@@ -5,11 +5,11 @@ using System.Runtime.InteropServices;
 namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>Receives a log message. The texts are in UTF-8 and valid during the call.</summary>
-    /// <param name="param">What the environment was created with.</param>
-    /// <param name="severity">How severe it is.</param>
-    /// <param name="category">What it is about.</param>
+    /// <param name="param">The pointer that the environment was created with.</param>
+    /// <param name="severity">Severity of the message.</param>
+    /// <param name="category">The part of the library that logs the message.</param>
     /// <param name="logId">The name of the environment or session.</param>
-    /// <param name="codeLocation">Where it comes from.</param>
+    /// <param name="codeLocation">The call that was running.</param>
     /// <param name="message">The message.</param>
     [UnmanagedFunctionPointer(CallingConvention.Winapi)]
     public delegate void DOrtLoggingFunction(
@@ -28,7 +28,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// none.</summary>
         public OrtThreadingOptions threadOptions;
 
-        /// <summary>What the function for messages receives with each; null for nothing.</summary>
+        /// <summary>A pointer that the function receives with each message; null for none.</summary>
         public IntPtr? loggingParam;
 
         /// <summary>Receives log messages; null for standard error.</summary>
@@ -149,9 +149,9 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Has the sessions of the process share an allocator.</summary>
+        /// <summary>Registers an allocator that the sessions of the process share.</summary>
         /// <param name="memInfo">Location of the memory.</param>
-        /// <param name="arenaCfg">Settings of its arena; null for none. They have no effect.</param>
+        /// <param name="arenaCfg">Settings of the allocator's arena, which have no effect; null for none.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="memInfo"/> is null.</exception>
         /// <exception cref="System.ObjectDisposedException">When an object was disposed of.</exception>
         public void CreateAndRegisterAllocator(OrtMemoryInfo memInfo, OrtArenaCfg arenaCfg)
@@ -175,7 +175,7 @@ namespace Microsoft.ML.OnnxRuntime
             return all;
         }
 
-        /// <summary>Fails: no other execution providers can be loaded.</summary>
+        /// <summary>Always fails: no other execution providers can be loaded.</summary>
         /// <param name="registrationName">A name for the library.</param>
         /// <param name="libraryPath">The library.</param>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
@@ -188,7 +188,7 @@ namespace Microsoft.ML.OnnxRuntime
                 NativeText.Path(libraryPath, nameof(libraryPath))));
         }
 
-        /// <summary>Fails: no library of execution providers is registered.</summary>
+        /// <summary>Always fails: no library of execution providers is registered.</summary>
         /// <param name="registrationName">Its name.</param>
         /// <exception cref="System.ArgumentNullException">When the name is null.</exception>
         /// <exception cref="OnnxRuntimeException">Always.</exception>

@@ -15,16 +15,16 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Its kind.</summary>
         public OrtHardwareDeviceType Type => OrtApi.HardwareDevice_Type(device);
 
-        /// <summary>Number of its vendor, 0 if it is not known.</summary>
+        /// <summary>ID of the vendor; 0 if it is unknown.</summary>
         public uint VendorId => OrtApi.HardwareDevice_VendorId(device);
 
-        /// <summary>Its vendor, empty if it is not known.</summary>
+        /// <summary>Name of the vendor; empty if it is unknown.</summary>
         public string Vendor => NativeText.Read(OrtApi.HardwareDevice_Vendor(device));
 
-        /// <summary>Number of the device, 0 if it is not known.</summary>
+        /// <summary>ID of the device; 0 if it is unknown.</summary>
         public uint DeviceId => OrtApi.HardwareDevice_DeviceId(device);
 
-        /// <summary>What else is known of it.</summary>
+        /// <summary>Metadata of the device.</summary>
         public OrtKeyValuePairs Metadata => new OrtKeyValuePairs(OrtApi.HardwareDevice_Metadata(device));
     }
 
@@ -42,7 +42,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Who made the provider.</summary>
         public string EpVendor => NativeText.Read(OrtApi.EpDevice_EpVendor(Pointer));
 
-        /// <summary>What the provider states about itself.</summary>
+        /// <summary>Metadata of the provider.</summary>
         public OrtKeyValuePairs EpMetadata => new OrtKeyValuePairs(OrtApi.EpDevice_EpMetadata(Pointer));
 
         /// <summary>Settings of the provider.</summary>

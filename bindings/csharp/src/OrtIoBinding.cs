@@ -83,7 +83,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Binds a tensor to an output, in which runs compute it.</summary>
+        /// <summary>Binds a tensor to an output. Runs write the output into the tensor.</summary>
         /// <param name="name">Name of the output.</param>
         /// <param name="ortValue">A tensor of the type and shape of the output. It must not be disposed of before
         /// the binding.</param>
@@ -96,7 +96,7 @@ namespace Microsoft.ML.OnnxRuntime
             BindOutput(name, Arguments.NotNull(ortValue, nameof(ortValue)).Live, ortValue);
         }
 
-        /// <summary>Binds a buffer to an output, in which runs compute it.</summary>
+        /// <summary>Binds a buffer to an output. Runs write the output into the buffer.</summary>
         /// <param name="name">Name of the output.</param>
         /// <param name="fixedValue">A buffer of the type and shape of the output. It must not be disposed of
         /// before the binding.</param>
@@ -109,7 +109,7 @@ namespace Microsoft.ML.OnnxRuntime
             BindOutput(name, Arguments.NotNull(fixedValue, nameof(fixedValue)).Live, fixedValue);
         }
 
-        /// <summary>Binds memory at an address to an output, in which runs compute it.</summary>
+        /// <summary>Binds memory at an address to an output. Runs write the output into this memory.</summary>
         /// <param name="name">Name of the output.</param>
         /// <param name="allocation">The memory. It has to outlive the binding.</param>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
@@ -124,7 +124,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Binds memory of an allocator to an output; runs compute it there.</summary>
+        /// <summary>Binds memory of an allocator to an output. Runs write the output into this memory.</summary>
         /// <param name="name">Name of the output.</param>
         /// <param name="type">Type of the elements.</param>
         /// <param name="shape">The dimensions of the tensor.</param>

@@ -4,7 +4,7 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Texts by key, as calls take and return them.</summary>
+    /// <summary>Strings by key, as calls take and return them.</summary>
     public class OrtKeyValuePairs : SafeHandle
     {
         private readonly bool readOnly;

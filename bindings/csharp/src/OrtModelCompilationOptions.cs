@@ -31,9 +31,9 @@ namespace Microsoft.ML.OnnxRuntime
             model = pin;
         }
 
-        /// <summary>Stores large initializers in a file beside the model.</summary>
+        /// <summary>Stores large initializers in a file next to the model.</summary>
         /// <param name="filePath">The file, relative to the folder of the model.</param>
-        /// <param name="threshold">The size in bytes above which initializers are stored there.</param>
+        /// <param name="threshold">Initializers with more bytes are stored in the file.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="filePath"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the path is empty.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
@@ -43,7 +43,7 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, NativeText.Path(filePath, nameof(filePath)), (UIntPtr)threshold));
         }
 
-        /// <summary>Sets how to compile.</summary>
+        /// <summary>Sets how the model is compiled.</summary>
         /// <param name="flags">The flags.</param>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void SetFlags(OrtCompileApiFlags flags)
@@ -52,8 +52,8 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Reads the model and writes it as ONNX.</summary>
-        /// <remarks>The CPU compiles no nodes: the model is the same with functions inlined. Without an output, the
-        /// file has the name of the model's file, with _ctx before .onnx.</remarks>
+        /// <remarks>The CPU compiles no nodes: the result is the given model with its functions inlined. If no output
+        /// was set, the file has the name of the model's file, with _ctx before .onnx.</remarks>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when no model was given, or there is no such file;
         /// InvalidProtobuf when it is not an ONNX model; Fail when the flags require compiled nodes, which the CPU does
         /// not have, or forbid replacing a file that exists, or when writing failed.</exception>

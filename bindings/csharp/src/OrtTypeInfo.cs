@@ -120,7 +120,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
     }
 
-    /// <summary>What a sequence consists of, or an optional value may hold.</summary>
+    /// <summary>The type of the elements of a sequence, or of the value that an optional value may hold.</summary>
     public struct OrtSequenceOrOptionalTypeInfo
     {
         internal OrtSequenceOrOptionalTypeInfo(OrtTypeInfo elementType)
@@ -132,7 +132,7 @@ namespace Microsoft.ML.OnnxRuntime
         public OrtTypeInfo ElementType { get; }
     }
 
-    /// <summary>What a map consists of.</summary>
+    /// <summary>The types of the keys and values of a map.</summary>
     public struct OrtMapTypeInfo
     {
         internal OrtMapTypeInfo(TensorElementType keyType, OrtTypeInfo valueType)

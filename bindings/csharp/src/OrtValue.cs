@@ -15,7 +15,7 @@ namespace Microsoft.ML.OnnxRuntime
         private readonly ManagedMemory managed;
         private object info;
 
-        /// <summary>What a sequence or map was made of, disposed of with it.</summary>
+        /// <summary>The values that a sequence or map was made from, which are disposed of with it.</summary>
         private IReadOnlyList<OrtValue> parts;
 
         internal OrtValue(IntPtr value)

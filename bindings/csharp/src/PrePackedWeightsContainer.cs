@@ -3,7 +3,8 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Packed weights that sessions share. Sessions pack their own, so it stays empty.</summary>
+    /// <summary>Packed weights that sessions share. The container stays empty, because sessions do not share packed
+    /// weights.</summary>
     public class PrePackedWeightsContainer : SafeHandle
     {
         /// <summary>Creates an empty container.</summary>

@@ -7,9 +7,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>No options: a null pointer for a call. Never disposed of.</summary>
         internal static readonly RunOptions None = new RunOptions(IntPtr.Zero);
 
-        /// <summary>Has runs take the tensors of an adapter, by their names, in addition to their inputs.</summary>
-        /// <param name="loraAdapter">The adapter. Each of its tensors has to be an input of the model, or one of its
-        /// initializers that a run may replace.</param>
+        /// <summary>Adds an adapter, whose tensors runs take by name, in addition to their inputs.</summary>
+        /// <param name="loraAdapter">The adapter. Each tensor must have the name of an input of the model, or of an
+        /// initializer that a run may replace.</param>
         /// <exception cref="ArgumentNullException">When the adapter is null.</exception>
         /// <exception cref="ObjectDisposedException">When an object was disposed of.</exception>
         public void AddActiveLoraAdapter(OrtLoraAdapter loraAdapter)

@@ -274,7 +274,7 @@ namespace Microsoft.ML.OnnxRuntime
             return MakeWith(options => options.AppendExecutionProvider_Tensorrt(trtProviderOptions));
         }
 
-        /// <summary>Fails for a function, because there is nothing to select.</summary>
+        /// <summary>Fails if a function is given, because there is only one device to select.</summary>
         /// <param name="selectionDelegate">The function; null, which has no effect, for none.</param>
         /// <exception cref="OnnxRuntimeException">NotImplemented when it is not null.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
@@ -290,7 +290,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Loads a library of custom operators, which sessions with these options run.</summary>
+        /// <summary>Loads a library of custom operators for sessions with these options.</summary>
         /// <param name="libraryPath">The library, which has a function RegisterCustomOps. It stays
         /// loaded.</param>
         /// <param name="libraryHandle">The loaded library.</param>

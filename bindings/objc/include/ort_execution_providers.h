@@ -98,7 +98,7 @@ BOOL ORTIsCoreMLExecutionProviderAvailable(void);
 @interface ORTSessionOptions (ORTCustomOperators)
 
 /**
- * Has a function add custom operators to the options.
+ * Calls a function that adds custom operators to the options.
  *
  * @param registerCustomOpsFn The function, which is called at once.
  * @param error Set when it fails. May be NULL.

@@ -16,7 +16,7 @@ ORT_HIDDEN const OrtApi* ORTGeneralTable(void);
 /** The training calls. */
 ORT_HIDDEN const OrtTrainingApi* ORTTrainingTable(void);
 
-/** The calls that the two older tables lack. */
+/** The calls that onnxruntime's tables lack. */
 ORT_HIDDEN const OrtrainApi* ORTExtensionTable(void);
 
 /** The CPU allocator. */

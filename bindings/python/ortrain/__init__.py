@@ -145,10 +145,10 @@ _OLDER = {
     "TrainingSession": "ortrain.training_session",
     "training_session": "ortrain.training_session",
 }
-"""Names of the older API, and their modules, which are loaded when a program asks for one: most do without."""
+"""Names of the older API, and their modules, which are loaded when a program asks for one; most programs do not."""
 
 _NEEDING_ONNX = ("artifacts", "models", "onnxblock")
-"""Modules that are loaded in the same way, so that a program which only trains does without onnx."""
+"""Modules that are loaded in the same way, so that a program which only trains does not need onnx."""
 
 if not TYPE_CHECKING:  # to a type checker, a module with this function has every name
 

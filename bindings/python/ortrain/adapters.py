@@ -1,4 +1,4 @@
-"""LoRA adapters: files of tensors that runs give to inputs of a model, or in place of its initializers."""
+"""LoRA adapters: files of tensors that a run uses as inputs of a model or instead of its initializers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LoraAdapter:
 
 
 class AdapterFormat:
-    """The contents of the file of an adapter: tensors by name, and two versions that the program decides."""
+    """The contents of an adapter's file: tensors by name, and two version numbers that the program chooses."""
 
     def __init__(self, adapter: Any = None) -> None:
         """Create an adapter without tensors, or with the contents of another one."""
@@ -65,9 +65,9 @@ class AdapterFormat:
         return read
 
     def export_adapter(self, file_path: StrPath) -> None:
-        """Write the file, replacing an existing one in one step.
+        """Write the file; an existing file is replaced atomically.
 
-        onnxruntime 1.20 and later read it too; new versions refuse truth values and tensors without dimensions.
+        onnxruntime 1.20 and later read it too; newer versions reject Booleans and tensors without dimensions.
         """
         handle = _ortrain.create_lora_adapter_from_values(
             list(self._parameters), list(self._parameters.values()), *self._versions

@@ -7,7 +7,7 @@ from pathlib import Path
 from ortrain.errors import OrtrainError
 
 NAMES = ("libonnxruntime.so", "libonnxruntime.so.1")
-"""The name that linkers look for, and the one that linked programs do."""
+"""The name that linkers look for, and the name that linked programs look for."""
 
 
 def library_folder() -> Path:
@@ -19,13 +19,13 @@ def make_alias(folder: Path) -> list[Path]:
     """Fill a folder with links to the native library and to all that it needs.
 
     With the folder on the library path, programs that were linked with ``libonnxruntime`` of any release find
-    ``libortrain`` in its place. The library finds what it needs beside the name by which it was loaded, so
-    that is linked too.
+    ``libortrain`` in its place. The library looks for the libraries that it needs next to the path from which it was
+    loaded, so these get links too.
 
     Parameters
     ----------
     folder : Path
-        Where the links go; made where it does not exist. Links that are there are replaced.
+        The folder for the links; it is created if it does not exist. Existing links are replaced.
 
     Returns
     -------

@@ -17,12 +17,12 @@ from ortrain.options import SessionOptions
 
 @dataclass(frozen=True)
 class OrtExternalInitializerInfo:
-    """The place of the data of an initializer in a file."""
+    """The location of an initializer's data in a file."""
 
     filepath: str
     """The file, relative to the folder of the model."""
     file_offset: int
-    """Where in the file the data begin."""
+    """The offset of the data in the file."""
     byte_size: int
     """The size of the data."""
 
@@ -50,12 +50,12 @@ class ModelCompiler:
         graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_DISABLE_ALL,
         get_initializer_location_func: LocateInitializer | None = None,
     ) -> None:
-        """Choose what to compile.
+        """Choose the model, and how it is compiled.
 
         Parameters
         ----------
         sess_options : SessionOptions
-            What is registered, limits, and values of initializers.
+            Registered operators, limits, and values of initializers.
         input_model_path_or_bytes : path or bytes
             The model.
         embed_compiled_data_into_model : bool
@@ -63,14 +63,14 @@ class ModelCompiler:
         external_initializers_file_path : path, optional
             A file for large initializers, relative to the folder of the output.
         external_initializers_size_threshold : int
-            The size in bytes above which initializers are stored there.
+            Initializers with more bytes are stored in that file.
         flags : OrtCompileApiFlags
-            What is an error.
+            Conditions that are treated as errors.
         graph_optimization_level : GraphOptimizationLevel
             How much the model is optimized.
         get_initializer_location_func : callable, optional
-            Called with name, value and present place of each initializer. It returns where it stored the data, or
-            None for data that belong into the model.
+            Called with name, value and present place of each initializer. It returns where it stored the data, or None
+            to have the data stored in the model.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class ModelCompiler:
         self._locate = get_initializer_location_func
 
     def set_ep_context_binary_information(self, output_directory: StrPath, model_name: str) -> None:
-        """Accept where files of compiled nodes would be written. There are none.
+        """Accept a location for files of compiled nodes. Has no effect: the CPU compiles no nodes.
 
         Parameters
         ----------
@@ -144,12 +144,12 @@ class ModelCompiler:
         return made
 
     def compile_to_stream(self, write_function: Callable[[bytes], None]) -> None:
-        """Give the model to a function.
+        """Pass the model to a function.
 
         Parameters
         ----------
         write_function : callable
-            Gets the contents of the file.
+            Receives the contents of the file.
 
         Raises
         ------

@@ -235,7 +235,7 @@ def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: None 
     Raises
     ------
     ValueError
-        If they are not as many.
+        If the numbers of tensors differ.
     InvalidArgumentError
         If two tensors differ in type or shape.
     """

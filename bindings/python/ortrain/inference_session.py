@@ -53,9 +53,9 @@ class ModelMetadata:
 class InferenceSession(inference_session.InferenceSession):
     """Runs a model forward.
 
-    Members have the names and meanings of onnxruntime's class. The model is compiled once per set of input shapes;
-    later runs with the same shapes only compute. Runs of one session are serialized; runs of different sessions may
-    overlap.
+    The members have the same names and meanings as those of onnxruntime's class. The model is compiled once per set of
+    input shapes; later runs with the same shapes need no compilation. Runs of one session are serialized; runs of
+    different sessions may overlap.
     """
 
     def __init__(
@@ -80,8 +80,9 @@ class InferenceSession(inference_session.InferenceSession):
         provider_options : sequence of mappings, optional
             Options of the providers, one mapping per provider. The CPU has none.
         **kwargs
-            What onnxruntime takes: ``enable_fallback``, ``disabled_optimizers`` and ``read_config_from_model``. They
-            have no effect: there is one provider, and the passes of the library have other names.
+            Further arguments of onnxruntime: ``enable_fallback``, ``disabled_optimizers`` and
+            ``read_config_from_model``. They have no effect: there is one provider, and the passes of the library have
+            other names.
 
         Raises
         ------
@@ -139,7 +140,7 @@ class InferenceSession(inference_session.InferenceSession):
         Parameters
         ----------
         providers : sequence, optional
-            Names, or pairs of a name and options. Only CPUExecutionProvider exists, so the session stays as it is;
+            Names, or pairs of a name and options. Only CPUExecutionProvider exists, so the session does not change;
             others are ignored with a warning.
         provider_options : sequence of mappings, optional
             Options of the providers, one mapping per provider.
@@ -282,7 +283,8 @@ class InferenceSession(inference_session.InferenceSession):
         fetch_names : sequence of str
             Names of the requested outputs.
         fetches : list of OrtValue
-            Receives the outputs: at its end if it is empty, else in its tensors, one per name.
+            Receives the outputs. They are appended to an empty list, or written into the tensors of the list, one per
+            name.
         fetch_devices : sequence of OrtDevice
             Where the outputs are to be; the CPU for each.
 
@@ -308,9 +310,9 @@ class InferenceSession(inference_session.InferenceSession):
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Start a run and return; a function gets the outputs.
+        """Start a run and return at once; a function receives the outputs.
 
-        Runs of one session follow one another on a thread of the session. Python waits for them before it exits.
+        A thread of the session executes the runs one after another. Python waits for them before it exits.
 
         Parameters
         ----------
@@ -319,8 +321,8 @@ class InferenceSession(inference_session.InferenceSession):
         input_feed : mapping
             A value for each input, by name. Arrays are read when the run starts, so they must not change before.
         callback : callable
-            Called as ``callback(outputs, user_data, error)``. On failure the list of outputs is empty and `error`
-            says why; on success `error` is empty. What it raises is reported like an exception of a thread.
+            Called as ``callback(outputs, user_data, error)``. On failure the list of outputs is empty and `error` says
+            why; on success `error` is empty. An exception that it raises is reported like an exception of a thread.
         user_data : object
             Passed to the function.
         run_options : RunOptions, optional

@@ -26,7 +26,7 @@ class OrtValueVector(list[OrtValue]):
         """Do nothing; a list grows by itself."""
 
     def shrink_to_fit(self) -> None:
-        """Do nothing; a list keeps its own house."""
+        """Do nothing; a list manages its memory itself."""
 
     def element_type_at(self, index: int) -> int:
         """Return the element type of a tensor, a number of ``ONNXTensorElementDataType``."""
@@ -143,8 +143,8 @@ def _bound_value(value: tuple[Any, ...]) -> OrtValue:
 class IOBinding:
     """Inputs and outputs of a session that are bound once and used by every run.
 
-    Nothing is copied: a run reads what bound memory holds when it starts, and computes an output in the memory that
-    is bound to it. An output that is bound without memory is allocated by the first run; later runs write into the
+    Nothing is copied: a run reads the contents of the bound memory when it starts, and writes an output into the memory
+    that is bound to it. An output that is bound without memory is allocated by the first run; later runs write into the
     same memory if the shape is the same.
     """
 
@@ -260,7 +260,7 @@ class IOBinding:
         self._iobinding.bind_output(name, device, element_type, shape, buffer_ptr)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Bind an output to an OrtValue, in which it is computed.
+        """Bind an output to an OrtValue, into which runs write it.
 
         Parameters
         ----------

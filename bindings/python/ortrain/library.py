@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def register_gradient(domain: str, op_type: str, model: onnx.ModelProto | bytes | None) -> None:
-    """State the gradient of a custom operator, for all artifacts that the process makes.
+    """Register the gradient of a custom operator, for all artifacts that the process makes.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def get_build_info() -> str:
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Set the lowest severity that the library logs.
+    """Set the minimum severity that the library logs.
 
     Parameters
     ----------
@@ -142,20 +142,20 @@ def set_default_logger_severity(severity: int) -> None:
 def set_default_logger_callback(
     callback: Callable[[int, str, str, str, str], object] | None, severity: int = 2
 ) -> None:
-    """Have the messages of the library given to a function, also those of sessions that exist already.
+    """Send the messages of the library, also those of existing sessions, to a function.
 
-    The function gets severity, category, name of the session or library, place and message. It is called by the
+    The function receives severity, category, name of the session or library, place and message. It is called by the
     thread in which the message arises, should return soon, and must not wait for that thread's work. Messages of
-    threads that Python does not know, those that arise within the function, and those for which it raises, are
-    written to standard error; what it raises is reported by :func:`sys.unraisablehook`.
+    threads that Python does not know, those that arise within the function, and those for which it raises, are written
+    to standard error; what it raises is reported by :func:`sys.unraisablehook`.
 
     Parameters
     ----------
     callback : callable, optional
-        The function; None: messages are written to standard error again, and the severity stays.
+        The function; None: messages are written to standard error again, and the severity does not change.
     severity : int
-        The lowest severity that the library logs from now on; sessions that exist keep theirs. 0 verbose, 1 info,
-        2 warning, 3 error, 4 fatal.
+        The minimum severity that the library logs from now on; sessions that exist keep theirs. 0 verbose, 1 info, 2
+        warning, 3 error, 4 fatal.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def set_default_logger_callback(
         raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
     if callback is not None:
         if not callable(callback):
-            message = f"expected a function that gets messages, or None, found {type(callback).__name__}"
+            message = f"expected a function that receives messages, or None, found {type(callback).__name__}"
             raise InvalidArgumentError(message, OrtErrorCode.ORT_INVALID_ARGUMENT)
         _ortrain.set_log_severity(severity)
     _ortrain.set_log_callback(callback)

@@ -54,7 +54,7 @@ class SessionOptions(session_options.SessionOptions):
 
     @property
     def profile_file_prefix(self) -> str:
-        """Start of the path of that file, which the time and ``.json`` follow."""
+        """Prefix of the path of that file; the time and ``.json`` are appended."""
         return self._profile_file_prefix
 
     @profile_file_prefix.setter
@@ -76,7 +76,7 @@ class SessionOptions(session_options.SessionOptions):
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[StrPath], buffers: Sequence[Buffer], lengths: Sequence[int]
     ) -> None:
-        """Give the contents of files with initializers, which sessions then do not open.
+        """Supply the contents of files with initializers. Sessions then do not open these files.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class SessionOptions(session_options.SessionOptions):
         Raises
         ------
         ValueError
-            If these are not as many.
+            If the numbers of entries differ.
         InvalidArgumentError
             If a size is more than the buffer has, or a file was given before.
         """
@@ -120,7 +120,7 @@ class SessionOptions(session_options.SessionOptions):
         self.add_provider(ep_devices[0].ep_name, provider_options)
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Choose how a provider is selected. There is one.
+        """Choose how a provider is selected. Has no effect: there is one provider.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class SessionOptions(session_options.SessionOptions):
         return bool(self._providers)
 
     def set_load_cancellation_flag(self, value: bool) -> None:
-        """Have the creation of sessions with these options fail, or no longer."""
+        """Make the creation of sessions with these options fail, or allow it again."""
         _ortrain.set_load_cancellation_flag(self._handle, bool(value))
 
 
@@ -177,13 +177,13 @@ class RunOptions(run_options.RunOptions):
         return value
 
     def add_active_adapter(self, adapter: LoraAdapter) -> None:
-        """Have runs take the tensors of an adapter, by their names, in addition to their inputs.
+        """Add an adapter, whose tensors runs take by name, in addition to their inputs.
 
         Parameters
         ----------
         adapter : LoraAdapter
-            The adapter. Each of its tensors has to be an input of the model, or one of its initializers that a run may
-            replace: those that are inputs of the graph as well.
+            The adapter. Each tensor must have the name of an input of the model, or of an initializer that is also an
+            input of the graph, which a run may replace.
         """
         if adapter._handle is None:
             raise ValueError("the adapter is empty; call Load first")

@@ -223,7 +223,7 @@ class ONNXClassifier(ClassifierMixin, _ONNXEstimator):  # type: ignore[misc]
     class_weight : dict or "balanced", optional
         A weight for each class, or weights that make all classes count the same. They multiply the weights of rows.
     random_state : int, RandomState or None, default None
-        Where the weights of the default model and the order of the rows come from.
+        Source of the random weights of the default model and of the order of the rows.
     n_jobs : int, optional
         Threads of a step: 1 by default, -1 for one per processor.
     verbose : bool, default False
@@ -234,7 +234,7 @@ class ONNXClassifier(ClassifierMixin, _ONNXEstimator):  # type: ignore[misc]
     classes_ : array
         The classes, in the order of the model's scores.
     trainer_ : ortrain.Trainer
-        What has trained the model.
+        The trainer of the model.
     loss_curve_ : list of float
         The mean loss of each epoch.
     n_iter_ : int

@@ -32,7 +32,7 @@ class SparseCooView:
 
 @dataclass(frozen=True)
 class SparseCsrView:
-    """The places of the values of a sparse matrix, by rows."""
+    """The positions of the values of a sparse matrix, as compressed rows."""
 
     _value: OrtValue
 
@@ -41,18 +41,18 @@ class SparseCsrView:
         return _ortrain.sparse_tensor_indices(self._value, _INNER)
 
     def outer(self) -> Indices:
-        """Return an array that says where in the values each row begins; their number follows."""
+        """Return an array with the index of the first value of each row, followed by the number of values."""
         return _ortrain.sparse_tensor_indices(self._value, _OUTER)
 
 
 @dataclass(frozen=True)
 class SparseBlockSparseView:
-    """The places of the blocks of a sparse tensor."""
+    """The positions of the blocks of a sparse tensor."""
 
     _value: OrtValue
 
     def indices(self) -> npt.NDArray[np.int32]:
-        """Return an array over the places, of shape ``[2, blocks]``."""
+        """Return an array over the positions, of shape ``[2, blocks]``."""
         return _ortrain.sparse_tensor_indices(self._value, _BLOCKS)
 
 
@@ -87,15 +87,15 @@ class SparseTensor:
         values : numpy.ndarray
             The values, ``[n]``.
         coo_indices : numpy.ndarray of int64
-            Their places: ``[n]`` that counts elements in row-major order, or ``[n, 2]`` of rows and columns. As
-            input of a model, they have to be rows and columns.
+            Their positions: ``[n]`` indices of elements in row-major order, or ``[n, 2]`` pairs of row and column. An
+            input of a model must have pairs.
         ort_device : OrtDevice
             The CPU.
 
         Raises
         ------
         InvalidArgumentError
-            When the number of indices does not fit the values, or one is out of range.
+            When the number of indices does not match the values, or an index is out of range.
         """
         check_cpu(ort_device)
         return cls(_ortrain.make_sparse_tensor(list(dense_shape), values, coo_indices))
@@ -120,7 +120,7 @@ class SparseTensor:
         inner_indices : numpy.ndarray of int64
             The column of each value, ``[n]``.
         outer_indices : numpy.ndarray of int64
-            Where in the values each row begins, and n, ``[rows + 1]``.
+            The index of the first value of each row, then n, ``[rows + 1]``.
         ort_device : OrtDevice
             The CPU.
 
@@ -129,7 +129,7 @@ class SparseTensor:
         InvalidArgumentError
             When the number of columns differs from the number of values, or an index is out of range.
         OrtrainError
-            When it is not a matrix, or the number of rows does not fit.
+            When the tensor is not a matrix, or the number of rows does not match.
         """
         check_cpu(ort_device)
         return cls(_ortrain.make_sparse_tensor(list(dense_shape), values, inner_indices, outer_indices))
@@ -150,7 +150,7 @@ class SparseTensor:
         return SparseCooView(self._tensor)
 
     def as_csrc_view(self) -> SparseCsrView:
-        """Return the places of the values by rows.
+        """Return the positions of the values as compressed rows.
 
         Raises
         ------
@@ -161,7 +161,7 @@ class SparseTensor:
         return SparseCsrView(self._tensor)
 
     def as_blocksparse_view(self) -> SparseBlockSparseView:
-        """Return the places of the blocks.
+        """Return the positions of the blocks.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class SparseTensor:
         raise RuntimeError(f"a sparse tensor cannot be copied to {ort_device!r} as a GPU, available: cpu")
 
     def format(self) -> OrtSparseFormat:
-        """Return how the tensor states the places of its values."""
+        """Return how the tensor stores the positions of its values."""
         return OrtSparseFormat(_ortrain.sparse_tensor_format(self._tensor))
 
     def dense_shape(self) -> list[int]:

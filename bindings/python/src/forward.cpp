@@ -246,13 +246,13 @@ void bind_runs(py::module_& module) {
            "Runs the session, which must be that of the binding.");
   py::class_<GradientWatch>(
       module, "GradientWatch",
-      "Has runs with these options copy gradients to a buffer while others are computed.")
+      "Makes runs with these options copy gradients to a buffer while others are computed.")
       .def(py::init<const py::object&, const py::object&, const py::function&>(), py::arg("options"),
            py::arg("buffer"), py::arg("function"))
       .def("check", &GradientWatch::check_function, "Raises what the function has raised during a run.");
   py::class_<RankSum>(
       module, "RankSum",
-      "Has runs with these options call a function with arrays to add up over processes, and their "
+      "Makes runs with these options call a function with arrays to add up over processes, and their "
       "names.")
       .def(py::init<const py::object&, const py::function&>(), py::arg("options"), py::arg("function"))
       .def("check", &RankSum::check_function, "Raises what the function has raised during a run.");
@@ -261,7 +261,7 @@ void bind_runs(py::module_& module) {
 // What the library and a session say about themselves.
 void bind_information(py::module_& module) {
   module.def("model_metadata", &model_metadata, py::arg("session"),
-             "What a model states about itself, by the names of ModelMetadata's fields.");
+             "The metadata of a model, by the names of ModelMetadata's fields.");
   module.def("available_providers", &available_providers, "Names of the available execution providers.");
   module.def(
       "build_info", [] { return std::string(api().GetBuildInfoString()); },
@@ -281,7 +281,7 @@ void bind_options(py::module_& module) {
         check(prefix ? api().EnableProfiling(options.raw, path.data()) : api().DisableProfiling(options.raw));
       },
       py::arg("options"), py::arg("prefix"),
-      "Has sessions record a profile into a file whose path begins with the prefix; None: record nothing.");
+      "Makes sessions record a profile into a file whose path begins with the prefix; None: record nothing.");
   module.def(
       "add_external_files",
       [](const Handle<OrtSessionOptions>& options, const std::vector<std::filesystem::path>& names,
@@ -306,7 +306,7 @@ void bind_options(py::module_& module) {
                                                              lengths.data(), names.size()));
       },
       py::arg("options"), py::arg("names"), py::arg("buffers"), py::arg("lengths"),
-      "Has sessions read the contents of files of initializers from memory, which must outlive their "
+      "Makes sessions read the contents of files of initializers from memory, which must outlive their "
       "creation.");
   module.def(
       "set_load_cancellation_flag",
@@ -335,7 +335,7 @@ void bind_options(py::module_& module) {
       [](const Handle<OrtRunOptions>& options, const Handle<OrtLoraAdapter>& adapter) {
         check(api().RunOptionsAddActiveLoraAdapter(options.raw, adapter.raw));
       },
-      py::arg("options"), py::arg("adapter"), "Has runs take the tensors of an adapter as inputs.");
+      py::arg("options"), py::arg("adapter"), "Makes runs take the tensors of an adapter as inputs.");
 }
 
 }  // namespace

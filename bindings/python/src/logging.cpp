@@ -95,9 +95,9 @@ void bind_logging(py::module_& module) {
       [](int severity) {
         check(api().UpdateEnvWithCustomLogLevel(environment(), static_cast<OrtLoggingLevel>(severity)));
       },
-      py::arg("severity"), "Changes the lowest severity that is logged.");
+      py::arg("severity"), "Changes the minimum severity that is logged.");
   module.def("set_log_callback", &set_callback, py::arg("callback"),
-             "Has log messages given to a function; None: written to standard error.");
+             "Sends log messages to a function; None: to standard error.");
 }
 
 }  // namespace ortrain::python

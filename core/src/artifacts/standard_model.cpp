@@ -41,7 +41,7 @@ void check_standard(const Graph& graph, std::vector<std::string> problems) {
   if (problems.empty()) return;
   std::string text;
   for (const std::string& problem : problems) text += "\n" + problem;
-  fail(ErrorCode::kNotImplemented, "the model cannot be written with operators of ONNX alone:", text);
+  fail(ErrorCode::kNotImplemented, "the model cannot be written with only standard operators of ONNX:", text);
 }
 
 // Statements about values that the graph no longer has.
@@ -55,7 +55,7 @@ void drop_stale_information(Graph& graph) {
 
 Model standard_model(const Model& model) {
   require(model.opset("") >= kFirstStandardOpset, ErrorCode::kInvalidArgument,
-          "writing a model with operators of ONNX alone needs opset ", kFirstStandardOpset,
+          "writing a model with only standard operators of ONNX needs opset ", kFirstStandardOpset,
           " or later, but the model has opset ", model.opset(""),
           "; convert it with onnx.version_converter first");
   Model result = model;

@@ -65,7 +65,7 @@ void CreateArenaCfgV2(const char* const* arena_config_keys, const size_t* arena_
                       size_t num_keys, OrtArenaCfg** out) {
   for (size_t i = 0; i < num_keys; ++i) {
     require(std::find(kKeys.begin(), kKeys.end(), arena_config_keys[i]) != kKeys.end(),
-            ErrorCode::kInvalidArgument, "there is no setting ", arena_config_keys[i], " of an arena");
+            ErrorCode::kInvalidArgument, "an arena has no setting ", arena_config_keys[i]);
     if (std::string_view(arena_config_keys[i]) == "arena_extend_strategy")
       check_strategy(static_cast<int64_t>(arena_config_values[i]));
   }
@@ -90,7 +90,7 @@ void RegisterAllocator(OrtEnv* env, OrtAllocator* allocator) {
           "the allocator does not describe its memory, expected a function Info");
   const OrtMemoryInfo& info = *allocator->Info(allocator);
   require(info.type != OrtArenaAllocator, ErrorCode::kInvalidArgument,
-          "the allocator is an arena, expected one that asks the device each time");
+          "the allocator is an arena, expected one that allocates from the device each time");
   forget(*env, info);
   env->allocators.push_back(allocator);
 }

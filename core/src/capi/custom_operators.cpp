@@ -127,8 +127,8 @@ void check_same_signature(const std::string& name, const OrtCustomOp& one, const
     for (size_t i = 0; i < a.size(); ++i)
       require(a[i] == b[i], ErrorCode::kFail, "the custom operator ", name,
               ": its kernels differ in whether ", what, " ", i,
-              " is optional or variadic, in the least number of values or in whether these ",
-              "have one type; kernels of one operator may differ only in their types");
+              " is optional or variadic, in the minimum number of its values or in whether these must have ",
+              "the same type; kernels of one operator may differ only in their types");
   }
 }
 

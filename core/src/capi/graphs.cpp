@@ -157,7 +157,7 @@ constexpr auto kNotFound = static_cast<ErrorCode>(ORT_NOT_FOUND);
 
 const OrtGraph& graph_of(const OrtValueInfo& value) {
   require(value.graph != nullptr, ErrorCode::kNotImplemented, "the value '", value.name,
-          "' is not in a graph yet, so the nodes that read it are not known");
+          "' is not in a graph yet, so the nodes that read it are unknown");
   return *value.graph;
 }
 const OrtGraph& graph_of(const OrtNode& node) {
@@ -167,7 +167,7 @@ const OrtGraph& graph_of(const OrtNode& node) {
 const OrtModel& model_of(const OrtGraph& graph) {
   const OrtModel* model = graph.root();
   require(model != nullptr, ErrorCode::kNotImplemented, "the graph '", graph.name,
-          "' is not in a model yet, which states the operator sets");
+          "' is not in a model yet, so its operator sets are unknown");
   return *model;
 }
 

@@ -57,8 +57,8 @@ const ValueInfo& at(const std::vector<ValueInfo>& values, size_t index, const ch
 // An input or output that is there, unlike an optional one that the node leaves out.
 const ValueInfo& given(const std::vector<ValueInfo>& values, size_t index, const char* what) {
   const ValueInfo& value = at(values, index, what);
-  require(!value.name.empty(), ErrorCode::kInvalidGraph, "the node has no ", what, " ", index,
-          ", which is optional, so it has no type");
+  require(!value.name.empty(), ErrorCode::kInvalidGraph, "the node omits its optional ", what, " ", index,
+          ", which therefore has no type");
   return value;
 }
 
@@ -249,8 +249,8 @@ void ReadOpAttr(const OrtOpAttr* op_attr, OrtOpAttrType type, void* data, size_t
       return give_bytes(all.data(), all.size(), data, len, out);
     }
     default:
-      fail(ErrorCode::kInvalidArgument, "attributes of type ", static_cast<int>(type),
-           " cannot be read in this way");
+      fail(ErrorCode::kInvalidArgument, "expected an attribute of numbers or strings, found one of type ",
+           static_cast<int>(type));
   }
 }
 

@@ -1,4 +1,4 @@
-// Metrics: what a model is worth, counted batch by batch.
+// Metrics: how good predictions are, computed batch by batch.
 #include <cstring>
 
 #include "capi/generated/bodies.h"

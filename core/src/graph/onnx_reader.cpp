@@ -404,7 +404,7 @@ class Reader {
             shown_domain(node.domain), ", which the model does not import");
     used_domains_.insert(node.domain);
     require(++nodes_ <= limits_.nodes, ErrorCode::kInvalidGraph, "it has more than ", limits_.nodes,
-            " nodes, the most that session.max_nodes allows");
+            " nodes, the maximum that session.max_nodes allows");
     nodes.push_back(std::move(node));
   }
 
@@ -473,7 +473,7 @@ class Reader {
 
   std::shared_ptr<Graph> read_subgraph(onnx::GraphProto& proto, const Names& names, const Call* call) {
     require(++nesting_ <= limits_.nesting, ErrorCode::kInvalidGraph, "its subgraphs are nested more than ",
-            limits_.nesting, " deep, the most that session.max_nesting allows");
+            limits_.nesting, " deep, the maximum that session.max_nesting allows");
     std::shared_ptr<Graph> graph;
     if (call != nullptr) {  // a function's graphs are read once per call, so reading must not consume them
       onnx::GraphProto copy = proto;

@@ -105,7 +105,7 @@ Metric::Metric(const std::string& name, const std::string& options) : rule_(find
   for (std::string word; words >> word;) {
     const size_t equals = word.find('=');
     require(equals != std::string::npos, ErrorCode::kInvalidArgument, "metric ", name,
-            ": expected options such as ignore_index=-100, separated by commas or blanks, found \"", word,
+            ": expected options such as ignore_index=-100, separated by commas or spaces, found \"", word,
             "\"");
     const std::string key = word.substr(0, equals);
     const auto found = std::find_if(rule_->options.begin(), rule_->options.end(),

@@ -438,7 +438,7 @@ void Executor::Impl::plan_and_compile(Segment& segment, SegmentRequest& wanted, 
     }
   }
   require(!plan.nodes.empty() || !plan.dynamic.empty() || plan.rest.empty(), ErrorCode::kFail,
-          plan.rest.empty() ? "" : plan.rest.front()->node->label(), ": its inputs are never known");
+          plan.rest.empty() ? "" : plan.rest.front()->node->label(), ": its inputs cannot be computed");
 }
 
 // Where the segment's values come from and where they go.

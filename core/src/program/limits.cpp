@@ -15,27 +15,27 @@ void check_given_value(const std::string& name, const Shape& shape, const Progra
   const auto product = static_cast<uint64_t>(elements_to_visit(shape));
   require(product <= limits.elements, ErrorCode::kInvalidArgument, "the value \"", name, "\" has shape ",
           to_string(shape), " and so ", product,
-          " elements (a dimension of 0 counts as 1), the most that session.max_elements allows are ",
+          " elements (a dimension of 0 counts as 1), but session.max_elements allows at most ",
           limits.elements);
 }
 
 void check_value(const NodeContext& c, size_t o, DType dtype, const Shape& shape,
                  const ProgramLimits& limits) {
-  c.expect(shape.size() <= kMaxRank, "output ", o, " has ", shape.size(),
-           " dimensions, the most that are supported are ", kMaxRank);
+  c.expect(shape.size() <= kMaxRank, "output ", o, " has ", shape.size(), " dimensions, but at most ",
+           kMaxRank, " are supported");
   const int64_t count = element_count(shape);  // rejects negative dimensions and overflow
   const auto product = static_cast<uint64_t>(elements_to_visit(shape));
   c.expect(product <= limits.elements, "output ", o, " has shape ", to_string(shape), " and so ", product,
            " elements", count == 0 ? " (a dimension of 0 counts as 1)" : "",
-           ", the most that session.max_elements allows are ", limits.elements);
+           ", but session.max_elements allows at most ", limits.elements);
   c.expect(bytes_of(dtype, count) <= limits.bytes, "output ", o, " of type ", to_string(dtype), " and shape ",
            to_string(shape), " takes ", bytes_of(dtype, count),
-           " bytes, the most that session.max_bytes allows are ", limits.bytes);
+           " bytes, but session.max_bytes allows at most ", limits.bytes);
 }
 
 void check_value(const NodeContext& c, size_t o, const Sequence& sequence, const ProgramLimits& limits) {
   c.expect(sequence.bytes() <= limits.bytes, "output ", o, ", a sequence of ", sequence.size(),
-           " tensors, takes ", sequence.bytes(), " bytes, the most that session.max_bytes allows are ",
+           " tensors, takes ", sequence.bytes(), " bytes, but session.max_bytes allows at most ",
            limits.bytes);
 }
 

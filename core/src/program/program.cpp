@@ -135,8 +135,8 @@ namespace {
 
 [[noreturn]] void reject_bytes(const Node* node, size_t bytes, size_t most) {
   fail(ErrorCode::kInvalidArgument, node ? node->label() : "the graph",
-       ": with these input shapes its values take ", bytes,
-       " bytes, the most that session.max_bytes allows are ", most);
+       ": with these input shapes its values take ", bytes, " bytes, but session.max_bytes allows at most ",
+       most);
 }
 
 class Compiler {

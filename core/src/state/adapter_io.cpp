@@ -111,7 +111,7 @@ void check_adapter(const Adapter& adapter) {
     require(names.insert(name).second, ErrorCode::kInvalidArgument,
             "an adapter cannot have two parameters named \"", name, "\"");
     require(tensor.dtype() != DType::kString, ErrorCode::kInvalidArgument, "an adapter's parameter \"", name,
-            "\" has strings, expected numbers or truth values");
+            "\" has strings, expected numbers or Booleans");
   }
 }
 

@@ -59,8 +59,8 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Writes a state to a checkpoint file.</summary>
-        /// <remarks>The write is atomic: after a crash or with a full disk, either the old file or the new one is
-        /// there, never a part of it.</remarks>
+        /// <remarks>The write is atomic: after a crash or with a full disk, either the old file or the new one
+        /// exists, never an incomplete file.</remarks>
         /// <param name="state">The state.</param>
         /// <param name="checkpointPath">Path of the file; an existing file is replaced.</param>
         /// <param name="includeOptimizerState">Whether to save the moments and the step count too, so that
@@ -181,11 +181,12 @@ namespace Microsoft.ML.OnnxRuntime
                 Arguments.NotNull(parameter, nameof(parameter)).Live));
         }
 
-        /// <summary>Gives this state the values of another one, while sessions stay loaded.</summary>
-        /// <remarks>Copied are the parameters, the properties, and the moments and the step count of the
-        /// optimizer; gradients become zero. The learning rate and the settings of parameter groups stay. So
-        /// several adapters over one base take turns in one session, which loads the base once. If the other
-        /// state has no moments, those of this state become zero, and its step count 0.</remarks>
+        /// <summary>Copies the values of another state into this one. Sessions that use this state stay
+        /// loaded.</summary>
+        /// <remarks>The parameters, the properties, and the moments and step count of the optimizer are copied.
+        /// The gradients are set to zero. The learning rate and the settings of parameter groups do not change.
+        /// Several adapters over one base can thus take turns in one session, which loads the base only once. If
+        /// the source has no moments, the moments and the step count of the target are set to zero.</remarks>
         /// <param name="source">The state whose values are copied; it does not change.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="source"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the states differ in the names, types,
@@ -245,7 +246,8 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>A copy of the accumulated gradient of a parameter.</summary>
-        /// <remarks>Zeros from the creation of a session with this state to its first train step.</remarks>
+        /// <remarks>The gradient is zero from the creation of a session with this state until its first train
+        /// step.</remarks>
         /// <param name="parameterName">Name of the parameter.</param>
         /// <returns>The copy, with the parameter's type and shape.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="parameterName"/> is
@@ -316,16 +318,16 @@ namespace Microsoft.ML.OnnxRuntime
                 Arguments.NotNull(gradient, nameof(gradient)).Live));
         }
 
-        /// <summary>Adds a parameter to a state that no session works on yet.</summary>
-        /// <remarks>The tensor is copied. A state that is filled parameter by parameter needs memory for its own
-        /// copy and for one tensor of the caller, where CreateCheckpoint needs all tensors at once.</remarks>
+        /// <summary>Adds a parameter to a state that no session uses yet.</summary>
+        /// <remarks>The tensor is copied. Adding parameters one by one needs memory for the state and for one
+        /// tensor of the caller at a time; CreateCheckpoint needs all tensors at once.</remarks>
         /// <param name="parameterName">Name of the parameter.</param>
         /// <param name="value">Its value.</param>
         /// <param name="trainable">Whether it is trainable.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="parameterName"/> or <paramref
         /// name="value"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the state has a parameter with this name,
-        /// or a session works on it.</exception>
+        /// or a session uses the state.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AddParameter(string parameterName, OrtValue value, bool trainable)
         {
@@ -335,11 +337,12 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Multiplies the accumulated gradients of all parameters by a fraction.</summary>
-        /// <remarks>A train step adds the gradient of the mean over its rows. For the mean over several batches
-        /// of as many rows, scale by 1 / batches before the optimizer step. For batches of different sizes, scale
-        /// by last rows / rows of the next batch where that number changes, and by last rows / all rows before
-        /// the optimizer step. Gradients that the next train step overwrites, because none has run or
-        /// LazyResetGrad was called, stay as they are.</remarks>
+        /// <remarks>Each train step adds the gradient of the mean loss over the rows of its batch. To get the
+        /// gradient of the mean over k batches of equal size, scale by 1 / k before the optimizer step. If the
+        /// batches differ in size, scale by m / n before a batch of n rows that follows a batch of m rows. Before
+        /// the optimizer step, scale by the number of rows of the last batch divided by the number of rows of all
+        /// batches. The call has no effect on gradients that the next train step overwrites, because no train
+        /// step has run or LazyResetGrad was called.</remarks>
         /// <param name="numerator">The numerator, 0 or more.</param>
         /// <param name="denominator">The denominator, 1 or more.</param>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the numerator is negative, or the

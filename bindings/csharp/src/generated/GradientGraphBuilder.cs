@@ -30,9 +30,9 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Creates a builder for a forward model.</summary>
         /// <param name="model">The forward model, a serialized ONNX model.</param>
-        /// <param name="yNodeNames">Names of the values to differentiate, including the loss. For each value that
-        /// the loss is not computed from, an input &lt;name&gt;_grad is added to the model through which the
-        /// caller supplies its gradient.</param>
+        /// <param name="yNodeNames">Names of the values to differentiate, including the loss. If the loss does
+        /// not depend on one of these values, the model gets an input &lt;name&gt;_grad, through which the caller
+        /// supplies the gradient of that value.</param>
         /// <param name="xNodeNames">Names of the values with respect to which gradients are computed: inputs,
         /// initializers or intermediate values.</param>
         /// <param name="lossNodeName">Name of the scalar loss, whose gradient is one; an empty string if there is

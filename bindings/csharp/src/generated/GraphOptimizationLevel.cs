@@ -5,16 +5,17 @@ namespace Microsoft.ML.OnnxRuntime
     /// rounding.</summary>
     public enum GraphOptimizationLevel
     {
-        /// <summary>No optimization; what depends only on constants and shapes is still computed once.</summary>
+        /// <summary>No optimization. Values that depend only on constants and shapes are still computed only
+        /// once.</summary>
         ORT_DISABLE_ALL = 0,
 
         /// <summary>Constant folding, removal of identities, common subexpressions; no fusion.</summary>
         ORT_ENABLE_BASIC = 1,
 
-        /// <summary>Operator fusion too.</summary>
+        /// <summary>Also operator fusion.</summary>
         ORT_ENABLE_EXTENDED = 2,
 
-        /// <summary>Memory layouts of parameters too.</summary>
+        /// <summary>Also memory layouts of parameters.</summary>
         ORT_ENABLE_LAYOUT = 3,
 
         /// <summary>Everything; the default.</summary>

@@ -6,9 +6,9 @@ using System.Runtime.InteropServices;
 namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>Runs a model forward.</summary>
-    /// <remarks>Members have the names and meanings of onnxruntime's class. The model is compiled once per
-    /// set of input shapes; later runs with the same shapes only compute. Runs of one session are serialized;
-    /// runs of different sessions may overlap.</remarks>
+    /// <remarks>The members have the same names and meanings as those of onnxruntime's class. The model is
+    /// compiled once per set of input shapes; later runs with the same shapes need no compilation. Runs of
+    /// one session are serialized; runs of different sessions may overlap.</remarks>
     public unsafe partial class InferenceSession : IDisposable
     {
         private readonly OrtSessionHandle handle;
@@ -59,7 +59,7 @@ namespace Microsoft.ML.OnnxRuntime
             (UIntPtr index, out IntPtr name) => OrtApi.SessionGetOverridableInitializerName(Live, index, OrtAllocator.Default, out name),
             (UIntPtr index, out IntPtr type) => OrtApi.SessionGetOverridableInitializerTypeInfo(Live, index, out type)));
 
-        /// <summary>Stops recording and writes the record to a file.</summary>
+        /// <summary>Stops recording and writes the recording to a file.</summary>
         /// <returns>Path of the file; empty if the session was not recording. The file is JSON in Chrome's trace
         /// event format.</returns>
         /// <exception cref="OnnxRuntimeException">Fail when the file cannot be written.</exception>
@@ -114,8 +114,8 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Creates a session from a model.</summary>
-        /// <remarks>The data is not needed afterwards. Models with external data cannot be read from
-        /// it.</remarks>
+        /// <remarks>The data is not needed after the call. Models with external data cannot be read from
+        /// memory.</remarks>
         /// <param name="model">The content of an ONNX file.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="model"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidProtobuf when the bytes are not an ONNX model;
@@ -130,8 +130,8 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Creates a session from a model.</summary>
-        /// <remarks>The data is not needed afterwards. Models with external data cannot be read from
-        /// it.</remarks>
+        /// <remarks>The data is not needed after the call. Models with external data cannot be read from
+        /// memory.</remarks>
         /// <param name="model">The content of an ONNX file.</param>
         /// <param name="options">Settings, copied.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="model"/> or <paramref

@@ -5,9 +5,9 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A metric, such as accuracy, that counts batches one by one.</summary>
-    /// <remarks>Its value does not depend on how rows are divided into batches. The page on metrics lists the
-    /// names and options. Only one thread may use a metric at a time.</remarks>
+    /// <summary>A metric, such as accuracy, that is computed batch by batch.</summary>
+    /// <remarks>Its value does not depend on how rows are divided into batches. The documentation page on
+    /// metrics lists their names and options. Only one thread at a time may use a metric.</remarks>
     public unsafe partial class Metric : SafeHandle
     {
         internal Metric(IntPtr handle)
@@ -32,8 +32,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Creates a metric by its name.</summary>
         /// <param name="name">Name of the metric, such as accuracy, f1 or top5.</param>
-        /// <param name="options">Its options, separated by commas or blanks, such as average=binary; an empty
-        /// text for the defaults.</param>
+        /// <param name="options">Its options, separated by commas or spaces, such as average=binary; an empty
+        /// string for the defaults.</param>
         /// <returns>The metric.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="name"/> or <paramref
         /// name="options"/> is null.</exception>
@@ -47,15 +47,15 @@ namespace Microsoft.ML.OnnxRuntime
             return new Metric(result);
         }
 
-        /// <summary>Counts a batch.</summary>
-        /// <remarks>A batch that is rejected changes nothing.</remarks>
+        /// <summary>Adds a batch to the metric.</summary>
+        /// <remarks>A rejected batch changes nothing.</remarks>
         /// <param name="prediction">Output of the model: scores [batch, classes, ...] or [batch, ..., classes], a
-        /// logit for each row, or numbers. The metric perplexity needs none.</param>
-        /// <param name="target">What was expected, [batch, ...].</param>
+        /// logit for each row, or numbers. The metric perplexity needs no prediction.</param>
+        /// <param name="target">The expected values, [batch, ...].</param>
         /// <param name="loss">The loss of the batch, one number. Only the metric perplexity needs it.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="target"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when shapes do not fit together, a target is
-        /// not a class, or a required value is missing.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the shapes do not match, a target is not a
+        /// class, or a required value is missing.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Update(OrtValue prediction, OrtValue target, OrtValue loss)
         {
@@ -74,16 +74,16 @@ namespace Microsoft.ML.OnnxRuntime
             return new OrtValue(result);
         }
 
-        /// <summary>Forgets all batches.</summary>
+        /// <summary>Discards all batches.</summary>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void Reset()
         {
             NativeStatus.ThrowOnError(OrtrainApi.MetricReset(Live));
         }
 
-        /// <summary>Adds what another metric has counted, such as that of another process or part of the
-        /// rows.</summary>
-        /// <param name="other">A metric of the same name and options, which stays as it is.</param>
+        /// <summary>Adds the counts of another metric, for example from another process or from another part of
+        /// the rows.</summary>
+        /// <param name="other">A metric with the same name and options, which does not change.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="other"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the name or the options
         /// differ.</exception>
@@ -94,7 +94,7 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, Arguments.NotNull(other, nameof(other)).Live));
         }
 
-        /// <summary>What the metric has counted, as bytes by which another one continues.</summary>
+        /// <summary>The counts of the metric, as bytes from which another metric can continue.</summary>
         /// <returns>The state.</returns>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public byte[] GetState()
@@ -104,11 +104,11 @@ namespace Microsoft.ML.OnnxRuntime
             return NativeMemory.Take(result, outLengthResult);
         }
 
-        /// <summary>Replaces what the metric has counted.</summary>
-        /// <param name="state">The state of a metric of the same name and options.</param>
+        /// <summary>Replaces the counts of the metric.</summary>
+        /// <param name="state">The state of a metric with the same name and options.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="state"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when the bytes are not such a state, or are
-        /// truncated or damaged.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the bytes are not the state of such a
+        /// metric, or are truncated or damaged.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void SetState(byte[] state)
         {

@@ -7,7 +7,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>None.</summary>
         InvalidAllocator = -1,
 
-        /// <summary>Asks the device each time.</summary>
+        /// <summary>Allocates memory from the device each time.</summary>
         DeviceAllocator = 0,
 
         /// <summary>Keeps freed blocks for reuse.</summary>

@@ -89,7 +89,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetOptimizedModelFilePathCall(SessionOptions options, byte[] optimizedModelFilepath);
         private static SetOptimizedModelFilePathCall setOptimizedModelFilePath;
-        /// <summary>Has sessions write the graph that they run, after their passes, to a file.</summary>
+        /// <summary>Makes sessions write the graph that they run, after all graph passes, to a file.</summary>
         internal static SetOptimizedModelFilePathCall SetOptimizedModelFilePath => setOptimizedModelFilePath ??
             (setOptimizedModelFilePath = NativeTables.Bind<SetOptimizedModelFilePathCall>(NativeTables.OrtApi, 11));
 
@@ -110,14 +110,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr EnableProfilingCall(SessionOptions options, byte[] profileFilePrefix);
         private static EnableProfilingCall enableProfiling;
-        /// <summary>Has forward sessions record how long each kernel of each run takes.</summary>
+        /// <summary>Makes forward sessions record how long each kernel of each run takes.</summary>
         internal static EnableProfilingCall EnableProfiling => enableProfiling ??
             (enableProfiling = NativeTables.Bind<EnableProfilingCall>(NativeTables.OrtApi, 14));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr DisableProfilingCall(SessionOptions options);
         private static DisableProfilingCall disableProfiling;
-        /// <summary>Has forward sessions record nothing, which is the default.</summary>
+        /// <summary>Makes forward sessions record nothing, which is the default.</summary>
         internal static DisableProfilingCall DisableProfiling => disableProfiling ??
             (disableProfiling = NativeTables.Bind<DisableProfilingCall>(NativeTables.OrtApi, 15));
 
@@ -215,7 +215,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RegisterCustomOpsLibraryCall(SessionOptions options, byte[] libraryPath, out IntPtr libraryHandle);
         private static RegisterCustomOpsLibraryCall registerCustomOpsLibrary;
-        /// <summary>Loads a library and has its function RegisterCustomOps add operators to the
+        /// <summary>Loads a library and calls its function RegisterCustomOps, which adds operators to the
         /// options.</summary>
         internal static RegisterCustomOpsLibraryCall RegisterCustomOpsLibrary => registerCustomOpsLibrary ??
             (registerCustomOpsLibrary = NativeTables.Bind<RegisterCustomOpsLibraryCall>(NativeTables.OrtApi, 29));
@@ -384,7 +384,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetStringTensorDataLengthCall(OrtValueHandle value, out UIntPtr len);
         private static GetStringTensorDataLengthCall getStringTensorDataLength;
-        /// <summary>Length of all elements of a tensor of strings together.</summary>
+        /// <summary>Total length of all elements of a tensor of strings.</summary>
         internal static GetStringTensorDataLengthCall GetStringTensorDataLength => getStringTensorDataLength ??
             (getStringTensorDataLength = NativeTables.Bind<GetStringTensorDataLengthCall>(NativeTables.OrtApi, 53));
 
@@ -567,7 +567,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddFreeDimensionOverrideCall(SessionOptions options, byte[] dimDenotation, long dimValue);
         private static AddFreeDimensionOverrideCall addFreeDimensionOverride;
-        /// <summary>Fixes every dimension of an input that a model marks with a denotation.</summary>
+        /// <summary>Sets a fixed size for every input dimension that a model marks with the given
+        /// denotation.</summary>
         internal static AddFreeDimensionOverrideCall AddFreeDimensionOverride => addFreeDimensionOverride ??
             (addFreeDimensionOverride = NativeTables.Bind<AddFreeDimensionOverrideCall>(NativeTables.OrtApi, 79));
 
@@ -595,21 +596,21 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelInfoGetAttribute_floatCall(IntPtr info, byte[] name, out float @out);
         private static KernelInfoGetAttribute_floatCall kernelInfoGetAttribute_float;
-        /// <summary>A number among the attributes of the node.</summary>
+        /// <summary>A float attribute of the node.</summary>
         internal static KernelInfoGetAttribute_floatCall KernelInfoGetAttribute_float => kernelInfoGetAttribute_float ??
             (kernelInfoGetAttribute_float = NativeTables.Bind<KernelInfoGetAttribute_floatCall>(NativeTables.OrtApi, 85));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelInfoGetAttribute_int64Call(IntPtr info, byte[] name, out long @out);
         private static KernelInfoGetAttribute_int64Call kernelInfoGetAttribute_int64;
-        /// <summary>An integer among the attributes of the node.</summary>
+        /// <summary>An integer attribute of the node.</summary>
         internal static KernelInfoGetAttribute_int64Call KernelInfoGetAttribute_int64 => kernelInfoGetAttribute_int64 ??
             (kernelInfoGetAttribute_int64 = NativeTables.Bind<KernelInfoGetAttribute_int64Call>(NativeTables.OrtApi, 86));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelInfoGetAttribute_stringCall(IntPtr info, byte[] name, byte* @out, ref UIntPtr size);
         private static KernelInfoGetAttribute_stringCall kernelInfoGetAttribute_string;
-        /// <summary>A text among the attributes of the node.</summary>
+        /// <summary>A string attribute of the node.</summary>
         internal static KernelInfoGetAttribute_stringCall KernelInfoGetAttribute_string => kernelInfoGetAttribute_string ??
             (kernelInfoGetAttribute_string = NativeTables.Bind<KernelInfoGetAttribute_stringCall>(NativeTables.OrtApi, 87));
 
@@ -637,7 +638,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelContext_GetOutputCall(IntPtr context, UIntPtr index, long[] dimValues, UIntPtr dimCount, out IntPtr @out);
         private static KernelContext_GetOutputCall kernelContext_GetOutput;
-        /// <summary>Memory for an output.</summary>
+        /// <summary>Allocates an output.</summary>
         internal static KernelContext_GetOutputCall KernelContext_GetOutput => kernelContext_GetOutput ??
             (kernelContext_GetOutput = NativeTables.Bind<KernelContext_GetOutputCall>(NativeTables.OrtApi, 91));
 
@@ -714,7 +715,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetDenotationFromTypeInfoCall(IntPtr typeInfo, out IntPtr denotation, out UIntPtr len);
         private static GetDenotationFromTypeInfoCall getDenotationFromTypeInfo;
-        /// <summary>The meaning of a value according to the model. Not kept.</summary>
+        /// <summary>The denotation of a value in the model. Models do not keep denotations.</summary>
         internal static GetDenotationFromTypeInfoCall GetDenotationFromTypeInfo => getDenotationFromTypeInfo ??
             (getDenotationFromTypeInfo = NativeTables.Bind<GetDenotationFromTypeInfoCall>(NativeTables.OrtApi, 102));
 
@@ -770,7 +771,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionEndProfilingCall(OrtSessionHandle session, IntPtr allocator, out IntPtr @out);
         private static SessionEndProfilingCall sessionEndProfiling;
-        /// <summary>Stops recording and writes the record to a file.</summary>
+        /// <summary>Stops recording and writes the recording to a file.</summary>
         internal static SessionEndProfilingCall SessionEndProfiling => sessionEndProfiling ??
             (sessionEndProfiling = NativeTables.Bind<SessionEndProfilingCall>(NativeTables.OrtApi, 110));
 
@@ -869,7 +870,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddFreeDimensionOverrideByNameCall(SessionOptions options, byte[] dimName, long dimValue);
         private static AddFreeDimensionOverrideByNameCall addFreeDimensionOverrideByName;
-        /// <summary>Fixes every dimension of an input that has a name.</summary>
+        /// <summary>Sets a fixed size for every input dimension that has the given symbolic name.</summary>
         internal static AddFreeDimensionOverrideByNameCall AddFreeDimensionOverrideByName => addFreeDimensionOverrideByName ??
             (addFreeDimensionOverrideByName = NativeTables.Bind<AddFreeDimensionOverrideByNameCall>(NativeTables.OrtApi, 124));
 
@@ -954,14 +955,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr BindInputCall(IntPtr bindingPtr, byte[] name, OrtValueHandle valPtr);
         private static BindInputCall bindInput;
-        /// <summary>Binds a value to an input, instead of the value that was bound before.</summary>
+        /// <summary>Binds a value to an input. It replaces the value that was bound before.</summary>
         internal static BindInputCall BindInput => bindInput ??
             (bindInput = NativeTables.Bind<BindInputCall>(NativeTables.OrtApi, 136));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr BindOutputCall(IntPtr bindingPtr, byte[] name, OrtValueHandle valPtr);
         private static BindOutputCall bindOutput;
-        /// <summary>Binds a tensor to an output, in which runs compute it.</summary>
+        /// <summary>Binds a tensor to an output. Runs write the output into this tensor.</summary>
         internal static BindOutputCall BindOutput => bindOutput ??
             (bindOutput = NativeTables.Bind<BindOutputCall>(NativeTables.OrtApi, 137));
 
@@ -1010,8 +1011,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateAndRegisterAllocatorCall(OrtEnv env, OrtMemoryInfo memInfo, IntPtr arenaCfg);
         private static CreateAndRegisterAllocatorCall createAndRegisterAllocator;
-        /// <summary>Has the sessions of an environment share an allocator; replaces an earlier one for that
-        /// memory.</summary>
+        /// <summary>Registers an allocator that the sessions of an environment share. It replaces an earlier
+        /// allocator for the same memory.</summary>
         internal static CreateAndRegisterAllocatorCall CreateAndRegisterAllocator => createAndRegisterAllocator ??
             (createAndRegisterAllocator = NativeTables.Bind<CreateAndRegisterAllocatorCall>(NativeTables.OrtApi, 144));
 
@@ -1054,7 +1055,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddInitializerCall(SessionOptions options, byte[] name, OrtValueHandle val);
         private static AddInitializerCall addInitializer;
-        /// <summary>Has sessions use a tensor of the caller instead of an initializer of their model.</summary>
+        /// <summary>Makes sessions use a tensor of the caller instead of an initializer of their model.</summary>
         internal static AddInitializerCall AddInitializer => addInitializer ??
             (addInitializer = NativeTables.Bind<AddInitializerCall>(NativeTables.OrtApi, 150));
 
@@ -1138,14 +1139,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelInfoGetAttributeArray_floatCall(IntPtr info, byte[] name, byte* @out, ref UIntPtr size);
         private static KernelInfoGetAttributeArray_floatCall kernelInfoGetAttributeArray_float;
-        /// <summary>A list of numbers among the attributes of the node.</summary>
+        /// <summary>An attribute of the node that is a list of floats.</summary>
         internal static KernelInfoGetAttributeArray_floatCall KernelInfoGetAttributeArray_float => kernelInfoGetAttributeArray_float ??
             (kernelInfoGetAttributeArray_float = NativeTables.Bind<KernelInfoGetAttributeArray_floatCall>(NativeTables.OrtApi, 162));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelInfoGetAttributeArray_int64Call(IntPtr info, byte[] name, byte* @out, ref UIntPtr size);
         private static KernelInfoGetAttributeArray_int64Call kernelInfoGetAttributeArray_int64;
-        /// <summary>A list of integers among the attributes of the node.</summary>
+        /// <summary>An attribute of the node that is a list of integers.</summary>
         internal static KernelInfoGetAttributeArray_int64Call KernelInfoGetAttributeArray_int64 => kernelInfoGetAttributeArray_int64 ??
             (kernelInfoGetAttributeArray_int64 = NativeTables.Bind<KernelInfoGetAttributeArray_int64Call>(NativeTables.OrtApi, 163));
 
@@ -1229,7 +1230,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr EnableOrtCustomOpsCall(SessionOptions options);
         private static EnableOrtCustomOpsCall enableOrtCustomOps;
-        /// <summary>Fails: onnxruntime-extensions is a separate library, which RegisterCustomOpsLibrary_V2
+        /// <summary>Always fails: onnxruntime-extensions is a separate library, which RegisterCustomOpsLibrary_V2
         /// loads.</summary>
         internal static EnableOrtCustomOpsCall EnableOrtCustomOps => enableOrtCustomOps ??
             (enableOrtCustomOps = NativeTables.Bind<EnableOrtCustomOpsCall>(NativeTables.OrtApi, 175));
@@ -1237,14 +1238,15 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RegisterAllocatorCall(OrtEnv env, IntPtr allocator);
         private static RegisterAllocatorCall registerAllocator;
-        /// <summary>Has GetSharedAllocator return an allocator of the caller.</summary>
+        /// <summary>Registers an allocator of the caller, which GetSharedAllocator then returns.</summary>
         internal static RegisterAllocatorCall RegisterAllocator => registerAllocator ??
             (registerAllocator = NativeTables.Bind<RegisterAllocatorCall>(NativeTables.OrtApi, 176));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr UnregisterAllocatorCall(OrtEnv env, OrtMemoryInfo memInfo);
         private static UnregisterAllocatorCall unregisterAllocator;
-        /// <summary>Undoes RegisterAllocator and CreateAndRegisterAllocator.</summary>
+        /// <summary>Removes an allocator that RegisterAllocator or CreateAndRegisterAllocator
+        /// registered.</summary>
         internal static UnregisterAllocatorCall UnregisterAllocator => unregisterAllocator ??
             (unregisterAllocator = NativeTables.Bind<UnregisterAllocatorCall>(NativeTables.OrtApi, 177));
 
@@ -1258,8 +1260,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateSparseTensorAsOrtValueCall(IntPtr allocator, long[] denseShape, UIntPtr denseShapeLen, TensorElementType type, out IntPtr @out);
         private static CreateSparseTensorAsOrtValueCall createSparseTensorAsOrtValue;
-        /// <summary>Creates a sparse tensor without elements, which one of the calls that fill it
-        /// completes.</summary>
+        /// <summary>Creates a sparse tensor without elements, which a later call fills.</summary>
         internal static CreateSparseTensorAsOrtValueCall CreateSparseTensorAsOrtValue => createSparseTensorAsOrtValue ??
             (createSparseTensorAsOrtValue = NativeTables.Bind<CreateSparseTensorAsOrtValueCall>(NativeTables.OrtApi, 179));
 
@@ -1273,53 +1274,53 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr FillSparseTensorCsrCall(OrtValueHandle ortValue, OrtMemoryInfo dataMemInfo, long[] valuesShape, UIntPtr valuesShapeLen, IntPtr values, long[] innerIndicesData, UIntPtr innerIndicesNum, long[] outerIndicesData, UIntPtr outerIndicesNum);
         private static FillSparseTensorCsrCall fillSparseTensorCsr;
-        /// <summary>Copies values and their places by rows into a sparse matrix.</summary>
+        /// <summary>Copies values and their positions, as compressed rows, into a sparse matrix.</summary>
         internal static FillSparseTensorCsrCall FillSparseTensorCsr => fillSparseTensorCsr ??
             (fillSparseTensorCsr = NativeTables.Bind<FillSparseTensorCsrCall>(NativeTables.OrtApi, 181));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr FillSparseTensorBlockSparseCall(OrtValueHandle ortValue, OrtMemoryInfo dataMemInfo, long[] valuesShape, UIntPtr valuesShapeLen, IntPtr values, long[] indicesShapeData, UIntPtr indicesShapeLen, int indicesData);
         private static FillSparseTensorBlockSparseCall fillSparseTensorBlockSparse;
-        /// <summary>Copies blocks of values and their places into a sparse tensor.</summary>
+        /// <summary>Copies blocks of values and their positions into a sparse tensor.</summary>
         internal static FillSparseTensorBlockSparseCall FillSparseTensorBlockSparse => fillSparseTensorBlockSparse ??
             (fillSparseTensorBlockSparse = NativeTables.Bind<FillSparseTensorBlockSparseCall>(NativeTables.OrtApi, 182));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateSparseTensorWithValuesAsOrtValueCall(OrtMemoryInfo info, IntPtr pData, long[] denseShape, UIntPtr denseShapeLen, long[] valuesShape, UIntPtr valuesShapeLen, TensorElementType type, out IntPtr @out);
         private static CreateSparseTensorWithValuesAsOrtValueCall createSparseTensorWithValuesAsOrtValue;
-        /// <summary>Creates a sparse tensor over values of the caller, which must outlive it; one of the calls
-        /// that use indices completes it.</summary>
+        /// <summary>Creates a sparse tensor over values of the caller, which must outlive the tensor. A call that
+        /// sets the indices completes the tensor.</summary>
         internal static CreateSparseTensorWithValuesAsOrtValueCall CreateSparseTensorWithValuesAsOrtValue => createSparseTensorWithValuesAsOrtValue ??
             (createSparseTensorWithValuesAsOrtValue = NativeTables.Bind<CreateSparseTensorWithValuesAsOrtValueCall>(NativeTables.OrtApi, 183));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr UseCooIndicesCall(OrtValueHandle ortValue, long[] indicesData, UIntPtr indicesNum);
         private static UseCooIndicesCall useCooIndices;
-        /// <summary>Gives coordinates to the values of a sparse tensor. They stay in the caller's memory, which
-        /// must outlive it.</summary>
+        /// <summary>Sets the coordinates of the values of a sparse tensor. The coordinates stay in the caller's
+        /// memory, which must outlive it.</summary>
         internal static UseCooIndicesCall UseCooIndices => useCooIndices ??
             (useCooIndices = NativeTables.Bind<UseCooIndicesCall>(NativeTables.OrtApi, 184));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr UseCsrIndicesCall(OrtValueHandle ortValue, long[] innerData, UIntPtr innerNum, long[] outerData, UIntPtr outerNum);
         private static UseCsrIndicesCall useCsrIndices;
-        /// <summary>Gives places by rows to the values of a sparse matrix. They stay in the caller's memory,
-        /// which must outlive it.</summary>
+        /// <summary>Sets the positions of the values of a sparse matrix, as compressed rows. The positions stay
+        /// in the caller's memory, which must outlive it.</summary>
         internal static UseCsrIndicesCall UseCsrIndices => useCsrIndices ??
             (useCsrIndices = NativeTables.Bind<UseCsrIndicesCall>(NativeTables.OrtApi, 185));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr UseBlockSparseIndicesCall(OrtValueHandle ortValue, long[] indicesShape, UIntPtr indicesShapeLen, int indicesData);
         private static UseBlockSparseIndicesCall useBlockSparseIndices;
-        /// <summary>Gives places to the blocks of a sparse tensor. They stay in the caller's memory, which must
-        /// outlive it.</summary>
+        /// <summary>Sets the positions of the blocks of a sparse tensor. The positions stay in the caller's
+        /// memory, which must outlive it.</summary>
         internal static UseBlockSparseIndicesCall UseBlockSparseIndices => useBlockSparseIndices ??
             (useBlockSparseIndices = NativeTables.Bind<UseBlockSparseIndicesCall>(NativeTables.OrtApi, 186));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetSparseTensorFormatCall(OrtValueHandle ortValue, out int @out);
         private static GetSparseTensorFormatCall getSparseTensorFormat;
-        /// <summary>How a sparse tensor states the places of its values.</summary>
+        /// <summary>How a sparse tensor stores the positions of its values.</summary>
         internal static GetSparseTensorFormatCall GetSparseTensorFormat => getSparseTensorFormat ??
             (getSparseTensorFormat = NativeTables.Bind<GetSparseTensorFormatCall>(NativeTables.OrtApi, 187));
 
@@ -1376,7 +1377,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetExecutionProviderApiCall(byte[] providerName, uint version, out IntPtr providerApi);
         private static GetExecutionProviderApiCall getExecutionProviderApi;
-        /// <summary>Fails: the only provider has no table of calls.</summary>
+        /// <summary>Always fails: the only provider has no table of calls.</summary>
         internal static GetExecutionProviderApiCall GetExecutionProviderApi => getExecutionProviderApi ??
             (getExecutionProviderApi = NativeTables.Bind<GetExecutionProviderApiCall>(NativeTables.OrtApi, 195));
 
@@ -1483,7 +1484,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddExternalInitializersCall(SessionOptions options, IntPtr* initializerNames, IntPtr* initializers, UIntPtr numInitializers);
         private static AddExternalInitializersCall addExternalInitializers;
-        /// <summary>Gives sessions the values of initializers whose data their model stores in files.</summary>
+        /// <summary>Supplies sessions with the values of initializers whose data the model stores in external
+        /// files.</summary>
         internal static AddExternalInitializersCall AddExternalInitializers => addExternalInitializers ??
             (addExternalInitializers = NativeTables.Bind<AddExternalInitializersCall>(NativeTables.OrtApi, 210));
 
@@ -1504,7 +1506,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateOpCall(IntPtr info, byte[] opName, byte[] domain, int version, IntPtr* typeConstraintNames, TensorElementType[] typeConstraintValues, int typeConstraintCount, IntPtr* attrValues, int attrCount, int inputCount, int outputCount, out IntPtr ortOp);
         private static CreateOpCall createOp;
-        /// <summary>Prepares an operator of the library, for a custom operator to run.</summary>
+        /// <summary>Creates an operator of the library, which a custom operator can then run.</summary>
         internal static CreateOpCall CreateOp => createOp ??
             (createOp = NativeTables.Bind<CreateOpCall>(NativeTables.OrtApi, 213));
 
@@ -1602,7 +1604,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetGlobalIntraOpThreadAffinityCall(IntPtr tpOptions, byte[] affinityString);
         private static SetGlobalIntraOpThreadAffinityCall setGlobalIntraOpThreadAffinity;
-        /// <summary>Sets on which processors the threads run that the sessions of an environment share.</summary>
+        /// <summary>Assigns processors to the threads that the sessions of an environment share.</summary>
         internal static SetGlobalIntraOpThreadAffinityCall SetGlobalIntraOpThreadAffinity => setGlobalIntraOpThreadAffinity ??
             (setGlobalIntraOpThreadAffinity = NativeTables.Bind<SetGlobalIntraOpThreadAffinityCall>(NativeTables.OrtApi, 227));
 
@@ -1617,7 +1619,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RegisterCustomOpsUsingFunctionCall(SessionOptions options, byte[] registrationFuncName);
         private static RegisterCustomOpsUsingFunctionCall registerCustomOpsUsingFunction;
-        /// <summary>Has a function of the process add operators to the options.</summary>
+        /// <summary>Calls a function of the process, which adds operators to the options.</summary>
         internal static RegisterCustomOpsUsingFunctionCall RegisterCustomOpsUsingFunction => registerCustomOpsUsingFunction ??
             (registerCustomOpsUsingFunction = NativeTables.Bind<RegisterCustomOpsUsingFunctionCall>(NativeTables.OrtApi, 229));
 
@@ -1666,7 +1668,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelInfoGetAttribute_tensorCall(IntPtr info, byte[] name, IntPtr allocator, out IntPtr @out);
         private static KernelInfoGetAttribute_tensorCall kernelInfoGetAttribute_tensor;
-        /// <summary>A copy of a tensor among the attributes of the node.</summary>
+        /// <summary>A copy of a tensor attribute of the node.</summary>
         internal static KernelInfoGetAttribute_tensorCall KernelInfoGetAttribute_tensor => kernelInfoGetAttribute_tensor ??
             (kernelInfoGetAttribute_tensor = NativeTables.Bind<KernelInfoGetAttribute_tensorCall>(NativeTables.OrtApi, 236));
 
@@ -1750,7 +1752,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr Logger_GetLoggingSeverityLevelCall(IntPtr logger, out OrtLoggingLevel @out);
         private static Logger_GetLoggingSeverityLevelCall logger_GetLoggingSeverityLevel;
-        /// <summary>The least severity that is logged.</summary>
+        /// <summary>The minimum severity that is logged.</summary>
         internal static Logger_GetLoggingSeverityLevelCall Logger_GetLoggingSeverityLevel => logger_GetLoggingSeverityLevel ??
             (logger_GetLoggingSeverityLevel = NativeTables.Bind<Logger_GetLoggingSeverityLevelCall>(NativeTables.OrtApi, 248));
 
@@ -1771,14 +1773,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetOptionalContainedTypeInfoCall(IntPtr optionalTypeInfo, out IntPtr @out);
         private static GetOptionalContainedTypeInfoCall getOptionalContainedTypeInfo;
-        /// <summary>Type of what an optional value may hold.</summary>
+        /// <summary>Type of the value that an optional value may hold.</summary>
         internal static GetOptionalContainedTypeInfoCall GetOptionalContainedTypeInfo => getOptionalContainedTypeInfo ??
             (getOptionalContainedTypeInfo = NativeTables.Bind<GetOptionalContainedTypeInfoCall>(NativeTables.OrtApi, 251));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetResizedStringTensorElementBufferCall(OrtValueHandle value, UIntPtr index, UIntPtr lengthInBytes, out IntPtr buffer);
         private static GetResizedStringTensorElementBufferCall getResizedStringTensorElementBuffer;
-        /// <summary>Gives an element of a tensor of strings another length, and returns its memory.</summary>
+        /// <summary>Changes the length of an element of a tensor of strings, and returns its memory.</summary>
         internal static GetResizedStringTensorElementBufferCall GetResizedStringTensorElementBuffer => getResizedStringTensorElementBuffer ??
             (getResizedStringTensorElementBuffer = NativeTables.Bind<GetResizedStringTensorElementBufferCall>(NativeTables.OrtApi, 252));
 
@@ -1827,14 +1829,16 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateAndRegisterAllocatorV2Call(OrtEnv env, byte[] providerType, OrtMemoryInfo memInfo, IntPtr arenaCfg, IntPtr* providerOptionsKeys, IntPtr* providerOptionsValues, UIntPtr numKeys);
         private static CreateAndRegisterAllocatorV2Call createAndRegisterAllocatorV2;
-        /// <summary>Like CreateAndRegisterAllocator, for a provider.</summary>
+        /// <summary>Like CreateAndRegisterAllocator, with the name and the settings of an execution
+        /// provider.</summary>
         internal static CreateAndRegisterAllocatorV2Call CreateAndRegisterAllocatorV2 => createAndRegisterAllocatorV2 ??
             (createAndRegisterAllocatorV2 = NativeTables.Bind<CreateAndRegisterAllocatorV2Call>(NativeTables.OrtApi, 259));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunAsyncCall(OrtSessionHandle session, RunOptions runOptions, IntPtr* inputNames, IntPtr* input, UIntPtr inputLen, IntPtr* outputNames, UIntPtr outputNamesLen, IntPtr* output, IntPtr runAsyncCallback, IntPtr userData);
         private static RunAsyncCall runAsync;
-        /// <summary>Starts a run of a model and returns; a function of the caller gets the outputs.</summary>
+        /// <summary>Starts a run of a model and returns at once. A function of the caller receives the
+        /// outputs.</summary>
         internal static RunAsyncCall RunAsync => runAsync ??
             (runAsync = NativeTables.Bind<RunAsyncCall>(NativeTables.OrtApi, 260));
 
@@ -1869,14 +1873,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelContext_GetResourceCall(IntPtr context, int resourceVersion, int resourceId, out IntPtr resource);
         private static KernelContext_GetResourceCall kernelContext_GetResource;
-        /// <summary>Fails: the CPU has no resources.</summary>
+        /// <summary>Always fails: the CPU has no resources.</summary>
         internal static KernelContext_GetResourceCall KernelContext_GetResource => kernelContext_GetResource ??
             (kernelContext_GetResource = NativeTables.Bind<KernelContext_GetResourceCall>(NativeTables.OrtApi, 265));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetUserLoggingFunctionCall(SessionOptions options, IntPtr userLoggingFunction, IntPtr userLoggingParam);
         private static SetUserLoggingFunctionCall setUserLoggingFunction;
-        /// <summary>Has sessions log through a function of the caller.</summary>
+        /// <summary>Makes sessions log through a function of the caller.</summary>
         internal static SetUserLoggingFunctionCall SetUserLoggingFunction => setUserLoggingFunction ??
             (setUserLoggingFunction = NativeTables.Bind<SetUserLoggingFunctionCall>(NativeTables.OrtApi, 266));
 
@@ -1904,7 +1908,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ShapeInferContext_SetOutputTypeShapeCall(IntPtr context, UIntPtr index, IntPtr info);
         private static ShapeInferContext_SetOutputTypeShapeCall shapeInferContext_SetOutputTypeShape;
-        /// <summary>States type and shape of an output.</summary>
+        /// <summary>Sets the type and shape of an output.</summary>
         internal static ShapeInferContext_SetOutputTypeShapeCall ShapeInferContext_SetOutputTypeShape => shapeInferContext_SetOutputTypeShape ??
             (shapeInferContext_SetOutputTypeShape = NativeTables.Bind<ShapeInferContext_SetOutputTypeShapeCall>(NativeTables.OrtApi, 270));
 
@@ -1932,7 +1936,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelContext_ParallelForCall(IntPtr context, out IntPtr fn, UIntPtr total, UIntPtr numBatch, IntPtr usrData);
         private static KernelContext_ParallelForCall kernelContext_ParallelFor;
-        /// <summary>Calls a function for each number, on the threads of the session.</summary>
+        /// <summary>Calls a function for each index from 0 to total - 1, on the threads of the session.</summary>
         internal static KernelContext_ParallelForCall KernelContext_ParallelFor => kernelContext_ParallelFor ??
             (kernelContext_ParallelFor = NativeTables.Bind<KernelContext_ParallelForCall>(NativeTables.OrtApi, 274));
 
@@ -1953,7 +1957,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelContext_GetScratchBufferCall(IntPtr context, OrtMemoryInfo memInfo, UIntPtr countOrBytes, out IntPtr @out);
         private static KernelContext_GetScratchBufferCall kernelContext_GetScratchBuffer;
-        /// <summary>Memory for the rest of the run.</summary>
+        /// <summary>Allocates memory that is valid until the run ends.</summary>
         internal static KernelContext_GetScratchBufferCall KernelContext_GetScratchBuffer => kernelContext_GetScratchBuffer ??
             (kernelContext_GetScratchBuffer = NativeTables.Bind<KernelContext_GetScratchBufferCall>(NativeTables.OrtApi, 277));
 
@@ -1967,7 +1971,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AddExternalInitializersFromFilesInMemoryCall(SessionOptions options, IntPtr* externalInitializerFileNames, IntPtr* externalInitializerFileBufferArray, UIntPtr[] externalInitializerFileLengths, UIntPtr numExternalInitializerFiles);
         private static AddExternalInitializersFromFilesInMemoryCall addExternalInitializersFromFilesInMemory;
-        /// <summary>Gives sessions the contents of files to which their models refer for external data.</summary>
+        /// <summary>Supplies sessions with the contents of external data files to which their models
+        /// refer.</summary>
         internal static AddExternalInitializersFromFilesInMemoryCall AddExternalInitializersFromFilesInMemory => addExternalInitializersFromFilesInMemory ??
             (addExternalInitializersFromFilesInMemory = NativeTables.Bind<AddExternalInitializersFromFilesInMemoryCall>(NativeTables.OrtApi, 279));
 
@@ -1995,8 +2000,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunOptionsAddActiveLoraAdapterCall(RunOptions options, IntPtr adapter);
         private static RunOptionsAddActiveLoraAdapterCall runOptionsAddActiveLoraAdapter;
-        /// <summary>Has runs of a forward session take the tensors of an adapter, by their names, in addition to
-        /// the inputs of the run.</summary>
+        /// <summary>Adds an adapter to run options. A run of a forward session then takes the adapter's tensors,
+        /// by name, in addition to its inputs.</summary>
         internal static RunOptionsAddActiveLoraAdapterCall RunOptionsAddActiveLoraAdapter => runOptionsAddActiveLoraAdapter ??
             (runOptionsAddActiveLoraAdapter = NativeTables.Bind<RunOptionsAddActiveLoraAdapterCall>(NativeTables.OrtApi, 283));
 
@@ -2066,8 +2071,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SessionOptionsSetLoadCancellationFlagCall(SessionOptions options, byte cancel);
         private static SessionOptionsSetLoadCancellationFlagCall sessionOptionsSetLoadCancellationFlag;
-        /// <summary>Cancels the creation of sessions with these options. Another thread may call it while one is
-        /// being created.</summary>
+        /// <summary>Cancels the creation of sessions with these options. Another thread may call this while a
+        /// session is being created.</summary>
         internal static SessionOptionsSetLoadCancellationFlagCall SessionOptionsSetLoadCancellationFlag => sessionOptionsSetLoadCancellationFlag ??
             (sessionOptionsSetLoadCancellationFlag = NativeTables.Bind<SessionOptionsSetLoadCancellationFlagCall>(NativeTables.OrtApi, 293));
 
@@ -2123,14 +2128,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RegisterExecutionProviderLibraryCall(OrtEnv env, byte[] registrationName, byte[] path);
         private static RegisterExecutionProviderLibraryCall registerExecutionProviderLibrary;
-        /// <summary>Fails: no other providers can be loaded.</summary>
+        /// <summary>Always fails: no other providers can be loaded.</summary>
         internal static RegisterExecutionProviderLibraryCall RegisterExecutionProviderLibrary => registerExecutionProviderLibrary ??
             (registerExecutionProviderLibrary = NativeTables.Bind<RegisterExecutionProviderLibraryCall>(NativeTables.OrtApi, 301));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr UnregisterExecutionProviderLibraryCall(OrtEnv env, byte[] registrationName);
         private static UnregisterExecutionProviderLibraryCall unregisterExecutionProviderLibrary;
-        /// <summary>Fails: no library is registered.</summary>
+        /// <summary>Always fails: no library is registered.</summary>
         internal static UnregisterExecutionProviderLibraryCall UnregisterExecutionProviderLibrary => unregisterExecutionProviderLibrary ??
             (unregisterExecutionProviderLibrary = NativeTables.Bind<UnregisterExecutionProviderLibraryCall>(NativeTables.OrtApi, 302));
 
@@ -2165,21 +2170,21 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate uint HardwareDevice_VendorIdCall(IntPtr device);
         private static HardwareDevice_VendorIdCall hardwareDevice_VendorId;
-        /// <summary>Number of its vendor.</summary>
+        /// <summary>ID of a device's vendor.</summary>
         internal static HardwareDevice_VendorIdCall HardwareDevice_VendorId => hardwareDevice_VendorId ??
             (hardwareDevice_VendorId = NativeTables.Bind<HardwareDevice_VendorIdCall>(NativeTables.OrtApi, 308));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr HardwareDevice_VendorCall(IntPtr device);
         private static HardwareDevice_VendorCall hardwareDevice_Vendor;
-        /// <summary>Its vendor.</summary>
+        /// <summary>Vendor of a device.</summary>
         internal static HardwareDevice_VendorCall HardwareDevice_Vendor => hardwareDevice_Vendor ??
             (hardwareDevice_Vendor = NativeTables.Bind<HardwareDevice_VendorCall>(NativeTables.OrtApi, 309));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate uint HardwareDevice_DeviceIdCall(IntPtr device);
         private static HardwareDevice_DeviceIdCall hardwareDevice_DeviceId;
-        /// <summary>Number of the device.</summary>
+        /// <summary>ID of a device.</summary>
         internal static HardwareDevice_DeviceIdCall HardwareDevice_DeviceId => hardwareDevice_DeviceId ??
             (hardwareDevice_DeviceId = NativeTables.Bind<HardwareDevice_DeviceIdCall>(NativeTables.OrtApi, 310));
 
@@ -2235,7 +2240,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr AllocatorGetStatsCall(IntPtr ortAllocator, out IntPtr @out);
         private static AllocatorGetStatsCall allocatorGetStats;
-        /// <summary>How much an allocator has given out.</summary>
+        /// <summary>Statistics of an allocator, such as the number of bytes in use.</summary>
         internal static AllocatorGetStatsCall AllocatorGetStats => allocatorGetStats ??
             (allocatorGetStats = NativeTables.Bind<AllocatorGetStatsCall>(NativeTables.OrtApi, 319));
 
@@ -2291,7 +2296,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ValueInfo_GetExternalInitializerInfoCall(IntPtr valueInfo, out IntPtr info);
         private static ValueInfo_GetExternalInitializerInfoCall valueInfo_GetExternalInitializerInfo;
-        /// <summary>Where the file of a model stores the data of an initializer.</summary>
+        /// <summary>The location of an initializer's data in a file next to the model.</summary>
         internal static ValueInfo_GetExternalInitializerInfoCall ValueInfo_GetExternalInitializerInfo => valueInfo_GetExternalInitializerInfo ??
             (valueInfo_GetExternalInitializerInfo = NativeTables.Bind<ValueInfo_GetExternalInitializerInfoCall>(NativeTables.OrtApi, 327));
 
@@ -2319,7 +2324,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ValueInfo_IsConstantInitializerCall(IntPtr valueInfo, out byte isConstantInitializer);
         private static ValueInfo_IsConstantInitializerCall valueInfo_IsConstantInitializer;
-        /// <summary>Whether a value is an initializer that no run replaces.</summary>
+        /// <summary>Whether a value is an initializer that a run cannot replace.</summary>
         internal static ValueInfo_IsConstantInitializerCall ValueInfo_IsConstantInitializer => valueInfo_IsConstantInitializer ??
             (valueInfo_IsConstantInitializer = NativeTables.Bind<ValueInfo_IsConstantInitializerCall>(NativeTables.OrtApi, 331));
 
@@ -2424,21 +2429,21 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr Graph_GetParentNodeCall(IntPtr graph, out IntPtr node);
         private static Graph_GetParentNodeCall graph_GetParentNode;
-        /// <summary>The node whose subgraph a graph is.</summary>
+        /// <summary>The node that a subgraph belongs to.</summary>
         internal static Graph_GetParentNodeCall Graph_GetParentNode => graph_GetParentNode ??
             (graph_GetParentNode = NativeTables.Bind<Graph_GetParentNodeCall>(NativeTables.OrtApi, 346));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr Graph_GetGraphViewCall(IntPtr srcGraph, IntPtr* nodes, UIntPtr numNodes, out IntPtr dstGraph);
         private static Graph_GetGraphViewCall graph_GetGraphView;
-        /// <summary>A graph of some nodes of a graph.</summary>
+        /// <summary>Creates a graph from some nodes of another graph.</summary>
         internal static Graph_GetGraphViewCall Graph_GetGraphView => graph_GetGraphView ??
             (graph_GetGraphView = NativeTables.Bind<Graph_GetGraphViewCall>(NativeTables.OrtApi, 347));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr Node_GetIdCall(IntPtr node, out UIntPtr nodeId);
         private static Node_GetIdCall node_GetId;
-        /// <summary>Number of a node in its graph.</summary>
+        /// <summary>Number that identifies a node in its graph.</summary>
         internal static Node_GetIdCall Node_GetId => node_GetId ??
             (node_GetId = NativeTables.Bind<Node_GetIdCall>(NativeTables.OrtApi, 348));
 
@@ -2466,7 +2471,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr Node_GetSinceVersionCall(IntPtr node, out int sinceVersion);
         private static Node_GetSinceVersionCall node_GetSinceVersion;
-        /// <summary>The version of the domain with which the operator of a node got its present form.</summary>
+        /// <summary>The version of the domain that introduced the present form of a node's operator.</summary>
         internal static Node_GetSinceVersionCall Node_GetSinceVersion => node_GetSinceVersion ??
             (node_GetSinceVersion = NativeTables.Bind<Node_GetSinceVersionCall>(NativeTables.OrtApi, 352));
 
@@ -2585,7 +2590,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate void ReleaseExternalInitializerInfoCall(IntPtr input);
         private static ReleaseExternalInitializerInfoCall releaseExternalInitializerInfo;
-        /// <summary>Frees a place.</summary>
+        /// <summary>Frees the location of an initializer's data.</summary>
         internal static ReleaseExternalInitializerInfoCall ReleaseExternalInitializerInfo => releaseExternalInitializerInfo ??
             (releaseExternalInitializerInfo = NativeTables.Bind<ReleaseExternalInitializerInfoCall>(NativeTables.OrtApi, 369));
 
@@ -2599,7 +2604,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate long ExternalInitializerInfo_GetFileOffsetCall(IntPtr info);
         private static ExternalInitializerInfo_GetFileOffsetCall externalInitializerInfo_GetFileOffset;
-        /// <summary>Where in the file the data begin.</summary>
+        /// <summary>The offset of the data in the file.</summary>
         internal static ExternalInitializerInfo_GetFileOffsetCall ExternalInitializerInfo_GetFileOffset => externalInitializerInfo_GetFileOffset ??
             (externalInitializerInfo_GetFileOffset = NativeTables.Bind<ExternalInitializerInfo_GetFileOffsetCall>(NativeTables.OrtApi, 371));
 
@@ -2635,7 +2640,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetSharedAllocatorCall(OrtEnv env, OrtMemoryInfo memInfo, out IntPtr allocator);
         private static GetSharedAllocatorCall getSharedAllocator;
-        /// <summary>The allocator of an environment.</summary>
+        /// <summary>The allocator that an environment has for a location of memory.</summary>
         internal static GetSharedAllocatorCall GetSharedAllocator => getSharedAllocator ??
             (getSharedAllocator = NativeTables.Bind<GetSharedAllocatorCall>(NativeTables.OrtApi, 376));
 
@@ -2712,14 +2717,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CreateExternalInitializerInfoCall(byte[] filepath, long fileOffset, UIntPtr byteSize, out IntPtr @out);
         private static CreateExternalInitializerInfoCall createExternalInitializerInfo;
-        /// <summary>Names a place for the data of an initializer.</summary>
+        /// <summary>Creates a location for the data of an initializer.</summary>
         internal static CreateExternalInitializerInfoCall CreateExternalInitializerInfo => createExternalInitializerInfo ??
             (createExternalInitializerInfo = NativeTables.Bind<CreateExternalInitializerInfoCall>(NativeTables.OrtApi, 389));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate byte TensorTypeAndShape_HasShapeCall(IntPtr info);
         private static TensorTypeAndShape_HasShapeCall tensorTypeAndShape_HasShape;
-        /// <summary>Whether the rank is known. The other calls treat an unknown shape as that of a
+        /// <summary>Whether the rank is known. The other calls treat an unknown shape as the shape of a
         /// scalar.</summary>
         internal static TensorTypeAndShape_HasShapeCall TensorTypeAndShape_HasShape => tensorTypeAndShape_HasShape ??
             (tensorTypeAndShape_HasShape = NativeTables.Bind<TensorTypeAndShape_HasShapeCall>(NativeTables.OrtApi, 390));
@@ -2811,14 +2816,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetCompatibilityInfoFromModelCall(byte[] modelPath, byte[] epType, IntPtr allocator, out IntPtr compatibilityInfo);
         private static GetCompatibilityInfoFromModelCall getCompatibilityInfoFromModel;
-        /// <summary>What a compiled model says about the provider that it was compiled for.</summary>
+        /// <summary>Information in a compiled model about the provider that it was compiled for.</summary>
         internal static GetCompatibilityInfoFromModelCall GetCompatibilityInfoFromModel => getCompatibilityInfoFromModel ??
             (getCompatibilityInfoFromModel = NativeTables.Bind<GetCompatibilityInfoFromModelCall>(NativeTables.OrtApi, 404));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetCompatibilityInfoFromModelBytesCall(byte[] modelData, UIntPtr modelDataLength, byte[] epType, IntPtr allocator, out IntPtr compatibilityInfo);
         private static GetCompatibilityInfoFromModelBytesCall getCompatibilityInfoFromModelBytes;
-        /// <summary>The same for a model in memory.</summary>
+        /// <summary>Like GetCompatibilityInfoFromModel, for a model in memory.</summary>
         internal static GetCompatibilityInfoFromModelBytesCall GetCompatibilityInfoFromModelBytes => getCompatibilityInfoFromModelBytes ??
             (getCompatibilityInfoFromModelBytes = NativeTables.Bind<GetCompatibilityInfoFromModelBytesCall>(NativeTables.OrtApi, 405));
 
@@ -2895,14 +2900,14 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunOptionsDisableProfilingCall(RunOptions options);
         private static RunOptionsDisableProfilingCall runOptionsDisableProfiling;
-        /// <summary>Records no profile of later runs.</summary>
+        /// <summary>Stops recording profiles of later runs.</summary>
         internal static RunOptionsDisableProfilingCall RunOptionsDisableProfiling => runOptionsDisableProfiling ??
             (runOptionsDisableProfiling = NativeTables.Bind<RunOptionsDisableProfilingCall>(NativeTables.OrtApi, 416));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelInfoGetAttributeArray_stringCall(IntPtr info, byte[] name, IntPtr allocator, out IntPtr @out, out UIntPtr size);
         private static KernelInfoGetAttributeArray_stringCall kernelInfoGetAttributeArray_string;
-        /// <summary>A list of texts among the attributes of the node.</summary>
+        /// <summary>An attribute of the node that is a list of strings.</summary>
         internal static KernelInfoGetAttributeArray_stringCall KernelInfoGetAttributeArray_string => kernelInfoGetAttributeArray_string ??
             (kernelInfoGetAttributeArray_string = NativeTables.Bind<KernelInfoGetAttributeArray_stringCall>(NativeTables.OrtApi, 417));
 
@@ -2937,7 +2942,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr KernelContext_GetPreallocatedOutputCall(IntPtr context, UIntPtr outputIndex, out IntPtr output);
         private static KernelContext_GetPreallocatedOutputCall kernelContext_GetPreallocatedOutput;
-        /// <summary>Memory for an output if it exists already, without allocating any.</summary>
+        /// <summary>The memory of an output, if it exists already. Allocates nothing.</summary>
         internal static KernelContext_GetPreallocatedOutputCall KernelContext_GetPreallocatedOutput => kernelContext_GetPreallocatedOutput ??
             (kernelContext_GetPreallocatedOutput = NativeTables.Bind<KernelContext_GetPreallocatedOutputCall>(NativeTables.OrtApi, 425));
 

@@ -26,42 +26,43 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetInputModelPathCall(OrtModelCompilationOptions modelCompileOptions, byte[] inputModelPath);
         private static ModelCompilationOptions_SetInputModelPathCall modelCompilationOptions_SetInputModelPath;
-        /// <summary>The file of the model.</summary>
+        /// <summary>Sets the file of the model to compile.</summary>
         internal static ModelCompilationOptions_SetInputModelPathCall ModelCompilationOptions_SetInputModelPath => modelCompilationOptions_SetInputModelPath ??
             (modelCompilationOptions_SetInputModelPath = NativeTables.Bind<ModelCompilationOptions_SetInputModelPathCall>(NativeTables.OrtCompileApi, 2));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetInputModelFromBufferCall(OrtModelCompilationOptions modelCompileOptions, byte[] inputModelData, UIntPtr inputModelDataSize);
         private static ModelCompilationOptions_SetInputModelFromBufferCall modelCompilationOptions_SetInputModelFromBuffer;
-        /// <summary>The model as the contents of a file.</summary>
+        /// <summary>Sets the model to compile, given as the contents of a file.</summary>
         internal static ModelCompilationOptions_SetInputModelFromBufferCall ModelCompilationOptions_SetInputModelFromBuffer => modelCompilationOptions_SetInputModelFromBuffer ??
             (modelCompilationOptions_SetInputModelFromBuffer = NativeTables.Bind<ModelCompilationOptions_SetInputModelFromBufferCall>(NativeTables.OrtCompileApi, 3));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetOutputModelPathCall(OrtModelCompilationOptions modelCompileOptions, byte[] outputModelPath);
         private static ModelCompilationOptions_SetOutputModelPathCall modelCompilationOptions_SetOutputModelPath;
-        /// <summary>The file to write. The last of the three kinds of output that was set is used.</summary>
+        /// <summary>Sets the file to which the result is written. The output can be a file, memory or a function:
+        /// the one that was set last is used.</summary>
         internal static ModelCompilationOptions_SetOutputModelPathCall ModelCompilationOptions_SetOutputModelPath => modelCompilationOptions_SetOutputModelPath ??
             (modelCompilationOptions_SetOutputModelPath = NativeTables.Bind<ModelCompilationOptions_SetOutputModelPathCall>(NativeTables.OrtCompileApi, 4));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetOutputModelExternalInitializersFileCall(OrtModelCompilationOptions modelCompileOptions, byte[] externalInitializersFilePath, UIntPtr externalInitializersSizeThreshold);
         private static ModelCompilationOptions_SetOutputModelExternalInitializersFileCall modelCompilationOptions_SetOutputModelExternalInitializersFile;
-        /// <summary>Stores large initializers in a file beside the model.</summary>
+        /// <summary>Stores large initializers in a file next to the model.</summary>
         internal static ModelCompilationOptions_SetOutputModelExternalInitializersFileCall ModelCompilationOptions_SetOutputModelExternalInitializersFile => modelCompilationOptions_SetOutputModelExternalInitializersFile ??
             (modelCompilationOptions_SetOutputModelExternalInitializersFile = NativeTables.Bind<ModelCompilationOptions_SetOutputModelExternalInitializersFileCall>(NativeTables.OrtCompileApi, 5));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetOutputModelBufferCall(OrtModelCompilationOptions modelCompileOptions, IntPtr allocator, out IntPtr outputModelBufferPtr, out UIntPtr outputModelBufferSizePtr);
         private static ModelCompilationOptions_SetOutputModelBufferCall modelCompilationOptions_SetOutputModelBuffer;
-        /// <summary>Has the compiled model written to memory.</summary>
+        /// <summary>Makes the compilation write the model to memory.</summary>
         internal static ModelCompilationOptions_SetOutputModelBufferCall ModelCompilationOptions_SetOutputModelBuffer => modelCompilationOptions_SetOutputModelBuffer ??
             (modelCompilationOptions_SetOutputModelBuffer = NativeTables.Bind<ModelCompilationOptions_SetOutputModelBufferCall>(NativeTables.OrtCompileApi, 6));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetEpContextEmbedModeCall(OrtModelCompilationOptions modelCompileOptions, byte embedEpContextInModel);
         private static ModelCompilationOptions_SetEpContextEmbedModeCall modelCompilationOptions_SetEpContextEmbedMode;
-        /// <summary>Where compiled nodes would be stored. There are none.</summary>
+        /// <summary>Sets where compiled nodes are stored. Has no effect: the CPU compiles no nodes.</summary>
         internal static ModelCompilationOptions_SetEpContextEmbedModeCall ModelCompilationOptions_SetEpContextEmbedMode => modelCompilationOptions_SetEpContextEmbedMode ??
             (modelCompilationOptions_SetEpContextEmbedMode = NativeTables.Bind<ModelCompilationOptions_SetEpContextEmbedModeCall>(NativeTables.OrtCompileApi, 7));
 
@@ -75,56 +76,60 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetFlagsCall(OrtModelCompilationOptions modelCompileOptions, uint flags);
         private static ModelCompilationOptions_SetFlagsCall modelCompilationOptions_SetFlags;
-        /// <summary>How to compile.</summary>
+        /// <summary>Sets how the model is compiled.</summary>
         internal static ModelCompilationOptions_SetFlagsCall ModelCompilationOptions_SetFlags => modelCompilationOptions_SetFlags ??
             (modelCompilationOptions_SetFlags = NativeTables.Bind<ModelCompilationOptions_SetFlagsCall>(NativeTables.OrtCompileApi, 9));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetEpContextBinaryInformationCall(OrtModelCompilationOptions modelCompileOptions, byte[] outputDirectory, byte[] modelName);
         private static ModelCompilationOptions_SetEpContextBinaryInformationCall modelCompilationOptions_SetEpContextBinaryInformation;
-        /// <summary>Where files of compiled nodes would be written. There are none.</summary>
+        /// <summary>Sets where files of compiled nodes are written. Has no effect: the CPU compiles no
+        /// nodes.</summary>
         internal static ModelCompilationOptions_SetEpContextBinaryInformationCall ModelCompilationOptions_SetEpContextBinaryInformation => modelCompilationOptions_SetEpContextBinaryInformation ??
             (modelCompilationOptions_SetEpContextBinaryInformation = NativeTables.Bind<ModelCompilationOptions_SetEpContextBinaryInformationCall>(NativeTables.OrtCompileApi, 10));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetGraphOptimizationLevelCall(OrtModelCompilationOptions modelCompileOptions, GraphOptimizationLevel graphOptimizationLevel);
         private static ModelCompilationOptions_SetGraphOptimizationLevelCall modelCompilationOptions_SetGraphOptimizationLevel;
-        /// <summary>How much the model is optimized before it is written; not at all by default.</summary>
+        /// <summary>Sets how much the model is optimized before it is written. By default it is not
+        /// optimized.</summary>
         internal static ModelCompilationOptions_SetGraphOptimizationLevelCall ModelCompilationOptions_SetGraphOptimizationLevel => modelCompilationOptions_SetGraphOptimizationLevel ??
             (modelCompilationOptions_SetGraphOptimizationLevel = NativeTables.Bind<ModelCompilationOptions_SetGraphOptimizationLevelCall>(NativeTables.OrtCompileApi, 11));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetOutputModelWriteFuncCall(OrtModelCompilationOptions modelCompileOptions, IntPtr writeFunc, IntPtr state);
         private static ModelCompilationOptions_SetOutputModelWriteFuncCall modelCompilationOptions_SetOutputModelWriteFunc;
-        /// <summary>Has the compiled model given to a function.</summary>
+        /// <summary>Sets a function that receives the compiled model.</summary>
         internal static ModelCompilationOptions_SetOutputModelWriteFuncCall ModelCompilationOptions_SetOutputModelWriteFunc => modelCompilationOptions_SetOutputModelWriteFunc ??
             (modelCompilationOptions_SetOutputModelWriteFunc = NativeTables.Bind<ModelCompilationOptions_SetOutputModelWriteFuncCall>(NativeTables.OrtCompileApi, 12));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetOutputModelGetInitializerLocationFuncCall(OrtModelCompilationOptions modelCompileOptions, IntPtr getInitializerLocationFunc, IntPtr state);
         private static ModelCompilationOptions_SetOutputModelGetInitializerLocationFuncCall modelCompilationOptions_SetOutputModelGetInitializerLocationFunc;
-        /// <summary>Has a function decide for each initializer whether its data are in the model.</summary>
+        /// <summary>Sets a function that decides for each initializer whether its data is stored in the
+        /// model.</summary>
         internal static ModelCompilationOptions_SetOutputModelGetInitializerLocationFuncCall ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc => modelCompilationOptions_SetOutputModelGetInitializerLocationFunc ??
             (modelCompilationOptions_SetOutputModelGetInitializerLocationFunc = NativeTables.Bind<ModelCompilationOptions_SetOutputModelGetInitializerLocationFuncCall>(NativeTables.OrtCompileApi, 13));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetInputModelCall(OrtModelCompilationOptions modelCompileOptions, IntPtr model);
         private static ModelCompilationOptions_SetInputModelCall modelCompilationOptions_SetInputModel;
-        /// <summary>A model that was built or read.</summary>
+        /// <summary>Sets the model to compile, which was built or read before.</summary>
         internal static ModelCompilationOptions_SetInputModelCall ModelCompilationOptions_SetInputModel => modelCompilationOptions_SetInputModel ??
             (modelCompilationOptions_SetInputModel = NativeTables.Bind<ModelCompilationOptions_SetInputModelCall>(NativeTables.OrtCompileApi, 14));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetWeightlessEnabledCall(OrtModelCompilationOptions modelCompileOptions, byte useWeightless);
         private static ModelCompilationOptions_SetWeightlessEnabledCall modelCompilationOptions_SetWeightlessEnabled;
-        /// <summary>Whether compiled nodes would leave out weights. There are none.</summary>
+        /// <summary>Sets whether compiled nodes leave out weights. Has no effect: the CPU compiles no
+        /// nodes.</summary>
         internal static ModelCompilationOptions_SetWeightlessEnabledCall ModelCompilationOptions_SetWeightlessEnabled => modelCompilationOptions_SetWeightlessEnabled ??
             (modelCompilationOptions_SetWeightlessEnabled = NativeTables.Bind<ModelCompilationOptions_SetWeightlessEnabledCall>(NativeTables.OrtCompileApi, 15));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetOutputModelExternalInitializersBufferCall(OrtModelCompilationOptions modelCompileOptions, byte[] logicalFileName, UIntPtr initializerSizeThreshold, IntPtr allocator, out IntPtr outputBuffer, out UIntPtr outputBufferSize);
         private static ModelCompilationOptions_SetOutputModelExternalInitializersBufferCall modelCompilationOptions_SetOutputModelExternalInitializersBuffer;
-        /// <summary>Has large initializers written to memory, for models that are compiled without
+        /// <summary>Makes the compilation write large initializers to memory, so that it needs no
         /// files.</summary>
         internal static ModelCompilationOptions_SetOutputModelExternalInitializersBufferCall ModelCompilationOptions_SetOutputModelExternalInitializersBuffer => modelCompilationOptions_SetOutputModelExternalInitializersBuffer ??
             (modelCompilationOptions_SetOutputModelExternalInitializersBuffer = NativeTables.Bind<ModelCompilationOptions_SetOutputModelExternalInitializersBufferCall>(NativeTables.OrtCompileApi, 17));
@@ -132,15 +137,16 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetOutputModelExternalInitializersAlignmentCall(OrtModelCompilationOptions modelCompileOptions, UIntPtr alignment, UIntPtr minimumSize);
         private static ModelCompilationOptions_SetOutputModelExternalInitializersAlignmentCall modelCompilationOptions_SetOutputModelExternalInitializersAlignment;
-        /// <summary>Where initializers begin in the file or memory beside the model, so that they can be mapped.
-        /// 64 bytes by default.</summary>
+        /// <summary>Sets the alignment of initializers in the file or memory next to the model, so that they can
+        /// be memory-mapped. The default is 64 bytes.</summary>
         internal static ModelCompilationOptions_SetOutputModelExternalInitializersAlignmentCall ModelCompilationOptions_SetOutputModelExternalInitializersAlignment => modelCompilationOptions_SetOutputModelExternalInitializersAlignment ??
             (modelCompilationOptions_SetOutputModelExternalInitializersAlignment = NativeTables.Bind<ModelCompilationOptions_SetOutputModelExternalInitializersAlignmentCall>(NativeTables.OrtCompileApi, 18));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ModelCompilationOptions_SetWeightlessModeCall(OrtModelCompilationOptions modelCompileOptions, int mode);
         private static ModelCompilationOptions_SetWeightlessModeCall modelCompilationOptions_SetWeightlessMode;
-        /// <summary>Which weights compiled nodes would leave out. There are none.</summary>
+        /// <summary>Sets which weights compiled nodes leave out. Has no effect: the CPU compiles no
+        /// nodes.</summary>
         internal static ModelCompilationOptions_SetWeightlessModeCall ModelCompilationOptions_SetWeightlessMode => modelCompilationOptions_SetWeightlessMode ??
             (modelCompilationOptions_SetWeightlessMode = NativeTables.Bind<ModelCompilationOptions_SetWeightlessModeCall>(NativeTables.OrtCompileApi, 19));
 

@@ -4,7 +4,7 @@ namespace Microsoft.ML.OnnxRuntime
     /// <summary>How a model is compiled.</summary>
     public enum OrtCompileApiFlags
     {
-        /// <summary>As usual.</summary>
+        /// <summary>No flag.</summary>
         NONE = 0,
 
         /// <summary>Fail if no node is compiled. The CPU compiles none.</summary>

@@ -6,8 +6,8 @@ using System.Runtime.InteropServices;
 namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>The environment, which determines which log messages are written.</summary>
-    /// <remarks>There is one. It need not be created or disposed of. Sessions create it when they need it; if
-    /// it is disposed of, the next use creates a new one.</remarks>
+    /// <remarks>There is only one environment. A program need not create it or dispose of it. Sessions create
+    /// the environment when they need it. If it is disposed of, the next use creates a new one.</remarks>
     public unsafe partial class OrtEnv : SafeHandle
     {
         internal OrtEnv(IntPtr handle)

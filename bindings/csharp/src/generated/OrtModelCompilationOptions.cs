@@ -5,7 +5,7 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>What model to compile, and where to write it.</summary>
+    /// <summary>The model to compile, and where the result is written.</summary>
     public unsafe partial class OrtModelCompilationOptions : SafeHandle
     {
         internal OrtModelCompilationOptions(IntPtr handle)
@@ -41,7 +41,7 @@ namespace Microsoft.ML.OnnxRuntime
             SetHandle(result);
         }
 
-        /// <summary>Sets the file of the model.</summary>
+        /// <summary>Sets the file of the model to compile.</summary>
         /// <param name="path">Its path.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="path"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the path is empty.</exception>
@@ -52,7 +52,7 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, NativeText.Path(path, nameof(path))));
         }
 
-        /// <summary>Sets the file to write.</summary>
+        /// <summary>Sets the file to which the result is written.</summary>
         /// <param name="path">Its path.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="path"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the path is empty.</exception>

@@ -12,7 +12,7 @@ namespace Microsoft.ML.OnnxRuntime
     /// it, while a span is in use. Spans of a value over managed memory stay valid.</remarks>
     public unsafe partial class OrtValue
     {
-        /// <summary>Whether it is a tensor.</summary>
+        /// <summary>Whether the value is a tensor.</summary>
         /// <value>True for a tensor.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public bool IsTensor
@@ -24,7 +24,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Whether it is a sparse tensor.</summary>
+        /// <summary>Whether the value is a sparse tensor.</summary>
         /// <value>True for a sparse tensor.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public bool IsSparseTensor

@@ -5,7 +5,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Calls that the two older tables lack: listing a checkpoint, reading gradients, creating
+    /// <summary>Calls that onnxruntime's tables lack: listing a checkpoint, reading gradients, creating
     /// artifacts. Each call is bound to its slot when it is first used.</summary>
     internal static unsafe class OrtrainApi
     {
@@ -246,8 +246,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunOptionsSetOnlyExecutePathToFetchesCall(RunOptions options, byte onlyExecutePathToFetches);
         private static RunOptionsSetOnlyExecutePathToFetchesCall runOptionsSetOnlyExecutePathToFetches;
-        /// <summary>Whether a run that trains computes only what the requested outputs need. Forward sessions
-        /// always do.</summary>
+        /// <summary>Whether a run that trains executes only the nodes that the requested outputs need. Forward
+        /// sessions always do.</summary>
         internal static RunOptionsSetOnlyExecutePathToFetchesCall RunOptionsSetOnlyExecutePathToFetches => runOptionsSetOnlyExecutePathToFetches ??
             (runOptionsSetOnlyExecutePathToFetches = NativeTables.Bind<RunOptionsSetOnlyExecutePathToFetchesCall>(NativeTables.OrtrainApi, 33));
 
@@ -268,7 +268,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SetOptimizerInitialStateCall(IntPtr parameters, byte[] weightName, byte[] stateName, OrtValueHandle value);
         private static SetOptimizerInitialStateCall setOptimizerInitialState;
-        /// <summary>Sets a value with which the optimizer starts.</summary>
+        /// <summary>Sets an initial value of the optimizer's state.</summary>
         internal static SetOptimizerInitialStateCall SetOptimizerInitialState => setOptimizerInitialState ??
             (setOptimizerInitialState = NativeTables.Bind<SetOptimizerInitialStateCall>(NativeTables.OrtrainApi, 36));
 
@@ -417,7 +417,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunOptionsSetGradientBufferCall(RunOptions options, OrtValueHandle buffer, IntPtr gradientReady, IntPtr userData);
         private static RunOptionsSetGradientBufferCall runOptionsSetGradientBuffer;
-        /// <summary>Has each gradient copied to a buffer as soon as the backward pass has completed it.</summary>
+        /// <summary>Makes runs copy each gradient to a buffer as soon as the backward pass has completed
+        /// it.</summary>
         internal static RunOptionsSetGradientBufferCall RunOptionsSetGradientBuffer => runOptionsSetGradientBuffer ??
             (runOptionsSetGradientBuffer = NativeTables.Bind<RunOptionsSetGradientBufferCall>(NativeTables.OrtrainApi, 57));
 
@@ -431,7 +432,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr RunOptionsSetRankSumCall(RunOptions options, IntPtr rankSum, IntPtr userData);
         private static RunOptionsSetRankSumCall runOptionsSetRankSum;
-        /// <summary>Has a function add up values over the processes that share the layers of a model.</summary>
+        /// <summary>Sets a function that adds up values over the processes that share the layers of a
+        /// model.</summary>
         internal static RunOptionsSetRankSumCall RunOptionsSetRankSum => runOptionsSetRankSum ??
             (runOptionsSetRankSum = NativeTables.Bind<RunOptionsSetRankSumCall>(NativeTables.OrtrainApi, 59));
 
@@ -466,7 +468,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr LoraAdapterGetVersionsCall(IntPtr adapter, out int adapterVersion, out int modelVersion);
         private static LoraAdapterGetVersionsCall loraAdapterGetVersions;
-        /// <summary>The versions that an adapter states.</summary>
+        /// <summary>The versions that are stored in an adapter.</summary>
         internal static LoraAdapterGetVersionsCall LoraAdapterGetVersions => loraAdapterGetVersions ??
             (loraAdapterGetVersions = NativeTables.Bind<LoraAdapterGetVersionsCall>(NativeTables.OrtrainApi, 64));
 
@@ -494,7 +496,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ConvertModelCall(byte[] modelData, UIntPtr modelLength, byte[] format, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
         private static ConvertModelCall convertModel;
-        /// <summary>Writes a model as ONNX or in ORT format, whichever of the two it is in.</summary>
+        /// <summary>Converts a model to ONNX or to ORT format.</summary>
         internal static ConvertModelCall ConvertModel => convertModel ??
             (convertModel = NativeTables.Bind<ConvertModelCall>(NativeTables.OrtrainApi, 68));
 
@@ -529,14 +531,15 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr ConvertFloatsCall(OrtValueHandle source, OrtValueHandle target);
         private static ConvertFloatsCall convertFloats;
-        /// <summary>Converts the elements of a tensor between float and a type of 16 bits.</summary>
+        /// <summary>Converts the elements of a tensor between float and a 16-bit type.</summary>
         internal static ConvertFloatsCall ConvertFloats => convertFloats ??
             (convertFloats = NativeTables.Bind<ConvertFloatsCall>(NativeTables.OrtrainApi, 73));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr UseStandardOperatorsCall(byte[] modelData, UIntPtr modelLength, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
         private static UseStandardOperatorsCall useStandardOperators;
-        /// <summary>Writes a model with operators of ONNX alone, so that any runtime can run it.</summary>
+        /// <summary>Rewrites a model with only the standard operators of ONNX, so that any runtime can run
+        /// it.</summary>
         internal static UseStandardOperatorsCall UseStandardOperators => useStandardOperators ??
             (useStandardOperators = NativeTables.Bind<UseStandardOperatorsCall>(NativeTables.OrtrainApi, 74));
 
@@ -557,8 +560,8 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr SchedulerReportCall(OrtTrainingSessionHandle sess, float value);
         private static SchedulerReportCall schedulerReport;
-        /// <summary>Tells the schedule a value that it may follow, such as a validation loss, and sets the
-        /// learning rate.</summary>
+        /// <summary>Reports a value to the schedule, such as a validation loss, and sets the learning
+        /// rate.</summary>
         internal static SchedulerReportCall SchedulerReport => schedulerReport ??
             (schedulerReport = NativeTables.Bind<SchedulerReportCall>(NativeTables.OrtrainApi, 77));
 
@@ -580,21 +583,22 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CheckpointAddParameterCall(CheckpointState checkpointState, byte[] parameterName, OrtValueHandle value, byte trainable);
         private static CheckpointAddParameterCall checkpointAddParameter;
-        /// <summary>Adds a parameter to a state that no session works on yet.</summary>
+        /// <summary>Adds a parameter to a state that no session uses yet.</summary>
         internal static CheckpointAddParameterCall CheckpointAddParameter => checkpointAddParameter ??
             (checkpointAddParameter = NativeTables.Bind<CheckpointAddParameterCall>(NativeTables.OrtrainApi, 80));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr CheckpointAssignCall(CheckpointState checkpointState, CheckpointState source);
         private static CheckpointAssignCall checkpointAssign;
-        /// <summary>Gives a state the values of another one, while sessions stay loaded.</summary>
+        /// <summary>Copies the values of one state into another. Sessions that use the changed state stay
+        /// loaded.</summary>
         internal static CheckpointAssignCall CheckpointAssign => checkpointAssign ??
             (checkpointAssign = NativeTables.Bind<CheckpointAssignCall>(NativeTables.OrtrainApi, 81));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetOptimizerFormulasCall(byte[] modelData, UIntPtr modelLength, IntPtr allocator, out IntPtr @out);
         private static GetOptimizerFormulasCall getOptimizerFormulas;
-        /// <summary>Writes the step of an optimizer model as formulas, for models of other runtimes.</summary>
+        /// <summary>Describes the step of an optimizer model as formulas, for use in other runtimes.</summary>
         internal static GetOptimizerFormulasCall GetOptimizerFormulas => getOptimizerFormulas ??
             (getOptimizerFormulas = NativeTables.Bind<GetOptimizerFormulasCall>(NativeTables.OrtrainApi, 82));
 
@@ -615,7 +619,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr MetricUpdateCall(Metric metric, OrtValueHandle prediction, OrtValueHandle target, OrtValueHandle loss);
         private static MetricUpdateCall metricUpdate;
-        /// <summary>Counts a batch.</summary>
+        /// <summary>Adds a batch to the metric.</summary>
         internal static MetricUpdateCall MetricUpdate => metricUpdate ??
             (metricUpdate = NativeTables.Bind<MetricUpdateCall>(NativeTables.OrtrainApi, 85));
 
@@ -629,29 +633,29 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr MetricResetCall(Metric metric);
         private static MetricResetCall metricReset;
-        /// <summary>Forgets all batches.</summary>
+        /// <summary>Discards all batches.</summary>
         internal static MetricResetCall MetricReset => metricReset ??
             (metricReset = NativeTables.Bind<MetricResetCall>(NativeTables.OrtrainApi, 87));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr MetricMergeCall(Metric metric, Metric other);
         private static MetricMergeCall metricMerge;
-        /// <summary>Adds what another metric has counted, such as that of another process or part of the
-        /// rows.</summary>
+        /// <summary>Adds the counts of another metric, for example from another process or from another part of
+        /// the rows.</summary>
         internal static MetricMergeCall MetricMerge => metricMerge ??
             (metricMerge = NativeTables.Bind<MetricMergeCall>(NativeTables.OrtrainApi, 88));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr MetricGetStateCall(Metric metric, IntPtr allocator, out IntPtr @out, out UIntPtr outLength);
         private static MetricGetStateCall metricGetState;
-        /// <summary>What a metric has counted, as bytes by which another one continues.</summary>
+        /// <summary>The counts of a metric, as bytes from which another metric can continue.</summary>
         internal static MetricGetStateCall MetricGetState => metricGetState ??
             (metricGetState = NativeTables.Bind<MetricGetStateCall>(NativeTables.OrtrainApi, 89));
 
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr MetricSetStateCall(Metric metric, byte[] state, UIntPtr stateLength);
         private static MetricSetStateCall metricSetState;
-        /// <summary>Replaces what a metric has counted.</summary>
+        /// <summary>Replaces the counts of a metric.</summary>
         internal static MetricSetStateCall MetricSetState => metricSetState ??
             (metricSetState = NativeTables.Bind<MetricSetStateCall>(NativeTables.OrtrainApi, 90));
 

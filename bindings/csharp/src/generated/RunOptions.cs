@@ -38,8 +38,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         private OrtLoggingLevel logSeverityLevel = OrtLoggingLevel.ORT_LOGGING_LEVEL_WARNING;
 
-        /// <summary>The minimum severity that the run logs. If it is not set, the session's applies, which is
-        /// warning by default.</summary>
+        /// <summary>The minimum severity that the run logs. Without it, the severity of the session applies,
+        /// which is warning by default.</summary>
         /// <value>The severity.</value>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the value is not between -1 and
         /// 4.</exception>

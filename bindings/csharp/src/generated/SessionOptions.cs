@@ -101,8 +101,8 @@ namespace Microsoft.ML.OnnxRuntime
 
         private OrtLoggingLevel logSeverityLevel = OrtLoggingLevel.ORT_LOGGING_LEVEL_WARNING;
 
-        /// <summary>The minimum severity that is logged. If it is not set, the environment's applies, which is
-        /// warning by default.</summary>
+        /// <summary>The minimum severity that is logged. Without it, the severity of the environment applies,
+        /// which is warning by default.</summary>
         /// <value>The severity.</value>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the value is not between -1 and
         /// 4.</exception>
@@ -134,7 +134,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         private string optimizedModelFilePath = "";
 
-        /// <summary>File to which a session writes the graph that it runs, after its passes.</summary>
+        /// <summary>File to which a session writes the graph that it runs, after all graph passes.</summary>
         /// <value>The file.</value>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public string OptimizedModelFilePath
@@ -185,8 +185,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <exception cref="System.ArgumentNullException">When <paramref name="key"/> or <paramref name="value"/>
         /// is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the key is empty, or begins with
-        /// "ortrain." and is not known; InvalidArgument when an entry of that prefix does not take the
-        /// value.</exception>
+        /// "ortrain." and is not known; InvalidArgument when the value is not valid for an entry with that
+        /// prefix.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AddSessionConfigEntry(string key, string value)
         {
@@ -228,14 +228,16 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Accepted but has no effect: all sessions share one thread pool per process.</summary>
+        /// <summary>Makes the session use the number of threads of its environment, if that was created with
+        /// threading options.</summary>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void DisablePerSessionThreads()
         {
             NativeStatus.ThrowOnError(OrtApi.DisablePerSessionThreads(Live));
         }
 
-        /// <summary>Fixes every dimension of an input that a model marks with a denotation.</summary>
+        /// <summary>Sets a fixed size for every input dimension that a model marks with the given
+        /// denotation.</summary>
         /// <param name="dimDenotation">The denotation, such as DATA_BATCH.</param>
         /// <param name="dimValue">The dimension.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="dimDenotation"/> is
@@ -248,7 +250,7 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, NativeText.Utf8(dimDenotation, nameof(dimDenotation)), dimValue));
         }
 
-        /// <summary>Fixes every dimension of an input that has a name.</summary>
+        /// <summary>Sets a fixed size for every input dimension that has the given symbolic name.</summary>
         /// <param name="dimName">The name, such as batch.</param>
         /// <param name="dimValue">The dimension.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="dimName"/> is null.</exception>
@@ -260,7 +262,7 @@ namespace Microsoft.ML.OnnxRuntime
                 Live, NativeText.Utf8(dimName, nameof(dimName)), dimValue));
         }
 
-        /// <summary>Has sessions use a tensor instead of an initializer of their model.</summary>
+        /// <summary>Makes sessions use a tensor instead of an initializer of their model.</summary>
         /// <remarks>Its memory is shared, not copied: several sessions can use the same weights.</remarks>
         /// <param name="name">Name of the initializer; a name that a model does not have is ignored.</param>
         /// <param name="ortValue">The tensor, with the initializer's type and shape.</param>
@@ -276,7 +278,7 @@ namespace Microsoft.ML.OnnxRuntime
                 Arguments.NotNull(ortValue, nameof(ortValue)).Live));
         }
 
-        /// <summary>Loads a library of custom operators, which sessions with these options run.</summary>
+        /// <summary>Loads a library of custom operators for sessions with these options.</summary>
         /// <param name="libraryPath">The library, which has a function RegisterCustomOps.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="libraryPath"/> is
         /// null.</exception>
@@ -298,9 +300,9 @@ namespace Microsoft.ML.OnnxRuntime
             NativeStatus.ThrowOnError(OrtApi.SessionOptionsSetEpSelectionPolicy(Live, policy));
         }
 
-        /// <summary>Cancels the creation of sessions with these options. Another thread may call it while one is
-        /// being created.</summary>
-        /// <param name="value">True cancels, false allows later ones.</param>
+        /// <summary>Cancels the creation of sessions with these options. Another thread may call this while a
+        /// session is being created.</summary>
+        /// <param name="value">True cancels; false allows sessions to be created again.</param>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void SetLoadCancellationFlag(bool value)
         {

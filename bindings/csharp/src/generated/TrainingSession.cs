@@ -7,9 +7,9 @@ namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>Trains a checkpoint state.</summary>
     /// <remarks>A session is created from a training model and the state that it trains; to evaluate and
-    /// export it also needs an eval model, and to take optimizer steps an optimizer model. The training loop
-    /// is: train step, optimizer step, scheduler step if there is a schedule, lazy reset of the gradients.
-    /// Only one thread may use a session at a time.</remarks>
+    /// export, the session also needs an eval model, and to take optimizer steps, an optimizer model. The
+    /// training loop is: train step, optimizer step, scheduler step if there is a schedule, lazy reset of the
+    /// gradients. Only one thread may use a session at a time.</remarks>
     public unsafe partial class TrainingSession : IDisposable
     {
         private readonly OrtTrainingSessionHandle handle;
@@ -126,7 +126,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Creates a session from its models.</summary>
         /// <remarks>The session trains the given state in place, not a copy, and keeps it alive. The data is not
-        /// needed afterwards. Models with external data cannot be read from it.</remarks>
+        /// needed after the call. Models with external data cannot be read from memory.</remarks>
         /// <param name="options">Settings, copied; without them the defaults.</param>
         /// <param name="state">The state to train.</param>
         /// <param name="trainModelData">The training model.</param>
@@ -390,9 +390,9 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>A setting of a parameter group.</summary>
-        /// <remarks>learning_rate, learning_rate_factor and, of AdamW, weight_decay, alpha and beta (the decay of
-        /// the first and the second moment) and epsilon. The learning rate of a group is that of the session
-        /// times its factor.</remarks>
+        /// <remarks>The settings are learning_rate, learning_rate_factor and the settings of the optimizer. AdamW
+        /// has weight_decay, alpha and beta (the decay of the first and the second moment), and epsilon. The
+        /// learning rate of a group is the learning rate of the session times the factor of the group.</remarks>
         /// <param name="group">Name of the group.</param>
         /// <param name="attribute">Name of the setting.</param>
         /// <returns>Its value.</returns>
@@ -411,7 +411,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Changes a setting of a parameter group from the next step on.</summary>
         /// <remarks>The settings are saved with the optimizer's state. Setting learning_rate sets the factor, so
-        /// that the rate of the group follows that of the session.</remarks>
+        /// that the rate of the group follows the rate of the session.</remarks>
         /// <param name="group">Name of the group.</param>
         /// <param name="attribute">Name of the setting.</param>
         /// <param name="value">The value.</param>
@@ -449,7 +449,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// taken. The schedule is saved with the optimizer's state, and a session that is created with that state
         /// continues it. Registering another schedule replaces it.</remarks>
         /// <param name="schedule">Name of the schedule, such as cosine; ListSchedules describes all.</param>
-        /// <param name="settings">Its settings, separated by commas or blanks, such as
+        /// <param name="settings">Its settings, separated by commas or spaces, such as
         /// total_steps=1000,warmup_steps=50. The numbers of a list are separated by colons:
         /// milestones=300:600.</param>
         /// <param name="initialLearningRate">The rate at a factor of 1.</param>
@@ -475,9 +475,9 @@ namespace Microsoft.ML.OnnxRuntime
             NativeStatus.ThrowOnError(OrtTrainingApi.SchedulerStep(Live));
         }
 
-        /// <summary>Tells the schedule a value that it may follow, such as a validation loss, and sets the
-        /// learning rate.</summary>
-        /// <remarks>The schedule on_plateau follows such values. All others ignore them.</remarks>
+        /// <summary>Reports a value to the schedule, such as a validation loss, and sets the learning
+        /// rate.</summary>
+        /// <remarks>The schedule on_plateau uses reported values; all other schedules ignore them.</remarks>
         /// <param name="value">The value.</param>
         /// <exception cref="OnnxRuntimeException">RuntimeException when no schedule is registered; NoModel when
         /// the session has no optimizer model.</exception>
@@ -490,9 +490,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Updates the trainable parameters from their gradients.</summary>
         /// <remarks>The optimizer model determines the update rule.</remarks>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer model;
-        /// RuntimeException when no train step has computed gradients yet, or a gradient is NaN or infinite; the
-        /// config entry ortrain.nonfinite_gradients chooses otherwise; Fail when the step was terminated before
-        /// it began.</exception>
+        /// RuntimeException when no train step has computed gradients yet, or a gradient is NaN or infinite,
+        /// unless the configuration entry ortrain.nonfinite_gradients permits such gradients; Fail when the step
+        /// was terminated before it began.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void OptimizerStep()
         {
@@ -503,9 +503,9 @@ namespace Microsoft.ML.OnnxRuntime
         /// <remarks>The optimizer model determines the update rule.</remarks>
         /// <param name="options">Settings for this step, or null.</param>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer model;
-        /// RuntimeException when no train step has computed gradients yet, or a gradient is NaN or infinite; the
-        /// config entry ortrain.nonfinite_gradients chooses otherwise; Fail when the step was terminated before
-        /// it began.</exception>
+        /// RuntimeException when no train step has computed gradients yet, or a gradient is NaN or infinite,
+        /// unless the configuration entry ortrain.nonfinite_gradients permits such gradients; Fail when the step
+        /// was terminated before it began.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void OptimizerStep(RunOptions options)
         {
@@ -576,8 +576,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>A copy of all parameters, concatenated into one tensor.</summary>
         /// <param name="onlyTrainable">Whether to leave out frozen parameters.</param>
         /// <returns>A rank-1 tensor of the parameters' element type.</returns>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when the parameters have several types, or
-        /// their values are not there yet, for the checkpoint is nominal.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the parameters have several types, or the
+        /// checkpoint is nominal and their values are not loaded yet.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public OrtValue ToBuffer(bool onlyTrainable)
         {
@@ -587,7 +587,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Overwrites the parameters with the values of one tensor.</summary>
-        /// <param name="ortValue">A tensor as returned by the reverse method.</param>
+        /// <param name="ortValue">A tensor in the form that GetContiguousParameters returns.</param>
         /// <param name="onlyTrainable">Whether the tensor leaves out frozen parameters.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="ortValue"/> is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the size or type of the tensor does not
@@ -709,7 +709,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Overwrites the gradients of all trainable parameters with the values of one tensor.</summary>
         /// <remarks>The next optimizer step uses them, and the next train step adds to them, even if
         /// LazyResetGrad was called before. Gradients of 16-bit parameters are rounded.</remarks>
-        /// <param name="gradientsBuffer">A tensor as CopyGradientsToBuffer fills it.</param>
+        /// <param name="gradientsBuffer">A tensor in the form that CopyGradientsToBuffer writes.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="gradientsBuffer"/> is
         /// null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the size or type of the tensor does not
@@ -766,9 +766,10 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Chooses whether eval steps and exports use the exponential moving average of the
         /// weights.</summary>
-        /// <remarks>They do if the optimizer model has the node WeightAverage and an optimizer step was taken.
-        /// Train steps always use the weights. The averages are saved with the optimizer's state.</remarks>
-        /// <param name="use">Whether to use the average; it is used by default.</param>
+        /// <remarks>By default they use the average if the optimizer model has the node WeightAverage and an
+        /// optimizer step was taken. Train steps always use the weights. The averages are saved with the
+        /// optimizer's state.</remarks>
+        /// <param name="use">Whether to use the average.</param>
         /// <exception cref="OnnxRuntimeException">NoModel when the session has no optimizer; InvalidArgument when
         /// the optimizer keeps no average.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>

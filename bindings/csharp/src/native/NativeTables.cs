@@ -77,7 +77,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>The table of calls that the other two lack.</summary>
+        /// <summary>The table of calls that onnxruntime's tables lack.</summary>
         internal static IntPtr OrtrainApi
         {
             get

@@ -2,7 +2,7 @@ using System;
 
 namespace Microsoft.ML.OnnxRuntime.Tensors
 {
-    /// <summary>What tensors of all element types have in common.</summary>
+    /// <summary>Base class of tensors of all element types.</summary>
     public class TensorBase
     {
         private readonly Type elementType;

@@ -135,13 +135,13 @@ typedef NS_ENUM(int32_t, ORTLoggingLevel) {
 
 /** How much a model is optimized before it runs. Results at all levels agree within rounding. */
 typedef NS_ENUM(int32_t, ORTGraphOptimizationLevel) {
-  /** No optimization; what depends only on constants and shapes is still computed once. */
+  /** No optimization. Values that depend only on constants and shapes are still computed only once. */
   ORTGraphOptimizationLevelNone = 0,
   /** Constant folding, removal of identities, common subexpressions; no fusion. */
   ORTGraphOptimizationLevelBasic = 1,
-  /** Operator fusion too. */
+  /** Also operator fusion. */
   ORTGraphOptimizationLevelExtended = 2,
-  /** Memory layouts of parameters too. */
+  /** Also memory layouts of parameters. */
   ORTGraphOptimizationLevelLayout = 3,
   /** Everything; the default. */
   ORTGraphOptimizationLevelAll = 99,

@@ -13,8 +13,8 @@
 NS_ASSUME_NONNULL_BEGIN
 
 
-/** The environment, which determines which log messages are written. A program creates one and passes
- * it to its sessions, which do not need it afterwards. Messages go to standard error.
+/** The environment, which determines which log messages are written. A program creates an environment
+ * and passes it to its sessions, which do not need it afterwards. Messages go to standard error.
  */
 @interface ORTEnv : NSObject {
  @private

@@ -23,9 +23,9 @@ NS_ASSUME_NONNULL_BEGIN
 /** Creates a builder for a forward model.
  *
  * @param model The forward model, a serialized ONNX model.
- * @param yNodeNames Names of the values to differentiate, including the loss. For each value that the
- *     loss is not computed from, an input <name>_grad is added to the model through which the caller
- *     supplies its gradient.
+ * @param yNodeNames Names of the values to differentiate, including the loss. If the loss does not
+ *     depend on one of these values, the model gets an input <name>_grad, through which the caller
+ *     supplies the gradient of that value.
  * @param xNodeNames Names of the values with respect to which gradients are computed: inputs,
  *     initializers or intermediate values.
  * @param lossNodeName Name of the scalar loss, whose gradient is one; an empty string if there is

@@ -14,9 +14,9 @@ NS_ASSUME_NONNULL_BEGIN
 
 @class ORTValue;
 
-/** A metric, such as accuracy, that counts batches one by one. Its value does not depend on how rows
- * are divided into batches. The page on metrics lists the names and options. Only one thread may use a
- * metric at a time.
+/** A metric, such as accuracy, that is computed batch by batch. Its value does not depend on how rows
+ * are divided into batches. The documentation page on metrics lists their names and options. Only one
+ * thread at a time may use a metric.
  */
 @interface ORTMetric : NSObject {
  @private
@@ -28,8 +28,8 @@ NS_ASSUME_NONNULL_BEGIN
 /** Creates a metric by its name.
  *
  * @param name Name of the metric, such as accuracy, f1 or top5.
- * @param options Its options, separated by commas or blanks, such as average=binary; an empty text for
- *     the defaults.
+ * @param options Its options, separated by commas or spaces, such as average=binary; an empty string
+ *     for the defaults.
  * @param error Set when it fails. May be NULL.
  * @return The object, or nil on failure.
  *
@@ -40,18 +40,18 @@ NS_ASSUME_NONNULL_BEGIN
                               options:(NSString *)options
                                 error:(NSError *_Nullable *_Nullable)error NS_DESIGNATED_INITIALIZER;
 
-/** Counts a batch.
+/** Adds a batch to the metric.
  *
- * A batch that is rejected changes nothing.
+ * A rejected batch changes nothing.
  *
  * @param prediction Output of the model: scores [batch, classes, ...] or [batch, ..., classes], a
- *     logit for each row, or numbers. The metric perplexity needs none.
- * @param target What was expected, [batch, ...].
+ *     logit for each row, or numbers. The metric perplexity needs no prediction.
+ * @param target The expected values, [batch, ...].
  * @param loss The loss of the batch, one number. Only the metric perplexity needs it.
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when shapes do not fit together, a target is not a class, or a
+ * Errors: ORTErrorCodeInvalidArgument when the shapes do not match, a target is not a class, or a
  * required value is missing.
  */
 - (BOOL)updateWithPrediction:(nullable ORTValue *)prediction
@@ -67,16 +67,17 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (nullable ORTValue *)resultWithError:(NSError *_Nullable *_Nullable)error;
 
-/** Forgets all batches.
+/** Discards all batches.
  *
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  */
 - (BOOL)resetWithError:(NSError *_Nullable *_Nullable)error;
 
-/** Adds what another metric has counted, such as that of another process or part of the rows.
+/** Adds the counts of another metric, for example from another process or from another part of the
+ * rows.
  *
- * @param other A metric of the same name and options, which stays as it is.
+ * @param other A metric with the same name and options, which does not change.
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
@@ -84,21 +85,21 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (BOOL)mergeWithMetric:(ORTMetric *)other error:(NSError *_Nullable *_Nullable)error;
 
-/** What the metric has counted, as bytes by which another one continues.
+/** The counts of the metric, as bytes from which another metric can continue.
  *
  * @param error Set when it fails. May be NULL.
  * @return The state. On failure, nil.
  */
 - (nullable NSData *)getStateWithError:(NSError *_Nullable *_Nullable)error;
 
-/** Replaces what the metric has counted.
+/** Replaces the counts of the metric.
  *
- * @param state The state of a metric of the same name and options.
+ * @param state The state of a metric with the same name and options.
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeInvalidArgument when the bytes are not such a state, or are truncated or
- * damaged.
+ * Errors: ORTErrorCodeInvalidArgument when the bytes are not the state of such a metric, or are
+ * truncated or damaged.
  */
 - (BOOL)setState:(NSData *)state error:(NSError *_Nullable *_Nullable)error;
 

@@ -70,8 +70,8 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (BOOL)setExecutionMode:(ORTExecutionMode)executionMode error:(NSError *_Nullable *_Nullable)error;
 
-/** The minimum severity that is logged. If it is not set, the environment's applies, which is warning
- * by default.
+/** The minimum severity that is logged. Without it, the severity of the environment applies, which is
+ * warning by default.
  *
  * @param sessionLogSeverityLevel The severity.
  * @param error Set when it fails. May be NULL.
@@ -90,7 +90,7 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (BOOL)setLogVerbosityLevel:(int)sessionLogVerbosityLevel error:(NSError *_Nullable *_Nullable)error;
 
-/** File to which a session writes the graph that it runs, after its passes.
+/** File to which a session writes the graph that it runs, after all graph passes.
  *
  * @param optimizedModelFilepath The file.
  * @param error Set when it fails. May be NULL.
@@ -123,7 +123,7 @@ NS_ASSUME_NONNULL_BEGIN
  * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeInvalidArgument when the key is empty, or begins with "ortrain." and is not
- * known, or an entry of that prefix does not take the value.
+ * known, or the value is not valid for an entry with that prefix.
  */
 - (BOOL)addConfigEntryWithKey:(NSString *)key
                         value:(NSString *)value
@@ -147,7 +147,7 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (nullable NSString *)getConfigEntryWithKey:(NSString *)key error:(NSError *_Nullable *_Nullable)error;
 
-/** Has a function of the process add custom operators to the options.
+/** Calls a function of the process, which adds custom operators to the options.
  *
  * @param registrationFuncName Name of an exported function with the signature of RegisterCustomOps.
  * @param error Set when it fails. May be NULL.
@@ -158,12 +158,12 @@ NS_ASSUME_NONNULL_BEGIN
 - (BOOL)registerCustomOpsUsingFunction:(NSString *)registrationFuncName
                                  error:(NSError *_Nullable *_Nullable)error;
 
-/** Fails: onnxruntime-extensions is a separate library, which has to be registered.
+/** Always fails: onnxruntime-extensions is a separate library, which must be registered.
  *
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
- * Errors: ORTErrorCodeFail when always.
+ * Errors: ORTErrorCodeFail when the call is made.
  */
 - (BOOL)enableOrtExtensionsCustomOpsWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -184,8 +184,8 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (nullable instancetype)initWithError:(NSError *_Nullable *_Nullable)error ORT_SWIFT_NAME(init());
 
-/** The minimum severity that the run logs. If it is not set, the session's applies, which is warning by
- * default.
+/** The minimum severity that the run logs. Without it, the severity of the session applies, which is
+ * warning by default.
  *
  * @param logSeverityLevel The severity.
  * @param error Set when it fails. May be NULL.
@@ -234,9 +234,9 @@ NS_ASSUME_NONNULL_BEGIN
 
 @end
 
-/** Runs a model forward. Members have the names and meanings of onnxruntime's class. The model is
- * compiled once per set of input shapes; later runs with the same shapes only compute. Runs of one
- * session are serialized; runs of different sessions may overlap.
+/** Runs a model forward. The members have the same names and meanings as those of onnxruntime's class.
+ * The model is compiled once per set of input shapes; later runs with the same shapes need no
+ * compilation. Runs of one session are serialized; runs of different sessions may overlap.
  */
 @interface ORTSession : NSObject {
  @private
@@ -265,7 +265,7 @@ NS_ASSUME_NONNULL_BEGIN
 
 /** Creates a session from a model.
  *
- * The data is not needed afterwards. Models with external data cannot be read from it.
+ * The data is not needed after the call. Models with external data cannot be read from memory.
  *
  * @param env The environment.
  * @param modelData The content of an ONNX file.

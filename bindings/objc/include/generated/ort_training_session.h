@@ -24,9 +24,9 @@ NS_ASSUME_NONNULL_BEGIN
 @class ORTValue;
 
 /** Trains a checkpoint state. A session is created from a training model and the state that it trains;
- * to evaluate and export it also needs an eval model, and to take optimizer steps an optimizer model.
- * The training loop is: train step, optimizer step, scheduler step if there is a schedule, lazy reset
- * of the gradients. Only one thread may use a session at a time.
+ * to evaluate and export, the session also needs an eval model, and to take optimizer steps, an
+ * optimizer model. The training loop is: train step, optimizer step, scheduler step if there is a
+ * schedule, lazy reset of the gradients. Only one thread may use a session at a time.
  */
 @interface ORTTrainingSession : NSObject {
  @private
@@ -68,7 +68,7 @@ NS_ASSUME_NONNULL_BEGIN
 /** Creates a session from its models.
  *
  * The session trains the given state in place, not a copy, and keeps it alive. The data is not needed
- * afterwards. Models with external data cannot be read from it.
+ * after the call. Models with external data cannot be read from memory.
  *
  * @param env The environment.
  * @param sessionOptions Settings, copied; without them the defaults.
@@ -215,9 +215,9 @@ NS_ASSUME_NONNULL_BEGIN
 
 /** A setting of a parameter group.
  *
- * learning_rate, learning_rate_factor and, of AdamW, weight_decay, alpha and beta (the decay of the
- * first and the second moment) and epsilon. The learning rate of a group is that of the session times
- * its factor.
+ * The settings are learning_rate, learning_rate_factor and the settings of the optimizer. AdamW has
+ * weight_decay, alpha and beta (the decay of the first and the second moment), and epsilon. The
+ * learning rate of a group is the learning rate of the session times the factor of the group.
  *
  * @param group Name of the group.
  * @param attribute Name of the setting.
@@ -234,7 +234,7 @@ NS_ASSUME_NONNULL_BEGIN
 /** Changes a setting of a parameter group from the next step on.
  *
  * The settings are saved with the optimizer's state. Setting learning_rate sets the factor, so that
- * the rate of the group follows that of the session.
+ * the rate of the group follows the rate of the session.
  *
  * @param group Name of the group.
  * @param attribute Name of the setting.
@@ -277,7 +277,7 @@ NS_ASSUME_NONNULL_BEGIN
  * continues it. Registering another schedule replaces it.
  *
  * @param schedule Name of the schedule, such as cosine; ListSchedules describes all.
- * @param settings Its settings, separated by commas or blanks, such as
+ * @param settings Its settings, separated by commas or spaces, such as
  *     total_steps=1000,warmup_steps=50. The numbers of a list are separated by colons:
  *     milestones=300:600.
  * @param initialLr The rate at a factor of 1.
@@ -304,10 +304,9 @@ NS_ASSUME_NONNULL_BEGIN
  */
 - (BOOL)schedulerStepWithError:(NSError *_Nullable *_Nullable)error;
 
-/** Tells the schedule a value that it may follow, such as a validation loss, and sets the learning
- * rate.
+/** Reports a value to the schedule, such as a validation loss, and sets the learning rate.
  *
- * The schedule on_plateau follows such values. All others ignore them.
+ * The schedule on_plateau uses reported values; all other schedules ignore them.
  *
  * @param value The value.
  * @param error Set when it fails. May be NULL.
@@ -326,9 +325,9 @@ NS_ASSUME_NONNULL_BEGIN
  * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
- * when no train step has computed gradients yet, or a gradient is NaN or infinite; the config entry
- * ortrain.nonfinite_gradients chooses otherwise; ORTErrorCodeFail when the step was terminated before
- * it began.
+ * when no train step has computed gradients yet, or a gradient is NaN or infinite, unless the
+ * configuration entry ortrain.nonfinite_gradients permits such gradients; ORTErrorCodeFail when the
+ * step was terminated before it began.
  */
 - (BOOL)optimizerStepWithError:(NSError *_Nullable *_Nullable)error;
 
@@ -341,9 +340,9 @@ NS_ASSUME_NONNULL_BEGIN
  * @return YES, or NO on failure.
  *
  * Errors: ORTErrorCodeNoModel when the session has no optimizer model; ORTErrorCodeRuntimeException
- * when no train step has computed gradients yet, or a gradient is NaN or infinite; the config entry
- * ortrain.nonfinite_gradients chooses otherwise; ORTErrorCodeFail when the step was terminated before
- * it began.
+ * when no train step has computed gradients yet, or a gradient is NaN or infinite, unless the
+ * configuration entry ortrain.nonfinite_gradients permits such gradients; ORTErrorCodeFail when the
+ * step was terminated before it began.
  */
 - (BOOL)optimizerStepWithRunOptions:(nullable ORTRunOptions *)runOptions
                               error:(NSError *_Nullable *_Nullable)error;
@@ -399,15 +398,15 @@ NS_ASSUME_NONNULL_BEGIN
  * @param error Set when it fails. May be NULL.
  * @return A rank-1 tensor of the parameters' element type. On failure, nil.
  *
- * Errors: ORTErrorCodeInvalidArgument when the parameters have several types, or their values are not
- * there yet, for the checkpoint is nominal.
+ * Errors: ORTErrorCodeInvalidArgument when the parameters have several types, or the checkpoint is
+ * nominal and their values are not loaded yet.
  */
 - (nullable ORTValue *)toBufferWithTrainable:(BOOL)onlyTrainable error:(NSError *_Nullable *_Nullable)error;
 
 /** Overwrites all parameters with the values of one tensor, or only the trainable ones if it has
  * exactly their number of elements.
  *
- * @param buffer A tensor as returned by the reverse method.
+ * @param buffer A tensor in the form that -[ORTTrainingSession toBufferWithTrainable:error:] returns.
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
@@ -515,8 +514,8 @@ NS_ASSUME_NONNULL_BEGIN
  * -[ORTTrainingSession lazyResetGradWithError:] was called before. Gradients of 16-bit parameters are
  * rounded.
  *
- * @param gradientsBuffer A tensor as -[ORTTrainingSession
- *     copyGradientsToBufferWithGradientsBuffer:error:] fills it.
+ * @param gradientsBuffer A tensor in the form that -[ORTTrainingSession
+ *     copyGradientsToBufferWithGradientsBuffer:error:] writes.
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *
@@ -564,10 +563,11 @@ NS_ASSUME_NONNULL_BEGIN
 
 /** Chooses whether eval steps and exports use the exponential moving average of the weights.
  *
- * They do if the optimizer model has the node WeightAverage and an optimizer step was taken. Train
- * steps always use the weights. The averages are saved with the optimizer's state.
+ * By default they use the average if the optimizer model has the node WeightAverage and an optimizer
+ * step was taken. Train steps always use the weights. The averages are saved with the optimizer's
+ * state.
  *
- * @param use Whether to use the average; it is used by default.
+ * @param use Whether to use the average.
  * @param error Set when it fails. May be NULL.
  * @return YES, or NO on failure.
  *

@@ -1,4 +1,4 @@
-"""Writing files: each is replaced in one step, so that a failure leaves the file that was there, or none.
+"""Writing files: each is replaced atomically, so that a failure leaves the earlier file, or none.
 
 The core writes checkpoints and models in the same way (``core/src/runtime/file.h``), with the same names of temporary files.
 Everything in this package that writes a file uses it, except for logs that grow line by line.
@@ -73,7 +73,7 @@ def write_files(contents: Mapping[Path, bytes], what: str) -> None:
 
 @contextlib.contextmanager
 def replaced_file(path: str | os.PathLike[str], what: str) -> Iterator[BinaryIO]:
-    """Give a file to write to, which takes the place of another once all of it is on the disk.
+    """Yield a file to write to, which replaces the file at the path once all its content is on the disk.
 
     Its mode is that of the file that it replaces, otherwise what the umask allows. If the caller raises, nothing changes.
 
@@ -171,7 +171,7 @@ def appending(path: str | os.PathLike[str], what: str) -> Iterator[None]:
 
 
 def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what: str) -> None:
-    """Give a file another name, in place of the file that has it. Where the file system has no links, the file is copied.
+    """Give a file a second name, and replace a file of that name. If the file system has no links, the file is copied.
 
     Programs replace files instead of changing them, so a file that has two names stays as it is under one of them when the
     other is written.

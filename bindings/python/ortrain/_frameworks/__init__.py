@@ -1,1 +1,1 @@
-"""What the exports of PyTorch, Keras and JAX have in common."""
+"""Shared code of the exports of PyTorch, Keras and JAX."""

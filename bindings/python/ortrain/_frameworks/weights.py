@@ -20,9 +20,9 @@ class UnmatchedNames(NamedTuple):
     """The names that did not match when weights were copied by name. Both lists are empty if everything did."""
 
     missing_keys: list[str]
-    """What the target has and the source does not; it keeps its values."""
+    """Weights that only the target has; they keep their values."""
     unexpected_keys: list[str]
-    """What the source has and the target does not; it is not used."""
+    """Weights that only the source has; they are not used."""
 
 
 def state_of(checkpoint: Any) -> CheckpointState:

@@ -1,4 +1,4 @@
-"""Models of ``onnx``, read and edited: what artifacts, blocks and exports of frameworks share."""
+"""Reading and editing models of ``onnx``: shared code of artifacts, blocks and exports of frameworks."""
 
 from ortrain._graph.edits import (
     ADDED_OPSET,

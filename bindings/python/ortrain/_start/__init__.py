@@ -1,4 +1,4 @@
-"""What happens before the extension is loaded; importing this package does it."""
+"""Actions before the extension is loaded; importing this package runs them."""
 
 from ortrain._start import interrupt, main_interpreter  # in this order
 

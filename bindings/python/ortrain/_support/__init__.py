@@ -1,1 +1,1 @@
-"""What all of the package shares: values of a step, signatures, checks of arguments, texts."""
+"""Shared code of the package: values of a step, signatures, checks of arguments, texts."""

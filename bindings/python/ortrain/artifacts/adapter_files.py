@@ -231,7 +231,8 @@ def with_adapter_inputs(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
     for layer in adapters.layers:
         if layer.magnitude:
             raise ValueError(
-                f"the adapter of {layer.module} is of DoRA, without which the model does not compute what its base does; merge it"
+                f"the adapter of {layer.module} uses DoRA, so without the adapter the model would not compute the same "
+                "as its base; merge the adapter"
             )
         for name in (layer.a, layer.b):
             tensor = tensors[name]
@@ -262,8 +263,8 @@ def merged(model: onnx.ModelProto | StrPath) -> onnx.ModelProto:
 def requantized(model: onnx.ModelProto | StrPath) -> Quantization:
     """Return an exported model with its adapters added to its weights, which are quantized as they were.
 
-    Codes of few bits cannot hold all of a small change. The error of each layer says how far the new weights are from the exact
-    sum; compare outputs before you use the result in place of the base with its adapters.
+    Quantized weights cannot represent every small change. The error of each layer says how far the new weights are from
+    the exact sum; compare outputs before you use the result in place of the base with its adapters.
 
     Raises
     ------

@@ -50,7 +50,7 @@ _log = logging.getLogger("ortrain.artifacts")
 
 
 class NothingToTrainWarning(UserWarning):
-    """:func:`generate_artifacts` was to choose the parameters to train, and found none."""
+    """Warns that :func:`generate_artifacts`, which was to choose the parameters to train, found none."""
 
 
 def generate_artifacts(
@@ -79,15 +79,14 @@ def generate_artifacts(
 ) -> ArtifactReport:
     """Create the files that a training session needs from an inference model.
 
-    Written are ``training_model.onnx``, ``eval_model.onnx`` and ``checkpoint``, with an optimizer
-    ``optimizer_model.onnx``, with ``nominal_checkpoint`` also ``nominal_checkpoint``, and with ``ort_format`` the
-    models once more, as ``training_model.ort`` and so on. Opsets and IR
-    version are those of ``model``. The eval model has batch normalization and dropout in inference mode.
-    Nothing is written if the model is rejected.
+    The files are ``training_model.onnx``, ``eval_model.onnx`` and ``checkpoint``; with an optimizer also
+    ``optimizer_model.onnx``; with ``nominal_checkpoint`` also ``nominal_checkpoint``; and with ``ort_format`` also the
+    models in ORT format, ``training_model.ort`` and so on. Their opsets and IR version are those of ``model``. In the
+    eval model, batch normalization and dropout are in inference mode. If the model is rejected, no file is written.
 
-    What exporters do to weights is undone first: merged parameters are separated, shared ones tied, biases of zeros and
-    repeated rows restored. If ``requires_grad`` names only initializers that the model has, and neither ``untie`` nor
-    ``tie`` is given, the weights stay as they are.
+    Changes that exporters make to weights are undone first: merged parameters are separated, shared parameters are
+    tied, and omitted biases of zeros and repeated rows are restored. If ``requires_grad`` names only initializers that
+    the model has, and neither ``untie`` nor ``tie`` is given, the weights are not changed.
 
     Parameters
     ----------
@@ -96,29 +95,30 @@ def generate_artifacts(
         by its path. Or a network of PyTorch, which is exported as by :func:`ortrain.torch.export`, a model of Keras, as by
         :func:`ortrain.keras.export`, or a module of Flax or a function of JAX, as by :func:`ortrain.jax.export`.
     requires_grad : list of str, optional
-        Initializers to train, of the model's graph or of the graphs inside If, Loop and Scan, which move to
-        the model's graph under their name (with a number if it is taken). Also inputs of the model, whose
-        gradients become outputs of the training model, ``<input>_grad``. Also patterns such as ``"*.bias"`` and paths of
-        modules such as ``"encoder.layer.1"``, which stand for the parameters that fit. By default, all floating-point
-        initializers of the model's graph that are not in ``frozen_params`` and are parameters: those that
-        the exporter recorded as parameters (:func:`ortrain.torch.export` records what requires a gradient, and the
-        other parameters are frozen), or, without a record, those that are not named or used like a constant of the
-        code (an exponent, an epsilon, a bound, a rotary frequency). Parameters that no gradient reaches are left
-        out. The report gives the reason for each.
+        Initializers to train, of the model's graph or of the graphs inside If, Loop and Scan, which move to the model's
+        graph under their name (with a number if it is taken). Also inputs of the model, whose gradients become outputs
+        of the training model, ``<input>_grad``. Also patterns such as ``"*.bias"`` and paths of modules such as
+        ``"encoder.layer.1"``, which stand for the matching parameters. By default, all floating-point initializers of
+        the model's graph that are not in ``frozen_params`` and are parameters: those that the exporter recorded as
+        parameters (:func:`ortrain.torch.export` records what requires a gradient, and the other parameters are frozen),
+        or, without a record, those that are not named or used like a constant of the code (an exponent, an epsilon, a
+        bound, a rotary frequency). Parameters that no gradient reaches are left out. The report gives the reason for
+        each.
     frozen_params : list of str, optional
-        Initializers that are parameters, stored in the checkpoint, but not trained, by name, pattern or module. Names that
-        the model does not have are ignored with a warning. Initializers that are neither trained nor frozen stay in the
-        models as constants. Where both arguments fit, a name beats a pattern, and ``frozen_params`` beats ``requires_grad``.
+        Initializers that are parameters, stored in the checkpoint, but not trained, by name, pattern or module. Names
+        that the model does not have are ignored with a warning. Initializers that are neither trained nor frozen stay
+        in the models as constants. If both arguments match a parameter, a name takes precedence over a pattern, and
+        ``frozen_params`` over ``requires_grad``.
     loss : LossType or onnxblock.Block or mapping, optional
-        The loss to add. A custom block is called with the names of the loss inputs and returns the
-        name of the loss. A mapping gives several outputs of the model their losses, whose sum is the loss:
-        ``{"logits": "cross_entropy", "energy": ("mse", 0.3)}``, where a number is the weight of a loss. The keys are outputs, or
-        tuples of outputs for a loss that takes several; the losses are names, members of LossType or blocks; the target of
-        ``logits`` is the input ``logits_target``. Left out, the first output of the model is the loss; with a
-        ``head``, cross entropy.
+        The loss to add. A custom block is called with the names of the loss inputs and returns the name of the loss. A
+        mapping gives several outputs of the model their losses, whose sum is the loss: ``{"logits": "cross_entropy",
+        "energy": ("mse", 0.3)}``, where a number is the weight of a loss. The keys are outputs, or tuples of outputs
+        for a loss that takes several; the losses are names, members of LossType or blocks; the target of ``logits`` is
+        the input ``logits_target``. Without this argument, the first output of the model is the loss; with a ``head``,
+        the loss is cross entropy.
     optimizer : OptimType or onnxblock.Block, optional
-        The optimizer, with its defaults or as a block such as :class:`ortrain.onnxblock.optim.AdamW`. Left
-        out, no optimizer model is written; with a ``head`` or an ``adapter``, one of AdamW.
+        The optimizer, with its defaults or as a block such as :class:`ortrain.onnxblock.optim.AdamW`. Without this
+        argument, no optimizer model is written; with a ``head`` or an ``adapter``, that of AdamW is.
     artifact_directory : str or bytes or os.PathLike, optional
         The folder of the files; it is created if it does not exist. The current directory by default.
     prefix : str, default: ""
@@ -141,10 +141,10 @@ def generate_artifacts(
         Passes that do not rewrite the model before its gradient is built, such as ``"hoist_selection"``; for
         debugging.
     batch : "dynamic", optional
-        Makes the batch size of a model free that was exported with a fixed one, such as by PyTorch's default. Constants
-        that hold it, in Reshape, Expand and other nodes, are replaced. The result is compared with the given model, row by
-        row, on random inputs of several batch sizes. By default the model is taken as it is, and the report says if its
-        batch size is fixed.
+        "dynamic" lets a model that was exported with a fixed batch size, PyTorch's default, take batches of any size.
+        Constants that hold it, in Reshape, Expand and other nodes, are replaced. The result is compared with the given
+        model, row by row, on random inputs of several batch sizes. By default the model is not changed, and the report
+        says whether its batch size is fixed.
     untie : list of str or False, optional
         Initializers that become a parameter for each module that reads them, by name or by a pattern such as
         ``"encoder.*"``; False for none. By default those that an exporter merged because their values were equal.
@@ -153,24 +153,25 @@ def generate_artifacts(
         or by pattern; False for none. By default those that an exporter made of one parameter.
     args : tensor, tuple, list or mapping, optional
         For a network: example arguments, one of them, a tuple of positional arguments, or arguments by name. The first
-        dimension of arrays is that of the batch; anything but an array is a constant. A model of Keras needs it only if
-        it does not know its inputs; a dictionary is one argument there. For JAX these are the arguments of a
+        dimension of arrays is that of the batch; anything but an array is a constant. A model of Keras needs ``args``
+        only if its inputs are unknown; a dictionary is then a single argument. For JAX these are the arguments of a
         ``flax.nnx.Module``, of ``apply`` of a ``flax.linen.Module``, or of the function: ``(variables, inputs, True)``
         if the network is called like ``network.apply(variables, inputs, train=True)``.
     head : Head, optional
         A new classifier in place of the model's. It is trained, and the rest of the model is not unless ``head.train`` says so:
         it computes as in inference, with fixed running statistics. ``requires_grad`` must be left out.
     adapter : LoRA, optional
-        Low-rank adapters beside layers of the model, which are trained; with a ``head``, that too. All other weights are
-        constants of the models, and not in the checkpoint. ``requires_grad`` must be left out.
+        Low-rank adapters for layers of the model. The adapters are trained and, with a ``head``, the head too. All
+        other weights are constants of the models, and not in the checkpoint. ``requires_grad`` must be left out.
     qat : Int8, optional
         Quantization-aware training: the weights and inputs of Conv, Gemm and MatMul pass through QuantizeLinear and
         DequantizeLinear, with straight-through gradients, so that the network learns to compensate for 8 bits. The ranges of
         activations are in the checkpoint.
     external_data : bool, optional
-        Whether constants of the models are stored in the file ``weights.data`` next to them, once for all models. Training
-        sessions map this file: its pages are shared by all sessions and processes that use it. By default those of a model
-        that would exceed the 2 GB that an ONNX file can hold, and those that are external data of the given model.
+        Whether constants of the models are stored in the file ``weights.data`` next to them, once for all models.
+        Training sessions map this file: its pages are shared by all sessions and processes that use it. By default they
+        are if a model would exceed the 2 GB that an ONNX file can hold, or if they are external data of the given
+        model.
 
     Returns
     -------
@@ -292,7 +293,9 @@ def _loss_inputs(loss: object, names: Sequence[str] | None, model: onnx.ModelPro
     outputs = [output.name for output in model.graph.output]
     if isinstance(loss, Mapping):
         if names is not None:
-            raise ValueError("loss_input_names: a mapping of losses names the outputs that it takes")
+            raise ValueError(
+                "loss_input_names: expected None, because a mapping of losses already names the outputs"
+            )
         wanted = outputs_of_losses(loss)
         known = {*outputs, *(name for node in model.graph.node for name in node.output)}
         for name in wanted:

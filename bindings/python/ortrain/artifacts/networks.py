@@ -75,8 +75,7 @@ def export_network(model: object, args: Any) -> onnx.ModelProto:
         raise TypeError(f"model: expected a network, found {type(model).__name__}")
     if args is None and framework.args:
         raise TypeError(
-            f"a {framework.package}.{framework.kind} needs args, an example of what it is called with, "
-            f"such as {framework.args}"
+            f"a {framework.package}.{framework.kind} needs args, example arguments such as {framework.args}"
         )
     export = getattr(importlib.import_module(framework.module), framework.function)
     exported: onnx.ModelProto = export(model, args)[0]

@@ -1,4 +1,4 @@
-"""Models with weights of few bits, from models with float weights."""
+"""Models with quantized weights, from models with float weights."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def quantize_weights(
     embeddings: bool = False,
     external_data: bool | None = None,
 ) -> Quantization:
-    """Give the matrices of MatMul and Gemm 4 or 8 bits, in blocks that share a scale.
+    """Quantize the matrices of MatMul and Gemm to 4 or 8 bits, in blocks that share a scale.
 
-    The layers become ``MatMulNBits`` and the look-ups ``GatherBlockQuantized``, operators of onnxruntime that ortrain trains
-    through: artifacts of the result with ``adapter=LoRA(...)`` are those of QLoRA. Activations stay as they are.
+    The layers become ``MatMulNBits`` and the look-ups ``GatherBlockQuantized``, operators of onnxruntime that ortrain
+    trains through: artifacts of the result with ``adapter=LoRA(...)`` are those of QLoRA. Activations are not
+    quantized.
 
     Parameters
     ----------
@@ -39,15 +40,15 @@ def quantize_weights(
     path : str or os.PathLike, optional
         Where the quantized model is written.
     bits : {4, 8}, default: 4
-        The bits of a weight.
+        The number of bits per weight.
     block_size : int, default: 32
         The number of weights of a row that share a scale, a power of two of at least 16.
     zero_points : bool, default: True
-        Whether each block has a zero point too. It makes the error smaller where weights lie around another number than zero.
+        Whether each block has a zero point too. A zero point reduces the error if the weights are not centered on zero.
     skip : sequence of str, optional
-        Layers that keep their weights: a module or its end such as ``"lm_head"``, or a pattern.
+        Layers that are not quantized: a module, the end of its name such as ``"lm_head"``, or a pattern.
     embeddings : bool, default: False
-        Whether the tables of look-ups (Gather) are quantized too.
+        Whether embedding tables (Gather) are quantized too.
     external_data : bool, optional
         Whether weights are written to a file next to the model, with its name and the ending ``.data``. By default those that
         the model could not hold in 2 GB, and those that are external data of the given model.

@@ -1,4 +1,4 @@
-"""The training step as one model with operators of ONNX alone, for runtimes that cannot train."""
+"""The training step as one model with only standard operators of ONNX, for runtimes that cannot train."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ def generate_step(
 ) -> ArtifactReport:
     """Write the training step of a model as one ONNX model that any runtime runs, and the artifacts beside it.
 
-    The step model has operators of ONNX alone. Its inputs are the batch, the parameters, the optimizer's moments, the
-    learning rate and the number of steps taken; its outputs are the loss, the values of ``additional_output_names`` and,
-    for each input ``x`` that a step changes, ``x.next``. The entry ``ortrain.step`` of its metadata lists them all, as JSON
-    (see the guide "A step for any runtime"). :class:`ortrain.step.Session` runs it with onnxruntime.
+    The step model has only standard operators of ONNX. Its inputs are the batch, the parameters, the optimizer's
+    moments, the learning rate and the number of steps taken; its outputs are the loss, the values of
+    ``additional_output_names`` and, for each input ``x`` that a step changes, ``x.next``. The entry ``ortrain.step`` of
+    its metadata lists them all, as JSON (see the guide "A step for any runtime"). :class:`ortrain.step.Session` runs it
+    with onnxruntime.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ def generate_step(
         and gradients are the means over the batches, and other outputs have the axis too. Several calls of a
         :class:`ortrain.Module` before an optimizer step add up gradients instead.
     rows : int, optional
-        The number of rows of each batch, where the model is to take no other: for runtimes that need fixed shapes. With 1, the
+        The fixed number of rows of each batch, for runtimes that need fixed shapes; any number by default. With 1, the
         step is shorter, because the gradient of a matrix is then the product of a column and a row.
     initializers : bool, default: True
         Whether the model contains the values of the parameters, which are then the defaults of its inputs.

@@ -16,8 +16,8 @@ from ortrain.cli import app
 def command(folder: Path, json_output: bool) -> None:
     """Fill DIR with links to the native library under the names of onnxruntime's.
 
-    What the library needs is linked too. With DIR on the library path (LD_LIBRARY_PATH, or the program's own), programs
-    linked with libonnxruntime run on ortrain. Links in DIR are replaced, files are not.
+    The libraries that it needs are linked too. With DIR in the library path (LD_LIBRARY_PATH, or the path stored in the
+    program), programs linked with libonnxruntime run on ortrain. Links in DIR are replaced, files are not.
     """
     links = [str(link) for link in make_alias(folder)]
     if json_output:

@@ -36,13 +36,13 @@ _COMMANDS = {
     "doctor": "describe this machine and test the library",
     "evaluate": "compute loss and metrics on data",
     "export": "write a trained model for inference",
-    "generate": "let a language model write text",
+    "generate": "generate text with a language model",
     "inspect": "describe a model, artifacts, a checkpoint or data",
-    "new": "write an untrained network that fits data",
+    "new": "write an untrained network for data",
     "predict": "compute the outputs of a trained model",
     "profile": "show where the time of a training step goes",
-    "quantize": "give a model weights of 4 or 8 bits",
-    "reduce": "make a small native library for artifacts",
+    "quantize": "quantize the weights of a model to 4 or 8 bits",
+    "reduce": "build a small native library for artifacts",
     "studio": "train in the browser",
     "train": "train artifacts on data",
 }
@@ -114,7 +114,11 @@ def command(name: str, examples: str) -> Callable[[F], click.Command]:
 
     def decorate(function: F) -> click.Command:
         debug = click.option(
-            "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="show where an error arose"
+            "--debug",
+            is_flag=True,
+            expose_value=False,
+            callback=_set_debug,
+            help="show the traceback of an error",
         )
         return click.command(
             name,
@@ -164,7 +168,7 @@ def _hint(error: BaseException) -> str:
         return ""
     if isinstance(error, FileNotFoundError):
         return "check the path; `ortrain artifacts MODEL` creates artifacts, `ortrain train` checkpoints"
-    return "`--help` shows examples, `--debug` where the error arose"
+    return "`--help` shows examples, `--debug` shows the traceback"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortrain.artifacts import ArtifactReport, LoRA
 
 OPTIMIZERS = [*(declaration["name"] for declaration in json.loads(_ortrain.list_optimizers())), mezo.NAME]
-"""Those of the library, and what a trainer adds to them."""
+"""Optimizers of the library, and those that a trainer adds."""
 # Those of onnxblock.loss that take one output of a model. That module loads slowly; a test compares the lists.
 LOSSES = [
     "cross_entropy",
@@ -67,7 +67,7 @@ LOSSES = [
     type=click.Path(path_type=Path),
     default=Path("artifacts"),
     show_default=True,
-    help="folder of the files",
+    help="folder to which the files are written",
 )
 @click.option(
     "--loss",
@@ -122,37 +122,38 @@ LOSSES = [
 @click.option(
     "--layer-decay",
     type=click.FloatRange(min=0, max=1, min_open=True),
-    help="what the learning rate of a layer is multiplied by for each layer above it",
+    help="factor that multiplies the learning rate of a layer once for each layer above it",
 )
 @click.option(
     "--clip",
     type=click.FloatRange(min=0, min_open=True),
     metavar="NORM",
-    help="largest norm of all gradients together",
+    help="clip the norm of all gradients together to this value",
 )
 @click.option(
     "--clip-value",
     type=click.FloatRange(min=0, min_open=True),
     metavar="LIMIT",
-    help="largest element of a gradient, without its sign",
+    help="clip the absolute value of each element of a gradient to this value",
 )
 @click.option(
     "--clip-group",
     type=click.FloatRange(min=0, min_open=True),
     metavar="NORM",
-    help="largest norm of the gradients of each group",
+    help="clip the norm of the gradients of each group to this value",
 )
 @click.option(
     "--clip-adaptive",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SHARE",
-    help="largest norm of the gradient of a parameter, as a share of the parameter's norm",
+    help="clip the norm of a parameter's gradient to this fraction of the parameter's norm",
 )
 @click.option(
     "--ema",
     type=click.FloatRange(min=0, max=1, max_open=True),
     metavar="DECAY",
-    help="keep a moving average of the weights, such as with 0.999, which evaluate, predict and export use",
+    help="keep an exponential moving average of the weights with this decay, such as 0.999; evaluate, predict and "
+    "export use the average",
 )
 @click.option(
     "--train",
@@ -185,24 +186,22 @@ LOSSES = [
 @click.option(
     "--alpha", type=float, default=16, show_default=True, help="new adapters are scaled by alpha / rank"
 )
-@click.option(
-    "--dora", is_flag=True, help="new adapters train the norms of the weights of each output too (DoRA)"
-)
+@click.option("--dora", is_flag=True, help="new adapters also train the norm of each output's weights (DoRA)")
 @click.option(
     "--target",
     "targets",
     multiple=True,
     metavar="NAME",
-    help="layers that get an adapter: a module or its end such as q_proj, a pattern, an operator such as Conv, or all-linear "
-    "(default); may be repeated",
+    help="layers that get an adapter: a module, the end of its name such as q_proj, a pattern, an operator such as "
+    "Conv, or all-linear (default); may be repeated",
 )
 @click.option(
     "--qat",
     is_flag=False,
     flag_value="per_channel",
     type=click.Choice(["per_channel", "per_tensor"]),
-    help="train with weights and activations of 8 bits, so that the network learns to compensate for them; export writes a "
-    "quantized model. The value says what has a scale: each channel of a weight (default), or the weight",
+    help="train with weights and activations rounded to 8 bits, so that the network learns to compensate for the "
+    "rounding; export writes a quantized model. Scales are per channel of a weight (default) or per weight",
 )
 @click.option(
     "--batch",
@@ -222,7 +221,8 @@ LOSSES = [
     "--tie",
     multiple=True,
     metavar="NAME",
-    help="make one parameter of this matrix and all matrices with the same elements, also transposed; a name or pattern, may "
+    help="tie this matrix and all matrices with the same elements, also transposed, to one parameter; a name or "
+    "pattern, may "
     "be repeated; none ties nothing (default: initializers that the exporter made of one parameter)",
 )
 @click.option(
@@ -500,5 +500,5 @@ def _mezo(settings: tuple[str, ...]) -> mezo.MeZO:
 
 
 def _named(names: tuple[str, ...]) -> list[str] | None:
-    """Return the names that an option was given; none of them for ``none``, None if it was left out."""
+    """Return the names given to an option: an empty tuple for ``none``, None if the option was omitted."""
     return [name for name in names if name != "none"] if names else None

@@ -48,10 +48,10 @@ def command(source: Path, result: Path, like: Path | None, as_folder: bool, json
     The endings of the names say what the files are: .npz and .safetensors are arrays, .onnx and .ort are models. Weights
     that an ONNX model stores in other files become part of the new file.
 
-    A file with any other ending is a checkpoint, and so is a folder of .pbseq files, as onnxruntime 1.14 and 1.15 wrote it.
-    From one kind of checkpoint to the other, optimizer state and properties are converted too. From arrays, the new
-    checkpoint is a copy of the one given with --like, in which the arrays of FROM replace the parameters with their names;
-    FROM may not have other names.
+    A file with any other ending is a checkpoint, and so is a folder of .pbseq files, as onnxruntime 1.14 and 1.15 wrote
+    it. From one kind of checkpoint to the other, optimizer state and properties are converted too. From arrays, the new
+    checkpoint is a copy of the one given with --like, in which the arrays of FROM replace the parameters with their
+    names; FROM must not contain other names.
     """
     if source.suffix in _MODELS or result.suffix in _MODELS:
         _convert_model(source, result, like, as_folder)
@@ -75,7 +75,7 @@ def command(source: Path, result: Path, like: Path | None, as_folder: bool, json
 
 
 def _convert_model(source: Path, result: Path, like: Path | None, as_folder: bool) -> None:
-    """Write a model in the other format; what the file holds decides in which it is, not its name."""
+    """Write a model in the other format. The content of the file, not its name, decides the format that it has now."""
     for path in (source, result):
         if path.suffix not in _MODELS:
             raise ValueError(f"expected a model, a file ending in .onnx or .ort, found {path}")
@@ -112,7 +112,7 @@ def _convert_checkpoint(source: Path, result: Path, as_folder: bool) -> list[str
 
 
 def _as_file(state: stored_state.StoredState, source: Path) -> bytes:
-    """Return what was read from a checkpoint as a file of today."""
+    """Return the contents of an old checkpoint as a checkpoint file of the current format."""
     try:
         return stored_state.as_file(state)
     except OrtrainError as error:

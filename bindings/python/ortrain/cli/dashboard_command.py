@@ -28,10 +28,10 @@ PORT = 6060
 @click.option("--open/--no-browser", "browser", default=False, help="open the page in the browser")
 @app.as_json
 def command(folder: Path, port: int | None, browser: bool, json_output: bool) -> int:
-    """Show the runs below DIR on a page in the browser, and follow those that train.
+    """Show the runs below DIR on a page in the browser, and follow runs in progress.
 
-    Runs are the files that `ortrain train`, `ortrain demo` and the callback JSONLogger write, here or on another device. The
-    page is served to this machine alone. Ctrl-C ends the command.
+    Runs are the files that `ortrain train`, `ortrain demo` and the callback JSONLogger write, here or on another
+    device. Only this machine can open the page. Ctrl-C ends the command.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"dashboard: there is no folder {folder}")

@@ -1,4 +1,4 @@
-"""What a file or folder of data has, and which network `ortrain train` makes for it."""
+"""The contents of a file or folder of data, and the network that `ortrain train` makes for them."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
 
 
 def _without_weights(columns: dict[str, Any], wanted: Wanted, path: Path) -> tuple[dict[str, Any], Any]:
-    """Return columns without the weights of the rows, and these, None if there are none."""
+    """Return the other columns, and the row weights, None if there are none."""
     if wanted.weight is None:
         return columns, None
     if wanted.weight not in columns:
@@ -152,7 +152,7 @@ def _targets(values: Any, name: str, wanted: Wanted, path: Path) -> Array:
         )
         if wanted.choice is not None and len(np.unique(array)) == 1:  # data to train on
             wanted.remarks.append(
-                f"all rows of {path} have the class {values[0]}: there is no other one to learn"
+                f"all rows of {path} have the class {values[0]}: expected at least two classes to learn from"
             )
     else:
         array = _numbers(values, name, path)
@@ -242,7 +242,7 @@ def _columns_of_numbers(table: Table, wanted: Wanted, target: str | None, path: 
 
 
 def _remark_on_header(table: Table, wanted: Wanted, path: Path) -> None:
-    """Say that a CSV file has no header, unless the user did."""
+    """Report that a CSV file has no header, unless the user said so."""
     if table.has_names or wanted.header is not None:
         return
     order = (

@@ -34,7 +34,7 @@ _SHOWN = 6
     type=click.Path(path_type=Path),
     default=Path("ortrain-demo"),
     show_default=True,
-    help="folder of all results",
+    help="folder for all results",
 )
 @click.option("--epochs", type=click.IntRange(min=1), default=8, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of the order")

@@ -35,8 +35,8 @@ _SETS = ["sse4_2", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_
 def command(json_output: bool) -> int:
     """Describe this machine and what is installed, and test the library.
 
-    The test takes a step of the gradient of a small product and compares it with NumPy; it needs onnx. The exit status
-    is 3 if it fails.
+    The test computes the gradient of a small matrix product and compares it with NumPy. The test needs onnx. The exit
+    status is 3 if it fails.
     """
     versions = {}
     for package in _PACKAGES:

@@ -35,8 +35,9 @@ from ortrain.trainer import Trainer
     type=click.Choice(["inside", "merged", "requantized", "apart"]),
     default="inside",
     show_default=True,
-    help="adapters become nodes of MODEL; are added to its weights; are added to its quantized weights, which are quantized "
-    "again; or go to a file beside it that ends in .onnx_adapter",
+    help="inside: adapters become nodes of MODEL; merged: they are added to its weights; requantized: they are added "
+    "to its quantized weights, which are quantized again; apart: they go into a file next to MODEL that ends in "
+    ".onnx_adapter",
 )
 @click.option(
     "--peft",
@@ -83,7 +84,7 @@ def command(
 
 
 def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> None:
-    """Write adapters in another form than as nodes of an exported model."""
+    """Write adapters in a form other than nodes of the exported model."""
     from ortrain import artifacts
     from ortrain._files.weights import write_models
 
@@ -113,7 +114,7 @@ def _plain(trainer: Trainer) -> dict[str, Any] | None:
 
 
 def _what_it_takes(trainer: Trainer) -> str:
-    """Return what an exported model takes whose rows were preprocessed in training."""
+    """Describe the input of an exported model whose rows were preprocessed in training."""
     assert trainer.preprocessing is not None
     if trainer.preprocessing["kind"] == LANGUAGE_MODEL:
         return f"the model takes the numbers of tokens, as the tokenizer in {trainer.folder / TOKENIZER} makes them"

@@ -233,7 +233,7 @@ def _folder(path: Path, size: int | None) -> Found:
 
 
 def network_for(found: Found) -> str:
-    """Return the network that a user who names none gets."""
+    """Return the default network for data."""
     if len(found.row) == 1 and found.tokens is not None and found.input == "input_ids":
         return "transformer"
     return {1: "mlp", 2: "gru", 3: "cnn"}.get(len(found.row), "mlp")
@@ -255,7 +255,7 @@ def make_network(kind: str, found: Found, seed: int) -> Any:
 
 
 def _scale(model: Any, found: Found) -> None:
-    """Let a network return numbers of the targets' mean and deviation, which steps alone would take long to reach."""
+    """Give a network's outputs the mean and deviation of the targets, which training alone would reach slowly."""
     from onnx import helper
 
     graph = model.graph

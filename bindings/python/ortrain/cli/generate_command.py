@@ -32,34 +32,39 @@ from ortrain.trainer import Trainer
 @click.option(
     "--chat/--no-chat",
     default=None,
-    help="whether the prompt is the message of a user, which the chat template writes as text (default: for a model that was "
+    help="whether the prompt is a user message, to be formatted with the chat template (default: if the model was "
     "trained on messages)",
 )
-@click.option("--system", metavar="TEXT", help="with --chat, a message of the system before it")
+@click.option("--system", metavar="TEXT", help="with --chat, a system message before the prompt")
 @click.option(
     "--max-tokens",
     type=running.COUNT,
     default=64,
     show_default=True,
-    help="how many tokens are written at most",
+    help="maximum number of tokens to write",
 )
 @click.option(
     "--temperature",
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="what scores are divided by before a token is drawn; 0 takes the token with the highest score",
+    help="number by which scores are divided before a token is drawn; 0 always takes the token with the highest score",
 )
 @click.option(
-    "--top-k", type=click.IntRange(min=0), default=0, help="draw from this many tokens only (default all)"
+    "--top-k",
+    type=click.IntRange(min=0),
+    default=0,
+    help="draw only from this many tokens with the highest scores (default all)",
 )
 @click.option(
     "--top-p",
     type=click.FloatRange(min=0, min_open=True, max=1),
     default=1.0,
-    help="draw from the fewest tokens whose probabilities sum up to this (default 1)",
+    help="draw only from the most probable tokens whose probabilities sum to this (default 1)",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of the draws")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of the random draws"
+)
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path),
@@ -85,9 +90,9 @@ def command(
     threads: int,
     json_output: bool,
 ) -> None:
-    """Let the language model of the artifacts in DIR, or MODEL, an ONNX file or its folder, continue a text or answer.
+    """Generate text with a language model: the artifacts in DIR, or MODEL, an ONNX file or its folder.
 
-    The text goes to standard output while it is written.
+    The text is printed to standard output while it is generated.
     """
     text = sys.stdin.read() if prompt == "-" else prompt
     model: Any
@@ -133,6 +138,6 @@ def command(
         why = (
             f"--max-tokens {max_tokens}"
             if found.stopped == "max_tokens"
-            else "the most tokens that the model takes"
+            else "the maximum number of tokens that the model takes"
         )
         click.echo(f"ortrain: stopped at {why}", err=True)

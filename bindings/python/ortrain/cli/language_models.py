@@ -20,7 +20,7 @@ from ortrain.trainer import Trainer
 from ortrain.trainer.checks import Form
 
 RECORD = "language_model.json"
-"""The file in a folder of artifacts that says which language model they are of, and how they were made."""
+"""The file in a folder of artifacts that names their language model, and states how they were made."""
 
 LOSS = "token_cross_entropy"
 KIND = "language_model"
@@ -47,9 +47,9 @@ def model_in(path: Path) -> Path | None:
 
 
 def batch_of(folder: Path) -> tuple[int, int]:
-    """Return the rows of a batch, and the batches of an optimizer step, for the artifacts of a language model.
+    """Return the rows per batch, and the batches of an optimizer step, for the artifacts of a language model.
 
-    With weights of few bits, rows follow one another, because memory for several at a time would exceed that of the weights.
+    With quantized weights, a batch has one row, because several rows would need more memory than the weights.
     """
     record = _record(folder)
     if "batch" in record:
@@ -58,15 +58,15 @@ def batch_of(folder: Path) -> tuple[int, int]:
 
 
 def is_one(folder: Path) -> bool:
-    """Whether the artifacts in a folder are those that the command made of a language model."""
+    """Whether the command made the artifacts in a folder from a language model."""
     return (folder / RECORD).is_file()
 
 
 def set_defaults(folder: Path, settings: dict[str, Any], is_first: bool) -> None:
     """Set what a trainer of a language model needs, unless the user says otherwise.
 
-    Scores are large, [batch, tokens, vocabulary]. Nothing but a metric of the user reads them, and without one the loss is
-    computed from parts of them. Beside weights of few bits, a step takes less memory at the cost of some time.
+    Scores are large, [batch, tokens, vocabulary]. Only a metric that the user names reads them; without such a metric,
+    the loss is computed from parts of the scores. With quantized weights, a step saves memory at the cost of some time.
     """
     metrics = tuple(settings["metrics"])
     if all(metric == "perplexity" for metric in metrics):
@@ -140,10 +140,12 @@ def artifacts_of(
     }
     if options.bits is not None and adapter == "none":
         raise click.UsageError(
-            "--bits: weights of few bits are not trained: expected --adapter lora or dora with it"
+            "--bits: quantized weights are not trained: expected --adapter lora or dora as well"
         )
     if options.float_embeddings and options.bits is None:
-        raise click.UsageError("--float-embeddings: without --bits, all weights are as in the model")
+        raise click.UsageError(
+            "--float-embeddings: expected --bits as well, because otherwise no weights are quantized"
+        )
     report = _make(model, folder, settings, seed, rows)
     made_of.copy_to(folder)
     record = {"model": model.name, "sha256": digest, **settings, "inputs": names.as_json()}
@@ -272,11 +274,11 @@ def tokenizer_beside(*folders: Path) -> Path:
 def _check_same(
     folder: Path, model: Path, digest: str, options: LanguageOptions, optimizer: str | None
 ) -> None:
-    """Reject artifacts that were made of another model or with other settings."""
+    """Reject artifacts that were made from another model or with other settings."""
     elsewhere = "--artifacts names another folder"
     if not is_one(folder):
         raise ValueError(
-            f"{folder} has artifacts that were not made of a language model by this command; {elsewhere}"
+            f"{folder} has artifacts that this command did not make from a language model; {elsewhere}"
         )
     record = _record(folder)
     if record["sha256"] != digest:
@@ -353,9 +355,9 @@ def input_names(trainer: Trainer, options: LanguageOptions) -> text.InputNames:
 def rows_of(
     trainer: Trainer, path: Path, options: LanguageOptions, tokenizer: Path | None, seed: int
 ) -> text.TextRows:
-    """Return the text of a file as rows, in the way that the trainer's checkpoint says, or options do.
+    """Return the text of a file as rows. The trainer's checkpoint decides how, otherwise the options do.
 
-    The trainer learns the way if it does not know it yet.
+    The trainer stores the choice if its checkpoint has none.
     """
     stored = trainer.preprocessing
     made = text.Tokenizer(trainer.folder if stored is not None or tokenizer is None else tokenizer)
@@ -386,8 +388,8 @@ def rows_of(
         click.echo(f"ortrain: {path}: {sentence}", err=True)
     if not made.ends:
         click.echo(
-            f"ortrain: no token of {made.path} is known to end a text, so the model does not learn to stop; "
-            "tokenizer_config.json names it as eos_token",
+            f"ortrain: no token of {made.path} is known to end a text, so the model does not learn to stop; name that "
+            "token as eos_token in tokenizer_config.json",
             err=True,
         )
     if stored is None or options.length or options.pack or options.loss_on:

@@ -1,4 +1,4 @@
-"""Options of `ortrain train` for a language model that is given as such, instead of a folder of artifacts."""
+"""Options of `ortrain train` for a language model that is given instead of a folder of artifacts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = [
         "--mask", metavar="NAME", help="input that is 1 for tokens and 0 elsewhere (default attention_mask)"
     ),
     click.option(
-        "--positions", metavar="NAME", help="input that takes the places of tokens (default position_ids)"
+        "--positions", metavar="NAME", help="input that takes the positions of tokens (default position_ids)"
     ),
     click.option(
         "--logits",
@@ -43,29 +43,32 @@ _OPTIONS = [
     click.option(
         "--bits",
         type=click.Choice(["4", "8"]),
-        help="with MODEL, give its weights 4 or 8 bits, beside which the adapters train (QLoRA)",
+        help="with MODEL, quantize its weights to 4 or 8 bits, and train adapters (QLoRA)",
     ),
     click.option(
         "--float-embeddings",
         is_flag=True,
         default=None,
-        help="with --bits, the table of the embeddings keeps its weights, which takes more memory",
+        help="with --bits, do not quantize the embedding table, which takes more memory",
     ),
     click.option(
         "--length",
         type=click.IntRange(min=1),
-        help="tokens of a row of text (default those of the longest example, 512 at most)",
+        help="number of tokens in a row of text (default that of the longest example, at most 512)",
     ),
-    click.option("--pack", is_flag=True, help="rows of text hold as many examples as fit, instead of one"),
+    click.option(
+        "--pack", is_flag=True, help="fill each row of text with as many examples as fit, instead of one"
+    ),
     click.option(
         "--loss-on",
         type=click.Choice(["completions", "all"]),
-        help="which tokens of text count: those of completions and of the assistant's messages (default), or all",
+        help="tokens of text that count in the loss: those of completions and of the assistant's messages (default), "
+        "or all",
     ),
     click.option(
         "--artifacts",
         type=click.Path(path_type=Path),
-        help="with MODEL, the folder of the artifacts that are made of it (default ./artifacts)",
+        help="with MODEL, the folder of the artifacts that are made from it (default ./artifacts)",
     ),
     *_NAMES,
 ]
@@ -73,7 +76,7 @@ _OPTIONS = [
 
 @dataclass(frozen=True)
 class LanguageOptions:
-    """How a language model is trained. What is not given is None, so that a stored choice is not overridden."""
+    """How a language model is trained. An option that was not given is None, so that it does not override a stored choice."""
 
     adapter: str | None = None
     rank: int | None = None
@@ -108,11 +111,12 @@ class LanguageOptions:
         return {role: name for role, name in names.items() if name is not None}
 
     def need_a_model(self) -> None:
-        """Refuse options that say how artifacts are made, where there are artifacts already."""
+        """Refuse options about making artifacts if the artifacts exist already."""
         given = [*self.of_the_model, *(["--artifacts"] if self.artifacts is not None else [])]
         if given:
             raise click.UsageError(
-                f"{given[0]} says how artifacts are made of a language model: expected its file or folder, found a folder of "
+                f"{given[0]} says how artifacts are made from a language model: expected its file or folder, found a "
+                "folder of "
                 "artifacts; `ortrain artifacts --adapter lora` makes others"
             )
 

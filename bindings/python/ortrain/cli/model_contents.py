@@ -1,6 +1,6 @@
-"""The operators and element types of a model, for builds of the library that have these alone.
+"""The operators and element types of a model, for builds of the library with only these.
 
-The scripts in cmake/ import this file alone, without the package, so it imports nothing of it.
+The scripts in cmake/ import this file without the package, so this file imports nothing from the package.
 """
 
 from __future__ import annotations

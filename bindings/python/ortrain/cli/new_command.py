@@ -33,12 +33,14 @@ from ortrain.cli import app, fitting, running
     type=click.Choice(["classes", "numbers"]),
     help="what the target is (default: text is classes, and so are at most 20 different whole numbers up to 50)",
 )
-@click.option("--size", type=running.COUNT, help="height and width of images (default: theirs, 64 at most)")
+@click.option(
+    "--size", type=running.COUNT, help="height and width of images (default: those of the images, at most 64)"
+)
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="tokenizer.json that makes tokens of the column of text",
+    help="tokenizer.json for the column of text",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of the weights")
 @click.option(
@@ -57,7 +59,7 @@ def command(
     out: Path,
     json_output: bool,
 ) -> None:
-    """Write an untrained network whose input and output fit data, as an ONNX model.
+    """Write an untrained network, whose inputs and outputs match data, as an ONNX model.
 
     NETWORK is mlp for rows of numbers, cnn or resnet for images, gru for sequences of rows, transformer for rows of tokens.
     """

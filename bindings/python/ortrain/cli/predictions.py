@@ -1,4 +1,4 @@
-"""Files of predictions: NPY and NPZ with arrays, CSV and JSON lines with a line per row, or pictures in a folder per class."""
+"""Files of predictions: NPY and NPZ with arrays, CSV and JSON lines with a line per row, or a folder of pictures per class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from ortrain._files.writing import copy_file, make_folder, replaced_file
 from ortrain.cli import app
 
-KINDS = "NPY, NPZ, CSV or JSON lines file, or for a folder of images a new folder for them by class"
+KINDS = "NPY, NPZ, CSV or JSON lines file, or for a folder of images a new folder, in which they are sorted by class"
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Predictions:
         return lines
 
     def write(self, path: Path) -> None:
-        """Write a file of the kind that its name says, or a folder.
+        """Write a file of the kind that its name implies, or a folder.
 
         Raises
         ------
         ValueError
-            When the name says no kind, or that kind cannot have the predictions.
+            When the name implies no known kind, or that kind cannot store the predictions.
         """
         writers = {".npz": self._npz, ".npy": self._npy, ".csv": self._csv, ".jsonl": self._json_lines}
         if path.suffix in writers:

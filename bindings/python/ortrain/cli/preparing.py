@@ -1,4 +1,4 @@
-"""Preprocessing of data that a command reads: that of the checkpoint, or in a first run, one fitted to the training rows."""
+"""Preprocessing of data that a command reads: stored in the checkpoint or, in a first run, fitted to the training rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ortrain.trainer.columns import Columns
 Array = npt.NDArray[Any]
 
 MARK = "ortrain.preprocessing"
-"""The key in the metadata of a model whose rows are preprocessed also if it could take them as they are."""
+"""The metadata key of a model whose rows are preprocessed even if it could take raw rows."""
 
 TARGETS = ("y", "labels", "label", "target", "targets")
 _SCALES = 1000.0  # from which on two columns are too different in scale to train well
@@ -92,7 +92,7 @@ def encoded(
 
 
 def columns_of(arrays: dict[str, Array], wanted: Wanted) -> Table | None:
-    """Return arrays that have the names of the columns which the model was trained on as a table; None if they have others."""
+    """Return arrays as a table if their names are those of the model's training columns, otherwise None."""
     stored, columns = wanted.preprocessing, wanted.columns
     if stored is None or columns is None or stored["kind"] not in ("table", "text"):
         return None
@@ -199,7 +199,7 @@ def _as_trained(table: Table, wanted: Wanted, target: str | None, path: Path) ->
 
 
 def _remark_on_categories(table: dict[str, list[Any]], stored: dict[str, Any], wanted: Wanted) -> None:
-    """Say which categories the training rows do not have."""
+    """Report categories that the training rows do not have."""
     unknown = [
         f"{each.name} {new[0]!r:.40}{f' and {len(new) - 1} more' if len(new) > 1 else ''}"
         for each in tables.TablePreprocessing.of_json(stored).columns

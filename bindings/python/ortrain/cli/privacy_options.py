@@ -18,8 +18,8 @@ _OPTIONS = [
     click.option(
         "--private/--no-private",
         default=None,
-        help="differential privacy of the rows (DP-SGD): the gradient of each row is clipped, and noise is added; --no-private "
-        "goes on from private parameters without it, which ends their privacy",
+        help="train with differential privacy of the rows (DP-SGD): the gradient of each row is clipped, and noise is "
+        "added; --no-private continues from private parameters without noise, which ends their privacy",
     ),
     click.option(
         "--epsilon",
@@ -29,25 +29,26 @@ _OPTIONS = [
     click.option(
         "--noise-multiplier",
         type=click.FloatRange(min=0),
-        help="train privately, with noise of this deviation, as a multiple of the clip (default 1 without --epsilon)",
+        help="train privately, with noise of this standard deviation, as a multiple of the clipping norm (default 1 "
+        "without --epsilon)",
     ),
     click.option(
         "--delta",
         type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
-        help="of a private run, the probability with which epsilon may fail (default 1e-5)",
+        help="in a private run, the probability with which the guarantee of epsilon may fail (default 1e-5)",
     ),
     click.option(
         "--clip-per-sample",
         type=click.FloatRange(min=0, min_open=True),
         metavar="NORM",
-        help="of a private run, the largest norm of the gradient of a row (default 1)",
+        help="in a private run, the norm to which the gradient of each row is clipped (default 1)",
     ),
 ]
 
 
 @dataclass(frozen=True)
 class PrivacyOptions:
-    """The privacy that a user wants. What is not given is None."""
+    """The privacy that a user wants. An option that was not given is None."""
 
     private: bool | None = None
     epsilon: float | None = None
@@ -141,11 +142,11 @@ class PrivacyOptions:
         )
 
     def say_what_is_measured(self, trainer: Trainer, known: Any) -> None:
-        """Say that a preprocessing that was fitted to the rows has no noise. ``known`` is that of the checkpoint."""
+        """Report that preprocessing that was fitted to the rows has no noise. ``known`` is that of the checkpoint."""
         if self.is_noisy and known is None and trainer.preprocessing is not None:
             click.echo(
-                "ortrain: what the preprocessing knows of the rows, such as means, deviations and categories, has no noise, and "
-                "epsilon does not count it",
+                "ortrain: the preprocessing stores facts about the rows without noise, such as means, deviations and "
+                "categories; epsilon does not include them",
                 err=True,
             )
 

@@ -38,7 +38,10 @@ from ortrain.cli import app, running
 @click.option("--by-node", is_flag=True, help="one row per node instead of per operator")
 @click.option("--limit", type=int, default=0, metavar="N", help="show N rows (default all)")
 @click.option(
-    "--trace", type=click.Path(path_type=Path), metavar="JSON", help="write Chrome's trace event format too"
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="JSON",
+    help="also write a file in Chrome's trace event format",
 )
 @click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)")
 @running.config_option

@@ -21,27 +21,27 @@ from ortrain.cli import app
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
 @click.argument("result", type=click.Path(path_type=Path), metavar="[RESULT]", required=False)
 @click.option(
-    "--bits", type=click.Choice(["4", "8"]), default="4", show_default=True, help="the bits of a weight"
+    "--bits", type=click.Choice(["4", "8"]), default="4", show_default=True, help="number of bits per weight"
 )
 @click.option(
     "--block-size",
     type=click.IntRange(min=16),
     default=32,
     show_default=True,
-    help="the number of weights of a row that share a scale, a power of two",
+    help="number of consecutive weights of a row that share a scale, a power of two",
 )
 @click.option(
     "--symmetric",
     is_flag=True,
-    help="no zero points: codes and scales alone, with a larger error for most weights",
+    help="store no zero points; for most weights the error is larger",
 )
 @click.option(
     "--skip",
     multiple=True,
     metavar="NAME",
-    help="layers that keep their weights: a module or its end such as lm_head, or a pattern; may be repeated",
+    help="layers that are not quantized: a module, the end of its name such as lm_head, or a pattern; may be repeated",
 )
-@click.option("--embeddings", is_flag=True, help="quantize the tables of look-ups (Gather) too")
+@click.option("--embeddings", is_flag=True, help="also quantize embedding tables (Gather)")
 @click.option(
     "--external-data", is_flag=True, help="write the weights to a file next to RESULT, with the ending .data"
 )
@@ -57,7 +57,7 @@ def command(
     external_data: bool,
     json_output: bool,
 ) -> None:
-    """Give the matrices of MODEL weights of few bits, and print the error of each layer.
+    """Quantize the weight matrices of MODEL to 4 or 8 bits, and print the error of each layer.
 
     RESULT is MODEL with .q4 or .q8 in its name by default. Stock onnxruntime runs it, and `ortrain artifacts --adapter lora`
     trains adapters on it.

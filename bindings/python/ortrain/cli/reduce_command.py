@@ -52,7 +52,7 @@ SETTINGS = "reduced.cmake"
     "--out",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="where the settings and the library go; DIR/reduced if it is left out",
+    help="folder for the settings and the library (default DIR/reduced)",
 )
 @app.as_json
 def command(
@@ -65,9 +65,10 @@ def command(
 ) -> None:
     """Write the settings of a small native library that trains the artifacts in DIR, and build it.
 
-    The library has the operators and element types of the models in DIR alone, and leaves out parts that training from
-    artifacts does not need. A call that needs such a part returns an error that names the part. The settings are a file for
-    `cmake -C`. With --source, the library is built, stripped and written to FOLDER/lib, and its headers to FOLDER/include.
+    The library has only the operators and element types of the models in DIR, and omits parts that training from
+    artifacts does not need. A call that needs such a part returns an error that names the part. The settings are a file
+    for `cmake -C`. With --source, the library is built, stripped and written to FOLDER/lib, and its headers to
+    FOLDER/include.
     """
     models = _models_of(running.artifacts_folder(folder))
     operators = sorted({name for model in models for name in model_contents.operators_in(model)} | set(more))

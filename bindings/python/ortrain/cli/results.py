@@ -24,7 +24,7 @@ EPSILON = "epsilon"
 
 
 def chosen_checkpoint(folder: Path, checkpoint: Path | None = None) -> Path:
-    """Return the checkpoint that a command reads: a given one, otherwise the best there is."""
+    """Return the checkpoint that a command reads: the given one, otherwise the best one in the folder."""
     if checkpoint is not None:
         return named(folder, checkpoint)
     return next((folder / name for name in (BEST, LAST, OLDER) if (folder / name).exists()), folder / INITIAL)
@@ -164,7 +164,7 @@ class RunCheckpoints(ModelCheckpoint):
             self._replaced.add(best)
 
     def improves(self, value: float) -> bool:
-        """Whether a value is better than the best; that of the last epoch is if epochs are not compared."""
+        """Whether a value is better than the best so far. If epochs are not compared, the last epoch is the best."""
         return self.monitor == EPSILON or super().improves(value)
 
     def give_name(self, path: str | os.PathLike[str], name: str | os.PathLike[str]) -> None:
@@ -193,7 +193,7 @@ class RunCheckpoints(ModelCheckpoint):
         return {**super().state(), "run": self.run.name}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from it, also if the folder has been moved."""
+        """Continue from a saved state, even if the folder has been moved."""
         super().load_state(state)
         self.saved = [(value, os.fspath(self.run / Path(path).name)) for value, path in self.saved]
 

@@ -1,4 +1,4 @@
-"""The code that commands which run a model share: their options, the trainer and its data."""
+"""Shared code of the commands that run a model: their options, the trainer and its data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LARGE = 64 << 20  # bytes of a model that `ortrain new` did not make
 header_option = click.option(
     "--header/--no-header",
     default=None,
-    help="whether the first line of a CSV file has the names of the columns (default: the file shows it)",
+    help="whether the first line of a CSV file has the names of the columns (default: decided from the file)",
 )
 
 
@@ -63,15 +63,15 @@ metrics_option = click.option(
     multiple=True,
     callback=_names,
     metavar="NAME,...",
-    help=f"values besides the loss: {', '.join(METRIC_NAMES)} and top<k>; may be repeated",
+    help=f"values to compute besides the loss: {', '.join(METRIC_NAMES)} and top<k>; may be repeated",
 )
 
 
 def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what data there are."""
+    """Add the options that describe the data."""
     for option in (
         header_option,
-        click.option("--batch", type=COUNT, default=32, show_default=True, help="rows of a batch"),
+        click.option("--batch", type=COUNT, default=32, show_default=True, help="rows per batch"),
         click.option(
             "--target", metavar="NAME", help="array or column that is the target (default the last)"
         ),
@@ -82,7 +82,7 @@ def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which model runs."""
+    """Add the options that choose the model."""
     for option in (
         click.option("--threads", type=int, default=0, help="threads of a step (default one per processor)"),
         click.option(
@@ -97,13 +97,13 @@ def model_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def preprocessing_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what a run does to data before the model takes them."""
+    """Add the options for the preprocessing of data."""
     for option in (
         click.option(
             "--tokenizer",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="tokenizer.json that makes tokens of the column of text",
+            help="tokenizer.json for the column of text",
         ),
         click.option(
             "--normalize",
@@ -183,7 +183,7 @@ def artifacts_folder(path: Path) -> Path:
 def scaled(rows: Any, trainer: Trainer) -> Any:
     """Return data whose pixels, bytes of images, are numbers from 0 to 1, as those of image files.
 
-    Bytes that are not of images are taken as they are. Both is said.
+    Other bytes are not changed. Both cases are reported.
     """
     if not isinstance(rows, dict):
         return rows
@@ -227,7 +227,7 @@ def load_all(
     choice: Choice | None = None,
     weight: str | None = None,
 ) -> Any:
-    """Read data for train or eval steps. The trainer learns the names and the preprocessing that it does not know yet."""
+    """Read data for train or eval steps. Names and preprocessing that the trainer lacks are stored in it."""
     tokenizer = None if choice is None else choice.tokenizer
     if language_models.takes_text(trainer, path, tokenizer):
         options = LanguageOptions() if choice is None else choice.language

@@ -1,4 +1,4 @@
-"""Options of `ortrain artifacts` for the training step as one model with operators of ONNX."""
+"""Options of `ortrain artifacts` for the training step as one ONNX model with standard operators."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OPTIONS = [
         is_flag=False,
         flag_value="step",
         type=click.Choice(["step", "gradients", "evaluation"]),
-        help="also write the training step, or the gradients or an evaluation alone, as one model with operators of ONNX, "
-        "step.onnx, which any runtime runs",
+        help="also write step.onnx, one model with standard operators of ONNX that any runtime runs: the training "
+        "step, only its gradients, or an evaluation",
     ),
     click.option(
         "--accumulate",
@@ -32,7 +32,7 @@ _OPTIONS = [
     click.option(
         "--rows",
         type=click.IntRange(min=1),
-        help="with --step, the number of rows of each batch, where step.onnx is to take no other (default: any)",
+        help="with --step, the fixed number of rows of each batch (default: any number)",
     ),
     click.option(
         "--opset",

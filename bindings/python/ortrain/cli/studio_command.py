@@ -30,8 +30,9 @@ PORT = 6061
 def command(folder: Path, port: int | None, browser: bool, json_output: bool) -> int:
     """Train in the browser: drop data, pick a network, train, look at the result and export it.
 
-    The page runs the commands of ortrain in DIR and shows them. It is served to this machine alone, to whoever has the token in
-    its address, and reads and writes nothing outside of DIR. Ctrl-C ends the command and a run that is training.
+    The page runs the commands of ortrain in DIR and shows them. Only this machine can open the page, and only with the
+    token in its address. The page reads and writes nothing outside DIR. Ctrl-C ends the command and a run that is
+    training.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"studio: there is no folder {folder}")

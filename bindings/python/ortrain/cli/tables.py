@@ -23,7 +23,7 @@ _SHOWN = 60
 _LOOKED_AT = 200  # rows of a table by which it is decided whether it has a header
 _NUMBERED = 8  # columns from which on a header 0, 1, 2, ... cannot be mistaken for a row of numbers
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-"""What separates the cells of a CSV file if commas do not."""
+"""Separators of the cells of a CSV file other than commas."""
 _DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][-+]?\d+)?")
 """A number as programs write it where a comma precedes the decimals, and points may group the digits."""
 

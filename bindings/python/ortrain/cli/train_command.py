@@ -91,14 +91,18 @@ _PLACES = ("memory", "off")  # of features, besides a folder
     "schedule_options",
     metavar="NAME=VALUE",
     multiple=True,
-    help="setting of the schedule, such as gamma=0.5 or milestones=10:20; per_epoch=1 counts epochs; may be repeated",
+    help="setting of the schedule, such as gamma=0.5 or milestones=10:20; per_epoch=1 counts epochs instead of steps; "
+    "may be repeated",
 )
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=0, help="optimizer steps in which the rate rises from 0"
 )
 @click.option("--accumulate", type=running.COUNT, default=1, help="batches per optimizer step (default 1)")
 @click.option(
-    "--shuffle/--no-shuffle", default=True, show_default=True, help="a new order of the rows in each epoch"
+    "--shuffle/--no-shuffle",
+    default=True,
+    show_default=True,
+    help="whether each epoch has a new random order of the rows",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="seed of order and dropout"
@@ -107,7 +111,7 @@ _PLACES = ("memory", "off")  # of features, besides a folder
 @click.option(
     "--monitor",
     metavar="VALUE",
-    help="value that says which epoch is best, such as val_accuracy (default val_loss with validation, else loss)",
+    help="value that decides which epoch is best, such as val_accuracy (default val_loss with validation, else loss)",
 )
 @click.option("--patience", type=running.COUNT, help="stop after this many epochs without an improvement")
 @click.option(
@@ -122,18 +126,19 @@ _PLACES = ("memory", "off")  # of features, besides a folder
     type=click.Path(path_type=Path),
     help="folder of runs, in which each run has a numbered folder of logs and checkpoints (default DIR/runs)",
 )
-@click.option("--name", help="what the dashboard calls the run (default two words, such as quiet-otter)")
+@click.option("--name", help="name of the run in the dashboard (default two words, such as quiet-otter)")
 @click.option(
     "--samples",
     type=click.IntRange(min=0),
     default=12,
     show_default=True,
-    help="misread rows of each validation to keep in the log, with their inputs",
+    help="number of misclassified rows of each validation to log, with their inputs",
 )
 @click.option(
     "--tensorboard",
     is_flag=True,
-    help="also write event files of TensorBoard, with curves by step, histograms and the graph, into that folder",
+    help="also write event files of TensorBoard, with curves by step, histograms and the graph, into the folder of the "
+    "run",
 )
 @click.option(
     "--checkpoint",
@@ -146,15 +151,15 @@ _PLACES = ("memory", "off")  # of features, besides a folder
     "--resume",
     type=click.Path(path_type=Path),
     metavar="FILE|last",
-    help="complete the run that saved this checkpoint; last is DIR/last.ckpt",
+    help="complete the run that saved this checkpoint; last means DIR/last.ckpt",
 )
 @click.option(
     "--features",
     metavar="memory|off|DIR",
     default="memory",
     show_default=True,
-    help="where to keep what a frozen body computes for each row, so that later epochs run only what is trained: in memory, "
-    "nowhere, or in a folder for later runs too",
+    help="where to store the features that a frozen body computes for each row, so that later epochs run only the "
+    "trained layers: in memory, nowhere, or in a folder that later runs also use",
 )
 @click.option(
     "--augment",
@@ -169,7 +174,8 @@ _PLACES = ("memory", "off")  # of features, besides a folder
     type=click.Choice(["fp32", "bf16"]),
     default="fp32",
     show_default=True,
-    help="bf16 keeps activations in bfloat16 and multiplies in it where processors are faster so, also with weights of few bits",
+    help="bf16 keeps activations in bfloat16, and computes products in it on processors that are faster that way, also "
+    "with quantized weights",
 )
 @running.config_option
 @privacy_options
@@ -218,9 +224,9 @@ def command(
 ) -> int:
     """Train the artifacts in DIR, or, without DIR, a network that fits the data.
 
-    MODEL is a language model: an ONNX file, or its folder, with a tokenizer.json. The command makes ./artifacts of it and trains
-    adapters on the lines of --data, which have prompt and completion, messages, or text. The adapters of the best epoch are then
-    in DIR/adapter. The same command again trains on.
+    MODEL is a language model: an ONNX file, or its folder, with a tokenizer.json. The command makes ./artifacts from it
+    and trains adapters on the lines of --data, which have prompt and completion, messages, or text. The adapters of the
+    best epoch are then in DIR/adapter. The same command continues the training when it is run again.
 
     Without DIR, the folder is ./artifacts; if it has no artifacts, they are made for an mlp, cnn or gru, as the data require.
 
@@ -287,9 +293,9 @@ def _save_interrupted(trainer: Trainer, path: Path, privacy: PrivacyOptions) -> 
 def _defaults(
     folder: Path, settings: dict[str, Any], trained: Path | None, batch: int, samples: int
 ) -> tuple[int, int]:
-    """Return the rows of a batch and of the log, and complete the settings, where the options do not say them.
+    """Return the rows per batch and in the log, and complete the settings that the options leave open.
 
-    The log of a private run has no rows of a validation, which may be of the same people as those that it trains on.
+    The log of a private run has no rows of the validation, because they may belong to people whose rows are trained on.
     """
     is_private = bool(settings["privacy"])
     if is_private and _is_default("samples"):
@@ -314,7 +320,7 @@ def _is_default(option: str) -> bool:
 
 @dataclass(frozen=True)
 class _Recipe:
-    """How the command makes artifacts of a network. What is not given is None."""
+    """How the command makes artifacts from a network. An option that was not given is None."""
 
     loss: str | None
     optimizer: str | None
@@ -330,8 +336,9 @@ class _Recipe:
         for option, name in given.items():
             if name is not None:
                 raise click.UsageError(
-                    f"{option} {name}: {what} have their loss and optimizer; `ortrain artifacts MODEL --loss LOSS --optimizer "
-                    "OPTIMIZER` makes others from a model, and `ortrain train` without DIR from data alone"
+                    f"{option} {name}: {what} already have a loss and an optimizer; `ortrain artifacts MODEL --loss "
+                    "LOSS --optimizer OPTIMIZER` makes others from a model, and `ortrain train` without DIR from data "
+                    "alone"
                 )
 
 
@@ -367,7 +374,7 @@ def _own_folder(
     if (folder / "training_model.onnx").exists():
         recipe.refuse(f"the artifacts in {folder}", folder)
         click.echo(
-            f"ortrain: no DIR was given, trains the artifacts in {folder}; where there is no such folder, the command makes a "
+            f"ortrain: no DIR was given: trains the artifacts in {folder}; without that folder, the command makes a "
             "network for the data",
             err=True,
         )

@@ -1,4 +1,4 @@
-"""What a model takes, for which data are read, and what a user wants done to them."""
+"""The inputs of a model, for which data are read, and the preprocessing that a user wants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ortrain.trainer.data import split_rows
 
 @dataclass
 class Choice:
-    """What a user wants done to data, and which rows are trained on.
+    """The preprocessing that a user wants, and the rows that are trained on.
 
     Parameters
     ----------
@@ -81,10 +81,10 @@ class Wanted:
     header : bool, optional
         Whether the first line of a CSV file has the names of the columns. By default the file shows it.
     preprocessing : dict, optional
-        What was done to the rows that the model was trained on, as a checkpoint has it. If it is not given, `load` sets it as
-        ``choice`` says.
+        The preprocessing of the rows that the model was trained on, as stored in a checkpoint. If it is not given,
+        `load` sets it according to ``choice``.
     choice : Choice, optional
-        What is to be done to rows if nothing is known. By default they are taken as they are.
+        The preprocessing of rows if none is stored. By default rows are not changed.
     folder : Path, optional
         The folder of artifacts, which has the tokenizer of text.
     weight : str, optional

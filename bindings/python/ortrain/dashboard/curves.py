@@ -23,7 +23,7 @@ def smooth(values: Floats, weight: float) -> Floats:
     values : array
         Float64, 1 dimension; finite.
     weight : float
-        What remains of the average at each point, from 0 up to 1.
+        The fraction of the average that each point keeps, from 0 up to 1.
     """
     parts = _parts(weight)
     blocks = np.zeros((-(-len(values) // _BLOCK), _BLOCK))

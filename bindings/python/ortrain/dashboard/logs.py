@@ -81,8 +81,8 @@ class Place:
 class Log:
     """The log of a run; `refresh` reads the lines that were appended.
 
-    A last line without its end is left until it is complete. Lines that make no sense are counted and named in ``problems``.
-    One thread reads; others that look at the log hold ``lock``, which reading holds for some milliseconds at a time.
+    A last line without its end is left until it is complete. Invalid lines are counted and named in ``problems``. One
+    thread reads; others that look at the log hold ``lock``, which reading holds for some milliseconds at a time.
 
     Memory is bounded: beyond 8 million values, or 5,000 details of one kind, every second one is dropped.
 

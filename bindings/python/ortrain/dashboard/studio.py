@@ -34,7 +34,7 @@ class Studio(Server):
     Parameters
     ----------
     folder : Path
-        What the page works in.
+        The folder in which the page works.
     port : int, default 0
         The port; 0 for any free port.
 

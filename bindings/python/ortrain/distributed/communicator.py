@@ -64,9 +64,9 @@ def _named(ranks: tuple[int, ...]) -> str:
 class Communicator:
     """The processes that train together.
 
-    A wait for other ranks ends after `timeout` seconds. While a rank waits, it tells the others so, by small messages
-    beside the data. Whoever has not been heard from at the end of the time is named in the error. A rank that fails or
-    exits says so, and the others stop at once.
+    A wait for other ranks ends after `timeout` seconds. While a rank waits, it sends small messages to the others
+    beside the data. When the time is over, the error names the ranks that sent no message. A rank that fails or exits
+    notifies the others, which stop at once.
     """
 
     def __init__(self, comm: Any = None, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -112,7 +112,7 @@ class Communicator:
 
     @property
     def answers(self) -> Any:
-        """Another one, for what follows from data: ranks must start exchanges in one order on each."""
+        """A second communicator, for exchanges that follow from received data. Ranks start exchanges in one order on each."""
         if self._failure is not None:
             raise self._failure
         return self._answers
@@ -165,7 +165,7 @@ class Communicator:
         if lost:
             message = f"{doing}: {_named(lost)} did not answer {waited}"
         else:
-            message = f"{doing}: all ranks are waiting, but not for the same; they do not run the same steps"
+            message = f"{doing}: all ranks are waiting, but for different operations; they do not run the same steps"
         if broken:
             message += f" ({broken})"
         self._fail(message, lost)
@@ -210,7 +210,7 @@ class Communicator:
                     self._fail(message[1], message[2])
 
     def failed(self, error: BaseException) -> None:
-        """Tell the other ranks that this one cannot go on. Later calls raise."""
+        """Tell the other ranks that this one cannot continue. Later calls raise."""
         if self._failure is None:
             text = f"{type(error).__name__}: {error}"
             self._notify(("failed", text))

@@ -21,9 +21,9 @@ from ortrain.errors import OrtrainError
 class DataParallel:
     """Trains one module in several processes, each of which has a part of the batch.
 
-    Gradients are averaged over the ranks before an optimizer step, in proportion to the numbers of samples, so that
-    the step is that of one process with the joined batch. All ranks then hold the same bits. Clipping, and what happens
-    to gradients that are not finite, apply to the averaged gradient and are the same on all ranks.
+    Gradients are averaged over the ranks before an optimizer step, in proportion to the numbers of samples, so that the
+    step is that of one process with the joined batch. All ranks then hold the same bits. Clipping, and the handling of
+    gradients that are not finite, apply to the averaged gradient and are the same on all ranks.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DataParallel:
             The type in which gradients travel. With bfloat16 they take half the bytes and are rounded twice; they are
             added up in float32.
         chunk_bytes : int, default 1048576
-            The size of the parts in which gradients are sent, at least. Whole gradients are not divided.
+            The minimum size of the parts in which gradients are sent. Whole gradients are not divided.
         timeout : float, default 300
             Seconds after which a rank that does not answer counts as lost.
 
@@ -107,7 +107,7 @@ class DataParallel:
             The inputs of the module.
         weight : float, optional
             The number of samples of which the loss is the mean; the first dimension of the first input by default. A
-            rank that has no samples left passes any with weight 0, to keep step with the others.
+            rank without samples passes any inputs with weight 0, so that all ranks run equally many steps.
 
         Returns
         -------
@@ -182,7 +182,7 @@ class DataParallel:
         Parameters
         ----------
         checkpoint_uri : path
-            The file, replaced in one step.
+            The file; an existing file is replaced atomically.
         include_optimizer_state : bool, default False
             Whether to add the state of the optimizer, which resuming needs.
         """

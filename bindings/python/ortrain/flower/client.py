@@ -76,7 +76,7 @@ def client_app(
         Called with Flower's context of the node; returns what it trains on and what it evaluates on, each as
         ``Trainer.fit`` takes data.
     metrics : list of str or Metric, default ()
-        What is computed besides the loss; only numbers are sent.
+        Values to compute besides the loss; only numbers are sent.
     mods : list of callable, default ()
         Flower's modules, which training goes through: those of ``flwr.clientapp.mod`` for differential privacy, and
         ``flwr.client.mod.secaggplus_mod`` for secure aggregation.

@@ -14,7 +14,7 @@ from ortrain.flower.records import CONTROL, Array, array
 
 
 class Scaffold(FedAvg):  # type: ignore[misc]
-    """SCAFFOLD: clients correct their gradients by how they differ from those of all clients.
+    """SCAFFOLD: clients correct the difference between their gradients and those of all clients.
 
     Each client keeps its control variate in Flower's state of the node, which is lost when its SuperNode ends. It then takes
     zero for one round, and has a new one after it. The server keeps the variates of the nodes that are connected, as many

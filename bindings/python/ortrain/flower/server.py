@@ -205,13 +205,13 @@ def server_app(
         How the clients' parameters are combined, such as ``FedAvg``, ``FedProx`` or ``FedAdam`` of Flower, or `Scaffold`;
         or a function of the context that returns it.
     rounds : int, default 3
-        How many rounds there are.
+        The number of rounds.
     out : str or os.PathLike, default "federated"
         The folder of the results.
     test : object, optional
         Data on the server that the global model is evaluated on, as ``Trainer.evaluate`` takes them.
     metrics : list of str or Metric, default ()
-        What is computed on them besides the loss.
+        Values to compute on these data besides the loss.
     local_epochs : int, default 1
         Passes of a client over its data in a round.
     batch_size : int, default 32

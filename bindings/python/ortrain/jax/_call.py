@@ -1,4 +1,4 @@
-"""The arguments that a network of JAX is called with."""
+"""The arguments of a network of JAX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import jax
 from ortrain._frameworks import weights_as_inputs
 
 _NOT_INPUTS = ("rngs",)
-"""Arguments of ``apply`` of Flax whose arrays are no inputs."""
+"""Arguments of ``apply`` of Flax whose arrays are not inputs."""
 
 
 @dataclass(frozen=True)

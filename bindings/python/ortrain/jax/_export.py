@@ -39,10 +39,10 @@ def export(
     """Write a network as an ONNX model for training.
 
     Every weight is an initializer under its path in the tree of parameters, such as ``Dense_0/kernel``, with its shape
-    and value: none is merged with another or folded. Without ``params`` and ``batch_stats``, the collections of Flax,
-    in front. The file records which of them train. ``flax.linen.BatchNorm`` and ``flax.nnx.BatchNorm`` are
-    BatchNormalization nodes, whose running statistics follow the batches if the network is called as in training; in the
-    same way Dropout is a node.
+    and value: none is merged with another or folded. The paths do not begin with ``params`` and ``batch_stats``, the
+    collections of Flax. The file records which of them train. ``flax.linen.BatchNorm`` and ``flax.nnx.BatchNorm`` are
+    BatchNormalization nodes, whose running statistics follow the batches if the network is called as in training; in
+    the same way Dropout is a node.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ def export(
         alone; or the first argument of the function, whose floating-point arrays are trained. None for a
         ``flax.nnx.Module``, of which every ``flax.nnx.Param`` is trained.
     args : array or tuple
-        What the network is called with: one argument, or positional arguments in a tuple. Only types and shapes of arrays
-        matter; everything else, such as True, is a constant.
+        Example arguments of the network: one argument, or positional arguments in a tuple. Only types and shapes of
+        arrays matter; everything else, such as True, is a constant.
     path : str or os.PathLike
         The file to write.
     dynamic : {"batch", None}, default: "batch"

@@ -36,7 +36,7 @@ def export(
     Every variable is an initializer under its path, such as ``sequential/dense/kernel``, with its shape and value. None
     is merged with another or folded into one. The file records which of them train. Dropout is a Dropout node, and
     BatchNormalization a node whose running statistics follow the batches. LSTM and GRU layers are nodes of that name;
-    with other activations than those by default, or with a mask, they are a Loop.
+    with activations other than the defaults, or with a mask, they are a Loop.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ def export(
     path : str or os.PathLike
         The file to write.
     args : array, tuple or mapping, optional
-        An example of what the model is called with: one argument, or positional arguments in a tuple. Only types and
-        shapes matter. A dict is one argument, as in Keras. Needed where the model does not know its inputs, such as a
-        subclass of ``keras.Model``, and a sequential model without ``keras.Input``.
+        Example arguments of the model: one argument, or positional arguments in a tuple. Only types and shapes matter.
+        A dict is one argument, as in Keras. Needed where the model does not know its inputs, such as a subclass of
+        ``keras.Model``, and a sequential model without ``keras.Input``.
     dynamic : {"batch", None}, default: "batch"
         Whether the first dimension of every input is free. With None it is that of ``args``, or 1.
     training : bool, default: True
@@ -170,8 +170,8 @@ def _call_of(model: Any, args: Any, dynamic: bool) -> _Call:
     else:
         remedy = "; or begin it with keras.Input(shape)" if isinstance(model, keras.Sequential) else ""
         raise ValueError(
-            f"the model {model.name!r} does not know its inputs; pass an example of what it is called with as args, "
-            f"such as args=(x[:1],){remedy}"
+            f"the model {model.name!r} does not know its inputs; pass example arguments as args, such as "
+            f"args=(x[:1],){remedy}"
         )
     signature = []
     for value in flat:

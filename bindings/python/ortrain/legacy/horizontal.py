@@ -36,7 +36,7 @@ _DOING = "sum over the ranks that share a layer"
 
 @dataclass(frozen=True)
 class Partition:
-    """How an array is divided: of each section of an axis, which repeat until its end, every rank has an equal part."""
+    """How an array is divided: the lengths of sections repeat along an axis, and every rank has an equal part of each section."""
 
     shape: tuple[int, ...]
     """Of the whole."""
@@ -83,7 +83,7 @@ def partitions(session: _ortrain.SessionHandle) -> dict[str, Partition]:
 class HorizontalTraining(SharedTraining):
     """The runs of a session that has a part of the layers.
 
-    Ranks that share layers are fed the same batch. What is not divided they compute all, with the same results.
+    Ranks that share layers are fed the same batch. All of them compute the undivided values, with the same results.
     """
 
     def _divide(self, job: Job) -> Communicator:

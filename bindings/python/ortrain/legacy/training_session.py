@@ -37,10 +37,11 @@ _FLOAT = 1
 class TrainingSession(InferenceSession):
     """Trains a model: every run computes gradients and updates the weights.
 
-    Members have the names and meanings of onnxruntime's class up to 1.16. The model gets gradients and an optimizer as
-    its :class:`TrainingParameters` say. A run executes the whole graph, update included, whatever is fetched; with
-    ``RunOptions.only_execute_path_to_fetches`` it executes what the requested outputs need. A fetched loss is that
-    before the update. New programs should use :class:`ortrain.api.Module`.
+    The members have the same names and meanings as those of onnxruntime's class up to 1.16. The model gets gradients
+    and an optimizer according to the :class:`TrainingParameters`. A run executes the whole graph, including the update,
+    whichever outputs are requested; with ``RunOptions.only_execute_path_to_fetches`` it executes only the nodes that
+    the requested outputs need. A requested loss was computed before the update. New programs should use
+    :class:`ortrain.api.Module`.
     """
 
     def __init__(
@@ -243,7 +244,7 @@ class TrainingSession(InferenceSession):
         Parameters
         ----------
         include_mixed_precision_weights : bool, default False
-            Whether to add the copies of 16 bits.
+            Whether to add the 16-bit copies.
 
         Returns
         -------

@@ -21,7 +21,7 @@ def gpt(
     tokens : int
         The size of the vocabulary.
     length : int
-        The most tokens that a text can have.
+        The maximum number of tokens in a text.
     width, heads, layers : int
         Size of the embeddings, a multiple of the heads; heads of the attention; layers. Those between have 4 x width units.
     seed : int, default 0

@@ -8,7 +8,7 @@ from ortrain import _graph
 
 
 def explain(model: onnx.ModelProto, report: str) -> str:
-    """Say of nodes with an operator that ONNX does not have that the export is at fault, not the network.
+    """Add to a report that nodes with an operator unknown to ONNX are a fault of the export, not of the network.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ _FLOATS: dict[int, type[np.floating[Any]]] = {
 
 
 class Block(ABC):
-    """Something that extends the registered model.
+    """A block, which extends the registered model.
 
     A subclass implements :meth:`build`, changing ``self.base`` so that it stays valid ONNX.
 

@@ -182,7 +182,7 @@ OPERATIONS: dict[str, Operation] = {
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to the pictures of each training batch.
+    """The changes of the pictures of each training batch.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class Augmentation:
         pictures : array of float
             ``[rows, channels, height, width]``.
         rng : numpy.random.Generator
-            All that is random.
+            The source of all random numbers.
         """
         for name, strength in self.strengths.items():
             if not OPERATIONS[name].mixes:

@@ -217,7 +217,7 @@ def with_preprocessing(
     model : onnx.ModelProto
         A model with one input.
     preprocessing : TablePreprocessing or ImagePreprocessing
-        What is done to its rows.
+        The preprocessing of its rows.
     classes : list of str, optional
         The names of the classes, which the metadata of the model get as ``classes``, JSON.
 

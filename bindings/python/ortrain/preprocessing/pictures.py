@@ -1,4 +1,4 @@
-"""Pictures that are read as they are needed: turned upright, resized, and normalized by the channel.
+"""Pictures that are read when they are needed: turned upright, resized, and normalized by the channel.
 
 Threads decode the pictures of a batch. Decoded pictures are kept in memory, as bytes, up to a limit; the others are decoded
 again in every epoch.
@@ -101,7 +101,7 @@ class Pictures:
     target : tuple of str and array, optional
         The name of the target and its values.
     threads : int, optional
-        How many threads decode; by default one per processor, 8 at most.
+        Number of threads that decode; by default one per processor, at most 8.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ _EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday
 
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers: less their mean, divided by their deviation; a missing one is the mean.
+    """A column of numbers: minus their mean, divided by their deviation; a missing number becomes the mean.
 
     If the table has missing cells, a second number says which they are.
     """
@@ -72,7 +72,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Category:
-    """A column of names: a 1 at the place of the name, zeros for an unknown one. An empty name is a missing cell."""
+    """A column of names, one-hot: a 1 at the position of the name, zeros for an unknown name. An empty name is a missing cell."""
 
     name: str
     categories: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The training step as one model: gradients, accumulation, clipping and optimizer, with operators of ONNX alone."""
+"""The training step as one model: gradients, accumulation, clipping and optimizer, with only standard operators of ONNX."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ class Average:
     Attributes
     ----------
     decay : float
-        What the average keeps of itself in a step.
+        The fraction of the average that a step keeps.
     warmup : bool
-        Whether it keeps less at first.
+        Whether the first steps keep less.
     """
 
     decay: float

@@ -38,7 +38,7 @@ class Clipping:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the gradients stay as they are."""
+        """Whether the gradients are not clipped."""
         return self.value is None and self.adaptive is None and self.group_norm is None
 
     def each(self, gradients: Mapping[str, Value], weights: Mapping[str, Value]) -> dict[str, Value]:

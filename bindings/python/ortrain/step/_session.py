@@ -60,10 +60,10 @@ class Session:
     learning_rate : float, optional
         The learning rate of the first step; by default that of the checkpoint, or 0.001.
     seed : int, default: 0
-        The seed of Dropout. Each step derives its own from it and from the number of steps taken.
+        The seed of Dropout. Each step derives a seed from this seed and from the number of steps taken.
     loss_scale : float, default: 65536.0
-        What the loss is multiplied by at first, if the model has that input. A step whose gradients are not finite changes
-        nothing and halves it; it doubles after 2000 steps in succession whose gradients are finite.
+        The initial loss scale, if the model has that input. A step whose gradients are not finite changes no parameter
+        and halves the scale. The scale doubles after 2000 consecutive steps with finite gradients.
     session_options : onnxruntime.SessionOptions, optional
         Options of onnxruntime. By default, denormal numbers count as zero, as they do in ortrain: with the moments of weights
         that no longer get gradients, a step would take several times as long. onnxruntime lets the first session of a process

@@ -1,7 +1,7 @@
 """Text that a causal language model writes: token by token, each from all tokens before it.
 
-Nothing is kept between tokens: each step computes the whole text again. Rows are filled to a multiple of some tokens, so that the
-session meets few shapes; a causal model's scores do not depend on what follows.
+Nothing is cached between tokens: each step computes the whole text again. Rows are filled to a multiple of some tokens,
+so that the session meets few shapes; a causal model's scores do not depend on what follows.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Predicts(Protocol):
 
 @dataclass(frozen=True)
 class Generated:
-    """What a model wrote."""
+    """The text that a model wrote."""
 
     text: str
     """Without the prompt and the token that ended it."""
     tokens: list[int]
-    """The same as tokens, with that which ended it."""
+    """The tokens of the text, with the token that ended it."""
     stopped: str
     """``"end"`` for a token that ends texts, ``"max_tokens"``, or ``"length"`` if the model takes no longer text."""
 
@@ -70,15 +70,15 @@ def generate(
     prompt : str or sequence of mapping
         The text, or the messages of a chat, each with ``role`` and ``content``, which the chat template writes as text.
     max_tokens : int, default 64
-        How many tokens are written at most.
+        The maximum number of tokens to write.
     temperature : float, default 0.0
-        What scores are divided by before a token is drawn; 0 takes the token with the highest score.
+        Divisor of the scores before a token is drawn; 0 always takes the token with the highest score.
     top_k : int, default 0
-        Draw from this many tokens with the highest scores; 0 for all.
+        Draw only from this many tokens with the highest scores; 0 for all.
     top_p : float, default 1.0
-        Draw from the fewest tokens whose probabilities sum up to this.
+        Draw only from the most probable tokens whose probabilities sum to this.
     seed : int, default 0
-        Seed of the draws.
+        Seed of the random draws.
     on_text : callable, optional
         Is called with each new piece of the text.
     inputs : InputNames, optional

@@ -32,7 +32,7 @@ class InputNames:
     mask: str | None = None
     """Takes 1 for tokens and 0 for what fills a row."""
     positions: str | None = None
-    """Takes the places of the tokens, from 0."""
+    """Takes the positions of the tokens, from 0."""
     types: str | None = None
     """Takes the segment of each token, always 0."""
 

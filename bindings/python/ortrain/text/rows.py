@@ -24,14 +24,14 @@ IGNORED = -100
 """The label of a token that does not count."""
 
 LONGEST = 512
-"""The most tokens of a row unless the caller says otherwise."""
+"""The default maximum number of tokens in a row."""
 
 _OPEN = 64  # rows with room that packing looks through
 
 
 @dataclass(frozen=True)
 class TextRows:
-    """Rows for a trainer, and what became of the examples."""
+    """Rows for a trainer, and how the examples were used."""
 
     arrays: dict[str, Array]
     """By the names of the model's inputs, each ``[rows, length]``; the labels are the last ones."""
@@ -60,7 +60,7 @@ class TextRows:
         return next(reversed(self.arrays.values()))
 
     def shown(self) -> list[str]:
-        """Return what became of the examples, as sentences."""
+        """Return how the examples were used, as sentences."""
         rows = len(self._labels)
         share = self.tokens / (rows * self.length)
         found = [
@@ -77,8 +77,8 @@ class TextRows:
             )
         if self.missed:
             found.append(
-                f"{self.missed} earlier answers in chats do not count, because the chat template writes them in another way than "
-                "the last one"
+                f"{self.missed} earlier answers in chats do not count, because the chat template formats them "
+                "differently from the last one"
             )
         return found
 
@@ -113,14 +113,15 @@ def rows_of(
     tokenizer : Tokenizer
         The tokenizer of the model.
     inputs : InputNames or sequence of str
-        The names of the model's inputs. Of a sequence, `InputNames.among` finds out which is which.
+        The names of the model's inputs. For a sequence, `InputNames.among` determines which input is which.
     length : int, optional
         Tokens of a row. By default those of the longest example, at most 512 and at most what the model takes.
     packed : bool, default False
-        Whether a row has several examples, as many as fit, instead of one. Positions begin anew with each example. Examples of
-        a row see those before them, because models take no mask for that.
+        Whether a row has several examples, as many as fit, instead of one. Positions restart with each example. The
+        tokens of an example attend to earlier examples in the row, because models take no mask that prevents it.
     loss_on : {"completions", "all"}
-        Which labels count: those of completions and of the assistant's messages, or all. Those of a text all count.
+        Which labels count: those of completions and of the assistant's messages, or all. For plain texts, all labels
+        count.
     labels : str, default "labels"
         The name of the labels.
     seed : int, default 0

@@ -49,7 +49,7 @@ class Tokenizer:
     filler : int
         The token that fills rows.
     limit : int or None
-        The most tokens that the model takes, as ``config.json`` states it.
+        The maximum number of tokens that the model takes, according to ``config.json``.
 
     Raises
     ------

@@ -156,4 +156,4 @@ class Flat(torch.nn.Module):  # type: ignore[misc]  # torch is not installed whe
 
 
 PREFIX = "network."
-"""What the names of weights begin with in :class:`Flat`."""
+"""The prefix of the names of weights in :class:`Flat`."""

@@ -61,8 +61,8 @@ def _given_shapes(call: Call, dynamic: Mapping[str, Any] | Sequence[Any]) -> Dyn
 def check_dynamic(model: onnx.ModelProto, module: Any, call: Call, shapes: DynamicShapes) -> None:
     """Check that a model takes other sizes where it should, by running it with them.
 
-    The older exporter writes down what the network's code did for the arguments, and calls dimensions dynamic that the code
-    took for fixed.
+    The older exporter records what the network's code did for the given arguments, and declares dimensions dynamic even
+    if the code treated them as fixed.
 
     Raises
     ------

@@ -55,8 +55,8 @@ class ExportReport:
     unused : tuple of str
         The parameters that the outputs do not depend on. The model does not have them.
     warnings : tuple of str
-        What the exporter warned of: code of the network that depends on values of its inputs, of which the model has
-        what it did for the given ones.
+        Warnings of the exporter about code of the network that depends on the values of its inputs. The model has only
+        the path that the code took for the given arguments.
     """
 
     path: Path | None
@@ -109,9 +109,8 @@ def export(
     module : torch.nn.Module
         The network.
     args : tensor, tuple, list or mapping
-        What it is called with: one argument, positional arguments in a tuple, or arguments by name. Only types and
-        shapes matter. The inputs of the model are named like the arguments. Values that are not tensors become
-        constants.
+        Example arguments: one argument, positional arguments in a tuple, or arguments by name. Only types and shapes
+        matter. The inputs of the model are named like the arguments. Values that are not tensors become constants.
     path : str or os.PathLike
         The file to write.
     dynamic : "batch", None, mapping or sequence, default "batch"

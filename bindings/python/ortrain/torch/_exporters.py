@@ -42,8 +42,8 @@ def with_torchscript(
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Export with the older exporter, which traces the network to TorchScript.
 
-    Its warnings are about Python code that depends on values of tensors, of which the model has what the code did for
-    these tensors.
+    Its warnings are about Python code that depends on values of tensors. The model has only the path that the code took
+    for these tensors.
     """
     axes = {
         name: {axis: _name_of(dim, f"{name}_{axis}") for axis, dim in shape.items()}

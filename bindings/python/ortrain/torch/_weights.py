@@ -28,8 +28,7 @@ def load_into(module: Any, checkpoint: Any) -> UnmatchedNames:
     Returns
     -------
     UnmatchedNames
-        ``missing_keys``, which the module has and the checkpoint does not, and ``unexpected_keys``, for which it is the
-        other way round.
+        ``missing_keys``, which only the module has, and ``unexpected_keys``, which only the checkpoint has.
 
     Raises
     ------
@@ -63,8 +62,7 @@ def update_checkpoint(checkpoint: Any, module: Any) -> UnmatchedNames:
     Returns
     -------
     UnmatchedNames
-        ``missing_keys``, which the checkpoint has and the module does not, and ``unexpected_keys``, for which it is the
-        other way round.
+        ``missing_keys``, which only the checkpoint has, and ``unexpected_keys``, which only the module has.
 
     Raises
     ------

@@ -21,7 +21,7 @@ class Accountant:
     Attributes
     ----------
     history : list of (float, float, int)
-        The steps: their noise multiplier, the probability with which they draw a row, and how many they are. A noise
+        The steps: their noise multiplier, the probability with which they draw a row, and their number. A noise
         multiplier of 0 is that of steps without privacy.
     """
 
@@ -63,12 +63,12 @@ class Accountant:
         return _epsilon([*self.history, (noise_multiplier, share, steps)], delta)
 
     def noise_for(self, epsilon: float, share: float, steps: int, delta: float) -> float:
-        """Return the least noise multiplier with which more steps keep the epsilon of all at or below a bound.
+        """Return the smallest noise multiplier with which further steps keep the total epsilon at or below a bound.
 
         Raises
         ------
         ValueError
-            When the steps so far have used it up.
+            When the steps so far have used up the bound.
         """
         if self.is_void:
             raise ValueError(

@@ -1,7 +1,7 @@
-"""Augmented batches: those of a source, with pictures that change in every epoch.
+"""Augmented batches: the batches of a source, with pictures that are changed in a new way in every epoch.
 
-What is random depends on the seed, the epoch and the number of the batch alone, so a resumed run sees the pictures that the
-interrupted one would have seen.
+Random choices depend only on the seed, the epoch and the number of the batch, so a resumed run sees the pictures that
+the interrupted one would have seen.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Augmented:
     source : Source
         Where the batches come from.
     augmentation : Augmentation
-        What happens to the pictures.
+        The changes of the pictures.
     inputs : Inputs
         The inputs of the model.
     seed : int
-        Seed of what is random.
+        Seed of the random choices.
 
     Raises
     ------

@@ -1,4 +1,7 @@
-"""A module whose frozen body is computed once for each sample. Steps take samples, and run what is trained on kept features."""
+"""A module whose frozen body is computed once for each sample.
+
+Steps take samples, and run the trained layers on stored features.
+"""
 
 from __future__ import annotations
 
@@ -73,9 +76,9 @@ class CachedModule:
     Attributes
     ----------
     inner : Module
-        The module of what is trained, whose inputs are features.
+        The module of the trained layers, whose inputs are features.
     wanted : bool
-        Whether keeping features pays: not if the samples of an epoch are not those of the epoch before.
+        Whether storing features saves time. It does not if epochs have different samples.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class CachedModule:
         return self.inner(*(given[name] for name in self._inputs[self._is_training]))
 
     def check(self, batch: Sequence[Array], last: int, expected: Sequence[Array] | None) -> None:
-        """Check that kept features give the bits that steps on samples give.
+        """Check that stored features give the same bits as steps on samples.
 
         Parameters
         ----------
@@ -154,7 +157,7 @@ class CachedModule:
                 kept = stage.store.get(key)
                 if kept is not None and _bits(kept) != _bits(feature[number] for feature in features):
                     _log.warning(
-                        "features: those in the file are of another machine; they are computed again"
+                        "features: the file was written on another machine; features are computed again"
                     )
                     stage.store.clear()
                     stage.store.open(features)
@@ -163,14 +166,14 @@ class CachedModule:
             found = self.eval()(*batch)
             self.train()
             if _bits(found if isinstance(found, (tuple, list)) else [found]) != _bits(expected):
-                raise NoBodyError("an eval step gives other bits with them")
+                raise NoBodyError("an eval step on stored features gives different bits")
 
     def end_epoch(self, epoch: int) -> None:
-        """Give up if the samples of an epoch were not those of the epoch before; say once if there is no room."""
+        """Stop using features if epochs have different samples; report once if there is no room for more features."""
         stage = self._stages[True]
         if epoch == 0:
             _log.info(
-                "features: kept those of %d samples, %.1f MB; later epochs run only what is trained",
+                "features: stored those of %d samples, %.1f MB; later epochs run only the trained layers",
                 len(stage.store), stage.store.bytes / 1e6,
             )  # fmt: skip
         elif stage.misses > stage.hits and not stage.store.is_full:

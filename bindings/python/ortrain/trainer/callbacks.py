@@ -36,7 +36,7 @@ def checked(callbacks: Iterable[Callback]) -> list[Callback]:
 
 
 class Callback:
-    """Something that happens at moments of a run: override the methods of those moments.
+    """Base class of callbacks: override the methods of the moments at which the callback acts.
 
     Methods of batches that are not overridden cost nothing.
 
@@ -147,14 +147,14 @@ class EarlyStopping(_Monitor):
     monitor : str, default "val_loss"
         The value.
     min_delta : float, default 0
-        What counts as an improvement must be more than this.
+        An improvement must be larger than this.
     patience : int, default 0
         Epochs without an improvement after which the run ends.
     mode : {"auto", "min", "max"}, default "auto"
-        Which direction is better; "auto" goes by the name.
+        Whether smaller or larger values are better; "auto" decides from the name.
     restore_best_weights : bool, default False
-        Whether the parameters of the best epoch are restored at the end. They are not part of the checkpoint, so a
-        resumed run can restore only what it has seen itself.
+        Whether the parameters of the best epoch are restored at the end. Checkpoints do not contain these parameters,
+        so a resumed run can restore only those of epochs after it was resumed.
     """
 
     def __init__(
@@ -218,9 +218,9 @@ class ReduceLROnPlateau(_Monitor):
     monitor : str, default "val_loss"
         The value.
     factor : float, default 0.1
-        What the rate is multiplied by.
+        Factor of the rate.
     patience : int, default 10
-        Epochs without an improvement after which it is.
+        Epochs without an improvement after which the rate is lowered.
     mode, min_delta
         As in `EarlyStopping`.
     min_lr : float, default 0
@@ -290,11 +290,12 @@ class ModelCheckpoint(_Monitor):
     save_best_only : bool, default False
         Whether a checkpoint is saved only if the value has improved.
     mode : {"auto", "min", "max"}, default "auto"
-        Which direction is better; "auto" goes by the name.
+        Whether smaller or larger values are better; "auto" decides from the name.
     save_freq : "epoch" or int, default "epoch"
         When: after each epoch, or after so many optimizer steps.
     keep : int, optional
-        How many are kept, the best if the epochs have the monitored value, else the latest. All by default.
+        Number of checkpoints to keep: the best ones if epochs have the monitored value, otherwise the latest. By
+        default all.
     best_path : str or os.PathLike, optional
         A second name of the checkpoint with the best value, which stays when the first one is deleted.
     last_path : str or os.PathLike, optional

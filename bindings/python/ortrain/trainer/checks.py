@@ -1,4 +1,4 @@
-"""Values that users have, as arrays that a model takes: converted where that is certain, rejected with a remedy otherwise."""
+"""Conversion of users' values to arrays that a model takes. Values that cannot be converted with certainty are rejected."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def is_rows(value: Any, form: Form) -> bool:
 
 
 def as_array(value: Any, name: str) -> Array:
-    """Return what a user gave for an input as an array: also lists, data frames and their columns.
+    """Return a user's value for an input as an array. The value may be a list, a data frame or a column.
 
     Raises
     ------
@@ -138,8 +138,8 @@ def _numbers_or_text(array: Array, what: str) -> Array:
 def fitted(array: Array, form: Form) -> Array:
     """Return an array in the type and shape that an input takes.
 
-    Dimensions of 1 are added and left out, rows of numbers get the shape of an image with one channel, a row per class with a
-    single 1 becomes the number of the class, and the number of a class a row with a single 1, as the input takes them.
+    As the input requires, dimensions of 1 are added or removed, rows of numbers become images with one channel, one-hot
+    rows become class numbers, and class numbers become one-hot rows.
 
     Raises
     ------

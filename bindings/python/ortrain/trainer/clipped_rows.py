@@ -139,7 +139,7 @@ class ClippedRows:
     def add_and_read(
         self, columns: Sequence[Array], clip: float, read: Sequence[int]
     ) -> tuple[Array, Array, dict[int, list[Array]]]:
-        """Do the same, and return outputs too, by their number in the training model. Norms and the sum may not be finite.
+        """Return outputs by their number in the training model too. Norms and the sum may not be finite.
 
         Returns
         -------

@@ -120,22 +120,22 @@ class Trainer(Caching):
         How the rate changes with the optimizer steps: a name such as "cosine"; a `Schedule`, which has settings; or a function
         of the steps taken and of their total number that returns a factor.
     warmup : int, default 0
-        Optimizer steps in which the rate goes up from 0 before a schedule that is not a function.
+        Optimizer steps in which the rate rises from 0, before a schedule that is not a function.
     accumulate : int, default 1
-        Batches of an optimizer step, which takes the mean of their gradients. Each row counts the same, also if batches differ in
-        size, so that the step is that of one batch with all their rows.
+        Number of batches of an optimizer step. The step takes the mean of their gradients, in which each row counts the
+        same, even if batches differ in size. So the step equals that of one batch with all these rows.
     metrics : list of str or Metric or callable, default ()
-        What is computed besides the loss: names, objects of `ortrain.trainer.metrics`, or functions of the prediction and the
-        target of a batch that return the mean over its rows.
+        Values to compute besides the loss: names, objects of `ortrain.trainer.metrics`, or functions of the prediction
+        and the target of a batch that return the mean over its rows.
     callbacks : list of Callback, default ()
-        What happens at the moments of every run.
+        Callbacks of every run.
     seed : int, default 0
         Seed of the order of rows and of random operators such as Dropout. It is the seed of the process, see
         :func:`ortrain.set_seed`, and is set by every `fit`.
     outputs : list of str, optional
         The values that `predict` returns and `export` keeps. By default the outputs of the eval model after the loss.
     checkpoint : str or os.PathLike, optional
-        Where the parameters come from; the checkpoint of the artifacts by default.
+        The file with the parameters; the checkpoint of the artifacts by default.
     artifact_directory : str or os.PathLike, optional
         Where the artifacts of an inference model are written; a temporary folder by default.
     requires_grad, frozen_params : list of str, optional
@@ -158,8 +158,8 @@ class Trainer(Caching):
         For an inference model and a loss given by its name: whether steps take a weight for each row, the input
         ``sample_weight``. Data without weights have 1.
     clip : float or ClipGradNorm or ClipGradValue or ClipGroupNorm or ClipAdaptive or sequence, optional
-        For an inference model and an optimizer given by its name: the largest norm of all gradients together, to which
-        larger gradients are scaled; or what else clips gradients, from `ortrain.onnxblock.optim`.
+        For an inference model and an optimizer given by its name: the norm of all gradients together to which larger
+        gradients are scaled down; or another way of clipping, from `ortrain.onnxblock.optim`.
     weight_decay : float, optional
         For an inference model and an optimizer given by its name: its weight decay.
     param_groups : ParamGroups or sequence of ParamGroup, optional
@@ -179,23 +179,25 @@ class Trainer(Caching):
         `FeatureCache` says. It does so for data with rows and several epochs, if most layers are frozen and the results have
         the same bits. Augmentation turns it off.
     augment : str or mapping or sequence or callable, optional
-        What changes the pictures of training batches, in every epoch in another way, such as "crop,flip,mixup" or
-        ``{"crop": 0.125, "mixup": 0.4}``: crop, zoom, rotate, flip, color, cutout, mixup and cutmix, see the page on the
-        trainer. A function takes pictures, ``[rows, channels, height, width]``, and a ``numpy.random.Generator``. For an
-        inference model with mixup or cutmix, the loss "cross_entropy" is computed with a probability for each class.
+        Changes of the pictures of training batches, in a new way in every epoch, such as "crop,flip,mixup" or
+        ``{"crop": 0.125, "mixup": 0.4}``: crop, zoom, rotate, flip, color, cutout, mixup and cutmix, see the page on
+        the trainer. A function takes pictures, ``[rows, channels, height, width]``, and a ``numpy.random.Generator``.
+        For an inference model with mixup or cutmix, the loss "cross_entropy" is computed with a probability for each
+        class.
     rehearsal : Rehearsal or int, optional
-        A buffer for rows of all runs, or its size in rows. Each batch of a later run gets some of them besides its own, so that
-        the model does not forget what it learned earlier. Loss and metrics of a run count them. Checkpoints keep the rows.
+        A buffer for rows of all runs, or its size in rows. Each batch of a later run gets some of these rows in
+        addition, so that the model does not forget what it learned earlier. Loss and metrics of a run include them.
+        Checkpoints store the rows.
     privacy : Privacy or bool, optional
-        Differential privacy of the rows that runs train on, see the page on privacy; True for its defaults. Epochs then have the
-        values ``epsilon``, of all steps so far, and ``clipped``, the share of the gradients that were longer than the clip.
-        Checkpoints keep the accounting, and a trainer without privacy rejects them for `fit`. False lets it go on from them:
-        privacy ends then, and epsilon is infinite from there on.
+        Differential privacy of the rows that runs train on, see the page on privacy; True for its defaults. Epochs then
+        have the values ``epsilon``, of all steps so far, and ``clipped``, the share of the gradients that were longer
+        than the clip. Checkpoints store the accounting, and `fit` of a trainer without privacy rejects such
+        checkpoints. With False, `fit` continues from them: privacy then ends, and epsilon is infinite from then on.
 
     Attributes
     ----------
     module, optimizer, state : Module, Optimizer, CheckpointState
-        What the loop works on. `fit` with ``resume`` replaces them.
+        The objects that the loop uses. `fit` with ``resume`` replaces them.
     history : dict of str to list
         The values of each epoch of the last run, by name.
     epoch, step : int
@@ -210,19 +212,19 @@ class Trainer(Caching):
         of a table. Other data frames and tables are read by these names, in any order of the columns. Checkpoints keep them.
         None if the columns have no names; set it to None to train on other columns.
     preprocessing : dict or None
-        What `ortrain train` did to rows before the model took them, as checkpoints have it. `fit`, `evaluate` and `predict` do
-        the same to data frames, to columns by name, to texts and to the bytes of pictures. They take other arrays as they are,
-        and warn, because the arrays may be preprocessed already. None if nothing is to be done.
+        The preprocessing that `ortrain train` applied to rows, as stored in checkpoints. `fit`, `evaluate` and
+        `predict` apply it to data frames, to columns by name, to texts and to the bytes of pictures. They do not change
+        other arrays, and warn, because such arrays may be preprocessed already. None if there is no preprocessing.
     accountant : Accountant or None
         The private steps that the parameters come from. ``accountant.epsilon(delta)`` is their epsilon. None if there are none.
     resumed : bool
-        Whether the run goes on from a checkpoint.
+        Whether the run continues from a checkpoint.
     stop_training : bool
         Set it to end the run after the current optimizer step.
     stop_reason : str or None
-        Why the run ended before its last epoch, as the callback that ended it says. None if it did not.
+        Why the run ended before its last epoch, set by the callback that ended it; None if it did not end early.
     last_batch, last_outputs : list of array
-        What the eval step before ``on_test_batch_end`` took, and what it returned: the loss, then other outputs.
+        The inputs of the eval step before ``on_test_batch_end``, and its outputs: the loss, then other outputs.
 
     Raises
     ------
@@ -350,9 +352,9 @@ class Trainer(Caching):
             lists, data frames or their columns. Classes may be names, which are numbered in alphabetical order (see
             ``classes``), or one-hot.
         target : object, optional
-            The targets, if ``data`` are the other inputs only. A number is taken for ``epochs``.
+            The targets, if ``data`` has only the other inputs. A number in this place is taken as ``epochs``.
         epochs : int, default 1
-            How often the data are used, including what happened before a checkpoint that is resumed.
+            Number of passes over the data, including those before the checkpoint that is resumed.
         sample_weight : array of float, optional
             A weight for each row of arrays in memory. The trainer must have been created with ``sample_weight=True``.
         class_weight : mapping or "balanced", optional
@@ -373,8 +375,9 @@ class Trainer(Caching):
         callbacks : list of Callback, default ()
             Callbacks of this run, besides those of the trainer.
         resume : str or os.PathLike, optional
-            A checkpoint that `save` or `ModelCheckpoint` wrote. The run goes on where it was saved, with the same bits
-            as if it had not been interrupted. Without it, a run starts with the parameters that the trainer has.
+            A checkpoint that `save` or `ModelCheckpoint` wrote. The run continues where it was saved, with the same
+            bits as an uninterrupted run. Without this argument, a run starts with the current parameters of the
+            trainer.
         verbose : bool, default True
             Whether progress is shown: a bar in a terminal, a table in a notebook, else a line for each epoch.
 
@@ -517,7 +520,7 @@ class Trainer(Caching):
         steps: int = 100,
         batch_size: int = 32,
     ) -> LearningRates:
-        """Take steps at rising learning rates until the loss grows. Afterwards the trainer is as before.
+        """Take steps at rising learning rates until the loss grows. Afterwards the state of the trainer is restored.
 
         Parameters
         ----------
@@ -526,7 +529,7 @@ class Trainer(Caching):
         lowest, highest : float
             The first and the last rate.
         steps : int, default 100
-            How many steps there are at most.
+            The maximum number of steps.
         batch_size : int, default 32
             Rows of a batch, for data that have rows.
 
@@ -542,8 +545,8 @@ class Trainer(Caching):
         """
         if self._privacy is not None:
             raise ValueError(
-                "find_learning_rate: expected a trainer without privacy, because the rate that it finds comes from rows without "
-                "noise; other data than those to be protected may show it"
+                "find_learning_rate: expected a trainer without privacy, because the rate that it finds depends on "
+                "rows without noise; search with data that need no protection"
             )
         data = self._prepared(self._with_target(data, target, 1)[0])
         search, rate_before = Search(lowest, highest, steps), self._learning_rate
@@ -574,7 +577,7 @@ class Trainer(Caching):
     # ---- evaluation, prediction, files ----
 
     def summary(self) -> str:
-        """Return a table of the parameters, which of them train, and what training keeps in memory.
+        """Return a table of the parameters, which of them are trained, and the memory that training keeps in use.
 
         ``print(trainer)`` prints it.
         """

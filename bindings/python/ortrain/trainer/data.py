@@ -65,7 +65,8 @@ class Inputs:
     shapes : sequence, optional
         Their declared shapes, an entry None if it is not known. By default none is.
     has_target : bool, default True
-        Whether the last one of several is the target. Of a sum of losses, all that end in ``_target`` are.
+        Whether the last one of several is the target. For a sum of losses, all inputs that end in ``_target`` are
+        targets.
 
     Attributes
     ----------

@@ -22,14 +22,15 @@ _CHECKSUM = 4
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """Where a trainer keeps the features that a frozen body computes.
+    """Where a trainer stores the features that a frozen body computes.
 
     Parameters
     ----------
     folder : str or os.PathLike, optional
         A folder for files, one for each body, which later runs read. By default the features stay in memory.
     limit : int, default 1 GiB
-        The most bytes of features to keep in memory, or in a file. Features beyond it are computed in every epoch.
+        The maximum number of bytes of features in memory, or in a file. Features beyond this limit are computed in
+        every epoch.
     """
 
     folder: str | os.PathLike[str] | None = None

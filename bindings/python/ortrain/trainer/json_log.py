@@ -37,9 +37,9 @@ class JSONLogger(Callback):
     filename : str or os.PathLike
         The file.
     every : int, default 1
-        Optimizer steps from one line with loss, learning rate and time to the next.
+        Number of optimizer steps between lines with loss, learning rate and time.
     norms : int, default 10
-        Optimizer steps from one norm of all gradients to the next; 0 for none.
+        Number of optimizer steps between norms of all gradients; 0 for none.
     layers : "epoch" or int, default "epoch"
         When norms and histograms of each trained parameter and its gradient are taken: after the first step of an
         epoch, in at most 100 epochs of the run, and at the end; or after so many optimizer steps. 0 for never.
@@ -47,11 +47,11 @@ class JSONLogger(Callback):
         Optimizer steps whose kernels are timed, near the beginning of the run; 0 for none. It replaces a recording
         that ``module.start_profiling`` began.
     samples : int, default 12
-        Rows that are kept of each validation, with their inputs: those that a classifier gets wrong, or those with the
-        largest errors of a predicted number. With them, 300 rows are kept as points of pictures. 0 for none of this. If the
-        folder of artifacts has a ``tokenizer.json``, tokens are written as text.
+        Number of rows of each validation that are logged with their inputs: those that a classifier gets wrong, or
+        those with the largest errors of a predicted number. In addition, 300 rows are logged as points of pictures. 0
+        logs neither. If the folder of artifacts has a ``tokenizer.json``, tokens are written as text.
     name : str, optional
-        What the dashboard calls the run; by default, the file. A resumed run keeps its name.
+        Name of the run in the dashboard; by default, that of the file. A resumed run keeps its name.
 
     Raises
     ------

@@ -61,7 +61,7 @@ class Metric(ABC):
         prediction : array
             Output of the model, ``[batch, ...]``.
         target : array
-            What was expected, ``[batch, ...]``.
+            Expected values, ``[batch, ...]``.
         loss : float
             The loss of the batch.
         """
@@ -85,7 +85,7 @@ class Metric(ABC):
 
 
 class CoreMetric(Metric):
-    """A metric that the core counts, by its name; the page on metrics lists the names and options.
+    """A metric of the core, by its name; the page on metrics lists the names and options.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class CoreMetric(Metric):
         _ortrain.metric_update(self._counts, *values)
 
     def merge(self, other: CoreMetric) -> None:
-        """Add what another metric of the same kind and options has counted."""
+        """Add the counts of another metric with the same name and options."""
         _ortrain.metric_merge(self._counts, other._counts)
 
     def result(self) -> Any:
@@ -216,7 +216,7 @@ class F1(CoreMetric):
 class IoU(CoreMetric):
     """The mean over the classes that occur of intersection over union, TP / (TP + FP + FN).
 
-    Of pictures whose pixels have classes, it is the mean of the overlaps of predicted and true areas.
+    For pictures whose pixels have classes, the value is the mean overlap of predicted and true areas.
 
     Parameters
     ----------
@@ -235,12 +235,13 @@ class IoU(CoreMetric):
 class AUC(CoreMetric):
     """The area under the receiver operating characteristic.
 
-    It is the probability that a row of a class has a larger score for this class than a row of another one; equal scores
-    count half. Of two classes, or a single logit, it is the value of class 1; of several, the mean over the classes that
-    occur, each against all others, by the probabilities of the classes (softmax, unless the scores are probabilities).
+    It is the probability that a row of a class has a larger score for this class than a row of another one; equal
+    scores count half. For two classes, or a single logit, the value is that of class 1. For more classes, it is the
+    mean over the classes that occur, each against all others, by the probabilities of the classes (softmax, unless the
+    scores are probabilities).
 
-    It is exact up to 65,536 different scores of a class. Beyond, scores are rounded so that there are no more, and equal
-    ones count half.
+    The value is exact for up to 65,536 different scores of a class. If there are more, scores are rounded to that many
+    values, and equal scores count half.
 
     Parameters
     ----------
@@ -269,9 +270,10 @@ class MAE(CoreMetric):
 
 
 class R2(CoreMetric):
-    """The coefficient of determination, 1 - Σ (x - t)² / Σ (t - mean(t))²; of several numbers a row, their mean.
+    """The coefficient of determination, 1 - Σ (x - t)² / Σ (t - mean(t))²; for several numbers per row, their mean.
 
-    It is 1 at best, and NaN with less than two rows. Of equal targets it is 1 without an error, else 0.
+    The best value is 1. With fewer than two rows, the value is NaN. If all targets are equal, the value is 1 for
+    predictions without an error, else 0.
     """
 
     def __init__(self, name: str = "r2", **kwargs: Any) -> None:

@@ -31,11 +31,11 @@ _RATE, _HIGHEST = 10.0, 1e-2  # the default rate is _RATE / trained elements, an
 class MeZO:
     """An optimizer that needs two forward passes for a step, and no backward pass: ``Trainer(..., optimizer=MeZO())``.
 
-    A step draws a direction z of normal numbers, and computes the loss at the parameters plus and minus ``epsilon * z`` with
-    the eval model. ``(plus - minus) / (2 * epsilon) * z`` is its estimate of the gradient, with which SGD takes the step. The
-    direction is made again from the seed of the trainer and the number of the step whenever it is needed. So a step keeps
-    neither activations nor moments, and a resumed run has the same bits. It takes many more steps than an optimizer with
-    gradients.
+    A step draws a direction z of normal numbers, and computes the loss at the parameters plus and minus ``epsilon * z``
+    with the eval model. ``(plus - minus) / (2 * epsilon) * z`` is its estimate of the gradient, with which SGD takes
+    the step. The direction is recomputed from the seed of the trainer and the number of the step whenever it is needed.
+    So a step keeps neither activations nor moments, and a resumed run has the same bits. It takes many more steps than
+    an optimizer with gradients.
 
     The default learning rate is 10 / number of trained elements, at most 0.01: it is much smaller than that of SGD, because
     the norm of z grows with the number of elements.
@@ -80,7 +80,8 @@ def check_mezo(folder: Path, optimizer: Any) -> None:
     if found is None or (isinstance(optimizer, MeZO) and wanted != found):
         raise ValueError(
             f"optimizer: expected artifacts that were made for {wanted}, found those in {folder} for "
-            f"{found or 'another optimizer'}; `ortrain artifacts MODEL --loss LOSS --optimizer mezo` makes some"
+            f"{found or 'another optimizer'}; `ortrain artifacts MODEL --loss LOSS --optimizer mezo` makes such "
+            "artifacts"
         )
 
 

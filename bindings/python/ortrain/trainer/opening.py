@@ -36,7 +36,7 @@ class Opened:
     eval_outputs: list[str]
     """Empty if there is no eval model."""
     position: dict[str, Any] | None
-    """Where the run was that wrote the checkpoint; None if no trainer did."""
+    """The position of the run that wrote the checkpoint; None if no trainer wrote it."""
     classes: list[str] | None
     """The names of the classes; None if the checkpoint has none."""
     columns: Columns | None

@@ -34,11 +34,12 @@ _STATISTICS = 1 << 20  # elements of a vector that may be a running statistic
 class Privacy:
     """Differential privacy of a run: ``Trainer(..., privacy=Privacy(epsilon=3))``. Steps are those of DP-SGD.
 
-    Each step draws every row with the probability ``batch_size / rows``. The gradient of each drawn row is scaled down to the
-    norm ``clip`` if it is longer, and normal noise with the deviation ``noise_multiplier * clip`` is added to each element of
-    their sum, which is divided by ``batch_size``. The optimizer takes the step with that. The random bits of rows and noise
-    come from the operating system's cryptographic generator. A noise number is the sum of four normal numbers, from which the
-    low bits of each cannot be told (Holohan and Braghin, Secure Random Sampling in Differential Privacy, 2021).
+    Each step draws every row with the probability ``batch_size / rows``. The gradient of each drawn row is scaled down
+    to the norm ``clip`` if it is longer, and normal noise with the deviation ``noise_multiplier * clip`` is added to
+    each element of their sum, which is divided by ``batch_size``. The optimizer takes the step with that. The random
+    bits of rows and noise come from the operating system's cryptographic generator. A noise number is the sum of four
+    normal numbers, which hides the low bits of each (Holohan and Braghin, Secure Random Sampling in Differential
+    Privacy, 2021).
 
     Parameters
     ----------
@@ -99,7 +100,7 @@ _UNSUITABLE = {
     "loss": "expected a loss that each row has by itself with it, found one that compares the rows of a batch with each other",
     "optimizer": "expected an optimizer with gradients with it, found mezo",
     "qat": "expected no qat with it, because the ranges of activations come from the rows without noise",
-    "rehearsal": "expected no rehearsal with it, because its checkpoints have rows of the data as they are",
+    "rehearsal": "expected no rehearsal with it, because its checkpoints contain rows of the data without protection",
     "sample_weight": "expected no sample_weight with it, because the weighted mean of a single row does not depend on its weight",
 }
 _OF_BATCHES = ("info_nce", "InfoNCELoss", "supcon", "SupConLoss")
@@ -111,7 +112,7 @@ def privacy_of(given: Privacy | bool | None) -> Privacy | None:
 
 
 def check_settings(**settings: bool) -> None:
-    """Reject the settings of a private trainer that cannot be private; each is given with whether it is so.
+    """Reject settings that rule out privacy for a private trainer; each is given with whether it is in use.
 
     Raises
     ------
@@ -148,8 +149,8 @@ def check_monitors(callbacks: Sequence[Callback], schedule: Any, is_validated: b
     for name, monitor in followed:
         if monitor and not monitor.startswith("val_") and monitor not in ("epsilon", "learning_rate"):
             warnings.warn(
-                f"privacy: {name} follows {monitor!r}, a value of the rows without noise, so what it decides is not private; "
-                "a value of a validation, such as 'val_loss', is one of other rows",
+                f"privacy: {name} follows {monitor!r}, a value of the training rows without noise, so its decisions "
+                "are not private; a value of a validation, such as 'val_loss', comes from other rows",
                 stacklevel=4,
             )
 

@@ -13,7 +13,7 @@ _SHORT = 10.0  # seconds that nobody needs to know
 
 
 def rough(seconds: float) -> str:
-    """Return a time that is not known better than to a unit, such as 2 minutes."""
+    """Return an estimated time, rounded to a unit, such as 2 minutes."""
     count, unit = (
         (seconds, "second")
         if seconds < 90

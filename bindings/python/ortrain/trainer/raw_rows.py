@@ -1,7 +1,8 @@
-"""Rows as people have them become those that a model takes, with the preprocessing that its checkpoint has.
+"""Preprocessing of raw rows in memory, as stored in a model's checkpoint.
 
-The command line fits the preprocessing and stores it. Here data frames, columns by name, texts and the bytes of pictures are
-preprocessed in the same way. Other arrays may be preprocessed already, which nothing in them shows: a warning says so.
+The command line fits the preprocessing and stores it. Here data frames, columns by name, texts and the bytes of
+pictures are preprocessed in the same way. Other arrays may be preprocessed already, which an array does not show, so
+the trainer warns.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class RawRows:
         Returns
         -------
         object
-            The data by the names of the inputs, or as they are if they are preprocessed, or may be.
+            The data by the names of the inputs; the given data if they are, or may be, preprocessed already.
 
         Raises
         ------

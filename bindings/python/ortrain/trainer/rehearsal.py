@@ -1,4 +1,4 @@
-"""A rehearsal buffer: rows of earlier runs that a run trains on besides its own, so that the model does not forget them."""
+"""A rehearsal buffer: rows of earlier runs on which later runs train too, so that the model does not forget them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DRAWS, _CHOICES = (
 
 
 class Rehearsal:
-    """Rows of earlier runs, some of which each batch of a later run gets besides its own rows.
+    """Rows of earlier runs. Each batch of a later run gets some of them in addition.
 
     The rows are a uniform sample of all rows that runs trained on, by reservoir sampling (Vitter, Random Sampling with a
     Reservoir, 1985, algorithm R). A run offers its rows in its first epoch, and rehearses those of earlier runs alone, so the
@@ -30,9 +30,9 @@ class Rehearsal:
     Parameters
     ----------
     size : int, default 500
-        The most rows that are kept.
+        The maximum number of rows in the buffer.
     share : float, default 0.5
-        The rows that a batch gets for each row that it has.
+        Number of rows that are added to a batch for each of its rows.
 
     Raises
     ------
@@ -41,7 +41,8 @@ class Rehearsal:
 
     Notes
     -----
-    A checkpoint with a buffer has rows of the data as they are. `clear` removes them; an exported model never has them.
+    A checkpoint with a buffer contains unprotected rows of the data. `clear` removes them; an exported model never has
+    them.
     """
 
     def __init__(self, size: int = 500, share: float = 0.5) -> None:

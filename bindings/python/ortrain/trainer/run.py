@@ -187,7 +187,7 @@ class Run:
 
     @property
     def saved_run(self) -> dict[str, Any] | None:
-        """Where the run was that wrote the checkpoint; None if no trainer wrote it.
+        """The position of the run that wrote the checkpoint; None if no trainer wrote it.
 
         Among its entries are ``epoch``, the number of complete epochs, ``epochs``, how many it was to have, ``step``,
         ``learning_rate``, ``history`` and ``callbacks``, the state of each callback.

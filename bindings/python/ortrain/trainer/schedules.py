@@ -27,7 +27,7 @@ class Schedule:
     name : str
         Its name. The page on schedules lists all of them with their settings.
     warmup : int, default 0
-        Optimizer steps in which the rate goes up from 0 before.
+        Optimizer steps before the schedule, in which the rate rises from 0.
     per_epoch : bool, default False
         Whether the schedule counts epochs instead of optimizer steps: the rate changes between epochs, and settings such as
         ``step_size`` are numbers of epochs.

@@ -10,7 +10,7 @@ _MOST_ROWS = 60
 
 
 def summary_of(state: CheckpointState, inputs: Sequence[str], optimizer_states: int | None) -> str:
-    """Return a table of the parameters, and what training keeps in memory.
+    """Return a table of the parameters, and the memory that training keeps in use.
 
     Parameters
     ----------

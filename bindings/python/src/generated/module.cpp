@@ -16,7 +16,7 @@ PYBIND11_MODULE(_ortrain, m) {
   py::class_<Handle<OrtCheckpointState>>(m, "CheckpointStateHandle", "Everything that training changes: parameters, gradients, optimizer state and properties.");
   py::class_<Handle<OrtTrainingSession>>(m, "TrainingSessionHandle", "The models of a training run, applied to a checkpoint state.");
   py::class_<Handle<OrtGradientGraphBuilder>>(m, "GradientGraphBuilderHandle", "Adds gradients to a model.");
-  py::class_<Handle<OrtMetric>>(m, "MetricHandle", "A metric, and what it has counted.");
+  py::class_<Handle<OrtMetric>>(m, "MetricHandle", "A metric and its counts.");
   py::class_<Handle<OrtTrainingParameters>>(m, "TrainingParametersHandle", "The settings of a training graph.");
 
   bind_forward(m);
@@ -59,7 +59,7 @@ PYBIND11_MODULE(_ortrain, m) {
   m.def("set_optimized_model_file_path", [](const Handle<OrtSessionOptions>& options, const std::optional<std::filesystem::path>& optimized_model_filepath) {
     const Path optimized_model_filepath_(optimized_model_filepath);
     check(api().SetOptimizedModelFilePath(options.raw, optimized_model_filepath_.data()));
-  }, py::arg("options"), py::arg("optimized_model_filepath"), "Has sessions write the graph that they run, after their passes, to a file.");
+  }, py::arg("options"), py::arg("optimized_model_filepath"), "Makes sessions write the graph that they run, after all graph passes, to a file.");
   m.def("set_session_execution_mode", [](const Handle<OrtSessionOptions>& options, int execution_mode) {
     check(api().SetSessionExecutionMode(options.raw, static_cast<ExecutionMode>(execution_mode)));
   }, py::arg("options"), py::arg("execution_mode"), "Sets whether nodes may run in parallel. They run one after another in either mode.");
@@ -160,15 +160,15 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("options"), "Clears the terminate flag, so that later runs with these options proceed.");
   m.def("add_free_dimension_override", [](const Handle<OrtSessionOptions>& options, const std::string& dim_denotation, int64_t dim_value) {
     check(api().AddFreeDimensionOverride(options.raw, c_text(dim_denotation, "dim_denotation"), dim_value));
-  }, py::arg("options"), py::arg("dim_denotation"), py::arg("dim_value"), "Fixes every dimension of an input that a model marks with a denotation.");
+  }, py::arg("options"), py::arg("dim_denotation"), py::arg("dim_value"), "Sets a fixed size for every input dimension that a model marks with the given denotation.");
   m.def("session_end_profiling", [](const Handle<OrtSession>& session) {
     char* out = {};
     check(api().SessionEndProfiling(session.raw, allocator(), &out));
     return take_text(out);
-  }, py::arg("session"), "Stops recording and writes the record to a file.");
+  }, py::arg("session"), "Stops recording and writes the recording to a file.");
   m.def("add_free_dimension_override_by_name", [](const Handle<OrtSessionOptions>& options, const std::string& dim_name, int64_t dim_value) {
     check(api().AddFreeDimensionOverrideByName(options.raw, c_text(dim_name, "dim_name"), dim_value));
-  }, py::arg("options"), py::arg("dim_name"), py::arg("dim_value"), "Fixes every dimension of an input that has a name.");
+  }, py::arg("options"), py::arg("dim_name"), py::arg("dim_value"), "Sets a fixed size for every input dimension that has the given symbolic name.");
   m.def("add_session_config_entry", [](const Handle<OrtSessionOptions>& options, const std::string& config_key, const std::string& config_value) {
     check(api().AddSessionConfigEntry(options.raw, c_text(config_key, "config_key"), c_text(config_value, "config_value")));
   }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the session configuration.");
@@ -179,7 +179,7 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("session"), "Time at which the recording of a profile began.");
   m.def("add_initializer", [](const Handle<OrtSessionOptions>& options, const std::string& name, const Value& val) {
     check(api().AddInitializer(options.raw, c_text(name, "name"), val.raw()));
-  }, py::arg("options"), py::arg("name"), py::arg("val"), "Has sessions use a tensor of the caller instead of an initializer of their model.");
+  }, py::arg("options"), py::arg("name"), py::arg("val"), "Makes sessions use a tensor of the caller instead of an initializer of their model.");
   m.def("add_run_config_entry", [](const Handle<OrtRunOptions>& options, const std::string& config_key, const std::string& config_value) {
     check(api().AddRunConfigEntry(options.raw, c_text(config_key, "config_key"), c_text(config_value, "config_value")));
   }, py::arg("options"), py::arg("config_key"), py::arg("config_value"), "Sets an entry of the run configuration. Entries have no effect here.");
@@ -188,7 +188,7 @@ PYBIND11_MODULE(_ortrain, m) {
     const Values initializers_(initializers);
     check_same_length("initializer_names", initializer_names.size(), "initializers", initializers.size());
     check(api().AddExternalInitializers(options.raw, initializer_names_.data(), initializers_.data(), initializer_names.size()));
-  }, py::arg("options"), py::arg("initializer_names"), py::arg("initializers"), "Gives sessions the values of initializers whose data their model stores in files.");
+  }, py::arg("options"), py::arg("initializer_names"), py::arg("initializers"), "Supplies sessions with the values of initializers whose data the model stores in external files.");
   m.def("register_custom_ops_library_v2", [](const Handle<OrtSessionOptions>& options, const std::optional<std::filesystem::path>& library_name) {
     const Path library_name_(library_name);
     check(api().RegisterCustomOpsLibrary_V2(options.raw, library_name_.data()));
@@ -642,7 +642,7 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("options"), py::arg("training_mode"), "Whether a run that trains uses the training behaviour of operators such as Dropout. Forward sessions ignore it.");
   m.def("run_options_set_only_execute_path_to_fetches", [](const Handle<OrtRunOptions>& options, bool only_execute_path_to_fetches) {
     check(extension_api().RunOptionsSetOnlyExecutePathToFetches(options.raw, only_execute_path_to_fetches));
-  }, py::arg("options"), py::arg("only_execute_path_to_fetches"), "Whether a run that trains computes only what the requested outputs need. Forward sessions always do.");
+  }, py::arg("options"), py::arg("only_execute_path_to_fetches"), "Whether a run that trains executes only the nodes that the requested outputs need. Forward sessions always do.");
   m.def("create_training_parameters", []() {
     OrtTrainingParameters* out = {};
     check(extension_api().CreateTrainingParameters(&out));
@@ -653,7 +653,7 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("parameters"), py::arg("member"), py::arg("key"), py::arg("attribute"), py::arg("value"), "Sets a member of the parameters, or adds an entry to it.");
   m.def("set_optimizer_initial_state", [](const Handle<OrtTrainingParameters>& parameters, const std::string& weight_name, const std::string& state_name, const Value& value) {
     check(extension_api().SetOptimizerInitialState(parameters.raw, c_text(weight_name, "weight_name"), c_text(state_name, "state_name"), value.raw()));
-  }, py::arg("parameters"), py::arg("weight_name"), py::arg("state_name"), py::arg("value"), "Sets a value with which the optimizer starts.");
+  }, py::arg("parameters"), py::arg("weight_name"), py::arg("state_name"), py::arg("value"), "Sets an initial value of the optimizer's state.");
   m.def("create_training_graph_session", [](const std::optional<std::filesystem::path>& model_path, const Handle<OrtTrainingParameters>& parameters, const Handle<OrtSessionOptions>* options) {
     const Path model_path_(model_path);
     OrtSession* out = {};
@@ -783,7 +783,7 @@ PYBIND11_MODULE(_ortrain, m) {
     int model_version = {};
     check(extension_api().LoraAdapterGetVersions(adapter.raw, &adapter_version, &model_version));
     return py::make_tuple(adapter_version, model_version);
-  }, py::arg("adapter"), "The versions that an adapter states.");
+  }, py::arg("adapter"), "The versions that are stored in an adapter.");
   m.def("lora_adapter_get_parameter_count", [](const Handle<OrtLoraAdapter>& adapter) {
     size_t out = {};
     check(extension_api().LoraAdapterGetParameterCount(adapter.raw, &out));
@@ -808,13 +808,13 @@ PYBIND11_MODULE(_ortrain, m) {
       check(extension_api().ConvertModel(model_data_.data(), model_data_.size(), c_text(format, "format"), allocator(), &out, &out_length));
     }
     return take_bytes(out, out_length);
-  }, py::arg("model_data"), py::arg("format"), "Writes a model as ONNX or in ORT format, whichever of the two it is in.");
+  }, py::arg("model_data"), py::arg("format"), "Converts a model to ONNX or to ORT format.");
   m.def("convert_floats", [](const Value& source, const Value& target) {
     {
       const GilReleased released;
       check(extension_api().ConvertFloats(source.raw(), target.raw()));
     }
-  }, py::arg("source"), py::arg("target"), "Converts the elements of a tensor between float and a type of 16 bits.");
+  }, py::arg("source"), py::arg("target"), "Converts the elements of a tensor between float and a 16-bit type.");
   m.def("use_standard_operators", [](const std::optional<py::bytes>& model_data) {
     const Bytes model_data_(model_data);
     void* out = {};
@@ -824,7 +824,7 @@ PYBIND11_MODULE(_ortrain, m) {
       check(extension_api().UseStandardOperators(model_data_.data(), model_data_.size(), allocator(), &out, &out_length));
     }
     return take_bytes(out, out_length);
-  }, py::arg("model_data"), "Writes a model with operators of ONNX alone, so that any runtime can run it.");
+  }, py::arg("model_data"), "Rewrites a model with only the standard operators of ONNX, so that any runtime can run it.");
   m.def("list_optimizers", []() {
     char* out = {};
     check(extension_api().ListOptimizers(allocator(), &out));
@@ -841,7 +841,7 @@ PYBIND11_MODULE(_ortrain, m) {
       const GilReleased released;
       check(extension_api().SchedulerReport(sess.raw, value));
     }
-  }, py::arg("sess"), py::arg("value"), "Tells the schedule a value that it may follow, such as a validation loss, and sets the learning rate.");
+  }, py::arg("sess"), py::arg("value"), "Reports a value to the schedule, such as a validation loss, and sets the learning rate.");
   m.def("list_schedules", []() {
     char* out = {};
     check(extension_api().ListSchedules(allocator(), &out));
@@ -855,19 +855,19 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("sess"), py::arg("use"), "Chooses whether eval steps and exports use the exponential moving average of the weights.");
   m.def("checkpoint_add_parameter", [](const Handle<OrtCheckpointState>& checkpoint_state, const std::string& parameter_name, const Value& value, bool trainable) {
     check(extension_api().CheckpointAddParameter(checkpoint_state.raw, c_text(parameter_name, "parameter_name"), value.raw(), trainable));
-  }, py::arg("checkpoint_state"), py::arg("parameter_name"), py::arg("value"), py::arg("trainable"), "Adds a parameter to a state that no session works on yet.");
+  }, py::arg("checkpoint_state"), py::arg("parameter_name"), py::arg("value"), py::arg("trainable"), "Adds a parameter to a state that no session uses yet.");
   m.def("checkpoint_assign", [](const Handle<OrtCheckpointState>& checkpoint_state, const Handle<OrtCheckpointState>& source) {
     {
       const GilReleased released;
       check(extension_api().CheckpointAssign(checkpoint_state.raw, source.raw));
     }
-  }, py::arg("checkpoint_state"), py::arg("source"), "Gives a state the values of another one, while sessions stay loaded.");
+  }, py::arg("checkpoint_state"), py::arg("source"), "Copies the values of one state into another. Sessions that use the changed state stay loaded.");
   m.def("get_optimizer_formulas", [](const std::optional<py::bytes>& model_data) {
     const Bytes model_data_(model_data);
     char* out = {};
     check(extension_api().GetOptimizerFormulas(model_data_.data(), model_data_.size(), allocator(), &out));
     return take_text(out);
-  }, py::arg("model_data"), "Writes the step of an optimizer model as formulas, for models of other runtimes.");
+  }, py::arg("model_data"), "Describes the step of an optimizer model as formulas, for use in other runtimes.");
   m.def("create_metric", [](const std::string& name, const std::string& options) {
     OrtMetric* out = {};
     check(extension_api().CreateMetric(c_text(name, "name"), c_text(options, "options"), &out));
@@ -875,7 +875,7 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("name"), py::arg("options"), "Creates a metric by its name, such as accuracy.");
   m.def("metric_update", [](const Handle<OrtMetric>& metric, const Value* prediction, const Value& target, const Value* loss) {
     check(extension_api().MetricUpdate(metric.raw, prediction ? prediction->raw() : nullptr, target.raw(), loss ? loss->raw() : nullptr));
-  }, py::arg("metric"), py::arg("prediction"), py::arg("target"), py::arg("loss"), "Counts a batch.");
+  }, py::arg("metric"), py::arg("prediction"), py::arg("target"), py::arg("loss"), "Adds a batch to the metric.");
   m.def("metric_result", [](const Handle<OrtMetric>& metric) {
     OrtValue* out = {};
     check(extension_api().MetricResult(metric.raw, &out));
@@ -883,20 +883,20 @@ PYBIND11_MODULE(_ortrain, m) {
   }, py::arg("metric"), "The value over all batches since the start, or since MetricReset.");
   m.def("metric_reset", [](const Handle<OrtMetric>& metric) {
     check(extension_api().MetricReset(metric.raw));
-  }, py::arg("metric"), "Forgets all batches.");
+  }, py::arg("metric"), "Discards all batches.");
   m.def("metric_merge", [](const Handle<OrtMetric>& metric, const Handle<OrtMetric>& other) {
     check(extension_api().MetricMerge(metric.raw, other.raw));
-  }, py::arg("metric"), py::arg("other"), "Adds what another metric has counted, such as that of another process or part of the rows.");
+  }, py::arg("metric"), py::arg("other"), "Adds the counts of another metric, for example from another process or from another part of the rows.");
   m.def("metric_get_state", [](const Handle<OrtMetric>& metric) {
     void* out = {};
     size_t out_length = 0;
     check(extension_api().MetricGetState(metric.raw, allocator(), &out, &out_length));
     return take_bytes(out, out_length);
-  }, py::arg("metric"), "What a metric has counted, as bytes by which another one continues.");
+  }, py::arg("metric"), "The counts of a metric, as bytes from which another metric can continue.");
   m.def("metric_set_state", [](const Handle<OrtMetric>& metric, const std::optional<py::bytes>& state) {
     const Bytes state_(state);
     check(extension_api().MetricSetState(metric.raw, state_.data(), state_.size()));
-  }, py::arg("metric"), py::arg("state"), "Replaces what a metric has counted.");
+  }, py::arg("metric"), py::arg("state"), "Replaces the counts of a metric.");
   m.def("list_metrics", []() {
     char* out = {};
     check(extension_api().ListMetrics(allocator(), &out));

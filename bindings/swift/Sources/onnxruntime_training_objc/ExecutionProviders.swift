@@ -79,7 +79,7 @@ extension ORTSessionOptions {
 public typealias ORTCAPIRegisterCustomOpsFnPtr = @convention(c) (OpaquePointer?, OpaquePointer?) -> OpaquePointer?
 
 extension ORTSessionOptions {
-  /// Has a function add custom operators to the options.
+  /// Calls a function that adds custom operators to the options.
   ///
   /// - Parameters:
   ///   - registerCustomOpsFn: The function, which is called at once.

@@ -2,8 +2,8 @@ import Foundation
 
 /// Owns a training session, so that tasks take turns with it.
 ///
-/// A session may be used by one thread at a time. What a task gives to the actor, such as the session and the inputs of a step, it
-/// gives away; the compiler rejects a later use.
+/// A session may be used by one thread at a time. A task gives up ownership of objects that it passes to the actor,
+/// such as the session and the inputs of a step; the compiler rejects a later use.
 public actor ORTTrainer {
   private let session: ORTTrainingSession
 
@@ -12,7 +12,8 @@ public actor ORTTrainer {
     self.session = session
   }
 
-  /// Calls a function with the session, which no other task uses meanwhile. What it returns belongs to the caller.
+  /// Calls a function with the session, which no other task uses meanwhile. The result of the function belongs to the
+  /// caller.
   public func perform<Result>(_ body: @Sendable (ORTTrainingSession) throws -> sending Result) rethrows -> sending Result {
     try body(session)
   }

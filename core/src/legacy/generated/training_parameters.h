@@ -23,7 +23,7 @@ struct TrainingParameters {
   std::set<std::string> weights_to_train;
   // Names of initializers that are not trained.
   std::set<std::string> weights_not_to_train;
-  // Scalars that are constants rather than weights, where the weights are found from the loss: for an operator type, the index of an input and its value.
+  // Scalars that are treated as constants when weights_to_train is empty: for an operator type, the index of an input and its value.
   std::map<std::string, std::vector<std::pair<int64_t, float>>> immutable_weights;
   // Whether the gradient of each trained weight is an output, `<weight>_grad`, before accumulation and with the loss scale in it.
   bool set_gradients_as_graph_outputs = false;
@@ -35,9 +35,9 @@ struct TrainingParameters {
   AttributeMap<float> optimizer_attributes_map;
   // Integer attributes of the optimizer for each trained weight. Adam: do_bias_correction (1), and weight_decay_mode, 0 for decay with the update, 1 for decay after it. Lamb: do_bias_correction (0), which must be equal for all weights. Every trained weight needs an entry, which may be empty.
   AttributeMap<int64_t> optimizer_int_attributes_map;
-  // Whether gradients are shortened together where their norm, the output `global_gradient_norm`, exceeds max_norm_clip.
+  // Whether all gradients are scaled down by a common factor if their norm, the output `global_gradient_norm`, exceeds max_norm_clip.
   bool enable_grad_norm_clip = true;
-  // Number of runs whose gradients one update averages. Runs up to the output `Group_Accumulated_Gradients` only accumulate.
+  // Number of runs whose gradients one update averages. A run that computes only the output `Group_Accumulated_Gradients` accumulates gradients and does not update.
   int64_t gradient_accumulation_steps = 1;
   // Whether the model is computed in 16 bits with float32 master weights. It is float16, or bfloat16 with the session configuration `ortrain.mixed_precision` = `bf16`. Adds the input `loss_scale` and the outputs `global_gradient_norm` and `all_gradients_finite`.
   bool use_mixed_precision = false;
@@ -69,13 +69,13 @@ struct TrainingParameters {
   int64_t world_rank = 0;
   // Number of processes.
   int64_t world_size = 1;
-  // Number of processes that share a batch. If it is 1, it is set to world_size divided by the other two sizes, whose product with it must be world_size.
+  // Number of processes that share a batch. If it is 1, it is set to world_size divided by the other two sizes. The product of the three sizes must be world_size.
   int64_t data_parallel_size = 1;
   // Number of processes that compute parts of the same layers.
   int64_t horizontal_parallel_size = 1;
   // Number of processes that the layers are divided among.
   int64_t pipeline_parallel_size = 1;
-  // Whether accumulated gradients are averaged over the processes that share a batch. These need it or enable_adasum. With one process it has no effect.
+  // Whether accumulated gradients are averaged over the processes that share a batch. Such processes need this setting or enable_adasum. With one process it has no effect.
   bool allreduce_post_accumulation = false;
   // Whether the optimizer's state is divided among the processes that share a batch (ZeRO stage 1); 0 for no. It excludes enable_adasum and LambOptimizer. With one process it has no effect.
   int64_t deepspeed_zero_stage = 0;
@@ -85,11 +85,11 @@ struct TrainingParameters {
   std::string pipeline_cut_info_string;
   // Number of parts of a batch in a pipeline. With one process it has no effect.
   int64_t num_pipeline_micro_batches = 1;
-  // Inputs and outputs that a pipeline divides. With one process it has no effect.
+  // Names of the inputs and outputs that a pipeline divides. With one process it has no effect.
   std::vector<std::string> sliced_tensor_names;
-  // The axis along which each is divided. With one process it has no effect.
+  // The axis along which each of these tensors is divided. With one process it has no effect.
   std::map<std::string, int64_t> sliced_axes;
-  // The shape of a part of each. With one process it has no effect.
+  // The shape of a part of each of these tensors. With one process it has no effect.
   std::map<std::string, std::vector<int64_t>> sliced_schema;
 
   // Calls f(member) for the member of that name; false if there is none.

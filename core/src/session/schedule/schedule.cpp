@@ -86,7 +86,7 @@ Schedule::Schedule(const std::string& name, const std::string& settings) : Sched
   for (std::string word; words >> word;) {
     const size_t equals = word.find('=');
     require(equals != std::string::npos, ErrorCode::kInvalidArgument, "schedule ", name,
-            ": expected settings such as total_steps=1000, separated by commas or blanks, found \"", word,
+            ": expected settings such as total_steps=1000, separated by commas or spaces, found \"", word,
             "\"");
     const std::string key = word.substr(0, equals);
     const auto found = std::find_if(known.begin(), known.end(),

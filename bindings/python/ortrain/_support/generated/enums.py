@@ -71,7 +71,7 @@ class OrtMemoryInfoDeviceType(IntEnum):
     NPU = 3
 
 class OrtSparseFormat(IntEnum):
-    """How a sparse tensor states the places of its values."""
+    """How a sparse tensor stores the positions of its values."""
 
     ORT_SPARSE_UNDEFINED = 0
     ORT_SPARSE_COO = 1

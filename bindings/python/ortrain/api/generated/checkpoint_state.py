@@ -75,8 +75,8 @@ class CheckpointState:
     ) -> None:
         """Writes a state to a checkpoint file.
 
-        The write is atomic: after a crash or with a full disk, either the old file or the new one is there,
-        never a part of it.
+        The write is atomic: after a crash or with a full disk, either the old file or the new one exists,
+        never an incomplete file.
 
         Parameters
         ----------
@@ -118,12 +118,12 @@ class CheckpointState:
         return Properties(self)
 
     def assign(self, source: CheckpointState) -> None:
-        """Gives this state the values of another one, while sessions stay loaded.
+        """Copies the values of another state into this one. Sessions that use this state stay loaded.
 
-        Copied are the parameters, the properties, and the moments and the step count of the optimizer;
-        gradients become zero. The learning rate and the settings of parameter groups stay. So several
-        adapters over one base take turns in one session, which loads the base once. If the other state has no
-        moments, those of this state become zero, and its step count 0.
+        The parameters, the properties, and the moments and step count of the optimizer are copied. The
+        gradients are set to zero. The learning rate and the settings of parameter groups do not change.
+        Several adapters over one base can thus take turns in one session, which loads the base only once. If
+        the source has no moments, the moments and the step count of the target are set to zero.
 
         Parameters
         ----------
@@ -141,11 +141,12 @@ class CheckpointState:
     def scale_gradients(self, numerator: int, denominator: int) -> None:
         """Multiplies the accumulated gradients of all parameters by a fraction.
 
-        A train step adds the gradient of the mean over its rows. For the mean over several batches of as many
-        rows, scale by 1 / batches before the optimizer step. For batches of different sizes, scale by last
-        rows / rows of the next batch where that number changes, and by last rows / all rows before the
-        optimizer step. Gradients that the next train step overwrites, because none has run or a lazy reset
-        was requested, stay as they are.
+        Each train step adds the gradient of the mean loss over the rows of its batch. To get the gradient of
+        the mean over k batches of equal size, scale by 1 / k before the optimizer step. If the batches differ
+        in size, scale by m / n before a batch of n rows that follows a batch of m rows. Before the optimizer
+        step, scale by the number of rows of the last batch divided by the number of rows of all batches. The
+        call has no effect on gradients that the next train step overwrites, because no train step has run or
+        a lazy reset was requested.
 
         Parameters
         ----------

@@ -31,13 +31,13 @@ class GradientGraphBuilder:
         model : bytes
             The forward model, a serialized ONNX model.
         y_node_names : Collection[str]
-            Names of the values to differentiate, including the loss. For each value that the loss is not
-            computed from, an input <name>_grad is added to the model through which the caller supplies
-            its gradient.
+            Names of the values to differentiate, including the loss. If the loss does not depend on one
+            of these values, the model gets an input <name>_grad, through which the caller supplies the
+            gradient of that value.
         x_node_names : Collection[str]
             Names of the values with respect to which gradients are computed: inputs, initializers or
-            intermediate values; without any, the model is not changed. The outputs <name>_grad are in
-            alphabetical order.
+            intermediate values. If there are none, the model is not changed. The outputs <name>_grad are
+            in alphabetical order.
         loss_node_name : str
             Name of the scalar loss, whose gradient is one; an empty string if there is none.
         session_options : SessionOptions | None, default None

@@ -73,7 +73,7 @@ class Module:
         self.training = True
 
     training: bool
-    """Whether a call runs a train step (else an eval step)."""
+    """Whether a call runs a train step instead of an eval step."""
 
     def __call__(self, *user_inputs: Any) -> Any:
         """Runs a train step or an eval step.
@@ -188,7 +188,7 @@ class Module:
         Parameters
         ----------
         buffer : npt.NDArray[Any]
-            A tensor as returned by get_contiguous_parameters; arrays are accepted too.
+            A tensor in the form that get_contiguous_parameters returns; arrays are accepted too.
         trainable_only : bool, default True
             Whether to leave out frozen parameters.
 
@@ -226,7 +226,7 @@ class Module:
         Parameters
         ----------
         buffer : npt.NDArray[Any]
-            An array as copy_gradients_to_buffer fills it.
+            An array in the form that copy_gradients_to_buffer writes.
 
         Raises
         ------

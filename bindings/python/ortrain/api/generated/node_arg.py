@@ -25,6 +25,6 @@ class NodeArg:
     shape: list[int | str | None]
     """Its dimensions.
 
-    One entry per axis: an integer for a fixed dimension, a string for a symbolic one, None for an unknown
-    one. Also empty if the model does not fix the rank.
+    One entry per dimension: an integer if it is fixed, a string if it is symbolic, None if it is unknown. The
+    list is empty for a scalar, and also if the model does not state the rank.
     """

@@ -38,15 +38,15 @@ class Optimizer:
         Raises
         ------
         OrtrainError
-            When no train step has computed gradients yet, or a gradient is NaN or infinite; the
-            configuration entry ortrain.nonfinite_gradients chooses otherwise.
+            When no train step has computed gradients yet, or a gradient is NaN or infinite, unless the
+            configuration entry ortrain.nonfinite_gradients permits such gradients.
         """
         _ortrain.optimizer_step(self._handle)
 
     def use_average_weights(self, use: bool) -> None:
         """Chooses whether eval steps and exports use the exponential moving average of the weights.
 
-        They do by default if the optimizer keeps one.
+        By default they use the average, if the optimizer keeps one.
 
         Parameters
         ----------
@@ -101,7 +101,7 @@ class Optimizer:
     def param_groups(self) -> ParameterGroups:
         """The parameter groups of the optimizer, by name.
 
-        An optimizer model without groups has one, group0, with all parameters.
+        An optimizer model without groups has a single group, group0, with all parameters.
 
         Returns
         -------

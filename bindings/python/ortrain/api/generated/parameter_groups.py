@@ -69,7 +69,7 @@ class ParameterGroups(Entries[ParameterGroup]):
         Returns
         -------
         Iterator[tuple[str, ParameterGroup]]
-            The pairs, as items() of a dictionary gives them.
+            The pairs, like items() of a dictionary.
         """
         for name in self._names():
             yield name, ParameterGroup(self._owner, name)

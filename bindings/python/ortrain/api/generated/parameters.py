@@ -96,7 +96,7 @@ class Parameters(Entries[Parameter]):
         Returns
         -------
         Iterator[tuple[str, Parameter]]
-            The pairs, as items() of a dictionary gives them.
+            The pairs, like items() of a dictionary.
         """
         for name in self._names():
             yield name, Parameter(self._owner, name)

@@ -87,7 +87,7 @@ class Properties(Entries[int | float | str]):
         Returns
         -------
         Iterator[tuple[str, int | float | str]]
-            The pairs, as items() of a dictionary gives them.
+            The pairs, like items() of a dictionary.
         """
         for name in self._names():
             yield name, self[name]

@@ -86,13 +86,13 @@ class RunOptions:
 
     @property
     def only_execute_path_to_fetches(self) -> bool:
-        """Whether a run of a TrainingSession computes only what the requested outputs need. Forward sessions
-        always do.
+        """Whether a run of a TrainingSession executes only the nodes that the requested outputs need. Forward
+        sessions always do.
 
         Returns
         -------
         bool
-            Whether to leave out everything else.
+            Whether to skip all other nodes.
         """
         return self._only_execute_path_to_fetches
 

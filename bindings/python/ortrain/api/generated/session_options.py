@@ -96,7 +96,8 @@ class SessionOptions:
 
     @property
     def log_severity_level(self) -> int:
-        """The minimum severity that is logged, from 0 (verbose) to 4 (fatal); -1 for that of the process.
+        """The minimum severity that is logged, from 0 (verbose) to 4 (fatal); -1 for the severity of the
+        process.
 
         Returns
         -------
@@ -128,7 +129,7 @@ class SessionOptions:
 
     @property
     def optimized_model_filepath(self) -> StrPath:
-        """File to which a session writes the graph that it runs, after its passes.
+        """File to which a session writes the graph that it runs, after all graph passes.
 
         Returns
         -------
@@ -227,7 +228,7 @@ class SessionOptions:
         return _ortrain.get_session_config_entry(self._handle, key)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, dim_value: int) -> None:
-        """Fixes every dimension of an input that a model marks with a denotation.
+        """Sets a fixed size for every input dimension that a model marks with the given denotation.
 
         Parameters
         ----------
@@ -244,7 +245,7 @@ class SessionOptions:
         _ortrain.add_free_dimension_override(self._handle, denotation, dim_value)
 
     def add_free_dimension_override_by_name(self, name: str, dim_value: int) -> None:
-        """Fixes every dimension of an input that has a name.
+        """Sets a fixed size for every input dimension that has the given symbolic name.
 
         Parameters
         ----------
@@ -261,7 +262,7 @@ class SessionOptions:
         _ortrain.add_free_dimension_override_by_name(self._handle, name, dim_value)
 
     def add_initializer(self, name: str, ortvalue: OrtValue) -> None:
-        """Has sessions use a tensor instead of an initializer of their model.
+        """Makes sessions use a tensor instead of an initializer of their model.
 
         Its memory is shared, not copied: several sessions can use the same weights.
 
@@ -280,7 +281,7 @@ class SessionOptions:
         _ortrain.add_initializer(self._handle, name, ortvalue)
 
     def add_external_initializers(self, names: list[str], ortvalues: list[OrtValue]) -> None:
-        """Gives sessions the values of initializers whose data their model stores in files.
+        """Supplies sessions with the values of initializers whose data the model stores in external files.
 
         The files need not exist. The values are shared, not copied.
 
@@ -299,7 +300,7 @@ class SessionOptions:
         _ortrain.add_external_initializers(self._handle, list(names), ortvalues)
 
     def register_custom_ops_library(self, path: StrPath) -> None:
-        """Loads a library of custom operators, which sessions with these options run.
+        """Loads a library of custom operators for sessions with these options.
 
         Parameters
         ----------
@@ -330,7 +331,8 @@ class SessionOptions:
 
     @property
     def use_per_session_threads(self) -> bool:
-        """Accepted but has no effect: all sessions share one thread pool per process.
+        """Accepted but has no effect: sessions that run on the same thread of the program share one pool of
+        threads.
 
         Returns
         -------

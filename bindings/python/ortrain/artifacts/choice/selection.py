@@ -70,7 +70,7 @@ class Selection:
         Raises
         ------
         ValueError
-            When a pattern stands for nothing, naming what is near.
+            When a pattern matches nothing; the message names similar parameters.
         """
         found: dict[str, str] = {}
         for entry in entries:

@@ -79,9 +79,9 @@ class LoRA:
         of onnxruntime such as Attention, except one that computes the output. The fused weights of an Attention have one adapter,
         or, where targets name parts (``["q", "v"]``, ``["query", "value"]``, ``["q_proj", "v_proj"]``), one for each of these.
     dropout : float, default 0.0
-        The probability with which a train step drops an element of what A reads.
+        The probability with which a train step drops an element of the input of A.
     bias : {"none", "all", "lora_only"}, default "none"
-        Which biases are trained besides: none, all of the model, or those of the layers with adapters.
+        Biases that are trained as well: none, all biases of the model, or those of the layers with adapters.
     use_rslora : bool, default False
         Whether the scale is that of rank-stabilized LoRA (D. Kalajdzievski, 2023).
     use_dora : bool, default False

@@ -1,4 +1,4 @@
-"""Changes of single nodes that have the batch size in a constant, so that they take it from the model's input."""
+"""Changes of single nodes with the batch size in a constant, so that the nodes take the batch size from the model's input."""
 
 from __future__ import annotations
 

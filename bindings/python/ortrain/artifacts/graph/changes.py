@@ -38,7 +38,7 @@ class WeightChange:
 
 
 class Choice:
-    """Which initializers a user wants to be separated or tied: those that the rules find, none, or some by name."""
+    """The initializers that a user wants separated or tied: those that the rules find, none, or some by name."""
 
     def __init__(self, argument: str, names: Sequence[str] | bool | None) -> None:
         if names is True:

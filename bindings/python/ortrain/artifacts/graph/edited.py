@@ -51,7 +51,7 @@ def edited(
     frozen_params: Sequence[str] | None,
     path: str | None,
 ) -> Edited:
-    """Return a model with adapters and a new head, or as it is without both.
+    """Return a model with adapters and a new head; without both, the given model.
 
     Parameters
     ----------

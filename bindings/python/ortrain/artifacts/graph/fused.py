@@ -4,11 +4,11 @@ onnxruntime's optimizers fuse a layer with its surroundings: Attention has the p
 an activation, EmbedLayerNormalization three look-ups. An adapter goes beside the layer itself, so such a node is written as its
 parts, and the parts have adapters like any other layer. A merged model has the fused node again.
 
-Attention becomes MatMul, Split and MultiHeadAttention. The alternative, Attention of the computed weights ``W + s B A``, keeps
-the node, but its gradient passes through the sum: each step computes a matrix of the size of ``W`` (hidden x 3 hidden), as if
-``W`` were trained. Beside a product that is apart, a step computes the gradients of ``A`` and ``B`` alone: for 1024 tokens of 256
-numbers, a step of an Attention took 14 instead of 18 ms of processor time, with about as much memory. Nothing is lost: the core
-runs Attention as these nodes in any case, and onnxruntime has a kernel for each.
+Attention becomes MatMul, Split and MultiHeadAttention. The alternative, Attention of the computed weights ``W + s B
+A``, keeps the node, but its gradient passes through the sum: each step computes a matrix of the size of ``W`` (hidden x
+3 hidden), as if ``W`` were trained. With separate products, a step computes only the gradients of ``A`` and ``B``: for
+1024 tokens of 256 numbers, a step of an Attention took 14 instead of 18 ms of processor time, with about as much
+memory. Nothing is lost: the core runs Attention as these nodes in any case, and onnxruntime has a kernel for each.
 """
 
 from __future__ import annotations

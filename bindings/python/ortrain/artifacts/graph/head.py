@@ -151,7 +151,7 @@ def replace_head(model: onnx.ModelProto, head: Head, output: str | None, activat
     found = find_classifier(model, output)
     notes: list[str] = []
     if found.node.op_type == "MatMulNBits":
-        notes.append("its weights had few bits, and are float now")
+        notes.append("its weights were quantized; the new weights are float")
         _use_float_weights(model, found)
         found = find_classifier(model, output)
     rng = np.random.default_rng(head.seed)

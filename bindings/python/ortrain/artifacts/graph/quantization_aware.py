@@ -39,7 +39,7 @@ class Int8:
     activations : {"moving_average"}, default "moving_average"
         How the range of activations is found: a moving average over the train steps of the smallest and largest value.
     momentum : float, default 0.99
-        How much of the range each step keeps.
+        The fraction of the range that each step keeps.
     exclude : sequence of str, default ()
         Weights that are not quantized: names or patterns such as ``"head.*"``.
     reduce_range : bool, default True

@@ -26,7 +26,7 @@ _TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
 
 @dataclass(frozen=True)
 class QuantizedLayer:
-    """A layer with weights of few bits."""
+    """A layer with quantized weights."""
 
     module: str
     """The path of the module, or the name of the node."""
@@ -55,7 +55,7 @@ class Quantization:
     Attributes
     ----------
     layers : tuple of QuantizedLayer
-        The layers with weights of few bits.
+        The layers with quantized weights.
     skipped : tuple of str
         The others that have a matrix of weights, with the reason.
     model : onnx.ModelProto
@@ -87,7 +87,7 @@ class Quantization:
 def quantize(
     model: onnx.ModelProto, coding: Coding, skip: Sequence[str] = (), embeddings: bool = False
 ) -> Quantization:
-    """Give layers of a model weights of few bits, in place.
+    """Quantize the weights of layers of a model, in place.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def quantize(
     layers = tuple(dict.fromkeys(editor.replace(node, name, transposed) for node, name, transposed in chosen))
     if not layers:
         raise ValueError(
-            "no layer can have weights of few bits"
+            "no layer can be quantized"
             + (
                 f": {'; '.join(skipped[:8])}"
                 if skipped

@@ -39,7 +39,7 @@ class ArtifactReport:
     fixed_batch : tuple of str and int, or None
         The first input and the number of rows that every step takes, if the model was exported with a fixed batch size.
     changes : tuple of WeightChange
-        What an exporter had done to the weights and was undone, with ``kind``, ``initializer`` (of the given model),
+        Changes of an exporter to the weights that were undone, with ``kind``, ``initializer`` (of the given model),
         ``parameters`` (that replace it) and ``reason``.
     shared : tuple of SharedWeight
         The trained initializers that several nodes read, with ``name`` and ``nodes``.

@@ -86,8 +86,8 @@ class TrainingParameters(Members):
 
     @property
     def immutable_weights(self) -> dict[str, list[tuple[int, float]]]:
-        """Scalars that are constants rather than weights, where the weights are found from the loss: for an
-        operator type, the index of an input and its value.
+        """Scalars that are treated as constants when weights_to_train is empty: for an operator type, the
+        index of an input and its value.
         """
         return self._get("immutable_weights", {})
 
@@ -151,8 +151,8 @@ class TrainingParameters(Members):
 
     @property
     def enable_grad_norm_clip(self) -> bool:
-        """Whether gradients are shortened together where their norm, the output `global_gradient_norm`,
-        exceeds max_norm_clip.
+        """Whether all gradients are scaled down by a common factor if their norm, the output
+        `global_gradient_norm`, exceeds max_norm_clip.
         """
         return self._get("enable_grad_norm_clip", True)
 
@@ -162,8 +162,8 @@ class TrainingParameters(Members):
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        """Number of runs whose gradients one update averages. Runs up to the output
-        `Group_Accumulated_Gradients` only accumulate.
+        """Number of runs whose gradients one update averages. A run that computes only the output
+        `Group_Accumulated_Gradients` accumulates gradients and does not update.
         """
         return self._get("gradient_accumulation_steps", 1)
 
@@ -324,7 +324,7 @@ class TrainingParameters(Members):
     @property
     def data_parallel_size(self) -> int:
         """Number of processes that share a batch. If it is 1, it is set to world_size divided by the other
-        two sizes, whose product with it must be world_size.
+        two sizes. The product of the three sizes must be world_size.
         """
         return self._get("data_parallel_size", 1)
 
@@ -352,8 +352,8 @@ class TrainingParameters(Members):
 
     @property
     def allreduce_post_accumulation(self) -> bool:
-        """Whether accumulated gradients are averaged over the processes that share a batch. These need it or
-        enable_adasum. With one process it has no effect.
+        """Whether accumulated gradients are averaged over the processes that share a batch. Such processes
+        need this setting or enable_adasum. With one process it has no effect.
         """
         return self._get("allreduce_post_accumulation", False)
 
@@ -405,7 +405,7 @@ class TrainingParameters(Members):
 
     @property
     def sliced_tensor_names(self) -> list[str]:
-        """Inputs and outputs that a pipeline divides. With one process it has no effect."""
+        """Names of the inputs and outputs that a pipeline divides. With one process it has no effect."""
         return self._get("sliced_tensor_names", [])
 
     @sliced_tensor_names.setter
@@ -414,7 +414,7 @@ class TrainingParameters(Members):
 
     @property
     def sliced_axes(self) -> dict[str, int]:
-        """The axis along which each is divided. With one process it has no effect."""
+        """The axis along which each of these tensors is divided. With one process it has no effect."""
         return self._get("sliced_axes", {})
 
     @sliced_axes.setter
@@ -423,7 +423,7 @@ class TrainingParameters(Members):
 
     @property
     def sliced_schema(self) -> dict[str, list[int]]:
-        """The shape of a part of each. With one process it has no effect."""
+        """The shape of a part of each of these tensors. With one process it has no effect."""
         return self._get("sliced_schema", {})
 
     @sliced_schema.setter

@@ -1,4 +1,4 @@
-"""What losses between a prediction and a target share."""
+"""Shared code of losses between a prediction and a target."""
 
 from __future__ import annotations
 

@@ -145,9 +145,9 @@ class FocalLoss(Loss):
     Parameters
     ----------
     alpha : float, default: 0.25
-        a of positive elements; that of negative ones is ``1 - alpha``. Negative: no such factor.
+        a of positive elements; for negative elements a is ``1 - alpha``. A negative alpha means no such factor.
     gamma : float, default: 2.0
-        How much less easy elements count.
+        How strongly the weight of easy elements is reduced.
     reduction, sample_weights
         As in :class:`Loss`.
     """

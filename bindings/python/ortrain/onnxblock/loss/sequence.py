@@ -1,4 +1,4 @@
-"""Losses of sequences whose labels have no places."""
+"""Losses of sequences whose labels have no positions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CTCLoss(SeveralInputs):
         scores_name : str
             Name of the scores, logits or logarithms of probabilities.
         target_name, input_lengths_name, target_lengths_name : str
-            Names of the classes, of shape [batch, longest], with any class behind the end of a target, and of the
+            Names of the classes, of shape [batch, longest], with any class after the end of a target, and of the
             lengths, of shape [batch]: new int64 inputs if there are no such values.
 
         Returns

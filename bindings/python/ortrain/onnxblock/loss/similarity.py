@@ -168,7 +168,7 @@ class _OfSimilarities(SeveralInputs):
 
 
 class InfoNCELoss(_OfSimilarities):
-    """Cross entropy of the cosine similarities of each embedding to all of a second kind, of which that in the same row is right.
+    """Cross entropy of the cosine similarities of each embedding to all of a second kind; the one in the same row is correct.
 
     A. van den Oord et al., "Representation learning with contrastive predictive coding", 2018.
 
@@ -203,10 +203,10 @@ class InfoNCELoss(_OfSimilarities):
 
 
 class SupConLoss(_OfSimilarities):
-    """Cross entropy of the cosine similarities of each embedding to all others, of which those with the same label are right.
+    """Cross entropy of the cosine similarities of each embedding to all others; those with the same label are correct.
 
-    P. Khosla et al., "Supervised contrastive learning", 2020, their loss L_out. An embedding whose label no other one has
-    has no loss, and counts in the mean.
+    P. Khosla et al., "Supervised contrastive learning", 2020, their loss L_out. An embedding with a label that occurs
+    once has a loss of 0, which counts in the mean.
 
     Parameters
     ----------

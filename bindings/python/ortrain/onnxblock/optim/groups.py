@@ -31,7 +31,7 @@ class ParamGroup:
         function that takes the name and the shape of a parameter and returns whether it belongs to the group. A parameter
         belongs to the first group that matches it.
     lr_factor : float, default 1.0
-        What the learning rate is multiplied by. It stays a factor when a schedule changes the rate.
+        Factor of the learning rate, also while a schedule changes the rate.
     weight_decay, betas, eps : optional
         As in the optimizer, if it has them.
     settings : mapping of str to float, optional
@@ -121,9 +121,9 @@ class ParamGroups:
     no_decay : {"norm_and_bias"}, optional
         Whether biases and the gains of normalizations, which are the parameters with fewer than two dimensions, do not decay.
     layer_decay : float, optional
-        What the learning rate of a layer is multiplied by for each layer above it, such as 0.75. Layers are modules with a
-        number in their path, such as ``encoder.layer.3``, the parameters before the first of them, and those after the last:
-        the head, whose rate is that of the optimizer. K. Clark et al., "ELECTRA", 2020.
+        Factor that multiplies the learning rate of a layer once for each layer above it, such as 0.75. Layers are
+        modules with a number in their path, such as ``encoder.layer.3``, the parameters before the first of them, and
+        those after the last: the head, whose rate is that of the optimizer. K. Clark et al., "ELECTRA", 2020.
 
     Raises
     ------

@@ -272,20 +272,20 @@ class DeclaredOptimizer(OptimizerModel):
 class SGD(DeclaredOptimizer):
     """The optimizer model of stochastic gradient descent.
 
-    Inputs: learning_rate, step, params, gradients, first_order_moments; the last is unused without momentum, but programs
-    pass it. Without momentum and weight decay it has the operator SGDOptimizerV2, which onnxruntime has too, unless there are
-    parameter groups, of which it has a node for each.
+    Inputs: learning_rate, step, params, gradients, first_order_moments; the last is unused without momentum, but
+    programs pass it. Without momentum and weight decay it has the operator SGDOptimizerV2, which onnxruntime has too.
+    With parameter groups it has one node for each; onnxruntime rejects such a model.
 
     Parameters
     ----------
     clip_grad, param_groups, ema
         As in :class:`AdamW`.
     momentum, dampening : float, default: 0.0
-        How much of the momentum a step keeps, and how much less of the gradient it takes.
+        The fraction of the momentum that a step keeps, and the fraction of the gradient that a step leaves out.
     weight_decay : float, default: 0.0
         The multiple of the weights that is added to the gradients.
     nesterov : bool, default: False
-        Whether the step looks ahead.
+        Whether the step uses Nesterov momentum.
 
     Raises
     ------

@@ -146,7 +146,7 @@ class ClipAdaptive(_ClipGradients):
     share : float, default: 0.01
         The largest norm of a gradient, as a share of the parameter's norm.
     eps : float, default: 1e-3
-        The least norm of a parameter that counts, so that parameters of zero are trained.
+        Lower bound of the parameter's norm, so that parameters of zero are trained.
 
     Raises
     ------
@@ -167,7 +167,7 @@ class WeightAverage(Block):
     Parameters
     ----------
     decay : float, default: 0.999
-        How much of the average each step keeps, in [0, 1).
+        The fraction of the average that each step keeps, in [0, 1).
     warmup : bool, default: False
         Whether the first steps keep less, (1 + n) / (10 + n) after n steps, so that the average follows fast at first.
 

@@ -131,13 +131,13 @@ public enum ORTLoggingLevel: Int32, Sendable, CaseIterable {
 
 /// How much a model is optimized before it runs. Results at all levels agree within rounding.
 public enum ORTGraphOptimizationLevel: Int32, Sendable, CaseIterable {
-  /// No optimization; what depends only on constants and shapes is still computed once.
+  /// No optimization. Values that depend only on constants and shapes are still computed only once.
   case none = 0
   /// Constant folding, removal of identities, common subexpressions; no fusion.
   case basic = 1
-  /// Operator fusion too.
+  /// Also operator fusion.
   case extended = 2
-  /// Memory layouts of parameters too.
+  /// Also memory layouts of parameters.
   case layout = 3
   /// Everything; the default.
   case all = 99

@@ -42,8 +42,8 @@ public final class ORTCheckpoint: HandleOwner {
 
   /// Writes a state to a checkpoint file.
   ///
-  /// The write is atomic: after a crash or with a full disk, either the old file or the new one is there,
-  /// never a part of it.
+  /// The write is atomic: after a crash or with a full disk, either the old file or the new one exists,
+  /// never an incomplete file.
   ///
   /// - Parameters:
   ///   - path: Path of the file; an existing file is replaced.
@@ -266,7 +266,7 @@ public final class ORTCheckpoint: HandleOwner {
 
   /// A copy of the accumulated gradient of a parameter.
   ///
-  /// Zeros from the creation of a session with this state to its first train step.
+  /// The gradient is zero from the creation of a session with this state until its first train step.
   ///
   /// - Parameters:
   ///   - parameterName: Name of the parameter.
@@ -348,17 +348,17 @@ public final class ORTCheckpoint: HandleOwner {
     try call.check(Tables.extension.pointee.CheckpointSetParameterGradient(handle, cParameterName, cGradient))
   }
 
-  /// Adds a parameter to a state that no session works on yet.
+  /// Adds a parameter to a state that no session uses yet.
   ///
-  /// The tensor is copied. A state that is filled parameter by parameter needs memory for its own copy
-  /// and for one tensor of the caller, where CreateCheckpoint needs all tensors at once.
+  /// The tensor is copied. Adding parameters one by one needs memory for the state and for one tensor of
+  /// the caller at a time; CreateCheckpoint needs all tensors at once.
   ///
   /// - Parameters:
   ///   - parameterName: Name of the parameter.
   ///   - value: Its value.
   ///   - trainable: Whether it is trainable.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the state has a
-  ///   parameter with this name, or a session works on it.
+  ///   parameter with this name, or a session uses the state.
   public func addParameter(withParameterName parameterName: String, value: ORTValue, trainable: Bool) throws {
     defer { withExtendedLifetime((self, value)) {} }
     let call = Call("ORTCheckpoint.addParameter(withParameterName:value:trainable:)")
@@ -368,12 +368,12 @@ public final class ORTCheckpoint: HandleOwner {
     try call.check(Tables.extension.pointee.CheckpointAddParameter(handle, cParameterName, cValue, trainable))
   }
 
-  /// Gives a state the values of another one, while sessions stay loaded.
+  /// Copies the values of one state into another. Sessions that use the changed state stay loaded.
   ///
-  /// Copied are the parameters, the properties, and the moments and the step count of the optimizer;
-  /// gradients become zero. The learning rate and the settings of parameter groups stay. So several
-  /// adapters over one base take turns in one session, which loads the base once. If the other state has
-  /// no moments, those of this state become zero, and its step count 0.
+  /// The parameters, the properties, and the moments and step count of the optimizer are copied. The
+  /// gradients are set to zero. The learning rate and the settings of parameter groups do not change.
+  /// Several adapters over one base can thus take turns in one session, which loads the base only once.
+  /// If the source has no moments, the moments and the step count of the target are set to zero.
   ///
   /// - Parameters:
   ///   - source: The state whose values are copied; it does not change.
@@ -389,11 +389,12 @@ public final class ORTCheckpoint: HandleOwner {
 
   /// Multiplies the accumulated gradients of all parameters by a fraction.
   ///
-  /// A train step adds the gradient of the mean over its rows. For the mean over several batches of as
-  /// many rows, scale by 1 / batches before the optimizer step. For batches of different sizes, scale by
-  /// last rows / rows of the next batch where that number changes, and by last rows / all rows before the
-  /// optimizer step. Gradients that the next train step overwrites, because none has run or
-  /// ORTTrainingSession.lazyResetGrad() was called, stay as they are.
+  /// Each train step adds the gradient of the mean loss over the rows of its batch. To get the gradient
+  /// of the mean over k batches of equal size, scale by 1 / k before the optimizer step. If the batches
+  /// differ in size, scale by m / n before a batch of n rows that follows a batch of m rows. Before the
+  /// optimizer step, scale by the number of rows of the last batch divided by the number of rows of all
+  /// batches. The call has no effect on gradients that the next train step overwrites, because no train
+  /// step has run or ORTTrainingSession.lazyResetGrad() was called.
   ///
   /// - Parameters:
   ///   - numerator: The numerator, 0 or more.

@@ -2,8 +2,8 @@
 import COrtrain
 import Foundation
 
-/// The environment, which determines which log messages are written. A program creates one and passes
-/// it to its sessions, which do not need it afterwards. Messages go to standard error.
+/// The environment, which determines which log messages are written. A program creates an environment
+/// and passes it to its sessions, which do not need it afterwards. Messages go to standard error.
 public final class ORTEnv: HandleOwner {
   let handle: OpaquePointer
 

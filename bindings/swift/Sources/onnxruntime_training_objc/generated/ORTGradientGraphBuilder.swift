@@ -14,9 +14,9 @@ public final class ORTGradientGraphBuilder: HandleOwner {
   ///
   /// - Parameters:
   ///   - model: The forward model, a serialized ONNX model.
-  ///   - yNodeNames: Names of the values to differentiate, including the loss. For each value that the
-  ///     loss is not computed from, an input <name>_grad is added to the model through which the caller
-  ///     supplies its gradient.
+  ///   - yNodeNames: Names of the values to differentiate, including the loss. If the loss does not
+  ///     depend on one of these values, the model gets an input <name>_grad, through which the caller
+  ///     supplies the gradient of that value.
   ///   - xNodeNames: Names of the values with respect to which gradients are computed: inputs,
   ///     initializers or intermediate values.
   ///   - lossNodeName: Name of the scalar loss, whose gradient is one; an empty string if there is none.

@@ -2,9 +2,9 @@
 import COrtrain
 import Foundation
 
-/// A metric, such as accuracy, that counts batches one by one. Its value does not depend on how rows
-/// are divided into batches. The page on metrics lists the names and options. Only one thread may use a
-/// metric at a time.
+/// A metric, such as accuracy, that is computed batch by batch. Its value does not depend on how rows
+/// are divided into batches. The documentation page on metrics lists their names and options. Only one
+/// thread at a time may use a metric.
 public final class ORTMetric: HandleOwner {
   let handle: OpaquePointer
 
@@ -16,7 +16,7 @@ public final class ORTMetric: HandleOwner {
   ///
   /// - Parameters:
   ///   - name: Name of the metric, such as accuracy, f1 or top5.
-  ///   - options: Its options, separated by commas or blanks, such as average=binary; an empty text for
+  ///   - options: Its options, separated by commas or spaces, such as average=binary; an empty string for
   ///     the defaults.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when there is no
   ///   such metric or option, or a value is out of range.
@@ -31,17 +31,17 @@ public final class ORTMetric: HandleOwner {
     handle = made!
   }
 
-  /// Counts a batch.
+  /// Adds a batch to the metric.
   ///
-  /// A batch that is rejected changes nothing.
+  /// A rejected batch changes nothing.
   ///
   /// - Parameters:
   ///   - prediction: Output of the model: scores [batch, classes, ...] or [batch, ..., classes], a logit
-  ///     for each row, or numbers. The metric perplexity needs none.
-  ///   - target: What was expected, [batch, ...].
+  ///     for each row, or numbers. The metric perplexity needs no prediction.
+  ///   - target: The expected values, [batch, ...].
   ///   - loss: The loss of the batch, one number. Only the metric perplexity needs it.
-  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when shapes do not
-  ///   fit together, a target is not a class, or a required value is missing.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the shapes do
+  ///   not match, a target is not a class, or a required value is missing.
   public func update(withPrediction prediction: ORTValue?, target: ORTValue, loss: ORTValue?) throws {
     defer { withExtendedLifetime((self, prediction, target, loss)) {} }
     let call = Call("ORTMetric.update(withPrediction:target:loss:)")
@@ -64,7 +64,7 @@ public final class ORTMetric: HandleOwner {
     return ORTValue(taking: cOut!)
   }
 
-  /// Forgets all batches.
+  /// Discards all batches.
   ///
   /// - Throws: `NSError` of the domain `onnxruntime`.
   public func reset() throws {
@@ -73,10 +73,11 @@ public final class ORTMetric: HandleOwner {
     try call.check(Tables.extension.pointee.MetricReset(handle))
   }
 
-  /// Adds what another metric has counted, such as that of another process or part of the rows.
+  /// Adds the counts of another metric, for example from another process or from another part of the
+  /// rows.
   ///
   /// - Parameters:
-  ///   - other: A metric of the same name and options, which stays as it is.
+  ///   - other: A metric with the same name and options, which does not change.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the name or the
   ///   options differ.
   public func merge(with other: ORTMetric) throws {
@@ -86,7 +87,7 @@ public final class ORTMetric: HandleOwner {
     try call.check(Tables.extension.pointee.MetricMerge(handle, cOther))
   }
 
-  /// What the metric has counted, as bytes by which another one continues.
+  /// The counts of the metric, as bytes from which another metric can continue.
   ///
   /// - Returns: The state.
   /// - Throws: `NSError` of the domain `onnxruntime`.
@@ -99,12 +100,12 @@ public final class ORTMetric: HandleOwner {
     return dataTaking(cOut, cOutLength)
   }
 
-  /// Replaces what the metric has counted.
+  /// Replaces the counts of the metric.
   ///
   /// - Parameters:
-  ///   - state: The state of a metric of the same name and options.
+  ///   - state: The state of a metric with the same name and options.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the bytes are
-  ///   not such a state, or are truncated or damaged.
+  ///   not the state of such a metric, or are truncated or damaged.
   public func setState(_ state: Data) throws {
     defer { withExtendedLifetime(self) {} }
     let call = Call("ORTMetric.setState(_:)")

@@ -20,8 +20,8 @@ public final class ORTRunOptions: HandleOwner {
     handle = made!
   }
 
-  /// The minimum severity that the run logs. If it is not set, the session's applies, which is warning by
-  /// default.
+  /// The minimum severity that the run logs. Without it, the severity of the session applies, which is
+  /// warning by default.
   ///
   /// - Parameters:
   ///   - logSeverityLevel: The severity.

@@ -2,9 +2,9 @@
 import COrtrain
 import Foundation
 
-/// Runs a model forward. Members have the names and meanings of onnxruntime's class. The model is
-/// compiled once per set of input shapes; later runs with the same shapes only compute. Runs of one
-/// session are serialized; runs of different sessions may overlap.
+/// Runs a model forward. The members have the same names and meanings as those of onnxruntime's class.
+/// The model is compiled once per set of input shapes; later runs with the same shapes need no
+/// compilation. Runs of one session are serialized; runs of different sessions may overlap.
 public final class ORTSession: HandleOwner {
   let handle: OpaquePointer
 
@@ -36,7 +36,7 @@ public final class ORTSession: HandleOwner {
 
   /// Creates a session from a model.
   ///
-  /// The data is not needed afterwards. Models with external data cannot be read from it.
+  /// The data is not needed after the call. Models with external data cannot be read from memory.
   ///
   /// - Parameters:
   ///   - env: The environment.

@@ -67,8 +67,8 @@ public final class ORTSessionOptions: HandleOwner {
     try call.check(Tables.general.pointee.SetSessionExecutionMode(handle, cValue(executionMode)))
   }
 
-  /// The minimum severity that is logged. If it is not set, the environment's applies, which is warning
-  /// by default.
+  /// The minimum severity that is logged. Without it, the severity of the environment applies, which is
+  /// warning by default.
   ///
   /// - Parameters:
   ///   - sessionLogSeverityLevel: The severity.
@@ -91,7 +91,7 @@ public final class ORTSessionOptions: HandleOwner {
     try call.check(Tables.general.pointee.SetSessionLogVerbosityLevel(handle, sessionLogVerbosityLevel))
   }
 
-  /// File to which a session writes the graph that it runs, after its passes.
+  /// File to which a session writes the graph that it runs, after all graph passes.
   ///
   /// - Parameters:
   ///   - optimizedModelFilepath: The file.
@@ -134,8 +134,8 @@ public final class ORTSessionOptions: HandleOwner {
   ///   - key: The key, not empty.
   ///   - value: The value.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the key is
-  ///   empty, or begins with "ortrain." and is not known, or an entry of that prefix does not take the
-  ///   value.
+  ///   empty, or begins with "ortrain." and is not known, or the value is not valid for an entry with
+  ///   that prefix.
   public func addConfigEntry(withKey key: String, value: String) throws {
     defer { withExtendedLifetime(self) {} }
     let call = Call("ORTSessionOptions.addConfigEntry(withKey:value:)")
@@ -183,7 +183,7 @@ public final class ORTSessionOptions: HandleOwner {
     return textCopying(room)
   }
 
-  /// Has a function of the process add custom operators to the options.
+  /// Calls a function of the process, which adds custom operators to the options.
   ///
   /// - Parameters:
   ///   - registrationFuncName: Name of an exported function with the signature of RegisterCustomOps.
@@ -197,9 +197,9 @@ public final class ORTSessionOptions: HandleOwner {
     try call.check(Tables.general.pointee.RegisterCustomOpsUsingFunction(handle, cFunction))
   }
 
-  /// Fails: onnxruntime-extensions is a separate library, which has to be registered.
+  /// Always fails: onnxruntime-extensions is a separate library, which must be registered.
   ///
-  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.fail` when always.
+  /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.fail` when the call is made.
   public func enableOrtExtensionsCustomOps() throws {
     defer { withExtendedLifetime(self) {} }
     let call = Call("ORTSessionOptions.enableOrtExtensionsCustomOps()")

@@ -3,9 +3,9 @@ import COrtrain
 import Foundation
 
 /// Trains a checkpoint state. A session is created from a training model and the state that it trains;
-/// to evaluate and export it also needs an eval model, and to take optimizer steps an optimizer model.
-/// The training loop is: train step, optimizer step, scheduler step if there is a schedule, lazy reset
-/// of the gradients. Only one thread may use a session at a time.
+/// to evaluate and export, the session also needs an eval model, and to take optimizer steps, an
+/// optimizer model. The training loop is: train step, optimizer step, scheduler step if there is a
+/// schedule, lazy reset of the gradients. Only one thread may use a session at a time.
 public final class ORTTrainingSession: HandleOwner {
   let handle: OpaquePointer
 
@@ -52,7 +52,7 @@ public final class ORTTrainingSession: HandleOwner {
   /// Creates a session from its models.
   ///
   /// The session trains the given state in place, not a copy, and keeps it alive. The data is not needed
-  /// afterwards. Models with external data cannot be read from it.
+  /// after the call. Models with external data cannot be read from memory.
   ///
   /// - Parameters:
   ///   - env: The environment.
@@ -246,9 +246,9 @@ public final class ORTTrainingSession: HandleOwner {
 
   /// A setting of a parameter group.
   ///
-  /// learning_rate, learning_rate_factor and, of AdamW, weight_decay, alpha and beta (the decay of the
-  /// first and the second moment) and epsilon. The learning rate of a group is that of the session times
-  /// its factor.
+  /// The settings are learning_rate, learning_rate_factor and the settings of the optimizer. AdamW has
+  /// weight_decay, alpha and beta (the decay of the first and the second moment), and epsilon. The
+  /// learning rate of a group is the learning rate of the session times the factor of the group.
   ///
   /// - Parameters:
   ///   - group: Name of the group.
@@ -272,7 +272,7 @@ public final class ORTTrainingSession: HandleOwner {
   /// Changes a setting of a parameter group from the next step on.
   ///
   /// The settings are saved with the optimizer's state. Setting learning_rate sets the factor, so that
-  /// the rate of the group follows that of the session.
+  /// the rate of the group follows the rate of the session.
   ///
   /// - Parameters:
   ///   - group: Name of the group.
@@ -318,7 +318,7 @@ public final class ORTTrainingSession: HandleOwner {
   ///
   /// - Parameters:
   ///   - schedule: Name of the schedule, such as cosine; ListSchedules describes all.
-  ///   - settings: Its settings, separated by commas or blanks, such as total_steps=1000,warmup_steps=50.
+  ///   - settings: Its settings, separated by commas or spaces, such as total_steps=1000,warmup_steps=50.
   ///     The numbers of a list are separated by colons: milestones=300:600.
   ///   - initialLr: The rate at a factor of 1.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when there is no
@@ -346,10 +346,9 @@ public final class ORTTrainingSession: HandleOwner {
     try call.check(Tables.training.pointee.SchedulerStep(handle))
   }
 
-  /// Tells the schedule a value that it may follow, such as a validation loss, and sets the learning
-  /// rate.
+  /// Reports a value to the schedule, such as a validation loss, and sets the learning rate.
   ///
-  /// The schedule on_plateau follows such values. All others ignore them.
+  /// The schedule on_plateau uses reported values; all other schedules ignore them.
   ///
   /// - Parameters:
   ///   - value: The value.
@@ -367,8 +366,8 @@ public final class ORTTrainingSession: HandleOwner {
   ///
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
   ///   optimizer model; `ORTErrorCode.runtimeException` when no train step has computed gradients yet, or
-  ///   a gradient is NaN or infinite; the config entry ortrain.nonfinite_gradients chooses otherwise;
-  ///   `ORTErrorCode.fail` when the step was terminated before it began.
+  ///   a gradient is NaN or infinite, unless the configuration entry ortrain.nonfinite_gradients permits
+  ///   such gradients; `ORTErrorCode.fail` when the step was terminated before it began.
   public func optimizerStep() throws {
     defer { withExtendedLifetime(self) {} }
     let call = Call("ORTTrainingSession.optimizerStep()")
@@ -383,8 +382,8 @@ public final class ORTTrainingSession: HandleOwner {
   ///   - runOptions: Settings for this step, or nil.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
   ///   optimizer model; `ORTErrorCode.runtimeException` when no train step has computed gradients yet, or
-  ///   a gradient is NaN or infinite; the config entry ortrain.nonfinite_gradients chooses otherwise;
-  ///   `ORTErrorCode.fail` when the step was terminated before it began.
+  ///   a gradient is NaN or infinite, unless the configuration entry ortrain.nonfinite_gradients permits
+  ///   such gradients; `ORTErrorCode.fail` when the step was terminated before it began.
   public func optimizerStep(with runOptions: ORTRunOptions?) throws {
     defer { withExtendedLifetime((self, runOptions)) {} }
     let call = Call("ORTTrainingSession.optimizerStep(with:)")
@@ -482,7 +481,7 @@ public final class ORTTrainingSession: HandleOwner {
   ///   - onlyTrainable: Whether to leave out frozen parameters.
   /// - Returns: A rank-1 tensor of the parameters' element type.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the parameters
-  ///   have several types, or their values are not there yet, for the checkpoint is nominal.
+  ///   have several types, or the checkpoint is nominal and their values are not loaded yet.
   public func toBuffer(withTrainable onlyTrainable: Bool) throws -> ORTValue {
     defer { withExtendedLifetime(self) {} }
     let call = Call("ORTTrainingSession.toBuffer(withTrainable:)")
@@ -495,7 +494,7 @@ public final class ORTTrainingSession: HandleOwner {
   /// exactly their number of elements.
   ///
   /// - Parameters:
-  ///   - buffer: A tensor as returned by the reverse method.
+  ///   - buffer: A tensor in the form that ORTTrainingSession.toBuffer(withTrainable:) returns.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the size or
   ///   type of the tensor does not match, or the parameters do not all have the same type.
   public func fromBuffer(with buffer: ORTValue) throws {
@@ -624,8 +623,8 @@ public final class ORTTrainingSession: HandleOwner {
   /// ORTTrainingSession.lazyResetGrad() was called before. Gradients of 16-bit parameters are rounded.
   ///
   /// - Parameters:
-  ///   - gradientsBuffer: A tensor as ORTTrainingSession.copyGradientsToBuffer(withGradientsBuffer:)
-  ///     fills it.
+  ///   - gradientsBuffer: A tensor in the form that
+  ///     ORTTrainingSession.copyGradientsToBuffer(withGradientsBuffer:) writes.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.invalidArgument` when the size or
   ///   type of the tensor does not match.
   public func copyBufferToGradients(withGradientsBuffer gradientsBuffer: ORTValue) throws {
@@ -688,11 +687,12 @@ public final class ORTTrainingSession: HandleOwner {
 
   /// Chooses whether eval steps and exports use the exponential moving average of the weights.
   ///
-  /// They do if the optimizer model has the node WeightAverage and an optimizer step was taken. Train
-  /// steps always use the weights. The averages are saved with the optimizer's state.
+  /// By default they use the average if the optimizer model has the node WeightAverage and an optimizer
+  /// step was taken. Train steps always use the weights. The averages are saved with the optimizer's
+  /// state.
   ///
   /// - Parameters:
-  ///   - use: Whether to use the average; it is used by default.
+  ///   - use: Whether to use the average.
   /// - Throws: `NSError` of the domain `onnxruntime`: `ORTErrorCode.noModel` when the session has no
   ///   optimizer; `ORTErrorCode.invalidArgument` when the optimizer keeps no average.
   public func useAverageWeights(withUse use: Bool) throws {

@@ -31,7 +31,7 @@ ORTRAIN_SCHEDULE(
      .source = "Loshchilov and Hutter, SGDR: stochastic gradient descent with warm restarts, 2017",
      .settings = {{"cycle_steps", kRequired, "steps of the first cycle", 1, 1e15, ScheduleValue::kWhole},
                   {"cycle_growth", 1,
-                   "how many times longer each cycle is than the one before, such as 1 or 2", 1, 1e3,
+                   "length of each cycle as a multiple of the previous one, such as 1 or 2", 1, 1e3,
                    ScheduleValue::kWhole},
                   {"min_factor", 0, "the smallest factor", 0}},
      .factor = factor});

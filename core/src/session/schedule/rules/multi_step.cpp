@@ -17,7 +17,7 @@ ORTRAIN_SCHEDULE(MultiStep, {.name = "multi_step",
                              .source = "PyTorch, MultiStepLR",
                              .settings = {{"milestones", kRequired, "steps at which the rate changes", 1,
                                            1e15, ScheduleValue::kList},
-                                          {"gamma", 0.1, "what the rate is multiplied by", 0}},
+                                          {"gamma", 0.1, "factor of the rate at each milestone", 0}},
                              .factor = factor});
 
 }  // namespace

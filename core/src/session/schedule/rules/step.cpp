@@ -12,7 +12,7 @@ ORTRAIN_SCHEDULE(Step, {.name = "step",
                         .source = "PyTorch, StepLR",
                         .settings = {{"step_size", kRequired, "steps between two changes", 1, 1e15,
                                       ScheduleValue::kWhole},
-                                     {"gamma", 0.1, "what the rate is multiplied by", 0}},
+                                     {"gamma", 0.1, "factor of each change", 0}},
                         .factor = factor});
 
 }  // namespace

@@ -466,11 +466,12 @@ ORTRAIN_OPTIMIZER(
                 "others: v = (1-κ)v + κg²; u = g/√v; "
                 "w = w(1 - lr·decay) - min(lr, 1/√t) max(least_rms, rms(w)) u / max(1, rms(u)/limit)",
      .source = "Shazeer and Stern, Adafactor: adaptive learning rates with sublinear memory cost, 2018",
-     .settings = {{"beta2_decay", -0.8f, "exponent of the share that a step takes"},
-                  {"epsilon", 0, "least root of the second moment; 0 for the precision of the type", 0},
-                  {"least_rms", 1e-3f, "least root mean square of the weights that counts", 0},
-                  {"limit", 1, "of the root mean square of the normalized gradient, PyTorch's d", 1e-30f},
-                  {"weight_decay", 0, "decay of the weights, as a fraction of the learning rate"}},
+     .settings =
+         {{"beta2_decay", -0.8f, "exponent of t in the fraction of the second moment that step t replaces"},
+          {"epsilon", 0, "lower bound of the root of the second moment; 0 for the precision of the type", 0},
+          {"least_rms", 1e-3f, "lower bound of the root mean square of the weights", 0},
+          {"limit", 1, "limit of the root mean square of the normalized gradient, PyTorch's d", 1e-30f},
+          {"weight_decay", 0, "decay of the weights, as a fraction of the learning rate"}},
      .states = {{"row_moment", "average of the squares of the gradients in each row of a matrix"},
                 {"column_moment", "in each column"},
                 {"second_moment", "of each element, of parameters that are not matrices"}},

@@ -79,10 +79,10 @@ ORTRAIN_OPTIMIZER(
      .formula =
          "g = g + decay·w; b = μb + (1-dampening)g, at first g; w = w - lr·b; nesterov: w - lr (g + μb)",
      .source = "Sutskever et al., On the importance of initialization and momentum in deep learning, 2013",
-     .settings = {{"momentum", 0, "how much of the buffer a step keeps", 0, 1},
-                  {"dampening", 0, "how much less of the gradient the buffer takes", 0, 1},
+     .settings = {{"momentum", 0, "fraction of the buffer that a step keeps", 0, 1},
+                  {"dampening", 0, "fraction of the gradient that is not added to the buffer", 0, 1},
                   {"weight_decay", 0, "multiple of the weights that is added to the gradients"},
-                  {"nesterov", 0, "whether the step looks ahead", 0, 2, true}},
+                  {"nesterov", 0, "whether Nesterov momentum is used", 0, 2, true}},
      .states = {{"momentum_buffer", "sum of the gradients", "momentum"}},
      .passes = {Sgd_passes(), SgdMomentum_passes()},
      .problem = [](const OptimizerStep& s) -> std::string {
