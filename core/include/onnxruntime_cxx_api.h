@@ -2036,6 +2036,7 @@ struct OpAttrCalls : Holder {
   Status GetValueArray(std::vector<T>& out) const {
     return Read(ListType(static_cast<T*>(nullptr)), out);
   }
+  /** A copy of an attribute that is a tensor. */
   Status GetTensorAttributeAsOrtValue(Value& value) const {
     OrtValue* made = nullptr;
     Status status(GetApi().OpAttr_GetTensorAttributeAsOrtValue(this->p_, &made));
@@ -2303,15 +2304,18 @@ struct NodeCalls : Holder {
   std::vector<ConstValueInfo> GetImplicitInputs() const {
     return Parts<ConstValueInfo>(this->p_, GetApi().Node_GetNumImplicitInputs, GetApi().Node_GetImplicitInputs);
   }
+  /** Attributes of a node. */
   std::vector<ConstOpAttr> GetAttributes() const {
     return Parts<ConstOpAttr>(this->p_, GetApi().Node_GetNumAttributes, GetApi().Node_GetAttributes);
   }
+  /** An attribute of a node. */
   Status GetAttributeByName(const std::string& name, ConstOpAttr& out) const {
     const OrtOpAttr* found = nullptr;
     Status status(GetApi().Node_GetAttributeByName(this->p_, name.c_str(), &found));
     out = ConstOpAttr{found};
     return status;
   }
+  /** Subgraphs of a node. */
   std::vector<AttrNameSubgraph> GetSubgraphs() const;
   /** The graph that the node is in; null if it is in none. */
   ConstGraph GetGraph() const;
@@ -2410,16 +2414,21 @@ struct GraphCalls : Holder {
     return ModelMetadata{out};
   }
 
+  /** The operator sets that the model imports. */
   std::vector<OperatorSet> GetOperatorSets() const;
+  /** Inputs of a graph, including inputs with default values. */
   std::vector<ConstValueInfo> GetInputs() const {
     return Parts<ConstValueInfo>(this->p_, GetApi().Graph_GetNumInputs, GetApi().Graph_GetInputs);
   }
+  /** Outputs of a graph. */
   std::vector<ConstValueInfo> GetOutputs() const {
     return Parts<ConstValueInfo>(this->p_, GetApi().Graph_GetNumOutputs, GetApi().Graph_GetOutputs);
   }
+  /** Initializers of a graph. */
   std::vector<ConstValueInfo> GetInitializers() const {
     return Parts<ConstValueInfo>(this->p_, GetApi().Graph_GetNumInitializers, GetApi().Graph_GetInitializers);
   }
+  /** Nodes of a graph. */
   std::vector<ConstNode> GetNodes() const {
     return Parts<ConstNode>(this->p_, GetApi().Graph_GetNumNodes, GetApi().Graph_GetNodes);
   }
