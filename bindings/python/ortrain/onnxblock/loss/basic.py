@@ -10,39 +10,14 @@ import onnx
 from onnx import TensorProto
 
 from ortrain import _graph
-from ortrain.onnxblock.blocks import Abs, Block, Pow, Sub
+from ortrain.onnxblock.blocks import Block
 from ortrain.onnxblock.loss._comparison import Comparison, check_reduction
+from ortrain.onnxblock.loss._loss import Loss
 from ortrain.onnxblock.loss._values import Value
 from ortrain.onnxblock.model_accessor import current
 
 
-class _Difference(Comparison):
-    """A loss that is a function of the difference between prediction and target."""
-
-    def __init__(self, reduction: str, of_difference: Block) -> None:
-        super().__init__(reduction)
-        self._sub, self._of_difference = Sub(), of_difference
-
-    def build(self, loss_input_name: str, target_name: str = "target") -> str:
-        """Add the loss.
-
-        Parameters
-        ----------
-        loss_input_name : str
-            Name of the prediction.
-        target_name : str, default: "target"
-            Name of the target; a new input of the prediction's type and shape if there is no such value.
-
-        Returns
-        -------
-        str
-            Name of the loss.
-        """
-        prediction, target = self._compared(loss_input_name, target_name)
-        return str(self._reduce(self._of_difference(self._sub(prediction, target))))
-
-
-class MSELoss(_Difference):
+class MSELoss(Loss):
     """Mean squared error, ``reduce((input - target)²)``.
 
     Parameters
@@ -58,10 +33,14 @@ class MSELoss(_Difference):
     """
 
     def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction, Pow(2.0))
+        super().__init__(reduction)
+
+    def losses(self, prediction: Value, target: Value) -> Value:
+        """Return the losses of all elements."""
+        return (prediction - target).apply("Pow", 2.0)
 
 
-class L1Loss(_Difference):
+class L1Loss(Loss):
     """Mean absolute error, ``reduce(|input - target|)``.
 
     Parameters
@@ -76,7 +55,11 @@ class L1Loss(_Difference):
     """
 
     def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction, Abs())
+        super().__init__(reduction)
+
+    def losses(self, prediction: Value, target: Value) -> Value:
+        """Return the losses of all elements."""
+        return (prediction - target).apply("Abs")
 
 
 class BCEWithLogitsLoss(Comparison):
