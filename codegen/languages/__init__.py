@@ -202,10 +202,13 @@ class Base(ABC):
         for m in cls.methods:
             if m.name in chosen:
                 made.methods.append(self._method(made, m, chosen[m.name]))
-        if own.get("complete"):
+        if cls.handle in self.spec.handles:
             calls = [c for table in self.spec.tables for c in self.spec.calls_of(table["name"])]
             release = self.spec.handles[cls.handle].get("release", "")
-            made.methods += [self._method(made, m, None) for m in implied_methods(made, calls, release)]
+            wanted = set(chosen) - {m.name for m in cls.methods}
+            for m in implied_methods(made, calls, release):
+                if m.name in wanted or own.get("complete"):
+                    made.methods.append(self._method(made, m, chosen.get(m.name)))
         self._reject_clashes(made)
         return made
 

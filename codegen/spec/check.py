@@ -407,19 +407,49 @@ class _Meaning:
             yield document.problem((*trail, "complete"), "expected a class with a handle, found one without")
         for name, over in own["methods"].items():
             here = (*trail, "methods", name)
-            if name not in methods:
+            if name not in methods and name not in self._calls_on(cls):
                 message = f"expected a method of {cls['name']}, found '{name}'{nearest(name, methods)}"
                 yield document.problem(here, message)
             elif isinstance(over, dict):
-                parameters = {p["name"] for p in methods[name].get("parameters", [])}
-                for p in over.get("parameters", {}):
-                    if p not in parameters:
-                        message = f"expected a parameter of {name}, found '{p}'{nearest(p, parameters)}"
+                method = methods.get(name) or self._calls_on(cls)[name]
+                yield from self._override(document, here, method, over)
+        types = [*document.data["language"].get("types", {}), "c", "element"]
+        for name, over in own.get("plain", {}).items():
+            here = (*trail, "plain", name)
+            if name not in self.calls:
+                message = f"expected a call of the spec, found '{name}'{nearest(name, self.calls)}"
+                yield document.problem(here, message)
+            elif isinstance(over, dict):
+                yield from self._override(document, here, self.calls[name], over)
+                for p, differs in over.get("parameters", {}).items():
+                    found = differs.get("type", "c") if isinstance(differs, dict) else "c"
+                    if found not in types:
+                        message = f"expected a type of the language, c or element, found '{found}'{nearest(found, types)}"
                         yield document.problem((*here, "parameters", p), message)
-                for code in over.get("errors", {}):
-                    if code not in self.codes:
-                        message = f"expected a code of error_code, found '{code}'{nearest(code, self.codes)}"
-                        yield document.problem((*here, "errors", code), message)
+
+    def _calls_on(self, cls: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return the calls on the handle of a class, by their names as methods."""
+        prefix = f"{cls['prefix']}_" if "prefix" in cls else ""
+        return {
+            name.removeprefix(prefix): call
+            for name, call in self.calls.items()
+            if "handle" in cls and call.get("parameters", [])[:1]
+            if call["parameters"][0]["type"] == cls["handle"]
+        }
+
+    def _override(
+        self, document: Document, here: Trail, entry: dict[str, Any], over: dict[str, Any]
+    ) -> Iterable[Problem]:
+        """Check what differs from a method or a call of the spec."""
+        parameters = {p["name"] for p in entry.get("parameters", [])}
+        for p in over.get("parameters", {}):
+            if p not in parameters:
+                message = f"expected a parameter of {entry['name']}, found '{p}'{nearest(p, parameters)}"
+                yield document.problem((*here, "parameters", p), message)
+        for code in over.get("errors", {}):
+            if code not in self.codes:
+                message = f"expected a code of error_code, found '{code}'{nearest(code, self.codes)}"
+                yield document.problem((*here, "errors", code), message)
 
     # ---- texts ----
 

@@ -272,7 +272,8 @@ def implied_methods(cls: Class, calls: list[Call], release: str) -> list[Method]
             continue
         returns = None
         if len(call.results) == 1:
-            returns = Returned(argument_kind(call.results[0]), call.results[0].doc)
+            result = call.results[0]
+            returns = Returned(argument_kind(result), "The text." if result.room else result.doc)
         elif call.results:
             returns = Returned("results", " ".join(f"{p.name}: {p.doc}" for p in call.results))
         parameters = [

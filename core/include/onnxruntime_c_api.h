@@ -1179,7 +1179,7 @@ struct OrtApi {
    */
   OrtStatus*(ORT_API_CALL* AddFreeDimensionOverride)(OrtSessionOptions* options, const char* dim_denotation, int64_t dim_value) NO_EXCEPTION;
 
-  /** A copy of a tensor in a sequence.
+  /** A copy of an element of a sequence, or of the keys (0) or values (1) of a map.
    *
    * \param[in] value The sequence.
    * \param[in] index Zero-based index of the tensor.

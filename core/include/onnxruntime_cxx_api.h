@@ -233,6 +233,10 @@ template <>
 struct Release<OrtTensorTypeAndShapeInfo> {
   static void call(OrtTensorTypeAndShapeInfo* p) { GetApi().ReleaseTensorTypeAndShapeInfo(p); }
 };
+template <>
+struct Release<OrtAllocator> {
+  static void call(OrtAllocator* p) { GetApi().ReleaseAllocator(p); }
+};
 
 /** Owns a handle. It is moved, never copied. */
 template <typename T>
@@ -260,6 +264,18 @@ struct Base {
 
  protected:
   T* p_ = nullptr;
+};
+
+/** A handle that another object owns; `T` is const if that object may not be changed. */
+template <typename T>
+struct Unowned {
+  using contained_type = T;
+  explicit Unowned(std::nullptr_t) : p_(nullptr) {}
+  explicit Unowned(T* p) : p_(p) {}
+  operator T*() const noexcept { return p_; }
+
+ protected:
+  T* p_;
 };
 
 /** Returns memory to an allocator. */
@@ -374,14 +390,22 @@ struct AllocatorWithDefaultOptions {
     ThrowOnError(GetApi().GetAllocatorWithDefaultOptions(&p_));
   }
 
-  /** Allocates memory. */
+  /** Allocates memory.
+   *
+   * \param size The size, in bytes.
+   * \return The memory.
+   * \throws Exception with ORT_FAIL when out of memory.
+   */
   void* Alloc(size_t size) const {
     void* out{};
     ThrowOnError(GetApi().AllocatorAlloc(p_, size, &out));
     return out;
   }
 
-  /** Frees memory of this allocator. */
+  /** Frees memory of this allocator.
+   *
+   * \param p The memory, or null.
+   */
   void Free(void* p) const {
     ThrowOnError(GetApi().AllocatorFree(p_, p));
   }
@@ -392,45 +416,33 @@ struct AllocatorWithDefaultOptions {
 
 /** Memory of an allocator, freed with this object. */
 struct MemoryAllocation {
-  MemoryAllocation(OrtAllocator* allocator, void* p, size_t size) : allocator_(allocator), p_(p), size_(size) {}
-  MemoryAllocation(const MemoryAllocation&) = delete;
-  MemoryAllocation& operator=(const MemoryAllocation&) = delete;
-  MemoryAllocation(MemoryAllocation&& other) noexcept : allocator_(other.allocator_), p_(other.p_), size_(other.size_) {
-    other.p_ = nullptr;
-  }
-  MemoryAllocation& operator=(MemoryAllocation&& other) noexcept {
-    std::swap(allocator_, other.allocator_);
-    std::swap(p_, other.p_);
-    std::swap(size_, other.size_);
-    return *this;
-  }
-  ~MemoryAllocation() {
-    if (p_ == nullptr) return;
-    if (OrtStatus* failed = GetApi().AllocatorFree(allocator_, p_)) GetApi().ReleaseStatus(failed);
-  }
-
-  void* get() { return p_; }
+  MemoryAllocation(OrtAllocator* allocator, void* p, size_t size) : p_(p, detail::AllocatedFree(allocator)), size_(size) {}
+  void* get() { return p_.get(); }
   size_t size() const { return size_; }
 
  private:
-  OrtAllocator* allocator_;
-  void* p_;
+  std::unique_ptr<void, detail::AllocatedFree> p_;
   size_t size_;
 };
 
 namespace detail {
 
+/** A string that a call allocated. */
+inline std::string TakeString(char* text) {
+  AllocatorWithDefaultOptions allocator;
+  return AllocatedStringPtr(text, AllocatedFree(allocator)).get();
+}
+
 /** Names, of which one call returns the count and another one each name by index. */
 template <typename H, typename Count, typename Name>
 std::vector<std::string> Names(H* handle, Count count_call, Name name_call) {
-  AllocatorWithDefaultOptions allocator;
   size_t count = 0;
   ThrowOnError(count_call(handle, &count));
   std::vector<std::string> names;
   for (size_t i = 0; i < count; ++i) {
     char* name = nullptr;
-    ThrowOnError(name_call(handle, i, allocator, &name));
-    names.emplace_back(AllocatedStringPtr(name, AllocatedFree(allocator)).get());
+    ThrowOnError(name_call(handle, i, AllocatorWithDefaultOptions(), &name));
+    names.push_back(TakeString(name));
   }
   return names;
 }
@@ -441,12 +453,6 @@ inline std::vector<uint8_t> TakeBytes(void* data, size_t size) {
   const std::unique_ptr<void, AllocatedFree> owner(data, AllocatedFree(allocator));
   const auto* bytes = static_cast<const uint8_t*>(data);
   return {bytes, bytes + size};
-}
-
-/** A string that a call allocated. */
-inline std::string TakeString(char* text) {
-  AllocatorWithDefaultOptions allocator;
-  return AllocatedStringPtr(text, AllocatedFree(allocator)).get();
 }
 
 }  // namespace detail
@@ -461,17 +467,31 @@ struct Status : detail::Base<OrtStatus> {
   bool IsOK() const noexcept { return p_ == nullptr; }
 };
 
-/** The environment, which determines which log messages are written. */
+/** The environment, which determines which log messages are written. A program creates an environment
+ * and passes it to its sessions, which do not need it afterwards. Messages go to standard error.
+ */
 struct Env : detail::Base<OrtEnv> {
   explicit Env(std::nullptr_t) {}
   explicit Env(OrtEnv* p) : Base(p) {}
 
-  /** Creates an environment that logs to standard error. */
+  /** Creates an environment that logs to standard error.
+   *
+   * \param level The lowest severity that is logged.
+   * \param logid Name in log messages.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such severity.
+   */
   explicit Env(OrtLoggingLevel level = ORT_LOGGING_LEVEL_WARNING, const char* logid = "") {
     ThrowOnError(GetApi().CreateEnv(level, logid, &p_));
   }
 
-  /** Creates an environment that logs through a function of the caller. */
+  /** Creates an environment that logs through a function of the caller.
+   *
+   * \param level The lowest severity that is logged.
+   * \param logid Name in log messages.
+   * \param logging_function Receives the messages.
+   * \param logger_param A pointer that the function receives with each message.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such severity.
+   */
   Env(OrtLoggingLevel level, const char* logid, OrtLoggingFunction logging_function, void* logger_param) {
     ThrowOnError(GetApi().CreateEnvWithCustomLogger(logging_function, logger_param, level, logid, &p_));
   }
@@ -488,57 +508,87 @@ struct Env : detail::Base<OrtEnv> {
     return *this;
   }
 
-  /** The lowest severity that is logged. */
+  /** The lowest severity that is logged.
+   *
+   * \param value The severity.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such severity.
+   */
   Env& UpdateEnvWithCustomLogLevel(OrtLoggingLevel value) {
     ThrowOnError(GetApi().UpdateEnvWithCustomLogLevel(p_, value));
     return *this;
   }
-
 };
 
 /** Settings for one run or step. */
 struct RunOptions : detail::Base<OrtRunOptions> {
   explicit RunOptions(std::nullptr_t) {}
-  /** The name that was set. */
+
+  /** The name that was set.
+   *
+   * \return The name; valid until it is set again.
+   */
   const char* GetRunTag() const {
     const char* result{};
     ThrowOnError(GetApi().RunOptionsGetRunTag(p_, &result));
     return result;
   }
-  /** The value of a configuration entry; null if there is none. */
-  const char* GetConfigEntry(const char* config_key) const { return GetApi().GetRunConfigEntry(p_, config_key); }
+
+  /** The value of an entry of the run configuration.
+   *
+   * \param config_key The key.
+   * \return The value, valid until it is set again; null if it is not set.
+   */
+  const char* GetConfigEntry(const char* config_key) const {
+    return GetApi().GetRunConfigEntry(p_, config_key);
+  }
 
   /** Creates options with default values. */
   RunOptions() {
     ThrowOnError(GetApi().CreateRunOptions(&p_));
   }
 
-  /** The minimum severity that the run logs. */
+  /** The minimum severity that the run logs.
+   *
+   * \param value The severity.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not between -1 and 4.
+   */
   RunOptions& SetRunLogSeverityLevel(int value) {
     ThrowOnError(GetApi().RunOptionsSetRunLogSeverityLevel(p_, value));
     return *this;
   }
 
-  /** How much detail the run logs at verbose severity. */
+  /** How much detail the run logs at verbose severity.
+   *
+   * \param value The amount.
+   */
   RunOptions& SetRunLogVerbosityLevel(int value) {
     ThrowOnError(GetApi().RunOptionsSetRunLogVerbosityLevel(p_, value));
     return *this;
   }
 
-  /** Name of the run in log messages. */
+  /** Name of the run in log messages.
+   *
+   * \param value The name.
+   */
   RunOptions& SetRunTag(const char* value) {
     ThrowOnError(GetApi().RunOptionsSetRunTag(p_, value));
     return *this;
   }
 
-  /** The severity that was set. */
+  /** The severity that was set.
+   *
+   * \return The severity.
+   */
   int GetRunLogSeverityLevel() const {
     int log_severity_level{};
     ThrowOnError(GetApi().RunOptionsGetRunLogSeverityLevel(p_, &log_severity_level));
     return log_severity_level;
   }
 
-  /** The verbosity that was set. */
+  /** The verbosity that was set.
+   *
+   * \return The amount.
+   */
   int GetRunLogVerbosityLevel() const {
     int log_verbosity_level{};
     ThrowOnError(GetApi().RunOptionsGetRunLogVerbosityLevel(p_, &log_verbosity_level));
@@ -557,137 +607,181 @@ struct RunOptions : detail::Base<OrtRunOptions> {
     return *this;
   }
 
-  /** Sets an entry of the run configuration. */
+  /** Sets an entry of the run configuration.
+   *
+   * \param key The key.
+   * \param value The value.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the key is empty.
+   */
   RunOptions& AddConfigEntry(const std::string& key, const std::string& value) {
     ThrowOnError(GetApi().AddRunConfigEntry(p_, detail::Terminated(key, "key"), detail::Terminated(value, "value")));
     return *this;
   }
-
 };
 
 namespace detail {
 
-/** A handle that another object owns. */
-template <typename T>
-struct Unowned {
-  using contained_type = T;
-  explicit Unowned(std::nullptr_t) : p_(nullptr) {}
-  explicit Unowned(const T* p) : p_(p) {}
-  operator const T*() const noexcept { return p_; }
-
- protected:
-  const T* p_;
-};
-
-/** Queries on a location of memory, whoever owns it. */
+/** The queries of MemoryInfo, whoever owns the handle. */
 template <typename Holder>
 struct MemoryInfoCalls : Holder {
   using Holder::Holder;
-  template <typename Other>
-  bool operator==(const MemoryInfoCalls<Other>& other) const {
-    int different = 0;
-    ThrowOnError(GetApi().CompareMemoryInfo(this->p_, other, &different));
-    return different == 0;
-  }
 
-  /** Name of the device. */
+  /** Name of the device.
+   *
+   * \return The name.
+   */
   std::string GetAllocatorName() const {
     const char* out{};
     ThrowOnError(GetApi().MemoryInfoGetName(this->p_, &out));
     return out;
   }
 
-  /** How memory is allocated. */
+  /** How memory is allocated.
+   *
+   * \return The allocator type.
+   */
   OrtAllocatorType GetAllocatorType() const {
     OrtAllocatorType out{};
     ThrowOnError(GetApi().MemoryInfoGetType(this->p_, &out));
     return out;
   }
 
-  /** Index of the device. */
+  /** Index of the device.
+   *
+   * \return The index.
+   */
   int GetDeviceId() const {
     int out{};
     ThrowOnError(GetApi().MemoryInfoGetId(this->p_, &out));
     return out;
   }
 
-  /** The purpose of the memory. */
+  /** The purpose of the memory.
+   *
+   * \return The purpose.
+   */
   OrtMemType GetMemoryType() const {
     OrtMemType out{};
     ThrowOnError(GetApi().MemoryInfoGetMemType(this->p_, &out));
     return out;
   }
 
-  /** Kind of the device. */
+  /** Kind of the device.
+   *
+   * \return The kind.
+   */
   OrtMemoryInfoDeviceType GetDeviceType() const {
     OrtMemoryInfoDeviceType out{};
     GetApi().MemoryInfoGetDeviceType(this->p_, &out);
     return out;
   }
 
+  template <typename Other>
+  bool operator==(const MemoryInfoCalls<Other>& other) const {
+    int different = 0;
+    ThrowOnError(GetApi().CompareMemoryInfo(this->p_, other, &different));
+    return different == 0;
+  }
 };
 
 }  // namespace detail
+
+/** A MemoryInfo that another object owns, valid as long as that object. */
+using ConstMemoryInfo = detail::MemoryInfoCalls<detail::Unowned<const OrtMemoryInfo>>;
 
 /** Where memory is located. */
 struct MemoryInfo : detail::MemoryInfoCalls<detail::Base<OrtMemoryInfo>> {
   explicit MemoryInfo(std::nullptr_t) {}
   explicit MemoryInfo(OrtMemoryInfo* p) : MemoryInfoCalls(p) {}
+  ConstMemoryInfo GetConst() const { return ConstMemoryInfo{this->p_}; }
 
-  /** Creates a description of a device's memory. */
+  /** Creates a description of a device's memory.
+   *
+   * \param name Name of the device; Cpu is the only one.
+   * \param type How memory is allocated.
+   * \param id Index of the device.
+   * \param mem_type The purpose of the memory.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such device; the message lists the
+   *     available ones.
+   */
   MemoryInfo(const char* name, OrtAllocatorType type, int id, OrtMemType mem_type) {
     ThrowOnError(GetApi().CreateMemoryInfo(name, type, id, mem_type, &p_));
   }
 
-  /** Creates a description of CPU memory. */
+  /** Creates a description of CPU memory.
+   *
+   * \param type How memory is allocated.
+   * \param mem_type The purpose of the memory.
+   * \return The description.
+   */
   static MemoryInfo CreateCpu(OrtAllocatorType type, OrtMemType mem_type) {
     OrtMemoryInfo* out = nullptr;
     ThrowOnError(GetApi().CreateCpuMemoryInfo(type, mem_type, &out));
     return MemoryInfo{out};
   }
-
 };
-
-/** The same as part of another object, valid as long as that object. */
-using ConstMemoryInfo = detail::MemoryInfoCalls<detail::Unowned<OrtMemoryInfo>>;
 
 namespace detail {
 
-/** Queries on a type and shape, whoever owns it. */
+/** The queries of TensorTypeAndShapeInfo, whoever owns the handle. */
 template <typename Holder>
 struct TensorTypeAndShapeInfoCalls : Holder {
   using Holder::Holder;
-  /** The dimensions. */
+
+  /** The dimensions.
+   *
+   * \param dim_values Receives the dimensions; -1 for unknown ones.
+   * \param dim_values_length Capacity of dim_values. If the shape is longer, only its first dimensions
+   *     are stored.
+   */
   void GetDimensions(int64_t* dim_values, size_t dim_values_length) const {
     ThrowOnError(GetApi().GetDimensions(this->p_, dim_values, dim_values_length));
   }
-  /** Names of symbolic dimensions, such as batch. */
+
+  /** Names of symbolic dimensions, such as batch.
+   *
+   * \param dim_params Receives the names; empty for dimensions without one.
+   * \param dim_params_length Capacity of dim_params.
+   */
   void GetSymbolicDimensions(const char* dim_params[], size_t dim_params_length) const {
     ThrowOnError(GetApi().GetSymbolicDimensions(this->p_, dim_params, dim_params_length));
   }
 
-  /** Type of the elements. */
+  /** Type of the elements.
+   *
+   * \return The type.
+   */
   ONNXTensorElementDataType GetElementType() const {
     ONNXTensorElementDataType out{};
     ThrowOnError(GetApi().GetTensorElementType(this->p_, &out));
     return out;
   }
 
-  /** Number of elements, the product of the dimensions. */
+  /** Number of elements, the product of the dimensions.
+   *
+   * \return The number.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a dimension is unknown.
+   */
   size_t GetElementCount() const {
     size_t out{};
     ThrowOnError(GetApi().GetTensorShapeElementCount(this->p_, &out));
     return out;
   }
 
-  /** The rank. */
+  /** The rank.
+   *
+   * \return The number of dimensions.
+   */
   size_t GetDimensionsCount() const {
     size_t out{};
     ThrowOnError(GetApi().GetDimensionsCount(this->p_, &out));
     return out;
   }
 
-  /** The dimensions. */
+  /** The dimensions.
+   *
+   * \return The dimensions; -1 for dimensions that the model leaves open.
+   */
   std::vector<int64_t> GetShape() const {
     size_t count = 0;
     ThrowOnError(GetApi().GetDimensionsCount(this->p_, &count));
@@ -695,15 +789,19 @@ struct TensorTypeAndShapeInfoCalls : Holder {
     ThrowOnError(GetApi().GetDimensions(this->p_, numbers.data(), count));
     return numbers;
   }
-
 };
 
 }  // namespace detail
 
-/** Element type and dimensions of a tensor. */
+/** A TensorTypeAndShapeInfo that another object owns, valid as long as that object. */
+using ConstTensorTypeAndShapeInfo = detail::TensorTypeAndShapeInfoCalls<detail::Unowned<const OrtTensorTypeAndShapeInfo>>;
+
+/** Element type and shape of a tensor. */
 struct TensorTypeAndShapeInfo : detail::TensorTypeAndShapeInfoCalls<detail::Base<OrtTensorTypeAndShapeInfo>> {
   explicit TensorTypeAndShapeInfo(std::nullptr_t) {}
   explicit TensorTypeAndShapeInfo(OrtTensorTypeAndShapeInfo* p) : TensorTypeAndShapeInfoCalls(p) {}
+  ConstTensorTypeAndShapeInfo GetConst() const { return ConstTensorTypeAndShapeInfo{this->p_}; }
+
   /** A type and shape of a graph to be; -1 for a dimension that is not fixed, which may have a name. */
   TensorTypeAndShapeInfo(ONNXTensorElementDataType element_type, const std::vector<int64_t>& dims,
                          const std::vector<std::string>* symbolic_dims = nullptr) {
@@ -711,111 +809,147 @@ struct TensorTypeAndShapeInfo : detail::TensorTypeAndShapeInfoCalls<detail::Base
     ThrowOnError(GetApi().SetTensorElementType(p_, element_type));
     ThrowOnError(GetApi().SetDimensions(p_, dims.data(), dims.size()));
     if (symbolic_dims == nullptr) return;
-    std::vector<const char*> names;
-    for (const std::string& name : *symbolic_dims) names.push_back(name.c_str());
-    ThrowOnError(GetApi().SetSymbolicDimensions(p_, names.data(), names.size()));
-  }
-  detail::TensorTypeAndShapeInfoCalls<detail::Unowned<OrtTensorTypeAndShapeInfo>> GetConst() const {
-    return detail::TensorTypeAndShapeInfoCalls<detail::Unowned<OrtTensorTypeAndShapeInfo>>{p_};
+    const detail::Pointers names(*symbolic_dims, "symbolic_dims");
+    ThrowOnError(GetApi().SetSymbolicDimensions(p_, const_cast<const char**>(names.data()), symbolic_dims->size()));
   }
 };
 
-/** The same as part of another object, valid as long as that object. */
-using ConstTensorTypeAndShapeInfo = detail::TensorTypeAndShapeInfoCalls<detail::Unowned<OrtTensorTypeAndShapeInfo>>;
 
 struct TypeInfo;
 
 /** The type of the elements of a sequence. It is part of another object, and valid as long as that object. */
-struct ConstSequenceTypeInfo : detail::Unowned<OrtSequenceTypeInfo> {
+struct ConstSequenceTypeInfo : detail::Unowned<const OrtSequenceTypeInfo> {
   using Unowned::Unowned;
 
-  /** Type of the elements. */
+  /** Type of the elements.
+   *
+   * \return The type.
+   */
   TypeInfo GetSequenceElementType() const;
-
 };
 
 /** The type of the value that an optional value may hold. It is part of another object, and valid as long as that object. */
-struct ConstOptionalTypeInfo : detail::Unowned<OrtOptionalTypeInfo> {
+struct ConstOptionalTypeInfo : detail::Unowned<const OrtOptionalTypeInfo> {
   using Unowned::Unowned;
 
-  /** Type of the value that it may hold. */
+  /** Type of the value that it may hold.
+   *
+   * \return The type.
+   */
   TypeInfo GetOptionalElementType() const;
-
 };
 
 namespace detail {
 
-/** Queries on a type, whoever owns it. */
+/** The queries of TypeInfo, whoever owns the handle. */
 template <typename Holder>
 struct TypeInfoCalls : Holder {
   using Holder::Holder;
 
-  /** The kind of the value. */
+  /** The kind of the value.
+   *
+   * \return The kind.
+   */
   ONNXType GetONNXType() const {
     ONNXType out{};
     ThrowOnError(GetApi().GetOnnxTypeFromTypeInfo(this->p_, &out));
     return out;
   }
 
-  /** Element type and shape of a tensor, valid as long as this object. */
+  /** Element type and shape of a tensor, valid as long as this object.
+   *
+   * \return Type and shape.
+   */
   ConstTensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
     const OrtTensorTypeAndShapeInfo* out{};
     ThrowOnError(GetApi().CastTypeInfoToTensorInfo(this->p_, &out));
     return ConstTensorTypeAndShapeInfo{out};
   }
 
-  /** Type of a sequence, valid as long as this object. */
+  /** Type of a sequence, valid as long as this object.
+   *
+   * \return The type of the sequence.
+   */
   ConstSequenceTypeInfo GetSequenceTypeInfo() const {
     const OrtSequenceTypeInfo* out{};
     ThrowOnError(GetApi().CastTypeInfoToSequenceTypeInfo(this->p_, &out));
     return ConstSequenceTypeInfo{out};
   }
 
-  /** Type of an optional value, valid as long as this object. */
+  /** Type of an optional value, valid as long as this object.
+   *
+   * \return The optional type.
+   */
   ConstOptionalTypeInfo GetOptionalTypeInfo() const {
     const OrtOptionalTypeInfo* out{};
     ThrowOnError(GetApi().CastTypeInfoToOptionalTypeInfo(this->p_, &out));
     return ConstOptionalTypeInfo{out};
   }
-
 };
 
 }  // namespace detail
 
-/** The type of a value that is part of another object, valid as long as that object. */
-using ConstTypeInfo = detail::TypeInfoCalls<detail::Unowned<OrtTypeInfo>>;
+/** A TypeInfo that another object owns, valid as long as that object. */
+using ConstTypeInfo = detail::TypeInfoCalls<detail::Unowned<const OrtTypeInfo>>;
 
-/** The kind of a value; for tensors also their type and shape. */
+/** The kind of a value and, for tensors, its element type and shape. */
 struct TypeInfo : detail::TypeInfoCalls<detail::Base<OrtTypeInfo>> {
   explicit TypeInfo(std::nullptr_t) {}
   explicit TypeInfo(OrtTypeInfo* p) : TypeInfoCalls(p) {}
-  ConstTypeInfo GetConst() const { return ConstTypeInfo{p_}; }
+  ConstTypeInfo GetConst() const { return ConstTypeInfo{this->p_}; }
 
-  /** Creates the type of a tensor. */
+  /** Creates the type of a tensor.
+   *
+   * \param tensor_info Its element type and shape; copied.
+   * \return The type.
+   */
   static TypeInfo CreateTensorInfo(ConstTensorTypeAndShapeInfo tensor_info) {
     OrtTypeInfo* result{};
     ThrowOnError(GetModelEditorApi().CreateTensorTypeInfo(tensor_info, &result));
     return TypeInfo{result};
   }
-  /** Creates the type of a sparse tensor. */
+
+  /** Creates the type of a sparse tensor.
+   *
+   * Values of such types do not exist, so graphs cannot use them.
+   *
+   * \param tensor_info Its element type and shape; copied.
+   * \return The type.
+   */
   static TypeInfo CreateSparseTensorInfo(ConstTensorTypeAndShapeInfo tensor_info) {
     OrtTypeInfo* result{};
     ThrowOnError(GetModelEditorApi().CreateSparseTensorTypeInfo(tensor_info, &result));
     return TypeInfo{result};
   }
-  /** Creates the type of a sequence. */
+
+  /** Creates the type of a sequence.
+   *
+   * \param sequence_type Type of the elements; copied.
+   * \return The type.
+   */
   static TypeInfo CreateSequenceTypeInfo(ConstTypeInfo sequence_type) {
     OrtTypeInfo* result{};
     ThrowOnError(GetModelEditorApi().CreateSequenceTypeInfo(sequence_type, &result));
     return TypeInfo{result};
   }
-  /** Creates the type of an optional value. */
+
+  /** Creates the type of an optional value.
+   *
+   * \param contained_type Type of the value; copied.
+   * \return The type.
+   */
   static TypeInfo CreateOptionalTypeInfo(ConstTypeInfo contained_type) {
     OrtTypeInfo* result{};
     ThrowOnError(GetModelEditorApi().CreateOptionalTypeInfo(contained_type, &result));
     return TypeInfo{result};
   }
-  /** Creates the type of a map. */
+
+  /** Creates the type of a map.
+   *
+   * \param map_key_type Element type of the keys.
+   * \param map_value_type Type of the values; copied.
+   * \return The type.
+   */
   static TypeInfo CreateMapTypeInfo(ONNXTensorElementDataType map_key_type, ConstTypeInfo map_value_type) {
     OrtTypeInfo* result{};
     ThrowOnError(GetModelEditorApi().CreateMapTypeInfo(map_key_type, map_value_type, &result));
@@ -859,112 +993,222 @@ template <typename Holder>
 struct ConstValueCalls : Holder {
   using Holder::Holder;
 
-  /** Whether the value is a tensor. */
+  /** Number of tensors in a sequence.
+   *
+   * \return The number.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not a sequence.
+   */
+  size_t GetCount() const {
+    size_t result{};
+    ThrowOnError(GetApi().GetValueCount(this->p_, &result));
+    return result;
+  }
+
+  /** A copy of an element of a sequence, or of the keys (0) or values (1) of a map.
+   *
+   * \param index Zero-based index of the tensor.
+   * \param allocator Allocates the memory of the copy.
+   * \return The copy.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not a sequence, or has no such tensor.
+   */
+  Value GetValue(int index, OrtAllocator* allocator) const;
+
+  /** Location of a tensor's elements.
+   *
+   * \return The description.
+   */
+  ConstMemoryInfo GetTensorMemoryInfo() const {
+    const OrtMemoryInfo* result{};
+    ThrowOnError(GetApi().GetTensorMemoryInfo(this->p_, &result));
+    return ConstMemoryInfo{result};
+  }
+
+  /** Size of a tensor's elements.
+   *
+   * \return The size.
+   */
+  size_t GetTensorSizeInBytes() const {
+    size_t result{};
+    ThrowOnError(GetApi().GetTensorSizeInBytes(this->p_, &result));
+    return result;
+  }
+
+  /** The elements of a tensor, to read.
+   *
+   * \return The elements in row-major order.
+   */
+  const void* GetTensorRawData() const {
+    const void* result{};
+    ThrowOnError(GetApi().GetTensorData(this->p_, &result));
+    return result;
+  }
+
+  /** The elements of a tensor, to read.
+   *
+   * \return The elements in row-major order.
+   */
+  template <typename T>
+  const T* GetTensorData() const {
+    const void* result{};
+    ThrowOnError(GetApi().GetTensorData(this->p_, &result));
+    return static_cast<const T*>(result);
+  }
+
+  /** Total length of all elements of a tensor of strings.
+   *
+   * \return The length, without zero bytes.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not a tensor of strings.
+   */
+  size_t GetStringTensorDataLength() const {
+    size_t result{};
+    ThrowOnError(GetApi().GetStringTensorDataLength(this->p_, &result));
+    return result;
+  }
+
+  /** Copies all elements of a tensor of strings into memory of the caller, end to end.
+   *
+   * \param s Receives the strings, without zero bytes.
+   * \param s_len Size of that memory. In bytes.
+   * \param offsets Receives the offset at which each string begins. In bytes.
+   * \param offsets_len The number of elements.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not a tensor of strings, the memory is
+   *     too small, or the number of offsets is wrong.
+   */
+  void GetStringTensorContent(void* s, size_t s_len, size_t* offsets, size_t offsets_len) const {
+    ThrowOnError(GetApi().GetStringTensorContent(this->p_, s, s_len, offsets, offsets_len));
+  }
+
+  /** Length of an element of a tensor of strings.
+   *
+   * \param index Zero-based index of the element in row-major order.
+   * \return The length, without a zero byte.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not a tensor of strings, or has no
+   *     such element.
+   */
+  size_t GetStringTensorElementLength(size_t index) const {
+    size_t result{};
+    ThrowOnError(GetApi().GetStringTensorElementLength(this->p_, index, &result));
+    return result;
+  }
+
+  /** Copies an element of a tensor of strings into memory of the caller.
+   *
+   * \param s_len Size of that memory. In bytes.
+   * \param index Zero-based index of the element in row-major order.
+   * \param s Receives the string, without a zero byte.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not a tensor of strings, has no such
+   *     element, or the memory is too small.
+   */
+  void GetStringTensorElement(size_t s_len, size_t index, void* s) const {
+    ThrowOnError(GetApi().GetStringTensorElement(this->p_, s_len, index, s));
+  }
+
+  /** How a sparse tensor stores the positions of its values.
+   *
+   * \return The format; ORT_SPARSE_UNDEFINED before it has indices.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   */
+  OrtSparseFormat GetSparseFormat() const {
+    OrtSparseFormat result{};
+    ThrowOnError(GetApi().GetSparseTensorFormat(this->p_, &result));
+    return result;
+  }
+
+  /** The type and shape of the values of a sparse tensor.
+   *
+   * \return Their type and shape.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   * \throws Exception with ORT_FAIL when the tensor has no indices yet.
+   */
+  TensorTypeAndShapeInfo GetSparseTensorValuesTypeAndShapeInfo() const {
+    OrtTensorTypeAndShapeInfo* result{};
+    ThrowOnError(GetApi().GetSparseTensorValuesTypeAndShape(this->p_, &result));
+    return TensorTypeAndShapeInfo{result};
+  }
+
+  /** The type and shape of indices of a sparse tensor.
+   *
+   * \param indices_format Which indices of the tensor.
+   * \return Their type and shape.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   * \throws Exception with ORT_FAIL when the tensor has no such indices.
+   */
+  TensorTypeAndShapeInfo GetSparseTensorIndicesTypeShapeInfo(OrtSparseIndicesFormat indices_format) const {
+    OrtTensorTypeAndShapeInfo* result{};
+    ThrowOnError(GetApi().GetSparseTensorIndicesTypeShape(this->p_, indices_format, &result));
+    return TensorTypeAndShapeInfo{result};
+  }
+
+  /** The values of a sparse tensor. Strings are read as from a dense tensor, for instance with
+   * GetStringTensorContent().
+   *
+   * \return The values.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the values are strings.
+   * \throws Exception with ORT_FAIL when the tensor has no indices yet.
+   */
+  template <typename T>
+  const T* GetSparseTensorValues() const {
+    const void* result{};
+    ThrowOnError(GetApi().GetSparseTensorValues(this->p_, &result));
+    return static_cast<const T*>(result);
+  }
+
+  /** Whether the value is a tensor.
+   *
+   * \return True for a tensor.
+   */
   bool IsTensor() const {
     int out{};
     ThrowOnError(GetApi().IsTensor(this->p_, &out));
     return out != 0;
   }
 
-  /** Whether the value is a sparse tensor. */
+  /** Whether the value is a sparse tensor.
+   *
+   * \return True for a sparse tensor.
+   */
   bool IsSparseTensor() const {
     int out{};
     ThrowOnError(GetApi().IsSparseTensor(this->p_, &out));
     return out != 0;
   }
 
-  /** Whether the value holds anything. An optional value may hold nothing. */
+  /** Whether the value holds anything. An optional value may hold nothing.
+   *
+   * \return False for an optional value that holds nothing.
+   */
   bool HasValue() const {
     int out{};
     ThrowOnError(GetApi().HasValue(this->p_, &out));
     return out != 0;
   }
 
-  /** Element type and shape of the tensor. */
+  /** Element type and shape of the tensor.
+   *
+   * \return Type and shape.
+   */
   TensorTypeAndShapeInfo GetTensorTypeAndShapeInfo() const {
     OrtTensorTypeAndShapeInfo* out{};
     ThrowOnError(GetApi().GetTensorTypeAndShape(this->p_, &out));
     return TensorTypeAndShapeInfo{out};
   }
 
-  /** The kind of the value and, for tensors, its element type and shape. */
+  /** The kind of the value and, for tensors, its element type and shape.
+   *
+   * \return Information about the value.
+   */
   TypeInfo GetTypeInfo() const {
     OrtTypeInfo* out{};
     ThrowOnError(GetApi().GetTypeInfo(this->p_, &out));
     return TypeInfo{out};
   }
 
-
-  /** Number of tensors in a sequence. */
-  size_t GetCount() const {
-    size_t result{};
-    ThrowOnError(GetApi().GetValueCount(this->p_, &result));
-    return result;
-  }
-  /** A copy of an element of a sequence, or of the keys (0) or values (1) of a map. */
-  Value GetValue(int index, OrtAllocator* allocator) const;
-
-  /** Location of a tensor's elements. */
-  ConstMemoryInfo GetTensorMemoryInfo() const {
-    const OrtMemoryInfo* result{};
-    ThrowOnError(GetApi().GetTensorMemoryInfo(this->p_, &result));
-    return ConstMemoryInfo{result};
-  }
-  /** Size of a tensor's elements. */
-  size_t GetTensorSizeInBytes() const {
-    size_t result{};
-    ThrowOnError(GetApi().GetTensorSizeInBytes(this->p_, &result));
-    return result;
-  }
-  /** Total length of all elements of a tensor of strings. */
-  size_t GetStringTensorDataLength() const {
-    size_t result{};
-    ThrowOnError(GetApi().GetStringTensorDataLength(this->p_, &result));
-    return result;
-  }
-  /** Copies all elements of a tensor of strings into memory of the caller, end to end. */
-  void GetStringTensorContent(void* s, size_t s_len, size_t* offsets, size_t offsets_len) const {
-    ThrowOnError(GetApi().GetStringTensorContent(this->p_, s, s_len, offsets, offsets_len));
-  }
-  /** Length of an element of a tensor of strings. */
-  size_t GetStringTensorElementLength(size_t index) const {
-    size_t result{};
-    ThrowOnError(GetApi().GetStringTensorElementLength(this->p_, index, &result));
-    return result;
-  }
-  /** Copies an element of a tensor of strings into memory of the caller. */
-  void GetStringTensorElement(size_t s_len, size_t index, void* s) const {
-    ThrowOnError(GetApi().GetStringTensorElement(this->p_, s_len, index, s));
-  }
   /** An element of a tensor of strings. */
   std::string GetStringTensorElement(size_t element_index) const {
     std::string text(GetStringTensorElementLength(element_index), 0);
     GetStringTensorElement(text.size(), element_index, &text[0]);
     return text;
-  }
-
-  /** How a sparse tensor stores the positions of its values. */
-  OrtSparseFormat GetSparseFormat() const {
-    OrtSparseFormat result{};
-    ThrowOnError(GetApi().GetSparseTensorFormat(this->p_, &result));
-    return result;
-  }
-  /** The type and shape of the values of a sparse tensor. */
-  TensorTypeAndShapeInfo GetSparseTensorValuesTypeAndShapeInfo() const {
-    OrtTensorTypeAndShapeInfo* result{};
-    ThrowOnError(GetApi().GetSparseTensorValuesTypeAndShape(this->p_, &result));
-    return TensorTypeAndShapeInfo{result};
-  }
-  /** The type and shape of indices of a sparse tensor. */
-  TensorTypeAndShapeInfo GetSparseTensorIndicesTypeShapeInfo(OrtSparseIndicesFormat indices_format) const {
-    OrtTensorTypeAndShapeInfo* result{};
-    ThrowOnError(GetApi().GetSparseTensorIndicesTypeShape(this->p_, indices_format, &result));
-    return TensorTypeAndShapeInfo{result};
-  }
-  /** The values of a sparse tensor. Strings are read as from a dense tensor, for instance with GetStringTensorContent(). */
-  template <typename R>
-  const R* GetSparseTensorValues() const {
-    return static_cast<const R*>(Get<const void*>(GetApi().GetSparseTensorValues));
   }
   /** Indices of a sparse tensor. They are int32_t of blocks, otherwise int64_t. */
   template <typename R>
@@ -973,32 +1217,6 @@ struct ConstValueCalls : Holder {
     ThrowOnError(GetApi().GetSparseTensorIndices(this->p_, indices_format, &num_indices, &indices));
     return static_cast<const R*>(indices);
   }
-
-  const void* GetTensorRawData() const { return Get<const void*>(GetApi().GetTensorData); }
-  template <typename T>
-  const T* GetTensorData() const {
-    return static_cast<const T*>(GetTensorRawData());
-  }
-
- protected:
-  template <typename T, typename F>
-  T Get(F call) const {
-    T value{};
-    ThrowOnError(call(this->p_, &value));
-    return value;
-  }
-};
-
-/** A handle that another object owns, whose object may be changed. */
-template <typename T>
-struct UnownedMutable {
-  using contained_type = T;
-  explicit UnownedMutable(std::nullptr_t) : p_(nullptr) {}
-  explicit UnownedMutable(T* p) : p_(p) {}
-  operator T*() const noexcept { return p_; }
-
- protected:
-  T* p_;
 };
 
 /** The same, and what changes a value. */
@@ -1006,50 +1224,158 @@ template <typename Holder>
 struct ValueCalls : ConstValueCalls<Holder> {
   using ConstValueCalls<Holder>::ConstValueCalls;
 
-  /** Sets all elements of a tensor of strings. */
+  /** The elements of a tensor, to read and write.
+   *
+   * \return The elements in row-major order.
+   */
+  void* GetTensorMutableRawData() {
+    void* result{};
+    ThrowOnError(GetApi().GetTensorMutableData(this->p_, &result));
+    return result;
+  }
+
+  /** The elements of a tensor, to read and write.
+   *
+   * \return The elements in row-major order.
+   */
+  template <typename T>
+  T* GetTensorMutableData() {
+    void* result{};
+    ThrowOnError(GetApi().GetTensorMutableData(this->p_, &result));
+    return static_cast<T*>(result);
+  }
+
+  /** Sets all elements of a tensor of strings.
+   *
+   * \param s The strings, copied.
+   * \param s_len Their number.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not a tensor of strings, or has
+   *     another number of elements.
+   */
   void FillStringTensor(const char* const* s, size_t s_len) {
     ThrowOnError(GetApi().FillStringTensor(this->p_, s, s_len));
   }
-  /** Sets one element of a tensor of strings. */
+
+  /** Sets one element of a tensor of strings.
+   *
+   * \param s The string, copied.
+   * \param index Zero-based index of the element in row-major order.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not a tensor of strings, or has no
+   *     such element.
+   */
   void FillStringTensorElement(const char* s, size_t index) {
     ThrowOnError(GetApi().FillStringTensorElement(this->p_, s, index));
   }
-  /** Changes the length of an element of a tensor of strings, and returns its memory. */
+
+  /** Changes the length of an element of a tensor of strings, and returns its memory.
+   *
+   * \param index Zero-based index of the element in row-major order.
+   * \param length_in_bytes The length. In bytes.
+   * \return The memory, to write to, until the element changes again.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not a tensor of strings, or has no
+   *     such element.
+   */
   char* GetResizedStringTensorElementBuffer(size_t index, size_t length_in_bytes) {
     char* result{};
     ThrowOnError(GetApi().GetResizedStringTensorElementBuffer(this->p_, index, length_in_bytes, &result));
     return result;
   }
+
   /** Sets the coordinates of the values of a sparse tensor. The coordinates stay in the caller's memory,
    * which must outlive it.
+   *
+   * \param indices_data The positions of the n values: n numbers, counting elements in row-major order,
+   *     or n pairs of row and column.
+   * \param indices_num Number of indices, n or 2 n.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the number of indices does not match the values, or
+   *     one is out of range.
+   * \throws Exception with ORT_FAIL when the tensor has indices already.
    */
   void UseCooIndices(int64_t* indices_data, size_t indices_num) {
     ThrowOnError(GetApi().UseCooIndices(this->p_, indices_data, indices_num));
   }
+
   /** Sets the positions of the values of a sparse matrix, as compressed rows. The positions stay in the
    * caller's memory, which must outlive it.
+   *
+   * \param inner_data The column of each value.
+   * \param inner_num How many.
+   * \param outer_data For each row, the index of its first value; then the number of values.
+   * \param outer_num Length of that array: the number of rows plus 1, or 0 if there are no values.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the number of columns differs from the number of
+   *     values, or an index is out of range.
+   * \throws Exception with ORT_FAIL when the tensor is not a matrix or has indices already, or the
+   *     number of rows does not match.
    */
   void UseCsrIndices(int64_t* inner_data, size_t inner_num, int64_t* outer_data, size_t outer_num) {
     ThrowOnError(GetApi().UseCsrIndices(this->p_, inner_data, inner_num, outer_data, outer_num));
   }
-  /** Sets the positions of the blocks of a sparse tensor. The positions stay in the caller's memory, which must outlive it. */
+
+  /** Sets the positions of the blocks of a sparse tensor. The positions stay in the caller's memory,
+   * which must outlive it.
+   *
+   * \param indices_shape The dimensions of the indices: 2, and the number of blocks.
+   * \param indices_data The positions of the blocks. Null if there are none.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   * \throws Exception with ORT_FAIL when the shapes do not match, or the tensor has indices already.
+   */
   void UseBlockSparseIndices(const Shape& indices_shape, int32_t* indices_data) {
     ThrowOnError(GetApi().UseBlockSparseIndices(this->p_, indices_shape.shape, indices_shape.shape_len, indices_data));
   }
-  /** Copies values and their coordinates into a sparse tensor. */
+
+  /** Copies values and their coordinates into a sparse tensor.
+   *
+   * \param data_mem_info Location of the values and indices.
+   * \param values The dimensions of the values, [n].
+   * \param indices_data The positions of the values: n numbers, counting elements in row-major order, or
+   *     n pairs of row and column.
+   * \param indices_num Number of indices, n or 2 n.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the number of indices does not match the values, or
+   *     one is out of range.
+   * \throws Exception with ORT_FAIL when the tensor has indices already, or uses memory of the caller.
+   */
   void FillSparseTensorCoo(const OrtMemoryInfo* data_mem_info, const OrtSparseValuesParam& values, const int64_t* indices_data,
                            size_t indices_num) {
     ThrowOnError(GetApi().FillSparseTensorCoo(this->p_, data_mem_info, values.values_shape, values.values_shape_len,
                                               values.data.p_data, indices_data, indices_num));
   }
-  /** Copies values and their positions, as compressed rows, into a sparse matrix. */
-  void FillSparseTensorCsr(const OrtMemoryInfo* data_mem_info, const OrtSparseValuesParam& values, const int64_t* inner_indices_data,
-                           size_t inner_indices_num, const int64_t* outer_indices_data, size_t outer_indices_num) {
+
+  /** Copies values and their positions, as compressed rows, into a sparse matrix.
+   *
+   * \param data_mem_info Location of the values and indices.
+   * \param values The dimensions of the values, [n].
+   * \param inner_indices_data The column of each value.
+   * \param inner_indices_num How many.
+   * \param outer_indices_data For each row, the index of its first value; then the number of values.
+   * \param outer_indices_num Length of that array: the number of rows plus 1, or 0 if there are no
+   *     values.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the number of columns differs from the number of
+   *     values, or an index is out of range.
+   * \throws Exception with ORT_FAIL when the tensor is not a matrix, has indices already or uses memory
+   *     of the caller, or the number of rows does not match.
+   */
+  void FillSparseTensorCsr(const OrtMemoryInfo* data_mem_info, const OrtSparseValuesParam& values,
+                           const int64_t* inner_indices_data, size_t inner_indices_num, const int64_t* outer_indices_data,
+                           size_t outer_indices_num) {
     ThrowOnError(GetApi().FillSparseTensorCsr(this->p_, data_mem_info, values.values_shape, values.values_shape_len,
                                               values.data.p_data, inner_indices_data, inner_indices_num, outer_indices_data,
                                               outer_indices_num));
   }
-  /** Copies blocks of values and their positions into a sparse tensor. */
+
+  /** Copies blocks of values and their positions into a sparse tensor.
+   *
+   * \param data_mem_info Location of the values and indices.
+   * \param values The dimensions of the values: the number of blocks, then the dimensions of a block.
+   * \param indices_shape The dimensions of the indices: 2, and the number of blocks.
+   * \param indices_data The positions of the blocks. Null if there are none.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
+   * \throws Exception with ORT_FAIL when the shapes do not match, the tensor has indices already, or
+   *     uses memory of the caller.
+   */
   void FillSparseTensorBlockSparse(const OrtMemoryInfo* data_mem_info, const OrtSparseValuesParam& values,
                                    const Shape& indices_shape, const int32_t* indices_data) {
     ThrowOnError(GetApi().FillSparseTensorBlockSparse(this->p_, data_mem_info, values.values_shape, values.values_shape_len,
@@ -1057,11 +1383,7 @@ struct ValueCalls : ConstValueCalls<Holder> {
                                                       indices_data));
   }
 
-  void* GetTensorMutableRawData() { return this->template Get<void*>(GetApi().GetTensorMutableData); }
-  template <typename T>
-  T* GetTensorMutableData() {
-    return static_cast<T*>(GetTensorMutableRawData());
-  }
+  /** One element of a tensor. */
   template <typename T>
   T& At(const std::vector<int64_t>& location) {
     void* element = nullptr;
@@ -1073,92 +1395,188 @@ struct ValueCalls : ConstValueCalls<Holder> {
 }  // namespace detail
 
 /** A value that another object owns, valid as long as that object. */
-using ConstValue = detail::ConstValueCalls<detail::Unowned<OrtValue>>;
+using ConstValue = detail::ConstValueCalls<detail::Unowned<const OrtValue>>;
 /** The same, to be changed. */
-using UnownedValue = detail::ValueCalls<detail::UnownedMutable<OrtValue>>;
+using UnownedValue = detail::ValueCalls<detail::Unowned<OrtValue>>;
 
-/** A tensor, a sequence of tensors, or an empty optional value. It is moved, never copied. */
+/** A value: a tensor, a sequence of tensors, or an optional value that holds nothing. */
 struct Value : detail::ValueCalls<detail::Base<OrtValue>> {
   explicit Value(std::nullptr_t) {}
   explicit Value(OrtValue* p) : ValueCalls(p) {}
-  ConstValue GetConst() const { return ConstValue{p_}; }
-  UnownedValue GetUnowned() const { return UnownedValue{p_}; }
+  ConstValue GetConst() const { return ConstValue{this->p_}; }
 
-  /** A tensor over `element_count` elements in the caller's memory, which must outlive it. */
-  template <typename T>
-  static Value CreateTensor(const OrtMemoryInfo* info, T* data, size_t element_count, const int64_t* shape, size_t shape_len) {
-    return CreateTensor(info, data, element_count * sizeof(T), shape, shape_len, TypeToTensorType<T>::type);
+  /** Creates a sequence of tensors.
+   *
+   * The elements share the memory of the tensors, which may be released before the sequence. An empty
+   * sequence has no element type and is accepted by any sequence input.
+   *
+   * \param in The tensors, all of the same element type.
+   * \param num_values Number of tensors.
+   * \param value_type The kind of value to create; must be ONNX_TYPE_SEQUENCE.
+   * \return The sequence.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the tensors have different element types.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when another kind of value is requested.
+   */
+  static Value CreateValue(const OrtValue* const* in, size_t num_values, ONNXType value_type) {
+    OrtValue* result{};
+    ThrowOnError(GetApi().CreateValue(in, num_values, value_type, &result));
+    return Value{result};
   }
-  /** A tensor over the caller's memory, which must outlive it. */
-  static Value CreateTensor(const OrtMemoryInfo* info, void* data, size_t byte_count, const int64_t* shape, size_t shape_len,
+
+  /** Creates a tensor over the caller's memory, which must outlive it.
+   *
+   * \param info Location of the memory.
+   * \param p_data The elements in row-major order; null only for a tensor without elements.
+   * \param p_data_len Size of the memory. In bytes.
+   * \param shape Its dimensions.
+   * \param shape_len Its rank; 0 for a scalar.
+   * \param type Type of its elements.
+   * \return The tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a dimension is negative, or the memory is smaller
+   *     than the tensor.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when tensors of this type are not supported.
+   */
+  static Value CreateTensor(const OrtMemoryInfo* info, void* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len,
                             ONNXTensorElementDataType type) {
-    OrtValue* value = nullptr;
-    ThrowOnError(GetApi().CreateTensorWithDataAsOrtValue(info, data, byte_count, shape, shape_len, type, &value));
-    return Value{value};
+    OrtValue* result{};
+    ThrowOnError(GetApi().CreateTensorWithDataAsOrtValue(info, p_data, p_data_len, shape, shape_len, type, &result));
+    return Value{result};
   }
-  /** A tensor that owns its memory; the elements are uninitialized. */
+
+  /** Creates a tensor over the caller's memory, which must outlive it.
+   *
+   * \param info Location of the memory.
+   * \param p_data The elements in row-major order; null only for a tensor without elements.
+   * \param p_data_len Number of elements.
+   * \param shape Its dimensions.
+   * \param shape_len Its rank; 0 for a scalar.
+   * \return The tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a dimension is negative, or the memory is smaller
+   *     than the tensor.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when tensors of this type are not supported.
+   */
+  template <typename T>
+  static Value CreateTensor(const OrtMemoryInfo* info, T* p_data, size_t p_data_len, const int64_t* shape, size_t shape_len) {
+    return CreateTensor(info, p_data, p_data_len * sizeof(T), shape, shape_len, TypeToTensorType<T>::type);
+  }
+
+  /** Creates a tensor that owns its memory. The elements are uninitialized.
+   *
+   * \param allocator Allocates the memory, and frees it when the value is released.
+   * \param shape Its dimensions.
+   * \param shape_len Its rank; 0 for a scalar.
+   * \param type Type of its elements.
+   * \return The tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a dimension is negative or the size is too large.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when tensors of this type are not supported.
+   */
+  static Value CreateTensor(OrtAllocator* allocator, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type) {
+    OrtValue* result{};
+    ThrowOnError(GetApi().CreateTensorAsOrtValue(allocator, shape, shape_len, type, &result));
+    return Value{result};
+  }
+
+  /** Creates a tensor that owns its memory. The elements are uninitialized.
+   *
+   * \param allocator Allocates the memory, and frees it when the value is released.
+   * \param shape Its dimensions.
+   * \param shape_len Its rank; 0 for a scalar.
+   * \return The tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a dimension is negative or the size is too large.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when tensors of this type are not supported.
+   */
   template <typename T>
   static Value CreateTensor(OrtAllocator* allocator, const int64_t* shape, size_t shape_len) {
     return CreateTensor(allocator, shape, shape_len, TypeToTensorType<T>::type);
   }
-  /** A tensor that owns its memory; the elements are uninitialized. */
-  static Value CreateTensor(OrtAllocator* allocator, const int64_t* shape, size_t shape_len, ONNXTensorElementDataType type) {
-    OrtValue* value = nullptr;
-    ThrowOnError(GetApi().CreateTensorAsOrtValue(allocator, shape, shape_len, type, &value));
-    return Value{value};
+
+  /** Creates a sparse tensor without elements, which a later call fills.
+   *
+   * \param allocator Allocates the memory of the values and indices.
+   * \param dense_shape Its dimensions.
+   * \param type Type of its elements.
+   * \return The sparse tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a dimension is negative.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when sparse tensors of this type are not supported.
+   */
+  static Value CreateSparseTensor(OrtAllocator* allocator, const Shape& dense_shape, ONNXTensorElementDataType type) {
+    OrtValue* result{};
+    ThrowOnError(GetApi().CreateSparseTensorAsOrtValue(allocator, dense_shape.shape, dense_shape.shape_len, type, &result));
+    return Value{result};
   }
 
-  /** Creates a sparse tensor without elements, which a later call fills. */
+  /** Creates a sparse tensor without elements, which a later call fills.
+   *
+   * \param allocator Allocates the memory of the values and indices.
+   * \param dense_shape Its dimensions.
+   * \return The sparse tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a dimension is negative.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when sparse tensors of this type are not supported.
+   */
   template <typename T>
   static Value CreateSparseTensor(OrtAllocator* allocator, const Shape& dense_shape) {
     return CreateSparseTensor(allocator, dense_shape, TypeToTensorType<T>::type);
   }
-  /** Creates a sparse tensor without elements, which a later call fills. */
-  static Value CreateSparseTensor(OrtAllocator* allocator, const Shape& dense_shape, ONNXTensorElementDataType type) {
-    OrtValue* value = nullptr;
-    ThrowOnError(
-        GetApi().CreateSparseTensorAsOrtValue(allocator, dense_shape.shape, dense_shape.shape_len, type, &value));
-    return Value{value};
+
+  /** Creates a sparse tensor over values of the caller, which must outlive the tensor. A call that sets
+   * the indices completes the tensor.
+   *
+   * \param info Location of the memory.
+   * \param p_data The values. Null if there are none.
+   * \param dense_shape Its dimensions.
+   * \param values_shape The dimensions of the values.
+   * \param type Type of its elements, which cannot be strings.
+   * \return The sparse tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a dimension is negative, or the elements are
+   *     strings.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when sparse tensors of this type are not supported.
+   */
+  static Value CreateSparseTensor(const OrtMemoryInfo* info, void* p_data, const Shape& dense_shape, const Shape& values_shape,
+                                  ONNXTensorElementDataType type) {
+    OrtValue* result{};
+    ThrowOnError(GetApi().CreateSparseTensorWithValuesAsOrtValue(info, p_data, dense_shape.shape, dense_shape.shape_len,
+                                                                 values_shape.shape, values_shape.shape_len, type, &result));
+    return Value{result};
   }
-  /** Creates a sparse tensor over values of the caller, which must outlive the tensor. A call that sets the indices completes the tensor. */
+
+  /** Creates a sparse tensor over values of the caller, which must outlive the tensor. A call that sets
+   * the indices completes the tensor.
+   *
+   * \param info Location of the memory.
+   * \param p_data The values. Null if there are none.
+   * \param dense_shape Its dimensions.
+   * \param values_shape The dimensions of the values.
+   * \return The sparse tensor.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a dimension is negative, or the elements are
+   *     strings.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when sparse tensors of this type are not supported.
+   */
   template <typename T>
   static Value CreateSparseTensor(const OrtMemoryInfo* info, T* p_data, const Shape& dense_shape, const Shape& values_shape) {
     return CreateSparseTensor(info, p_data, dense_shape, values_shape, TypeToTensorType<T>::type);
   }
-  /** Creates a sparse tensor over values of the caller, which must outlive the tensor. A call that sets the indices completes the tensor. */
-  static Value CreateSparseTensor(const OrtMemoryInfo* info, void* p_data, const Shape& dense_shape, const Shape& values_shape,
-                                  ONNXTensorElementDataType type) {
-    OrtValue* value = nullptr;
-    ThrowOnError(GetApi().CreateSparseTensorWithValuesAsOrtValue(info, p_data, dense_shape.shape, dense_shape.shape_len,
-                                                                 values_shape.shape, values_shape.shape_len, type, &value));
-    return Value{value};
-  }
 
+  UnownedValue GetUnowned() const { return UnownedValue{p_}; }
   /** A sequence of values, which it shares with them. */
   static Value CreateSequence(const std::vector<Value>& values) {
-    return Compose(reinterpret_cast<const OrtValue* const*>(values.data()), values.size(), ONNX_TYPE_SEQUENCE);
+    return CreateValue(reinterpret_cast<const OrtValue* const*>(values.data()), values.size(), ONNX_TYPE_SEQUENCE);
   }
   /** A map from two tensors of rank 1, which it shares with them. */
   static Value CreateMap(const Value& keys, const Value& values) {
     const OrtValue* const parts[] = {keys, values};
-    return Compose(parts, 2, ONNX_TYPE_MAP);
-  }
- private:
-  static Value Compose(const OrtValue* const* parts, size_t count, ONNXType type) {
-    OrtValue* value = nullptr;
-    ThrowOnError(GetApi().CreateValue(parts, count, type, &value));
-    return Value{value};
+    return CreateValue(parts, 2, ONNX_TYPE_MAP);
   }
 };
 
 namespace detail {
 template <typename Holder>
 Value ConstValueCalls<Holder>::GetValue(int index, OrtAllocator* allocator) const {
-  OrtValue* value = nullptr;
-  ThrowOnError(GetApi().GetValue(this->p_, index, allocator, &value));
-  return Value{value};
+  OrtValue* result{};
+  ThrowOnError(GetApi().GetValue(this->p_, index, allocator, &result));
+  return Value{result};
 }
 }  // namespace detail
+
 static_assert(sizeof(Value) == sizeof(OrtValue*), "a list of values is a list of handles");
 
 namespace detail {
@@ -1168,19 +1586,38 @@ inline const OrtValue* const* Handles(const std::vector<Value>& values) {
   return reinterpret_cast<const OrtValue* const*>(values.data());
 }
 
+/** The values of an array that a call allocated. */
+inline std::vector<Value> TakeValues(OrtValue** values, size_t count) {
+  const std::unique_ptr<OrtValue*, AllocatedFree> owner(values, AllocatedFree(AllocatorWithDefaultOptions()));
+  std::vector<Value> taken;
+  for (size_t i = 0; i < count; ++i) taken.emplace_back(values[i]);
+  return taken;
+}
+
 }  // namespace detail
 
 /** Settings that a session copies when it is created. */
 struct SessionOptions : detail::Base<OrtSessionOptions> {
   explicit SessionOptions(std::nullptr_t) {}
   explicit SessionOptions(OrtSessionOptions* p) : Base(p) {}
-  /** Copies options. */
+
+  /** Copies options.
+   *
+   * \return The copy.
+   */
   SessionOptions Clone() const {
     OrtSessionOptions* result{};
     ThrowOnError(GetApi().CloneSessionOptions(p_, &result));
     return SessionOptions{result};
   }
-  /** Adds custom operators, whose domain has to exist as long as the sessions. */
+
+  /** Lets sessions with these options run the custom operators of a set.
+   *
+   * Forward and training sessions can run them. A custom operator takes precedence over an operator of
+   * the library with the same name.
+   *
+   * \param custom_op_domain The set, which must exist as long as the sessions.
+   */
   SessionOptions& Add(OrtCustomOpDomain* custom_op_domain) {
     ThrowOnError(GetApi().AddCustomOpDomain(p_, custom_op_domain));
     return *this;
@@ -1191,25 +1628,40 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     ThrowOnError(GetApi().CreateSessionOptions(&p_));
   }
 
-  /** Number of threads that a step uses; 0 for one per processor. */
+  /** Number of threads that a step uses; 0 for one per processor.
+   *
+   * \param value The number.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the number is negative.
+   */
   SessionOptions& SetIntraOpNumThreads(int value) {
     ThrowOnError(GetApi().SetIntraOpNumThreads(p_, value));
     return *this;
   }
 
-  /** Accepted but has no effect: nodes run one after another. */
+  /** Accepted but has no effect: nodes run one after another.
+   *
+   * \param value The number.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the number is negative.
+   */
   SessionOptions& SetInterOpNumThreads(int value) {
     ThrowOnError(GetApi().SetInterOpNumThreads(p_, value));
     return *this;
   }
 
-  /** How much models are optimized before they run. */
+  /** How much models are optimized before they run.
+   *
+   * \param value The level.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such level.
+   */
   SessionOptions& SetGraphOptimizationLevel(GraphOptimizationLevel value) {
     ThrowOnError(GetApi().SetSessionGraphOptimizationLevel(p_, value));
     return *this;
   }
 
-  /** Accepted but has no effect: nodes run one after another. */
+  /** Accepted but has no effect: nodes run one after another.
+   *
+   * \param value The mode.
+   */
   SessionOptions& SetExecutionMode(ExecutionMode value) {
     ThrowOnError(GetApi().SetSessionExecutionMode(p_, value));
     return *this;
@@ -1217,44 +1669,73 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
 
   /** The minimum severity that is logged, from 0 (verbose) to 4 (fatal); -1 for the severity of the
    * process.
+   *
+   * \param value The severity.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not between -1 and 4.
    */
   SessionOptions& SetLogSeverityLevel(int value) {
     ThrowOnError(GetApi().SetSessionLogSeverityLevel(p_, value));
     return *this;
   }
 
-  /** File to which a session writes the graph that it runs, after all graph passes. */
+  /** File to which a session writes the graph that it runs, after all graph passes.
+   *
+   * \param value The file.
+   */
   SessionOptions& SetOptimizedModelFilePath(const std::basic_string<ORTCHAR_T>& value) {
     ThrowOnError(GetApi().SetOptimizedModelFilePath(p_, detail::Terminated(value, "value")));
     return *this;
   }
 
-  /** Name in log messages. */
+  /** Name in log messages.
+   *
+   * \param value The name.
+   */
   SessionOptions& SetLogId(const char* value) {
     ThrowOnError(GetApi().SetSessionLogId(p_, value));
     return *this;
   }
 
-  /** Whether bit-for-bit reproducible results are requested. */
+  /** Whether bit-for-bit reproducible results are requested.
+   *
+   * \param value Whether to enable it.
+   */
   SessionOptions& SetDeterministicCompute(bool value) {
     ThrowOnError(GetApi().SetDeterministicCompute(p_, value));
     return *this;
   }
 
-  /** Sets a configuration entry. */
+  /** Sets a configuration entry.
+   *
+   * \param key The key, not empty.
+   * \param value The value.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the key is empty, or begins with "ortrain." and is
+   *     not known.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not valid for an entry with that
+   *     prefix.
+   */
   SessionOptions& AddConfigEntry(const std::string& key, const std::string& value) {
     ThrowOnError(GetApi().AddSessionConfigEntry(p_, detail::Terminated(key, "key"), detail::Terminated(value, "value")));
     return *this;
   }
 
-  /** Whether a configuration entry is set. */
+  /** Whether a configuration entry is set.
+   *
+   * \param key The key.
+   * \return True if it is set.
+   */
   bool HasConfigEntry(const std::string& key) const {
     int out{};
     ThrowOnError(GetApi().HasSessionConfigEntry(p_, detail::Terminated(key, "key"), &out));
     return out != 0;
   }
 
-  /** The value of a configuration entry. */
+  /** The value of a configuration entry.
+   *
+   * \param key The key.
+   * \return The value.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the entry is not set or the buffer is too small.
+   */
   std::string GetConfigEntry(const std::string& key) const {
     size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
     ThrowOnError(GetApi().GetSessionConfigEntry(p_, detail::Terminated(key, "key"), nullptr, &size));
@@ -1296,25 +1777,51 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
-  /** Sets a fixed size for every input dimension that a model marks with the given denotation. */
+  /** Sets a fixed size for every input dimension that a model marks with the given denotation.
+   *
+   * \param denotation The denotation, such as DATA_BATCH.
+   * \param dim_value The dimension.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the dimension is negative.
+   */
   SessionOptions& AddFreeDimensionOverride(const std::string& denotation, int64_t dim_value) {
     ThrowOnError(GetApi().AddFreeDimensionOverride(p_, detail::Terminated(denotation, "denotation"), dim_value));
     return *this;
   }
 
-  /** Sets a fixed size for every input dimension that has the given symbolic name. */
+  /** Sets a fixed size for every input dimension that has the given symbolic name.
+   *
+   * \param name The name, such as batch.
+   * \param dim_value The dimension.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the dimension is negative.
+   */
   SessionOptions& AddFreeDimensionOverrideByName(const std::string& name, int64_t dim_value) {
     ThrowOnError(GetApi().AddFreeDimensionOverrideByName(p_, detail::Terminated(name, "name"), dim_value));
     return *this;
   }
 
-  /** Makes sessions use a tensor instead of an initializer of their model. */
+  /** Makes sessions use a tensor instead of an initializer of their model.
+   *
+   * Its memory is shared, not copied: several sessions can use the same weights.
+   *
+   * \param name Name of the initializer; a name that a model does not have is ignored.
+   * \param value The tensor, with the initializer's type and shape.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the value is not a tensor, or the name is empty or
+   *     has a tensor already.
+   */
   SessionOptions& AddInitializer(const std::string& name, const Value& value) {
     ThrowOnError(GetApi().AddInitializer(p_, detail::Terminated(name, "name"), value));
     return *this;
   }
 
-  /** Supplies sessions with the values of initializers whose data the model stores in external files. */
+  /** Supplies sessions with the values of initializers whose data the model stores in external files.
+   *
+   * The files need not exist. The values are shared, not copied.
+   *
+   * \param names Names of the initializers.
+   * \param values Their values, with the types and shapes of the initializers.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a value is not a tensor, or a name is empty or has
+   *     a value already.
+   */
   SessionOptions& AddExternalInitializers(const std::vector<std::string>& names, const std::vector<Value>& values) {
     detail::CheckSameLength("names", names.size(), "values", values.size());
     ThrowOnError(GetApi().AddExternalInitializers(p_, detail::Pointers(names, "names").data(), detail::Handles(values),
@@ -1322,25 +1829,40 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     return *this;
   }
 
-  /** Loads a library of custom operators for sessions with these options. */
+  /** Loads a library of custom operators for sessions with these options.
+   *
+   * \param library_name The library, which has a function RegisterCustomOps.
+   * \throws Exception with ORT_FAIL when the library cannot be loaded, or has no function
+   *     RegisterCustomOps.
+   */
   SessionOptions& RegisterCustomOpsLibrary(const ORTCHAR_T* library_name) {
     ThrowOnError(GetApi().RegisterCustomOpsLibrary_V2(p_, library_name));
     return *this;
   }
 
-  /** Calls a function of the process, which adds custom operators to the options. */
+  /** Calls a function of the process, which adds custom operators to the options.
+   *
+   * \param function_name Name of an exported function with the signature of RegisterCustomOps.
+   * \throws Exception with ORT_FAIL when the process has no such function.
+   */
   SessionOptions& RegisterCustomOpsUsingFunction(const char* function_name) {
     ThrowOnError(GetApi().RegisterCustomOpsUsingFunction(p_, function_name));
     return *this;
   }
 
-  /** Always fails: onnxruntime-extensions is a separate library, which must be registered. */
+  /** Always fails: onnxruntime-extensions is a separate library, which must be registered.
+   *
+   * \throws Exception with ORT_FAIL when the call is made.
+   */
   SessionOptions& EnableOrtCustomOps() {
     ThrowOnError(GetApi().EnableOrtCustomOps(p_));
     return *this;
   }
 
-  /** Makes forward sessions record how long each kernel of each run takes. */
+  /** Makes forward sessions record how long each kernel of each run takes.
+   *
+   * \param prefix Prefix of the file's path; the time and .json are appended.
+   */
   SessionOptions& EnableProfiling(const std::basic_string<ORTCHAR_T>& prefix) {
     ThrowOnError(GetApi().EnableProfiling(p_, detail::Terminated(prefix, "prefix")));
     return *this;
@@ -1351,13 +1873,90 @@ struct SessionOptions : detail::Base<OrtSessionOptions> {
     ThrowOnError(GetApi().DisableProfiling(p_));
     return *this;
   }
-
 };
 
 /** The metadata of a model. */
 struct ModelMetadata : detail::Base<OrtModelMetadata> {
   explicit ModelMetadata(std::nullptr_t) {}
   explicit ModelMetadata(OrtModelMetadata* p) : Base(p) {}
+
+  /** Name of the program that wrote the model.
+   *
+   * \param allocator Allocates the text.
+   * \return The text.
+   */
+  AllocatedStringPtr GetProducerNameAllocated(OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataGetProducerName(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Name of the graph.
+   *
+   * \param allocator Allocates the text.
+   * \return The text.
+   */
+  AllocatedStringPtr GetGraphNameAllocated(OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataGetGraphName(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Description of the graph.
+   *
+   * \param allocator Allocates the text.
+   * \return The text.
+   */
+  AllocatedStringPtr GetGraphDescriptionAllocated(OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataGetGraphDescription(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Domain of the model.
+   *
+   * \param allocator Allocates the text.
+   * \return The text.
+   */
+  AllocatedStringPtr GetDomainAllocated(OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataGetDomain(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Description of the model.
+   *
+   * \param allocator Allocates the text.
+   * \return The text.
+   */
+  AllocatedStringPtr GetDescriptionAllocated(OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataGetDescription(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Value of an entry of the custom metadata.
+   *
+   * \param key The key.
+   * \param allocator Allocates the text.
+   * \return The value; null if there is no such entry.
+   */
+  AllocatedStringPtr LookupCustomMetadataMapAllocated(const char* key, OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().ModelMetadataLookupCustomMetadataMap(p_, allocator, key, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Version of the model.
+   *
+   * \return The version.
+   */
+  int64_t GetVersion() const {
+    int64_t value{};
+    ThrowOnError(GetApi().ModelMetadataGetVersion(p_, &value));
+    return value;
+  }
+
   /** Keys of the custom metadata, in alphabetical order. */
   std::vector<AllocatedStringPtr> GetCustomMetadataMapKeysAllocated(OrtAllocator* allocator) const {
     char** keys = nullptr;
@@ -1368,56 +1967,6 @@ struct ModelMetadata : detail::Base<OrtModelMetadata> {
     if (keys != nullptr) allocator->Free(allocator, keys);
     return owned;
   }
-
-  /** Name of the program that wrote the model. */
-  AllocatedStringPtr GetProducerNameAllocated(OrtAllocator* allocator) const {
-    char* name = nullptr;
-    ThrowOnError(GetApi().ModelMetadataGetProducerName(p_, allocator, &name));
-    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
-  }
-
-  /** Name of the graph. */
-  AllocatedStringPtr GetGraphNameAllocated(OrtAllocator* allocator) const {
-    char* name = nullptr;
-    ThrowOnError(GetApi().ModelMetadataGetGraphName(p_, allocator, &name));
-    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
-  }
-
-  /** Description of the graph. */
-  AllocatedStringPtr GetGraphDescriptionAllocated(OrtAllocator* allocator) const {
-    char* name = nullptr;
-    ThrowOnError(GetApi().ModelMetadataGetGraphDescription(p_, allocator, &name));
-    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
-  }
-
-  /** Domain of the model. */
-  AllocatedStringPtr GetDomainAllocated(OrtAllocator* allocator) const {
-    char* name = nullptr;
-    ThrowOnError(GetApi().ModelMetadataGetDomain(p_, allocator, &name));
-    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
-  }
-
-  /** Description of the model. */
-  AllocatedStringPtr GetDescriptionAllocated(OrtAllocator* allocator) const {
-    char* name = nullptr;
-    ThrowOnError(GetApi().ModelMetadataGetDescription(p_, allocator, &name));
-    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
-  }
-
-  /** Value of an entry of the custom metadata. */
-  AllocatedStringPtr LookupCustomMetadataMapAllocated(const char* key, OrtAllocator* allocator) const {
-    char* name = nullptr;
-    ThrowOnError(GetApi().ModelMetadataLookupCustomMetadataMap(p_, allocator, key, &name));
-    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
-  }
-
-  /** Version of the model. */
-  int64_t GetVersion() const {
-    int64_t value{};
-    ThrowOnError(GetApi().ModelMetadataGetVersion(p_, &value));
-    return value;
-  }
-
 };
 
 namespace detail {
@@ -1450,12 +1999,35 @@ void GiveUp(std::vector<T>& objects) {
   for (T& object : objects) object.release();
 }
 
-/** Queries on an attribute, whoever owns it. */
+}  // namespace detail
+
+namespace detail {
+
+/** The queries of OpAttr, whoever owns the handle. */
 template <typename Holder>
 struct OpAttrCalls : Holder {
   using Holder::Holder;
-  OrtOpAttrType GetType() const { return Asked<OrtOpAttrType>(Handle(), GetApi().OpAttr_GetType); }
-  std::string GetName() const { return Asked<const char*>(Handle(), GetApi().OpAttr_GetName); }
+
+  /** Type of an attribute.
+   *
+   * \return The type.
+   */
+  OrtOpAttrType GetType() const {
+    OrtOpAttrType type{};
+    ThrowOnError(GetApi().OpAttr_GetType(this->p_, &type));
+    return type;
+  }
+
+  /** Name of an attribute.
+   *
+   * \return The name, valid as long as the attribute.
+   */
+  std::string GetName() const {
+    const char* name{};
+    ThrowOnError(GetApi().OpAttr_GetName(this->p_, &name));
+    return name;
+  }
+
   /** Reads a number or a text. */
   template <typename T>
   Status GetValue(T& out) const {
@@ -1469,15 +2041,15 @@ struct OpAttrCalls : Holder {
   Status GetValueArray(std::vector<T>& out) const {
     return Read(ListType(static_cast<T*>(nullptr)), out);
   }
+  /** A copy of an attribute that is a tensor. */
   Status GetTensorAttributeAsOrtValue(Value& value) const {
     OrtValue* made = nullptr;
-    Status status(GetApi().OpAttr_GetTensorAttributeAsOrtValue(Handle(), &made));
+    Status status(GetApi().OpAttr_GetTensorAttributeAsOrtValue(this->p_, &made));
     if (status.IsOK()) value = Value(made);
     return status;
   }
 
  private:
-  const OrtOpAttr* Handle() const { return this->p_; }
   static OrtOpAttrType ScalarType(const int64_t*) { return ORT_OP_ATTR_INT; }
   static OrtOpAttrType ScalarType(const float*) { return ORT_OP_ATTR_FLOAT; }
   static OrtOpAttrType ScalarType(const std::string*) { return ORT_OP_ATTR_STRING; }
@@ -1487,9 +2059,9 @@ struct OpAttrCalls : Holder {
 
   Status Bytes(OrtOpAttrType type, std::string& bytes) const {
     size_t size = 0;
-    GetApi().ReleaseStatus(GetApi().ReadOpAttr(Handle(), type, nullptr, 0, &size));  // fails, and tells the size
+    GetApi().ReleaseStatus(GetApi().ReadOpAttr(this->p_, type, nullptr, 0, &size));  // fails, and tells the size
     bytes.resize(size);
-    return Status(GetApi().ReadOpAttr(Handle(), type, &bytes[0], size, &size));
+    return Status(GetApi().ReadOpAttr(this->p_, type, &bytes[0], size, &size));
   }
   template <typename T>
   Status Read(OrtOpAttrType type, std::vector<T>& out) const {
@@ -1516,16 +2088,27 @@ struct OpAttrCalls : Holder {
 
 }  // namespace detail
 
+/** An OpAttr that another object owns, valid as long as that object. */
+using ConstOpAttr = detail::OpAttrCalls<detail::Unowned<const OrtOpAttr>>;
+
 /** An attribute of a node. */
 struct OpAttr : detail::OpAttrCalls<detail::Base<OrtOpAttr>> {
   explicit OpAttr(std::nullptr_t) {}
   explicit OpAttr(OrtOpAttr* p) : OpAttrCalls(p) {}
+  ConstOpAttr GetConst() const { return ConstOpAttr{this->p_}; }
+
+  /** Creates an attribute.
+   *
+   * \param name Name of the attribute.
+   * \param data The value, a list of values, or a tensor.
+   * \param len Length of a list.
+   * \param type Type of the attribute.
+   * \throws Exception with ORT_INVALID_ARGUMENT when attributes of that type cannot be created.
+   */
   OpAttr(const char* name, const void* data, int len, OrtOpAttrType type) {
     ThrowOnError(GetApi().CreateOpAttr(name, data, len, type, &p_));
   }
 };
-/** The same as part of a node, valid as long as that. */
-using ConstOpAttr = detail::OpAttrCalls<detail::Unowned<OrtOpAttr>>;
 
 struct Graph;
 struct ValueInfoConsumerProducerInfo;
@@ -1538,20 +2121,88 @@ struct NodeCalls;
 template <typename Holder>
 struct GraphCalls;
 }  // namespace detail
-using ConstNode = detail::NodeCalls<detail::Unowned<OrtNode>>;
-using ConstGraph = detail::GraphCalls<detail::Unowned<OrtGraph>>;
+using ConstNode = detail::NodeCalls<detail::Unowned<const OrtNode>>;
+using ConstGraph = detail::GraphCalls<detail::Unowned<const OrtGraph>>;
 
 namespace detail {
 
-/** Queries on a value of a graph, whoever owns it. */
+/** The queries of ValueInfo, whoever owns the handle. */
 template <typename Holder>
 struct ValueInfoCalls : Holder {
   using Holder::Holder;
-  std::string GetName() const { return Asked<const char*>(Handle(), GetApi().GetValueInfoName); }
-  /** The type, valid as long as this object; null if it is not known. */
-  ConstTypeInfo TypeInfo() const {
-    return ConstTypeInfo{Asked<const OrtTypeInfo*>(Handle(), GetApi().GetValueInfoTypeInfo)};
+
+  /** Name of a value.
+   *
+   * \return The name, which belongs to the value.
+   */
+  std::string GetName() const {
+    const char* name{};
+    ThrowOnError(GetApi().GetValueInfoName(this->p_, &name));
+    return name;
   }
+
+  /** Type of a value, stated or inferred.
+   *
+   * Types that the model does not state are inferred when a program first asks for one of them.
+   *
+   * \return The type, which belongs to the value; null if it is not known.
+   */
+  ConstTypeInfo TypeInfo() const {
+    const OrtTypeInfo* type_info{};
+    ThrowOnError(GetApi().GetValueInfoTypeInfo(this->p_, &type_info));
+    return ConstTypeInfo{type_info};
+  }
+
+  /** Whether a value is an input without a default value.
+   *
+   * \return True if it is.
+   */
+  bool IsRequiredGraphInput() const {
+    bool is_required_graph_input{};
+    ThrowOnError(GetApi().ValueInfo_IsRequiredGraphInput(this->p_, &is_required_graph_input));
+    return is_required_graph_input;
+  }
+
+  /** Whether a value is an input with a default value, which is an initializer.
+   *
+   * \return True if it is.
+   */
+  bool IsOptionalGraphInput() const {
+    bool is_optional_graph_input{};
+    ThrowOnError(GetApi().ValueInfo_IsOptionalGraphInput(this->p_, &is_optional_graph_input));
+    return is_optional_graph_input;
+  }
+
+  /** Whether a value is an output of the graph.
+   *
+   * \return True if it is.
+   */
+  bool IsGraphOutput() const {
+    bool is_graph_output{};
+    ThrowOnError(GetApi().ValueInfo_IsGraphOutput(this->p_, &is_graph_output));
+    return is_graph_output;
+  }
+
+  /** Whether a value is an initializer that a run cannot replace.
+   *
+   * \return True if it is.
+   */
+  bool IsConstantInitializer() const {
+    bool is_constant_initializer{};
+    ThrowOnError(GetApi().ValueInfo_IsConstantInitializer(this->p_, &is_constant_initializer));
+    return is_constant_initializer;
+  }
+
+  /** Whether a value of a subgraph is defined in a graph around it.
+   *
+   * \return True if it is.
+   */
+  bool IsFromOuterScope() const {
+    bool is_from_outer_scope{};
+    ThrowOnError(GetApi().ValueInfo_IsFromOuterScope(this->p_, &is_from_outer_scope));
+    return is_from_outer_scope;
+  }
+
   /** The node that computes the value, null if there is none, and the index of the output. */
   ValueInfoConsumerProducerInfo GetProducerNode() const;
   /** The nodes that read the value, and the indices of their inputs. */
@@ -1559,86 +2210,133 @@ struct ValueInfoCalls : Holder {
   /** Reads the tensor of an initializer; null if the value is none. */
   Status GetInitializer(ConstValue& value) const {
     const OrtValue* found = nullptr;
-    Status status(GetApi().ValueInfo_GetInitializerValue(Handle(), &found));
+    Status status(GetApi().ValueInfo_GetInitializerValue(this->p_, &found));
     value = ConstValue{found};
     return status;
   }
-  bool IsRequiredGraphInput() const { return Asked<bool>(Handle(), GetApi().ValueInfo_IsRequiredGraphInput); }
-  bool IsOptionalGraphInput() const { return Asked<bool>(Handle(), GetApi().ValueInfo_IsOptionalGraphInput); }
-  bool IsGraphOutput() const { return Asked<bool>(Handle(), GetApi().ValueInfo_IsGraphOutput); }
-  bool IsConstantInitializer() const { return Asked<bool>(Handle(), GetApi().ValueInfo_IsConstantInitializer); }
-  bool IsFromOuterScope() const { return Asked<bool>(Handle(), GetApi().ValueInfo_IsFromOuterScope); }
-
- private:
-  const OrtValueInfo* Handle() const { return this->p_; }
 };
 
 }  // namespace detail
 
-using ConstValueInfo = detail::ValueInfoCalls<detail::Unowned<OrtValueInfo>>;
+/** A ValueInfo that another object owns, valid as long as that object. */
+using ConstValueInfo = detail::ValueInfoCalls<detail::Unowned<const OrtValueInfo>>;
 
 /** A value of a graph: its name, type and uses. */
 struct ValueInfo : detail::ValueInfoCalls<detail::Base<OrtValueInfo>> {
   explicit ValueInfo(std::nullptr_t) {}
   explicit ValueInfo(OrtValueInfo* p) : ValueInfoCalls(p) {}
+  ConstValueInfo GetConst() const { return ConstValueInfo{this->p_}; }
+
   /** An input or output of a graph to be. */
   ValueInfo(const std::string& name, const ConstTypeInfo& type_info) {
     ThrowOnError(GetModelEditorApi().CreateValueInfo(name.c_str(), type_info, &p_));
   }
-  ConstValueInfo GetConst() const { return ConstValueInfo{p_}; }
 };
+
 
 namespace detail {
 
-/** Queries on a node, whoever owns it. */
+/** The queries of Node, whoever owns the handle. */
 template <typename Holder>
 struct NodeCalls : Holder {
   using Holder::Holder;
-  size_t GetId() const { return Asked<size_t>(Handle(), GetApi().Node_GetId); }
-  std::string GetName() const { return Asked<const char*>(Handle(), GetApi().Node_GetName); }
-  std::string GetOperatorType() const { return Asked<const char*>(Handle(), GetApi().Node_GetOperatorType); }
-  std::string GetDomain() const { return Asked<const char*>(Handle(), GetApi().Node_GetDomain); }
-  int GetSinceVersion() const { return Asked<int>(Handle(), GetApi().Node_GetSinceVersion); }
+
+  /** Number that identifies a node in its graph.
+   *
+   * \return The number; 0 for a node that is in no graph.
+   */
+  size_t GetId() const {
+    size_t node_id{};
+    ThrowOnError(GetApi().Node_GetId(this->p_, &node_id));
+    return node_id;
+  }
+
+  /** Name of a node.
+   *
+   * \return The name, which belongs to the node.
+   */
+  std::string GetName() const {
+    const char* node_name{};
+    ThrowOnError(GetApi().Node_GetName(this->p_, &node_name));
+    return node_name;
+  }
+
+  /** The operator of a node.
+   *
+   * \return Its name, which belongs to the node.
+   */
+  std::string GetOperatorType() const {
+    const char* operator_type{};
+    ThrowOnError(GetApi().Node_GetOperatorType(this->p_, &operator_type));
+    return operator_type;
+  }
+
+  /** Domain of the operator of a node.
+   *
+   * \return The domain, which belongs to the node; empty for the ONNX domain.
+   */
+  std::string GetDomain() const {
+    const char* domain_name{};
+    ThrowOnError(GetApi().Node_GetDomain(this->p_, &domain_name));
+    return domain_name;
+  }
+
+  /** The version of the domain that introduced the present form of a node's operator.
+   *
+   * \return The version; 1 for operators that ONNX does not define.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when the node is in no model.
+   */
+  int GetSinceVersion() const {
+    int since_version{};
+    ThrowOnError(GetApi().Node_GetSinceVersion(this->p_, &since_version));
+    return since_version;
+  }
+
   /** The execution provider of the node; empty if there is none. */
   std::string GetEpName() const {
-    const char* name = Asked<const char*>(Handle(), GetApi().Node_GetEpName);
+    const char* name = Asked<const char*>(this->p_, GetApi().Node_GetEpName);
     return name ? name : "";
   }
   /** Inputs, null where one is left out. */
   std::vector<ConstValueInfo> GetInputs() const {
-    return Parts<ConstValueInfo>(Handle(), GetApi().Node_GetNumInputs, GetApi().Node_GetInputs);
+    return Parts<ConstValueInfo>(this->p_, GetApi().Node_GetNumInputs, GetApi().Node_GetInputs);
   }
   /** Outputs, null where one is left out. */
   std::vector<ConstValueInfo> GetOutputs() const {
-    return Parts<ConstValueInfo>(Handle(), GetApi().Node_GetNumOutputs, GetApi().Node_GetOutputs);
+    return Parts<ConstValueInfo>(this->p_, GetApi().Node_GetNumOutputs, GetApi().Node_GetOutputs);
   }
   /** What subgraphs of the node read from the graph around them. */
   std::vector<ConstValueInfo> GetImplicitInputs() const {
-    return Parts<ConstValueInfo>(Handle(), GetApi().Node_GetNumImplicitInputs, GetApi().Node_GetImplicitInputs);
+    return Parts<ConstValueInfo>(this->p_, GetApi().Node_GetNumImplicitInputs, GetApi().Node_GetImplicitInputs);
   }
+  /** Attributes of a node. */
   std::vector<ConstOpAttr> GetAttributes() const {
-    return Parts<ConstOpAttr>(Handle(), GetApi().Node_GetNumAttributes, GetApi().Node_GetAttributes);
+    return Parts<ConstOpAttr>(this->p_, GetApi().Node_GetNumAttributes, GetApi().Node_GetAttributes);
   }
+  /** An attribute of a node. */
   Status GetAttributeByName(const std::string& name, ConstOpAttr& out) const {
     const OrtOpAttr* found = nullptr;
-    Status status(GetApi().Node_GetAttributeByName(Handle(), name.c_str(), &found));
+    Status status(GetApi().Node_GetAttributeByName(this->p_, name.c_str(), &found));
     out = ConstOpAttr{found};
     return status;
   }
+  /** Subgraphs of a node. */
   std::vector<AttrNameSubgraph> GetSubgraphs() const;
   /** The graph that the node is in; null if it is in none. */
   ConstGraph GetGraph() const;
-
- private:
-  const OrtNode* Handle() const { return this->p_; }
 };
 
 }  // namespace detail
+
+/** A Node that another object owns, valid as long as that object. */
+using ConstNode = detail::NodeCalls<detail::Unowned<const OrtNode>>;
 
 /** A node of a graph. */
 struct Node : detail::NodeCalls<detail::Base<OrtNode>> {
   explicit Node(std::nullptr_t) {}
   explicit Node(OrtNode* p) : NodeCalls(p) {}
+  ConstNode GetConst() const { return ConstNode{this->p_}; }
+
   Node(const std::string& operator_name, const std::string& operator_domain, const std::string& node_name,
        const std::vector<std::string>& input_names, const std::vector<std::string>& output_names) {
     std::vector<OpAttr> none;
@@ -1649,7 +2347,6 @@ struct Node : detail::NodeCalls<detail::Base<OrtNode>> {
        const std::vector<std::string>& input_names, const std::vector<std::string>& output_names, std::vector<OpAttr>& attributes) {
     Create(operator_name, operator_domain, node_name, input_names, output_names, attributes);
   }
-  ConstNode GetConst() const { return ConstNode{p_}; }
 
  private:
   void Create(const std::string& operator_name, const std::string& operator_domain, const std::string& node_name,
@@ -1664,49 +2361,101 @@ struct Node : detail::NodeCalls<detail::Base<OrtNode>> {
   }
 };
 
+
 namespace detail {
 
-/** Queries on a graph, whoever owns it. */
+/** The queries of Graph, whoever owns the handle. */
 template <typename Holder>
 struct GraphCalls : Holder {
   using Holder::Holder;
-  std::string GetName() const { return Asked<const char*>(Handle(), GetApi().Graph_GetName); }
-  std::basic_string<ORTCHAR_T> GetModelPath() const { return Asked<const ORTCHAR_T*>(Handle(), GetApi().Graph_GetModelPath); }
-  int64_t GetOnnxIRVersion() const { return Asked<int64_t>(Handle(), GetApi().Graph_GetOnnxIRVersion); }
-  std::vector<OperatorSet> GetOperatorSets() const;
-  std::vector<ConstValueInfo> GetInputs() const {
-    return Parts<ConstValueInfo>(Handle(), GetApi().Graph_GetNumInputs, GetApi().Graph_GetInputs);
-  }
-  std::vector<ConstValueInfo> GetOutputs() const {
-    return Parts<ConstValueInfo>(Handle(), GetApi().Graph_GetNumOutputs, GetApi().Graph_GetOutputs);
-  }
-  std::vector<ConstValueInfo> GetInitializers() const {
-    return Parts<ConstValueInfo>(Handle(), GetApi().Graph_GetNumInitializers, GetApi().Graph_GetInitializers);
-  }
-  std::vector<ConstNode> GetNodes() const {
-    return Parts<ConstNode>(Handle(), GetApi().Graph_GetNumNodes, GetApi().Graph_GetNodes);
-  }
-  /** The node whose subgraph this is; null if it is none. */
-  ConstNode GetParentNode() const { return ConstNode{Asked<const OrtNode*>(Handle(), GetApi().Graph_GetParentNode)}; }
-  /** A graph of some of the nodes, valid as long as this one. */
-  Graph GetGraphView(const std::vector<ConstNode>& nodes) const;
-  ModelMetadata GetModelMetadata() const {
-    return ModelMetadata{Asked<OrtModelMetadata*>(Handle(), GetApi().Graph_GetModelMetadata)};
+
+  /** Name of a graph.
+   *
+   * \return The name, which belongs to the graph.
+   */
+  std::string GetName() const {
+    const char* graph_name{};
+    ThrowOnError(GetApi().Graph_GetName(this->p_, &graph_name));
+    return graph_name;
   }
 
- private:
-  const OrtGraph* Handle() const { return this->p_; }
+  /** The file that the model was read from.
+   *
+   * \return The path, which belongs to the graph; empty if the model was not read from a file.
+   */
+  std::basic_string<ORTCHAR_T> GetModelPath() const {
+    const ORTCHAR_T* model_path{};
+    ThrowOnError(GetApi().Graph_GetModelPath(this->p_, &model_path));
+    return model_path;
+  }
+
+  /** The version of the ONNX format that the model states.
+   *
+   * \return The version.
+   */
+  int64_t GetOnnxIRVersion() const {
+    int64_t onnx_ir_version{};
+    ThrowOnError(GetApi().Graph_GetOnnxIRVersion(this->p_, &onnx_ir_version));
+    return onnx_ir_version;
+  }
+
+  /** The node that a subgraph belongs to.
+   *
+   * \return The node; null if the graph is not a subgraph.
+   */
+  ConstNode GetParentNode() const {
+    const OrtNode* node{};
+    ThrowOnError(GetApi().Graph_GetParentNode(this->p_, &node));
+    return ConstNode{node};
+  }
+
+  /** The metadata of the model of a graph.
+   *
+   * \return The metadata.
+   */
+  ModelMetadata GetModelMetadata() const {
+    OrtModelMetadata* out{};
+    ThrowOnError(GetApi().Graph_GetModelMetadata(this->p_, &out));
+    return ModelMetadata{out};
+  }
+
+  /** The operator sets that the model imports. */
+  std::vector<OperatorSet> GetOperatorSets() const;
+  /** Inputs of a graph, including inputs with default values. */
+  std::vector<ConstValueInfo> GetInputs() const {
+    return Parts<ConstValueInfo>(this->p_, GetApi().Graph_GetNumInputs, GetApi().Graph_GetInputs);
+  }
+  /** Outputs of a graph. */
+  std::vector<ConstValueInfo> GetOutputs() const {
+    return Parts<ConstValueInfo>(this->p_, GetApi().Graph_GetNumOutputs, GetApi().Graph_GetOutputs);
+  }
+  /** Initializers of a graph. */
+  std::vector<ConstValueInfo> GetInitializers() const {
+    return Parts<ConstValueInfo>(this->p_, GetApi().Graph_GetNumInitializers, GetApi().Graph_GetInitializers);
+  }
+  /** Nodes of a graph. */
+  std::vector<ConstNode> GetNodes() const {
+    return Parts<ConstNode>(this->p_, GetApi().Graph_GetNumNodes, GetApi().Graph_GetNodes);
+  }
+  /** A graph of some of the nodes, valid as long as this one. */
+  Graph GetGraphView(const std::vector<ConstNode>& nodes) const;
 };
 
 }  // namespace detail
+
+/** A Graph that another object owns, valid as long as that object. */
+using ConstGraph = detail::GraphCalls<detail::Unowned<const OrtGraph>>;
 
 /** A graph: values, initializers and the nodes that compute. */
 struct Graph : detail::GraphCalls<detail::Base<OrtGraph>> {
   explicit Graph(std::nullptr_t) {}
   explicit Graph(OrtGraph* p) : GraphCalls(p) {}
-  /** A graph without nodes. */
-  Graph() { ThrowOnError(GetModelEditorApi().CreateGraph(&p_)); }
-  ConstGraph GetConst() const { return ConstGraph{p_}; }
+  ConstGraph GetConst() const { return ConstGraph{this->p_}; }
+
+  /** Creates a graph without nodes. */
+  Graph() {
+    ThrowOnError(GetModelEditorApi().CreateGraph(&p_));
+  }
 
   /** Takes over the inputs, which replace those that were set before. */
   void SetInputs(std::vector<ValueInfo>& inputs) {
@@ -1732,6 +2481,7 @@ struct Graph : detail::GraphCalls<detail::Base<OrtGraph>> {
   }
 };
 
+
 /** A node that computes or reads a value, and the index of its output or input. */
 struct ValueInfoConsumerProducerInfo {
   ConstNode node{nullptr};
@@ -1754,39 +2504,39 @@ template <typename Holder>
 ValueInfoConsumerProducerInfo ValueInfoCalls<Holder>::GetProducerNode() const {
   const OrtNode* node = nullptr;
   size_t index = 0;
-  ThrowOnError(GetApi().ValueInfo_GetValueProducer(Handle(), &node, &index));
+  ThrowOnError(GetApi().ValueInfo_GetValueProducer(this->p_, &node, &index));
   return {ConstNode{node}, static_cast<int64_t>(index)};
 }
 template <typename Holder>
 std::vector<ValueInfoConsumerProducerInfo> ValueInfoCalls<Holder>::GetConsumers() const {
-  const auto count = Asked<size_t>(Handle(), GetApi().ValueInfo_GetValueNumConsumers);
+  const auto count = Asked<size_t>(this->p_, GetApi().ValueInfo_GetValueNumConsumers);
   std::vector<const OrtNode*> nodes(count);
   std::vector<int64_t> indices(count);
-  ThrowOnError(GetApi().ValueInfo_GetValueConsumers(Handle(), nodes.data(), indices.data(), count));
+  ThrowOnError(GetApi().ValueInfo_GetValueConsumers(this->p_, nodes.data(), indices.data(), count));
   std::vector<ValueInfoConsumerProducerInfo> out;
   for (size_t i = 0; i < count; ++i) out.push_back({ConstNode{nodes[i]}, indices[i]});
   return out;
 }
 template <typename Holder>
 std::vector<AttrNameSubgraph> NodeCalls<Holder>::GetSubgraphs() const {
-  const auto count = Asked<size_t>(Handle(), GetApi().Node_GetNumSubgraphs);
+  const auto count = Asked<size_t>(this->p_, GetApi().Node_GetNumSubgraphs);
   std::vector<const OrtGraph*> graphs(count);
   std::vector<const char*> names(count);
-  ThrowOnError(GetApi().Node_GetSubgraphs(Handle(), graphs.data(), count, names.data()));
+  ThrowOnError(GetApi().Node_GetSubgraphs(this->p_, graphs.data(), count, names.data()));
   std::vector<AttrNameSubgraph> out;
   for (size_t i = 0; i < count; ++i) out.push_back({names[i], ConstGraph{graphs[i]}});
   return out;
 }
 template <typename Holder>
 ConstGraph NodeCalls<Holder>::GetGraph() const {
-  return ConstGraph{Asked<const OrtGraph*>(Handle(), GetApi().Node_GetGraph)};
+  return ConstGraph{Asked<const OrtGraph*>(this->p_, GetApi().Node_GetGraph)};
 }
 template <typename Holder>
 std::vector<OperatorSet> GraphCalls<Holder>::GetOperatorSets() const {
-  const auto count = Asked<size_t>(Handle(), GetApi().Graph_GetNumOperatorSets);
+  const auto count = Asked<size_t>(this->p_, GetApi().Graph_GetNumOperatorSets);
   std::vector<const char*> domains(count);
   std::vector<int64_t> versions(count);
-  ThrowOnError(GetApi().Graph_GetOperatorSets(Handle(), domains.data(), versions.data(), count));
+  ThrowOnError(GetApi().Graph_GetOperatorSets(this->p_, domains.data(), versions.data(), count));
   std::vector<OperatorSet> out;
   for (size_t i = 0; i < count; ++i) out.push_back({domains[i], versions[i]});
   return out;
@@ -1795,7 +2545,7 @@ template <typename Holder>
 Graph GraphCalls<Holder>::GetGraphView(const std::vector<ConstNode>& nodes) const {
   std::vector<const OrtNode*> handles(nodes.begin(), nodes.end());
   OrtGraph* view = nullptr;
-  ThrowOnError(GetApi().Graph_GetGraphView(Handle(), handles.data(), handles.size(), &view));
+  ThrowOnError(GetApi().Graph_GetGraphView(this->p_, handles.data(), handles.size(), &view));
   return Graph{view};
 }
 
@@ -1803,10 +2553,11 @@ Graph GraphCalls<Holder>::GetGraphView(const std::vector<ConstNode>& nodes) cons
 
 /** A graph with the versions of its operators. */
 struct Model : detail::Base<OrtModel> {
-  using DomainOpsetPair = std::pair<std::string, int>;
-
   explicit Model(std::nullptr_t) {}
   explicit Model(OrtModel* p) : Base(p) {}
+
+  using DomainOpsetPair = std::pair<std::string, int>;
+
   /** A model without a graph. */
   explicit Model(const std::vector<DomainOpsetPair>& opsets) {
     std::vector<const char*> domains;
@@ -1824,6 +2575,7 @@ struct Model : detail::Base<OrtModel> {
   }
 };
 
+
 struct IoBinding;
 
 /** Runs a model forward. The members have the same names and meanings as those of onnxruntime's class.
@@ -1833,33 +2585,296 @@ struct IoBinding;
 struct Session : detail::Base<OrtSession> {
   explicit Session(std::nullptr_t) {}
   explicit Session(OrtSession* p) : Base(p) {}
-  /** A session for a model that was built in memory, which it does not need afterwards. */
+
+  /** Creates a session for a model that was built in memory.
+   *
+   * \param env The environment.
+   * \param model The model, which the session does not need afterwards.
+   * \param options The options; null for the defaults.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the ONNX domain has no version, or a node reads a
+   *     value that nothing computes.
+   * \throws Exception with ORT_INVALID_GRAPH when an operator does not exist, or a node does not match
+   *     the definition of its operator.
+   * \throws Exception with ORT_FAIL when the nodes form a cycle or compute a value twice, or there are
+   *     no outputs.
+   */
   Session(const Env& env, const Model& model, const SessionOptions& options) {
     ThrowOnError(GetModelEditorApi().CreateSessionFromModel(env, model, options, &p_));
   }
-  /** Reads a model for a session that is completed later. */
+
+  /** Reads a model for a session that is completed later.
+   *
+   * \param env The environment.
+   * \param model_path Path of the model.
+   * \param options The options; null for the defaults.
+   * \return The session. It can run after FinalizeModelEditorSession. Before that, a program can only
+   *     ask for its inputs, outputs and operator sets.
+   * \throws Exception with ORT_NO_SUCHFILE when there is no such file.
+   * \throws Exception with ORT_INVALID_PROTOBUF when the file or the bytes are not an ONNX model.
+   */
   static Session CreateModelEditorSession(const Env& env, const ORTCHAR_T* model_path, const SessionOptions& options) {
     OrtSession* result{};
     ThrowOnError(GetModelEditorApi().CreateModelEditorSession(env, model_path, options, &result));
     return Session{result};
   }
-  /** Like CreateModelEditorSession, for a model in memory. */
-  static Session CreateModelEditorSession(const Env& env, const void* model_data, size_t model_data_length, const SessionOptions& options) {
+
+  /** Like CreateModelEditorSession, for a model in memory.
+   *
+   * \param env The environment.
+   * \param model_data The model.
+   * \param model_data_length Its size. In bytes.
+   * \param options The options; null for the defaults.
+   * \return The session.
+   * \throws Exception with ORT_INVALID_PROTOBUF when the file or the bytes are not an ONNX model.
+   */
+  static Session CreateModelEditorSession(const Env& env, const void* model_data, size_t model_data_length,
+                                          const SessionOptions& options) {
     OrtSession* result{};
     ThrowOnError(GetModelEditorApi().CreateModelEditorSessionFromArray(env, model_data, model_data_length, options, &result));
     return Session{result};
   }
+
+  /** Stops recording and writes the recording to a file.
+   *
+   * \param allocator Allocates the text.
+   * \return Path of the file; empty if the session was not recording.
+   * \throws Exception with ORT_FAIL when the file cannot be written.
+   */
+  AllocatedStringPtr EndProfilingAllocated(OrtAllocator* allocator) {
+    char* name = nullptr;
+    ThrowOnError(GetApi().SessionEndProfiling(p_, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** The metadata of the model.
+   *
+   * \return The metadata, a copy.
+   */
+  ModelMetadata GetModelMetadata() const {
+    OrtModelMetadata* out{};
+    ThrowOnError(GetApi().SessionGetModelMetadata(p_, &out));
+    return ModelMetadata{out};
+  }
+
+  /** Time at which the recording began, in nanoseconds.
+   *
+   * \return The time since 1970, like time.time_ns; 0 if nothing was recorded.
+   */
+  uint64_t GetProfilingStartTimeNs() const {
+    uint64_t out{};
+    ThrowOnError(GetApi().SessionGetProfilingStartTimeNs(p_, &out));
+    return out;
+  }
+
+  /** Creates a session from a model.
+   *
+   * \param env The environment.
+   * \param model_path Path of an ONNX file. External data is looked up in its folder.
+   * \param options Settings, copied.
+   * \throws Exception with ORT_NO_SUCHFILE when there is no such file.
+   * \throws Exception with ORT_INVALID_PROTOBUF when the file is not an ONNX model.
+   * \throws Exception with ORT_INVALID_GRAPH when the graph is not valid.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when the model has operators without a kernel; the
+   *     message names all of them.
+   */
+  Session(const Env& env, const ORTCHAR_T* model_path, const SessionOptions& options) {
+    ThrowOnError(GetApi().CreateSession(env, model_path, options, &p_));
+  }
+
+  /** Creates a session from a model.
+   *
+   * The data is not needed after the call. Models with external data cannot be read from memory.
+   *
+   * \param env The environment.
+   * \param model_data The content of an ONNX file.
+   * \param options Settings, copied.
+   * \throws Exception with ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
+   * \throws Exception with ORT_INVALID_GRAPH when the graph is not valid.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when the model has operators without a kernel; the
+   *     message names all of them.
+   */
+  Session(const Env& env, const void* model_data, size_t model_data_length, const SessionOptions& options) {
+    ThrowOnError(GetApi().CreateSessionFromArray(env, model_data, model_data_length, options, &p_));
+  }
+
+  /** Number of inputs of the model.
+   *
+   * \return The number.
+   */
+  size_t GetInputCount() const {
+    size_t out{};
+    ThrowOnError(GetApi().SessionGetInputCount(p_, &out));
+    return out;
+  }
+
+  /** Number of outputs of the model.
+   *
+   * \return The number.
+   */
+  size_t GetOutputCount() const {
+    size_t out{};
+    ThrowOnError(GetApi().SessionGetOutputCount(p_, &out));
+    return out;
+  }
+
+  /** Number of initializers that a run may replace.
+   *
+   * \return The number.
+   */
+  size_t GetOverridableInitializerCount() const {
+    size_t out{};
+    ThrowOnError(GetApi().SessionGetOverridableInitializerCount(p_, &out));
+    return out;
+  }
+
+  /** Names of the inputs.
+   *
+   * \return The names, in the model's order.
+   */
+  std::vector<std::string> GetInputNames() const {
+    return detail::Names(p_, GetApi().SessionGetInputCount, GetApi().SessionGetInputName);
+  }
+
+  /** Names of the outputs.
+   *
+   * \return The names, in the model's order.
+   */
+  std::vector<std::string> GetOutputNames() const {
+    return detail::Names(p_, GetApi().SessionGetOutputCount, GetApi().SessionGetOutputName);
+  }
+
+  /** Names of the initializers that a run may replace.
+   *
+   * \return The initializers that are also inputs of the model; all others are constants.
+   */
+  std::vector<std::string> GetOverridableInitializerNames() const {
+    return detail::Names(p_, GetApi().SessionGetOverridableInitializerCount, GetApi().SessionGetOverridableInitializerName);
+  }
+
+  /** Name of an input, in memory from an allocator.
+   *
+   * \param index Zero-based index.
+   * \param allocator Allocates the text.
+   * \return The name.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  AllocatedStringPtr GetInputNameAllocated(size_t index, OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().SessionGetInputName(p_, index, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Name of an output, in memory from an allocator.
+   *
+   * \param index Zero-based index.
+   * \param allocator Allocates the text.
+   * \return The name.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  AllocatedStringPtr GetOutputNameAllocated(size_t index, OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().SessionGetOutputName(p_, index, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Name of an initializer that a run may replace, in memory from an allocator.
+   *
+   * \param index Zero-based index.
+   * \param allocator Allocates the text.
+   * \return The name.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  AllocatedStringPtr GetOverridableInitializerNameAllocated(size_t index, OrtAllocator* allocator) const {
+    char* name = nullptr;
+    ThrowOnError(GetApi().SessionGetOverridableInitializerName(p_, index, allocator, &name));
+    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
+  }
+
+  /** Kind, type and shape of an initializer that a run may replace.
+   *
+   * \param index Zero-based index.
+   * \return The declared kind, type and shape.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  TypeInfo GetOverridableInitializerTypeInfo(size_t index) const {
+    OrtTypeInfo* type_info{};
+    ThrowOnError(GetApi().SessionGetOverridableInitializerTypeInfo(p_, index, &type_info));
+    return TypeInfo{type_info};
+  }
+
+  /** Kind, type and shape of an input.
+   *
+   * \param index Zero-based index.
+   * \return The declared type and shape; unknown dimensions are -1.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  TypeInfo GetInputTypeInfo(size_t index) const {
+    OrtTypeInfo* type_info{};
+    ThrowOnError(GetApi().SessionGetInputTypeInfo(p_, index, &type_info));
+    return TypeInfo{type_info};
+  }
+
+  /** Kind, type and shape of an output.
+   *
+   * \param index Zero-based index.
+   * \return The declared type and shape; unknown dimensions are -1.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the index is out of range.
+   */
+  TypeInfo GetOutputTypeInfo(size_t index) const {
+    OrtTypeInfo* type_info{};
+    ThrowOnError(GetApi().SessionGetOutputTypeInfo(p_, index, &type_info));
+    return TypeInfo{type_info};
+  }
+
+  /** Runs the model.
+   *
+   * Nodes that only other outputs need are not run.
+   *
+   * \return The outputs, by name.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a name is unknown, an input that the requested
+   *     outputs need is missing, or a type or shape is wrong.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when a node fails.
+   * \throws Exception with ORT_FAIL when the run was terminated.
+   */
+  std::vector<Value> Run(const RunOptions& run_options, const char* const* input_names, const Value* input_values, size_t input_count, const char* const* output_names, size_t output_count) {
+    std::vector<Value> outputs;
+    for (size_t i = 0; i < output_count; ++i) outputs.emplace_back(nullptr);
+    Run(run_options, input_names, input_values, input_count, output_names, outputs.data(), output_count);
+    return outputs;
+  }
+
+  /** Runs the model and writes the outputs into the caller's tensors.
+   *
+   * They must have the type and shape that the run produces. Nodes that only other outputs need are not
+   * run.
+   *
+   * \throws Exception with ORT_INVALID_ARGUMENT when a name is unknown, an input that the requested
+   *     outputs need is missing, or a type or shape is wrong.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when a node fails.
+   * \throws Exception with ORT_FAIL when the run was terminated.
+   */
+  void Run(const RunOptions& run_options, const char* const* input_names, const Value* input_values, size_t input_count, const char* const* output_names, Value* output_values, size_t output_count) {
+    ThrowOnError(GetApi().Run(p_, run_options, input_names, reinterpret_cast<const OrtValue* const*>(input_values), input_count,
+                              output_names, output_count, reinterpret_cast<OrtValue**>(output_values)));
+  }
+
+  /** The version of a domain in the model of a session.
+   *
+   * \param domain The domain; empty for the ONNX domain.
+   * \return The version.
+   * \throws Exception with ORT_FAIL when neither the model nor the library has that domain.
+   */
+  int GetOpset(const std::string& domain) const {
+    int opset{};
+    ThrowOnError(GetModelEditorApi().SessionGetOpsetForDomain(p_, detail::Terminated(domain, "domain"), &opset));
+    return opset;
+  }
+
   /** Adds the parts of a model to that of the session, and makes the session ready to run. */
   void FinalizeModelEditorSession(const Model& model, const SessionOptions& options,
                                   OrtPrepackedWeightsContainer* prepacked_weights_container = nullptr) {
     ThrowOnError(GetModelEditorApi().ApplyModelToModelEditorSession(p_, model));
     ThrowOnError(GetModelEditorApi().FinalizeModelEditorSession(p_, options, prepacked_weights_container));
-  }
-  /** The version of a domain in the session's model. */
-  int GetOpset(const std::string& domain) const {
-    int opset = 0;
-    ThrowOnError(GetModelEditorApi().SessionGetOpsetForDomain(p_, domain.c_str(), &opset));
-    return opset;
   }
   /** Inputs as values for a graph to be. */
   std::vector<ValueInfo> GetInputs() const {
@@ -1885,176 +2900,47 @@ struct Session : detail::Base<OrtSession> {
                                    input_count, output_names, output_count, reinterpret_cast<OrtValue**>(output_values),
                                    callback, user_data));
   }
-
-  /** Stops recording and writes the recording to a file. */
-  AllocatedStringPtr EndProfilingAllocated(OrtAllocator* allocator) {
-    char* name = nullptr;
-    ThrowOnError(GetApi().SessionEndProfiling(p_, allocator, &name));
-    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
-  }
-
-  /** The metadata of the model. */
-  ModelMetadata GetModelMetadata() const {
-    OrtModelMetadata* out{};
-    ThrowOnError(GetApi().SessionGetModelMetadata(p_, &out));
-    return ModelMetadata{out};
-  }
-
-  /** Time at which the recording began, in nanoseconds. */
-  uint64_t GetProfilingStartTimeNs() const {
-    uint64_t out{};
-    ThrowOnError(GetApi().SessionGetProfilingStartTimeNs(p_, &out));
-    return out;
-  }
-
-  /** Creates a session from a model. */
-  Session(const Env& env, const ORTCHAR_T* model_path, const SessionOptions& options) {
-    ThrowOnError(GetApi().CreateSession(env, model_path, options, &p_));
-  }
-
-  /** Creates a session from a model. */
-  Session(const Env& env, const void* model_data, size_t model_data_length, const SessionOptions& options) {
-    ThrowOnError(GetApi().CreateSessionFromArray(env, model_data, model_data_length, options, &p_));
-  }
-
-  /** Number of inputs of the model. */
-  size_t GetInputCount() const {
-    size_t out{};
-    ThrowOnError(GetApi().SessionGetInputCount(p_, &out));
-    return out;
-  }
-
-  /** Number of outputs of the model. */
-  size_t GetOutputCount() const {
-    size_t out{};
-    ThrowOnError(GetApi().SessionGetOutputCount(p_, &out));
-    return out;
-  }
-
-  /** Number of initializers that a run may replace. */
-  size_t GetOverridableInitializerCount() const {
-    size_t out{};
-    ThrowOnError(GetApi().SessionGetOverridableInitializerCount(p_, &out));
-    return out;
-  }
-
-  /** Names of the inputs. */
-  std::vector<std::string> GetInputNames() const {
-    return detail::Names(p_, GetApi().SessionGetInputCount, GetApi().SessionGetInputName);
-  }
-
-  /** Names of the outputs. */
-  std::vector<std::string> GetOutputNames() const {
-    return detail::Names(p_, GetApi().SessionGetOutputCount, GetApi().SessionGetOutputName);
-  }
-
-  /** Names of the initializers that a run may replace. */
-  std::vector<std::string> GetOverridableInitializerNames() const {
-    return detail::Names(p_, GetApi().SessionGetOverridableInitializerCount, GetApi().SessionGetOverridableInitializerName);
-  }
-
-  /** Name of an input, in memory from an allocator. */
-  AllocatedStringPtr GetInputNameAllocated(size_t index, OrtAllocator* allocator) const {
-    char* name = nullptr;
-    ThrowOnError(GetApi().SessionGetInputName(p_, index, allocator, &name));
-    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
-  }
-
-  /** Name of an output, in memory from an allocator. */
-  AllocatedStringPtr GetOutputNameAllocated(size_t index, OrtAllocator* allocator) const {
-    char* name = nullptr;
-    ThrowOnError(GetApi().SessionGetOutputName(p_, index, allocator, &name));
-    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
-  }
-
-  /** Name of an initializer that a run may replace, in memory from an allocator. */
-  AllocatedStringPtr GetOverridableInitializerNameAllocated(size_t index, OrtAllocator* allocator) const {
-    char* name = nullptr;
-    ThrowOnError(GetApi().SessionGetOverridableInitializerName(p_, index, allocator, &name));
-    return AllocatedStringPtr(name, detail::AllocatedFree(allocator));
-  }
-
-  /** Kind, type and shape of an initializer that a run may replace. */
-  TypeInfo GetOverridableInitializerTypeInfo(size_t index) const {
-    OrtTypeInfo* type_info{};
-    ThrowOnError(GetApi().SessionGetOverridableInitializerTypeInfo(p_, index, &type_info));
-    return TypeInfo{type_info};
-  }
-
-  /** Kind, type and shape of an input. */
-  TypeInfo GetInputTypeInfo(size_t index) const {
-    OrtTypeInfo* type_info{};
-    ThrowOnError(GetApi().SessionGetInputTypeInfo(p_, index, &type_info));
-    return TypeInfo{type_info};
-  }
-
-  /** Kind, type and shape of an output. */
-  TypeInfo GetOutputTypeInfo(size_t index) const {
-    OrtTypeInfo* type_info{};
-    ThrowOnError(GetApi().SessionGetOutputTypeInfo(p_, index, &type_info));
-    return TypeInfo{type_info};
-  }
-
-  /** Runs the model. */
-  std::vector<Value> Run(const RunOptions& run_options, const char* const* input_names, const Value* input_values, size_t input_count, const char* const* output_names, size_t output_count) {
-    std::vector<Value> outputs;
-    for (size_t i = 0; i < output_count; ++i) outputs.emplace_back(nullptr);
-    Run(run_options, input_names, input_values, input_count, output_names, outputs.data(), output_count);
-    return outputs;
-  }
-
-  /** Runs the model and writes the outputs into the caller's tensors. */
-  void Run(const RunOptions& run_options, const char* const* input_names, const Value* input_values, size_t input_count, const char* const* output_names, Value* output_values, size_t output_count) {
-    ThrowOnError(GetApi().Run(p_, run_options, input_names, reinterpret_cast<const OrtValue* const*>(input_values), input_count,
-                              output_names, output_count, reinterpret_cast<OrtValue**>(output_values)));
-  }
-
 };
 
 /** Inputs and outputs of a session that are bound once and used by every run, without a copy. */
 struct IoBinding : detail::Base<OrtIoBinding> {
   explicit IoBinding(std::nullptr_t) {}
-  /** Names of the bound outputs, in the order in which they were bound. */
-  std::vector<std::string> GetOutputNames() const {
-    AllocatorWithDefaultOptions allocator;
-    char* text = nullptr;
-    size_t* lengths = nullptr;
-    size_t count = 0;
-    ThrowOnError(GetApi().GetBoundOutputNames(p_, allocator, &text, &lengths, &count));
-    const AllocatedStringPtr owned_text(text, detail::AllocatedFree(allocator));
-    const std::unique_ptr<size_t, detail::AllocatedFree> owned_lengths(lengths, detail::AllocatedFree(allocator));
-    std::vector<std::string> names;
-    for (size_t i = 0; i < count; text += lengths[i++]) names.emplace_back(text, lengths[i]);
-    return names;
-  }
-  /** Values of the bound outputs, in the same order; they share the memory of the outputs. */
-  std::vector<Value> GetOutputValues() const {
-    AllocatorWithDefaultOptions allocator;
-    OrtValue** values = nullptr;
-    size_t count = 0;
-    ThrowOnError(GetApi().GetBoundOutputValues(p_, allocator, &values, &count));
-    const std::unique_ptr<OrtValue*, detail::AllocatedFree> owned(values, detail::AllocatedFree(allocator));
-    std::vector<Value> taken;
-    for (size_t i = 0; i < count; ++i) taken.emplace_back(values[i]);
-    return taken;
-  }
 
-  /** Creates a binding without inputs and outputs. */
+  /** Creates a binding without inputs and outputs.
+   *
+   * \param session The session; it must outlive the binding.
+   */
   explicit IoBinding(Session& session) {
     ThrowOnError(GetApi().CreateIoBinding(session, &p_));
   }
 
-  /** Binds a value to an input. Each run reads the current contents of its memory. */
+  /** Binds a value to an input. Each run reads the current contents of its memory.
+   *
+   * \param name Name of the input.
+   * \param value The value.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the model has no such input.
+   */
   void BindInput(const char* name, const Value& value) {
     ThrowOnError(GetApi().BindInput(p_, name, value));
   }
 
-  /** Binds a tensor to an output. Runs write the output into this tensor. */
+  /** Binds a tensor to an output. Runs write the output into this tensor.
+   *
+   * \param name Name of the output.
+   * \param value The tensor, with the type and shape of the output.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the model has no such output, or the value is not a
+   *     tensor.
+   */
   void BindOutput(const char* name, const Value& value) {
     ThrowOnError(GetApi().BindOutput(p_, name, value));
   }
 
-  /** Requests an output in memory that runs allocate. */
+  /** Requests an output in memory that runs allocate.
+   *
+   * \param name Name of the output.
+   * \param memory_info Location of the memory.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the model has no such output.
+   */
   void BindOutput(const char* name, const MemoryInfo& memory_info) {
     ThrowOnError(GetApi().BindOutputToDevice(p_, name, memory_info));
   }
@@ -2079,103 +2965,217 @@ struct IoBinding : detail::Base<OrtIoBinding> {
     ThrowOnError(GetApi().SynchronizeBoundOutputs(p_));
   }
 
+  /** Values of the bound outputs, in the order in which they were bound.
+   *
+   * They share the memory of the outputs. An output that no run has computed yet is an empty optional
+   * value.
+   *
+   * \return The values, each released with ReleaseValue; null if there are none.
+   */
+  std::vector<Value> GetOutputValues() const {
+    OrtValue** output{};
+    size_t output_count{};
+    ThrowOnError(GetApi().GetBoundOutputValues(p_, AllocatorWithDefaultOptions(), &output, &output_count));
+    return detail::TakeValues(output, output_count);
+  }
+
+  /** Names of the bound outputs, in the order in which they were bound. */
+  std::vector<std::string> GetOutputNames() const {
+    AllocatorWithDefaultOptions allocator;
+    char* text = nullptr;
+    size_t* lengths = nullptr;
+    size_t count = 0;
+    ThrowOnError(GetApi().GetBoundOutputNames(p_, allocator, &text, &lengths, &count));
+    const AllocatedStringPtr owned_text(text, detail::AllocatedFree(allocator));
+    const std::unique_ptr<size_t, detail::AllocatedFree> owned_lengths(lengths, detail::AllocatedFree(allocator));
+    std::vector<std::string> names;
+    for (size_t i = 0; i < count; text += lengths[i++]) names.emplace_back(text, lengths[i]);
+    return names;
+  }
 };
 
 inline void Session::Run(const RunOptions& run_options, const IoBinding& binding) {
   ThrowOnError(GetApi().RunWithBinding(p_, run_options, binding));
 }
 
-namespace detail {
-template <>
-struct Release<OrtAllocator> {
-  static void call(OrtAllocator* p) { GetApi().ReleaseAllocator(p); }
-};
-}  // namespace detail
-
-/** An allocator of memory that a session uses. */
+/** An allocator for the memory that a session uses. */
 struct Allocator : detail::Base<OrtAllocator> {
   explicit Allocator(std::nullptr_t) {}
-  /** Creates an allocator for a location of a session's memory. */
+
+  /** An allocator for the memory that a forward session uses.
+   *
+   * \param session The session.
+   * \param mem_info Location of the memory.
+   */
   Allocator(const Session& session, const OrtMemoryInfo* mem_info) {
     ThrowOnError(GetApi().CreateAllocator(session, mem_info, &p_));
   }
 
-  /** Allocates memory. */
-  void* Alloc(size_t size) {
+  /** Allocates memory.
+   *
+   * \param size The size. In bytes.
+   * \return The memory; free it with AllocatorFree.
+   * \throws Exception with ORT_FAIL when out of memory.
+   */
+  void* Alloc(size_t size) const {
     void* result{};
     ThrowOnError(GetApi().AllocatorAlloc(p_, size, &result));
     return result;
   }
-  /** Allocates memory that is freed with the result. */
-  MemoryAllocation GetAllocation(size_t size) { return MemoryAllocation(p_, Alloc(size), size); }
-  /** Returns memory to its allocator, including names and values that other calls allocated from it. */
-  void Free(void* p) {
+
+  /** Returns memory to its allocator, including names and values that other calls allocated from it.
+   *
+   * \param p The memory, or null.
+   */
+  void Free(void* p) const {
     ThrowOnError(GetApi().AllocatorFree(p_, p));
   }
+
+  /** Allocates memory that is freed with the result. */
+  MemoryAllocation GetAllocation(size_t size) { return MemoryAllocation(p_, Alloc(size), size); }
 };
 
 /** The model to compile, and where the result is written. */
 struct ModelCompilationOptions : detail::Base<OrtModelCompilationOptions> {
   explicit ModelCompilationOptions(std::nullptr_t) {}
+
+  /** Creates options for compiling models.
+   *
+   * \param env The environment.
+   * \param session_options Settings of a session, which are copied: registered operators, limits, and
+   *     values of initializers.
+   */
   ModelCompilationOptions(const Env& env, const SessionOptions& session_options) {
     ThrowOnError(GetCompileApi().CreateModelCompilationOptionsFromSessionOptions(env, session_options, &p_));
   }
-  /** Sets the file of the model to compile. */
+
+  /** Sets the file of the model to compile.
+   *
+   * \param input_model_path Its path.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the path is empty.
+   */
   ModelCompilationOptions& SetInputModelPath(const ORTCHAR_T* input_model_path) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetInputModelPath(p_, input_model_path));
     return *this;
   }
-  /** Sets the model to compile, given as the contents of a file. */
+
+  /** Sets the model to compile, given as the contents of a file.
+   *
+   * \param input_model_data The contents, which must outlive the compilation.
+   * \param input_model_data_size Their size. In bytes.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the contents are empty.
+   */
   ModelCompilationOptions& SetInputModelFromBuffer(const void* input_model_data, size_t input_model_data_size) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetInputModelFromBuffer(p_, input_model_data, input_model_data_size));
     return *this;
   }
-  /** Sets the model to compile, which was built or read before. */
+
+  /** Sets the model to compile, which was built or read before.
+   *
+   * \param model The model, which must outlive the compilation.
+   */
   ModelCompilationOptions& SetInputModel(const OrtModel* model) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetInputModel(p_, model));
     return *this;
   }
-  /** Sets where compiled nodes are stored. Has no effect: the CPU compiles no nodes. */
+
+  /** Sets where compiled nodes are stored. Has no effect: the CPU compiles no nodes.
+   *
+   * \param embed_ep_context_in_model Not used.
+   */
   ModelCompilationOptions& SetEpContextEmbedMode(bool embed_ep_context_in_model) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetEpContextEmbedMode(p_, embed_ep_context_in_model));
     return *this;
   }
-  /** Sets the file to which the result is written. The output can be a file, memory or a function: the one that was set last is used. */
+
+  /** Sets the file to which the result is written. The output can be a file, memory or a function: the
+   * one that was set last is used.
+   *
+   * \param output_model_path Its path.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the path is empty.
+   */
   ModelCompilationOptions& SetOutputModelPath(const ORTCHAR_T* output_model_path) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelPath(p_, output_model_path));
     return *this;
   }
-  /** Stores large initializers in a file next to the model. */
-  ModelCompilationOptions& SetOutputModelExternalInitializersFile(const ORTCHAR_T* file_path, size_t initializer_size_threshold) {
-    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelExternalInitializersFile(p_, file_path, initializer_size_threshold));
+
+  /** Stores large initializers in a file next to the model.
+   *
+   * \param external_initializers_file_path The file, relative to the folder of the model.
+   * \param external_initializers_size_threshold Larger initializers are stored in the file. In bytes.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the path is empty.
+   */
+  ModelCompilationOptions& SetOutputModelExternalInitializersFile(const ORTCHAR_T* external_initializers_file_path,
+                                                                  size_t external_initializers_size_threshold) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelExternalInitializersFile(p_,
+                                                                                                external_initializers_file_path,
+                                                                                                external_initializers_size_threshold));
     return *this;
   }
-  /** Sets a function that decides for each initializer whether its data is stored in the model. */
-  ModelCompilationOptions& SetOutputModelGetInitializerLocationFunc(OrtGetInitializerLocationFunc get_initializer_location_func, void* state) {
-    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc(p_, get_initializer_location_func, state));
+
+  /** Sets a function that decides for each initializer whether its data is stored in the model.
+   *
+   * \param get_initializer_location_func Returns the location where it stored the data, or null to have
+   *     the data stored in the model.
+   * \param state The first argument of the function.
+   */
+  ModelCompilationOptions& SetOutputModelGetInitializerLocationFunc(OrtGetInitializerLocationFunc get_initializer_location_func,
+                                                                    void* state) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelGetInitializerLocationFunc(p_,
+                                                                                                  get_initializer_location_func,
+                                                                                                  state));
     return *this;
   }
-  /** Makes the compilation write the model to memory. */
-  ModelCompilationOptions& SetOutputModelBuffer(OrtAllocator* allocator, void** output_model_buffer_ptr, size_t* output_model_buffer_size_ptr) {
-    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelBuffer(p_, allocator, output_model_buffer_ptr, output_model_buffer_size_ptr));
+
+  /** Makes the compilation write the model to memory.
+   *
+   * \param allocator Allocates the memory.
+   * \param output_model_buffer_ptr Receives the model when it is compiled.
+   * \param output_model_buffer_size_ptr Receives its size. In bytes.
+   */
+  ModelCompilationOptions& SetOutputModelBuffer(OrtAllocator* allocator, void** output_model_buffer_ptr,
+                                                size_t* output_model_buffer_size_ptr) {
+    ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelBuffer(p_, allocator, output_model_buffer_ptr,
+                                                                              output_model_buffer_size_ptr));
     return *this;
   }
-  /** Sets a function that receives the compiled model. */
+
+  /** Sets a function that receives the compiled model.
+   *
+   * \param write_func Receives the model, in one or several parts. If the function returns a status, the
+   *     compilation stops.
+   * \param state The first argument of the function.
+   */
   ModelCompilationOptions& SetOutputModelWriteFunc(OrtWriteBufferFunc write_func, void* state) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetOutputModelWriteFunc(p_, write_func, state));
     return *this;
   }
-  /** Sets where files of compiled nodes are written. Has no effect: the CPU compiles no nodes. */
+
+  /** Sets where files of compiled nodes are written. Has no effect: the CPU compiles no nodes.
+   *
+   * \param output_directory Not used.
+   * \param model_name Not used.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the directory or the name is empty.
+   */
   ModelCompilationOptions& SetEpContextBinaryInformation(const ORTCHAR_T* output_directory, const ORTCHAR_T* model_name) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetEpContextBinaryInformation(p_, output_directory, model_name));
     return *this;
   }
-  /** Sets how the model is compiled. */
+
+  /** Sets how the model is compiled.
+   *
+   * \param flags 1: fail if no node is compiled; 2: fail if the output file exists. Other flags are
+   *     ignored.
+   */
   ModelCompilationOptions& SetFlags(uint32_t flags) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetFlags(p_, flags));
     return *this;
   }
-  /** Sets how much the model is optimized before it is written. By default it is not optimized. */
+
+  /** Sets how much the model is optimized before it is written. By default it is not optimized.
+   *
+   * \param graph_optimization_level The level.
+   */
   ModelCompilationOptions& SetGraphOptimizationLevel(GraphOptimizationLevel graph_optimization_level) {
     ThrowOnError(GetCompileApi().ModelCompilationOptions_SetGraphOptimizationLevel(p_, graph_optimization_level));
     return *this;
@@ -2186,7 +3186,6 @@ struct ModelCompilationOptions : detail::Base<OrtModelCompilationOptions> {
 inline Status CompileModel(const Env& env, const ModelCompilationOptions& model_compilation_options) {
   return Status(GetCompileApi().CompileModel(env, model_compilation_options));
 }
-
 struct KernelInfo;
 
 /** A log, which receives messages. It is valid as long as the session. */
@@ -2263,12 +3262,171 @@ struct Op : detail::Base<OrtOp> {
 
 namespace detail {
 
-/** Queries on the node of a custom operator, whoever owns them. */
+/** The queries of KernelInfo, whoever owns the handle. */
 template <typename Holder>
 struct KernelInfoCalls : Holder {
   using Holder::Holder;
-  /** An owned copy. */
+
+  /** Copies the information about a node.
+   *
+   * \return The copy.
+   */
   KernelInfo Copy() const;
+
+  /** A copy of a tensor attribute of the node.
+   *
+   * \param name Name of the attribute.
+   * \param allocator Allocates the result.
+   * \return The copy.
+   * \throws Exception with ORT_FAIL when there is no such attribute, or it has another type.
+   */
+  Value GetTensorAttribute(const char* name, OrtAllocator* allocator) const {
+    OrtValue* result{};
+    ThrowOnError(GetApi().KernelInfoGetAttribute_tensor(this->p_, name, allocator, &result));
+    return Value{result};
+  }
+
+  /** The value of an input that is an initializer.
+   *
+   * \param index Index, from 0.
+   * \param is_constant 1 if the input is an initializer, else 0.
+   * \return The value; null if the input is not an initializer.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such index.
+   */
+  ConstValue GetTensorConstantInput(size_t index, int* is_constant) const {
+    const OrtValue* result{};
+    ThrowOnError(GetApi().KernelInfoGetConstantInput_tensor(this->p_, index, is_constant, &result));
+    return ConstValue{result};
+  }
+
+  /** Number of inputs of the node.
+   *
+   * \return The number.
+   */
+  size_t GetInputCount() const {
+    size_t out{};
+    ThrowOnError(GetApi().KernelInfo_GetInputCount(this->p_, &out));
+    return out;
+  }
+
+  /** Number of outputs of the node.
+   *
+   * \return The number.
+   */
+  size_t GetOutputCount() const {
+    size_t out{};
+    ThrowOnError(GetApi().KernelInfo_GetOutputCount(this->p_, &out));
+    return out;
+  }
+
+  /** Name of an input of the node.
+   *
+   * \param index Index, from 0.
+   * \return The text.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such index.
+   * \throws Exception with ORT_INVALID_ARGUMENT when out is too small for the string.
+   */
+  std::string GetInputName(size_t index) const {
+    size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
+    ThrowOnError(GetApi().KernelInfo_GetInputName(this->p_, index, nullptr, &size));
+    std::string value(size, '\0');
+    ThrowOnError(GetApi().KernelInfo_GetInputName(this->p_, index, &value[0], &size));
+    value.resize(size - 1);
+    return value;
+  }
+
+  /** Name of an output of the node.
+   *
+   * \param index Index, from 0.
+   * \return The text.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such index.
+   * \throws Exception with ORT_INVALID_ARGUMENT when out is too small for the string.
+   */
+  std::string GetOutputName(size_t index) const {
+    size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
+    ThrowOnError(GetApi().KernelInfo_GetOutputName(this->p_, index, nullptr, &size));
+    std::string value(size, '\0');
+    ThrowOnError(GetApi().KernelInfo_GetOutputName(this->p_, index, &value[0], &size));
+    value.resize(size - 1);
+    return value;
+  }
+
+  /** Information about an input before the run.
+   *
+   * \param index Index, from 0.
+   * \return Its type.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such index.
+   */
+  TypeInfo GetInputTypeInfo(size_t index) const {
+    OrtTypeInfo* type_info{};
+    ThrowOnError(GetApi().KernelInfo_GetInputTypeInfo(this->p_, index, &type_info));
+    return TypeInfo{type_info};
+  }
+
+  /** Information about an output before the run.
+   *
+   * \param index Index, from 0.
+   * \return Its type.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such index.
+   */
+  TypeInfo GetOutputTypeInfo(size_t index) const {
+    OrtTypeInfo* type_info{};
+    ThrowOnError(GetApi().KernelInfo_GetOutputTypeInfo(this->p_, index, &type_info));
+    return TypeInfo{type_info};
+  }
+
+  /** Name of the node.
+   *
+   * \return The text.
+   * \throws Exception with ORT_INVALID_ARGUMENT when out is too small for the string.
+   */
+  std::string GetNodeName() const {
+    size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
+    ThrowOnError(GetApi().KernelInfo_GetNodeName(this->p_, nullptr, &size));
+    std::string value(size, '\0');
+    ThrowOnError(GetApi().KernelInfo_GetNodeName(this->p_, &value[0], &size));
+    value.resize(size - 1);
+    return value;
+  }
+
+  /** Domain of the operator.
+   *
+   * \return The text.
+   * \throws Exception with ORT_INVALID_ARGUMENT when out is too small for the string.
+   */
+  std::string GetOperatorDomain() const {
+    size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
+    ThrowOnError(GetApi().KernelInfo_GetOperatorDomain(this->p_, nullptr, &size));
+    std::string value(size, '\0');
+    ThrowOnError(GetApi().KernelInfo_GetOperatorDomain(this->p_, &value[0], &size));
+    value.resize(size - 1);
+    return value;
+  }
+
+  /** Name of the operator.
+   *
+   * \return The text.
+   * \throws Exception with ORT_INVALID_ARGUMENT when out is too small for the string.
+   */
+  std::string GetOperatorType() const {
+    size_t size = 0;  // The caller supplies the buffer: one call queries its size, the next fills it.
+    ThrowOnError(GetApi().KernelInfo_GetOperatorType(this->p_, nullptr, &size));
+    std::string value(size, '\0');
+    ThrowOnError(GetApi().KernelInfo_GetOperatorType(this->p_, &value[0], &size));
+    value.resize(size - 1);
+    return value;
+  }
+
+  /** The first version of the domain in which this operator runs.
+   *
+   * \return The version.
+   */
+  int GetOperatorSinceVersion() const {
+    int since_version{};
+    ThrowOnError(GetApi().KernelInfo_GetOperatorSinceVersion(this->p_, &since_version));
+    return since_version;
+  }
+
   /** A number or text among the attributes: a float, an int64_t or a std::string. */
   template <typename T>
   T GetAttribute(const char* name) const {
@@ -2286,52 +3444,11 @@ struct KernelInfoCalls : Holder {
   /** The logger of the session. */
   Logger GetLogger() const {
     const OrtLogger* logger = nullptr;
-    ThrowOnError(GetApi().KernelInfo_GetLogger(Handle(), &logger));
+    ThrowOnError(GetApi().KernelInfo_GetLogger(this->p_, &logger));
     return Logger{logger};
   }
-  Value GetTensorAttribute(const char* name, OrtAllocator* allocator) const {
-    OrtValue* value = nullptr;
-    ThrowOnError(GetApi().KernelInfoGetAttribute_tensor(Handle(), name, allocator, &value));
-    return Value{value};
-  }
-  size_t GetInputCount() const { return Asked<size_t>(Handle(), GetApi().KernelInfo_GetInputCount); }
-  size_t GetOutputCount() const { return Asked<size_t>(Handle(), GetApi().KernelInfo_GetOutputCount); }
-  std::string GetInputName(size_t index) const {
-    return Text([&](char* out, size_t* size) { return GetApi().KernelInfo_GetInputName(Handle(), index, out, size); });
-  }
-  TypeInfo GetInputTypeInfo(size_t index) const {
-    OrtTypeInfo* type = nullptr;
-    ThrowOnError(GetApi().KernelInfo_GetInputTypeInfo(Handle(), index, &type));
-    return TypeInfo{type};
-  }
-  std::string GetOutputName(size_t index) const {
-    return Text([&](char* out, size_t* size) { return GetApi().KernelInfo_GetOutputName(Handle(), index, out, size); });
-  }
-  TypeInfo GetOutputTypeInfo(size_t index) const {
-    OrtTypeInfo* type = nullptr;
-    ThrowOnError(GetApi().KernelInfo_GetOutputTypeInfo(Handle(), index, &type));
-    return TypeInfo{type};
-  }
-  /** The tensor of an input that is an initializer; otherwise null. */
-  ConstValue GetTensorConstantInput(size_t index, int* is_constant) const {
-    const OrtValue* value = nullptr;
-    ThrowOnError(GetApi().KernelInfoGetConstantInput_tensor(Handle(), index, is_constant, &value));
-    return ConstValue{value};
-  }
-  std::string GetNodeName() const {
-    return Text([&](char* out, size_t* size) { return GetApi().KernelInfo_GetNodeName(Handle(), out, size); });
-  }
-  std::string GetOperatorDomain() const {
-    return Text([&](char* out, size_t* size) { return GetApi().KernelInfo_GetOperatorDomain(Handle(), out, size); });
-  }
-  std::string GetOperatorType() const {
-    return Text([&](char* out, size_t* size) { return GetApi().KernelInfo_GetOperatorType(Handle(), out, size); });
-  }
-  int GetOperatorSinceVersion() const { return Asked<int>(Handle(), GetApi().KernelInfo_GetOperatorSinceVersion); }
 
  private:
-  const OrtKernelInfo* Handle() const { return this->p_; }
-
   template <typename F>
   static std::string Text(F&& call) {
     size_t size = 0;
@@ -2348,38 +3465,41 @@ struct KernelInfoCalls : Holder {
     values.resize(size);
     ThrowOnError(call(values.data(), &size));
   }
-  void Read(const char* name, float& value) const { ThrowOnError(GetApi().KernelInfoGetAttribute_float(Handle(), name, &value)); }
+  void Read(const char* name, float& value) const { ThrowOnError(GetApi().KernelInfoGetAttribute_float(this->p_, name, &value)); }
   void Read(const char* name, int64_t& value) const {
-    ThrowOnError(GetApi().KernelInfoGetAttribute_int64(Handle(), name, &value));
+    ThrowOnError(GetApi().KernelInfoGetAttribute_int64(this->p_, name, &value));
   }
   void Read(const char* name, std::string& value) const {
-    value = Text([&](char* out, size_t* size) { return GetApi().KernelInfoGetAttribute_string(Handle(), name, out, size); });
+    value = Text([&](char* out, size_t* size) { return GetApi().KernelInfoGetAttribute_string(this->p_, name, out, size); });
   }
   void Read(const char* name, std::vector<float>& values) const {
-    List(values, [&](float* out, size_t* size) { return GetApi().KernelInfoGetAttributeArray_float(Handle(), name, out, size); });
+    List(values, [&](float* out, size_t* size) { return GetApi().KernelInfoGetAttributeArray_float(this->p_, name, out, size); });
   }
   void Read(const char* name, std::vector<int64_t>& values) const {
-    List(values, [&](int64_t* out, size_t* size) { return GetApi().KernelInfoGetAttributeArray_int64(Handle(), name, out, size); });
+    List(values, [&](int64_t* out, size_t* size) { return GetApi().KernelInfoGetAttributeArray_int64(this->p_, name, out, size); });
   }
 };
 
 }  // namespace detail
 
-/** Information about a node of a custom operator. It is valid while the node is prepared. */
-using ConstKernelInfo = detail::KernelInfoCalls<detail::Unowned<OrtKernelInfo>>;
+/** A KernelInfo that another object owns, valid as long as that object. */
+using ConstKernelInfo = detail::KernelInfoCalls<detail::Unowned<const OrtKernelInfo>>;
 
-/** The same, as an owned copy. */
+/** Information about a node of a custom operator. */
 struct KernelInfo : detail::KernelInfoCalls<detail::Base<OrtKernelInfo>> {
   explicit KernelInfo(std::nullptr_t) {}
   explicit KernelInfo(OrtKernelInfo* p) : KernelInfoCalls(p) {}
+  ConstKernelInfo GetConst() const { return ConstKernelInfo{this->p_}; }
+
+
 };
 
 namespace detail {
 template <typename Holder>
 KernelInfo KernelInfoCalls<Holder>::Copy() const {
-  OrtKernelInfo* copy = nullptr;
-  ThrowOnError(GetApi().CopyKernelInfo(Handle(), &copy));
-  return KernelInfo{copy};
+  OrtKernelInfo* result{};
+  ThrowOnError(GetApi().CopyKernelInfo(this->p_, &result));
+  return KernelInfo{result};
 }
 }  // namespace detail
 

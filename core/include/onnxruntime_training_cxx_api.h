@@ -138,21 +138,44 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
  public:
   explicit CheckpointState(std::nullptr_t) {}
 
-  /** Reads a checkpoint file. */
+  /** Reads a checkpoint file.
+   *
+   * \param checkpoint_path Path of the file.
+   * \return The state that was read.
+   * \throws Exception with ORT_NO_SUCHFILE when there is no such file.
+   * \throws Exception with ORT_FAIL when the file is not a checkpoint, is damaged, or has a version that
+   *     this library cannot read.
+   */
   static CheckpointState LoadCheckpoint(const std::basic_string<ORTCHAR_T>& checkpoint_path) {
     OrtCheckpointState* checkpoint_state = nullptr;
     ThrowOnError(GetTrainingApi().LoadCheckpoint(detail::Terminated(checkpoint_path, "checkpoint_path"), &checkpoint_state));
     return CheckpointState{checkpoint_state};
   }
 
-  /** Reads a checkpoint from memory. */
+  /** Reads a checkpoint from memory.
+   *
+   * \param buffer The contents of a checkpoint file.
+   * \return The state that was read.
+   * \throws Exception with ORT_FAIL when the bytes are not a checkpoint, are damaged, or have a version
+   *     that this library cannot read.
+   */
   static CheckpointState LoadCheckpointFromBuffer(const std::vector<uint8_t>& buffer) {
     OrtCheckpointState* checkpoint_state = nullptr;
     ThrowOnError(GetTrainingApi().LoadCheckpointFromBuffer(buffer.data(), buffer.size(), &checkpoint_state));
     return CheckpointState{checkpoint_state};
   }
 
-  /** Writes a state to a checkpoint file. */
+  /** Writes a state to a checkpoint file.
+   *
+   * The write is atomic: after a crash or with a full disk, either the old file or the new one exists,
+   * never an incomplete file.
+   *
+   * \param state The state.
+   * \param checkpoint_path Path of the file; an existing file is replaced.
+   * \param include_optimizer_state Whether to save the moments and the step count too, so that training
+   *     can resume exactly where it stopped.
+   * \throws Exception with ORT_FAIL when the file cannot be written.
+   */
   static void SaveCheckpoint(const CheckpointState& state, const std::basic_string<ORTCHAR_T>& checkpoint_path,
                              bool include_optimizer_state = false) {
     ThrowOnError(GetTrainingApi().SaveCheckpoint(const_cast<OrtCheckpointState*>(static_cast<const OrtCheckpointState*>(state)),
@@ -160,7 +183,11 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
                                                  include_optimizer_state));
   }
 
-  /** Adds a property, or replaces an existing one. */
+  /** Adds a property, or replaces an existing one.
+   *
+   * \param name Name of the property.
+   * \param value Its value.
+   */
   void AddProperty(const std::string& name, const Property& value) {
     if (const auto* number = detail::GetIf<int64_t>(value)) {
       int64_t copy = *number;
@@ -175,7 +202,12 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     }
   }
 
-  /** The property with this name. */
+  /** The property with this name.
+   *
+   * \param name Name of the property.
+   * \return Its value: a 64-bit integer, a float or a string.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no property with this name.
+   */
   Property GetProperty(const std::string& name) const {
     AllocatorWithDefaultOptions allocator;
     OrtPropertyType type;
@@ -189,35 +221,68 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     }
   }
 
-  /** Names of the parameters, trainable ones first. */
+  /** Names of the parameters, trainable ones first.
+   *
+   * \return The names.
+   */
   std::vector<std::string> ParameterNames() const {
     return detail::Names(p_, GetOrtrainApi().CheckpointGetParameterCount, GetOrtrainApi().CheckpointGetParameterName);
   }
 
-  /** Names of the properties, in alphabetical order. */
+  /** Names of the properties, in alphabetical order.
+   *
+   * \return The names.
+   */
   std::vector<std::string> PropertyNames() const {
     return detail::Names(p_, GetOrtrainApi().CheckpointGetPropertyCount, GetOrtrainApi().CheckpointGetPropertyName);
   }
 
-  /** Overwrites a parameter with the values of a tensor. */
+  /** Overwrites a parameter with the values of a tensor.
+   *
+   * \param name Name of the parameter.
+   * \param parameter The new values, with the parameter's type and shape.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no parameter with this name, or its type
+   *     or shape does not match.
+   */
   void UpdateParameter(const std::string& name, const Value& parameter) {
     ThrowOnError(GetTrainingApi().UpdateParameter(p_, detail::Terminated(name, "name"),
                                                   const_cast<OrtValue*>(static_cast<const OrtValue*>(parameter))));
   }
 
-  /** Copies the values of another state into this one. Sessions that use this state stay loaded. */
+  /** Copies the values of another state into this one. Sessions that use this state stay loaded.
+   *
+   * The parameters, the properties, and the moments and step count of the optimizer are copied. The
+   * gradients are set to zero. The learning rate and the settings of parameter groups do not change.
+   * Several adapters over one base can thus take turns in one session, which loads the base only once.
+   * If the source has no moments, the moments and the step count of the target are set to zero.
+   *
+   * \param source The state whose values are copied; it does not change.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the states differ in the names, types, shapes or
+   *     trainability of their parameters, in their optimizers, or in the base that their adapters belong
+   *     to; or one of them is nominal.
+   */
   void Assign(const CheckpointState& source) {
     ThrowOnError(GetOrtrainApi().CheckpointAssign(p_, source));
   }
 
-  /** A copy of a parameter. */
+  /** A copy of a parameter.
+   *
+   * \param name Name of the parameter.
+   * \return The copy.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no parameter with this name.
+   */
   Value GetParameter(const std::string& name) const {
     OrtValue* parameter{};
     ThrowOnError(GetTrainingApi().GetParameter(p_, detail::Terminated(name, "name"), AllocatorWithDefaultOptions(), &parameter));
     return Value{parameter};
   }
 
-  /** Element type and shape of a parameter. */
+  /** Element type and shape of a parameter.
+   *
+   * \param parameter_name Name of the parameter.
+   * \return Type and shape.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no parameter with this name.
+   */
   TensorTypeAndShapeInfo GetParameterTypeAndShape(const std::string& parameter_name) const {
     OrtTensorTypeAndShapeInfo* parameter_type_and_shape{};
     ThrowOnError(GetTrainingApi().GetParameterTypeAndShape(p_, detail::Terminated(parameter_name, "parameter_name"),
@@ -225,14 +290,29 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     return TensorTypeAndShapeInfo{parameter_type_and_shape};
   }
 
-  /** Whether a parameter is trainable. */
+  /** Whether a parameter is trainable.
+   *
+   * \param parameter_name Name of the parameter.
+   * \return True for trainable, false for frozen.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no parameter with this name.
+   */
   bool IsParameterTrainable(const std::string& parameter_name) const {
     int out{};
     ThrowOnError(GetOrtrainApi().CheckpointIsParameterTrainable(p_, detail::Terminated(parameter_name, "parameter_name"), &out));
     return out != 0;
   }
 
-  /** A copy of the accumulated gradient of a parameter. */
+  /** A copy of the accumulated gradient of a parameter.
+   *
+   * The gradient is zero from the creation of a session with this state until its first train step.
+   *
+   * \param parameter_name Name of the parameter.
+   * \return The copy, with the parameter's type and shape.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no parameter with this name, or it is
+   *     frozen.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when no session was created with this state, or its
+   *     last train step failed.
+   */
   Value GetParameterGradient(const std::string& parameter_name) const {
     OrtValue* gradient{};
     ThrowOnError(GetOrtrainApi().CheckpointGetParameterGradient(p_, detail::Terminated(parameter_name, "parameter_name"),
@@ -240,40 +320,90 @@ class CheckpointState : public detail::Base<OrtCheckpointState> {
     return Value{gradient};
   }
 
-  /** Type of a property. */
+  /** Type of a property.
+   *
+   * \param property_name Name of the property.
+   * \return The type.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no property with this name.
+   */
   OrtPropertyType GetPropertyType(const std::string& property_name) const {
     OrtPropertyType out{};
     ThrowOnError(GetOrtrainApi().CheckpointGetPropertyType(p_, detail::Terminated(property_name, "property_name"), &out));
     return out;
   }
 
-  /** Whether a state knows only the name, type and shape of its parameters, not their values. */
+  /** Whether a state knows only the name, type and shape of its parameters, not their values.
+   *
+   * Such a state needs CopyBufferToParameters before the first step.
+   *
+   * \return True for nominal, false if the values are loaded.
+   */
   bool IsNominal() const {
     int out{};
     ThrowOnError(GetOrtrainApi().CheckpointIsNominal(p_, &out));
     return out != 0;
   }
 
-  /** Number of optimizer steps taken on a state. */
+  /** Number of optimizer steps taken on a state.
+   *
+   * \return The number; 0 if there is no optimizer state.
+   */
   int64_t GetOptimizerStepCount() const {
     int64_t out{};
     ThrowOnError(GetOrtrainApi().CheckpointGetOptimizerStepCount(p_, &out));
     return out;
   }
 
-  /** Overwrites the gradient of a parameter with the values of a tensor. */
+  /** Overwrites the gradient of a parameter with the values of a tensor.
+   *
+   * The next optimizer step uses it, and the next train step adds to it. If LazyResetGrad was called
+   * since the last train step, or no train step has run, the gradients of all other parameters become
+   * zero first.
+   *
+   * \param parameter_name Name of the parameter.
+   * \param gradient The values, with the parameter's type and shape.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no parameter with this name, it is frozen,
+   *     or the type or shape does not match.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when no training session has been created with this
+   *     state.
+   */
   void SetParameterGradient(const std::string& parameter_name, const Value& gradient) {
     ThrowOnError(GetOrtrainApi().CheckpointSetParameterGradient(p_, detail::Terminated(parameter_name, "parameter_name"),
                                                                 gradient));
   }
 
-  /** Adds a parameter to a state that no session uses yet. */
+  /** Adds a parameter to a state that no session uses yet.
+   *
+   * The tensor is copied. Adding parameters one by one needs memory for the state and for one tensor of
+   * the caller at a time; CreateCheckpoint needs all tensors at once.
+   *
+   * \param parameter_name Name of the parameter.
+   * \param value Its value.
+   * \param trainable Whether it is trainable.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the state has a parameter with this name, or a
+   *     session uses the state.
+   */
   void AddParameter(const std::string& parameter_name, const Value& value, bool trainable) {
     ThrowOnError(GetOrtrainApi().CheckpointAddParameter(p_, detail::Terminated(parameter_name, "parameter_name"), value,
                                                         trainable));
   }
 
-  /** Multiplies the accumulated gradients of all parameters by a fraction. */
+  /** Multiplies the accumulated gradients of all parameters by a fraction.
+   *
+   * Each train step adds the gradient of the mean loss over the rows of its batch. To get the gradient
+   * of the mean over k batches of equal size, scale by 1 / k before the optimizer step. If the batches
+   * differ in size, scale by m / n before a batch of n rows that follows a batch of m rows. Before the
+   * optimizer step, scale by the number of rows of the last batch divided by the number of rows of all
+   * batches. The call has no effect on gradients that the next train step overwrites, because no train
+   * step has run or LazyResetGrad was called.
+   *
+   * \param numerator The numerator, 0 or more.
+   * \param denominator The denominator, 1 or more.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the numerator is negative, or the denominator is
+   *     not positive.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when no training session was created with this state,
+   *     or its last train step failed.
+   */
   void ScaleGradients(int64_t numerator, int64_t denominator) {
     ThrowOnError(GetOrtrainApi().CheckpointScaleGradients(p_, numerator, denominator));
   }
@@ -289,7 +419,27 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
  public:
   explicit TrainingSession(std::nullptr_t) {}
 
-  /** Creates a session from its models. */
+  /** Creates a session from its models.
+   *
+   * The session trains the given state in place, not a copy, and keeps it alive.
+   *
+   * \param env The environment.
+   * \param session_options Settings, copied; without them the defaults.
+   * \param checkpoint_state The state to train.
+   * \param train_model_path Path of the training model.
+   * \param eval_model_path Path of the eval model. Without it, the session can neither evaluate nor
+   *     export.
+   * \param optimizer_model_path Path of the optimizer model. Without it, the session cannot take
+   *     optimizer steps.
+   * \throws Exception with ORT_NO_SUCHFILE when a model file does not exist.
+   * \throws Exception with ORT_INVALID_PROTOBUF when a file is not an ONNX model.
+   * \throws Exception with ORT_INVALID_GRAPH when a graph is not valid, for example because it has a
+   *     cycle or an input that nothing provides.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the models do not match the checkpoint, and the
+   *     message lists the parameters that differ; or the state belongs to another session.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when a model has operators without a kernel; the message
+   *     names all of them.
+   */
   TrainingSession(const Env& env, const SessionOptions& session_options, CheckpointState& checkpoint_state,
                   const std::basic_string<ORTCHAR_T>& train_model_path, const OptionalPath& eval_model_path = OptionalPath(),
                   const OptionalPath& optimizer_model_path = OptionalPath()) {
@@ -300,7 +450,23 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
                                                         &p_));
   }
 
-  /** Creates a session from its models. */
+  /** Creates a session from its models.
+   *
+   * The session trains the given state in place, not a copy, and keeps it alive. The data is not needed
+   * after the call. Models with external data cannot be read from memory.
+   *
+   * \param env The environment.
+   * \param session_options Settings, copied; without them the defaults.
+   * \param checkpoint_state The state to train.
+   * \param train_model_data The training model.
+   * \param eval_model_data The eval model. Without it, the session can neither evaluate nor export.
+   * \param optim_model_data The optimizer model. Without it, the session cannot take optimizer steps.
+   * \throws Exception with ORT_INVALID_PROTOBUF when a buffer is not an ONNX model.
+   * \throws Exception with ORT_INVALID_GRAPH when a graph is not valid.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the models do not match the checkpoint.
+   * \throws Exception with ORT_NOT_IMPLEMENTED when a model has operators without a kernel; the message
+   *     names all of them.
+   */
   TrainingSession(const Env& env, const SessionOptions& session_options, CheckpointState& checkpoint_state,
                   const std::vector<uint8_t>& train_model_data, const std::vector<uint8_t>& eval_model_data = {},
                   const std::vector<uint8_t>& optim_model_data = {}) {
@@ -310,7 +476,19 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
                                                                   optim_model_data.size(), &p_));
   }
 
-  /** Runs the forward and backward pass of the training model. */
+  /** Runs the forward and backward pass of the training model.
+   *
+   * The gradients are stored in the state. They are added to the gradients of earlier steps unless a
+   * lazy reset was requested.
+   *
+   * \param input_values The inputs, in the order of the input names.
+   * \return The outputs, in the order of the output names; the loss comes first.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the number, types, ranks or shapes of inputs or
+   *     outputs are wrong; the message lists the inputs.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when a node fails, the session is in use by another
+   *     thread, or the checkpoint is nominal and has no values yet.
+   * \throws Exception with ORT_FAIL when the step was terminated.
+   */
   std::vector<Value> TrainStep(const std::vector<Value>& input_values) {
     size_t count = 0;
     ThrowOnError(GetTrainingApi().TrainingSessionGetTrainingModelOutputCount(p_, &count));
@@ -321,7 +499,17 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     return outputs;
   }
 
-  /** Runs the eval model forward with the current parameters. */
+  /** Runs the eval model forward with the current parameters.
+   *
+   * \param input_values The inputs, in the order of the input names.
+   * \return The outputs, in the order of the output names.
+   * \throws Exception with ORT_NO_MODEL when the session has no eval model.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the number, types, ranks or shapes of inputs or
+   *     outputs are wrong.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when a node fails, or the session is in use by another
+   *     thread.
+   * \throws Exception with ORT_FAIL when the step was terminated.
+   */
   std::vector<Value> EvalStep(const std::vector<Value>& input_values) {
     size_t count = 0;
     ThrowOnError(GetTrainingApi().TrainingSessionGetEvalModelOutputCount(p_, &count));
@@ -332,29 +520,51 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     return outputs;
   }
 
-  /** Makes the next train step start from zero gradients. */
+  /** Makes the next train step start from zero gradients.
+   *
+   * Nothing is zeroed now: the next train step overwrites the gradients instead of adding to them.
+   */
   void LazyResetGrad() {
     ThrowOnError(GetTrainingApi().LazyResetGrad(p_));
   }
 
-  /** Sets the learning rate of the following optimizer steps. */
+  /** Sets the learning rate of the following optimizer steps.
+   *
+   * If a schedule is registered, its next step overwrites this rate.
+   *
+   * \param learning_rate The rate, a finite number.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the rate is not a finite number.
+   */
   void SetLearningRate(float learning_rate) {
     ThrowOnError(GetTrainingApi().SetLearningRate(p_, learning_rate));
   }
 
-  /** The learning rate of the next optimizer step. */
+  /** The learning rate of the next optimizer step.
+   *
+   * \return The rate.
+   */
   float GetLearningRate() {
     float learning_rate{};
     ThrowOnError(GetTrainingApi().GetLearningRate(p_, &learning_rate));
     return learning_rate;
   }
 
-  /** Names of the parameter groups of the optimizer. */
+  /** Names of the parameter groups of the optimizer.
+   *
+   * \return The names, in the order of the optimizer model; group0 if it has no groups.
+   * \throws Exception with ORT_NO_MODEL when the session has no optimizer.
+   */
   std::vector<std::string> GetOptimizerGroupNames() const {
     return detail::Names(p_, GetOrtrainApi().GetOptimizerGroupCount, GetOrtrainApi().GetOptimizerGroupName);
   }
 
-  /** Name of the parameter group that a trainable parameter belongs to. */
+  /** Name of the parameter group that a trainable parameter belongs to.
+   *
+   * \param parameter_name Name of the parameter.
+   * \return The name of the group.
+   * \throws Exception with ORT_NO_MODEL when the session has no optimizer.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no trainable parameter with this name.
+   */
   std::string GetParameterGroup(const std::string& parameter_name) const {
     char* out{};
     ThrowOnError(GetOrtrainApi().GetParameterGroup(p_, detail::Terminated(parameter_name, "parameter_name"),
@@ -362,7 +572,19 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     return detail::TakeString(out);
   }
 
-  /** A setting of a parameter group. */
+  /** A setting of a parameter group.
+   *
+   * The settings are learning_rate, learning_rate_factor and the settings of the optimizer. AdamW has
+   * weight_decay, alpha and beta (the decay of the first and the second moment), and epsilon. The
+   * learning rate of a group is the learning rate of the session times the factor of the group.
+   *
+   * \param group Name of the group.
+   * \param attribute Name of the setting.
+   * \return Its value.
+   * \throws Exception with ORT_NO_MODEL when the session has no optimizer.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no group with this name, or its optimizer
+   *     has no such setting.
+   */
   float GetOptimizerGroupAttribute(const std::string& group, const std::string& attribute) const {
     float out{};
     ThrowOnError(GetOrtrainApi().GetOptimizerGroupAttribute(p_, detail::Terminated(group, "group"),
@@ -370,39 +592,107 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     return out;
   }
 
-  /** Changes a setting of a parameter group from the next step on. */
+  /** Changes a setting of a parameter group from the next step on.
+   *
+   * The settings are saved with the optimizer's state. Setting learning_rate sets the factor, so that
+   * the rate of the group follows the rate of the session.
+   *
+   * \param group Name of the group.
+   * \param attribute Name of the setting.
+   * \param value The value.
+   * \throws Exception with ORT_NO_MODEL when the session has no optimizer.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no group with this name, its optimizer has
+   *     no such setting, or the value is out of range.
+   */
   void SetOptimizerGroupAttribute(const std::string& group, const std::string& attribute, float value) {
     ThrowOnError(GetOrtrainApi().SetOptimizerGroupAttribute(p_, detail::Terminated(group, "group"),
                                                             detail::Terminated(attribute, "attribute"), value));
   }
 
-  /** Registers a linear learning rate schedule with the session. */
+  /** Registers a linear learning rate schedule with the session.
+   *
+   * After t optimizer steps, with w warmup steps and n total steps, the rate is the initial rate times t
+   * / w while t < w, and times max(0, (n - t) / (n - w)) from then on. Registering another schedule
+   * replaces it.
+   *
+   * \param warmup_step_count Number of warmup steps.
+   * \param total_step_count Total number of training steps.
+   * \param initial_lr The rate at the end of the warmup.
+   * \throws Exception with ORT_INVALID_ARGUMENT when a count is negative or the rate is not a finite
+   *     number.
+   * \throws Exception with ORT_NO_MODEL when the session has no optimizer model.
+   */
   void RegisterLinearLRScheduler(int64_t warmup_step_count, int64_t total_step_count, float initial_lr) {
     ThrowOnError(GetTrainingApi().RegisterLinearLRScheduler(p_, warmup_step_count, total_step_count, initial_lr));
   }
 
-  /** Registers a learning rate schedule by its name. */
+  /** Registers a learning rate schedule by its name.
+   *
+   * The rate is the initial rate times a factor, which depends on the number of optimizer steps taken.
+   * The schedule is saved with the optimizer's state, and a session that is created with that state
+   * continues it. Registering another schedule replaces it.
+   *
+   * \param schedule Name of the schedule, such as cosine; ListSchedules describes all.
+   * \param settings Its settings, separated by commas or spaces, such as
+   *     total_steps=1000,warmup_steps=50. The numbers of a list are separated by colons:
+   *     milestones=300:600.
+   * \param initial_lr The rate at a factor of 1.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such schedule or setting, a value is
+   *     out of range, or the rate is not a finite number.
+   * \throws Exception with ORT_NO_MODEL when the session has no optimizer model.
+   */
   void RegisterLRScheduler(const std::string& schedule, const std::string& settings, float initial_lr) {
     ThrowOnError(GetOrtrainApi().RegisterLRScheduler(p_, detail::Terminated(schedule, "schedule"),
                                                      detail::Terminated(settings, "settings"), initial_lr));
   }
 
-  /** Sets the learning rate from the schedule. */
+  /** Sets the learning rate from the schedule.
+   *
+   * Usually called once after each optimizer step.
+   *
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when no schedule is registered.
+   */
   void SchedulerStep() {
     ThrowOnError(GetTrainingApi().SchedulerStep(p_));
   }
 
-  /** Reports a value to the schedule, such as a validation loss, and sets the learning rate. */
+  /** Reports a value to the schedule, such as a validation loss, and sets the learning rate.
+   *
+   * The schedule on_plateau uses reported values; all other schedules ignore them.
+   *
+   * \param value The value.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when no schedule is registered.
+   * \throws Exception with ORT_NO_MODEL when the session has no optimizer model.
+   */
   void SchedulerReport(float value) {
     ThrowOnError(GetOrtrainApi().SchedulerReport(p_, value));
   }
 
-  /** Updates the trainable parameters from their gradients. */
+  /** Updates the trainable parameters from their gradients.
+   *
+   * The optimizer model determines the update rule.
+   *
+   * \throws Exception with ORT_NO_MODEL when the session has no optimizer model.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when no train step has computed gradients yet, or a
+   *     gradient is NaN or infinite, unless the configuration entry ortrain.nonfinite_gradients permits
+   *     such gradients.
+   * \throws Exception with ORT_FAIL when the step was terminated before it began.
+   */
   void OptimizerStep() {
     ThrowOnError(GetTrainingApi().OptimizerStep(p_, nullptr));
   }
 
-  /** Writes a plain ONNX model that contains the current parameters. */
+  /** Writes a plain ONNX model that contains the current parameters.
+   *
+   * The eval model is reduced to the nodes that the named outputs need.
+   *
+   * \param inference_model_path Path of the file to write.
+   * \param graph_output_names Values of the eval model that become the outputs of the exported model.
+   * \throws Exception with ORT_NO_MODEL when the session has no eval model.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the eval model has no value with one of the names,
+   *     or no names are given.
+   * \throws Exception with ORT_FAIL when the file cannot be written.
+   */
   void ExportModelForInferencing(const std::basic_string<ORTCHAR_T>& inference_model_path,
                                  const std::vector<std::string>& graph_output_names) {
     ThrowOnError(GetTrainingApi().ExportModelForInferencing(p_, detail::Terminated(inference_model_path, "inference_model_path"),
@@ -410,7 +700,11 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
                                                             detail::Pointers(graph_output_names, "graph_output_names").data()));
   }
 
-  /** Names of the inputs of the training model or of the eval model. */
+  /** Names of the inputs of the training model or of the eval model.
+   *
+   * \param training True for the training model, false for the eval model.
+   * \return The names.
+   */
   std::vector<std::string> InputNames(bool training) {
     if (training) {
       return detail::Names(p_, GetTrainingApi().TrainingSessionGetTrainingModelInputCount, GetTrainingApi().TrainingSessionGetTrainingModelInputName);
@@ -419,7 +713,11 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     }
   }
 
-  /** Names of the outputs of the training model or of the eval model. */
+  /** Names of the outputs of the training model or of the eval model.
+   *
+   * \param training True for the training model, false for the eval model.
+   * \return The names.
+   */
   std::vector<std::string> OutputNames(bool training) {
     if (training) {
       return detail::Names(p_, GetTrainingApi().TrainingSessionGetTrainingModelOutputCount, GetTrainingApi().TrainingSessionGetTrainingModelOutputName);
@@ -428,7 +726,13 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     }
   }
 
-  /** A copy of all parameters, concatenated into one tensor. */
+  /** A copy of all parameters, concatenated into one tensor.
+   *
+   * \param only_trainable Whether to leave out frozen parameters.
+   * \return A rank-1 tensor of the parameters' element type.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the parameters have several types, or the
+   *     checkpoint is nominal and their values are not loaded yet.
+   */
   Value ToBuffer(bool only_trainable) {
     OrtValue* out{};
     ThrowOnError(GetOrtrainApi().GetContiguousParameters(p_, only_trainable, AllocatorWithDefaultOptions(), &out));
@@ -437,6 +741,10 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
 
   /** Overwrites all parameters with the values of one tensor, or only the trainable ones if it has
    * exactly their number of elements.
+   *
+   * \param buffer A tensor in the form that GetContiguousParameters returns.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the size or type of the tensor does not match, or
+   *     the parameters do not all have the same type.
    */
   void FromBuffer(Value& buffer) {
     size_t out{};
@@ -445,70 +753,145 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     ThrowOnError(GetTrainingApi().CopyBufferToParameters(p_, buffer, found != out));
   }
 
-  /** Copies all parameters, concatenated, into one tensor. */
+  /** Copies all parameters, concatenated, into one tensor.
+   *
+   * \param parameters_buffer A tensor of the parameters' type with the number of elements that
+   *     GetParametersSize returns. It is overwritten.
+   * \param trainable_only Whether to leave out frozen parameters.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the size or type of the tensor does not match, or
+   *     the parameters do not all have the same type.
+   */
   void CopyParametersToBuffer(const Value& parameters_buffer, bool trainable_only) {
     ThrowOnError(GetTrainingApi().CopyParametersToBuffer(p_,
                                                          const_cast<OrtValue*>(static_cast<const OrtValue*>(parameters_buffer)),
                                                          trainable_only));
   }
 
-  /** Adds an optimizer model to a session that was created without one. */
+  /** Adds an optimizer model to a session that was created without one.
+   *
+   * Parameters, gradients and the learning rate are unchanged.
+   *
+   * \param optimizer_model_path The optimizer model.
+   * \throws Exception with ORT_NO_SUCHFILE when there is no such file.
+   * \throws Exception with ORT_MODEL_LOADED when the session already has an optimizer model.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the model does not match the parameters.
+   */
   void AttachOptimizer(const std::basic_string<ORTCHAR_T>& optimizer_model_path) {
     ThrowOnError(GetOrtrainApi().AttachOptimizer(p_, detail::Terminated(optimizer_model_path, "optimizer_model_path")));
   }
 
-  /** Element type and shape that a step expects for an input. */
+  /** Element type and shape that a step expects for an input.
+   *
+   * \param training True for the train step, false for the eval step.
+   * \param index Zero-based index of the input.
+   * \return Type and shape; unknown dimensions are -1.
+   * \throws Exception with ORT_NO_MODEL when the session has no eval model.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the index is out of range.
+   */
   TensorTypeAndShapeInfo GetModelInputTypeInfo(bool training, size_t index) const {
     OrtTensorTypeAndShapeInfo* out{};
     ThrowOnError(GetOrtrainApi().GetModelInputTypeInfo(p_, training, index, &out));
     return TensorTypeAndShapeInfo{out};
   }
 
-  /** Starts recording how long every kernel of every step takes. */
+  /** Starts recording how long every kernel of every step takes.
+   *
+   * Calling it again restarts the recording.
+   */
   void StartProfiling() {
     ThrowOnError(GetOrtrainApi().StartProfiling(p_));
   }
 
-  /** Stops recording and returns the recording. */
+  /** Stops recording and returns the recording.
+   *
+   * The text is JSON in Chrome's trace event format, for chrome://tracing or Perfetto. Steps are events
+   * on thread 0; kernels are events on thread 1, named after their operator, with the node among their
+   * arguments. Times are in microseconds.
+   *
+   * \return The recording.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when no recording is in progress.
+   */
   std::string EndProfiling() {
     char* out{};
     ThrowOnError(GetOrtrainApi().EndProfiling(p_, AllocatorWithDefaultOptions(), &out));
     return detail::TakeString(out);
   }
 
-  /** Number of optimizer steps that a session has skipped because a gradient was NaN or infinite. */
+  /** Number of optimizer steps that a session has skipped because a gradient was NaN or infinite.
+   *
+   * Steps are skipped if the session config entry ortrain.nonfinite_gradients is skip. They are not part
+   * of CheckpointGetOptimizerStepCount.
+   *
+   * \return The number since the session was created.
+   */
   int64_t GetSkippedStepCount() const {
     int64_t out{};
     ThrowOnError(GetOrtrainApi().GetSkippedStepCount(p_, &out));
     return out;
   }
 
-  /** Copies the gradients of all trainable parameters into one tensor, end to end. */
+  /** Copies the gradients of all trainable parameters into one tensor, end to end.
+   *
+   * Their order is that of CopyParametersToBuffer, and each is row-major. CopyBufferToGradients is the
+   * reverse.
+   *
+   * \param gradients_buffer A tensor of 32-bit floats, or of doubles if the parameters are doubles, with
+   *     as many elements as the trainable parameters have.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the size or type of the tensor does not match.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when there are no gradients yet.
+   */
   void CopyGradientsToBuffer(const Value& gradients_buffer) const {
     ThrowOnError(GetOrtrainApi().CopyGradientsToBuffer(p_,
                                                        const_cast<OrtValue*>(static_cast<const OrtValue*>(gradients_buffer))));
   }
 
-  /** Overwrites the gradients of all trainable parameters with the values of one tensor. */
+  /** Overwrites the gradients of all trainable parameters with the values of one tensor.
+   *
+   * The next optimizer step uses them, and the next train step adds to them, even if LazyResetGrad was
+   * called before. Gradients of 16-bit parameters are rounded.
+   *
+   * \param gradients_buffer A tensor in the form that CopyGradientsToBuffer writes.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the size or type of the tensor does not match.
+   */
   void CopyBufferToGradients(const Value& gradients_buffer) {
     ThrowOnError(GetOrtrainApi().CopyBufferToGradients(p_, gradients_buffer));
   }
 
-  /** The Euclidean norm of all gradients together. */
+  /** The Euclidean norm of all gradients together.
+   *
+   * This is the norm that clipping compares with its limit.
+   *
+   * \return The norm.
+   * \throws Exception with ORT_RUNTIME_EXCEPTION when there are no gradients yet.
+   */
   float GetGradientNorm() const {
     float out{};
     ThrowOnError(GetOrtrainApi().GetGradientNorm(p_, &out));
     return out;
   }
 
-  /** Number of parameters in a group. */
+  /** Number of parameters in a group.
+   *
+   * \param group Name of the group.
+   * \return The number.
+   * \throws Exception with ORT_NO_MODEL when the session has no optimizer.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no group with this name.
+   */
   size_t GetOptimizerGroupParameterCount(const std::string& group) const {
     size_t out{};
     ThrowOnError(GetOrtrainApi().GetOptimizerGroupParameterCount(p_, detail::Terminated(group, "group"), &out));
     return out;
   }
 
-  /** Name of a parameter of a group, by index in the order of the checkpoint. */
+  /** Name of a parameter of a group, by index in the order of the checkpoint.
+   *
+   * \param group Name of the group.
+   * \param index Zero-based index.
+   * \return The name.
+   * \throws Exception with ORT_NO_MODEL when the session has no optimizer.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no group with this name or the index is
+   *     out of range.
+   */
   std::string GetOptimizerGroupParameterName(const std::string& group, size_t index) const {
     char* out{};
     ThrowOnError(GetOrtrainApi().GetOptimizerGroupParameterName(p_, detail::Terminated(group, "group"), index,
@@ -516,7 +899,16 @@ class TrainingSession : public detail::Base<OrtTrainingSession> {
     return detail::TakeString(out);
   }
 
-  /** Chooses whether eval steps and exports use the exponential moving average of the weights. */
+  /** Chooses whether eval steps and exports use the exponential moving average of the weights.
+   *
+   * By default they use the average if the optimizer model has the node WeightAverage and an optimizer
+   * step was taken. Train steps always use the weights. The averages are saved with the optimizer's
+   * state.
+   *
+   * \param use Whether to use the average.
+   * \throws Exception with ORT_NO_MODEL when the session has no optimizer.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the optimizer keeps no average.
+   */
   void UseAverageWeights(bool use) {
     ThrowOnError(GetOrtrainApi().UseAverageWeights(p_, use));
   }
@@ -530,7 +922,21 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
  public:
   explicit GradientGraphBuilder(std::nullptr_t) {}
 
-  /** Creates a builder for a forward model. */
+  /** Creates a builder for a forward model.
+   *
+   * \param model The forward model, a serialized ONNX model.
+   * \param y_node_names Names of the values to differentiate, including the loss. If the loss does not
+   *     depend on one of these values, the model gets an input <name>_grad, through which the caller
+   *     supplies the gradient of that value.
+   * \param x_node_names Names of the values with respect to which gradients are computed: inputs,
+   *     initializers or intermediate values.
+   * \param loss_node_name Name of the scalar loss, whose gradient is one; an empty string if there is
+   *     none.
+   * \return The builder.
+   * \throws Exception with ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
+   * \throws Exception with ORT_INVALID_GRAPH when the graph is not valid.
+   * \throws Exception with ORT_INVALID_ARGUMENT when no values to differentiate are named.
+   */
   static GradientGraphBuilder Create(const std::vector<uint8_t>& model, const std::vector<std::string>& y_node_names,
                                      const std::vector<std::string>& x_node_names, const std::string& loss_node_name) {
     OrtGradientGraphBuilder* out = nullptr;
@@ -543,12 +949,21 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
     return GradientGraphBuilder{out};
   }
 
-  /** Adds the gradients. */
+  /** Adds the gradients.
+   *
+   * \throws Exception with ORT_NOT_IMPLEMENTED when the model cannot be differentiated; the message
+   *     names every reason.
+   */
   void Build() {
     ThrowOnError(GetOrtrainApi().GradientGraphBuilderBuild(p_));
   }
 
-  /** The model with the gradients. */
+  /** The model with the gradients.
+   *
+   * \return A serialized ONNX model. It has the outputs of the forward model, followed by <name>_grad
+   *     for each requested value.
+   * \throws Exception with ORT_FAIL when the gradients have not been built yet.
+   */
   std::vector<uint8_t> GetModel() const {
     void* out{};
     size_t out_length{};
@@ -556,7 +971,12 @@ class GradientGraphBuilder : public detail::Base<OrtGradientGraphBuilder> {
     return detail::TakeBytes(out, out_length);
   }
 
-  /** Writes the model with the gradients to a file. */
+  /** Writes the model with the gradients to a file.
+   *
+   * \param path Path of the file; an existing file is replaced.
+   * \throws Exception with ORT_FAIL when the gradients have not been built yet or the file cannot be
+   *     written.
+   */
   void Save(const std::basic_string<ORTCHAR_T>& path) const {
     ThrowOnError(GetOrtrainApi().GradientGraphBuilderSave(p_, detail::Terminated(path, "path")));
   }
@@ -573,19 +993,40 @@ class Metric : public detail::Base<OrtMetric> {
  public:
   explicit Metric(std::nullptr_t) {}
 
-  /** Creates a metric by its name. */
+  /** Creates a metric by its name.
+   *
+   * \param name Name of the metric, such as accuracy, f1 or top5.
+   * \param options Its options, separated by commas or spaces, such as average=binary; an empty string
+   *     for the defaults.
+   * \return The metric.
+   * \throws Exception with ORT_INVALID_ARGUMENT when there is no such metric or option, or a value is
+   *     out of range.
+   */
   static Metric Create(const std::string& name, const std::string& options) {
     OrtMetric* out = nullptr;
     ThrowOnError(GetOrtrainApi().CreateMetric(detail::Terminated(name, "name"), detail::Terminated(options, "options"), &out));
     return Metric{out};
   }
 
-  /** Adds a batch to the metric. */
+  /** Adds a batch to the metric.
+   *
+   * A rejected batch changes nothing.
+   *
+   * \param prediction Output of the model: scores [batch, classes, ...] or [batch, ..., classes], a
+   *     logit for each row, or numbers. The metric perplexity needs no prediction.
+   * \param target The expected values, [batch, ...].
+   * \param loss The loss of the batch, one number. Only the metric perplexity needs it.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the shapes do not match, a target is not a class,
+   *     or a required value is missing.
+   */
   void Update(const Value& prediction, const Value& target, const Value& loss) {
     ThrowOnError(GetOrtrainApi().MetricUpdate(p_, prediction, target, loss));
   }
 
-  /** The value over all batches since the start or the last reset. */
+  /** The value over all batches since the start or the last reset.
+   *
+   * \return A tensor of doubles: a scalar, or a matrix for confusion_matrix. NaN if nothing was counted.
+   */
   Value Result() {
     OrtValue* out{};
     ThrowOnError(GetOrtrainApi().MetricResult(p_, &out));
@@ -599,12 +1040,18 @@ class Metric : public detail::Base<OrtMetric> {
 
   /** Adds the counts of another metric, for example from another process or from another part of the
    * rows.
+   *
+   * \param other A metric with the same name and options, which does not change.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the name or the options differ.
    */
   void Merge(const Metric& other) {
     ThrowOnError(GetOrtrainApi().MetricMerge(p_, other));
   }
 
-  /** The counts of the metric, as bytes from which another metric can continue. */
+  /** The counts of the metric, as bytes from which another metric can continue.
+   *
+   * \return The state.
+   */
   std::vector<uint8_t> GetState() {
     void* out{};
     size_t out_length{};
@@ -612,7 +1059,12 @@ class Metric : public detail::Base<OrtMetric> {
     return detail::TakeBytes(out, out_length);
   }
 
-  /** Replaces the counts of the metric. */
+  /** Replaces the counts of the metric.
+   *
+   * \param state The state of a metric with the same name and options.
+   * \throws Exception with ORT_INVALID_ARGUMENT when the bytes are not the state of such a metric, or
+   *     are truncated or damaged.
+   */
   void SetState(const std::vector<uint8_t>& state) {
     ThrowOnError(GetOrtrainApi().MetricSetState(p_, state.data(), state.size()));
   }

@@ -194,6 +194,30 @@ def test_duplicate_key(spec_copy: SpecCopy, refusal: Refusal) -> None:
         ("languages/csharp.yaml", "add_property: {parameters:", "add_property: {parametres:", "'parameters'"),
         ("languages/csharp.yaml", "    error_code:", "    eror_code:", "did you mean 'error_code'?"),
         (
+            "languages/cpp.yaml",
+            "        get_since_version:",
+            "        get_version_since:",
+            "expected a method of node",
+        ),
+        (
+            "languages/cpp.yaml",
+            "        copy_kernel_info:",
+            "        copy_kernel_inf:",
+            "did you mean 'copy_kernel_info'?",
+        ),
+        (
+            "languages/cpp.yaml",
+            "{is_constant: {type: c}}",
+            "{constant: {type: c}}",
+            "did you mean 'is_constant'?",
+        ),
+        (
+            "languages/cpp.yaml",
+            "{dense_shape: {type: shape}}",
+            "{dense_shape: {type: shap}}",
+            "did you mean 'shape'?",
+        ),
+        (
             "languages/python.yaml",
             "    invalid_argument:",
             "    invalid_arg:",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 from codegen import lower
 from codegen.languages import Action, Base, File, broken
+from codegen.languages.cpp.plain import Plain
 from codegen.lower import Operand
 from codegen.spec.model import Call, Class, Command, Given, Method, Parameter
+from codegen.spec.names import pascal
 
 TABLES = {
     "general": "GetApi()",
@@ -18,7 +22,17 @@ TABLES = {
     "extension": "GetOrtrainApi()",
 }
 
-MIXINS = ("memory_info", "tensor_type_and_shape_info", "type_info", "value")
+MIXINS = (
+    "memory_info",
+    "tensor_type_and_shape_info",
+    "type_info",
+    "value",
+    "op_attr",
+    "value_info",
+    "node",
+    "graph",
+    "kernel_info",
+)
 """Classes rendered into a class template, whose handle belongs to the template argument."""
 
 
@@ -70,52 +84,38 @@ class Language(Base):
         )
         return kind if by_value else f"const {kind}&"
 
-    def one_call(
-        self, name: str, own: str, *, handle: str = "this->p_", const: bool = True, returns: str = ""
-    ) -> str:
-        """Return the definition of a method that is one call and takes what the call takes, as C does.
+    # ---- methods that take what their call takes in C ----
 
-        Parameters
-        ----------
-        name, own : str
-            The names of the call and of the method.
-        handle : str
-            The object that the call gets first; empty for a static method.
-        const : bool
-            Whether the method leaves the object as it is.
-        returns : str
-            The class of the result, if it is an object.
+    @cached_property
+    def plain(self) -> dict[str, list[Plain]]:
+        """The methods of each class that take what their call takes in C, by the name of the class."""
+        return {cls.name: [*self._plain_of(cls)] for cls in self.classes}
+
+    def _plain_of(self, cls: Class) -> Iterable[Plain]:
+        for name, over in self.own["classes"][cls.name].get("plain", {}).items():
+            own: dict[str, Any] = {"name": over} if isinstance(over, str) else over or {}
+            call = self.spec.calls[name]
+            overrides = {
+                p: {"name": differs} if isinstance(differs, str) else differs
+                for p, differs in own.get("parameters", {}).items()
+            }
+            default = pascal(name.removeprefix(f"{cls.prefix or cls.handle}_"), self.words)
+            yield Plain(self, cls, call, own.get("name") or default, overrides)
+
+    def plain_method(self, p: Plain, handle: str = "p_") -> str:
+        """Return the definition of such a method, in each of its forms.
+
+        In a class template, whose ``handle`` is another expression, a later method is only declared.
         """
-        call = self.spec.calls[name]
-        kept = [
-            p
-            for p in (call.parameters[1:] if handle else call.parameters)
-            if not p.is_result or p.length or p.room
-        ]
-        result = next((p for p in call.parameters if p not in kept and p.is_result), None)
-        passed = [*([handle] if handle else []), *(p.name for p in kept), *(["&result"] if result else [])]
-        made = f"{self.call(call)}({', '.join(passed)})"
-        kind = self.c.declaration(result).rpartition(" ")[0].removesuffix("*") if result else "void"
-        exact = self.c.own["declarations"].get(name, {})
-        taken = ", ".join(exact.get(p.name) or self._declaration_of(p) for p in kept)
-        head = f"{'' if handle else 'static '}{returns or kind} {own}({taken})"
-        lines = [f"ThrowOnError({made});"]
-        if result:
-            lines = [
-                f"{kind} result{{}};",
-                *lines,
-                f"return {returns}{{result}};" if returns else "return result;",
-            ]
-        tail = " const" if const and handle else ""
-        body = "\n    ".join(lines)
-        return f"{self.doc(call.summary, 2)}\n  {head}{tail} {{\n    {body}\n  }}"
-
-    def _declaration_of(self, p: Parameter) -> str:
-        """Return the declaration of a parameter: as in C, but an object instead of the pointer to one."""
-        cls = self.class_of(p.type) if p.type in self.spec.handles and not p.is_result else None
-        if cls is None:
-            return self.c.declaration(p)
-        return f"Const{cls.own} {p.name}" if cls.name in MIXINS else f"const {cls.own}& {p.name}"
+        texts = []
+        for form in p.forms(handle):
+            notes = (form.parameters, p.returned_doc, p.call.errors)
+            doc = self._documented(p.call.summary, p.call.details, *notes)
+            if p.is_later and handle != "p_":
+                texts.append(f"{doc}\n{form.declaration};")
+            else:
+                texts.append("\n".join([doc, f"{form.declaration} {{", *form.statements, "  }"]))
+        return "\n\n".join(texts)
 
     def setting(self, m: Method) -> Given:
         """Return the parameter of a setting; C++ takes it as C does."""
@@ -149,11 +149,16 @@ class Language(Base):
     def result_type(self, m: Method, cls: Class) -> str:
         """Return a method's type; classes of settings return the object if there is nothing else to return."""
         if m.returns is None or m.pattern == "option":
-            return f"{cls.own}&" if cls.has("option") else "void"
+            return f"{cls.own}&" if self.has_settings(cls) else "void"
         if m.returns.type == "results":
             return f"std::tuple<{', '.join(self.type_of(p.type) for p in m.call.results)}>"
         view = m.pattern == "direct" and self._is_view(m.call.results[0])
         return f"{'Const' if view else ''}{self.type_of(m.returns.type)}"
+
+    @staticmethod
+    def has_settings(cls: Class) -> bool:
+        """Whether methods return their object, so that a program sets several things in one statement."""
+        return cls.has("option") or cls.name.endswith("_options")
 
     def _is_view(self, p: Parameter) -> bool:
         """Whether a result is a handle that another object owns, which has a class."""
@@ -199,17 +204,58 @@ class Language(Base):
         tail = " const" if self.is_const(cls, m) else ""
         return f"inline {self.result_type(m, cls)} {name}::{m.own}({', '.join(self.signature(m))}){tail}"
 
+    @property
+    def releases(self) -> list[tuple[str, Call]]:
+        """The types of objects that the general calls create, with the calls that release them."""
+        handles = [h for h in self.spec.handles.values() if h["table"] == "general" and "release" in h]
+        found = [(h["name"], self.spec.calls[h["release"]]) for h in handles]
+        return [*found, ("allocator", self.spec.calls["release_allocator"])]
+
     def has_factory(self, cls: Class) -> bool:
         """Whether a static method creates objects of a class."""
         return any(m.pattern == "create" and not self.is_constructor(cls, m) for m in cls.methods)
+
+    # ---- documentation ----
 
     def doc(self, text: str, indent: int = 0) -> str:
         """Return a text as a documentation comment."""
         return self.c.block(self.c.wrap(self.said(text)), indent)
 
+    def method_doc(self, cls: Class, m: Method) -> str:
+        """Return the documentation comment of a method: text, parameters, result and errors."""
+        has_own_form = m.pattern in ("run", "run_into")
+        parameters = [] if has_own_form else [(p.own, p.doc) for p in m.parameters]
+        if m.pattern == "allocated_name":
+            parameters.append(("allocator", "Allocates the text."))
+        gives = m.returns and m.pattern != "option" and not self.is_constructor(cls, m)
+        returned = m.returns.doc if m.returns and gives else ""
+        return self._documented(m.summary, m.details, parameters, returned, lower.errors(m))
+
+    def _documented(
+        self,
+        summary: str,
+        details: str,
+        parameters: Iterable[tuple[str, str]],
+        returned: str,
+        errors: list[dict[str, str]],
+    ) -> str:
+        """Return the documentation comment of a member, whose parameters are given with their texts."""
+        notes = [f"\\param {name} {self.said(doc)}" for name, doc in parameters]
+        notes += [f"\\return {self.said(returned)}"] if returned else []
+        for e in errors:
+            code = self.c.value_name("error_code", e["code"])
+            notes.append(f"\\throws Exception with {code} when {self.said(e['when'])}.")
+        lines = self.c.wrap(self.said(summary))
+        if details:
+            lines += ["", *self.c.wrap(self.said(details))]
+        if notes:
+            lines += ["", *(line for note in notes for line in self.c.wrap(note, hanging=4))]
+        return self.c.block(lines, 2)
+
     def reached(self, call: Call) -> list[str]:
         """Return the names of the methods that use a call."""
-        return [f"{cls.own}::{m.own}" for cls, m in self.methods_on(call)]
+        plain = [f"{p.cls.own}::{p.own}" for made in self.plain.values() for p in made if p.call is call]
+        return [*(f"{cls.own}::{m.own}" for cls, m in self.methods_on(call)), *plain]
 
     # ---- commands of the scenarios ----
 
@@ -333,8 +379,8 @@ class Language(Base):
         return values[0] if len(values) == 1 else f"{{{', '.join(values)}}}"
 
     def _taken(self, p: Parameter) -> str:
-        if p.type == "bytes" and p.length:
-            return f"detail::TakeBytes({p.name}, {p.length})"
+        if p.type in ("bytes", "value") and p.length:
+            return f"detail::Take{'Bytes' if p.type == 'bytes' else 'Values'}({p.name}, {p.length})"
         if p.type in self.spec.handles:
             return f"{'Const' if self._is_view(p) else ''}{self.type_of(p.type)}{{{p.name}}}"
         if p.type == "string" and p.owner == "callee":
@@ -346,5 +392,6 @@ class Language(Base):
     def variable(self, p: Parameter) -> str:
         """Return the declaration of a variable that a call stores into."""
         pointer = "*" if self.c.is_pointer_type(p.type) else ""
+        pointer += "*" if p.length and p.type != "bytes" else ""
         const = "const " if p.owner == "callee" else ""
         return f"{const}{self.c.base(p.type)}{pointer} {p.name}{{}};"

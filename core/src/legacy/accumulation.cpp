@@ -1,3 +1,6 @@
+// Adds what follows the gradients in a training graph: a buffer for each weight, in which the gradients of
+// several runs add up, and the norm of all gradients. A process that trains together with others gets the
+// norm as an input, because the norm depends on the gradients of all processes.
 #include "legacy/accumulation.h"
 
 #include <vector>

@@ -1,3 +1,6 @@
+// How nodes, constants, inputs, outputs and states are added to a training graph under names that are free.
+// All parts of the construction use these functions, and each part is in a separate file. The file also
+// writes a draft to a file, for the option that names one, and computes halves and slices of weights.
 #include "legacy/graph_draft.h"
 
 #include <algorithm>

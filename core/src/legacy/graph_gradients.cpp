@@ -1,3 +1,7 @@
+// Adds the gradients to a training graph: runs the gradient builder, adds nodes that compute values a second
+// time if an option says so, and makes gradients outputs. The choice of the values that are computed again is
+// here, because it depends on the parameters; finding them in a graph and copying their nodes is in
+// recomputed_nodes.cpp.
 #include "legacy/graph_gradients.h"
 
 #include <algorithm>

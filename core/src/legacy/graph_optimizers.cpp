@@ -1,3 +1,6 @@
+// Adds one optimizer node for each weight to a training graph, with its moments and counts as states. The
+// three optimizers differ in their inputs, outputs and attributes, so a table lists what each has. The nodes
+// only describe the step: ops/optimizer_steps.cpp computes it.
 #include "legacy/graph_optimizers.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// Stores the values that a training graph updates: one block of memory for each role, such as weights,
+// gradients or first moments, in which each value is a view. Programs read and write the values by name or as
+// one buffer. The session (training_graph_session.cpp) runs the graph, and this file alone knows where a
+// value is.
 #include "legacy/graph_states.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Decides which weights, or which parts of weights, this process updates, and adds their states to the graph.
+// Without ZeRO a process updates all of its weights. The parts that ZeRO gives a process are views of the
+// whole weights, so that optimizer nodes need not know of ZeRO.
 #include "legacy/graph_updates.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Two rewrites of a forward model for computing in 16 bits. The first one has nodes compute in float16 and
+// adds conversions where types differ. The second one moves the conversions of a model past nodes that can
+// compute in 16 bits, so that more nodes do. Both use the same rule for which nodes can.
 #include "legacy/half_precision.h"
 
 #include <algorithm>

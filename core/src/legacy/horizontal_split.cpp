@@ -1,3 +1,6 @@
+// Finds the blocks of a model that can be divided among processes, and replaces each with the share of this
+// process: parts of the weights, and MegatronF and MegatronG at the borders. How one node is divided is
+// stated elsewhere (partition_rules.cpp), so this file has no rule of any operator.
 #include "legacy/horizontal_split.h"
 
 #include <algorithm>

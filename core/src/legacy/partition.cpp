@@ -1,3 +1,6 @@
+// How a node is divided among processes, for any operator: its rule is looked up, and an operator without a
+// rule whose positions are independent is divided along an axis. The rules of single operators are in
+// partition_rules.cpp.
 #include "legacy/partition.h"
 
 #include <algorithm>

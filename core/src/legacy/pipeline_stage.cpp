@@ -1,3 +1,6 @@
+// Cuts a model into the stages of a pipeline at the values that the parameters name, and returns the stage of
+// one process: its nodes, its weights, what it receives and what it sends. The scalar whose gradient replaces
+// the loss in all stages but the last is added here too.
 #include "legacy/pipeline_stage.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Chooses what this process trains: the whole model, its share of divided layers, or its stage of a pipeline.
+// Parameters that name weights are changed to match, so that the files that build the training graph treat
+// every process alike.
 #include "legacy/process_part.h"
 
 #include <utility>

@@ -1,3 +1,5 @@
+// Calls the function of the host that adds up a buffer over processes. The kernels that need the function
+// find it through a variable of their thread, which is set during a run.
 #include "legacy/rank_sum.h"
 
 #include "runtime/error.h"

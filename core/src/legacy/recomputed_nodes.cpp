@@ -1,3 +1,6 @@
+// Finds the values that the recompute options mean, such as the outputs of Gelu or of transformer layers, and
+// copies the nodes that produce them, so that the backward nodes read the copies. It works on any graph and
+// knows no parameters; graph_gradients.cpp decides which values are copied.
 #include "legacy/recomputed_nodes.h"
 
 #include <algorithm>

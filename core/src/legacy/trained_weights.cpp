@@ -1,3 +1,6 @@
+// Chooses the weights that a training graph trains: those that the parameters name, or all initializers that
+// a gradient of the loss reaches. This comes first in the construction, because all other parts need the
+// list.
 #include "legacy/trained_weights.h"
 
 #include <algorithm>

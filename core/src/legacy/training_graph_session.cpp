@@ -1,3 +1,6 @@
+// Runs a training graph as a forward session with state. The class State connects the two: it gives weights,
+// moments and counts to the session, numbers the runs for random operators, and restores statistics after a
+// failed run. The values themselves are stored in graph_states.cpp.
 #include "legacy/training_graph_session.h"
 
 #include <algorithm>

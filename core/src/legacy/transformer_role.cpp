@@ -1,3 +1,5 @@
+// The table of operators that the recompute options speak of. It is in a file of the older API, because
+// nothing else asks whether an operator is a Gelu or a Dropout.
 #include "legacy/transformer_role.h"
 
 #include "op/operator.h"

@@ -1,6 +1,7 @@
 // Everything that differs between operating systems: files, mapping, libraries, memory, processors,
-// processes, time and letters. CMake compiles one source for it, runtime/system_<system>.cpp. No other source
-// includes a header of a system or tests for one with #if; tests/structure checks that.
+// processes, time and letters. CMake compiles runtime/system_<system>.cpp and, except for Windows,
+// runtime/system_descriptors.cpp. No other source includes a header of a system or tests for one with #if;
+// tests/structure checks that.
 #pragma once
 
 #include <atomic>

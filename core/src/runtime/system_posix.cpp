@@ -1,5 +1,4 @@
-// POSIX systems: Linux, Android, macOS, iOS.
-#include <dirent.h>
+// POSIX systems: Linux, Android, macOS, iOS. What they share with WebAssembly is in system_descriptors.cpp.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -15,9 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
-#include <memory>
 #include <thread>
 
 #include "runtime/control_group.h"
@@ -35,15 +32,6 @@
 namespace ortrain::system {
 
 namespace {
-
-constexpr size_t kMostAtOnce = size_t{1} << 30;
-
-FileInfo info_of(const struct stat& status) {
-  return {S_ISREG(status.st_mode)   ? FileInfo::kFile
-          : S_ISDIR(status.st_mode) ? FileInfo::kFolder
-                                    : FileInfo::kSpecial,
-          static_cast<size_t>(status.st_size)};
-}
 
 int descriptor(intptr_t handle) { return static_cast<int>(handle); }
 
@@ -66,78 +54,11 @@ locale_t unicode() {
 
 }  // namespace
 
-std::string reason() { return std::strerror(errno); }
-
-Failure failure() {
-  switch (errno) {
-    case ENOENT:
-      return Failure::kNotFound;
-    case EEXIST:
-      return Failure::kExists;
-    case EACCES:
-      return Failure::kDenied;
-    default:
-      return Failure::kOther;
-  }
-}
-
-std::optional<FileInfo> info(const std::filesystem::path& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
-  return info_of(status);
-}
-
-File File::open(const std::filesystem::path& path) {
-  // Without O_NONBLOCK, opening a pipe would block until another process writes to it.
-  return File(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-}
-
-File File::create(const std::filesystem::path& path) {
-  return File(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-}
-
-void File::close() {
-  if (handle_ != kNone) ::close(descriptor(std::exchange(handle_, kNone)));
-}
-
-std::optional<FileInfo> File::info() const {
-  struct stat status {};
-  if (::fstat(descriptor(handle_), &status) != 0) return std::nullopt;
-  return info_of(status);
-}
-
-ptrdiff_t File::read(void* to, size_t bytes, uint64_t offset) const {
-  for (;;) {
-    const ssize_t n =
-        ::pread(descriptor(handle_), to, std::min(bytes, kMostAtOnce), static_cast<off_t>(offset));
-    if (n >= 0 || errno != EINTR) return n;
-  }
-}
-
-bool File::write(const void* from, size_t bytes) {
-  const auto* at = static_cast<const std::byte*>(from);
-  while (bytes > 0) {
-    const ssize_t n = ::write(descriptor(handle_), at, std::min(bytes, kMostAtOnce));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return false;
-    at += n;
-    bytes -= static_cast<size_t>(n);
-  }
-  return true;
-}
-
-bool File::sync() { return ::fsync(descriptor(handle_)) == 0; }
-
 File::Lock File::lock() {
   int result;
   do result = ::flock(descriptor(handle_), LOCK_EX | LOCK_NB);
   while (result != 0 && errno == EINTR);
   return result == 0 ? Lock::kTaken : errno == EWOULDBLOCK ? Lock::kHeld : Lock::kFailed;
-}
-
-bool File::has_name() const {
-  struct stat status {};
-  return ::fstat(descriptor(handle_), &status) != 0 || status.st_nlink > 0;
 }
 
 void File::copy_permissions(const std::filesystem::path& from) {
@@ -156,8 +77,6 @@ void prefetch(const std::byte* mapped, size_t bytes) {
   ::madvise(const_cast<std::byte*>(mapped), bytes, MADV_WILLNEED);
 }
 
-bool remove_file(const std::filesystem::path& path) { return ::unlink(path.c_str()) == 0; }
-
 void remove_unlocked(const std::filesystem::path& path) {
   File file;
   if (const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); fd >= 0) {
@@ -171,14 +90,6 @@ void remove_unlocked(const std::filesystem::path& path) {
   }
 }
 
-bool replace(const std::filesystem::path& from, const std::filesystem::path& to) {
-  return ::rename(from.c_str(), to.c_str()) == 0;
-}
-
-bool link(const std::filesystem::path& from, const std::filesystem::path& to) {
-  return ::link(from.c_str(), to.c_str()) == 0;
-}
-
 bool sync_folder(const std::filesystem::path& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return errno == EACCES;  // a folder to write to, but not to read
@@ -187,12 +98,6 @@ bool sync_folder(const std::filesystem::path& folder) {
   ::close(fd);
   errno = error;
   return synced;
-}
-
-void for_each_name(const std::filesystem::path& folder, const std::function<void(std::string_view)>& f) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
-  if (!entries) return;
-  while (const dirent* entry = ::readdir(entries.get())) f(entry->d_name);
 }
 
 void* open_library(const std::filesystem::path& path, std::string& why) {
@@ -282,12 +187,6 @@ void wake(std::atomic<uint32_t>& word) { word.notify_all(); }
 
 int64_t process_id() { return ::getpid(); }
 void before_fork(void (*f)()) { ::pthread_atfork(f, nullptr, nullptr); }
-
-std::tm local_time(std::time_t time) {
-  std::tm local{};
-  ::localtime_r(&time, &local);
-  return local;
-}
 
 uint32_t lower_case(uint32_t letter) {
   return static_cast<uint32_t>(::towlower_l(static_cast<wint_t>(letter), unicode()));

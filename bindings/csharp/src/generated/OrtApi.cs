@@ -575,7 +575,7 @@ namespace Microsoft.ML.OnnxRuntime
         [UnmanagedFunctionPointer(CallingConvention.Winapi)]
         internal delegate IntPtr GetValueCall(OrtValueHandle value, int index, IntPtr allocator, out IntPtr @out);
         private static GetValueCall getValue;
-        /// <summary>A copy of a tensor in a sequence.</summary>
+        /// <summary>A copy of an element of a sequence, or of the keys (0) or values (1) of a map.</summary>
         internal static GetValueCall GetValue => getValue ??
             (getValue = NativeTables.Bind<GetValueCall>(NativeTables.OrtApi, 80));
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from ortrain import _graph
 from ortrain.onnxblock.blocks import Block, InputLike, PassThrough, ReduceMean, ReduceSum
+from ortrain.onnxblock.loss._values import Value
 
 _REDUCTIONS = ("mean", "sum", "none")
 
@@ -43,13 +44,7 @@ class Comparison(Block):
         target = self._target(loss_input_name, target_name)
         if self._has_known_shape(loss_input_name) and self._has_known_shape(target):
             return loss_input_name, target
-        axis = self._add_initializer("first_axis", np.array([0], np.int64))
-        both = []
-        for value in (loss_input_name, target):
-            if (_graph.opset_of(self.base) or 13) >= 13:
-                both.append(self._add("Unsqueeze", [value, axis]))
-            else:
-                both.append(self._add("Unsqueeze", [value], axes=[0]))
+        both = [Value(self, value, value).unsqueeze([0]).name for value in (loss_input_name, target)]
         pair = self._add("Concat", both, "prediction_and_target", axis=0)
         numbers = [self._add_initializer("number", np.array(number, np.int64)) for number in (0, 1)]
         return self._add("Gather", [pair, numbers[0]], axis=0), self._add(

@@ -60,12 +60,18 @@ def weighted(block: Block, losses: Value, sample_weights: str | None) -> Value:
     """Multiply the losses of each sample by its weight, an input of the model."""
     if sample_weights is None:
         return losses
-    if not _graph.value_exists(block.base, sample_weights):
-        kind = _graph.element_type(block.base, losses.like)
-        # The batch has no name, which only inputs of the model share.
-        block.base.graph.input.append(onnx.helper.make_tensor_value_info(sample_weights, kind, [None]))
+    add_batch_input(block, sample_weights, _graph.element_type(block.base, losses.like))
     # Transposed, the samples are in the last dimension, along which the weights are broadcast.
     return (losses.apply("Transpose") * Value(block, sample_weights, losses.like)).apply("Transpose")
+
+
+def add_batch_input(block: Block, name: str, kind: int) -> None:
+    """Add an input of shape [batch] unless there is a value of that name.
+
+    The batch has no name, which only inputs of the model share.
+    """
+    if not _graph.value_exists(block.base, name):
+        block.base.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, [None]))
 
 
 class SeveralInputs(Block):

@@ -10,39 +10,14 @@ import onnx
 from onnx import TensorProto
 
 from ortrain import _graph
-from ortrain.onnxblock.blocks import Abs, Block, Neg, Pow, Sub
+from ortrain.onnxblock.blocks import Block
 from ortrain.onnxblock.loss._comparison import Comparison, check_reduction
+from ortrain.onnxblock.loss._loss import Loss
 from ortrain.onnxblock.loss._values import Value
 from ortrain.onnxblock.model_accessor import current
 
 
-class _Difference(Comparison):
-    """A loss that is a function of the difference between prediction and target."""
-
-    def __init__(self, reduction: str, of_difference: Block) -> None:
-        super().__init__(reduction)
-        self._sub, self._of_difference = Sub(), of_difference
-
-    def build(self, loss_input_name: str, target_name: str = "target") -> str:
-        """Add the loss.
-
-        Parameters
-        ----------
-        loss_input_name : str
-            Name of the prediction.
-        target_name : str, default: "target"
-            Name of the target; a new input of the prediction's type and shape if there is no such value.
-
-        Returns
-        -------
-        str
-            Name of the loss.
-        """
-        prediction, target = self._compared(loss_input_name, target_name)
-        return str(self._reduce(self._of_difference(self._sub(prediction, target))))
-
-
-class MSELoss(_Difference):
+class MSELoss(Loss):
     """Mean squared error, ``reduce((input - target)²)``.
 
     Parameters
@@ -58,10 +33,14 @@ class MSELoss(_Difference):
     """
 
     def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction, Pow(2.0))
+        super().__init__(reduction)
+
+    def losses(self, prediction: Value, target: Value) -> Value:
+        """Return the losses of all elements."""
+        return (prediction - target).apply("Pow", 2.0)
 
 
-class L1Loss(_Difference):
+class L1Loss(Loss):
     """Mean absolute error, ``reduce(|input - target|)``.
 
     Parameters
@@ -76,7 +55,11 @@ class L1Loss(_Difference):
     """
 
     def __init__(self, reduction: str = "mean") -> None:
-        super().__init__(reduction, Abs())
+        super().__init__(reduction)
+
+    def losses(self, prediction: Value, target: Value) -> Value:
+        """Return the losses of all elements."""
+        return (prediction - target).apply("Abs")
 
 
 class BCEWithLogitsLoss(Comparison):
@@ -109,7 +92,6 @@ class BCEWithLogitsLoss(Comparison):
         super().__init__(reduction)
         self._weight = weight
         self._pos_weight = pos_weight
-        self._neg = Neg()
 
     def build(self, loss_input_name: str, target_name: str = "target") -> str:
         """Add the loss.
@@ -127,42 +109,25 @@ class BCEWithLogitsLoss(Comparison):
         str
             Name of the loss.
         """
-        prediction, target = self._compared(loss_input_name, target_name)
-        axes_as_input = (_graph.opset_of(self.base) or 13) >= 13
-        last_axis = self._add_initializer("bceloss.axis", np.array([-1], np.int64))
+        names = self._compared(loss_input_name, target_name)
+        prediction, target = (Value(self, name, loss_input_name) for name in names)
 
-        def stretched(value: str) -> str:
-            if axes_as_input:
-                return self._add("Unsqueeze", [value, last_axis])
-            return self._add("Unsqueeze", [value], axes=[-1])
+        def pair(first: Value, second: Value) -> Value:
+            return first.unsqueeze([-1]).apply("Concat", second.unsqueeze([-1]), axis=-1)
 
-        def pair(first: str, second: str) -> str:
-            return self._add("Concat", [stretched(first), stretched(second)], axis=-1)
-
-        half = self._add_number("bceloss.half", 0.5, loss_input_name)
-        scaled = self._add("Mul", [prediction, half])
-        log_sigmoids = self._add("LogSoftmax", [pair(scaled, self._neg(scaled))], axis=-1)
-
+        scaled = prediction * 0.5
+        log_sigmoids = pair(scaled, -scaled).apply("LogSoftmax", axis=-1)
         positive = target
         if self._pos_weight is not None:
-            positive = self._add(
-                "Mul", [target, self._constant("bceloss.pos_weight", self._pos_weight, loss_input_name)]
-            )
-        one = self._add_number("bceloss.one", 1.0, target)
-        weights = pair(positive, self._add("Sub", [one, target]))
-        terms = self._add("Mul", [weights, log_sigmoids])
-        if axes_as_input:
-            likelihood = self._add("ReduceSum", [terms, last_axis], keepdims=0)
-        else:
-            likelihood = self._add("ReduceSum", [terms], axes=[-1], keepdims=0)
-        loss = str(self._neg(likelihood))
+            positive = target * self._factor("bceloss.pos_weight", self._pos_weight, loss_input_name)
+        loss = -(pair(positive, 1.0 - target) * log_sigmoids).sum([-1])
         if self._weight is not None:
-            loss = self._add("Mul", [loss, self._constant("bceloss.weight", self._weight, loss_input_name)])
-        return str(self._reduce(loss))
+            loss = loss * self._factor("bceloss.weight", self._weight, loss_input_name)
+        return str(self._reduce(loss.name))
 
-    def _constant(self, token: str, value: npt.NDArray[Any], like: str) -> str:
+    def _factor(self, token: str, value: npt.NDArray[Any], like: str) -> Value:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(_graph.element_type(self.base, like))
-        return self._add_initializer(token, np.asarray(value).astype(dtype))
+        return Value(self, self._add_initializer(token, np.asarray(value).astype(dtype)), like)
 
 
 class CrossEntropyLoss(Block):

@@ -7,7 +7,7 @@ from abc import abstractmethod
 import onnx
 
 from ortrain import _graph
-from ortrain.onnxblock.loss._loss import SeveralInputs
+from ortrain.onnxblock.loss._loss import SeveralInputs, add_batch_input
 from ortrain.onnxblock.loss._values import Value
 
 
@@ -46,9 +46,7 @@ class _OfPairs(SeveralInputs):
         str
             Name of the loss.
         """
-        if not _graph.value_exists(self.base, target_name):
-            kind = _graph.element_type(self.base, first_name)
-            self.base.graph.input.append(onnx.helper.make_tensor_value_info(target_name, kind, [None]))
+        add_batch_input(self, target_name, _graph.element_type(self.base, first_name))
         a, b, target = (Value(self, name, first_name) for name in (first_name, second_name, target_name))
         return str(self._reduce(self.losses(a, b, target).name))
 
@@ -233,9 +231,7 @@ class SupConLoss(_OfSimilarities):
         str
             Name of the loss.
         """
-        if not _graph.value_exists(self.base, labels_name):
-            kind = onnx.TensorProto.INT64
-            self.base.graph.input.append(onnx.helper.make_tensor_value_info(labels_name, kind, [None]))
+        add_batch_input(self, labels_name, onnx.TensorProto.INT64)
         a, labels = (Value(self, name, embeddings_name) for name in (embeddings_name, labels_name))
         a = _unit(a)
         scores = self._similarities(a, a)
