@@ -21,6 +21,28 @@
     }                                                     \
   } while (0)
 
+// All members, also those that no program here calls.
+template struct Ort::detail::MemoryInfoCalls<Ort::detail::Base<OrtMemoryInfo>>;
+template struct Ort::detail::MemoryInfoCalls<Ort::detail::Unowned<const OrtMemoryInfo>>;
+template struct Ort::detail::TensorTypeAndShapeInfoCalls<Ort::detail::Base<OrtTensorTypeAndShapeInfo>>;
+template struct Ort::detail::TensorTypeAndShapeInfoCalls<
+    Ort::detail::Unowned<const OrtTensorTypeAndShapeInfo>>;
+template struct Ort::detail::TypeInfoCalls<Ort::detail::Base<OrtTypeInfo>>;
+template struct Ort::detail::TypeInfoCalls<Ort::detail::Unowned<const OrtTypeInfo>>;
+template struct Ort::detail::OpAttrCalls<Ort::detail::Base<OrtOpAttr>>;
+template struct Ort::detail::OpAttrCalls<Ort::detail::Unowned<const OrtOpAttr>>;
+template struct Ort::detail::ValueInfoCalls<Ort::detail::Base<OrtValueInfo>>;
+template struct Ort::detail::ValueInfoCalls<Ort::detail::Unowned<const OrtValueInfo>>;
+template struct Ort::detail::NodeCalls<Ort::detail::Base<OrtNode>>;
+template struct Ort::detail::NodeCalls<Ort::detail::Unowned<const OrtNode>>;
+template struct Ort::detail::GraphCalls<Ort::detail::Base<OrtGraph>>;
+template struct Ort::detail::GraphCalls<Ort::detail::Unowned<const OrtGraph>>;
+template struct Ort::detail::KernelInfoCalls<Ort::detail::Base<OrtKernelInfo>>;
+template struct Ort::detail::KernelInfoCalls<Ort::detail::Unowned<const OrtKernelInfo>>;
+template struct Ort::detail::ConstValueCalls<Ort::detail::Unowned<const OrtValue>>;
+template struct Ort::detail::ValueCalls<Ort::detail::Base<OrtValue>>;
+template struct Ort::detail::ValueCalls<Ort::detail::Unowned<OrtValue>>;
+
 namespace {
 
 // Reads from a file all 65536 values of a format as floats, then floats and their bits in the format.
@@ -92,6 +114,10 @@ int main(int argc, char** argv) {
   Ort::Value half = Ort::Value::CreateTensor<Ort::Float16_t>(allocator, shape, 1);
   half.GetTensorMutableData<Ort::Float16_t>()[1] = Ort::Float16_t(0.5f);
   CHECK(half.GetTensorTypeAndShapeInfo().GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16);
+  CHECK(half.GetConst().GetTensorData<Ort::Float16_t>()[1] == Ort::Float16_t(0.5f));
+  CHECK(half.GetConst().GetTensorRawData() == half.GetTensorMutableRawData());
+  const Ort::MemoryInfo memory = Ort::MemoryInfo::CreateCpu(OrtArenaAllocator, OrtMemTypeDefault);
+  CHECK(memory.GetConst() == memory && memory.GetConst().GetAllocatorName() == "Cpu");
 
   Ort::CheckpointState state = Ort::CheckpointState::LoadCheckpoint(folder + "checkpoint");
   state.AddProperty("epoch", Ort::Property(int64_t{3}));
