@@ -25,24 +25,26 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/first-session.md"
 
 STEPS = [
     (
-        "Ana has installed ortrain from a clone, with `pip install '.[artifacts,data]'`. First she checks that it works, "
-        "with the digits that come with it.",
+        "Ana has installed ortrain from a clone, with `pip install '.[artifacts,data]'`. First she checks the "
+        "installation: the demo trains a network on the digits that ortrain contains.",
         "ortrain demo --out demo --epochs 6",
     ),
     (
-        "Now her own pictures. She has scanned digits that she wrote, one folder per digit, but her scanner rotates every "
-        "page by 90 degrees: `pictures/0/000.png` to `pictures/9/...`. The digits of the demo are upright. How well does "
-        "the model of the demo read hers? She makes artifacts from it and evaluates them.",
+        "Now she uses her own pictures. She has scanned handwritten digits into one folder per digit, "
+        "`pictures/0/000.png` to `pictures/9/...`, but her scanner rotates every page by 90 degrees. The demo "
+        "model was trained on upright digits. How well does it read hers? She creates training artifacts from "
+        "the demo model and evaluates them.",
         "ortrain artifacts demo/digits.onnx --loss cross_entropy --out mine",
     ),
     ("", "ortrain evaluate mine --data pictures --metric accuracy --threads 1"),
     (
-        "Hardly at all. She trains it on her pictures and holds out a quarter of them.",
+        "The model reads one digit in ten, no better than chance. She trains it on her pictures and holds out "
+        "a quarter of them for validation.",
         "ortrain train mine --data pictures --validation 0.25 --epochs 12 --metric accuracy --lr 3e-3 --threads 1",
     ),
-    ("She writes the model that her app will run, and looks at it.", "ortrain export mine mine.onnx"),
+    ("She exports the model that her app will run, and inspects it.", "ortrain export mine mine.onnx"),
     ("", "ortrain inspect mine.onnx"),
-    ("Where did the parameters go?", "ortrain diff mine/checkpoint mine/best.ckpt || true"),
+    ("How far did training move the parameters?", "ortrain diff mine/checkpoint mine/best.ckpt || true"),
 ]
 
 
@@ -98,8 +100,8 @@ def look_at(command: str, folder: Path) -> None:
 def record() -> str:
     """Run the session and return the page."""
     intro = (
-        "The commands of a newcomer and their output, from the demo to a model trained on a folder of images. "
-        "`tests/docs/newcomer.py` runs the commands and writes this page."
+        "This page shows the commands of a newcomer and their output, from the demo to a model trained on a "
+        "folder of images. `tests/docs/newcomer.py` runs the commands and writes this page."
     )
     parts = [f"# A first session\n\n{wrapped(intro)}\n"]
     with tempfile.TemporaryDirectory() as name:

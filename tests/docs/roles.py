@@ -519,11 +519,11 @@ def page() -> str:
     parts = [
         "# Eight users\n",
         wrapped(
-            "Eight users go from nothing to a prediction, and then do what the second hour brings: train further, give the "
-            "columns in another order, predict into files, export, open the dashboard. `tests/docs/roles.py` plays them with "
-            "the commands below, checks the results, and writes this page. A stumble is a command that fails, a traceback, a "
-            "warning, or a result that is not as expected. Times are those of two shared processors; a command takes a second "
-            "or two to start."
+            "Eight users go from raw data to a prediction with the commands below. Then they train further, pass the "
+            "columns in another order, predict into files, export the model and open the dashboard. "
+            "`tests/docs/roles.py` runs the commands, checks the results, and writes this page. A stumble is a command "
+            "that fails, a traceback, a warning, or an unexpected result. The times were measured on two shared "
+            "processors; starting a command takes a second or two."
         )
         + "\n",
         f"{table()}\n",
