@@ -105,8 +105,11 @@ std::optional<Found> match(const Pattern& p, const Graph& graph, size_t n) {
                                    w = dequantized(p, graph, conv->inputs.at(1));
   if (!x || !w || !is_byte(w->dtype)) return std::nullopt;
   const std::optional<Tensor> codes = p.constant(w->codes);
-  if (!codes || codes->shape().size() < 3 || codes->size() == 0 || !w->along(0, static_cast<int64_t>(codes->shape().size()))) return std::nullopt;
-  if (w->scales.size() > 1 && static_cast<int64_t>(w->scales.size()) != codes->shape()[0]) return std::nullopt;
+  if (!codes || codes->shape().size() < 3 || codes->size() == 0 ||
+      !w->along(0, static_cast<int64_t>(codes->shape().size())))
+    return std::nullopt;
+  if (w->scales.size() > 1 && static_cast<int64_t>(w->scales.size()) != codes->shape()[0])
+    return std::nullopt;
   Found found{n, *conv, *x, *w, *y, {}, code_of(bounds.low, *y), code_of(bounds.high, *y)};
   return read_bias(p, graph, *codes, found) ? std::optional(std::move(found)) : std::nullopt;
 }
