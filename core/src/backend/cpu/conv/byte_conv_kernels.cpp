@@ -59,6 +59,18 @@ void StoreCodes(const int32_t* sums, int64_t points, int64_t vectors, int64_t fi
   }
 }
 
+// Sums of words begin with the offsets of the filters. Those of pairs are in another order until Total(), so
+// that their offsets are added at the end.
+template <typename How>
+HWY_INLINE V32 First(V32 offset) {
+  return How::kGroup == 4 ? offset : hn::Zero(I32());
+}
+template <typename How>
+HWY_INLINE V32 Last(V32 sum, V32 rest, V32 offset) {
+  const V32 total = How::Total(sum, rest);
+  return How::kGroup == 4 ? total : hn::Add(total, offset);
+}
+
 #define ORTRAIN_EACH_OF(r) ORTRAIN_SUM(r, 0) ORTRAIN_SUM(r, 1) ORTRAIN_SUM(r, 2) ORTRAIN_SUM(r, 3)
 #define ORTRAIN_EACH_SUM \
   ORTRAIN_EACH_OF(0)     \
@@ -89,7 +101,7 @@ HWY_NOINLINE void Tile(const BytePanel& p, const uint32_t* const* windows, int32
   if constexpr (V > 1) o1 = offset_of(1);
   if constexpr (V > 2) o2 = offset_of(2);
   if constexpr (V > 3) o3 = offset_of(3);
-#define ORTRAIN_SUM(r, v) [[maybe_unused]] V32 c##r##v = o##v, e##r##v = none;
+#define ORTRAIN_SUM(r, v) [[maybe_unused]] V32 c##r##v = First<How>(o##v), e##r##v = none;
   ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
   for (int64_t run = 0; run < p.run_count; ++run) {
@@ -117,7 +129,7 @@ HWY_NOINLINE void Tile(const BytePanel& p, const uint32_t* const* windows, int32
     }
   }
 #define ORTRAIN_SUM(r, v) \
-  if constexpr (R > r && V > v) hn::StoreU(How::Total(c##r##v, e##r##v), d, sums + (r * V + v) * lanes);
+  if constexpr (R > r && V > v) hn::StoreU(Last<How>(c##r##v, e##r##v, o##v), d, sums + (r * V + v) * lanes);
   ORTRAIN_EACH_SUM
 #undef ORTRAIN_SUM
 }
@@ -170,7 +182,7 @@ void SumOfLine(const ByteLine& p, int64_t channel, int64_t first, int64_t count,
   for (int64_t i = 0; i < count; i += kAtOnce, from += kAtOnce * step) {
     const int64_t left = count - i;  // points past the end are computed again
     const int64_t s1 = left > 1 ? step : 0, s2 = left > 2 ? 2 * step : 0, s3 = left > 3 ? 3 * step : 0;
-    V32 c0 = offset, c1 = c0, c2 = c0, c3 = c0, e0 = none, e1 = e0, e2 = e0, e3 = e0;
+    V32 c0 = First<How>(offset), c1 = c0, c2 = c0, c3 = c0, e0 = none, e1 = e0, e2 = e0, e3 = e0;
     const int32_t* w = reinterpret_cast<const int32_t*>(p.weights) + channel;
     for (int64_t g = 0; g < p.groups; ++g) {
       const int32_t* x = from + g * p.group_words;
@@ -182,10 +194,10 @@ void SumOfLine(const ByteLine& p, int64_t channel, int64_t first, int64_t count,
         How::MulAdd(hn::LoadU(d, x + s3), weight, c3, e3);
       }
     }
-    hn::StoreU(How::Total(c0, e0), d, sums + i * lanes);
-    hn::StoreU(How::Total(c1, e1), d, sums + (i + 1) * lanes);
-    hn::StoreU(How::Total(c2, e2), d, sums + (i + 2) * lanes);
-    hn::StoreU(How::Total(c3, e3), d, sums + (i + 3) * lanes);
+    hn::StoreU(Last<How>(c0, e0, offset), d, sums + i * lanes);
+    hn::StoreU(Last<How>(c1, e1, offset), d, sums + (i + 1) * lanes);
+    hn::StoreU(Last<How>(c2, e2, offset), d, sums + (i + 2) * lanes);
+    hn::StoreU(Last<How>(c3, e3, offset), d, sums + (i + 3) * lanes);
   }
 }
 
