@@ -49,7 +49,11 @@ FORWARD = [
     # bytes in squares of registers and blocks of cache lines, and what remains beside them
     *[
         pair("Transpose", (np.arange(np.prod(shape)) % 251).astype(np.uint8).reshape(shape), perm=perm)
-        for shape, perm in [((130, 200), [1, 0]), ((2, 67, 5, 33), [0, 2, 3, 1]), ((2, 16, 4, 64), [0, 3, 1, 2])]
+        for shape, perm in [
+            ((130, 200), [1, 0]),
+            ((2, 67, 5, 33), [0, 2, 3, 1]),
+            ((2, 16, 4, 64), [0, 3, 1, 2]),
+        ]
     ],
     pair("Transpose", uniform(300, 700, dtype=np.float32), perm=[1, 0]),  # large enough for threads
     pair("Transpose", uniform(8, 64, 4, 64, dtype=np.float32), perm=[0, 2, 3, 1]),
