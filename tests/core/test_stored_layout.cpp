@@ -89,6 +89,21 @@ TEST_CASE("values are converted between the orders and types in which they are s
   }
 }
 
+TEST_CASE("bytes are converted between orders") {
+  const Slot source{0}, target{1};
+  for (const Shape& shape : {Shape{2, 5, 7}, Shape{3, 64, 33}, Shape{1, 70, 15, 11}, Shape{2, 16, 130}}) {
+    Bytes plain(static_cast<size_t>(element_count(shape))), last = plain;
+    for (size_t i = 0; i < plain.size(); ++i) {
+      plain[i] = static_cast<std::byte>(i * 7 % 251);
+      last[static_cast<size_t>(place(static_cast<int64_t>(i), shape, Order::kChannelsLast))] = plain[i];
+    }
+    const LayoutPtr layout = byte_layout(shape, Order::kChannelsLast);
+    INFO(to_string(shape));
+    CHECK(run(layout->from_plain(source, target), plain, plain.size()) == last);
+    CHECK(run(layout->to_plain(source, target), last, last.size()) == plain);
+  }
+}
+
 TEST_CASE("a layout says what it is") {
   const Shape shape{2, 3, 4};
   CHECK(stored_layout(shape, Order::kRowMajor, false) == nullptr);

@@ -13,8 +13,9 @@
 namespace ortrain {
 
 enum class PassPhase {
-  kArtifact,  // before the gradient is built: its results are written to the training model
-  kSession,   // when a session loads a model
+  kArtifact,   // before the gradient is built: its results are written to the training model
+  kSession,    // when a session loads a model
+  kInference,  // the same in sessions that do not train: the passes of kSession, and those for these alone
 };
 
 // The graph optimization level from which a session's pass runs; passes for artifacts always run.
@@ -28,6 +29,7 @@ struct Pass {
   bool (*run)(Model&);  // returns whether it changed anything; keeps the names of the graph's outputs
   PassLevel level = PassLevel::kExtended;
   std::string_view former = "";  // a former name, by which it can still be switched off
+  bool inference_only = false;   // left out in sessions that train
 };
 
 // The passes of a phase, in the order in which they run.

@@ -20,6 +20,8 @@ bool fuse_cross_entropy(Model& model);
 bool fuse_gelu(Model& model);
 bool fuse_layer_normalization(Model& model);
 bool fuse_product(Model& model);
+bool fuse_quantized_conv(Model& model);
+bool fuse_quantized_product(Model& model);
 bool fuse_separable_conv(Model& model);
 bool hoist_invariants(Model& model);
 bool hoist_selection(Model& model);

@@ -47,6 +47,11 @@ constexpr Pass kSessionPasses[] = {
     {"common_subexpression_elimination", common_subexpression_elimination, PassLevel::kBasic, "merge_twins"},
     // Weights that a loop carries are constants of its body from here on.
     {"hoist_invariants", needing({"Loop"}, hoist_invariants), PassLevel::kBasic},
+    // Before convolutions and products are fused with anything else.
+    {"fuse_quantized_conv", needing({"QuantizeLinear"}, fuse_quantized_conv), PassLevel::kExtended, "", true},
+    // The same.
+    {"fuse_quantized_product", needing({"DequantizeLinear"}, fuse_quantized_product), PassLevel::kExtended,
+     "", true},
     // Before transpositions are folded into the products that it consists of.
     {"fuse_cross_entropy", needing({"Transpose"}, fuse_cross_entropy)},
     // The same.

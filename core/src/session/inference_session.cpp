@@ -132,7 +132,8 @@ struct InferenceSession::Impl {
       stage = std::make_unique<Stage>(state ? state->model_name() : "model", std::move(pruned),
                                       std::move(given), wanted, arena, options, precision, memory_budget,
                                       state ? state->layouts() : Layouts(),
-                                      state ? state->updated_together() : std::set<std::string>());
+                                      state ? state->updated_together() : std::set<std::string>(),
+                                      state ? PassPhase::kSession : PassPhase::kInference);
       options.optimized_model_path.clear();  // the file is of the first one, with all outputs
     }
     return *stage;

@@ -93,7 +93,7 @@ void check_operators(const Model& model, const std::string& what) {
 Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
              std::shared_ptr<Arena> arena, const SessionOptions& options, Precision precision,
              size_t memory_budget, std::unordered_map<std::string, LayoutPtr> layouts,
-             std::set<std::string> updated_together)
+             std::set<std::string> updated_together, PassPhase phase)
     : what_(std::move(what)),
       model_(std::move(model)),
       inputs_(std::move(inputs)),
@@ -120,7 +120,7 @@ Stage::Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::
     for (const std::string& problem : problems) list += "\n  " + problem;
     fail(ErrorCode::kNotImplemented, "the ", what_, " has nodes in a form that is not supported:", list);
   }
-  run_passes(model_, PassPhase::kSession, options.config, options.graph_optimization_level, what_);
+  run_passes(model_, phase, options.config, options.graph_optimization_level, what_);
   write_optimized(model_, options);
   model_.graph.make_inner_names_unique();
   executor_ = std::make_unique<Executor>(

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "passes/pass.h"
 #include "program/executor.h"
 #include "runtime/text_tensor.h"
 #include "session/custom_nodes.h"
@@ -30,7 +31,7 @@ class Stage {
   Stage(std::string what, Model model, std::vector<ValueInfo> inputs, std::vector<std::string> outputs,
         std::shared_ptr<Arena> arena, const SessionOptions& options, Precision precision = Precision::kFloat,
         size_t memory_budget = 0, std::unordered_map<std::string, LayoutPtr> layouts = {},
-        std::set<std::string> updated_together = {});
+        std::set<std::string> updated_together = {}, PassPhase phase = PassPhase::kSession);
 
   const std::vector<ValueInfo>& inputs() const { return inputs_; }
   const std::vector<std::string>& input_names() const { return input_names_; }

@@ -46,6 +46,15 @@ FORWARD = [
         pair("Transpose", (np.arange(70 * 33) % 251).astype(dtype).reshape(70, 33), perm=[1, 0])
         for dtype in (np.bool_, np.int8, np.uint16, np.float16, np.int32, np.uint64)
     ],
+    # bytes in squares of registers and blocks of cache lines, and what remains beside them
+    *[
+        pair("Transpose", (np.arange(np.prod(shape)) % 251).astype(np.uint8).reshape(shape), perm=perm)
+        for shape, perm in [
+            ((130, 200), [1, 0]),
+            ((2, 67, 5, 33), [0, 2, 3, 1]),
+            ((2, 16, 4, 64), [0, 3, 1, 2]),
+        ]
+    ],
     pair("Transpose", uniform(300, 700, dtype=np.float32), perm=[1, 0]),  # large enough for threads
     pair("Transpose", uniform(8, 64, 4, 64, dtype=np.float32), perm=[0, 2, 3, 1]),
     pair("Transpose", X),

@@ -103,8 +103,13 @@ Kernel convert(const Shape& shape, Form from, Slot source, Form to, Slot target)
     if (shape[1] == 4) return interleave<4>(shape, source, target);
   }
   if (from.bf16 == to.bf16) {
-    const StridedCopy reorder(static_cast<size_t>(from.width()), shape, {0, steps_of(shape, from.order)},
-                              {0, steps_of(shape, to.order)});
+    // Bytes are written in blocks, for which the axes are in the order of the target.
+    Shape dims = shape;
+    std::vector<int64_t> source_steps = steps_of(shape, from.order), target_steps = steps_of(shape, to.order);
+    if (to.bytes && to.order == Order::kChannelsLast)
+      for (auto* axes : {&dims, &source_steps, &target_steps})
+        std::rotate(axes->begin() + 1, axes->begin() + 2, axes->end());
+    const StridedCopy reorder(static_cast<size_t>(from.width()), dims, {0, source_steps}, {0, target_steps});
     return [=](const Frame& f) { reorder(f.at<const std::byte>(source), f.at<std::byte>(target)); };
   }
   if constexpr (!kHasKernels<BFloat16>) return nullptr;  // no value is stored in bfloat16

@@ -100,6 +100,28 @@ inline void transpose_square(uint64_t, const std::byte* source, int64_t source_s
   store<V>(target + target_step, __builtin_shufflevector(a, b, 1, 3));
 }
 
+// Interleaving the first half of the rows with the second, as many times as a row number has bits, moves the
+// bits of row numbers to those of columns.
+inline void transpose_square(uint8_t, const std::byte* source, int64_t source_step, std::byte* target,
+                             int64_t target_step) {
+  using V [[gnu::vector_size(16)]] = uint8_t;
+  V rows[16], mixed[16];
+  for (int64_t i = 0; i < 16; ++i) rows[i] = load<V>(source + i * source_step);
+  const auto interleave = [](const V* from, V* to) {
+    for (int64_t i = 0; i < 8; ++i) {
+      to[2 * i] = __builtin_shufflevector(from[i], from[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6,
+                                          22, 7, 23);
+      to[2 * i + 1] = __builtin_shufflevector(from[i], from[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
+                                              29, 14, 30, 15, 31);
+    }
+  };
+  for (int64_t round = 0; round < 2; ++round) {
+    interleave(rows, mixed);
+    interleave(mixed, rows);
+  }
+  for (int64_t i = 0; i < 16; ++i) store<V>(target + i * target_step, rows[i]);
+}
+
 // A block of one cache line per side. It goes through a small buffer, so that every line of the source is
 // read once and every line of the target written once: with power-of-two steps they would evict each other
 // from the cache.
@@ -120,7 +142,7 @@ void transpose_strip(const std::byte* source, int64_t source_step, std::byte* ta
                      int64_t rows, int64_t columns) {
   constexpr int64_t kWidth = sizeof(T), kBlock = kLine / kWidth;
   int64_t c = 0;
-  if constexpr (sizeof(T) == 4 || sizeof(T) == 8) {
+  if constexpr (sizeof(T) != 2) {
     if (rows == kBlock)
       for (; c + kBlock <= columns; c += kBlock)
         transpose_lines<T>(source + c * source_step, source_step, target + c * kWidth, target_step);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/cpu/elementwise/quantization.h"
+#include "backend/cpu/stored_layout.h"
 #include "op/gradient_expression.h"
 #include "op/operator.h"
 #include "op/opset.h"
@@ -287,7 +288,10 @@ Kernel quantize_any(KernelContext& c) {
 template <typename Q>
 Kernel quantize_kernel_of(KernelContext& c) {
   const Granularity g = read_granularity(c, 0, 1, c.opset());
-  const Slot x = c.in(0), scale = c.in(1), zero_point = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0);
+  // With one scale, the elements stay in their order.
+  const Order order = g.kind == Granularity::kTensor ? order_of(c.in_layout(0)) : Order::kRowMajor;
+  const Slot x = c.in(0, stored_layout(c.shape(0), order, false)), scale = c.in(1),
+             zero_point = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0, byte_layout(c.out_shape(0), order));
   return [=](const Frame& f) {
     const float *from = f.at<float>(x), *scales = f.at<float>(scale);
     const Q* zeros = f.at_or_null<Q>(zero_point);

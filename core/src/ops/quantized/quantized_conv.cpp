@@ -4,15 +4,23 @@
 //   y = saturate(round((Y + B) x_scale w_scale / y_scale) + y_zero_point)
 //
 // W may have a scale and zero point for each filter. Padding represents zero, so it is the zero point of X.
+// QLinearConv of the domain ortrain.session also clamps y to its attributes lowest and highest.
 //
 // Compiled for speed: loops over sums (CMakeLists.txt).
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <optional>
+#include <utility>
+#include <vector>
 
+#include "backend/cpu/conv/byte_conv.h"
 #include "backend/cpu/conv/integer_conv.h"
 #include "backend/cpu/elementwise/quantization.h"
+#include "backend/cpu/stored_layout.h"
 #include "op/operator.h"
+#include "op/session_domain.h"
 
 namespace ortrain {
 namespace {
@@ -123,6 +131,16 @@ Kernel integer_kernel(KernelContext& c) {
   });
 }
 
+// The codes that a result may have, and that of zero.
+template <typename Q>
+CodeRange code_range(const NodeContext& c, int32_t zero) {
+  const auto bound = [&](const char* name, int64_t otherwise) {
+    return static_cast<int32_t>(c.node().int_or(name, otherwise));
+  };
+  return {zero, bound("lowest", std::numeric_limits<Q>::min()),
+          bound("highest", std::numeric_limits<Q>::max())};
+}
+
 template <typename Q>
 Kernel linear_kernel_of(KernelContext& c) {
   const int64_t filters = c.out_shape(0)[1], points = points_of_plane(c.out_shape(0));
@@ -130,19 +148,94 @@ Kernel linear_kernel_of(KernelContext& c) {
   const Slot x_scale = c.in(1), w_scale = c.in(4), y_scale = c.in(6), y_zero = c.in(7), y = c.out(0);
   const int64_t step = c.size(4) > 1 ? 1 : 0;
   const Requantizer<Q> to_codes = requantizer<Q>();
+  const CodeRange range = code_range<Q>(c, 0);
+  const Q lowest = static_cast<Q>(range.lowest), highest = static_cast<Q>(range.highest);
+  const bool clamped = c.node().has("lowest");
   return integer_convolution(c, kLinear, bias, [=](const Frame& f) {
     const double scale =
         static_cast<double>(*f.at<float>(x_scale)) / static_cast<double>(*f.at<float>(y_scale));
     return [=, zero = static_cast<double>(*f.at<Q>(y_zero)), of_w = f.at<float>(w_scale), y = f.at<Q>(y)](
                int64_t plane, int64_t first, int64_t count, const int32_t* sums) {
-      to_codes(sums, count, {scale, of_w + plane % filters * step, false, 1, zero},
-               y + plane * points + first);
+      Q* to = y + plane * points + first;
+      to_codes(sums, count, {scale, of_w + plane % filters * step, false, 1, zero}, to);
+      for (int64_t i = 0; clamped && i < count; ++i) to[i] = std::clamp(to[i], lowest, highest);
     };
   });
 }
 
+template <typename T>
+T constant_at(const KernelContext& c, size_t i, int64_t place) {
+  const Tensor& values = *c.constant(i);
+  return values.data<T>()[values.size() > 1 ? place : 0];
+}
+
+int32_t code_at(const KernelContext& c, size_t i, int64_t place) {
+  return c.dtype(i) == DType::kInt8 ? constant_at<int8_t>(c, i, place) : constant_at<uint8_t>(c, i, place);
+}
+
+// The factors and offsets of all filters, and where they are.
+struct FilterTables {
+  std::vector<double> factors;
+  std::vector<float> narrow;
+  std::vector<int32_t> offsets;
+  bool in_range = true;  // otherwise the products must not be computed in float
+};
+
+FilterTables filter_tables(const KernelContext& c, int64_t filters, std::vector<int32_t> offsets) {
+  FilterTables t;
+  t.offsets = std::move(offsets);
+  t.factors.resize(t.offsets.size()), t.narrow.resize(t.offsets.size());
+  const double scale = static_cast<double>(constant_at<float>(c, 1, 0)) / double{constant_at<float>(c, 6, 0)};
+  for (int64_t f = 0; f < filters; ++f) {
+    const size_t at = static_cast<size_t>(f);
+    t.factors[at] = scale * static_cast<double>(constant_at<float>(c, 4, f));
+    t.narrow[at] = static_cast<float>(t.factors[at]);
+    t.in_range = t.in_range && std::abs(t.factors[at]) <= kLargestFactor;
+    if (c.has_input(8))
+      t.offsets[at] = static_cast<int32_t>(static_cast<uint32_t>(t.offsets[at]) +
+                                           static_cast<uint32_t>(c.constant(8)->data<int32_t>()[f]));
+  }
+  return t;
+}
+
+// With channels last, if all but X is constant.
+template <typename Q>
+std::optional<Kernel> byte_kernel_of(KernelContext& c) {
+  const ConvSizes sizes = sizes_of(c, kLinear);
+  if (!ByteConvolution::suits(sizes) || c.constant(kLinear.x)) return std::nullopt;
+  for (size_t i = 1; i < 9; ++i)
+    if (c.has_input(i) && !c.constant(i)) return std::nullopt;
+  const ByteConvolution convolution(sizes, c.dtype(0) == DType::kInt8, c.dtype(3) == DType::kInt8);
+  std::vector<int32_t> zeros(static_cast<size_t>(sizes.filters)),
+      offsets(static_cast<size_t>(convolution.whole_filters()));
+  for (int64_t f = 0; f < sizes.filters; ++f) zeros[static_cast<size_t>(f)] = code_at(c, kLinear.w_zero, f);
+  const int32_t x_zero = code_at(c, kLinear.x_zero, 0);
+  Tensor packed(DType::kUInt8, {convolution.weight_words() * 4});
+  if (!convolution.pack(reinterpret_cast<const uint8_t*>(c.constant(kLinear.w)->raw()), zeros.data(), x_zero,
+                        reinterpret_cast<uint32_t*>(packed.raw()), offsets.data()))
+    return std::nullopt;
+  FilterTables tables = filter_tables(c, sizes.filters, std::move(offsets));
+  if (!tables.in_range) return std::nullopt;
+  const CodeRange range = code_range<Q>(c, code_at(c, 7, 0));
+  const Slot words = c.fixed(std::move(packed)),
+             x = c.in(kLinear.x, byte_layout(c.shape(kLinear.x), Order::kChannelsLast)),
+             work = c.scratch(static_cast<size_t>(convolution.work_words()) * 4),
+             y = c.out(0, byte_layout(c.out_shape(0), Order::kChannelsLast));
+  return [=, tables = std::move(tables)](const Frame& f) {
+    convolution.run(f.at<const uint8_t>(x), x_zero, f.at<const uint32_t>(words),
+                    {tables.offsets.data(), tables.narrow.data(), tables.factors.data(), range},
+                    f.at<uint8_t>(y), f.at<uint32_t>(work));
+  };
+}
+
 Kernel linear_kernel(KernelContext& c) {
-  return c.out_dtype(0) == DType::kInt8 ? linear_kernel_of<int8_t>(c) : linear_kernel_of<uint8_t>(c);
+  Kernel kernel;
+  visit_types<uint8_t, int8_t>(c.out_dtype(0), [&](auto type) {
+    using Q = decltype(type);
+    auto made = byte_kernel_of<Q>(c);
+    kernel = made ? std::move(*made) : linear_kernel_of<Q>(c);
+  });
+  return kernel;
 }
 
 ORTRAIN_OPERATOR({.type = "ConvInteger",
@@ -153,6 +246,13 @@ ORTRAIN_OPERATOR({.type = "QLinearConv",
                   .rules = {.shape = linear_shape, .element_type = type_of_input<7>},
                   .traits = {.stops_gradient = true},
                   .kernels = {.cpu = linear_kernel}});
+ORTRAIN_OPERATOR(
+    {.domain = kSessionDomain,
+     .type = "QLinearConv",
+     .signature = "x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B? -> y",
+     .rules = {.shape = linear_shape, .element_type = type_of_input<7>},
+     .traits = {.stops_gradient = true},
+     .kernels = {.cpu = linear_kernel}});
 
 }  // namespace
 }  // namespace ortrain

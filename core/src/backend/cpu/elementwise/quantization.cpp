@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "backend/cpu/elementwise/quantization.h"
+#include "backend/cpu/elementwise/requantize-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 
 #ifndef ORTRAIN_QUANTIZATION_TYPES
@@ -105,19 +106,19 @@ void Requantize(const int32_t* sums, int64_t n, const Requantization& how, Q* y)
   const double one = how.left * static_cast<double>(how.right[0]) / how.divisor;
   auto factor = hn::Set(d, one);
   int64_t i = 0;
-#if HWY_TARGET != HWY_SCALAR
-  // Two vectors become one of codes. A finite factor gives no NaN.
-  const hn::Repartition<int32_t, F64> both;
-  const hn::Rebind<Q, decltype(both)> codes_of_both;
-  const auto part = [&](auto sums_of_part) HWY_ATTR {
-    const auto q = hn::Add(hn::Round(hn::Mul(hn::PromoteTo(d, sums_of_part), factor)), zero);
-    return hn::DemoteTo(integers, hn::Min(hn::Max(q, lowest), highest));
-  };
-  for (; !how.each && std::isfinite(one) && i + 2 * lanes <= n; i += 2 * lanes) {
-    const auto low = part(hn::LoadU(integers, sums + i)), high = part(hn::LoadU(integers, sums + i + lanes));
-    hn::StoreU(hn::DemoteTo(codes_of_both, hn::Combine(both, high, low)), codes_of_both, y + i);
+  if (!how.each && std::abs(one) <= kLargestFactor) {
+    const hn::ScalableTag<int32_t> words;
+    const hn::Rebind<uint8_t, decltype(words)> bytes;
+    const CodeRange range = {static_cast<int32_t>(how.zero), std::numeric_limits<Q>::min(),
+                             std::numeric_limits<Q>::max()};
+    const auto narrow = hn::Set(hn::Rebind<float, decltype(words)>(), static_cast<float>(one));
+    const auto step = static_cast<int64_t>(hn::Lanes(words));
+    for (; i < n; i += step) {
+      const int64_t count = std::min(step, n - i);
+      StoreUpTo(RequantizedBytes(words, LoadUpTo(words, sums + i, n - i), narrow, &one, 0, count, range),
+                bytes, reinterpret_cast<uint8_t*>(y) + i, count);
+    }
   }
-#endif
   for (; i < n; i += lanes) {
     if (how.each)
       factor = hn::Div(hn::Mul(left, hn::PromoteTo(d, LoadUpTo(floats, how.right + i, n - i))), divisor);

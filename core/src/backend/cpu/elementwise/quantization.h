@@ -27,6 +27,13 @@ void quantize(const float* x, int64_t n, float scale, Q zero, Q* y);
 template <typename Q>
 void dequantize(const Q* x, int64_t n, float scale, Q zero, float* y);
 
+// The codes that results of a requantization may have, and that of zero.
+struct CodeRange {
+  int32_t zero, lowest, highest;
+};
+// The largest factor between sums and codes whose products in float are finite.
+inline constexpr double kLargestFactor = 1e28;
+
 // How sums of products become quantized values: y = saturate(round(sum left right / divisor) + zero),
 // computed in double from left to right, halves to even.
 struct Requantization {
