@@ -1,7 +1,6 @@
 // A convolution between dequantized and quantized values is a convolution of the codes:
 //
-//   QuantizeLinear(Relu(Conv(DequantizeLinear(x), DequantizeLinear(W), B)))  →  QLinearConv(x, ..., W, ...,
-//   B)
+//   QuantizeLinear(Relu(Conv(DequantizeLinear(x), DequantizeLinear(W), B)))  →  QLinearConv(x, W, B)
 //
 // with constant W, scales and bias. Relu and Clip bound the codes, since quantization keeps the order of
 // values. The bias is rounded to steps of the product of the scales of x and W, which are much smaller than a
