@@ -11,8 +11,8 @@
 #endif
 
 /**
- * Marks a method whose failure only the error shows: it returns a number or a Boolean, or reads a property. Swift
- * imports it as a throwing method with the same result; a text is optional in Swift.
+ * Marks a method whose failure only the error shows: it returns a number or a Boolean, or reads a property.
+ * Swift imports it as a throwing method with the same result; a text is optional in Swift.
  */
 #if defined(__has_attribute)
 #if __has_attribute(swift_error)
