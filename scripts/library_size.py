@@ -4,7 +4,9 @@ python scripts/library_size.py PAGE NAME=FOLDER ...
 
 A folder is one that CMake built a release of the library in, with the linker option -Wl,-Map=libortrain.map (`make size`). The
 size of a library is that of its stripped file. Kinds are read from the sections of that file, folders and sources from the map.
-Sources that are compiled together are told apart by their namespace where they have one (cmake/compile_together.py).
+Sources that are compiled together are told apart by their namespace where they have one (cmake/compile_together.py). The map of a
+library that was optimized when it was linked has functions without their sources: these are looked up in the objects of the first
+library.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ ENCLOSED = re.compile(r"enclosed_\d+\.cpp$")
 LINKER = "the linker"
 OTHERS = "the C++ runtime"
 SHARED = "templates that several sources have"
+UNNAMED = "unwind tables and constants of all"
+"""Of a library that was optimized when it was linked."""
 MOST_SOURCES = 40
 
 
@@ -147,6 +151,8 @@ def source_of(part: Part, known: dict[str, str]) -> str:
     """Return the source of a part, below core/src, or what else it is. `known`: sources by symbol."""
     if part.object == LINKER:
         return LINKER
+    if ".ltrans" in part.object:
+        return known.get(part.symbol, UNNAMED)
     if known.get(part.symbol) == SHARED:
         return SHARED
     return path_of(part.object) or OTHERS
@@ -172,8 +178,8 @@ def sources_of(
     return dict(sizes)
 
 
-def read(name: str, folder: pathlib.Path, root: pathlib.Path) -> Library:
-    """Read one build."""
+def read(name: str, folder: pathlib.Path, root: pathlib.Path, known: dict[str, str] | None = None) -> Library:
+    """Read one build. `known`: sources by symbol of another build; without it, of this build."""
     library, link_map = folder / "libortrain.so", folder / "libortrain.map"
     for needed in (library, link_map):
         if not needed.is_file():
@@ -187,7 +193,8 @@ def read(name: str, folder: pathlib.Path, root: pathlib.Path) -> Library:
     parts = parts_of(link_map.read_text())
     if not parts:
         sys.exit(f"library_size.py: {link_map} lists no object; expected a map of GNU ld")
-    known = sources_by_symbol(parts, folder)
+    if known is None:
+        known = sources_by_symbol(parts, folder)
     folders: collections.Counter[str] = collections.Counter()
     for part in parts:
         source = source_of(part, known)
@@ -256,8 +263,12 @@ def main() -> None:
     if not builds or not all("=" in each for each in builds):
         sys.exit("usage: library_size.py PAGE NAME=FOLDER ...")
     root = pathlib.Path(__file__).resolve().parents[1]
+    names, folders = zip(*(each.split("=", 1) for each in builds), strict=True)
+    first = pathlib.Path(folders[0])
+    link_map = first / "libortrain.map"
+    known = sources_by_symbol(parts_of(link_map.read_text()), first) if link_map.is_file() else None
     libraries = [
-        read(name, pathlib.Path(folder), root) for name, folder in (each.split("=", 1) for each in builds)
+        read(name, pathlib.Path(folder), root, known) for name, folder in zip(names, folders, strict=True)
     ]
     pathlib.Path(target).write_text(page(libraries), encoding="utf-8")
 

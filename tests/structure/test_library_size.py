@@ -53,13 +53,14 @@ def test_parts_of_the_file_are_read_from_the_map() -> None:
     ]
 
 
-def test_functions_of_several_sources_are_told_by_their_symbols() -> None:
-    known = {"_ZN7ortrain5PanelEv": library_size.SHARED}
-    for section, source in [
-        (".text._ZN7ortrain5PanelEv", library_size.SHARED),
-        (".text", "backend/cpu/attention.cpp"),
+def test_functions_of_several_sources_and_of_linked_code_are_told_by_their_symbols() -> None:
+    known = {"_ZN7ortrain5PanelEv": library_size.SHARED, "_ZN7ortrain4ReLUEv": "ops/relu.cpp"}
+    for object_, section, source in [
+        ("core/src/backend/cpu/attention.cpp.o", ".text._ZN7ortrain5PanelEv", library_size.SHARED),
+        ("core/src/backend/cpu/attention.cpp.o", ".text", "backend/cpu/attention.cpp"),
+        ("/tmp/cc.ltrans0.ltrans.o", ".text.unlikely._ZN7ortrain4ReLUEv.isra.0", "ops/relu.cpp"),
+        ("/tmp/cc.ltrans0.ltrans.o", ".eh_frame", library_size.UNNAMED),
     ]:
-        object_ = "core/src/backend/cpu/attention.cpp.o"
         map_ = f"Linker script and memory map\n\n.text 0x1 0x9\n {section} 0x0000000000001000 0x9 {object_}\n"
         (part,) = library_size.parts_of(map_)
         assert library_size.source_of(part, known) == source
