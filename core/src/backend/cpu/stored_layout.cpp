@@ -21,7 +21,7 @@ bool is_row_major(const Shape& shape) {
 // How elements are stored.
 struct Form {
   Order order = Order::kRowMajor;
-  StoredInBf16 bf16;
+  StoredInBf16 bf16 = false;
   bool bytes = false;  // elements of one byte instead of floats
 
   bool operator==(const Form&) const = default;

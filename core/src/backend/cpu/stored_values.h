@@ -21,7 +21,7 @@ class StoredInBf16 {
 
 struct StoredInput {
   const void* data = nullptr;
-  StoredInBf16 bf16;
+  StoredInBf16 bf16 = false;
 
   StoredInput() = default;
   StoredInput(const float* floats) : data(floats) {}
@@ -35,7 +35,7 @@ struct StoredInput {
 
 struct StoredOutput {
   void* data = nullptr;
-  StoredInBf16 bf16;
+  StoredInBf16 bf16 = false;
 
   StoredOutput() = default;
   StoredOutput(float* floats) : data(floats) {}
@@ -59,7 +59,7 @@ inline constexpr bool kIsBf16 = std::is_same_v<T, BFloat16>;
 // Where a kernel finds such values.
 struct StoredSlot {
   Slot slot;
-  StoredInBf16 bf16;
+  StoredInBf16 bf16 = false;
 
   StoredInput in(const Frame& f) const { return {f.at_or_null<const void>(slot), bf16}; }
   StoredOutput out(const Frame& f) const { return {f.at_or_null<void>(slot), bf16}; }
