@@ -269,5 +269,5 @@ def test_optimizer_models_with_wrong_groups_are_refused(
 
 def test_a_forward_session_refuses_groups(tmp_path: pathlib.Path) -> None:
     make(tmp_path, optim.AdamW(param_groups=[optim.no_decay()]))
-    with pytest.raises(ortrain.OrtrainError, match="which only a training session knows"):
+    with pytest.raises(ortrain.OrtrainError, match="only a training session has groups"):
         ortrain.InferenceSession(tmp_path / "optimizer_model.onnx")

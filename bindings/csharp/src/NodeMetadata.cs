@@ -130,7 +130,7 @@ namespace Microsoft.ML.OnnxRuntime
             return new NodeMetadata(kind, new TensorTypeAndShape(tensor.ElementDataType, dimensions, names));
         }
 
-        /// <summary>What a description says, which is released.</summary>
+        /// <summary>Reads a native description and releases it.</summary>
         private static NodeMetadata Take(IntPtr info)
         {
             try

@@ -8,7 +8,7 @@ namespace Microsoft.ML.OnnxRuntime
     {
         private static readonly Lazy<OrtAllocator> Cpu = new Lazy<OrtAllocator>(CreateCpu);
 
-        // The one of the process is never disposed of.
+        // The shared allocator of the process is never disposed of.
         private readonly bool shared;
 
         /// <summary>Creates the allocator of a session.</summary>

@@ -24,7 +24,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The rank.</summary>
         public int DimensionsCount => Shape.Length;
 
-        /// <summary>Number of elements, the product of The dimensions.</summary>
+        /// <summary>Number of elements, the product of the dimensions.</summary>
         /// <exception cref="System.InvalidOperationException">When a dimension is unknown.</exception>
         public long ElementCount
         {

@@ -93,7 +93,7 @@ class GradientWatch {
     extension_api().RunOptionsSetGradientBuffer(raw_options(), nullptr, &GradientWatch::call, nullptr);
   }
 
-  // Raises what the function has raised, which could not pass through the run.
+  // Raises the exception of the function, which could not pass through the run.
   void check_function() {
     if (!error_) return;
     const py::error_already_set error = *std::exchange(error_, std::nullopt);
@@ -132,7 +132,7 @@ class RankSum {
     if (terminated_) check(api().RunOptionsUnsetTerminate(raw_options()));
   }
 
-  // Raises what the function has raised, which ended the run.
+  // Raises the exception of the function, which ended the run.
   void check_function() {
     if (!error_) return;
     const py::error_already_set error = *std::exchange(error_, std::nullopt);
@@ -231,7 +231,7 @@ std::vector<std::string> available_providers() {
   return out;
 }
 
-// What runs use.
+// Classes that runs use.
 void bind_runs(py::module_& module) {
   py::class_<Binding>(module, "Binding", "The values that are bound to the inputs and outputs of a session.")
       .def(py::init<const py::object&>(), py::arg("session"))
@@ -258,7 +258,7 @@ void bind_runs(py::module_& module) {
       .def("check", &RankSum::check_function, "Raises what the function has raised during a run.");
 }
 
-// What the library and a session say about themselves.
+// Information about the library and about sessions.
 void bind_information(py::module_& module) {
   module.def("model_metadata", &model_metadata, py::arg("session"),
              "The metadata of a model, by the names of ModelMetadata's fields.");

@@ -421,7 +421,7 @@ void bind_types(py::module_& module) {
       "The ONNX name of an element type, a number of ONNX's TensorProto.DataType.");
 }
 
-// What makes a value.
+// Functions that make a value.
 void bind_making(py::class_<Value>& value) {
   value
       .def_static(
@@ -477,7 +477,7 @@ void bind_making(py::class_<Value>& value) {
           py::arg("keys"), py::arg("values"), "A map, of two tensors with as many keys as values.");
 }
 
-// What a value is.
+// Properties that describe a value.
 void bind_description(py::class_<Value>& value) {
   value
       .def(
@@ -527,7 +527,7 @@ void bind_description(py::class_<Value>& value) {
       .def("__repr__", &describe);
 }
 
-// What a value contains.
+// Functions that return the contents of a value.
 void bind_contents(py::class_<Value>& value) {
   value
       .def("update_inplace", &update_in_place, py::arg("data"),

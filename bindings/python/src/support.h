@@ -138,8 +138,8 @@ class Value {
   py::object keep_;
 };
 
-// The number of an element type in ONNX, which Python uses, and the reverse. Those of three types are others
-// in C.
+// Converts the number of an element type in C to its number in ONNX, which Python uses, and back. The numbers
+// of three types differ.
 int onnx_number(ONNXTensorElementDataType type);
 ONNXTensorElementDataType element_type(int onnx_number);
 // NumPy's type for an element type, and the reverse; throws TypeError if there is none.

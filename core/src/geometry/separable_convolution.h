@@ -8,12 +8,12 @@
 
 namespace ortrain {
 
-// Inputs: X, and for each convolution its weights and, behind them, its bias. The first or the last one may
-// be left out.
+// The inputs: X, then the weights and the bias of each convolution. The first or the last convolution may be
+// left out.
 inline constexpr size_t kSeparableFirst = 1, kSeparableMiddle = 3, kSeparableLast = 5, kSeparableInputs = 7;
 
-// The attribute with the bounds to which each of the three clips its results: the lower and the upper one of
-// the first, those of the second, and those of the last.
+// The attribute with the bounds to which the three convolutions clip their results: a lower and an upper
+// bound for each convolution, in their order.
 inline constexpr const char* kSeparableBounds = "bounds";
 
 // The shapes of a node; its other attributes are those of the depthwise convolution.

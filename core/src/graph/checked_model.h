@@ -6,7 +6,7 @@
 
 namespace ortrain {
 
-// The model as reading it from a file would give it: with all that the reader checks, its nodes sorted.
+// Checks a model as the reader of model files does, and returns it with its nodes sorted.
 // Initializers keep their memory; given values replace them as they do in files. Throws like read_model().
 Model checked_model(const Model& model, const ReadOptions& options = {});
 

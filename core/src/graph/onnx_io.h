@@ -93,8 +93,8 @@ Model read_model(const std::filesystem::path& path, const ReadOptions& options =
 Model read_model(const void* data, size_t bytes, const std::string& origin = "model in memory",
                  const std::filesystem::path& directory = {}, const ReadOptions& options = {});
 
-// Says where the data of an initializer are, which it has stored there; nothing for those that belong into
-// the model.
+// Stores the data of an initializer outside the model and returns the place. Returns nothing if the data
+// belong in the model.
 using PlaceOf = std::function<std::optional<ExternalPlace>(const std::string& name, const Tensor& value)>;
 
 // The serialized model. Throws if it would be larger than protobuf's limit of 2 GB.

@@ -36,7 +36,7 @@ class Box {
     return value_ ? *value_ : absent;
   }
   const M* operator->() const { return &**this; }
-  // Makes it present.
+  // Makes the message present, and returns it.
   M& make() {
     if (!value_) value_ = std::make_unique<M>();
     return *value_;

@@ -32,7 +32,7 @@ struct CustomUse {
 class CustomNode {
  public:
   virtual ~CustomNode() = default;
-  // Makes it ready to run; throws if the operator refuses the node.
+  // Prepares the node for its runs; throws if the operator refuses the node.
   virtual void prepare(const CustomUse& use) = 0;
   // What can be known about the outputs.
   virtual void types(TypeContext& c) = 0;

@@ -203,7 +203,7 @@ struct Rules {
   ElementTypeRule element_type = nullptr;
 };
 
-// How it is computed.
+// The functions that compute an operator.
 struct Kernels {
   // On the CPU, if there is only one kernel. If there are several, they are in a list (op/implementation.h).
   Kernel (*cpu)(KernelContext&) = nullptr;

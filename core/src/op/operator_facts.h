@@ -23,7 +23,7 @@ inline constexpr bool kIsNeeded = true;
 template <typename Fact>
 class OperatorFacts {
  public:
-  // That of the node's operator, or null.
+  // The fact about the node's operator, or null.
   static const Fact* find(const Node& node) { return facts().find({node.domain, node.op_type}); }
 
   struct Declare {

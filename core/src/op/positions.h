@@ -33,7 +33,7 @@ struct InputPositions {
   std::vector<std::pair<size_t, std::vector<int64_t>>> integers = {};
 };
 
-// Nothing if the node mixes positions.
+// Returns the positions that the inputs need, or nothing if the node mixes positions.
 using PositionRule = std::optional<InputPositions> (*)(const PositionQuery&);
 
 // Common rules: each element of the output depends on the same element of the first input,

@@ -26,9 +26,9 @@
 
 namespace ortrain {
 
-// What ONNX states of an operator in that version of its domain, and in newer ones, oldest first: onnxruntime
-// accepts some operators before they exist, and rules here accept newer forms. Empty if ONNX does not know
-// it.
+// The signatures of an operator in that version of its domain and in newer versions, the oldest first. Newer
+// ones, because onnxruntime accepts some operators in models of versions that do not have them, and rules
+// accept newer forms. Empty if ONNX does not know the operator.
 std::vector<std::string_view> onnx_signatures(std::string_view domain, std::string_view type, int64_t opset);
 
 // The version of a domain that introduced an operator in its present form, and the type parameters of that
@@ -37,14 +37,14 @@ struct OnnxVersion {
   int64_t since;
   std::string_view types;
 };
-// What a node of that operator has in a model with that version of the domain. Nothing if ONNX does not know
-// it.
+// The OnnxVersion of that operator in a model with that version of the domain. Nothing if ONNX does not know
+// the operator.
 std::optional<OnnxVersion> onnx_version(std::string_view domain, std::string_view type, int64_t opset);
 
 std::vector<OnnxTypeParameter> type_parameters(std::string_view text);
 
-// How many of a node's inputs belong to each input of its operator's signature: one, and all that are left to
-// the last. Of an unknown operator, one.
+// How many of a node's inputs belong to each input of its operator's signature: one to each, and all others
+// to the last. For an unknown operator, one for each of the node's inputs.
 std::vector<int32_t> inputs_by_parameter(const Node& node, int64_t opset);
 
 // Throws kInvalidGraph, naming every node, also of subgraphs, that does not have the form that its operator

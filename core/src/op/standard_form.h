@@ -18,7 +18,7 @@ inline constexpr int64_t kGeluSince = 20;
 struct StandardForm {
   // Writes the nodes, and sets every named output.
   void (*write)(DecompositionContext& e) = nullptr;
-  // Which nodes are replaced; null: all. For operators of ONNX of which runtimes only have a part.
+  // Which nodes are replaced; null: all. For operators of ONNX that other runtimes support only in part.
   bool (*replaces)(const Node& node) = nullptr;
 };
 

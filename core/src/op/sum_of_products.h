@@ -12,9 +12,10 @@
 
 namespace ortrain {
 
-// One addend of an output. Either a sum of products: each element is `scale` times a sum of at most as many
-// products as the smallest of the inputs `factors` has elements, where each product has one element of each
-// of them as factors, or none. Or one input, unchanged or broadcast: `scale` is 1.
+// One addend of an output, either a sum of products or one input. In a sum of products, each element is
+// `scale` times a sum; a product in that sum has at most one element of each input in `factors`, and there
+// are at most as many products as the smallest of these inputs has elements. An input is unchanged or
+// broadcast, and its `scale` is 1.
 //
 // The products may be computed and added up in any order, in the type of the inputs or a wider one, with
 // inputs rounded to bfloat16. Intermediate results may be as large as `scale` allows if that is above 1.

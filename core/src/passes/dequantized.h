@@ -31,7 +31,7 @@ struct Dequantized {
   }
 };
 
-// The scales and zero points of a node whose input 1 and 2 they are. nullopt if they are not constants, or
+// The scales and zero points that are inputs 1 and 2 of a node. nullopt if they are not constants, or
 // scales are not positive floats, or the node works by blocks.
 inline std::optional<Dequantized> read_scales(const Pattern& p, const Node& node, DType dtype) {
   if (node.int_or("block_size", 0) != 0) return std::nullopt;

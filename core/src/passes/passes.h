@@ -33,7 +33,7 @@ bool winograd(Model& model);
 
 // The input of a graph that holds the bound of the gradient in an accumulation buffer (bound_gradients).
 inline std::string name_of_bound(const std::string& buffer) { return buffer + ".bound"; }
-// That which holds the rows of the buffer that may be other than zero (accumulate_rows).
+// The input of a graph that holds the set of rows of the buffer that may differ from zero (accumulate_rows).
 inline std::string name_of_rows(const std::string& buffer) { return buffer + ".rows"; }
 
 }  // namespace ortrain

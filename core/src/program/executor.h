@@ -42,7 +42,7 @@ struct ExecutorSettings {
   size_t memory_budget = 0;  // of each Program
   bool check_finite = false;
   std::set<std::string> updated_together = {};  // see ProgramRequest
-  // Of states that are not row-major. Only kernels of Programs may read these.
+  // The layouts of states that are not row-major. Only kernels of Programs may read these.
   std::unordered_map<std::string, LayoutPtr> layouts = {};
   ProgramLimits limits = {};  // of each Program
 };

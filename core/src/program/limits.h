@@ -24,11 +24,11 @@ struct ProgramLimits {
 // Dimensions of one value: a fixed limit, because time and memory of many kernels grow with their square.
 inline constexpr size_t kMaxRank = 64;
 
-// Throws if a value that no node makes, an input or a part of the model's state, is empty and the limit
-// forbids its shape. Others take memory already, which bounds them.
+// Checks a value that no node makes: an input or a part of the model's state. Throws if it has no elements
+// and the limit forbids its shape. A value with elements already has memory, so it needs no limit.
 void check_given_value(const std::string& name, const Shape& shape, const ProgramLimits& limits);
 
-// Throws unless output o of the node may have that type and shape, or be that sequence.
+// Throws if the limits forbid that output o of the node has this type and shape, or is this sequence.
 void check_value(const NodeContext& c, size_t o, DType dtype, const Shape& shape,
                  const ProgramLimits& limits);
 void check_value(const NodeContext& c, size_t o, const Sequence& sequence, const ProgramLimits& limits);

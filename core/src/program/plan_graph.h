@@ -39,7 +39,7 @@ class PlanGraph {
 
   // The number of a value; a new one if it has none yet.
   int number(const std::string& value);
-  // The same; -1 if it has none.
+  // The number of a value; -1 if it has none.
   int find(const std::string& value) const;
   const std::string& name(int value) const { return *names_[static_cast<size_t>(value)]; }
   size_t value_count() const { return names_.size(); }

@@ -87,7 +87,7 @@ struct ProgramRequest {
       layouts;  // of states that are not row-major; all are without padding
   std::unordered_map<std::string, Tensor> constants;  // inputs whose values are fixed for this Program
   std::vector<std::string> outputs;                   // requested, in this order
-  // This many of them, from the first on, are computed directly in the tensors given for them, whose memory
+  // The first `direct_outputs` of `outputs` are computed directly in the caller's tensors, whose memory
   // nothing else uses during the run.
   size_t direct_outputs = 0;
   // Shapes of values of the graph that are not in this Program; null if one is not known.

@@ -1,11 +1,11 @@
 // The search of recomputation (program/recompute.h): which values of the forward pass to keep so that a step
 // stays within a number of bytes, at close to the least extra time.
 //
-// One greedy descent from keeping everything, which drops at each move the results of the node that save most
-// memory for their time, serves all targets: a target takes its first choices that fit, and a lower target
-// goes on where the last one stopped. Of some of these choices, values that still fit are kept after all, the
-// most expensive first; so a choice from further down has dropped what is cheap, and keeps what is expensive.
-// Choices that keep only the boundaries of segments of the forward pass are tried beside them.
+// The search is a greedy descent. It begins with a choice that keeps every value. Each move drops the results
+// of the node that save the most memory for the time that recomputing them takes. All targets share the
+// descent: a target uses the first choices that fit, and a lower target continues where the last target
+// stopped. For some of these choices, dropped values are kept again as long as they fit, the most expensive
+// first. Choices that keep only the values between segments of the forward pass are tried too.
 #pragma once
 
 #include <cstddef>
@@ -35,13 +35,13 @@ class RecomputationSearch {
   size_t whole() const { return whole_; }
   // A choice with at most `target` bytes in use at once; nothing if none was found.
   std::optional<Choice> within(size_t target);
-  // The choice with the fewest bytes in use that computes again for at most about `seconds`; nothing if a
-  // tenth less memory takes longer.
+  // The choice with the fewest bytes in use whose recomputation takes at most about `seconds`; nothing if
+  // saving a tenth of the memory already takes longer.
   std::optional<Choice> least(double seconds);
 
  private:
-  // The results of a node are dropped. `keeps_inputs`: what the node reads is kept for that, so that it is
-  // computed again from there and not from further back, as an activation from the product before it.
+  // The results of a node are dropped. With `keeps_inputs`, the inputs of the node are kept, so that only
+  // this node is recomputed: an activation, for example, from the product before it.
   struct Move {
     size_t node;
     bool keeps_inputs;

@@ -2,8 +2,8 @@
 // where the backward pass reads them: found in microseconds, without compiling. The search of
 // program/recompute_search.h tries thousands of such choices.
 //
-// Values are numbers from 0 on. Values that take no memory are not among them, nor are nodes that do nothing:
-// what has the memory of another value under another name or shape is that value.
+// Values are identified by numbers from 0 on. Values without memory have no number. A value that is another
+// value under another name or shape has the number of that value. Nodes that do nothing are left out.
 #pragma once
 
 #include <cstddef>

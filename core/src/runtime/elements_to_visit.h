@@ -7,8 +7,8 @@
 
 namespace ortrain {
 
-// The elements of a shape where a dimension of 0 counts as 1: a kernel may go through the other dimensions
-// all the same. Throws if they cannot be counted.
+// The number of elements of a shape if a dimension of 0 counts as 1: a kernel may visit all positions of the
+// other dimensions nevertheless. Throws if the number does not fit.
 inline int64_t elements_to_visit(Shape shape) {
   for (int64_t& dim : shape) dim = dim == 0 ? 1 : dim;
   return element_count(shape);

@@ -19,8 +19,8 @@ struct ThreadFunctions {
 // cannot bind threads to processors, it places them.
 ThreadFunctions bound_threads(std::vector<std::vector<int>> processors);
 
-// Threads that such functions have made. They serve one region at a time: a thread that starts another one
-// meanwhile does all of it.
+// Threads that such functions have made. They serve one region at a time: a thread that starts a region while
+// they serve another one does all parts itself.
 class GivenThreads {
  public:
   // For regions of up to `parts` parts, of which the first belongs to the caller. Throws kFail if no thread
@@ -30,7 +30,8 @@ class GivenThreads {
   GivenThreads(const GivenThreads&) = delete;
   GivenThreads& operator=(const GivenThreads&) = delete;
 
-  // While it exists, they serve the regions of this thread. Null: the thread's own do.
+  // While it exists, these threads serve the regions of the calling thread. With null, the threads of the
+  // calling thread do (runtime/thread_pool.h).
   class Scope {
    public:
     explicit Scope(GivenThreads* threads);

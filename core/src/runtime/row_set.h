@@ -37,8 +37,8 @@ class RowSet {
   }
   void add(int64_t row) { bits_[row / kBits] |= uint64_t{1} << (row % kBits); }
 
-  // Units into which the rows are divided, for threads, and how many rows of the set are in all of them; not
-  // of a set of all rows.
+  // The number of words with bits of rows: threads divide these words among them. count() is the number of
+  // rows in the set, unless it is a set of all rows.
   int64_t words() const { return words_; }
   int64_t count() const {
     int64_t found = 0;

@@ -18,7 +18,7 @@
 
 namespace ortrain::system {
 
-// Why the last call of this thread failed that returned false, nothing or an empty File.
+// Why the last call of this thread that returned false, nothing or an empty File has failed.
 std::string reason();
 enum class Failure { kNotFound, kExists, kDenied, kOther };
 Failure failure();
@@ -28,7 +28,7 @@ struct FileInfo {
   size_t bytes;
 };
 
-// Of what a link leads to. Nothing if it does not exist or cannot be examined.
+// Examines a file or folder; links are followed. Nothing if it does not exist or cannot be examined.
 std::optional<FileInfo> info(const std::filesystem::path& path);
 
 // An open file; closed when it is destroyed.
@@ -59,7 +59,7 @@ class File {
   // Locks the file until it is closed, by this process or by its end. kHeld: another File has locked it.
   enum class Lock { kTaken, kHeld, kFailed };
   Lock lock();
-  // Whether its name has not been removed.
+  // Whether the file still has a name in a folder.
   bool has_name() const;
   // Gives it the permissions of another file, where the system has such.
   void copy_permissions(const std::filesystem::path& from);

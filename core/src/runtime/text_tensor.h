@@ -15,7 +15,7 @@
 
 namespace ortrain {
 
-// An element. It has 64 bits on every system, as the numbers have as which kernels move strings.
+// An element: 64 bits on every system, because kernels move strings as if they were 64-bit numbers.
 class Text {
  public:
   Text() = default;
@@ -39,7 +39,7 @@ inline const std::string& text(Text of) {
   return of ? *of : empty;
 }
 
-// A tensor that owns its texts: empty ones, these, or copies of those of another tensor.
+// A tensor that owns its texts: empty texts, the given texts, or copies of the texts of another tensor.
 Tensor text_tensor(Shape shape);
 Tensor text_tensor(std::vector<std::string> texts, Shape shape);
 Tensor with_own_texts(const Tensor& tensor);

@@ -24,8 +24,8 @@ namespace regions {
 using Work = void (*)(void* data, int part, int parts);
 
 // Calls `work` once for each of `parts` parts, or of fewer if the system allows no more threads. Returns when
-// all have ended, and then throws what the first of them that failed has thrown. A region inside a part has
-// one part.
+// all parts have ended. If parts failed, rethrows the exception of the first part that did. A region inside a
+// part has one part.
 void run(Work work, void* data, int parts);
 
 // Whether the calling thread is in a region.

@@ -8,7 +8,8 @@ namespace ortrain {
 
 class Background {
  public:
-  // A piece of work. It must not throw, and is told whether it was abandoned instead of being run.
+  // A piece of work, which must not throw. It is called once. `abandoned` is true if its
+  // turn will never come, because the Background is being destroyed.
   using Work = std::function<void(bool abandoned)>;
 
   Background();

@@ -1,4 +1,4 @@
-// GradientClipping: what limits the gradients of an optimizer step.
+// GradientClipping: the limits of the gradients of an optimizer step.
 //
 // An optimizer model has a node for each limit: InplaceClipGradNorm of com.microsoft for the norm of all
 // gradients together, as onnxruntime-training has it, and ClipGradients of the domain ortrain for the others,
@@ -9,7 +9,7 @@
 //                 al., "High-performance large-scale image recognition without normalization", 2021, with one
 //                 norm for a parameter instead of one for each of its units
 //     group_norm  the gradients of each parameter group are scaled so that their norm is at most limit
-// The first two change the gradients in place, in this order; norms are of what they leave.
+// `value` and then `adaptive` change the gradients in place. The norms are those of the changed gradients.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,8 @@ struct GradientClipping {
   std::optional<float> norm, group_norm, value, adaptive;
   float epsilon = 1e-3f;  // of adaptive
 
-  // Takes the limit of a node. False if the node is none; what is wrong with it is added to `problems`.
+  // Reads the limit from a node and adds its errors to `problems`. Returns false if the node does not clip
+  // gradients.
   bool read(const Node& node, std::string& problems);
 
   bool changes_gradients() const { return value || adaptive; }

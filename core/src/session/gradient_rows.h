@@ -31,7 +31,8 @@ class GradientRows {
   // the last call may have any rows.
   void update(const CheckpointState& state);
 
-  // The rows of the gradient of the parameter with this index in the state; nothing if all may be in it.
+  // The rows of the gradient of the parameter with this index in the state; nothing if every row may differ
+  // from zero.
   std::optional<RowSet> of(size_t parameter) const;
 
  private:

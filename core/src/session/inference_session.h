@@ -34,7 +34,7 @@ class InferenceSession {
   const std::vector<ValueInfo>& outputs() const;
   // Initializers that a run may replace: those that are inputs of the model as well.
   const std::vector<ValueInfo>& overridable_initializers() const;
-  // The model and what its file states besides, for what it says about itself.
+  // The model, and the metadata of its file.
   const Model& model() const;
   const ModelNotes& notes() const;
 
@@ -42,9 +42,9 @@ class InferenceSession {
   // Inputs that these outputs do not need may be omitted.
   std::vector<Value> run(const std::vector<std::string>& input_names, const std::vector<Value>& inputs,
                          const std::vector<std::string>& output_names, const RunOptions* options = nullptr);
-  // The same into `outputs`, one for each name: an undefined tensor is replaced with the result; a defined
-  // one is checked before anything is computed, and then written into. One whose flag in `replaceable` is set
-  // is replaced too where it does not fit.
+  // Runs and stores the results in `outputs`, one for each name. An undefined tensor is replaced with the
+  // result. A defined tensor is checked before anything is computed, and the result is written into its
+  // memory; if it does not fit and its flag in `replaceable` is set, it is replaced.
   void run(const std::vector<std::string>& input_names, const std::vector<Value>& inputs,
            const std::vector<std::string>& output_names, std::vector<Value>& outputs,
            const RunOptions* options = nullptr, const std::vector<bool>& replaceable = {});

@@ -92,18 +92,18 @@ class Optimizer {
   float attribute(const std::string& group, const std::string& attribute) const;
   void set_attribute(const std::string& group, const std::string& attribute, float value);
 
-  // Whether it computes the norm of the gradients in every step.
+  // Whether every step computes the norm of the gradients.
   bool clips() const { return clipping_.norm && !clipping_.changes_gradients(); }
 
   // The index of the moment that has the average of the weights; none if there is no average, or none yet.
   std::optional<size_t> average_of(const CheckpointState& state) const;
   bool averages() const { return average_.has_value() || evaluated_.has_value(); }
 
-  // One update of all trainable parameters with their gradients. `step` counts from 1. With `bounds`, changes
-  // nothing and returns false if a gradient is a NaN or infinite; those that are known to be finite are not
-  // read to find out. Rows of tables whose gradient is zero are skipped if the step would not change them,
-  // and with `lazy` whether it would or not, unless the optimizer needs sums over whole parameters or
-  // averages weights itself.
+  // Updates all trainable parameters with their gradients. `step` counts from 1. With `bounds`, changes
+  // nothing and returns false if a gradient is a NaN or infinite; gradients whose bounds prove that they are
+  // finite are not read for this check. Rows of tables whose gradient is zero are skipped if the step would
+  // not change them; with `lazy` they are always skipped. No row is skipped if the optimizer needs sums over
+  // whole parameters or averages weights itself.
   bool apply(CheckpointState& state, float learning_rate, int64_t step, const GradientBounds* bounds,
              const GradientRows& rows, bool lazy);
 

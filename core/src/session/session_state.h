@@ -26,18 +26,19 @@ class SessionState {
   // when the session is created.
   virtual void take_from(Model& model, const SessionOptions& options) = 0;
 
-  // By name; the same memory in every run. The other two are those of ExecutorSettings.
+  // The states by name; their memory is the same in every run. layouts() and updated_together() are passed on
+  // as the members of ExecutorSettings with these names.
   virtual const std::unordered_map<std::string, Tensor>& tensors() const = 0;
   virtual std::unordered_map<std::string, LayoutPtr> layouts() const = 0;
   virtual std::set<std::string> updated_together() const = 0;
 
-  // A run calls these in this order, and holds the session's lock meanwhile. set() is called for each input:
-  // it returns true for one that sets state, which does not reach the graph. prepare() returns what to call
-  // when a state is complete, or nothing.
+  // A run holds the session's lock and calls these functions in this order. set() is called for each input.
+  // It returns true if the input sets a state; such an input is not passed to the graph. prepare() returns a
+  // function that the run calls when a state is complete, or nothing.
   virtual void begin(const RunOptions* options) = 0;
   virtual bool set(const std::string& input, const Value& value) = 0;
   virtual StateWatch prepare(Stage& stage, const RunOptions* options) = 0;
-  // One of these follows. With `broke_off`, kernels have run, so states may be partly updated.
+  // At its end a run calls one of these. With `broke_off`, kernels have run, so states may be partly updated.
   virtual void completed() = 0;
   virtual void failed(bool broke_off) = 0;
 };

@@ -9,8 +9,8 @@ namespace ortrain {
 
 inline constexpr const char* kSpinningKey = "session.intra_op.allow_spinning";
 
-// By the entries "session.intra_op.allow_spinning" and "session.force_spinning_stop", "1" or "0". Throws for
-// other values.
+// The waiting that the entries "session.intra_op.allow_spinning" and "session.force_spinning_stop" choose;
+// each is "1" or "0". Throws for other values.
 struct SessionWaiting {
   explicit SessionWaiting(const SessionOptions& options)
       : while_running(config_choice(options, kSpinningKey) == "1" ? Waiting::kAdaptive : Waiting::kSleep),

@@ -84,8 +84,8 @@ class CheckpointState {
  public:
   CheckpointState() = default;
 
-  // Keeps other threads from the values, the optimizer's state and the properties: waits until they are done.
-  // For whatever reads or changes these through references.
+  // Waits until no other thread uses the values, the optimizer's state or the properties, and excludes other
+  // threads for as long as the result exists. Code that uses these through references must hold the state.
   TurnLock::Turn hold() const { return TurnLock::Turn(*turns_); }
 
   // Reads a checkpoint file (format: docs/checkpoint-format). Throws kNoSuchFile, kFail.
@@ -110,7 +110,7 @@ class CheckpointState {
   // become zero. Without a state of the optimizer in the source, this one's starts again. Throws
   // kInvalidArgument, with nothing changed, if the states do not fit each other.
   void assign(const CheckpointState& source);
-  // The digest of the base that the parameters are adapters of; empty if they are none.
+  // The digest of the base that the parameters are adapters of; empty if they are not adapters.
   std::string adapter_base() const;
 
   // Number of elements of all parameters, or of the trainable ones.
@@ -219,7 +219,7 @@ class CheckpointState {
 
   // The trainable parameters in the order of buffers; throws if `buffer` does not fit their gradients.
   std::vector<const Parameter*> gradient_order(const Tensor& buffer, const char* doing) const;
-  // What writing gradients from outside begins and ends with.
+  // Called before and after gradients are written from outside.
   void require_gradients(const std::string& doing) const;
   void wrote_gradients();
 

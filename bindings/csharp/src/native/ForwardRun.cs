@@ -72,7 +72,7 @@ namespace Microsoft.ML.OnnxRuntime
             return Named(outputNames, Run(session, options, inputNames, inputValues, outputNames));
         }
 
-        /// <summary>Runs on values or buffers into the caller's.</summary>
+        /// <summary>Runs on values or buffers, and writes the outputs into those of the caller.</summary>
         internal static void RunInto<TInput, TOutput>(
             OrtSessionHandle session, RunOptions options, IReadOnlyCollection<string> inputNames,
             IReadOnlyCollection<TInput> inputValues, IReadOnlyCollection<string> outputNames,

@@ -1,6 +1,6 @@
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>What a run takes, and writes its outputs into: a value, or a buffer with one.</summary>
+    /// <summary>An input or output of a run: a value, or a buffer that has a value.</summary>
     internal interface IRunValue
     {
         /// <summary>The native value; an exception if it was disposed.</summary>

@@ -16,7 +16,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return new DenseTensor<T>((T[])array.Clone(), new[] { array.Length });
         }
 
-        /// <summary>A tensor with The dimensions and elements of an array.</summary>
+        /// <summary>A tensor with the dimensions and elements of an array.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
         /// <param name="array">The array.</param>
         /// <param name="reverseStride">Whether the first index varies fastest in the tensor's memory instead of
@@ -28,7 +28,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return Copy<T>(array, reverseStride);
         }
 
-        /// <summary>A tensor with The dimensions and elements of an array.</summary>
+        /// <summary>A tensor with the dimensions and elements of an array.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
         /// <param name="array">The array.</param>
         /// <param name="reverseStride">Whether the first index varies fastest in the tensor's memory instead of
@@ -40,7 +40,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return Copy<T>(array, reverseStride);
         }
 
-        /// <summary>A tensor with The dimensions and elements of an array.</summary>
+        /// <summary>A tensor with the dimensions and elements of an array.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
         /// <param name="array">The array.</param>
         /// <param name="reverseStride">Whether the first index varies fastest in the tensor's memory instead of
@@ -52,7 +52,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
             return Copy<T>(array, reverseStride);
         }
 
-        /// <summary>A tensor with The dimensions and elements of an array of any rank.</summary>
+        /// <summary>A tensor with the dimensions and elements of an array of any rank.</summary>
         /// <typeparam name="T">Type of the elements.</typeparam>
         /// <param name="array">The array, with elements of type T.</param>
         /// <param name="reverseStride">Whether the first index varies fastest in the tensor's memory instead of

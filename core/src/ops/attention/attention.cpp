@@ -365,8 +365,9 @@ std::vector<int64_t> order_of(const NodeContext& c, const char* name, size_t ran
   if (order.empty()) return plain;
   c.expect(
       (rank == 3 || rank == 4) && std::is_permutation(order.begin(), order.end(), plain.begin(), plain.end()),
-      "attribute ", name, " must be a permutation of 3 or 4 axes, as the operands have, found ",
-      to_string(order), " for ", rank);
+      "attribute ", name,
+      " must be a permutation of the operand's axes, of which there must be 3 or 4; found ", to_string(order),
+      " for an operand of ", rank, " axes");
   return order;
 }
 
@@ -398,7 +399,8 @@ HeadSteps result_steps(const NodeContext& c, const Shape& memory, const char* na
   const std::vector<int64_t> order = order_of(c, name, memory.size());
   std::vector<int64_t> steps(memory.size());
   for (size_t i = 0; i < memory.size(); ++i) steps[static_cast<size_t>(order[i])] = strides[i];
-  c.expect(steps.back() == 1 || memory.back() <= 1, "attribute ", name, " must leave the last axis in place");
+  c.expect(steps.back() == 1 || memory.back() <= 1, "attribute ", name,
+           " must keep the last axis last, found ", to_string(order));
   if (steps.size() == 3) return {0, steps[0], steps[1]};
   return {steps[0], steps[1], steps[2]};
 }
@@ -427,8 +429,8 @@ Attention read_fused(const NodeContext& c, size_t first, size_t mask) {
   };
   broadcast_rows(q, of_mask(2));
   broadcast_rows(k, of_mask(1));
-  c.expect(kv_heads == 1 || kv_heads == q.heads, "the numbers of heads must be equal or one, found ", q.heads,
-           " and ", kv_heads);
+  c.expect(kv_heads == 1 || kv_heads == q.heads,
+           "keys and values must have one head, or as many as the queries (", q.heads, "), found ", kv_heads);
   Attention a = read_attention(c, q, k, v);
   a.dtype = c.dtype(first);
   a.replaced = static_cast<double>(c.node().float_or("replaced", -std::numeric_limits<float>::infinity()));
@@ -611,7 +613,9 @@ struct GradNode {
     expect_scalar(c, kDropoutRatio + 1, "training_mode");
     c.expect(
         !c.has_input(kDropoutKey) || (c.dtype(kDropoutKey) == DType::kUInt64 && c.size(kDropoutKey) == 2),
-        "the key of the dropout must be two uint64");
+        "the key of the random numbers for dropout must be two uint64 values, found ",
+        c.has_input(kDropoutKey) ? concat(to_string(c.dtype(kDropoutKey)), to_string(c.shape(kDropoutKey)))
+                                 : "");
     c.expect(c.shape(0) == y, "dY must have shape ", to_string(y), ", found ", to_string(c.shape(0)));
   }
 };

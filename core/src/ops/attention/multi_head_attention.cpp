@@ -36,8 +36,9 @@ struct HeadsNode {
     for (size_t i = kInputs; i < c.input_count(); ++i)
       c.expect(!c.has_input(i), "input ", i,
                " (keys and values that are kept in a shared buffer) is not supported");
-    c.expect(c.has_input(1) && c.has_input(2),
-             "key and value must be given; operands packed into one are not supported");
+    c.expect(
+        c.has_input(1) && c.has_input(2),
+        "inputs key and value are required; query, key and value packed into one input are not supported");
     for (const size_t i : {size_t{1}, size_t{2}, kBias, kScoreBias})
       c.expect(!c.has_input(i) || c.dtype(i) == c.dtype(0), "its operands must have the same type, found ",
                to_string(c.dtype(0)), " and ", c.has_input(i) ? to_string(c.dtype(i)) : "");
@@ -68,7 +69,8 @@ struct HeadsNode {
       c.expect(c.shape(kBias) == Shape{2 * hidden + v_hidden}, "bias must have shape [",
                2 * hidden + v_hidden, "], found ", to_string(c.shape(kBias)));
       c.expect(c.rank(1) == 3 && c.rank(2) == 3,
-               "bias needs key and value of shape [batch, positions, heads * size]");
+               "with bias, key and value must have shape [batch, positions, heads * size], found ",
+               to_string(c.shape(1)), " and ", to_string(c.shape(2)));
     }
     attention = read_attention(c, q, all_k, all_v);
     Attention& a = attention;
@@ -77,7 +79,8 @@ struct HeadsNode {
     if (c.node().int_or("unidirectional", 0) != 0) a.right = 0;
     a.y = rows_first(a.heads, a.queries, a.v_size);
     read_mask(c, kScoreBias, false, a);
-    c.expect(a.mask != AttentionMask::kBool, "attention_bias must be of the type of query");
+    c.expect(a.mask != AttentionMask::kBool, "attention_bias must have the type of query, ",
+             to_string(a.dtype), ", found bool");
     if (!c.has_input(kPadding)) return;
     const Shape& mask = c.shape(kPadding);
     padding = mask == Shape{a.batch} || mask == Shape{3 * a.batch + 2} ? Padding::kLengths

@@ -29,7 +29,8 @@ void decompose(DecompositionContext& e) {
                       all));
     sizes.assign(3, all / 3);
   }
-  if (sizes.size() != 3) e.reject("attribute qkv_hidden_sizes must hold three values");
+  if (sizes.size() != 3)
+    e.reject(concat("attribute qkv_hidden_sizes must hold three values, found ", to_string(sizes)));
   Attributes last = {{"axis", int64_t{-1}}};
   std::vector<std::string> whole = {product};
   if (e.opset() < since::kAxesAsInput)

@@ -62,7 +62,7 @@ inline void check_packed(const NodeContext& c, const PackedInputs& at, const Wei
   if (c.has_input(at.group_index))
     c.expect(c.dtype(at.group_index) == DType::kInt32 &&
                  (c.size(at.group_index) == w.k || c.size(at.group_index) == w.blocks * w.block),
-             "g_idx must hold ", w.k, " int32, found ", to_string(c.dtype(at.group_index)),
+             "g_idx must hold ", w.k, " int32 values, found ", to_string(c.dtype(at.group_index)),
              to_string(c.shape(at.group_index)));
 }
 

@@ -192,7 +192,8 @@ void grad_form(DecompositionContext& e) {
   const int64_t n = dims->back().value;
   if (n > kMostRows)
     e.reject(concat("the gradient of the determinant of ", n, " x ", n,
-                    " matrices has no standard form; of up to ", kMostRows, " x ", kMostRows, " it has"));
+                    " matrices has no standard form; matrices of at most ", kMostRows, " x ", kMostRows,
+                    " have one"));
   const std::string shape = e("Shape", {e.x(1)});
   if (n <= 1) return e.set(0, e("Reshape", {e.x(0), shape}));
   Tensor others(DType::kInt64, {n, n - 1}), signs(DType::kDouble, {n, n});

@@ -34,7 +34,7 @@ struct Settings {
         wide(c.dtype(at) == DType::kInt64),
         label(c.node().label()) {
     c.expect(c.size(at) == 1 && (wide || c.dtype(at) == DType::kInt32), "the axis (input ", at,
-             ") must be a single int32 or int64");
+             ") must be a single int32 or int64, found ", to_string(c.dtype(at)), to_string(c.shape(at)));
   }
   size_t axis(const Frame& f, Slot slot, const Shape& dims) const {
     const int64_t given = wide ? *f.at<int64_t>(slot) : *f.at<int32_t>(slot);

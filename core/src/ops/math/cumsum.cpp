@@ -9,7 +9,8 @@ namespace {
 
 void shape(ShapeContext& c) {
   c.expect(c.has_input(1) && c.size(1) == 1 && (c.dtype(1) == DType::kInt32 || c.dtype(1) == DType::kInt64),
-           "the axis (input 1) must be a single int32 or int64");
+           "the axis (input 1) must be a single int32 or int64, found ",
+           c.has_input(1) ? concat(to_string(c.dtype(1)), to_string(c.shape(1))) : "none");
   c.expect(c.rank(0) >= 1, "its input is a scalar and has no axis");
   c.output(0, c.dtype(0), c.shape(0));
 }

@@ -138,7 +138,9 @@ void multinomial_shape(ShapeContext& c) {
   c.expect(c.rank(0) == 2, "its input must have two axes, found shape ", to_string(c.shape(0)));
   const int64_t samples = c.node().int_or("sample_size", 1);
   c.expect(samples >= 0, "sample_size must not be negative, found ", samples);
-  c.expect(c.shape(0)[1] > 0 || c.shape(0)[0] == 0, "its input has no classes");
+  c.expect(c.shape(0)[1] > 0 || c.shape(0)[0] == 0,
+           "the second axis of its input, the classes, must not be empty; found shape ",
+           to_string(c.shape(0)));
   const DType type = static_cast<DType>(c.node().int_or("dtype", static_cast<int64_t>(DType::kInt32)));
   c.expect(type == DType::kInt32 || type == DType::kInt64, "dtype must be int32 or int64, found ",
            to_string(type));

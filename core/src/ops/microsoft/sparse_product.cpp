@@ -16,7 +16,7 @@ namespace ortrain {
 namespace {
 
 void sparse_shape(ShapeContext& c) {
-  c.reject("its input A is a tensor of shape ", to_string(c.shape(0)), ", expected a sparse one");
+  c.reject("its input A is a tensor of shape ", to_string(c.shape(0)), ", expected a sparse tensor");
 }
 
 struct Product {
@@ -32,14 +32,15 @@ struct Product {
     inner = a[transposed_a ? 0 : 1];
     columns = b[transposed_b ? 0 : 1];
     c.expect(b[transposed_b ? 1 : 0] == inner, "A has shape ", to_string(Shape{a[0], a[1]}), " and B ",
-             to_string(b), ", expected the same number of columns and rows to multiply");
+             to_string(b), ", expected matrices that can be multiplied (transA is ", transposed_a ? 1 : 0,
+             ", transB is ", transposed_b ? 1 : 0, ")");
   }
 };
 
 void shape(ShapeContext& c) {
   const Product p(c);
   c.expect(c.dtype(3) == c.dtype(0), "A has type ", to_string(c.dtype(0)), " and B ", to_string(c.dtype(3)),
-           ", expected the same");
+           ", expected the same type");
   c.output(0, c.dtype(0), {p.rows, p.columns});
 }
 
@@ -60,8 +61,8 @@ Kernel kernel(KernelContext& c) {
           T* to = f.at<T>(y);
           for (int64_t i = 0; i < 2 * count; ++i)  // the program may have changed them since the last run
             require(at[i] >= 0 && at[i] < a[i % 2], ErrorCode::kInvalidArgument, label, ": value ", i / 2,
-                    " of A is in ", i % 2 == 0 ? "row " : "column ", at[i], ", expected one below ",
-                    a[i % 2]);
+                    " of A is in ", i % 2 == 0 ? "row " : "column ", at[i], ", expected an index in [0, ",
+                    a[i % 2], ")");
           // Threads share the columns, because any two values may be in one row.
           parallel_for(p.columns, count + p.rows, [=](int64_t begin, int64_t end) {
             for (int64_t row = 0; row < p.rows; ++row)

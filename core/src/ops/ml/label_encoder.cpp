@@ -60,7 +60,7 @@ Tensor default_value(const Node& node, DType type) {
 Table two_ways(DType input, std::vector<std::string> texts, std::vector<int64_t> integers, const Node& node) {
   require(texts.size() == integers.size() && !texts.empty(), ErrorCode::kInvalidGraph, node.label(),
           ": it has ", texts.size(), " strings and ", integers.size(),
-          " integers, expected as many of both, and some");
+          " integers, expected equal numbers of both, at least 1");
   const Shape shape{static_cast<int64_t>(texts.size())};
   Tensor strings = text_tensor(std::move(texts), shape), numbers = Tensor::of(integers);
   if (input == DType::kString) return {strings, numbers, default_value(node, DType::kInt64)};
@@ -107,7 +107,7 @@ void shape(ShapeContext& c) {
   c.expect(table.keys.dtype() == c.dtype(0), "its keys are ", to_string(table.keys.dtype()),
            ", but the input is ", to_string(c.dtype(0)));
   c.expect(table.keys.size() == table.values.size(), "it has ", table.keys.size(), " keys and ",
-           table.values.size(), " values");
+           table.values.size(), " values, expected one value for each key");
   c.output(0, table.values.dtype(), c.shape(0));
 }
 

@@ -37,14 +37,14 @@ struct Linear {
     if (!classifies) {
       const int64_t targets = c.node().int_or("targets", 1);
       c.expect(targets == scores, "attribute targets is ", targets, ", but there are coefficients for ",
-               scores);
+               scores, " targets");
       return;
     }
     mirrored = scores == 1 && labels.size() == 2;
     if (labels.empty())
       for (int64_t i = 0; i < scores; ++i) labels.values.push_back(i);
     c.expect(mirrored || static_cast<int64_t>(labels.size()) == scores, "it has ", scores, " scores and ",
-             labels.size(), " labels");
+             labels.size(), " labels, expected one label for each score");
   }
   int64_t width() const { return mirrored ? 2 : scores; }
 };

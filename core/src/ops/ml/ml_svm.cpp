@@ -153,8 +153,9 @@ struct Classifier {
     c.expect(!labels.empty(), "it has neither classlabels_ints nor classlabels_strings");
     const int64_t count = static_cast<int64_t>(machine.coefficients.size());
     if (pairwise()) {
-      c.expect(static_cast<int64_t>(per_class.size()) == classes && classes >= 2, "it has vectors of ",
-               per_class.size(), " classes and ", classes, " labels");
+      c.expect(static_cast<int64_t>(per_class.size()) == classes && classes >= 2,
+               "attribute vectors_per_class must have one value for each of the ", classes,
+               " class labels, at least 2; found ", per_class.size(), " values");
       c.expect(count == (classes - 1) * machine.count && static_cast<int64_t>(machine.rho.size()) == pairs(),
                "it needs ", (classes - 1) * machine.count, " coefficients and ", pairs(), " rho, found ",
                count, " and ", machine.rho.size());

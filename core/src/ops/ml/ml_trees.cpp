@@ -254,7 +254,7 @@ std::shared_ptr<const Ensemble> read_old(const NodeContext& c, const std::string
   std::set<int64_t> seen;                                // trees
   for (size_t i = 0; i < n; ++i) {
     c.expect(place.emplace(std::pair{trees[i], ids[i]}, static_cast<int64_t>(i)).second, "tree ", trees[i],
-             " has two nodes ", ids[i]);
+             " has two nodes with the number ", ids[i]);
     // The first node of a tree is its root.
     if (seen.insert(trees[i]).second) e->roots.push_back(static_cast<int64_t>(i));
   }

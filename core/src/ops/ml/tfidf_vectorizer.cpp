@@ -59,9 +59,9 @@ struct Vectorizer {
           places.emplace(std::vector<int64_t>(pool.begin() + at, pool.begin() + at + length), number);
     }
     c.expect(static_cast<int64_t>(outputs.size()) == number, "it has ", number, " n-grams and ",
-             outputs.size(), " ngram_indexes");
+             outputs.size(), " ngram_indexes, expected one index for each n-gram");
     c.expect(weights.empty() || weights.size() == outputs.size(), "it has ", outputs.size(), " n-grams and ",
-             weights.size(), " weights");
+             weights.size(), " weights, expected one weight for each n-gram");
     for (const int64_t place : outputs) {
       c.expect(place >= 0 && place <= INT32_MAX, "ngram_indexes must be in [0, ", INT32_MAX, "], found ",
                place);

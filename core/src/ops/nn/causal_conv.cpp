@@ -27,7 +27,8 @@ void shape(ShapeContext& c) {
   c.expect(x.size() == 3, "its input must have shape [batch, channels, length], found ", to_string(x));
   c.expect(w.size() == 3 && w[0] == x[1] && w[1] == 1 && w[2] >= 1, "the weight must have shape [", x[1],
            ", 1, k], found ", to_string(w));
-  c.expect(!c.has_input(kBias) || c.shape(kBias) == Shape{x[1]}, "the bias must have shape [", x[1], "]");
+  c.expect(!c.has_input(kBias) || c.shape(kBias) == Shape{x[1]}, "the bias must have shape [", x[1],
+           "], found ", c.has_input(kBias) ? to_string(c.shape(kBias)) : "");
   const Shape state = {x[0], x[1], w[2] - 1};
   c.expect(!c.has_input(kPast) || c.shape(kPast) == state, "past_state must have shape ", to_string(state),
            ", found ", c.has_input(kPast) ? to_string(c.shape(kPast)) : "");

@@ -65,7 +65,9 @@ std::vector<WindowForm> windows_of_result(DecompositionContext& e, const std::ve
   for (size_t i = 0; i < windows.size(); ++i) {
     WindowForm& w = windows[i];
     if (!w.input || !w.output)
-      e.reject("with output_shape or auto_pad, its gradient needs sizes that the model does not state");
+      e.reject(
+          "with output_shape or auto_pad, its gradient needs the spatial sizes of X and dY, which the model "
+          "does not declare");
     const int64_t total = (*w.output - 1) * w.stride + w.span() + extra.at(i) - *w.input;
     if (total < 0)
       e.reject("its gradient has no standard form, because its result is larger than the windows");

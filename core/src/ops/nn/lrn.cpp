@@ -166,8 +166,10 @@ void decompose_grad(DecompositionContext& e) {
   const int64_t channels = rank < 3 ? -1 : (*e.dims(e.x(1)))[1].value;
   constexpr int64_t kMostChannels = 1 << 14;  // the matrix has as many rows and columns
   if (channels < 0 || channels > kMostChannels || size < 1)
-    e.reject(concat("for its derivative, the channels of X, up to ", kMostChannels,
-                    ", and the attribute size must be known"));
+    e.reject(concat("its derivative needs a declared number of channels of X, at most ", kMostChannels,
+                    ", and attribute size of at least 1; found ",
+                    channels < 0 ? "an unknown number of" : std::to_string(channels), " channels and size ",
+                    size));
   Tensor band(DType::kDouble, {channels, channels});
   for (int64_t k = 0; k < channels; ++k)
     for (int64_t c = 0; c < channels; ++c)

@@ -120,8 +120,9 @@ std::vector<WindowForm> windows_of(const DecompositionContext& e, const Dims& in
                  pads.at(i + count), size_at(input, i), size_at(output, i)};
     if (automatic == "SAME_UPPER" || automatic == "SAME_LOWER") {
       if (!w.input || !w.output)
-        e.reject(
-            concat("auto_pad ", automatic, " needs sizes that the model does not state; make them fixed"));
+        e.reject(concat("auto_pad ", automatic,
+                        " needs the spatial sizes of the input and the output, which the model does not "
+                        "declare; make them fixed"));
       const int64_t total = std::max<int64_t>(0, (*w.output - 1) * w.stride + w.span() - *w.input);
       w.before = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
       w.after = total - w.before;

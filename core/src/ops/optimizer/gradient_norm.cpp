@@ -15,7 +15,7 @@ namespace {
 DType norm_type(const ElementTypes& types, size_t) { return is_half(types[0]) ? DType::kFloat : types[0]; }
 
 void norm_shape(ShapeContext& c) {
-  c.expect(c.input_count() > 0, "it has no input");
+  c.expect(c.input_count() > 0, "it has no input, expected at least one gradient");
   c.output(0, is_half(c.dtype(0)) ? DType::kFloat : c.dtype(0), {});
 }
 

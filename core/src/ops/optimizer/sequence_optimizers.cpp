@@ -66,7 +66,7 @@ bool updates(DynamicContext& c, size_t signal) {
 // Sequences have no names, so that the groups that a training session can update are unknown here.
 bool updates_a_group(TypeContext& c) {
   if (!c.node().has("parameters")) return false;
-  c.reject("its attribute 'parameters' names what it updates, which only a training session knows");
+  c.reject("its attribute 'parameters' names a group of parameters, and only a training session has groups");
   return true;
 }
 

@@ -480,9 +480,11 @@ void fake_shape(ShapeContext& c) {
   for (const size_t i : {1, 2})
     c.expect(c.has_input(i) && c.size(i) == 1 && c.dtype(i) == c.dtype(0),
              i == 1 ? "the scale" : "the zero point", " must be a single value of the type of X, ",
-             to_string(c.dtype(0)));
+             to_string(c.dtype(0)), ", found ",
+             c.has_input(i) ? concat(to_string(c.dtype(i)), to_string(c.shape(i))) : "none");
   c.expect(c.node().int_or("quant_min", 0) <= c.node().int_or("quant_max", 255),
-           "quant_min is greater than quant_max");
+           "quant_min must not be greater than quant_max, found ", c.node().int_or("quant_min", 0), " and ",
+           c.node().int_or("quant_max", 255));
   c.output(0, c.dtype(0), c.shape(0));
   if (c.has_output(1)) c.output(1, DType::kBool, c.shape(0));
 }

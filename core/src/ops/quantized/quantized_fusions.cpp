@@ -60,7 +60,7 @@ void concat_all(DecompositionContext& e) {
   std::vector<std::string> parts;
   if (e.node().inputs.size() < 5 || (e.node().inputs.size() - 2) % 3 != 0)
     e.reject("its inputs should be a scale, a zero point, and three inputs for each value, found " +
-             std::to_string(e.node().inputs.size()));
+             std::to_string(e.node().inputs.size()) + " inputs");
   for (size_t i = 2; i < e.node().inputs.size(); i += 3) parts.push_back(dequantized(e, i));
   e.set(0, quantized(e, e("Concat", parts, {{"axis", e.node().int_or("axis", 0)}}), 0, 2));
 }

@@ -42,15 +42,15 @@ struct Transform {
     int64_t along = c.node().int_or("axis", c.opset() < since::kDftAxisAsInput ? 1 : -2);
     if (c.has_input(length_at + 1)) along = constant_int(c, length_at + 1);
     axis = static_cast<size_t>(normalize_axis(along, rank, c.node().label()));
-    c.expect(axis + 1 < x.size(),
-             "its axis must not be the last one, which holds the real and imaginary parts");
+    c.expect(axis + 1 < x.size(), "its axis must not be the last axis of its input ", to_string(x),
+             ", which holds the real and imaginary parts; found axis ", along);
     signal = x[axis];
     parts = x.back();
     n = inverse && onesided ? 2 * (signal - 1) : signal;
     if (c.has_input(length_at)) n = constant_int(c, length_at);
     c.expect(n >= 1, "dft_length must be positive, found ", n);
-    c.expect(!(inverse && onesided) || parts == 2, "the one-sided inverse takes complex values, found ",
-             to_string(x));
+    c.expect(!(inverse && onesided) || parts == 2,
+             "the one-sided inverse takes complex values of shape [..., 2], found ", to_string(x));
     outer = element_count(x, 0, axis);
     inner = element_count(x, axis + 1, x.size() - 1);
     result = onesided && !inverse ? n / 2 + 1 : n;

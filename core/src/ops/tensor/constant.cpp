@@ -98,14 +98,16 @@ int64_t range_count(const NodeContext& c, T start, T limit, T delta) {
     const __int128 distance = static_cast<__int128>(limit) - start, step = delta;
     const __int128 count = step > 0 ? (distance + step - 1) / step : (distance + step + 1) / step;
     if ((distance > 0) != (step > 0) || distance == 0) return 0;
-    c.expect(count < (static_cast<__int128>(1) << 62), "the range has too many elements");
+    c.expect(count < (static_cast<__int128>(1) << 62), "the range from ", start, " to ", limit, " by ", delta,
+             " has too many elements");
     return static_cast<int64_t>(count);
   }
 }
 
 void range_shape(ShapeContext& c) {
   for (size_t i = 0; i < 3; ++i) {
-    c.expect(c.has_input(i) && c.size(i) == 1, "input ", i, " must be a scalar");
+    c.expect(c.has_input(i) && c.size(i) == 1, "input ", i, " must be a scalar, found ",
+             c.has_input(i) ? concat("shape ", to_string(c.shape(i))) : "none");
     c.expect(c.dtype(i) == c.dtype(0), "its inputs must have the same type, found ", to_string(c.dtype(0)),
              " and ", to_string(c.dtype(i)));
   }

@@ -10,14 +10,16 @@ namespace ortrain {
 namespace {
 
 int64_t depth_of(const NodeContext& c) {
-  c.expect(c.has_input(1) && c.size(1) == 1, "depth must be a scalar");
+  c.expect(c.has_input(1) && c.size(1) == 1, "depth must be a scalar, found ",
+           c.has_input(1) ? concat("shape ", to_string(c.shape(1))) : "none");
   const double depth = c.need_constant(1).to_double()[0];
-  c.expect(depth >= 0 && depth < 0x1p53, "depth must not be negative, found ", depth);
+  c.expect(depth >= 0 && depth < 0x1p53, "depth must be in [0, 2^53), found ", depth);
   return static_cast<int64_t>(depth);
 }
 
 void shape(ShapeContext& c) {
-  c.expect(c.has_input(2) && c.size(2) == 2, "values must be the two values [off, on]");
+  c.expect(c.has_input(2) && c.size(2) == 2, "values must be the two values [off, on], found ",
+           c.has_input(2) ? concat("shape ", to_string(c.shape(2))) : "none");
   const size_t axis = axis_of(c, -1, c.rank(0) + 1);
   Shape out = c.shape(0);
   out.insert(out.begin() + static_cast<int64_t>(axis), depth_of(c));

@@ -136,7 +136,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // With operators of ONNX: dtheta = dYᵀ [places, 1], where the grid of the identity is the places.
 void grad_form(DecompositionContext& e) {
   const int64_t axes = need_rank(e, e.x(0)) - 2;
-  if (axes != 2 && axes != 3) e.reject("the gradient of a grid must have rank 4 or 5");
+  if (axes != 2 && axes != 3)
+    e.reject(concat("the gradient of a grid must have rank 4 or 5, found ", axes + 2));
   Tensor identity(DType::kDouble, {1, axes, axes + 1});
   std::fill_n(identity.data<double>(), axes * (axes + 1), 0.0);
   for (int64_t i = 0; i < axes; ++i) identity.data<double>()[i * (axes + 2)] = 1;

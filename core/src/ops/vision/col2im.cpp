@@ -51,8 +51,8 @@ struct Columns {
       counts.push_back(room / strides[i] + 1);
     }
     windows = element_count(counts);
-    c.expect(checked_product({block, windows}).has_value(), "its windows have too many elements: ", block,
-             " each of ", windows);
+    c.expect(checked_product({block, windows}).has_value(), "its windows have too many elements: ", windows,
+             " windows of ", block, " elements");
     before.resize(axes);
   }
 

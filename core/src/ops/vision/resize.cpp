@@ -124,7 +124,8 @@ void read_modes(const NodeContext& c, Settings& s) {
   s.extrapolation = c.node().float_or("extrapolation_value", 0);
   s.exclude_outside = c.node().int_or("exclude_outside", 0) != 0;
   s.antialias = c.node().int_or("antialias", 0) != 0;
-  c.expect(!s.antialias || s.mode != Mode::kNearest, "there is no antialias in mode nearest");
+  c.expect(!s.antialias || s.mode != Mode::kNearest,
+           "attribute antialias is not supported with mode nearest");
 }
 
 // The attribute of old versions, or the input; empty if there is neither.

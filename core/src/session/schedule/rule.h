@@ -65,7 +65,7 @@ const ScheduleRule* find_schedule(std::string_view name);
 std::vector<const ScheduleRule*> all_schedules();
 // The settings that every schedule has.
 const std::vector<ScheduleSetting>& common_schedule_settings();
-// Those, and the settings of the rule before them.
+// The settings of the rule, followed by those that every schedule has.
 std::vector<ScheduleSetting> settings_of(const ScheduleRule& rule);
 
 bool register_schedule(ScheduleRule rule, const std::source_location& where);

@@ -62,7 +62,7 @@ class PoolTaps : public Layout {
 
  private:
   [[noreturn]] static void reject() {
-    fail(ErrorCode::kFail, "what MaxPool saves for its gradient can only be read by MaxPoolGrad");
+    fail(ErrorCode::kFail, "only MaxPoolGrad can read the positions that MaxPool saved for its gradient");
   }
   ChannelsLastPool pool_;
   Shape x_;

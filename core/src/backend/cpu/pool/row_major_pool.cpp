@@ -105,8 +105,9 @@ void max_pool_backward(const PoolSizes& s, const T* dy, const int64_t* indices, 
     }
     if (!all) fits.store(false, std::memory_order_relaxed);
   });
-  require(fits, ErrorCode::kInvalidArgument, "its indices must all be within the ", in,
-          " elements of their own channel, but one does not");
+  require(fits, ErrorCode::kInvalidArgument,
+          "each index must be -1 or the position of an element in the same channel of the input, which has ",
+          in, " elements; found an index outside that channel");
 }
 
 template <typename T>
