@@ -51,7 +51,7 @@ def test_the_values_of_one_hot_have_a_gradient(axis: int) -> None:
 
 
 REJECTED = [
-    ((Op("OneHot"), [ints(1), np.array(-1), ints(0, 1)], (1,)), "must not be negative"),
+    ((Op("OneHot"), [ints(1), np.array(-1), ints(0, 1)], (1,)), "must be in"),
 ]
 
 
