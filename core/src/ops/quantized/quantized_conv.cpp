@@ -252,7 +252,8 @@ ORTRAIN_OPERATOR(
      .signature = "x, x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, B? -> y",
      .rules = {.shape = linear_shape, .element_type = type_of_input<7>},
      .traits = {.stops_gradient = true},
-     .kernels = {.cpu = linear_kernel}});
+     .kernels = {.cpu = linear_kernel},
+     .made_from = {"QuantizeLinear", "Conv"}});
 
 }  // namespace
 }  // namespace ortrain
