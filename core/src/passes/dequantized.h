@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -52,7 +53,8 @@ inline std::optional<Dequantized> read_scales(const Pattern& p, const Node& node
   return found;
 }
 
-// The type of codes as the graph shows it: by a zero point, a declaration or a constant.
+// The type of a DequantizeLinear's codes: that of its zero point, of the QuantizeLinear or constant that
+// produces the codes, or of the value as the model declares it. kUndefined if none of these is known.
 inline DType code_type(const Pattern& p, const Graph& graph, const Node& node) {
   if (node.has_input(2)) {
     const std::optional<Tensor> zeros = p.constant(node.inputs[2]);
@@ -108,6 +110,21 @@ inline std::optional<std::vector<double>> constant_numbers(const Pattern& p, con
     numbers[i] *= found->scale(i);
   }
   return numbers;
+}
+
+// Replaces the nodes of a graph that match: match(pattern, graph, node number) returns an optional, and
+// replace(graph, *match) changes the graph once all matches are known. Returns whether a node matched.
+template <typename Match, typename Replace>
+bool replace_matches(Graph& graph, const Match& match, const Replace& replace) {
+  using Found = typename std::invoke_result_t<Match, const Pattern&, const Graph&, size_t>::value_type;
+  std::vector<Found> found;
+  {
+    const Pattern pattern(graph);
+    for (size_t n = 0; n < graph.nodes.size(); ++n)
+      if (auto here = match(pattern, graph, n)) found.push_back(std::move(*here));
+  }
+  for (Found& f : found) replace(graph, f);
+  return !found.empty();
 }
 
 // A tensor of bytes with these values.

@@ -140,16 +140,6 @@ void replace(Graph& graph, Found& f) {
 
 }  // namespace
 
-bool fuse_quantized_conv(Model& model) {
-  Graph& graph = model.graph;
-  std::vector<Found> found;
-  {
-    const Pattern pattern(graph);
-    for (size_t n = 0; n < graph.nodes.size(); ++n)
-      if (auto here = match(pattern, graph, n)) found.push_back(std::move(*here));
-  }
-  for (Found& f : found) replace(graph, f);
-  return !found.empty();
-}
+bool fuse_quantized_conv(Model& model) { return replace_matches(model.graph, match, replace); }
 
 }  // namespace ortrain

@@ -52,26 +52,26 @@ std::optional<Found> match(const Pattern& p, const Graph& graph, size_t n) {
   if (!a || !b || !is_byte(b->dtype)) return std::nullopt;
   const std::optional<Tensor> codes = p.constant(b->codes);
   if (!codes || codes->shape().size() != 2 || codes->size() == 0) return std::nullopt;
-  const bool turned = gemm && node.int_or("transB", 0) != 0;
-  const size_t column = turned ? 0 : 1;
-  if (!b->along(turned ? 0 : 1, 2)) return std::nullopt;
+  const bool is_transposed = gemm && node.int_or("transB", 0) != 0;
+  const size_t column = is_transposed ? 0 : 1;
+  if (!b->along(static_cast<int64_t>(column), 2)) return std::nullopt;
   if (b->scales.size() > 1 && static_cast<int64_t>(b->scales.size()) != codes->shape()[column])
     return std::nullopt;
   // The sums must fit in 32 bits.
   if (codes->shape()[1 - column] > 2147483647 / (255 * 255)) return std::nullopt;
-  Found found{n, *a, *b, turned ? transposed(*codes) : Tensor(), {}};
-  if (!turned) found.codes = *codes;
+  Found found{n, *a, *b, is_transposed ? transposed(*codes) : Tensor(), {}};
+  if (!is_transposed) found.codes = *codes;
   return read_bias(p, graph, node, found) ? std::optional(std::move(found)) : std::nullopt;
 }
 
 void replace(Graph& graph, Found& f) {
   Node& node = graph.nodes[f.node];
-  const bool turned = node.int_or("transB", 0) != 0;
+  const bool is_transposed = node.int_or("transB", 0) != 0;
   const std::string base = node.outputs[0];
   const auto [a_scale, a_zero] = add_scales(graph, f.a, base + "/a");
   const auto [b_scale, b_zero] = add_scales(graph, f.b, base + "/b");
   std::string codes = f.b.codes;
-  if (turned) {
+  if (is_transposed) {
     codes = graph.unique_name(base + "/b");
     graph.add_initializer(codes, std::move(f.codes));
   }
@@ -89,16 +89,9 @@ void replace(Graph& graph, Found& f) {
 }  // namespace
 
 bool fuse_quantized_product(Model& model) {
-  Graph& graph = model.graph;
-  std::vector<Found> found;
-  {
-    const Pattern pattern(graph);
-    for (size_t n = 0; n < graph.nodes.size(); ++n)
-      if (auto here = match(pattern, graph, n)) found.push_back(std::move(*here));
-  }
-  for (Found& f : found) replace(graph, f);
-  if (!found.empty()) model.opsets.emplace(kMicrosoft, 1);
-  return !found.empty();
+  if (!replace_matches(model.graph, match, replace)) return false;
+  model.opsets.emplace(kMicrosoft, 1);
+  return true;
 }
 
 }  // namespace ortrain
