@@ -1,12 +1,12 @@
-"""Write how large builds of the library are, by kind, folder and source, into a page of the documentation.
+"""Write the sizes of builds of the library, by kind, folder and source, into a page of the documentation.
 
 python scripts/library_size.py PAGE NAME=FOLDER ...
 
-A folder is one that CMake built a release of the library in, with the linker option -Wl,-Map=libortrain.map (`make size`). The
-size of a library is that of its stripped file. Kinds are read from the sections of that file, folders and sources from the map.
-Sources that are compiled together are told apart by their namespace where they have one (cmake/compile_together.py). The map of a
-library that was optimized when it was linked has functions without their sources: these are looked up in the objects of the first
-library.
+FOLDER is a folder in which CMake has built a release of the library with the linker option -Wl,-Map=libortrain.map; `make size`
+builds such folders. The size of a library is the size of its stripped file. The script reads kinds from the sections of this
+file, and folders and sources from the linker's map. If sources are compiled together and each has a namespace, the script reads
+the source of a symbol from its namespace (cmake/compile_together.py). If a library was optimized at link time, the map lists
+functions without their sources; the script then looks up the functions in the objects of the first library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = {
     "names of symbols": r"\.(dynsym|dynstr|hash|gnu\.hash|gnu\.version.*)$",
     "data": r"\.(t?data.*|got.*|dynamic|init_array|fini_array|ctors|dtors)$",
 }
-"""Sections of a stripped library, by what a reader calls them."""
+"""The sections of a stripped library, by the names that the page uses."""
 
 MEMORY_MAP = "Linker script and memory map"
 INPUT = re.compile(
@@ -39,15 +39,15 @@ NAMED = re.compile(
     r"^(?P<address>[0-9a-f]+) (?P<size>[0-9a-f]+) [tTwWrRdDvV] .*?\bsource_(?P<stem>\w+)::", re.MULTILINE
 )
 SYMBOL = re.compile(r"^\.(?:text|rodata|data|tdata)[\w.]*?\.(_Z\w+)")
-"""What a section is called that has one function or object."""
+"""The name of a section that contains a single function or object."""
 FOR_LOADER = re.compile(r"\.(eh_frame_hdr|rela?\..*|relr\..*|dynsym|dynstr|dynamic|hash|gnu\..*|got.*|plt.*)")
-"""Sections that the linker writes; its map lists them under any object."""
+"""Sections that the linker writes; the map assigns them to arbitrary objects."""
 ENCLOSED = re.compile(r"enclosed_\d+\.cpp$")
 LINKER = "the linker"
 OTHERS = "the C++ runtime"
-SHARED = "templates that several sources have"
-UNNAMED = "unwind tables and constants of all"
-"""Of a library that was optimized when it was linked."""
+SHARED = "templates that several sources use"
+UNNAMED = "unwind tables and constants without a source"
+"""Of a library that was optimized at link time."""
 MOST_SOURCES = 40
 
 
@@ -64,12 +64,12 @@ class Library:
 
 
 def run(*command: str) -> str:
-    """Return what a program prints."""
+    """Run a program and return its output."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def kinds_of(stripped: pathlib.Path) -> dict[str, int]:
-    """Return the bytes of each kind of section in a file; `rest` is what belongs to no section, and other sections."""
+    """Return the bytes of each kind of section in a file. `rest` counts other sections, and bytes outside all sections."""
     found = dict.fromkeys(KINDS, 0)
     for line in run("readelf", "--section-headers", "--wide", str(stripped)).splitlines():
         cells = re.sub(r"^\s*\[\s*\d+\]\s*", "", line).split()
@@ -84,20 +84,20 @@ def kinds_of(stripped: pathlib.Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Part:
-    """A section of an object, where the linker placed it."""
+    """A section of an object, at the address that the linker chose."""
 
     address: int
     size: int
     object: str
     symbol: str = ""
-    """The mangled name of the function or object, if it has a section for itself."""
+    """The mangled name of the function or object, if the section contains nothing else."""
 
 
 def parts_of(text: str) -> list[Part]:
     """Return the parts of the file that a linker's map lists, by address."""
     parts = []
     in_file, section = False, ""
-    # The linker breaks the line after a long name of a section.
+    # After a long section name, the linker starts a new line.
     listed = re.sub(r"^ (\.\S+)\n\s+(?=0x)", r" \1 ", text.partition(MEMORY_MAP)[2], flags=re.MULTILINE)
     for line in listed.splitlines():
         if head := OUTPUT.match(line):
@@ -114,7 +114,7 @@ def parts_of(text: str) -> list[Part]:
 
 
 def path_of(object_: str) -> str | None:
-    """Return the source of an object, below core/src; None if it is not one of the core."""
+    """Return the source of an object, relative to core/src; None if the object does not belong to the core."""
     found = re.search(
         r"(?:together/(?P<kind>\w+)/)?core/src/(?P<folder>[^/]+)/(?P<rest>.*)\.(?:o|obj)$", object_
     )
@@ -127,7 +127,7 @@ def path_of(object_: str) -> str | None:
 def sources_by_symbol(parts: list[Part], folder: pathlib.Path) -> dict[str, str]:
     """Return the source of each symbol that the objects of a library define.
 
-    SHARED is that of a template that several sources have. Local functions of several sources that have one name are missing.
+    SHARED is the source of templates that several sources use. Local functions with equal names in different sources are omitted.
     """
     found: dict[str, str] = {}
     ambiguous = set()
@@ -148,7 +148,7 @@ def sources_by_symbol(parts: list[Part], folder: pathlib.Path) -> dict[str, str]
 
 
 def source_of(part: Part, known: dict[str, str]) -> str:
-    """Return the source of a part, below core/src, or what else it is. `known`: sources by symbol."""
+    """Return the source of a part, relative to core/src, or SHARED, LINKER, OTHERS or UNNAMED. `known`: sources by symbol."""
     if part.object == LINKER:
         return LINKER
     if ".ltrans" in part.object:
@@ -161,7 +161,7 @@ def source_of(part: Part, known: dict[str, str]) -> str:
 def sources_of(
     parts: list[Part], known: dict[str, str], library: pathlib.Path, root: pathlib.Path
 ) -> dict[str, int]:
-    """Return the bytes of each source, those compiled together by the namespaces of their symbols."""
+    """Return the bytes of each source. The namespaces of symbols separate sources that are compiled together."""
     paths = {}
     for path in root.rglob("*.cpp"):
         paths[path.relative_to(root).parts[0], path.stem] = str(path.relative_to(root))
@@ -179,7 +179,7 @@ def sources_of(
 
 
 def read(name: str, folder: pathlib.Path, root: pathlib.Path, known: dict[str, str] | None = None) -> Library:
-    """Read one build. `known`: sources by symbol of another build; without it, of this build."""
+    """Read one build. `known`: sources by symbol of another build; by default, those of this build."""
     library, link_map = folder / "libortrain.so", folder / "libortrain.map"
     for needed in (library, link_map):
         if not needed.is_file():
@@ -205,7 +205,7 @@ def read(name: str, folder: pathlib.Path, root: pathlib.Path, known: dict[str, s
 def table(
     head: str, libraries: list[Library], rows: list[dict[str, int]], most: int | None = None
 ) -> list[str]:
-    """Return a table of kilobytes: a line for each key, the largest of the first library first."""
+    """Return a table of kilobytes with a line for each key, sorted by the size in the first library."""
     totals = {key: [row.get(key, 0) for row in rows] for row in rows for key in row}
     order = sorted(totals, key=lambda key: totals[key], reverse=True)[:most]
     lines = [
@@ -228,8 +228,10 @@ def page(libraries: list[Library]) -> str:
             "# Size of the library",
             "",
             f"Kilobytes (1,000 bytes) of `libortrain.so`, stripped, for {machine}, compiled by {compiler}.",
-            "[A smaller library](performance.md#a-smaller-library) says how to leave out what a program does not need.",
-            "`make size` writes this page.",
+            "[A smaller library](performance.md#a-smaller-library) describes how to leave out parts that a program does not",
+            "need. `make size` builds three libraries and writes this page: `all operators` is the library with all",
+            "operators, and the other columns are libraries with only the operators of a small perceptron and of LeNet,",
+            "trained with AdamW.",
             "",
             *table("build", libraries, sizes),
             "",
@@ -237,19 +239,20 @@ def page(libraries: list[Library]) -> str:
             "",
             *table("kind", libraries, [each.kinds for each in libraries]),
             "",
-            "Data is what the loader or the program writes to. The rest is padding between segments, and headers.",
+            "Data are the bytes to which the loader or the program writes. The rest is headers, and padding between segments.",
             "",
             "## By folder of core/src",
             "",
             *table("folder", libraries, [each.folders for each in libraries]),
             "",
-            "These are sections of objects as the linker placed them. The linker itself writes relocations, tables of names and",
-            "the index of unwind tables.",
+            "A row adds up the sections of all objects that were compiled from a folder. The linker itself writes",
+            "relocations, symbol tables and the index of unwind tables. Libraries with few operators are optimized at link",
+            "time; their unwind tables, and some of their constants, cannot be assigned to a source.",
             "",
             "## By source",
             "",
-            f"The {MOST_SOURCES} largest. Files named `open` and `enclosed` are groups of sources that are compiled together;",
-            "operators in such groups count without the templates that they share.",
+            f"The table lists the {MOST_SOURCES} largest sources. Files named `open` and `enclosed` are groups of sources that",
+            "are compiled together. Operators in such groups are counted without the templates that they share.",
             "",
             *table("source", libraries, [each.sources for each in libraries], MOST_SOURCES),
             "",

@@ -1,4 +1,4 @@
-"""The page docs/reference/pytorch-networks.md, of which every network that trains as in PyTorch is a row."""
+"""Write the page docs/reference/pytorch-networks.md, with a row for each network that ortrain trains like PyTorch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from networks import CASES, Case
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/pytorch-networks.md"
 OPTION = "--write-network-table"
 COMMAND = "make torch-table"
-_HEAD = f"""<!-- Made by `{COMMAND}`. Do not edit. -->
+_HEAD = f"""<!-- Written by `{COMMAND}`. Do not edit. -->
 # Networks of PyTorch
 
-Freshly initialized networks, exported by `ortrain.torch.export`, trained here and by PyTorch {{torch}}. Those with a name of
-transformers ({{transformers}}) are small random configurations. Batch normalization is in training mode. The loss is the mean
-squared error of the first output. The optimizer is plain gradient descent. Its rate is smaller for networks that PyTorch in
-float32 and PyTorch in float64 train to different losses at the common rate.
+Each row is a network with random initial weights. `ortrain.torch.export` exports the network, and ortrain and PyTorch
+{{torch}} train it. Networks named after a model of transformers ({{transformers}}) are small configurations of that model.
+Batch normalization is in training mode. The loss is the mean squared error of the first output, and the optimizer is plain
+gradient descent. The learning rate is 0.05; it is smaller for networks that PyTorch trains to different losses in float32 and
+in float64 at 0.05.
 
-The gradients of the first step and the losses of {STEPS} steps are compared with a float64 copy of the network in PyTorch. The
-columns have the largest difference, relative to the largest value, and in brackets that of PyTorch in float32. The parameters
-that are trained have the names of `state_dict`, and are those that have a gradient in PyTorch. `make test-torch` requires
-all networks of this page to be as close to the float64 copy as PyTorch in float32 is, within a factor of four.
+A float64 copy of the network in PyTorch is the reference for the gradients of the first step and the losses of {STEPS} steps.
+The columns `gradients` and `losses` show ortrain's largest deviation from the reference, divided by the largest value; the
+number in parentheses is the deviation of PyTorch in float32. For losses, PyTorch trains several copies whose initial weights
+differ in the last bits, and the number in parentheses is the largest deviation of these runs. ortrain trains the parameters
+that have a gradient in PyTorch, under their names in `state_dict`: `41 of 41` means that ortrain trains 41 of the 41
+parameters that PyTorch trains. The column `tied` counts the further names of shared weights. `make test-torch` fails if, for
+any network of this page, ortrain's deviation is more than four times PyTorch's and above 1e-5 for a gradient or above 1e-6
+for a loss.
 
 | network | exporter | trained parameters | tied | gradients | rate | losses of {STEPS} steps | loss, first and last |
 | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -39,7 +44,7 @@ def head() -> str:
 
 
 def rows(page: str) -> dict[str, str]:
-    """Return the rows of a page by network; none if these versions did not write it."""
+    """Return the rows of a page by network; none if other versions of PyTorch or transformers wrote the page."""
     if not page.startswith(head()):
         return {}
     lines = page.removeprefix(head()).splitlines(keepends=True)
@@ -47,7 +52,7 @@ def rows(page: str) -> dict[str, str]:
 
 
 def write_row(name: str, case: Case, found: Comparison | None) -> None:
-    """Put the row of a network into the page, or remove it if there is none."""
+    """Write the row of a network into the page, or remove the row if there is no comparison."""
     known = rows(PAGE.read_text("utf-8"))
     known.pop(name, None)
     if found is not None:
