@@ -24,7 +24,7 @@ help: ## Show the targets
 # These goals need only the packages for building and for the demo.
 ONLY_BUILD = demo install native small
 .PHONY: setup
-setup: ## Install what building and testing needs
+setup: ## Install the packages that building and testing need
 	$(if $(INSTALLED),,@scripts/setup.sh $(VENV) $(if $(filter-out $(ONLY_BUILD),$(MAKECMDGOALS)),test,build))
 
 .PHONY: install
@@ -36,14 +36,13 @@ install: setup ## Build the package and install it into the virtual environment
 demo: install ## Train on real data and show the result
 	$(PYTHON) examples/digits/train.py --out $(BUILD)/demo
 
-# The environment of Flower, NVFlare and other packages that ortrain works with. It is not that of the tests, see
-# requirements-integrations.txt.
+# A separate environment with Flower, NVFlare and other packages that ortrain works with, see requirements-integrations.txt.
 INTEGRATIONS = .venv-integrations
 .PHONY: integrations
 integrations: install
 	@scripts/make_environment.sh $(INTEGRATIONS) $(VENV) requirements-integrations.txt
 
-# The environment of PyTorch and the networks that ortrain.torch is tested with, see requirements-torch.txt.
+# The environment with PyTorch and the networks for the tests of ortrain.torch, see requirements-torch.txt.
 TORCH = .venv-torch
 .PHONY: torch
 torch: install
@@ -68,28 +67,28 @@ nvflare: integrations ## Train the digits on NVFlare's simulator
 	$(INTEGRATIONS)/bin/python examples/federated/nvflare/job.py --out $(BUILD)/nvflare
 
 .PHONY: generate
-generate: setup ## Render everything that follows from spec/
+generate: setup ## Render all files that are generated from spec/
 	$(PYTHON) -m codegen
 
-# QUICK: the tests of `make test`. INSTALLED: what was just built is installed.
+# QUICK: run only the tests of `make test`. INSTALLED: the package is installed already.
 .PHONY: test every-language
-test: built-and-checked ## Test every language that this machine can build, and every operator, in minutes; make test-all does the rest
+test: built-and-checked ## Test every language that this machine can build, and every operator, in minutes; make test-all runs the other tests
 	@$(SIDE_BY_SIDE) QUICK=1 INSTALLED=1 every-language
 	@$(name-skipped)
-	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
+	@echo "make test: NOT RUN, make test-all runs them: combinations of parameters and thorough tests (counted above), operators without passes,"
 	@echo "make test: gradients in every opset, the fuzz targets, and the optimized code of a release"
-# In this order: first the libraries that pytest-languages waits for, and last the part that has use for several processors.
+# The order matters: the libraries that pytest-languages waits for come first, and the part that uses several processors comes last.
 every-language: test-csharp test-objc test-swift pytest-others pytest-core pytest-languages test-cpp
 ifneq ($(filter every-language,$(MAKECMDGOALS)),)
 pytest-languages: test-csharp test-objc test-swift
 endif
 
 .PHONY: test-all
-test-all: built-and-checked ## Pass every test of every language, with the code of a release
+test-all: built-and-checked ## Run every test of every language, with a release build
 	@$(SIDE_BY_SIDE) INSTALLED=1 every-language
 	@$(name-skipped)
 
-# The compiler starts as soon as its packages are there; those of the tests are installed meanwhile.
+# The compiler starts as soon as its packages are installed; the packages of the tests are installed meanwhile.
 .PHONY: built-and-checked
 built-and-checked:
 	@scripts/setup.sh $(VENV) build
@@ -108,8 +107,8 @@ echo "make test: SKIPPED the tests with Keras; make test-keras runs them"
 echo "make test: SKIPPED the tests with JAX; make test-jax runs them"
 endef
 
-# Prints, for a list of tools, what is skipped because one of them is missing.
-without = for tool in $(1); do command -v $$tool >/dev/null || { echo "make test: SKIPPED $(2); there is no $$tool"; break; }; done
+# For a list of tools, prints which tests are skipped because a tool is missing.
+without = for tool in $(1); do command -v $$tool >/dev/null || { echo "make test: SKIPPED $(2); $$tool is not installed"; break; }; done
 # True if all the tools are available.
 have = ( for tool in $(1); do command -v $$tool >/dev/null || exit 1; done )
 
@@ -117,11 +116,11 @@ have = ( for tool in $(1); do command -v $$tool >/dev/null || exit 1; done )
 CLANG_FORMAT = git ls-files -z '*.c' '*.cpp' '*.h' '*.m' | grep -zv core/include | grep -zv generated/ | \
   xargs -0 $(VENV)/bin/clang-format
 
-# The same for Swift, with the formatter of its toolchain if there is one.
+# Formats the Swift sources, with the formatter of the toolchain if it has one.
 SWIFT_FORMAT = if $(call have,swift); then git ls-files -z '*.swift' | grep -zv generated/ | xargs -0 swift format
 
 .PHONY: check
-check: setup ## Generated files, formatting, types, functions without a caller
+check: setup ## Check generated files, formatting, types, and functions without a caller
 	$(PYTHON) -m codegen --check
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -136,15 +135,15 @@ format: setup ## Format the sources of all languages except C#
 	$(CLANG_FORMAT) -i
 	@$(SWIFT_FORMAT) -i; fi
 
-# pytest uses about one processor, so parts of the tests run side by side: those of the core, those that use the libraries of
-# other languages, and all others.
+# pytest uses about one processor, so three parts run side by side: the tests of the core, the tests with libraries of other
+# languages, and all other tests.
 CORE_TESTS = tests/ops tests/session tests/passes tests/artifacts tests/models tests/distributed tests/structure
 LANGUAGE_TESTS = tests/scenarios tests/objc tests/codegen tests/dropin tests/abi tests/docs tests/flower
 SIDE_BY_SIDE = $(MAKE) --no-print-directory -j2 --output-sync=target
 PYTEST = $(PYTHON) -m pytest -q $(QUICK:%=--quick)
 
 .PHONY: test-python pytest-core pytest-others pytest-languages
-test-python: install ## The Python tests
+test-python: install ## Run the Python tests
 	$(SIDE_BY_SIDE) pytest-others pytest-core pytest-languages
 pytest-core:
 	$(PYTEST) $(CORE_TESTS)
@@ -154,28 +153,28 @@ pytest-others:
 	$(PYTEST) tests $(addprefix --ignore=,$(CORE_TESTS) $(LANGUAGE_TESTS))
 
 # Not part of `make setup`: 124 MB of Debian packages, which take 414 MB, and 51 MB from PyPI. The browser tests are part of
-# test-python where both are there, as in .ci/run.
+# test-python if both are installed, as in .ci/run.
 BROWSER = { command -v chromium && $(PYTHON) -c 'import playwright'; } >/dev/null 2>&1
 .PHONY: browser
 browser: setup
 	@$(BROWSER) || scripts/setup_browser.sh $(VENV)
 
 .PHONY: test-browser
-test-browser: install browser ## The tests of the dashboard's page, in Chromium
+test-browser: install browser ## Run the tests of the dashboard's page, in Chromium
 	ORTRAIN_REQUIRE=browser $(PYTHON) -m pytest -q tests/dashboard
 
 .PHONY: screenshots
 screenshots: install browser ## Train on the digits and take the pictures of docs/dashboard.md
 	$(PYTHON) scripts/screenshots.py docs/images
 
-# Tests of tests/flower that do without Flower are in test-python too, which skips the others.
+# test-python also runs those tests of tests/flower that do not need Flower, and skips the others.
 .PHONY: test-integrations
-test-integrations: integrations ## The tests with Flower, MLflow, Weights & Biases, datasets and Jupyter, in a separate environment
+test-integrations: integrations ## Run the tests with Flower, MLflow, Weights & Biases, datasets and Jupyter, in a separate environment
 	@if $(call have,mcs mono); then $(MAKE) --no-print-directory csharp; else $(call without,mcs mono,C#: its client was not built); fi
 	$(INTEGRATIONS)/bin/python -m pytest -q tests/flower tests/trainer/test_real_inputs.py tests/docs/test_notebook.py
 
 .PHONY: test-torch
-test-torch: torch ## The tests of ortrain.torch with PyTorch and transformers, in a separate environment
+test-torch: torch ## Run the tests of ortrain.torch with PyTorch and transformers, in a separate environment
 	ORTRAIN_REQUIRE=pytorch $(TORCH)/bin/python -m pytest -q tests/pytorch
 
 .PHONY: torch-table
@@ -183,11 +182,11 @@ torch-table: torch ## Test the networks of PyTorch, and write docs/reference/pyt
 	ORTRAIN_REQUIRE=pytorch $(TORCH)/bin/python -m pytest -q tests/pytorch/test_networks.py --write-network-table
 
 .PHONY: test-keras
-test-keras: keras ## The tests of ortrain.keras with Keras and TensorFlow, in a separate environment
+test-keras: keras ## Run the tests of ortrain.keras with Keras and TensorFlow, in a separate environment
 	ORTRAIN_REQUIRE=keras $(KERAS)/bin/python -m pytest -q tests/keras3
 
 .PHONY: test-jax
-test-jax: jax ## The tests of ortrain.jax with JAX and Flax, in a separate environment
+test-jax: jax ## Run the tests of ortrain.jax with JAX and Flax, in a separate environment
 	ORTRAIN_REQUIRE=jax $(JAX)/bin/python -m pytest -q tests/jax_flax
 
 .PHONY: oracle-errors
@@ -195,7 +194,7 @@ oracle-errors: install ## Measure the errors of optimizers, schedules and losses
 	$(PYTHON) -m pytest -q tests/session/test_optimizers.py tests/session/test_schedules.py tests/session/test_loss_blocks.py --write-oracle-errors
 
 .PHONY: conformance
-conformance: install ## Run the cases of the onnx package here and in onnxruntime, and record what passes
+conformance: install ## Run the cases of the onnx package in ortrain and in onnxruntime, and record which cases pass
 	$(PYTHON) -m tests.conformance
 
 .PHONY: csharp
@@ -206,7 +205,7 @@ csharp: setup ## Build the C# library (Mono's compiler)
 	  -recurse:'bindings/csharp/src/*.cs'
 
 .PHONY: test-csharp
-test-csharp: install ## The C# tests
+test-csharp: install ## Run the C# tests
 	@if $(call have,mcs mono nunit-console); then $(MAKE) --no-print-directory INSTALLED=1 csharp && \
 	  tests/csharp/run.sh $(PYTHON) $$($(LIBRARY_FOLDER)); else $(call without,mcs mono nunit-console,C#); fi
 
@@ -217,11 +216,11 @@ objc: install ## Build the Objective-C library (clang; GNUstep if Apple's Founda
 	cmake --build $(BUILD)/objc
 
 .PHONY: test-objc
-test-objc: install ## The Objective-C tests
+test-objc: install ## Run the Objective-C tests
 	@if $(call have,clang gnustep-config); then $(MAKE) --no-print-directory INSTALLED=1 objc && \
 	  ctest --test-dir $(BUILD)/objc --output-on-failure; else $(call without,clang gnustep-config,Objective-C); fi
 
-# A file that tells the package manager where to find the library under test and its headers.
+# A file with the places of the library under test and its headers, for the package manager.
 SWIFT = PKG_CONFIG_PATH=$(abspath $(BUILD))/swift swift
 .PHONY: swift
 swift: install ## Build the Swift package
@@ -231,7 +230,7 @@ swift: install ## Build the Swift package
 	$(SWIFT) build -c release -j $(JOBS) --scratch-path $(BUILD)/swift -Xswiftc -warnings-as-errors
 
 .PHONY: test-swift
-test-swift: install ## The Swift tests
+test-swift: install ## Run the Swift tests
 	@if $(call have,swift); then $(MAKE) --no-print-directory INSTALLED=1 swift && tests/swift/run.sh $(PYTHON) $(BUILD)/swift \
 	  $$($(LIBRARY_FOLDER)); else $(call without,swift,Swift); fi
 
@@ -251,7 +250,7 @@ archive: native ## Pack the C and C++ library into an archive in dist
 	cpack --config $(BUILD)/native/CPackConfig.cmake -B $(BUILD)/packed
 	mkdir -p dist && cp $(BUILD)/packed/*.tar.gz dist
 
-# A static library of the compiler of this machine for the package manager of Swift, for the processor of this machine.
+# A static library for Swift's package manager, built by this machine's compiler for this machine's processor.
 SWIFT_BUNDLE = $(BUILD)/ortrain.artifactbundle
 .PHONY: swift-bundle
 swift-bundle: native ## Build build/ortrain.artifactbundle, the C library for Swift packages on Linux
@@ -260,7 +259,7 @@ swift-bundle: native ## Build build/ortrain.artifactbundle, the C library for Sw
 	$(PYTHON) scripts/swift_package.py bundle $(BUILD)/native/libortrain.a $$(uname -m)-unknown-linux-gnu $(SWIFT_BUNDLE)
 
 .PHONY: test-swift-bundle
-test-swift-bundle: install swift-bundle ## Serve that bundle as a release would, and train with a Swift package that depends on the release
+test-swift-bundle: install swift-bundle ## Serve the artifact bundle like a release, and train with a Swift package that depends on this release
 	scripts/test_swift_bundle.sh $(PYTHON) $(SWIFT_BUNDLE) $(BUILD)/swift-release
 
 .PHONY: xcframework
@@ -274,15 +273,15 @@ cpp: setup
 	cmake --build $(BUILD)/cpp $(if $(QUICK),--target test_programs)
 
 .PHONY: test-cpp
-test-cpp: cpp ## The C and C++ tests
+test-cpp: cpp ## Run the C and C++ tests
 	ctest --test-dir $(BUILD)/cpp --output-on-failure -LE fuzzing $(if $(QUICK),-E '^fuzz_')
 
-# The regressions of the fuzz targets are part of test-cpp; this takes 20 seconds for each target.
+# test-cpp runs the regressions of the fuzz targets; test-fuzz takes 20 seconds for each target.
 .PHONY: test-fuzz
-test-fuzz: cpp ## Give each fuzz target new inputs, the same ones in every run (docs/fuzzing.md)
+test-fuzz: cpp ## Run each fuzz target on generated inputs, which are equal in every run (docs/fuzzing.md)
 	ctest --test-dir $(BUILD)/cpp --output-on-failure -L fuzzing -j $(JOBS)
 
-# Systems other than this one (docs/targets.md).
+# Builds for other systems (docs/targets.md).
 FIXTURES = $(notdir $(patsubst %/,%,$(wildcard tests/data/fixtures/*/)))
 .PHONY: replay
 replay: setup
@@ -294,7 +293,7 @@ ARM64_PACKAGES = $(abspath $(BUILD))/arm64-packages
 ARM64_PYTHON = $(abspath $(BUILD))/arm64-python
 ARM64_CPUS ?= max cortex-a53
 QEMU_ARM64 = qemu-aarch64 -L /usr/aarch64-linux-gnu
-# Debian's Python for arm64, and what its modules and those of NumPy and onnx need.
+# Debian's Python for arm64, and the libraries that its modules and those of NumPy and onnx need.
 PYTHON_PACKAGES = libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libbz2-1.0 liblzma5 libssl3 python3.11-minimal \
   libpython3.11-minimal libpython3.11-stdlib libpython3.11-dev
 .PHONY: arm64-tools
@@ -302,7 +301,7 @@ arm64-tools:
 	@scripts/install_missing.sh g++-aarch64-linux-gnu qemu-user
 
 .PHONY: wheel-arm64
-wheel-arm64: setup arm64-tools ## Cross-compile a wheel for Linux on arm64 and show what it needs from the system
+wheel-arm64: setup arm64-tools ## Cross-compile a wheel for Linux on arm64, and show which system libraries the wheel needs
 	scripts/foreign_packages.sh arm64 $(ARM64_PACKAGES) libprotobuf-dev
 	scripts/foreign_packages.sh arm64 $(ARM64_PYTHON) $(PYTHON_PACKAGES)
 	scripts/arm64_wheel.sh $(PYTHON) $(ARM64) $(ARM64_PYTHON) dist $(BUILD_TYPE) ORTRAIN_TESTS=ON \
@@ -317,10 +316,10 @@ test-arm64: wheel-arm64 replay ## Cross-compile for Linux on arm64, and run the 
 	ctest --test-dir $(ARM64) --output-on-failure -LE fuzzing
 	scripts/test_arm64_wheel.sh $(PYTHON) dist/ortrain-*_aarch64.whl $(ARM64_PYTHON) $(abspath $(BUILD))/arm64-wheel
 
-# The operators of one recorded run alone, without Python: the C and C++ interfaces are tested with that run, and need no protobuf.
+# Only the operators of one recorded run, without Python: the tests of the C and C++ interfaces use this run, and need no protobuf.
 QUICK_FIXTURE = tests/data/fixtures/mlp_adamw
 .PHONY: test-arm64-quick
-test-arm64-quick: setup arm64-tools replay ## Cross-compile the operators of one recorded run for Linux on arm64, and run the C and C++ tests with it
+test-arm64-quick: setup arm64-tools replay ## Cross-compile the operators of one recorded run for Linux on arm64, and run the C and C++ tests with this run
 	cmake -S . -B $(BUILD)/arm64-quick -G Ninja --toolchain cmake/toolchains/linux-arm64.cmake \
 	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DORTRAIN_LEGACY=OFF \
 	  -DCMAKE_BUILD_TYPE=Development -DPROTOBUF_LIBRARY=none \
@@ -331,10 +330,10 @@ test-arm64-quick: setup arm64-tools replay ## Cross-compile the operators of one
 
 # The compilers of PyPI's package ziglang.
 ZIG_TOOLS = $(abspath $(BUILD))/zig
-# Another C library than this machine's; Debian's package musl has its loader.
+# A C library other than this machine's; Debian's package musl contains the loader.
 MUSL = $(BUILD)/musl
 .PHONY: test-musl
-test-musl: setup replay ## Compile the operators of one recorded run for Linux with musl, and run the C and C++ tests with it
+test-musl: setup replay ## Compile the operators of one recorded run for Linux with musl, and run the C and C++ tests with this run
 	@scripts/install_missing.sh musl
 	cmake -S . -B $(MUSL) -G Ninja --toolchain cmake/toolchains/linux-zig.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
 	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) x86_64-linux-musl) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
@@ -345,9 +344,9 @@ test-musl: setup replay ## Compile the operators of one recorded run for Linux w
 	$(MUSL)/tests/test_capi
 
 WINDOWS = $(BUILD)/windows$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
-# Wine keeps its registry and its drives in a folder, and writes much that concerns only itself.
+# Wine stores its registry and drives in a folder, and prints many messages that do not concern the tests.
 WINE = WINEPREFIX=$(abspath $(BUILD))/wine WINEDEBUG=-all wine
-# WINDOWS_OPERATORS: as MODELS of `make small`; empty: all operators and the older training API.
+# WINDOWS_OPERATORS: models and operators, as in MODELS of `make small`; if empty, all operators and the older training API.
 .PHONY: windows
 windows: setup ## Cross-compile ortrain.dll and ortrain.lib for Windows on x86-64 into build/windows-release
 	cmake -S . -B $(WINDOWS) -G Ninja --toolchain cmake/toolchains/windows-x64.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
@@ -366,7 +365,7 @@ test-windows: windows replay ## Cross-compile for Windows, and run the C and C++
 MACOS = $(BUILD)/macos$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
 # MACOS_OPERATORS: as WINDOWS_OPERATORS.
 .PHONY: macos
-macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/macos-release, and check its format (nothing runs it here)
+macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/macos-release, and check its format (the library is not run)
 	@scripts/install_missing.sh llvm
 	cmake -S . -B $(MACOS) -G Ninja --toolchain cmake/toolchains/macos-arm64.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
 	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) aarch64-macos.12.0) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
@@ -379,15 +378,15 @@ macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/mac
 IOS_TARGET = aarch64-ios.15.0
 IOS_OPERATORS ?= $(foreach kind,training eval optimizer,$(QUICK_FIXTURE)/$(kind)_model.onnx)
 .PHONY: check-ios
-check-ios: setup ## Compile the core for iOS 15 on arm64, without linking: `make xcframework` on a Mac does that
+check-ios: setup ## Compile the core for iOS 15 on arm64, without linking; `make xcframework` on a Mac also links
 	cmake -S . -B $(BUILD)/ios -G Ninja --toolchain cmake/toolchains/ios-arm64.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
 	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) $(IOS_TARGET)) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
 	  -DORTRAIN_PYTHON=OFF -DCMAKE_BUILD_TYPE=Development \
 	  -DORTRAIN_LEGACY=$(if $(IOS_OPERATORS),OFF,ON) "-DORTRAIN_OPERATORS=$$(echo $(IOS_OPERATORS) | tr ' ' ';')"
 	cmake --build $(BUILD)/ios --target core
 
-# ANDROID_OPERATORS: as WINDOWS_OPERATORS. ANDROID_ABI=x86_64 is for emulators. The NDK has neither Highway nor FlatBuffers: their headers,
-# which do not depend on the system, are those of this machine.
+# ANDROID_OPERATORS: as WINDOWS_OPERATORS. ANDROID_ABI=x86_64 is for emulators. The NDK has neither Highway nor FlatBuffers: the build uses
+# this machine's headers, which do not depend on the system.
 ANDROID_ABI ?= arm64-v8a
 ANDROID = $(BUILD)/android-$(ANDROID_ABI)
 .PHONY: android-ndk android
@@ -403,8 +402,8 @@ android: android-ndk setup ## Cross-compile libortrain.so for Android with ANDRO
 	cmake --build $(ANDROID) --target ortrain
 	cmake --install $(ANDROID) --prefix $(ANDROID)/package --strip
 
-# WASM_OPERATORS: models and names of operators, as MODELS of `make small`; those of two recorded runs, which are also those of
-# examples/digits_in_browser. WASM_TYPE=Release optimizes.
+# WASM_OPERATORS: models and operators, as in MODELS of `make small`; by default, the operators of two recorded runs, which
+# examples/digits_in_browser also uses. WASM_TYPE=Release optimizes.
 WASM_FIXTURES ?= mlp_adamw mlp_sgd_sched
 WASM_OPERATORS ?= $(foreach run,$(WASM_FIXTURES),$(wildcard tests/data/fixtures/$(run)/*_model.onnx))
 WASM_TYPE ?= Development
@@ -442,10 +441,10 @@ digits-in-browser: install wasm ## Write the page that trains the digits to buil
 # SDIST_TYPE=Development builds in less time.
 SDIST_TYPE ?= Release
 .PHONY: test-sdist
-test-sdist: setup ## Install the source distribution where no development package can be found, and replay the recorded runs
+test-sdist: setup ## Install the source distribution while the system's development packages are hidden, and replay the recorded runs
 	scripts/test_sdist.sh $(PYTHON) $(BUILD)/sdist $(SDIST_TYPE)
 
-# Not part of `make test`: it builds the extension for each Python. `make install` then builds that of .venv again.
+# Not part of `make test`, because it builds the extension for each Python. `make install` then builds the extension of .venv again.
 PYTHONS ?= $(foreach n,10 11 12 13 14,$(shell command -v python3.$(n)))
 .PHONY: test-pythons
 test-pythons: setup ## Build and install a wheel for each of PYTHONS, and train with it
@@ -453,7 +452,7 @@ test-pythons: setup ## Build and install a wheel for each of PYTHONS, and train 
 
 # MODELS: ONNX files and names of operators, separated by spaces.
 .PHONY: small
-small: setup ## Build the library with the operators of MODELS alone, and without parts that PARTS does not name, into build/small
+small: setup ## Build a library with only the operators of MODELS and the parts of PARTS, into build/small
 	@test -n "$(MODELS)" || { echo 'make small: name models and operators, as in make small MODELS="a.onnx b.onnx Relu"'; exit 2; }
 	cmake -S . -B $(BUILD)/small -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  $(foreach part,$(SMALL_PARTS),-DORTRAIN_$(part)=$(if $(filter $(part),$(PARTS)),ON,OFF)) \
@@ -461,16 +460,16 @@ small: setup ## Build the library with the operators of MODELS alone, and withou
 	  "-DORTRAIN_OPERATORS=$$(echo $(MODELS) | tr ' ' ';')"
 	cmake --build $(BUILD)/small --target ortrain
 
-# What training from artifacts does without (CMakeLists.txt). `ortrain reduce` leaves out the same.
+# The parts that training from artifacts does not need (CMakeLists.txt). `ortrain reduce` leaves out the same parts.
 TYPES = DOUBLES HALVES SMALL_INTEGERS
 TYPES_OF_MODELS = $(if $(filter %.onnx,$(MODELS)),$(shell $(PYTHON) cmake/parts_for_types.py $(filter %.onnx,$(MODELS))),$(TYPES))
 SMALL_PARTS = ADAPTERS ARTIFACTS CUSTOM_OPERATORS GRAPHS LEGACY METRICS SPARSE
 
-# A map of the linker, which scripts/library_size.py reads.
+# scripts/library_size.py reads the map that the linker writes.
 size: export LDFLAGS := -Wl,-Map=libortrain.map
 SIZE_FIXTURES = mlp_adamw lenet_adamw
 .PHONY: size
-size: setup ## Build the library with all operators, and with those of recorded runs alone, and write docs/size.md
+size: setup ## Build libraries with all operators and with only those of recorded runs, and write docs/size.md
 	cmake -S . -B $(BUILD)/size/all -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  -DCMAKE_BUILD_TYPE=Release
 	cmake --build $(BUILD)/size/all --target ortrain
@@ -479,10 +478,10 @@ size: setup ## Build the library with all operators, and with those of recorded 
 	$(PYTHON) scripts/library_size.py docs/size.md "all operators=$(BUILD)/size/all" \
 	  $(foreach run,$(SIZE_FIXTURES),"$(run)=$(BUILD)/size/$(run)/small")
 
-# Not part of `make test`: it compiles the core once more.
+# Not part of `make test`, because it compiles the core again.
 SMALL_FIXTURE = tests/data/fixtures/lenet_adamw
 .PHONY: test-small
-test-small: install ## Train a recorded run with a library of its operators alone
+test-small: install ## Train a recorded run with a library that has only the operators of this run
 	$(MAKE) --no-print-directory small MODELS="$(foreach kind,training eval optimizer,$(SMALL_FIXTURE)/$(kind)_model.onnx)"
 	rm -rf $(BUILD)/small-site && mkdir -p $(BUILD)/small-site
 	cp -r $$($(LIBRARY_FOLDER))/.. $(BUILD)/small-site/ortrain
@@ -490,13 +489,13 @@ test-small: install ## Train a recorded run with a library of its operators alon
 	ORTRAIN_SMALL=1 PYTHONPATH=$(BUILD)/small-site $(PYTHON) -m pytest -q tests/structure/test_small_build.py
 	PYTHONPATH=$(BUILD)/small-site $(PYTHON) -m pytest -q tests/session/test_fixtures.py -k "their_artifacts and lenet"
 
-# The newest clang that scripts/setup.sh may have installed; older ones than 16 cannot compile the core.
+# The newest installed clang. Versions before 16 cannot compile the core.
 CLANG_CXX ?= $(firstword $(foreach n,19 18 17 16,$(shell command -v clang++-$(n))))
 
 TOGETHER ?= ON
 
 .PHONY: check-clang
-check-clang: setup ## Check that clang compiles the core without a warning; TOGETHER=OFF checks each source alone
+check-clang: setup ## Check that clang compiles the core without a warning; TOGETHER=OFF checks each source separately
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make check-clang: SKIPPED; there is no clang++-16 or newer"; else \
 	  $(MAKE) --no-print-directory run-check-clang; fi
 .PHONY: run-check-clang
@@ -506,11 +505,11 @@ run-check-clang:
 	cmake --build $(BUILD)/clang --target made
 	$(PYTHON) scripts/check_clang.py $(CLANG_CXX) $(BUILD)/clang
 
-# What the tests run of the core, by test (docs/testing.md). COVERED: the tests to record; a later run adds to the record.
+# Records which code of the core each test runs (docs/testing.md). COVERED: the tests to record; a later run adds to the record.
 COVERED ?= tests/ops $(CORE_TESTS)
 COVERAGE = $(abspath $(BUILD))/coverage
 .PHONY: coverage
-coverage: setup ## Record which blocks of the core each test in COVERED="tests/ops ..." runs, and report lines, costs, and needless cases
+coverage: setup ## Record which blocks of the core each test in COVERED="tests/ops ..." runs, and report lines, costs and redundant cases
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make coverage: SKIPPED; there is no clang++-16 or newer"; else \
 	  scripts/install_missing.sh llvm && $(MAKE) --no-print-directory run-coverage; fi
 .PHONY: run-coverage
@@ -526,12 +525,12 @@ run-coverage:
 
 EVERY ?= 1
 .PHONY: faults
-faults: cpp ## Let every allocation, or one in EVERY, and every call for files fail once in a training loop
+faults: cpp ## In a training loop, let every allocation (or one in EVERY) and every file operation fail once
 	$(BUILD)/cpp/tests/test_faults --every $(EVERY)
 
 KILLS ?= 1000
 .PHONY: kill
-kill: cpp ## Kill a training run KILLS times while it saves, and cut its power after every write
+kill: cpp ## Kill a training run KILLS times while it saves, and simulate a power failure after every write
 	$(BUILD)/cpp/tests/test_kill $(KILLS)
 
 STEPS ?= 1000000
@@ -539,21 +538,20 @@ STEPS ?= 1000000
 soak: install ## Train STEPS steps with changing shapes, sessions and errors, and plot the memory
 	$(PYTHON) -m tests.soak --steps $(STEPS) --plot $(BUILD)/soak.png
 
-# All checks of gcc that find undefined behaviour. Division of floats by zero is none of them: IEEE 754 defines it, and
-# kernels rely on that. Nor is the wrapping of unsigned numbers, which hashes and random numbers use.
+# All checks of gcc for undefined behaviour. Two operations are defined, and therefore not checked: the division of floats by
+# zero, which IEEE 754 defines and kernels use, and the wrapping of unsigned numbers, which hashes and random numbers use.
 SANITIZERS = address,undefined,float-cast-overflow
 .PHONY: test-sanitize
-test-sanitize: setup ## The tests of the core, sessions and artifacts under sanitizers: memory, leaks, undefined behaviour, races
+test-sanitize: setup ## Run the tests of the core, sessions and artifacts under sanitizers: memory, leaks, undefined behaviour, races
 	cmake -S . -B $(BUILD)/sanitize -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_TESTS=ON \
 	  -DORTRAIN_SANITIZE=$(SANITIZERS)
 	cmake --build $(BUILD)/sanitize
 	ctest --test-dir $(BUILD)/sanitize --output-on-failure
 	$(MAKE) --no-print-directory pytest-sanitize test-races
 
-# Python itself is not built with the sanitizers, so their libraries are loaded before it, and with them that of C++,
-# whose exceptions they follow. Work is divided among threads from a few elements on, and of the memory for intermediate
-# values only what is in use can be accessed (program/guarded_arena.h).
-# Left out are tests that measure time or memory.
+# Python is not built with the sanitizers, so the libraries of the sanitizers are loaded before Python, together with the C++
+# library, whose exceptions they track. Kernels divide even small work among threads. Tests can only access those intermediate
+# values that are in use (program/guarded_arena.h). Tests that measure time or memory are left out.
 SANITIZED_SESSIONS = $(filter-out $(addprefix tests/session/test_,gradients_in_and_out.py waiting_threads.py), \
   $(wildcard tests/session/test_*.py)) tests/ops/quantized tests/ops/recurrent
 SANITIZED_OTHERS = tests/artifacts/test_artifacts.py tests/models/test_malformed_*.py tests/models/test_model_limits.py \
@@ -574,7 +572,7 @@ pytest-sanitize-others:
 	$(SANITIZED_PYTEST) $(SANITIZED_OTHERS)
 
 .PHONY: test-races
-test-races: setup ## What several threads may do at once, under ThreadSanitizer
+test-races: setup ## Run the calls that several threads may make at once, under ThreadSanitizer
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make test-races: SKIPPED; there is no clang++-16 or newer"; else \
 	  $(MAKE) --no-print-directory run-races; fi
 .PHONY: run-races
@@ -588,13 +586,13 @@ run-races:
 SECONDS ?= 60
 TARGET ?= reader checkpoint inference training gradient calls formats
 CORPUS ?= $(BUILD)/fuzz/corpus
-# What a single input may take: seconds, and megabytes in all and at once.
+# Limits for a single input: seconds, megabytes in total, and megabytes in one allocation.
 FUZZ_LIMITS = -timeout=25 -rss_limit_mb=3000 -malloc_limit_mb=2500
-# The default schedule counts how often each feature occurs, which takes longer than most of these inputs.
+# The default schedule counts how often each feature occurs; for most inputs, this takes longer than running the target.
 FUZZ_LIMITS += -entropic=0
 
 .PHONY: fuzz
-fuzz: setup ## Fuzz for SECONDS=60 per target, TARGET="reader ..." (docs/fuzzing.md)
+fuzz: setup ## Fuzz the targets of TARGET="reader ..." for SECONDS=60 each (docs/fuzzing.md)
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make fuzz: SKIPPED; there is no clang++-16 or newer"; else \
 	  $(MAKE) --no-print-directory run-fuzz; fi
 .PHONY: run-fuzz
@@ -610,7 +608,7 @@ run-fuzz:
 	    $(CORPUS)/$$target $(BUILD)/fuzz/seeds/$$target $$(find tests/fuzz/regressions -name $$target -type d) || exit 1; done
 
 .PHONY: bench-peers
-bench-peers: ## Install the peers that the benchmarks compare with
+bench-peers: ## Install the programs with which the benchmarks compare ortrain
 	benchmarks/make_peers.sh .venv-peers
 
 .PHONY: bench
@@ -623,24 +621,24 @@ docs: install ## Build the documentation site
 	@echo "docs/_build/html/index.html"
 
 .PHONY: wheel
-wheel: setup ## Build a wheel and show what it needs from the system
+wheel: setup ## Build a wheel, and show which system libraries it needs
 	$(PYTHON) -m pip wheel --quiet --no-build-isolation --no-deps -w dist --config-settings=build-dir=$(BUILD)/python \
 	  --config-settings=cmake.build-type=$(BUILD_TYPE) .
 	$(VENV)/bin/auditwheel show dist/ortrain-*.whl
 
-# zig's name for a system, and what wheels call it.
+# zig's name for a system, and the name of the system in wheels.
 WHEEL_TARGET ?= x86_64-linux-gnu.2.28
 WHEEL_PLATFORM ?= manylinux_2_28_x86_64
 .PHONY: wheel-manylinux
-wheel-manylinux: setup ## Build a wheel that needs nothing but glibc 2.28 or newer into dist, and show what it needs
+wheel-manylinux: setup ## Build a wheel that needs only glibc 2.28 or newer into dist, and show which system libraries it needs
 	rm -f dist/ortrain-*$(WHEEL_PLATFORM).whl
 	scripts/linux_wheel.sh $(VENV) $(ZIG_TOOLS) $(WHEEL_TARGET) $(WHEEL_PLATFORM) $(BUILD)/zig/$(WHEEL_PLATFORM) dist $(BUILD_TYPE)
 	$(VENV)/bin/auditwheel show dist/ortrain-*$(WHEEL_PLATFORM).whl
 
 .PHONY: test-manylinux
-test-manylinux: wheel-manylinux ## Install that wheel into a new virtual environment, replay the recorded runs, and train
+test-manylinux: wheel-manylinux ## Install the manylinux wheel into a new virtual environment, replay the recorded runs, and train
 	scripts/test_wheel.sh $(PYTHON) dist/ortrain-*$(WHEEL_PLATFORM).whl $(BUILD)/wheel-test
 
 .PHONY: clean
-clean: ## Remove build results
+clean: ## Remove the results of builds
 	rm -rf $(BUILD) dist docs/_build

@@ -64,7 +64,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--steps",
         type=count,
         metavar="N",
-        help="timed steps in a turn (default: the model's own)",
+        help="timed steps in a turn (default: a number for each model)",
     )
     parser.add_argument("--threads", type=count, default=2, metavar="N", help="threads of each (default: 2)")
     parser.add_argument(
@@ -116,7 +116,7 @@ def main() -> int:
             entry = run_case(case, options.competing, settings, progress)
         except Unavailable as why:
             progress("")
-            print(f"\n!! {case.name} IS LEFT OUT: {why}", flush=True)
+            print(f"\n!! {case.name} IS SKIPPED: {why}", flush=True)
             continue
         entry["ratios"] = ratios(entry)
         progress("")

@@ -1,7 +1,7 @@
-"""Whether one build is faster than another: `python -m benchmarks.builds --help`.
+"""Compare the speed of two builds: `python -m benchmarks.builds --help`.
 
-Two installations of ortrain train on the same artifacts and take turns. The time of each turn is compared with that
-of the turn beside it, so that a machine whose speed drifts does not decide.
+Two installations of ortrain train on the same artifacts and take turns. The benchmark compares the time of each turn with the
+time of the adjacent turn of the other build, so that a drift of the machine's speed does not change the result.
 """
 
 from __future__ import annotations
@@ -230,10 +230,8 @@ def main() -> int:
         help="interpreter or folder with the other installation of ortrain",
     )
     parser.add_argument("--rounds", type=int, default=15, help="turns of each build (default: 15)")
-    parser.add_argument("--seconds", type=float, default=0.3, help="seconds a turn (default: 0.3)")
-    parser.add_argument(
-        "--batch", type=int, default=8, help="value of dimensions without a number (default: 8)"
-    )
+    parser.add_argument("--seconds", type=float, default=0.3, help="seconds per turn (default: 0.3)")
+    parser.add_argument("--batch", type=int, default=8, help="size of free dimensions (default: 8)")
     parser.add_argument("--threads", type=int, default=2, help="threads of each build (default: 2)")
     add_config(parser)
     parser.add_argument("--json", type=Path, help="also write the results to this file")

@@ -1,4 +1,4 @@
-"""The time until the second step of a graph of thousands of small nodes: `python -m benchmarks.compile --help`.
+"""Measure the time until the second step of a graph of thousands of small nodes: `python -m benchmarks.compile --help`.
 
 The graph is that of `benchmarks/sliding_chunks.py`: shape arithmetic, tensors filled in place, and masks whose number
 of elements depends on their values. Steps with new batches have masks of other sizes, so parts of the graph are
@@ -72,10 +72,19 @@ def measure(model: onnx.ModelProto, folder: Path, batches: int) -> dict[str, flo
 def main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.compile", description=__doc__)
     parser.add_argument(
-        "--layers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N", help="sizes (default: 1 2 4 8)"
+        "--layers",
+        type=int,
+        nargs="+",
+        default=[1, 2, 4, 8],
+        metavar="N",
+        help="numbers of layers (default: 1 2 4 8)",
     )
     parser.add_argument(
-        "--batches", type=int, default=4, metavar="N", help="with a new mask in each (default: 4)"
+        "--batches",
+        type=int,
+        default=4,
+        metavar="N",
+        help="number of batches, each with a new mask (default: 4)",
     )
     options = parser.parse_args()
     head = True

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Creates the virtual environments of the peers: make_peers.sh [FOLDER], by default .venv-peers in the checkout.
-# Running it again is quick: an environment that is complete is left as it is.
+# Running the script again is quick, because it skips complete environments.
 set -eu
 folder=${1:-$(cd "$(dirname "$0")/.." && pwd)/.venv-peers}
 python=${PYTHON:-python3}
 
-# onnxruntime-training 1.19.2 also needs protobuf and numpy versions of its time.
+# onnxruntime-training 1.19.2 needs the versions of protobuf and numpy from the time of its release.
 if ! "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then
     echo "$0: onnxruntime-training 1.19.2 has no wheel for $("$python" -V); set PYTHON to a Python 3.10 or 3.11" >&2
     exit 1
@@ -25,7 +25,7 @@ environment() {  # name, then requirements
     echo "$*" >"$venv/installed"
 }
 
-# torch is in the first one too: it exports the models, and onnxruntime.training itself imports it.
+# The first environment also contains torch: torch exports the models, and onnxruntime.training imports it.
 environment ort onnxruntime-training-cpu==1.19.2 onnx==1.16.2 "protobuf<5" "numpy<2.4" torch==2.13.0
 environment torch torch==2.13.0 numpy
 environment jax 'jax==0.10.*' numpy

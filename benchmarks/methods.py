@@ -1,10 +1,10 @@
-"""What each method of training costs on a device: `python -m benchmarks.methods --help`.
+"""Measure the memory and time of each method of training on a device: `python -m benchmarks.methods --help`.
 
-Each method makes artifacts of the same model. A process for each then trains them with `Trainer`, on one thread: measured are the
-resident memory at its peak, less what the process has before it loads the model, and the processor time of a train step with its
-optimizer step. Processor time depends less on what else the machine does than the time that passes, but does depend on it,
-through shared caches. The methods take turns, and a table gives the medians over the rounds. Weights and data are random: the
-table says what a method costs, not what a model learns.
+Each method makes artifacts of the same model. For each method, a process trains these artifacts with `Trainer` on one thread. The
+benchmark measures the peak of the resident memory, minus the memory before the model is loaded, and the processor time of a train
+step with its optimizer step. Other programs change processor time less than elapsed time, but still change it through shared
+caches. The methods take turns, and a table shows the medians over the rounds. Weights and data are random: the table shows the
+cost of a method, not the quality of the trained model.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _write_mobilenet(path: Path, cache: Path) -> None:
     case = next(case for case in CASES if case.name == "mobilenet-v2")
     source = model_files(cache, case).onnx
     if not source.exists():
-        sys.exit(f"there is no {source}; run `make bench` first, which exports it")
+        sys.exit(f"{source} does not exist; run `make bench` first, which exports this model")
     path.write_bytes(source.read_bytes())
 
 
@@ -228,11 +228,14 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure, and print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)}")
+    parser.add_argument("--models", default=",".join(MODELS), help=f"models, of {', '.join(MODELS)}")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=6, help="the least number of timed steps in a round")
+    parser.add_argument("--steps", type=int, default=6, help="minimum number of timed steps in a round")
     parser.add_argument(
-        "--cache", type=Path, default=ROOT / "build" / "bench", help="where `make bench` keeps models"
+        "--cache",
+        type=Path,
+        default=ROOT / "build" / "bench",
+        help="folder in which `make bench` keeps models",
     )
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()

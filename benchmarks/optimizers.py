@@ -1,11 +1,12 @@
-"""How long a step of each optimizer takes, and how many bytes it moves: `python -m benchmarks.optimizers --help`.
+"""Measure how long a step of each optimizer takes, and how many bytes it moves: `python -m benchmarks.optimizers --help`.
 
-All optimizers take turns on one matrix. A step of an optimizer without arithmetic would take the time of its bytes: it reads the
-gradients, and reads and writes the weights and the states once. Optimizers that need sums over the whole matrix before they can
-change it read some of these again. NumPy reads and writes as many bytes after each step, with as many threads; the last column is
-the time of the step over that of NumPy.
+All optimizers take turns on one matrix. A step has to read the gradients, and to read and write the weights and the states, once.
+Optimizers that need sums over the whole matrix before they can change it read some of these arrays again. After each step, NumPy
+reads and writes the same number of bytes with the same number of threads. The last column is the time of the step divided by
+NumPy's time.
 
-The step does not look for NaN in the gradients: after a train step it would not either, because that bounds them.
+The step does not search the gradients for NaN. After a train step, it would not do so either, because the train step bounds the
+gradients.
 """
 
 from __future__ import annotations

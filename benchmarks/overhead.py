@@ -1,4 +1,4 @@
-"""The overhead of a train step in each language over the core: `python -m benchmarks.overhead --help`."""
+"""Measure the overhead of a train step in each language over the core: `python -m benchmarks.overhead --help`."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def parse() -> argparse.Namespace:
         type=names,
         default=list(RUNNERS),
         metavar="A,B",
-        help=f"of {','.join(RUNNERS)} (default: all)",
+        help=f"languages, of {','.join(RUNNERS)} (default: all)",
     )
     parser.add_argument("--rounds", type=count, default=15, metavar="N", help="turns of each (default: 15)")
     parser.add_argument(

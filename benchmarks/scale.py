@@ -1,7 +1,7 @@
-"""How the time of a step grows with the work: `python -m benchmarks.scale --help`.
+"""Measure how the time of a step grows with the work: `python -m benchmarks.scale --help`.
 
-Networks of three layers are trained at batch sizes from 1 to 256 and widths from 64 to 2048. Time should grow with the
-work, without a cliff where another kernel, layout or number of threads takes over.
+Networks of three layers are trained at batch sizes from 1 to 256 and widths from 64 to 2048. Time should grow
+steadily with the work, without a jump where ortrain switches to another kernel, layout or number of threads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Steps on stock onnxruntime against ortrain's own: `python -m benchmarks.step_models --help`.
+"""Compare steps on stock onnxruntime with steps of ortrain: `python -m benchmarks.step_models --help`.
 
-The same artifacts train in a training session and, as a step model, in onnxruntime; the two take turns.
+The same artifacts train in a training session of ortrain and, as a step model, in onnxruntime. The two take turns.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, help="folders of artifacts")
     parser.add_argument("--batch", type=int, default=8, help="the size of free dimensions")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--seconds", type=float, default=2.0, help="how long each contestant trains, in turns"
-    )
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds for which each contestant trains")
     arguments = parser.parse_args()
     print(
         "| artifacts | nodes | ortrain | step model on onnxruntime | ratio | largest difference of losses |"

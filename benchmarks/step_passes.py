@@ -1,7 +1,8 @@
-"""The passes over the weights that AdamW in a step model consists of, one by one: `python -m benchmarks.step_passes --help`.
+"""Measure each pass over the weights that AdamW makes in a step model: `python -m benchmarks.step_passes --help`.
 
-Each node of a step model reads and writes all elements of a matrix of weights. The table has the time of each alone, on stock
-onnxruntime with one thread, and the bytes that it moves. Their sum is what the update of the matrix takes at least.
+Each node of the optimizer in a step model reads and writes all elements of a matrix of weights. The table shows the time of each
+single node, on stock onnxruntime with one thread, and the bytes that the node moves. The sum of these times is a lower bound for
+the update of the matrix.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Step models on stock onnxruntime against onnxruntime-training and ortrain: `python -m benchmarks.step_peers --help`.
+"""Compare step models on stock onnxruntime with onnxruntime-training and ortrain: `python -m benchmarks.step_peers --help`.
 
-All train the same models from the same weights, each in a separate process, in turns. The table has the shortest step of
-each, which other work on the machine disturbs least.
+All contestants train the same models from the same weights. Each contestant has a separate process, and the processes take
+turns. The table shows the shortest step of each contestant, which other programs on the machine disturb least.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def main() -> int:
         help=f"models to measure, of {', '.join(c.name for c in CASES)} (default: those of the README)",
     )
     parser.add_argument("--rounds", type=count, default=10, help="turns of each contestant (default: 10)")
-    parser.add_argument("--steps", type=count, help="timed steps in a turn (default: the model's own)")
+    parser.add_argument(
+        "--steps", type=count, help="timed steps in a turn (default: a number for each model)"
+    )
     parser.add_argument("--threads", type=count, default=1, help="threads of each (default: 1)")
     parser.add_argument(
         "--peers",
@@ -74,7 +76,7 @@ def main() -> int:
             continue
         print(row(entry), flush=True)
         for name, why_not in entry["missing"].items():
-            print(f"{case.name}: {name} is left out: {why_not}", file=sys.stderr)
+            print(f"{case.name}: {name} is skipped: {why_not}", file=sys.stderr)
         failed |= bool(entry["missing"]) or not entry["losses_agree"]
     return int(failed)
 

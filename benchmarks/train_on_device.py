@@ -1,4 +1,4 @@
-"""Training with the on-device API, which onnxruntime.training and ortrain have in common."""
+"""Training with the on-device API, which is the same in onnxruntime.training and ortrain."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The time that `Trainer.fit` adds to a step of the equivalent loop: ``python -m benchmarks.trainer_overhead``.
+"""Measure the time that `Trainer.fit` adds to a step of the equivalent loop: ``python -m benchmarks.trainer_overhead``.
 
-The two take turns on a model whose step is short, so that the difference is not lost in it. The result is the median over the
-rounds of the difference of processor time per step, which other programs on the machine do not add to; the status is 1 if it is
+The two take turns on a model with a short step, so that the difference is visible. The result is the difference in processor time
+per step, as the median over the rounds; processor time does not include other programs. The exit status is 1 if the difference is
 more than 20 microseconds.
 """
 

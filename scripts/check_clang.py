@@ -1,4 +1,4 @@
-"""Check that clang compiles the core without a warning; gcc, which builds it, warns about other things.
+"""Check that clang compiles the core without a warning. Builds use gcc, which gives other warnings.
 
 python scripts/check_clang.py COMPILER BUILD_FOLDER [PART_OF_A_PATH ...]
 """
@@ -15,12 +15,12 @@ import subprocess
 import sys
 
 KEPT = ("-D", "-I", "-isystem", "-std=")
-# Since its release 17, clang reports std::get_temporary_buffer inside std::stable_sort of libstdc++ 12. gcc reports ours.
+# Since release 17, clang warns about std::get_temporary_buffer inside std::stable_sort of libstdc++ 12. gcc reports ours.
 CHECKS = ("-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations")
 
 
 def command_of(compiler: str, entry: dict[str, str]) -> list[str]:
-    """Return the command that checks a source, from the one that compiles it."""
+    """Return the command that checks a source. The argument is the command that compiles the source."""
     given = shlex.split(entry["command"])
     kept = []
     for at, argument in enumerate(given):
@@ -32,7 +32,7 @@ def command_of(compiler: str, entry: dict[str, str]) -> list[str]:
 
 
 def check(compiler: str, entry: dict[str, str]) -> str:
-    """Return what clang says about a source."""
+    """Return the warnings and errors that clang prints about a source."""
     ran = subprocess.run(
         command_of(compiler, entry), cwd=entry["directory"], capture_output=True, text=True, check=False
     )

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks libortrain.dylib without a Mac: processor, the name that programs record, the libraries that it needs, and its exports.
+# Checks libortrain.dylib without a Mac: its processor, the name that programs record, the libraries that it needs, and its exports.
 # Usage: scripts/check_macos_library.sh LIBRARY
 set -euo pipefail
 library=$(realpath "$1")

@@ -1,11 +1,11 @@
-"""List the functions of the core, of the bindings, of the generator, and of Python tests and tools that nothing uses.
+"""List functions without a use in the core, the bindings, the generator, and the Python tests and tools.
 
 python scripts/check_unused.py
 
-A function is used if its name occurs anywhere but in the declarations and definitions of functions. For a function of C++,
-and for one of Python with a leading underscore, that is anywhere in the product; uses by tests do not count. For the other
-functions of Python, which users call, it is anywhere in the repository. So an unused function is missed if something else
-has its name.
+A function counts as used if its name occurs outside the declarations and definitions of functions. For C++ functions, and for
+Python functions with a leading underscore, only occurrences in the product count, not those in tests. For other Python functions,
+which users call, occurrences in the whole repository count. The script therefore misses an unused function if its name has
+another use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 ROOT = pathlib.Path(__file__).parents[1]
 THIS = pathlib.Path(__file__)
 
-# Functions that only other software calls, by the reason.
+# Functions that only other software calls, grouped by reason.
 EXCEPTIONS = {
     "a macro": "PYBIND11_MODULE HWY_BEFORE_NAMESPACE HWY_AFTER_NAMESPACE",
     "a function that headers of Highway and tests call": "SupportedTargets SetSupportedTargetsForTest",
@@ -50,7 +50,7 @@ NOT_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\
 DECLARATION = re.compile(
     r"^([ \t]*(?:[\w:<>,*&\[\] .()]*?[\w>*&\])][\s*&]+)?(?:\w+(?:<[^<>()]*>)?::)*)~?(\w+)\(", re.MULTILINE
 )
-# What looks like that inside of a function: a statement, a call of a function in a scope, a variable.
+# Text inside a function that looks like a declaration: a statement, a call of a function in a scope, a variable.
 STATEMENT = re.compile(
     r"\s*(return|else|throw|case|delete|new|if|for|while|switch|do|using|goto)\b|\s+(\w+::)*$|\s+const [\w:<>]+ $"
 )
@@ -67,7 +67,7 @@ def texts(patterns: list[str]) -> dict[str, str]:
 
 
 def unused_cpp(sources: dict[str, str]) -> dict[str, str]:
-    """Return the functions of C++ that nothing in the sources uses, and where each is declared or defined."""
+    """Return the C++ functions that the sources do not use, with the place of each declaration or definition."""
     uses: collections.Counter[str] = collections.Counter()
     places: dict[str, str] = {}
     for file, text in sources.items():
@@ -81,7 +81,7 @@ def unused_cpp(sources: dict[str, str]) -> dict[str, str]:
 
 
 def unused_python(product: dict[str, str], anywhere: dict[str, str]) -> dict[str, str]:
-    """Return the functions of Python that nothing uses, and where each is defined."""
+    """Return the Python functions without a use, with the place of each definition."""
     private, public = (
         collections.Counter(name for text in where.values() for name in NAME.findall(text))
         for where in (product, anywhere)
@@ -104,14 +104,17 @@ def unused_python(product: dict[str, str], anywhere: dict[str, str]) -> dict[str
 
 
 def main() -> int:
-    """Print the unused functions that are not exceptions, and the exceptions that are used."""
+    """Print unused functions that are not exceptions, and exceptions that are used or no longer exist."""
     anywhere = texts(ANYWHERE)
     unused = unused_cpp(texts(CPP))
     for product in (PYTHON, TOOLS):
         unused |= unused_python(texts(product), anywhere)
     expected = {name for names in EXCEPTIONS.values() for name in names.split()}
-    wrong = [f"{place}: nothing uses {name}" for name, place in unused.items() if name not in expected]
-    wrong += [f"{name} is used, or gone: no longer an exception" for name in sorted(expected - set(unused))]
+    wrong = [f"{place}: {name} is never used" for name, place in unused.items() if name not in expected]
+    wrong += [
+        f"{name} is used or no longer exists: remove it from EXCEPTIONS in {THIS.name}"
+        for name in sorted(expected - set(unused))
+    ]
     print("\n".join(wrong), end="\n" if wrong else "")
     return 1 if wrong else 0
 

@@ -1,15 +1,15 @@
-"""Report which lines of the core the tests run, and which cases of a test run nothing that its other cases do not.
+"""Report which lines of the core the tests run, and which cases of a test run no code besides that of its other cases.
 
 python scripts/core_coverage.py RECORD [--without LIST] [--redundant] [--costs]
 
-RECORD is what `pytest -p coverage_by_test --record-coverage=RECORD` wrote with a coverage build of the library (`make coverage`).
-A line counts if the debugger's table of lines, which llvm-dwarfdump prints, has a statement of it; it is covered if a basic block
-with such a statement has run.
+RECORD is the file that `pytest -p coverage_by_test --record-coverage=RECORD` writes with a coverage build of the library
+(`make coverage`). A line counts if the debugger's line table, which llvm-dwarfdump prints, has a statement on the line. A line is
+covered if a test ran a basic block with such a statement.
 
---without LIST  report the coverage also without the tests that the file LIST names, one a line
---redundant     of each parametrized test, list cases whose blocks are all run by its other cases: of several sets of cases that
-                run the same blocks, one that takes little time is kept. Cases that run the same blocks may still differ in the
-                values that they check, so a reader decides which of them can be dropped.
+--without LIST  also report the coverage without the tests that the file LIST names, one per line
+--redundant     for each parametrized test, list cases whose blocks are all run by other cases of the test. If several sets of
+                cases run equal blocks, the script keeps a set that takes little time. Cases that run equal blocks may still
+                check different values, so a person decides which cases can be dropped.
 --costs         list the files and the test functions that take the most processor time
 """
 
@@ -38,7 +38,7 @@ NAME = re.compile(r'^ +name: "(.*)"$')
 OF_FOLDER = re.compile(r"^ +dir_index: (\d+)$")
 ROW = re.compile(r"^0x([0-9a-f]+) +(\d+) +\d+ +(\d+) .* is_stmt\b(?!.*end_sequence)")
 MOST_SHOWN = 40
-COLUMNS = 2048  # of a table, that are computed with at a time
+COLUMNS = 2048  # of a table that one computation processes
 VARYING = ("runtime/thread_pool",)
 """Sources whose blocks depend on how threads take turns: they make no case needed."""
 
@@ -98,7 +98,7 @@ def read(path: str) -> tuple[list[Test], str, NDArray[np.uint64]]:
 
 
 def lines_of(library: str, addresses: NDArray[np.uint64]) -> Lines:
-    """Read the debugger's table of lines, and find the block of each statement."""
+    """Read the debugger's line table, and find the block of each statement."""
     command = ["llvm-dwarfdump", "--debug-line", library]
     numbers: dict[tuple[str, int], int] = {}
     of_row, places = [], []
@@ -112,7 +112,7 @@ def lines_of(library: str, addresses: NDArray[np.uint64]) -> Lines:
                 address, number, source = int(match[1], 16), int(match[2]), sources[int(match[3])]
                 if (
                     address and number and source is not None
-                ):  # the linker gives functions that it drops the address 0
+                ):  # functions that the linker removed have the address 0
                     of_row.append(numbers.setdefault((source, number), len(numbers)))
                     places.append(address)
             elif line.startswith("debug_line["):
@@ -144,10 +144,10 @@ def union(tests: Iterable[Test], size: int) -> Bits:
 
 
 def kept(tests: list[Test], ignored: Bits) -> list[Test]:
-    """Return tests that together run what all of them run, without ignored blocks, in little time.
+    """Return tests that together run all blocks that any of the tests runs, except ignored blocks, in little time.
 
-    One after the other those are chosen that run the most blocks for their time which no chosen one runs; then those that later
-    ones made needless are taken out again.
+    The function repeatedly chooses the test that runs the most new blocks for its time. Then it removes tests whose blocks are
+    all run by tests that were chosen later.
     """
     bits = np.stack([test.bits() for test in tests])
     bits &= ~ignored
@@ -171,7 +171,7 @@ def kept(tests: list[Test], ignored: Bits) -> list[Test]:
 
 
 def gained(ran: NDArray[np.bool_], weights: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return how many blocks of the groups each test ran."""
+    """Return for each test how many blocks of the groups it ran."""
     found = np.zeros(len(ran))
     for first in range(0, len(weights), COLUMNS):
         found += ran[:, first : first + COLUMNS].astype(np.float64) @ weights[first : first + COLUMNS]
@@ -195,7 +195,7 @@ def distinct_blocks(bits: Bits) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
 
 
 def show_coverage(tests: list[Test], lines: Lines, size: int, what: str) -> NDArray[np.bool_]:
-    """Print how many lines of each folder are covered; return which are."""
+    """Print how many lines of each folder are covered, and return the covered lines."""
     covered = lines.covered(union(tests, size))
     of_folder: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
     for (source, _), ran in zip(lines.lines, covered, strict=True):
@@ -214,13 +214,15 @@ def show_costs(tests: list[Test]) -> None:
         groups: dict[str, list[float]] = collections.defaultdict(list)
         for test in tests:
             groups[key(test)].append(test.processor)
-        print(f"{sum(map(sum, groups.values())):.0f} seconds by {what}")
+        print(
+            f"{sum(map(sum, groups.values())):.0f} seconds of processor time by {what}: seconds, number of tests, name"
+        )
         for name, costs in sorted(groups.items(), key=lambda item: -sum(item[1]))[:MOST_SHOWN]:
             print(f"  {sum(costs):7.1f}  {len(costs):5}  {name}")
 
 
 def show_redundant(tests: list[Test], ignored: Bits) -> None:
-    """Print the cases of each test that run nothing which the others do not, most processor time first."""
+    """Print the cases of each test that run no block besides those of the other cases, the most processor time first."""
     functions: dict[str, list[Test]] = collections.defaultdict(list)
     for test in tests:
         if "[" in test.name:
@@ -232,13 +234,13 @@ def show_redundant(tests: list[Test], ignored: Bits) -> None:
         if redundant:
             found.append((sum(test.processor for test in redundant), function, len(cases), redundant))
     for seconds, function, count, redundant in sorted(found, key=lambda item: -item[0]):
-        print(f"{seconds:7.2f} s in {len(redundant)} of {count} cases: {function}")
+        print(f"{seconds:7.2f} s for {len(redundant)} redundant cases of {count}: {function}")
         for test in redundant:
             print(f"  {test.processor:.3f}  [{test.name.partition('[')[2]}")
 
 
 def main() -> int:
-    """Print what the options ask for."""
+    """Print the reports that the options select."""
     parser = argparse.ArgumentParser(description="Report which lines of the core the tests run.")
     parser.add_argument("record")
     parser.add_argument("--without", type=pathlib.Path)

@@ -1,7 +1,7 @@
-"""Write what `ortrain demo` needs into the Python package: the digits, and the artifacts of a small network.
+"""Write the data of `ortrain demo` into the Python package: the digits, and the artifacts of a small network.
 
-The package contains them so that the demo needs neither scikit-learn nor onnx. Run it after a change of the network:
-``python scripts/make_demo_data.py``.
+The package contains these data so that the demo needs neither scikit-learn nor onnx. Run ``python scripts/make_demo_data.py``
+after a change to the network.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Write where the project is published into pyproject.toml, before a release is built from it.
+"""Write the addresses of the project into pyproject.toml, before a release is built.
 
     python scripts/project_urls.py ADDRESS
 
-ADDRESS is that of the repository that releases, such as https://github.com/OWNER/ortrain. A checkout has none: forks would carry
-those of another project.
+ADDRESS is the address of the repository that publishes the release, such as https://github.com/OWNER/ortrain. The committed file
+contains no addresses, because forks would then publish the addresses of another project.
 """
 
 from __future__ import annotations

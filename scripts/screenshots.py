@@ -1,6 +1,6 @@
-"""Takes the pictures of docs/dashboard.md and docs/studio.md: ``python scripts/screenshots.py docs/images``.
+"""Take the pictures of docs/dashboard.md and docs/studio.md: ``python scripts/screenshots.py docs/images``.
 
-The runs train on the digits that come with the package, by the commands that a user would type. Needs chromium, playwright,
+The script trains on the digits in the package, with the commands that a user would type. It needs chromium, playwright,
 scikit-learn, pandas and Pillow; ``make screenshots`` installs the first two.
 """
 
@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 1100, 720
 
 
 def train(folder: Path) -> None:
-    """Train three times: the demo, and its network with other rates."""
+    """Train three times: the demo, and its network with other learning rates."""
 
     def ortrain(*arguments: object) -> None:
         subprocess.run([sys.executable, "-m", "ortrain", *map(str, arguments)], check=True, cwd=folder)
@@ -39,7 +39,7 @@ def train(folder: Path) -> None:
 
 
 def numbers(page: Page, folder: Path) -> bytes:
-    """Return a picture of what a validation of predicted numbers found."""
+    """Return a picture of the validation results of a model that predicts numbers."""
     patients = datasets.load_diabetes(as_frame=True)
     patients.frame.to_csv(folder / "patients.csv", index=False)
     command = [

@@ -1,14 +1,14 @@
-"""Make what Swift's package manager takes the C library from, and release a version of the package.
+"""Make the files from which Swift's package manager gets the C library, and release a version of the package.
 
     python scripts/swift_package.py headers FOLDER
     python scripts/swift_package.py bundle LIBRARY TRIPLE BUNDLE
     python scripts/swift_package.py zip BUNDLE ARCHIVE
     python scripts/swift_package.py release (apple|linux) ARCHIVE ADDRESS
 
-`headers` writes the C headers with a module map into a folder, as `xcodebuild -create-xcframework` takes them. `bundle` writes
-an artifact bundle of a static library for one system, or adds the system to a bundle. `zip` packs an artifact bundle or an
-xcframework. `release` writes the address at which an archive will be published, and its checksum, into Package.swift; the commit
-with them gets the version tag.
+`headers` writes the C headers with a module map into a folder, for `xcodebuild -create-xcframework`. `bundle` writes an artifact
+bundle with a static library for one system, or adds the system to an existing bundle. `zip` packs an artifact bundle or an
+xcframework. `release` writes the future address of an archive, and its checksum, into Package.swift. Commit this change, and give
+the commit the version tag.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def version() -> str:
-    """Return the version of the project, as CMake knows it."""
+    """Return the version of the project in CMakeLists.txt."""
     found = re.search(r"project\(ortrain VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())
     assert found
     return found[1]
@@ -46,7 +46,7 @@ def write_headers(folder: pathlib.Path) -> None:
 
 
 def write_bundle(library: pathlib.Path, triple: str, bundle: pathlib.Path) -> None:
-    """Add a static library for a system to an artifact bundle (SE-0482), which is made if it does not exist."""
+    """Add a static library for a system to an artifact bundle (SE-0482); create the bundle if it does not exist."""
     if not library.is_file():
         sys.exit(
             f"swift_package: {library} does not exist; `make native` with the CMake target `static` builds it"
@@ -68,7 +68,7 @@ def write_bundle(library: pathlib.Path, triple: str, bundle: pathlib.Path) -> No
 
 
 def write_zip(bundle: pathlib.Path, archive: pathlib.Path) -> None:
-    """Pack a folder under its name."""
+    """Pack a folder into an archive in which the folder keeps its name."""
     files = sorted(path for path in bundle.rglob("*") if path.is_file())
     if not files:
         sys.exit(f"swift_package: {bundle} has no files to pack")
@@ -84,7 +84,9 @@ def write_zip(bundle: pathlib.Path, archive: pathlib.Path) -> None:
 def write_release(system: str, archive: pathlib.Path, address: str, manifest: pathlib.Path) -> None:
     """Write the address and the checksum of an archive into the manifest of the package."""
     if not address.startswith("https://"):
-        sys.exit(f"swift_package: Swift takes archives from https:// addresses alone, found {address}")
+        sys.exit(
+            f"swift_package: expected an https:// address, from which Swift can load the archive, found {address}"
+        )
     checksum = hashlib.sha256(archive.read_bytes()).hexdigest()
     line = f'let {system}Archive: Archive? = ("{address}", "{checksum}")'
     text, count = re.subn(
@@ -92,13 +94,13 @@ def write_release(system: str, archive: pathlib.Path, address: str, manifest: pa
     )
     if count != 1:
         sys.exit(
-            f"swift_package: {manifest} should have one line that begins `let {system}Archive`, found {count}"
+            f"swift_package: {manifest} must have exactly one line that begins `let {system}Archive`, found {count}"
         )
     manifest.write_text(text)
 
 
 def main(arguments: list[str]) -> None:
-    """Do what the first argument names."""
+    """Run the command that the first argument names."""
     match arguments:
         case ["headers", folder]:
             write_headers(pathlib.Path(folder))

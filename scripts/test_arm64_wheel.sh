@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs a wheel for Linux on arm64 into a folder and uses it in an emulator with Debian's Python of that architecture:
-# recorded runs, a case of every operator, and training on the digits.
+# Installs a wheel for Linux on arm64 into a folder, and tests it in an emulator with Debian's arm64 Python: recorded runs, a case of
+# every operator, and training on the digits.
 # Usage: scripts/test_arm64_wheel.sh PYTHON WHEEL ARM64_PYTHON FOLDER
 set -euo pipefail
 python=$1 wheel=$2 arm64_python=$3 folder=$4
@@ -11,7 +11,7 @@ install() {
     --python-version "$version" --implementation cp --platform linux_aarch64 --platform manylinux2014_aarch64 \
     --platform manylinux_2_27_aarch64 --platform manylinux_2_28_aarch64 "$@"
 }
-# In the versions that this machine has, whose files of cases they can read.
+# The versions of this machine, so that they can read the files of cases that this machine writes.
 packages=$("$python" -c 'import importlib.metadata as m
 for name in ("numpy", "onnx", "ml_dtypes", "click", "pyyaml"): print(f"{name}=={m.version(name)}")')
 if [ "$(cat "$folder/packages" 2>/dev/null)" != "$packages" ]; then
@@ -28,7 +28,7 @@ emulated() {
 }
 emulated -c 'import platform, ortrain; print(f"test-arm64: Python {platform.python_version()} on {platform.machine()}, {ortrain.__file__}")'
 emulated tests/replay/with_package.py
-"$python" -c 'from tests.node_cases import node_cases; node_cases()'  # makes the file that is read below
+"$python" -c 'from tests.node_cases import node_cases; node_cases()'  # writes the file that is read below
 emulated -m tests.replay.operators
 "$python" -m tests.replay.digits save "$folder/digits.npz"
 emulated -m tests.replay.digits train "$folder/digits.npz" "$folder/digits"

@@ -109,7 +109,7 @@ def test_a_release_has_the_addresses_and_checksums_of_its_archives(tmp_path: pat
         line = f'let {system}Archive: Archive? = ("{address}", "{checksum}")'
         assert line in (tmp_path / "Package.swift").read_text().splitlines()
     result = run("release", "linux", "linux.zip", "http://example.org/linux.zip", cwd=tmp_path)
-    assert "https:// addresses alone, found http://example.org/linux.zip" in result.stderr
+    assert "from which Swift can load the archive, found http://example.org/linux.zip" in result.stderr
 
 
 @pytest.mark.skipif(not shutil.which("swift") or sys.platform != "linux", reason="needs Swift for Linux")
