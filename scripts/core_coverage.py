@@ -234,7 +234,7 @@ def show_redundant(tests: list[Test], ignored: Bits) -> None:
         if redundant:
             found.append((sum(test.processor for test in redundant), function, len(cases), redundant))
     for seconds, function, count, redundant in sorted(found, key=lambda item: -item[0]):
-        print(f"{seconds:7.2f} s for {len(redundant)} redundant cases of {count}: {function}")
+        print(f"{seconds:7.2f} s in {len(redundant)} redundant of {count} cases: {function}")
         for test in redundant:
             print(f"  {test.processor:.3f}  [{test.name.partition('[')[2]}")
 

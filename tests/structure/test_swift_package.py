@@ -194,5 +194,5 @@ def test_a_machine_without_xcode_is_told_what_is_missing(tmp_path: pathlib.Path)
     result = subprocess.run([ROOT / "scripts/xcframework.sh", tmp_path], capture_output=True, text=True)
     assert result.returncode != 0
     assert re.search(
-        r"xcframework: there is no (xcodebuild|\w+); this script needs a Mac with Xcode", result.stderr
+        r"xcframework: (xcodebuild|\w+) is missing; this script needs a Mac with Xcode", result.stderr
     )
