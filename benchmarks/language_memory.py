@@ -228,7 +228,7 @@ def measure(options: argparse.Namespace) -> dict[Contestant, list[dict[str, Any]
 def table(rows: dict[Contestant, list[dict[str, Any]]], threads: int) -> str:
     """Return the results as a table in Markdown."""
     lines = [
-        "| model | tokens of a row | contestant | peak memory | not mapped | tokens a second |",
+        "| model | tokens of a row | contestant | peak memory | not mapped | tokens per second |",
         "| --- | ---: | --- | ---: | ---: | ---: |",
     ]
     for contestant, found in rows.items():
@@ -248,7 +248,7 @@ def _median(contestant: Contestant, found: Sequence[dict[str, Any]], key: str) -
 
 
 def plot(rows: dict[Contestant, list[dict[str, Any]]], file: Path) -> None:
-    """Draw memory and tokens a second over the length of a row, a line of panels for each model."""
+    """Draw memory and tokens per second over the length of a row, a line of panels for each model."""
     from matplotlib.figure import Figure
 
     models = list(dict.fromkeys(contestant.model for contestant in rows))
@@ -264,7 +264,7 @@ def plot(rows: dict[Contestant, list[dict[str, Any]]], file: Path) -> None:
                 values = [_median(each, rows[each], key) for each in points]
                 axes.plot(lengths, values, style, label=what)
         memory.set_ylabel("peak memory of the process, MiB")
-        speed.set_ylabel("tokens a second")
+        speed.set_ylabel("tokens per second")
         for axes in (memory, speed):
             axes.set_title(model, fontsize=10)
             axes.set_xlabel("tokens of a row")

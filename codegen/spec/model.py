@@ -1,4 +1,4 @@
-"""The checked spec as objects. Nothing here depends on a language."""
+"""The checked spec as objects. This module does not depend on a language."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_text_becomes_the_tokens_of_a_file(run, tmp_path, monkeypatch):
     write(tmp_path / "t.csv", texts, ["stars", "review", "label"])
     ran = run("train", "--data", "t.csv", "--tokenizer", "words.json", "--epochs", 8, "--metric", "accuracy")
     assert "for the network transformer" in ran.err
-    assert "the text is the column review, 4 tokens a row" in ran.err
+    assert "the text is the column review, 4 tokens per row" in ran.err
     (tmp_path / "words.json").unlink()
     write(tmp_path / "new.csv", [["good film"], ["a bad film not good at all"]], ["review"])
     scores = np.array(run("predict", "artifacts", "--data", "new.csv", "--json").json["scores"])

@@ -29,6 +29,11 @@ PHRASES = [
     r"\bwhat is between\b",
     r"\bof which there (is|are) (none|one)\b",
     r"\b(goes|go|went) on (counting|training)\b",
+    r"\bof our own\b",
+    r"\b(do|does) without\b",
+    r"\bneeds? nothing but\b",
+    r"\bto the bit\b",
+    r"\b(seconds|tokens|steps|processes) an? (turn|second|step|row|model)\b",
 ]
 FOUND = re.compile("|".join(f"(?:{phrase})" for phrase in PHRASES))
 PAGES = [
@@ -52,6 +57,10 @@ PHRASES_OF_PAGES = [
     r"\bthose that (it|they|he|she|a|the)\b",
     r"\bsays? the same\b",
     r"\balone[.;]",
+    r"\bstays? as (it|they)\b",
+    r"\b(is|are) refused\b",
+    r"\b[Nn]othing here\b",
+    r"\b(and|which) says? so\b",
 ]
 """Phrases that the pages avoid too; comments in code are shorter and may need them."""
 
@@ -111,6 +120,11 @@ def test_pages_read_as_a_native_speaker_writes_them() -> None:
         ("a bound that overflows says nothing", True),
         ("settings, of which there are none", True),
         ("a trainer that goes on counting", True),
+        ("kernels of our own", True),
+        ("the wheel needs nothing but glibc", True),
+        ("two losses that are equal to the bit", True),
+        ("128 tokens a second", True),
+        ("it takes 20 steps, a second run takes 10", False),
     ],
 )
 def test_what_makes_a_reader_stumble(line: str, expected: bool) -> None:
@@ -128,6 +142,9 @@ def test_what_makes_a_reader_stumble(line: str, expected: bool) -> None:
         ("maps of what the model takes", True),
         ("the rows are taken as they are", True),
         ("builds the library with these operators alone.", True),
+        ("checkpoints stay as they are", True),
+        ("an unknown key is refused", True),
+        ("the benchmark fails and says so", True),
         ("one thread alone runs the step", False),
         ("what was expected and what was found", False),
     ],

@@ -233,7 +233,7 @@ def _text(table: Table, wanted: Wanted, column: str | None, path: Path) -> dict[
             copy_file(choice.tokenizer, choice.folder / text.FILE, "tokenizer")
         wanted.preprocessing = plan.as_json()
         wanted.columns = Columns((name,), column)
-        wanted.remarks.append(f"the text is the column {name}, {length} tokens a row")
+        wanted.remarks.append(f"the text is the column {name}, {length} tokens per row")
     else:
         plan = text.TextPreprocessing.of_json(stored)
         assert wanted.folder is not None

@@ -1,4 +1,4 @@
-"""The checks by which the server of a federation accepts a reply of a client. Nothing here needs Flower.
+"""The checks by which the server of a federation accepts a reply of a client. This module does not need Flower.
 
 A client may be broken, of another version, or hostile. A single invalid reply would stop the server or spoil the common model,
 so each reply is checked before a strategy sees it.

@@ -23,7 +23,7 @@ _LONGEST = 512
 
 @dataclass(frozen=True)
 class TextPreprocessing:
-    """A tokenizer file, the column with the text, and how many tokens a row has."""
+    """A tokenizer file, the column with the text, and the number of tokens per row."""
 
     column: str
     length: int

@@ -11,7 +11,7 @@ from ortrain.trainer.callbacks import Callback, Logs
 class FreezeGroups(Callback):
     """Freezes parameter groups in some epochs, by the factor 0 for their learning rate.
 
-    A frozen group keeps its values to the bit, also under weight decay. Its gradients are computed, and the optimizer's moments
+    A frozen group keeps its values bitwise, also under weight decay. Its gradients are computed, and the optimizer's moments
     follow them; to save their time as well, make artifacts in which the parameters are frozen (``frozen_params``). A checkpoint
     that is saved within a frozen epoch has the factor 0: resume it, or set the factor of the group.
 

@@ -21,11 +21,12 @@ _DRAWS, _CHOICES = (
 
 
 class Rehearsal:
-    """Rows of earlier runs. Each batch of a later run gets some of them in addition.
+    """Rows of earlier runs. A later run adds some of these rows to each batch.
 
     The rows are a uniform sample of all rows that runs trained on, by reservoir sampling (Vitter, Random Sampling with a
-    Reservoir, 1985, algorithm R). A run offers its rows in its first epoch, and rehearses those of earlier runs alone, so the
-    first run is as without a buffer. Checkpoints have the rows, and a resumed run goes on with the same bits.
+    Reservoir, 1985, algorithm R). A run offers its rows in its first epoch, and rehearses only rows of earlier runs, so the
+    buffer does not change the first run. Checkpoints contain the rows, and a resumed run is bitwise equal to an uninterrupted
+    run.
 
     Parameters
     ----------
