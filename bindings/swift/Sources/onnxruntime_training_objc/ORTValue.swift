@@ -117,7 +117,8 @@ final class TensorData: NSMutableData {
   private var memory = UnsafeMutableRawBufferPointer(start: nil, count: 0)
 
   convenience init(of value: ORTValue, _ memory: UnsafeMutableRawBufferPointer) {
-    self.init()
+    // Foundation on Linux allocates memory for data of its own class, and does not free that memory for subclasses.
+    self.init(bytesNoCopy: memory.baseAddress ?? Self.nothing, length: 0, freeWhenDone: false)
     self.value = value
     self.memory = memory
   }
@@ -128,9 +129,10 @@ final class TensorData: NSMutableData {
 
   override var bytes: UnsafeRawPointer { UnsafeRawPointer(mutableBytes) }
 
-  override var mutableBytes: UnsafeMutableRawPointer {
-    memory.baseAddress ?? UnsafeMutableRawPointer(bitPattern: 16)!
-  }
+  override var mutableBytes: UnsafeMutableRawPointer { memory.baseAddress ?? Self.nothing }
+
+  /// Where empty data lies.
+  private static var nothing: UnsafeMutableRawPointer { UnsafeMutableRawPointer(bitPattern: 16)! }
 
   /// Data of another length is no longer that of the tensor.
   override var length: Int {
