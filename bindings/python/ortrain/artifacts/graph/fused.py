@@ -82,6 +82,8 @@ class Part:
 
     module: str
     """The path of its module."""
+    node: str
+    """The name of the fused node."""
     operator: str
     """The fused operator."""
     entries: tuple[str, ...]
@@ -209,7 +211,7 @@ class _Unfuser:
             for entry in self._entries
             if (entry == ALL_LINEAR and is_linear) or entry in operators or fits(entry, names)
         ]
-        return Part(path, node.op_type, tuple(entries))
+        return Part(path, node.name, node.op_type, tuple(entries))
 
     def _projection(self, node: onnx.NodeProto, path: str, aliases: Sequence[str]) -> Part:
         """Return the layer for queries, keys or values, with the name under which a target knows it."""
@@ -221,7 +223,7 @@ class _Unfuser:
         }
         name = next((alias for alias in aliases if fitting[alias]), aliases[0])
         entries = dict.fromkeys(entry for found in fitting.values() for entry in found)
-        return Part(f"{path}.{name}", node.op_type, tuple(entries))
+        return Part(f"{path}.{name}", node.name, node.op_type, tuple(entries))
 
     def _obstacle(self, node: onnx.NodeProto, wanted: Mapping[str, Part]) -> str | None:
         """Return why a node cannot be written as its parts; None if it can."""
@@ -333,7 +335,7 @@ class _Unfuser:
 
     def embeddings(self, w: _Writer, wanted: Mapping[str, Part]) -> None:
         """Write EmbedLayerNormalization as look-ups and SkipLayerNormalization, which adds and normalizes their results."""
-        node, unnamed = w.node, Part("", w.node.op_type, ())
+        node, unnamed = w.node, Part("", w.node.name, w.node.op_type, ())
         words = self._linear(w, 2, "Gather", [node.input[2], node.input[0]], wanted.get("2", unnamed), axis=0)
         places = w.given(8) or w.positions(node.input[0])
         at = self._linear(w, 3, "Gather", [node.input[3], places], wanted.get("3", unnamed), axis=0)
