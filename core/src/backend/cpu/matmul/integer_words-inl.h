@@ -60,17 +60,36 @@ struct Pairs {
   }
 };
 
-// Four times four integers of 8 bits. Highway 1.0 has no such operation.
 #if HWY_ARCH_X86_64 && (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2)
 #define ORTRAIN_HAS_QUADS 1
-// Those of A are unsigned, those of B are signed.
+#elif HWY_ARCH_ARM_A64 && HWY_TARGET == HWY_NEON
+#define ORTRAIN_HAS_QUADS 1
+// Assemblers accept the instruction only where they know that the processor may have it, and GNU's only after
+// ARMv8.2, which has SVE. The directive also holds for the code that follows.
+#if defined(__ARM_FEATURE_DOTPROD)
+#define ORTRAIN_DOT_PRODUCTS ""
+#elif defined(__ARM_FEATURE_SVE)
+#define ORTRAIN_DOT_PRODUCTS ".arch_extension dotprod\n\t"
+#else
+#define ORTRAIN_DOT_PRODUCTS ".arch armv8.2-a+crypto+fp16+dotprod\n\t"
+#endif
+#else
+#define ORTRAIN_HAS_QUADS 0
+#endif
+
+#if ORTRAIN_HAS_QUADS
+// Four times four integers of 8 bits. Highway 1.0 has no such operation. On x86 those of A are unsigned and
+// those of B are signed, on arm64 all are signed.
 struct Quads {
   static constexpr int64_t kGroup = 4;
-  static constexpr int64_t kVectors = Pairs::kVectors;
-  static constexpr CodeShift kLeft = {0, 128}, kRight = {-128, 0};
+  static constexpr int64_t kVectors = HWY_ARCH_X86 ? Pairs::kVectors : 4;
+  static constexpr CodeShift kLeft = HWY_ARCH_X86 ? CodeShift{0, 128} : CodeShift{-128, 0};
+  static constexpr CodeShift kRight = {-128, 0};
 
   static HWY_INLINE void MulAdd(V32 a, V32 b, V32& sum, V32&) {
-#if HWY_TARGET == HWY_AVX3
+#if HWY_ARCH_ARM_A64
+    asm(ORTRAIN_DOT_PRODUCTS "sdot %0.4s, %1.16b, %2.16b" : "+w"(sum.raw) : "w"(a.raw), "w"(b.raw));
+#elif HWY_TARGET == HWY_AVX3
     asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
 #else
     asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum.raw) : "x"(a.raw), "x"(b.raw));
@@ -78,10 +97,13 @@ struct Quads {
   }
   static HWY_INLINE V32 Total(V32 sum, V32) { return sum; }
 };
+#undef ORTRAIN_DOT_PRODUCTS
 
 // Whether this processor has the instruction of Quads.
 inline bool MultipliesQuads() {
-#if HWY_TARGET == HWY_AVX3
+#if HWY_ARCH_ARM_A64
+  return system::arm_instructions().dot_products;
+#elif HWY_TARGET == HWY_AVX3
   return __builtin_cpu_supports("avx512vnni");
 #else
   // Not all compilers know the name of this extension, AVX-VNNI.
@@ -89,30 +111,6 @@ inline bool MultipliesQuads() {
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 4 & 1) != 0;
 #endif
 }
-#elif HWY_ARCH_ARM_A64 && HWY_TARGET == HWY_NEON
-#define ORTRAIN_HAS_QUADS 1
-// Assemblers accept the instruction only where they know that the processor may have it.
-#ifdef __ARM_FEATURE_DOTPROD
-#define ORTRAIN_DOT_PRODUCTS ""
-#else
-#define ORTRAIN_DOT_PRODUCTS ".arch armv8.2-a+crypto+fp16+dotprod\n\t"
-#endif
-// All are signed.
-struct Quads {
-  static constexpr int64_t kGroup = 4;
-  static constexpr int64_t kVectors = 4;
-  static constexpr CodeShift kLeft = {-128, 0}, kRight = {-128, 0};
-
-  static HWY_INLINE void MulAdd(V32 a, V32 b, V32& sum, V32&) {
-    asm(ORTRAIN_DOT_PRODUCTS "sdot %0.4s, %1.16b, %2.16b" : "+w"(sum.raw) : "w"(a.raw), "w"(b.raw));
-  }
-  static HWY_INLINE V32 Total(V32 sum, V32) { return sum; }
-};
-#undef ORTRAIN_DOT_PRODUCTS
-
-inline bool MultipliesQuads() { return system::arm_instructions().dot_products; }
-#else
-#define ORTRAIN_HAS_QUADS 0
 #endif
 
 }  // namespace HWY_NAMESPACE
