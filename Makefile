@@ -292,7 +292,8 @@ replay: setup
 ARM64 = $(abspath $(BUILD))/arm64$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
 ARM64_PACKAGES = $(abspath $(BUILD))/arm64-packages
 ARM64_PYTHON = $(abspath $(BUILD))/arm64-python
-ARM64_CPUS ?= max cortex-a53
+# All instructions that the kernels use; only dot products of 8-bit integers; neither these nor bfloat16.
+ARM64_CPUS ?= max neoverse-n1 cortex-a53
 QEMU_ARM64 = qemu-aarch64 -L /usr/aarch64-linux-gnu
 # Debian's Python for arm64, and what its modules and those of NumPy and onnx need.
 PYTHON_PACKAGES = libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libbz2-1.0 liblzma5 libssl3 python3.11-minimal \
@@ -311,8 +312,9 @@ wheel-arm64: setup arm64-tools ## Cross-compile a wheel for Linux on arm64 and s
 
 .PHONY: test-arm64
 test-arm64: wheel-arm64 replay ## Cross-compile for Linux on arm64, and run the C and C++ tests, the recorded runs and the wheel in an emulator
-	cmake --build $(ARM64) --target test_programs fuzz replay
+	cmake --build $(ARM64) --target test_programs fuzz replay test_instructions
 	set -e; for cpu in $(ARM64_CPUS); do echo "test-arm64: processor $$cpu"; export QEMU_CPU=$$cpu; \
+	  $(QEMU_ARM64) $(ARM64)/tests/test_instructions; \
 	  $(QEMU_ARM64) $(ARM64)/tests/replay tests/data/fixtures $(BUILD)/replay $(FIXTURES); done
 	ctest --test-dir $(ARM64) --output-on-failure -LE fuzzing
 	scripts/test_arm64_wheel.sh $(PYTHON) dist/ortrain-*_aarch64.whl $(ARM64_PYTHON) $(abspath $(BUILD))/arm64-wheel
@@ -325,9 +327,11 @@ test-arm64-quick: setup arm64-tools replay ## Cross-compile the operators of one
 	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DORTRAIN_LEGACY=OFF \
 	  -DCMAKE_BUILD_TYPE=Development -DPROTOBUF_LIBRARY=none \
 	  "-DORTRAIN_OPERATORS=$$(echo $(foreach kind,training eval optimizer,$(QUICK_FIXTURE)/$(kind)_model.onnx) | tr ' ' ';')"
-	cmake --build $(BUILD)/arm64-quick --target replay test_capi
+	cmake --build $(BUILD)/arm64-quick --target replay test_capi test_instructions
 	QEMU_CPU=cortex-a53 $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/replay tests/data/fixtures $(BUILD)/replay $(notdir $(QUICK_FIXTURE))
 	QEMU_CPU=max $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_capi
+	set -e; for cpu in $(ARM64_CPUS); do echo "test-arm64-quick: processor $$cpu"; \
+	  QEMU_CPU=$$cpu $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_instructions "~[large]"; done
 
 # The compilers of PyPI's package ziglang.
 ZIG_TOOLS = $(abspath $(BUILD))/zig

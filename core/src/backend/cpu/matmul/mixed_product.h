@@ -3,9 +3,10 @@
 //
 // Operands are converted while blocks of them are packed, so no other copy of them exists. They are either
 // widened and multiplied as floats, or rounded to bfloat16 and multiplied in pairs: two neighbors along k are
-// a word of 32 bits, and an instruction adds both products to a sum in float. Without that instruction
-// (Bf16Products) the same is computed with those for floats, more slowly. The sums of a block of results stay
-// in memory of the thread until what follows the product is applied to them.
+// a word of 32 bits, and an instruction adds both products to a sum in float. On arm64 four neighbors are a
+// quad of 64 bits (backend/cpu/matmul/bf16_tiles-inl.h). Without these instructions (Bf16Products) the same
+// is computed with those for floats, more slowly. The sums of a block of results stay in memory of the thread
+// until what follows the product is applied to them.
 #pragma once
 
 #include <cstdint>
