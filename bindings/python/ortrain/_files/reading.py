@@ -34,9 +34,9 @@ def open_file(path: StrPath, what: str) -> BinaryIO:
     NoSuchFileError
         When there is no such file.
     FileError
-        When the system refuses to open it.
+        When the system refuses to open the file.
     InvalidArgumentError
-        When it is a folder, a pipe or a device.
+        When the path leads to a folder, a pipe or a device.
     """
     try:
         # Without O_NONBLOCK, opening a pipe would wait until another process writes to it.
@@ -58,7 +58,7 @@ def open_file(path: StrPath, what: str) -> BinaryIO:
 
 
 def check_file(path: StrPath, what: str) -> None:
-    """Raise what `open_file` raises, for a file that another package opens by its path."""
+    """Raise the errors of `open_file` for a file that another package opens by its path."""
     open_file(path, what).close()
 
 

@@ -66,7 +66,7 @@ class PrivacyOptions:
 
     @property
     def _given(self) -> list[str]:
-        """The options with numbers that are given, as a user types them."""
+        """Return the numeric options that are given, in the form in which a user types them."""
         numbers = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
         return [
             f"--{name.replace('_', '-')} {value:g}" for name, value in numbers.items() if value is not None

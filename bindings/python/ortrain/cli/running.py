@@ -24,7 +24,7 @@ from ortrain.trainer.metrics import METRIC_NAMES
 from ortrain.trainer.weighting import WEIGHTS
 
 COUNT = click.IntRange(min=1)
-_LARGE = 64 << 20  # bytes of a model that `ortrain new` did not make
+_LARGE = 64 << 20  # bytes; models of `ortrain new` are smaller
 
 header_option = click.option(
     "--header/--no-header",

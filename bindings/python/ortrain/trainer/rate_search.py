@@ -12,11 +12,11 @@ import numpy as np
 from ortrain.trainer.plotting import picture, save
 
 SMOOTHING = 0.9
-"""How much of the running mean of the losses stays from step to step."""
+"""The share of the running mean of the losses that each step keeps."""
 DIVERGED = 4.0
-"""How many times the lowest mean the mean is when the search ends."""
+"""The search ends when the running mean exceeds this multiple of its lowest value."""
 
-_SETTLED = 10  # steps after which the running mean no longer is that of a few batches
+_SETTLED = 10  # steps after which the running mean averages enough batches to be compared
 
 
 @dataclass(frozen=True)

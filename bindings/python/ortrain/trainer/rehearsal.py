@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 _DRAWS, _CHOICES = (
     0x7EA,
     0x7EB,
-)  # tell the random numbers of the two from each other, and from others of a run
+)  # parts of seeds, so that the random numbers for draws, for choices and for other purposes differ
 
 
 class Rehearsal:
@@ -86,7 +86,7 @@ class Rehearsal:
         """Offer the rows of a batch, of which some are kept."""
         self._check(batch)
         count = len(batch[0])
-        # Row i of all that were offered takes a place among the first i, and is kept if the buffer has that place.
+        # Reservoir sampling: row i draws a place among the first i, and is kept if the buffer has that place.
         rng = np.random.default_rng([seed, _CHOICES, self.seen])
         places = rng.integers(0, np.arange(self.seen, self.seen + count) + 1)
         places = np.where(
@@ -108,7 +108,7 @@ class Rehearsal:
                 self._run_of[place] = self._run
 
     def _check(self, batch: Batch) -> None:
-        """Reject a batch whose values do not have the same number of rows, or rows unlike those that are kept."""
+        """Reject a batch whose arrays have different numbers of rows, or whose rows have another form than the kept ones."""
         shapes = [column.shape for column in batch]
         if any(not shape or shape[0] != shapes[0][0] for shape in shapes):
             raise ValueError(

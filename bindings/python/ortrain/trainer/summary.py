@@ -1,4 +1,4 @@
-"""The summary of a model: its parameters, what trains, and the memory that this takes."""
+"""The summary of a model: its parameters, the trained part, and the memory that training takes."""
 
 from __future__ import annotations
 

@@ -31,15 +31,15 @@ class QuantizedLayer:
     module: str
     """The path of the module, or the name of the node."""
     operator: str
-    """The operator that it had."""
+    """The operator of the layer before quantization."""
     weight: str
-    """The initializer that it read."""
+    """The initializer with the float weights."""
     shape: tuple[int, ...]
     bits: int
     error: float
-    """The root of the mean squared difference of the weights, divided by that of the weights."""
+    """The root mean square of the changes of the weights, divided by the root mean square of the weights."""
     largest: float
-    """The largest difference of a weight."""
+    """The largest change of a weight."""
     bytes_before: int
     bytes_after: int
 
@@ -176,7 +176,10 @@ class _Quantizer:
     def choose(
         self, skip: Sequence[str], embeddings: bool
     ) -> tuple[list[tuple[onnx.NodeProto, str, bool]], list[str]]:
-        """Return the layers with their initializer and whether it has a row for each input; and why others are left."""
+        """Return the layers to quantize and reasons why others keep their weights.
+
+        A layer comes with its initializer, and with True if the initializer has a row for each input.
+        """
         chosen, skipped, used, names = [], [], set(), []
         for node in self._model.graph.node:
             found = self._weight(node)
@@ -241,7 +244,7 @@ class _Quantizer:
     # ---- one layer ----
 
     def replace(self, node: onnx.NodeProto, name: str, transposed: bool) -> QuantizedLayer:
-        """Note the nodes that take the place of a layer, and return it."""
+        """Note the nodes that replace a layer, and return a description of the layer."""
         gathers = node.op_type == "Gather"
         inputs, layer = self._encoded(node, name, transposed, gathers)
         shared: dict[str, Any] = {
@@ -284,7 +287,7 @@ class _Quantizer:
     def _encoded(
         self, node: onnx.NodeProto, name: str, transposed: bool, gathers: bool
     ) -> tuple[list[str], QuantizedLayer]:
-        """Return the initializers with the codes of a matrix, scales and zero points, which are made once."""
+        """Return the initializers with codes, scales and zero points of a matrix; layers that share the matrix share them."""
         key = name, transposed, gathers
         if key in self._made:
             return self._made[key]
@@ -322,7 +325,7 @@ class _Quantizer:
         return found
 
     def finish(self) -> None:
-        """Put the new nodes in the places of their layers, and remove what nothing reads any more."""
+        """Replace the layers by the new nodes, and remove initializers that no node reads any more."""
         graph = self._model.graph
         nodes = [new for node in graph.node for new in self._nodes.get(node.output[0], [node])]
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
@@ -340,7 +343,7 @@ def _exchanges(node: onnx.NodeProto) -> bool:
 
 
 def _remove_unread(model: onnx.ModelProto, name: str) -> None:
-    """Remove an initializer that nothing reads but transposes of it that nothing reads."""
+    """Remove an initializer if no node reads it, or if only transposes of it read it whose results no node reads."""
     graph = model.graph
     for place in reversed(range(len(graph.node))):
         node = graph.node[place]

@@ -11,9 +11,9 @@ import onnx
 from ortrain.artifacts.choice.export_record import PATH, module_in, module_of
 from ortrain.artifacts.graph.classifier import find_classifier
 
-#: The entry that stands for every matrix product with weights, except one that computes the output.
+#: The entry for all matrix products with weights, except one that computes the output.
 ALL_LINEAR = "all-linear"
-#: Layers, and the input that has their weights.
+#: Layers, and the index of the input with their weights.
 WEIGHTS = {
     "Conv": 1,
     "DynamicQuantizeMatMul": 1,
@@ -31,7 +31,7 @@ COPIES = ("Cast", "DequantizeLinear", "Identity", "Transpose")
 
 _INTEGERS = "it reads quantized numbers, and A reads floating-point ones"
 _NOT_TRAINED = "the training core does not have the operator"
-#: Operators with weights that cannot have an adapter: the input that has the weights, and the reason.
+#: Operators with weights that cannot have an adapter: the index of the input with the weights, and the reason.
 WITHOUT_ADAPTERS = {
     "ConvInteger": (1, _INTEGERS),
     "DecoderAttention": (2, _NOT_TRAINED),

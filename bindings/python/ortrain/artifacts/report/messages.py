@@ -1,4 +1,4 @@
-"""What the log says of the choice of parameters, and of the weights that are trained."""
+"""Messages of the log about the choice of parameters, and about the trained weights."""
 
 from __future__ import annotations
 
