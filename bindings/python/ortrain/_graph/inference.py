@@ -102,7 +102,7 @@ def infer_shapes(model: onnx.ModelProto) -> None:
             shape = _merged(stated.shape, inner.shape) if stated.HasField("shape") else inner.shape
             if shape is None:
                 _log.warning(
-                    "output %s is stated to have shape %s, but the nodes compute %s",
+                    "output %s is declared with the shape %s, but the nodes compute %s",
                     output.name, _text_of(stated.shape), _text_of(inner.shape),
                 )  # fmt: skip
             stated.shape.CopyFrom(shape or inner.shape)

@@ -123,7 +123,7 @@ def _what_it_takes(trainer: Trainer) -> str:
             f"the model takes the numbers of tokens, {trainer.preprocessing['length']} a row, as the tokenizer in "
             f"{trainer.folder / TOKENIZER} makes them"
         )
-    return "the model takes preprocessed rows; --with-preprocessing writes one that takes the raw ones"
+    return "the model takes preprocessed rows; --with-preprocessing writes a model that takes raw rows"
 
 
 def _check_preprocessing(trainer: Trainer) -> None:

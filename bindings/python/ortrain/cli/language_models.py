@@ -233,7 +233,7 @@ def _check_language_model(model: Path, options: LanguageOptions) -> tuple[text.I
     shape = outputs[logits]
     if shape is None or len(shape) != 3:
         others = [name for name, found in outputs.items() if found is not None and len(found) == 3]
-        advice = f"; --logits {others[0]} names one that has three" if others else ""
+        advice = f"; --logits {others[0]} chooses an output with three dimensions" if others else ""
         raise ValueError(
             f"{model}: expected scores [batch, tokens, vocabulary] as the output {logits} of a language model, found "
             f"{'an unknown number of' if shape is None else len(shape)} dimensions{advice}"

@@ -102,7 +102,7 @@ class PrivacyOptions:
         alone = "without --validation it follows the loss of the training rows, which has no noise"
         problems = {
             f"--accumulate {options['accumulate']}": options["accumulate"] > 1
-            and "a private step takes the rows of its batch one by one; a larger --batch needs no more memory",
+            and "a private step divides its batch into parts itself; a larger --batch needs no more memory",
             f"--augment {options['augment']}": bool(changes and changes.mixes)
             and "mixup and cutmix make a row of two rows of the data",
             "--no-shuffle": not options["shuffle"] and "each step draws its rows at random",
@@ -112,7 +112,7 @@ class PrivacyOptions:
             f"--monitor {monitor}": bool(monitor)
             and not monitor.startswith("val_")
             and self.is_noisy
-            and "values of the training rows have no noise; a value of a validation, such as val_loss, is one of other rows",
+            and "values of the training rows have no noise; values of a validation, such as val_loss, come from other rows",
             f"--patience {options['patience']}": options["patience"] is not None
             and not validated
             and self.is_noisy

@@ -197,9 +197,9 @@ def scaled(rows: Any, trainer: Trainer) -> Any:
         is_image = array.ndim > 2
         found[form.name] = array.astype(np.float32) / np.float32(255 if is_image else 1)
         done = (
-            "divided by 255, as those of image files"
+            "divided by 255, like the bytes of image files"
             if is_image
-            else f"taken as they are, up to {array.max()}"
+            else f"not scaled; the largest is {array.max()}"
         )
         click.echo(f"ortrain: the bytes of {form.name} are {done}", err=True)
     return found

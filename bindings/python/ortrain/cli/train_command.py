@@ -305,7 +305,7 @@ def _defaults(
     language_models.set_defaults(folder, settings, is_first=trained is None)
     if _is_default("batch"):
         batch, several = language_models.batch_of(folder)
-        if is_private:  # private steps take one row at a time
+        if is_private:  # a private step divides its batch into parts itself
             batch *= several
         elif _is_default("accumulate"):
             settings["accumulate"] = several

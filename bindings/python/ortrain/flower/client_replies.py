@@ -60,7 +60,7 @@ def arrays_problem(
         try:
             array = found[name]()
         except Exception as error:  # invalid bytes are the fault of this client and must not stop the server
-            return f"{name}: expected an array, found bytes that are none: {type(error).__name__}: {error}"[
+            return f"{name}: expected an array, found bytes that are not an array: {type(error).__name__}: {error}"[
                 :300
             ]
         problem = array_problem(array, spec)
@@ -127,7 +127,7 @@ def odd_ones(reports: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
     usual = Counter(kinds.values()).most_common(1)[0][0]
     expected = _listed([name for name, _ in usual])
     return {
-        client: f"metrics: expected those of most clients, {expected}, found {_listed([name for name, _ in kind])}"
+        client: f"metrics: expected {expected}, as from most clients, found {_listed([name for name, _ in kind])}"
         for client, kind in kinds.items()
         if kind != usual
     }

@@ -106,7 +106,7 @@ class SecureGrid:
             break
         if not replies:
             self._grid.failures.append(
-                "secure aggregation: too few clients went through the protocol for a mean"
+                "secure aggregation: too few clients completed the protocol to compute a mean"
             )
         return replies
 
@@ -223,7 +223,7 @@ class _OneRound:
             result = compat.recorddict_to_fitres(content, True)
         except Exception as error:
             # invalid records are the fault of this client and must not stop the server
-            return f"expected what secaggplus_mod sends beside the vector: {type(error).__name__}: {error}"[
+            return f"expected the records that secaggplus_mod sends beside the vector: {type(error).__name__}: {error}"[
                 :300
             ]
         if result.num_examples != report[COUNT]:

@@ -97,7 +97,7 @@ def exported(
     made = _converted(found, call, updated, dropouts)
     if dropouts == {False} and not updated:
         _log.warning(
-            "the network %s is called as in inference: its dropout drops nothing, and running statistics stay as they are. "
+            "the network %s is called as in inference: its dropout drops nothing, and running statistics do not change. "
             "Call it as in training, such as with train=True, deterministic=False, or after train() of a flax.nnx.Module",
             found.name,
         )

@@ -85,7 +85,7 @@ def _traced_with_noise_or_without(
             return tracing, _traced(model, signature, arguments, tracing)
         except RandomNumbersError:
             _log.warning(
-                "the model has layers that draw random numbers for something else than dropout, such as noise or "
+                "the model has layers that draw random numbers for other purposes than dropout, such as noise or "
                 "augmentation; they are exported as in inference"
             )
             tracing = Tracing(training, noise=False)

@@ -168,7 +168,7 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {
     "crop": Operation(0.125, "moved in each direction by up to this share of its size; edges are repeated", 1, _crop),
     "zoom": Operation(0.5, "a part of at least this share of the area, enlarged to the whole", 1, _zoom),
-    "rotate": Operation(15, "turned by up to so many degrees to either side; edges are repeated", 180, _rotate),
+    "rotate": Operation(15, "turned by up to this many degrees to either side; edges are repeated", 180, _rotate),
     "flip": Operation(0.5, "left and right exchanged, with this probability", 1, _flip),
     "color": Operation(0.3, "brightness, contrast and saturation changed by up to this share", 1, _color),
     "cutout": Operation(0.5, "a square with sides of this share of the shorter side gets the mean of the picture", 1, _cutout),

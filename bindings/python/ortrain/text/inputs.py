@@ -127,7 +127,7 @@ def _unclear(forms: Sequence[Form], found: Mapping[str, str], free: Sequence[str
     if any("past" in name for name in free):
         advice = "; export the model without its cache (use_cache=False)"
     elif "tokens" in found:
-        advice = f"; it is not known what {', '.join(free)} takes: --mask or --positions names it"
+        advice = f"; the purpose of {', '.join(free)} is unknown: name the input with --mask or --positions"
     elif any(_may_be_tokens(form) for form in forms):
         advice = "; --tokens, --mask and --positions say which input is which"
     shown = ", ".join(form.name if form.dtype is None else f"{form.name} {form.shown()}" for form in forms)

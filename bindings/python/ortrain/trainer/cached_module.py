@@ -173,7 +173,7 @@ class CachedModule:
         stage = self._stages[True]
         if epoch == 0:
             _log.info(
-                "features: stored those of %d samples, %.1f MB; later epochs run only the trained layers",
+                "features: stored for %d samples, %.1f MB; later epochs run only the trained layers",
                 len(stage.store), stage.store.bytes / 1e6,
             )  # fmt: skip
         elif stage.misses > stage.hits and not stage.store.is_full:

@@ -228,8 +228,9 @@ class ClippedRows:
             difference = max(float(np.linalg.norm(here - alone)), abs(float(norm) - length))
             if not difference <= _TOLERANCE * max(length, 1e-6):
                 return (
-                    f"the gradient of row {row} differs from that of a step of the row alone by {difference:.3g}, its norm is "
-                    f"{length:.3g}: the network mixes rows, or rows are not the first dimension of what layers read"
+                    f"the gradient of row {row} differs by {difference:.3g} between a step of several rows and a step of only "
+                    f"this row, where its norm is {length:.3g}: the network mixes rows, or a layer reads values whose first "
+                    "dimension is not that of the rows"
                 )
         self._is_checked = True
         return None

@@ -94,10 +94,10 @@ class Privacy:
 
 
 _UNSUITABLE = {
-    "accumulate": "expected accumulate=1 with it, because a step takes the rows of its batch one by one, so that a larger "
+    "accumulate": "expected accumulate=1 with it, because a step divides its batch into parts itself, so that a larger "
     "batch_size needs no more memory",
-    "augment": "expected no mixup or cutmix in augment with it, because a mixed row has two rows of the data",
-    "loss": "expected a loss that each row has by itself with it, found one that compares the rows of a batch with each other",
+    "augment": "expected no mixup or cutmix in augment with it, because a mixed row consists of two rows of the data",
+    "loss": "expected a loss that is a mean of losses of single rows with it, found a loss that compares the rows of a batch",
     "optimizer": "expected an optimizer with gradients with it, found mezo",
     "qat": "expected no qat with it, because the ranges of activations come from the rows without noise",
     "rehearsal": "expected no rehearsal with it, because its checkpoints contain rows of the data without protection",

@@ -176,8 +176,8 @@ class RawRows:
 
     def _warn(self, trained_on: str, instead: str) -> None:
         warnings.warn(
-            f"the model was trained on {trained_on}, and nothing in an array shows whether its rows are; they are taken as they "
-            f"are. {instead} as by `ortrain predict`; {{{self._features[0]!r}: rows}} says that rows need nothing",
+            f"the model was trained on {trained_on}, and an array does not show whether its rows are like that; they are used "
+            f"unchanged. {instead} as by `ortrain predict`; {{{self._features[0]!r}: rows}} says that rows need no preprocessing",
             UserWarning,
             stacklevel=6,  # the warning names the line that called the trainer
         )

@@ -398,7 +398,7 @@ class _Editor:
         if node.op_type in LINEAR and "K" not in attributes and len(self._shape(node) or ()) != 2:
             return "its weights are not a matrix"
         if self._lora.use_dora and matrix_of(self._model, node) is None:
-            return "DoRA needs a product with a matrix of constant weights, and no factors"
+            return "DoRA needs a matrix product with constant weights and without factors such as alpha"
         return None if "K" in attributes or self._shape(node) else "the shape of its weights is unknown"
 
     def _shape(self, node: onnx.NodeProto) -> tuple[int, ...] | None:

@@ -341,7 +341,7 @@ def _set_activation(found: Classifier, activation: str | None) -> Iterator[str]:
             continue
         kept = f"the loss is computed from the scores before {node.op_type} {node.name or node.output[0]}"
         if activation is None or node.op_type.endswith(activation):
-            yield f"{kept}, which stays"
+            yield f"{kept}, and this node stays"
             continue
         before = node.op_type
         node.op_type = activation
@@ -350,7 +350,7 @@ def _set_activation(found: Classifier, activation: str | None) -> Iterator[str]:
             node.attribute.append(
                 onnx.helper.make_attribute("axis", -1 if found.node.op_type != "Conv" else 1)
             )
-        yield f"{kept}, which was {before} and is {activation} now, as the loss"
+        yield f"{kept}; this node was {before} and is {activation} now, like the activation of the loss"
 
 
 def _restate_shapes(model: onnx.ModelProto, found: Classifier, classes: int) -> None:

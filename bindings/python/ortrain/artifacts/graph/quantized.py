@@ -189,7 +189,7 @@ class _Quantizer:
             entries = [entry for entry in skip if self._fits(node, name, entry)]
             used.update(entries)
             names.append(self._module(node, name))
-            reason = "it is to be skipped" if entries else self._obstacle(node, name, transposed, embeddings)
+            reason = "named in skip" if entries else self._obstacle(node, name, transposed, embeddings)
             if reason is None:
                 chosen.append((node, name, transposed))
             else:
@@ -231,7 +231,9 @@ class _Quantizer:
             if attributes.get("axis") or transposed:
                 return "it does not look up rows of a matrix"
             if columns % self._coding.block:
-                return f"its rows of {columns} numbers are not whole blocks of {self._coding.block}"
+                return (
+                    f"its rows have {columns} numbers, not a multiple of the block size {self._coding.block}"
+                )
             return None
         if node.op_type == "Gemm" and (attributes.get("transA") or attributes.get("alpha", 1) != 1):
             return "its input is transposed or scaled"

@@ -127,5 +127,5 @@ def _apply(
         ChangeKind.UNREPEATED,
         name,
         (parameter,),
-        f"{size} are different; now {parameter}, and nodes repeat it",
+        f"{size} are different; {parameter} stores these, and nodes repeat them",
     )

@@ -79,7 +79,7 @@ def _recorded_reason(tensors: dict[str, onnx.TensorProto], record: ExportRecord,
     if function not in COPYING and "." not in name:  # a path is not the name of a result
         return f"computed from {names} by {function} while exporting, and trained on its own"
     if function in _REPEATING and all_equal(tensors[name]):
-        return f"elements of {names}, which may be repeated; equal values do not show it"
+        return f"elements of {names}, perhaps repeated; equal values do not show which were repeated"
     also = [source for source in sources if source in tensors]
     return f"copied from {', '.join(also)}, and both are trained" if also else None
 

@@ -361,7 +361,7 @@ def class_of(declaration: Declaration) -> type[DeclaredOptimizer]:
 
     {declaration.source}: ``{declaration.formula}``
 
-    Settings, ``betas`` for beta1 and those that follow, ``eps`` for epsilon:
+    Settings; the arguments ``betas`` and ``eps`` set beta1, beta2 and so on, and epsilon:
 
 {meanings}
     """,
