@@ -142,7 +142,7 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         """Return weights for the trainer, which the first call has created with or without them; rows without a weight get 1."""
         if weights is not None and not self._weighted:
             raise ValueError(
-                "sample_weight: expected it in the first call of partial_fit already, which had none; give ones there"
+                "sample_weight: expected none, because the first call of partial_fit had none; pass weights of 1 in that call"
             )
         return weights
 

@@ -396,9 +396,7 @@ def _trained_with_head(names: tuple[str, ...]) -> str | list[str]:
         return "head"
     words = [name for name in names if name in ("head", "all") or name.startswith("last:")]
     if words and len(names) > 1:
-        raise click.UsageError(
-            f"--train {words[0]} says all that is trained; found {len(names)} options --train"
-        )
+        raise click.UsageError(f"--train {words[0]} must be the only option --train, found {len(names)}")
     return words[0] if words else list(names)
 
 

@@ -115,7 +115,7 @@ def refuse_arrays(wanted: Wanted, path: Path) -> None:
     if stored["kind"] == "table":
         names = [] if wanted.columns is None else wanted.columns.features
         raise ValueError(
-            f"--data: the model was trained on the encoded columns of a table, and nothing says whether the rows of {path} are "
+            f"--data: the model was trained on the encoded columns of a table, and {path} does not show whether its rows are "
             f"encoded; expected CSV, Parquet, JSON lines, or NPZ with an array for each column: {', '.join(names[:12])}"
             f"{', ...' if len(names) > 12 else ''}"
         )
@@ -123,8 +123,8 @@ def refuse_arrays(wanted: Wanted, path: Path) -> None:
         normalization = ImagePreprocessing.of_json(stored)
         if set(normalization.mean) != {0.0} or set(normalization.deviation) != {1.0}:
             raise ValueError(
-                f"--data: the model was trained on normalized pictures ({normalization.shown()}), and nothing says whether the "
-                f"rows of {path} are normalized; expected a folder of images"
+                f"--data: the model was trained on normalized pictures ({normalization.shown()}), and {path} does not show "
+                f"whether its rows are normalized; expected a folder of images"
             )
 
 

@@ -94,7 +94,7 @@ class Log:
     Attributes
     ----------
     begin, end : dict
-        The last line of this kind; ``end`` is empty while the run goes on.
+        The last line of this kind; ``end`` is empty while the run continues.
     series : dict of str to Series
         By ``<event>.<name>``, such as ``step.loss`` and ``epoch.val_loss``.
     details : dict of str to list of Place

@@ -85,7 +85,9 @@ class GradientExchange:
     def discard(self) -> None:
         """Forget the gradients of earlier train steps."""
         if self.sent:
-            raise OrtrainError("the gradients are on their way to other ranks; take the optimizer step first")
+            raise OrtrainError(
+                "the gradients are already being sent to other ranks; take the optimizer step first"
+            )
         self._forget()
 
     def run(
@@ -108,7 +110,7 @@ class GradientExchange:
             raise ValueError(f"weight: expected a number of samples, 0 or more, found {weight}")
         if self.sent:
             raise OrtrainError(
-                "train step: the gradients of earlier ones are on their way; take the optimizer step first"
+                "train step: the gradients of earlier train steps are already being sent; take the optimizer step first"
             )
         if self.runs and weight != self._weight:
             self._set_aside()

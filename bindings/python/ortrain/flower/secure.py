@@ -192,8 +192,8 @@ class _OneRound:
             names = list(message.content["arrays"])
             if names != [BUFFER]:
                 raise ValueError(
-                    "secure aggregation sends one array of parameters, which fits strategies that average parameters "
-                    f"alone; this strategy sends {', '.join(names)}"
+                    "secure aggregation sends one array of parameters, which fits strategies that only average "
+                    f"parameters; this strategy sends {', '.join(names)}"
                 )
 
     def masked_problem(self, content: RecordDict, entries: Mapping[str, Any]) -> str:

@@ -231,7 +231,8 @@ class SharedTraining:
         if options is not None and options.only_execute_path_to_fetches:
             if len(fetches) < len(wanted):
                 raise invalid(
-                    f"only_execute_path_to_fetches: {NORM} and {FINITE} are of all processes, and only whole runs have them"
+                    f"only_execute_path_to_fetches: {NORM} and {FINITE} depend on all processes, so only runs of the whole graph "
+                    "compute them"
                 )
             if ACCUMULATED not in fetches:
                 return self._core_run(fetches, values, options, places)

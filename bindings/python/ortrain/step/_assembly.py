@@ -483,7 +483,7 @@ class _Step:
             onnx.checker.check_model(model, full_check=True)
         except onnx.checker.ValidationError as error:
             raise ValueError(
-                f"the step model is not valid in opset {_graph.opset_of(model)}; a later opset may have what it needs: {error}"
+                f"the step model is not valid in opset {_graph.opset_of(model)}; it may be valid in a later opset: {error}"
             ) from error
         return model
 

@@ -153,7 +153,7 @@ def exported(
     size = sum(array.nbytes for array in weights.values())
     if size > _LARGEST:
         raise ValueError(
-            f"exporting {type(module).__name__}: its weights take {size} bytes, and an ONNX file holds 2 GB"
+            f"exporting {type(module).__name__}: its weights take {size} bytes, but an ONNX file has at most 2 GB"
         )
     call = Call.of(module, args, kwargs, {*state.tensors, *state.aliases})
     shapes = dynamic_shapes(call, dynamic)

@@ -30,7 +30,7 @@ def checked(callbacks: Iterable[Callback]) -> list[Callback]:
             kind = type(callback)
             raise TypeError(
                 "callbacks: expected instances of ortrain.trainer.Callback, found "
-                f"{kind.__module__}.{kind.__name__}; those of ortrain.trainer have the names of Keras's"
+                f"{kind.__module__}.{kind.__name__}; ortrain.trainer has callbacks with the same names as Keras"
             )
     return found
 

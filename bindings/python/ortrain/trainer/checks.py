@@ -85,7 +85,7 @@ def as_array(value: Any, name: str) -> Array:
     Raises
     ------
     ValueError
-        When a list has rows of several shapes, or a column of a frame has something else than numbers.
+        When a list has rows of several shapes, or a column of a frame has values other than numbers.
     TypeError
         When the value is of no such kind.
     """

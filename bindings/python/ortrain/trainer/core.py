@@ -623,7 +623,7 @@ class Trainer(Caching):
         Raises
         ------
         ValueError
-            When no run is going on, or it has no validation data.
+            When no run is in progress, or the run has no validation data.
         """
         if self._validation is None:
             raise ValueError(
@@ -695,7 +695,7 @@ class Trainer(Caching):
         names = self.outputs if outputs is None else list(outputs)
         if not names:
             raise ValueError(
-                "export: expected outputs besides the loss, found none in the eval model; name values of it in outputs"
+                "export: expected outputs besides the loss in the eval model, found none; name values of that model in outputs"
             )
         self.module.export_model_for_inferencing(path, names)
         if self._is_quantized:

@@ -34,7 +34,7 @@ class Gradients:
         return source
 
     def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
-        """Begin a run, or go on with one.
+        """Begin or continue a run.
 
         Parameters
         ----------

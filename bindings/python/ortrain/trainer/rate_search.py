@@ -96,7 +96,7 @@ class Search:
         return self._rates[len(self.rates)] if len(self.rates) < len(self._rates) else None
 
     def take(self, rate: float, loss: float) -> bool:
-        """Remember the loss before a step; return whether the search goes on."""
+        """Remember the loss before a step; return whether the search continues."""
         if not math.isfinite(loss):
             return False
         self._mean = SMOOTHING * self._mean + (1 - SMOOTHING) * loss

@@ -24,8 +24,9 @@ class Rehearsal:
     """Rows of earlier runs. Each batch of a later run gets some of them in addition.
 
     The rows are a uniform sample of all rows that runs trained on, by reservoir sampling (Vitter, Random Sampling with a
-    Reservoir, 1985, algorithm R). A run offers its rows in its first epoch, and rehearses those of earlier runs alone, so the
-    first run is as without a buffer. Checkpoints have the rows, and a resumed run goes on with the same bits.
+    Reservoir, 1985, algorithm R). A run offers its rows in its first epoch, and rehearses only rows of
+    earlier runs, so the first run is the same without a buffer. Checkpoints contain the rows, and a resumed
+    run continues with the same bits.
 
     Parameters
     ----------
@@ -118,7 +119,7 @@ class Rehearsal:
         for place, (own, kept) in enumerate(zip(batch, self._columns, strict=False)):
             if own.shape[1:] != kept.shape[1:]:
                 raise ValueError(
-                    f"rehearsal: expected rows of shape {list(kept.shape[1:])} in input {place + 1}, as those kept, found "
+                    f"rehearsal: expected rows of shape {list(kept.shape[1:])} in input {place + 1}, like the kept rows, found "
                     f"{list(own.shape[1:])}"
                 )
 

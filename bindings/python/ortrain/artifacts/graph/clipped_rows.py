@@ -277,8 +277,8 @@ class _Clipper:
     def _reject(self, parameter: str, node: onnx.NodeProto | None, value: str) -> NoReturn:
         found = f"{node.op_type} {node.name}" if node is not None else f"the value {value}"
         raise ValueError(
-            f"clipping by row: the gradient of {parameter!r} is computed by {found}; gradients by row are known of products and "
-            "embeddings, which may share a matrix, and of convolutions, layer normalizations and biases; do not train it"
+            f"clipping by row: the gradient of {parameter!r} is computed by {found}; expected a matrix "
+            "product, an embedding, a convolution, a layer normalization or a bias, for which gradients by row exist; freeze it"
         )
 
     def _inner(self, one: _Factors, other: _Factors, is_transposed: bool, times: float) -> str:
@@ -324,9 +324,7 @@ class _Clipper:
             or not attributes.get("transA")
             or (len(node.input) > 2 and node.input[2])
         ):
-            raise ValueError(
-                f"clipping by row: the product {node.name} is not one of the gradient of weights"
-            )
+            raise ValueError(f"clipping by row: the product {node.name} is not the gradient of weights")
         alpha = float(attributes.get("alpha", 1))
         sides = []
         for name, width in zip(node.input[:2], shape, strict=True):
@@ -419,7 +417,7 @@ class _Clipper:
         if source is not None and source.op_type == "ReduceSum":  # all rows look up the same positions
             axes = attributes_of(source).get("axes") or self._numbers(source.input[1])
             if axes != [0]:
-                raise ValueError(f"clipping by row: {node.name} reads a sum over more than rows")
+                raise ValueError(f"clipping by row: {node.name} reads a sum over dimensions other than rows")
             e = source.input[0]
             places = self._add("Expand", [self._shaped(ids, [1, -1]), self._constant([self._rows, 1])])
         else:
@@ -437,7 +435,7 @@ class _Clipper:
     def _normalization(self, node: onnx.NodeProto, value: str, shape: Sequence[int]) -> Callable[[str], None]:
         """Handle the gradient of the scale or the bias of a layer normalization over the last dimension."""
         if attributes_of(node).get("axis", -1) != -1 or len(shape) != 1:
-            raise ValueError(f"clipping by row: {node.name} does not normalize the last dimension alone")
+            raise ValueError(f"clipping by row: {node.name} normalizes more than the last dimension")
         e, x, _, mean, deviation = node.input
         if value == node.output[1]:
             normal = self._add("Mul", [self._add("Sub", [x, mean]), deviation])
