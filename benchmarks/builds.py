@@ -183,8 +183,8 @@ def take_turns(
 def compare(first: Path, second: Path, folder: Path, turns: Turns, scratch: str) -> Comparison:
     """Train with two installations in turns.
 
-    Their processes are started anew several times: where one's memory lies can make it faster than another of the
-    same build, for as long as it runs.
+    The processes are restarted several times, because the addresses of its memory can make a process faster
+    than another one of the same build.
 
     Raises
     ------

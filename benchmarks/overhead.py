@@ -24,8 +24,8 @@ DESCRIPTION = """\
 Measure a train step of a very small model (64-32-10, batch 1) in every language, by its cheapest documented way, and
 what it takes above the same step in the core itself, called without any interface.
 
-The programs are the runners of tests/scenarios with their command `measure`. Each round starts every one of them anew,
-in turns; a round's time is the median of its steps."""
+The programs are the runners of tests/scenarios with their command `measure`. Each round restarts all of
+them, in turns; a round's time is the median of its steps."""
 
 EPILOG = """\
 A language that is not built is named and left out. Exit status: 0; 2 when nothing was measured.

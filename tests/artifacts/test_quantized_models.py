@@ -133,8 +133,8 @@ def test_layers_are_skipped_on_request_and_with_a_reason() -> None:
     assert [layer.module for layer in done.layers] == ["up", "embed"]
     assert done.skipped == (
         "embed (Gather): it is an embedding",
-        "down (MatMul): it is to be skipped",
-        "fc (Gemm): it is to be skipped",
+        "down (MatMul): named in skip",
+        "fc (Gemm): named in skip",
     )
     with pytest.raises(
         ValueError, match=r"skip: 'lm_head' fits no layer .*; there are embed, up, down, fc, embed"

@@ -175,9 +175,9 @@ void CheckpointState::require_alike(const CheckpointState& source) const {
             std::all_of(optimizer_.group_scalars.begin(), optimizer_.group_scalars.end(),
                         [](const auto& group) { return group.second.empty(); }),
         ErrorCode::kInvalidArgument, doing,
-        ": the optimizer keeps numbers for parameter groups, and the source has no state of an optimizer");
+        ": the optimizer keeps numbers for parameter groups, but the source has no optimizer state");
   require(optimizer_.state_names == source.optimizer_.state_names, ErrorCode::kInvalidArgument, doing,
-          ": the optimizer should keep ", quoted_list(optimizer_.state_names), ", found ",
+          ": expected the optimizer states ", quoted_list(optimizer_.state_names), ", found ",
           quoted_list(source.optimizer_.state_names));
 }
 

@@ -77,6 +77,6 @@ def quantize_weights(
         target = Path(os.fspath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
         copy = onnx.ModelProto()
-        copy.CopyFrom(loaded)  # written models refer to the new file
+        copy.CopyFrom(loaded)  # the written models refer to the new file
         write_models({target: copy}, target.with_name(f"{target.name}.data"), external_data)
     return done

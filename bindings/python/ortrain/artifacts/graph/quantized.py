@@ -38,15 +38,15 @@ class QuantizedLayer:
     module: str
     """The path of the module, or the name of the node."""
     operator: str
-    """The operator that it had."""
+    """The operator of the layer before quantization."""
     weight: str
-    """The initializer that it read."""
+    """The initializer with the float weights."""
     shape: tuple[int, ...]
     bits: int
     error: float
-    """The root of the mean squared difference of the weights, divided by that of the weights."""
+    """The root mean square of the changes of the weights, divided by the root mean square of the weights."""
     largest: float
-    """The largest difference of a weight."""
+    """The largest change of a weight."""
     bytes_before: int
     bytes_after: int
 
@@ -185,7 +185,10 @@ class _Quantizer:
     def choose(
         self, skip: Sequence[str], embeddings: bool
     ) -> tuple[list[tuple[onnx.NodeProto, str, bool]], list[str]]:
-        """Return the layers with their initializer and whether it has a row for each input; and why others are left."""
+        """Return the layers to quantize and reasons why others keep their weights.
+
+        A layer comes with its initializer, and with True if the initializer has a row for each input.
+        """
         chosen, skipped, used, names = [], [], set(), []
         for node in self._model.graph.node:
             found = self._weight(node)
@@ -195,7 +198,7 @@ class _Quantizer:
             entries = [entry for entry in skip if self._fits(node, name, entry)]
             used.update(entries)
             names.append(self._module(node, name))
-            reason = "it is to be skipped" if entries else self._obstacle(node, name, transposed, embeddings)
+            reason = "named in skip" if entries else self._obstacle(node, name, transposed, embeddings)
             if reason is None:
                 chosen.append((node, name, transposed))
             else:
@@ -245,7 +248,9 @@ class _Quantizer:
             if attributes.get("axis") or transposed:
                 return "it does not look up rows of a matrix"
             if columns % self._coding.block:
-                return f"its rows of {columns} numbers are not whole blocks of {self._coding.block}"
+                return (
+                    f"its rows have {columns} numbers, not a multiple of the block size {self._coding.block}"
+                )
             return None
         if node.op_type == "Gemm" and (attributes.get("transA") or attributes.get("alpha", 1) != 1):
             return "its input is transposed or scaled"
@@ -258,7 +263,7 @@ class _Quantizer:
     # ---- one layer ----
 
     def replace(self, node: onnx.NodeProto, name: str, transposed: bool) -> QuantizedLayer:
-        """Note the nodes that take the place of a layer, and return it."""
+        """Note the nodes that replace a layer, and return a description of the layer."""
         gathers = node.op_type == "Gather"
         inputs, layer = self._encoded(node, name, transposed, gathers)
         shared: dict[str, Any] = {
@@ -301,7 +306,7 @@ class _Quantizer:
     def _encoded(
         self, node: onnx.NodeProto, name: str, transposed: bool, gathers: bool
     ) -> tuple[list[str], QuantizedLayer]:
-        """Return the initializers with the codes of a matrix, scales and zero points, which are made once."""
+        """Return the initializers with codes, scales and zero points of a matrix; layers that share the matrix share them."""
         key = name, transposed, gathers
         if key in self._made:
             return self._made[key]
@@ -344,7 +349,7 @@ class _Quantizer:
         return any(name in replaced for names in layer.weights.values() for name in names)
 
     def finish(self, unchanged: Sequence[FusedLayer]) -> None:
-        """Put the new nodes in the graph, unchanged fused nodes back together, and remove what nothing reads any more."""
+        """Replace the layers by the new nodes, put unchanged fused nodes together again, and remove unread initializers."""
         graph = self._model.graph
         replace_nodes(graph, [new for node in graph.node for new in self._nodes.get(node.output[0], [node])])
         refuse(self._model, unchanged)
@@ -360,7 +365,7 @@ def _exchanges(node: onnx.NodeProto) -> bool:
 
 
 def _remove_unread(model: onnx.ModelProto, name: str) -> None:
-    """Remove an initializer that nothing reads but transposes of it that nothing reads."""
+    """Remove an initializer if no node reads it, or if only transposes of it read it whose results no node reads."""
     graph = model.graph
     for place in reversed(range(len(graph.node))):
         node = graph.node[place]
