@@ -53,6 +53,7 @@ struct Attention {
   bool inverted_mask = false;                                           // of bool: true replaces the score
   double replaced = -std::numeric_limits<double>::infinity();  // the score where a bool mask is false
   bool double_softmax = false;                                 // of scores in float
+  bool pairs = false;  // float operands of products are rounded to bfloat16; sums and softmax are in float
 };
 
 // Dropout of the probabilities: element p of [batch, heads, queries, keys] is kept as Dropout keeps element

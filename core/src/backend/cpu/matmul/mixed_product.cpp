@@ -6,6 +6,7 @@
 
 #include "backend/cpu/bf16_conversion.h"
 #include "backend/cpu/bf16_products.h"
+#include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/mixed_product.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -100,49 +101,18 @@ void PackRightFloats(const StoredMatrix& b, int64_t k, int64_t n, float* turned,
   }
 }
 
-// As pairs of bfloat16, the even element in the lower half of a word.
+// As pairs of bfloat16.
 
-// Not inlined, because the memory is read in another type.
-HWY_NOINLINE void ToWords(const BFloat16* from, int64_t k, BFloat16* to) {
-  std::copy_n(from, k, to);
-  if (k % 2) to[k] = BFloat16(0.0f);
-}
-HWY_NOINLINE void ToWords(const float* from, int64_t k, BFloat16* to) {
-  const F32 d;
-  ForVectors<float>(k, [&](int64_t i, int64_t count)
-                           HWY_ATTR { StoreUpTo(LoadUpTo(d, from + i, count), d, to + i, count); });
-  if (k % 2) to[k] = BFloat16(0.0f);
-}
-
-// to[i] = the word of low[i] and high[i] for i < n; `high` may be null, for zeros.
-HWY_INLINE void JoinHalves(const BFloat16* low, const BFloat16* high, int64_t n, uint32_t* to) {
-  const hn::ScalableTag<uint32_t> d;
-  const hn::Rebind<uint16_t, decltype(d)> half;
-  const int64_t lanes = LanesOf<float>();
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    auto word = hn::PromoteTo(d, hn::LoadU(half, &low[i].bits));
-    if (high) word = hn::Or(word, hn::ShiftLeft<16>(hn::PromoteTo(d, hn::LoadU(half, &high[i].bits))));
-    hn::StoreU(word, d, to + i);
-  }
-  for (; i < n; ++i) to[i] = low[i].bits | (high ? static_cast<uint32_t>(high[i].bits) << 16 : 0);
-}
-
-HWY_NOINLINE void JoinRows(const BFloat16* low, const BFloat16* high, int64_t n, uint32_t* to) {
-  JoinHalves(low, high, n, to);
-}
-HWY_NOINLINE void JoinRows(const float* low, const float* high, int64_t n, uint32_t* to) {
-  constexpr int64_t kRun = 64;
-  BFloat16 halves[2][kRun];
-  for (int64_t i = 0; i < n; i += kRun) {
-    const int64_t count = HWY_MIN(kRun, n - i);
-    ToWords(low + i, count, halves[0]);
-    if (high) ToWords(high + i, count, halves[1]);
-    JoinHalves(halves[0], high ? halves[1] : nullptr, count, to + i);
-  }
+// Whether rows of bfloat16 can be read as the words that they are: whole words, which do not all map to the
+// same few cache sets.
+bool AreWords(const StoredMatrix& a, int64_t k) {
+  constexpr int64_t kPage = 4096;
+  return a.values.bf16 && a.column == 1 && k % 2 == 0 && a.row % 2 == 0 && a.row * 2 % kPage != 0 &&
+         reinterpret_cast<uintptr_t>(a.values.data) % sizeof(float) == 0;
 }
 
 LeftBlock PackLeftPairs(const StoredMatrix& a, int64_t m, int64_t k, float* packed) {
+  if (AreWords(a, k)) return {static_cast<const float*>(a.values.data), a.row / 2, 1};
   const int64_t words = (k + 1) / 2, pitch = m + kLeftPad;
   Visit(a.values, [&](const auto* from) {
     if (a.column == 1)
@@ -157,51 +127,13 @@ LeftBlock PackLeftPairs(const StoredMatrix& a, int64_t m, int64_t k, float* pack
 }
 
 void PackRightPairs(const StoredMatrix& b, int64_t k, int64_t n, float* turned, float* packed) {
-  const int64_t lanes = LanesOf<float>(), width = kPanel * lanes, words = (k + 1) / 2;
-  for (int64_t j = 0; j < n; j += width) {
-    const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
-    uint32_t* to = reinterpret_cast<uint32_t*>(packed + j * words);
-    Visit(b.values, [&](const auto* from) {
-      if (b.column == 1) {
-        for (int64_t w = 0; w < words; ++w, to += stored) {
-          const auto* low = from + 2 * w * b.row + j;
-          JoinRows(low, 2 * w + 1 < k ? low + b.row : nullptr, used, to);
-          std::fill(to + used, to + stored, 0u);
-        }
-      } else {
-        for (int64_t c = 0; c < used; ++c)
-          ToWords(from + (j + c) * b.column, k, reinterpret_cast<BFloat16*>(turned + c * words));
-        PackAcross(reinterpret_cast<const uint32_t*>(turned), words, words, used, uint32_t{1}, to);
-      }
-    });
-  }
+  Visit(b.values, [&](const auto* from) {
+    if (b.column == 1)
+      PackPairsAlong(from, b.row, k, n, packed);
+    else
+      PackPairsAcross(from, b.column, k, n, turned, packed);
+  });
 }
-
-// Both products of two words are added to the sum.
-struct WidenedPairs {
-  template <class V>
-  static HWY_INLINE V Run(V a, V b, V sum) {
-    const F32 d;
-    const hn::RebindToUnsigned<F32> bits;
-    const auto even = [&](V v) HWY_ATTR { return hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(bits, v))); };
-    const auto odd = [&](V v) HWY_ATTR { return hn::And(v, hn::BitCast(d, hn::Set(bits, 0xffff0000u))); };
-    return hn::MulAdd(odd(a), odd(b), hn::MulAdd(even(a), even(b), sum));
-  }
-};
-
-// Highway 1.0 does not have the instruction.
-#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
-struct NativePairs {
-  template <class V>
-  static HWY_INLINE V Run(V a, V b, V sum) {
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
-    return sum;
-  }
-};
-#define ORTRAIN_NATIVE_PAIRS NativePairs
-#else
-#define ORTRAIN_NATIVE_PAIRS WidenedPairs
-#endif
 
 template <class How>
 void MultiplyBlock(int64_t m, const LeftBlock& a, const float* b, int64_t k, int64_t n, float alpha, float* c,
@@ -234,10 +166,9 @@ MixedFunctions FindMixed(bool pairs, bool native) {
   const int64_t lanes = LanesOf<float>(), panel = kPanel * lanes;
   if (!pairs)
     return {lanes, panel, 1, PackLeftFloats, PackRightFloats, MultiplyBlock<MultiplyAdd>, AddTo, ScaleBy};
-  const auto multiply = native ? MultiplyBlock<ORTRAIN_NATIVE_PAIRS> : MultiplyBlock<WidenedPairs>;
+  const auto multiply = native ? MultiplyBlock<NativePairs> : MultiplyBlock<WidenedPairs>;
   return {lanes, panel, 2, PackLeftPairs, PackRightPairs, multiply, AddTo, ScaleBy};
 }
-#undef ORTRAIN_NATIVE_PAIRS
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
