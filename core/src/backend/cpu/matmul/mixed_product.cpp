@@ -207,7 +207,9 @@ void finish_line(const MixedProduct& p, const MixedFunctions& f, int64_t row, in
     const float value = one.bf16 ? static_cast<float>(*one.halves()) : *one.floats();
     for (int64_t i = 0; i < n; ++i) line[i] = t.multiplies ? line[i] * value : line[i] + t.factor * value;
   }
-  if (p.y.bf16)
+  if (p.take)
+    (*p.take)(row, column, n, line);
+  else if (p.y.bf16)
     narrow_bf16(line, p.y.halves() + at, n);
   else
     std::copy_n(line, n, p.y.floats() + at);
@@ -275,7 +277,7 @@ int64_t mixed_columns() { return functions(false).panel; }
 void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
   if (row == row_end) return;
   const MixedFunctions f = functions(p.pairs);
-  const bool direct = !p.y.bf16 && p.terms.empty();
+  const bool direct = !p.y.bf16 && p.terms.empty() && !p.take;
   const int64_t left = (kLeftRows + kLeftPad) * (kDepth + kLeftPad), right = kDepth * (kColumns + f.panel),
                 turned = kDepth * f.panel, sums = direct ? 0 : kRows * kColumns,
                 unpacked = p.codes ? kUnpackedFloats : 0;
@@ -304,10 +306,11 @@ void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t 
 void coded_product(const CodedProduct& p) {
   const BlockCodes& w = *p.w;
   const int64_t n = p.transposed ? w.rows : w.columns, k = p.transposed ? w.columns : w.rows;
-  const int64_t step = mixed_columns(), panels = (n + step - 1) / step;
+  const int64_t step = p.take ? std::max(mixed_columns(), kTakenColumns) : mixed_columns(),
+                panels = (n + step - 1) / step;
   const MixedTerm bias{StoredInput(p.bias), Bias::kRow};
   const std::span<const MixedTerm> terms(&bias, p.bias ? 1 : 0);
-  const MixedProduct whole{p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, terms, p.w, p.transposed};
+  const MixedProduct whole{p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, terms, p.w, p.transposed, p.take};
   // By columns, so that each block of W is unpacked once.
   parallel_for(panels, step * k * (p.m / tuning::kMultiplications + 4), [&](int64_t begin, int64_t end) {
     mixed_product(whole, 0, p.m, begin * step, std::min(n, end * step));
