@@ -275,6 +275,30 @@ HWY_INLINE AttentionRange Narrowed(AttentionRange range, const F& hidden) {
   return range;
 }
 
+// `range` without what is less than `limit` at its ends.
+template <typename T>
+AttentionRange NotLess(const T* x, AttentionRange range, T limit) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = LanesOf<T>();
+  const auto all_less = [&](int64_t i) HWY_ATTR {
+    return hn::AllTrue(d, hn::Lt(hn::LoadU(d, x + i), hn::Set(d, limit)));
+  };
+  while (range.end - range.begin >= lanes && all_less(range.end - lanes)) range.end -= lanes;
+  while (range.end - range.begin >= lanes && all_less(range.begin)) range.begin += lanes;
+  return Narrowed(range, [&](int64_t j) { return x[j] < limit; });
+}
+
+template <typename T>
+T LargestOf(const T* x, const AttentionRange& range) {
+  const hn::ScalableTag<T> d;
+  const T first = x[range.begin];
+  auto largest = hn::Set(d, first);
+  ForVectors<T>(range.end - range.begin, [&](int64_t i, int64_t count) HWY_ATTR {
+    largest = hn::Max(largest, LoadUpTo(d, x + range.begin + i, count, first));
+  });
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
 // `range` without the keys at its ends that the mask hides from a query.
 template <typename T>
 AttentionRange WithoutHidden(const Attention& a, const void* mask, int64_t batch, int64_t head, int64_t query,
@@ -291,14 +315,10 @@ AttentionRange WithoutHidden(const Attention& a, const void* mask, int64_t batch
     return vanish && narrow.end > narrow.begin ? narrow : range;
   }
   const T* added = static_cast<const T*>(mask) + at;
-  const hn::ScalableTag<T> d;
-  auto largest = hn::Set(d, added[range.begin]);
-  ForVectors<T>(range.end - range.begin, [&](int64_t i, int64_t count) HWY_ATTR {
-    largest = hn::Max(largest, LoadUpTo(d, added + range.begin + i, count, added[range.begin]));
-  });
-  const double most = static_cast<double>(hn::GetLane(hn::MaxOfLanes(d, largest)));
-  const double limit = most + kVanishes<T> - 2 * bound - kRounding * std::abs(most);
-  return Narrowed(range, [&](int64_t j) { return static_cast<double>(added[j]) < limit; });
+  // Any of them will do, the largest hides the most. The first key is not hidden from most queries.
+  const double first = static_cast<double>(added[range.begin]);
+  const double most = first == 0 ? first : static_cast<double>(LargestOf(added, range));
+  return NotLess(added, range, static_cast<T>(most + kVanishes<T> - 2 * bound - kRounding * std::abs(most)));
 }
 
 // Fills the ranges of the queries [first, first + rows), the first of which is `q`; returns the keys that

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -61,6 +62,13 @@ inline HWY_NOINLINE void JoinRows(const float* low, const float* high, int64_t n
   }
 }
 
+// Whether rows of k values, `row` apart, can be read as the words that they are.
+template <typename T>
+bool AreWords(const T* from, int64_t row, int64_t k) {
+  return std::is_same_v<T, BFloat16> && k % 2 == 0 && row % 2 == 0 &&
+         reinterpret_cast<uintptr_t>(from) % sizeof(uint32_t) == 0;
+}
+
 // Words of the matrix B [k, n], whose row i begins at b + i * row, as a packed right operand.
 template <typename T>
 void PackPairsAlong(const T* b, int64_t row, int64_t k, int64_t n, float* packed) {
@@ -82,10 +90,14 @@ void PackPairsAcross(const T* b, int64_t row, int64_t k, int64_t n, float* turne
   const int64_t lanes = LanesOf<float>(), width = kPanel * lanes, words = (k + 1) / 2;
   for (int64_t j = 0; j < n; j += width) {
     const int64_t used = HWY_MIN(width, n - j);
+    uint32_t* to = reinterpret_cast<uint32_t*>(packed + j * words);
+    if (AreWords(b + j * row, row, k)) {
+      PackAcross(reinterpret_cast<const uint32_t*>(b + j * row), row / 2, words, used, uint32_t{1}, to);
+      continue;
+    }
     for (int64_t c = 0; c < used; ++c)
       ToWords(b + (j + c) * row, k, reinterpret_cast<BFloat16*>(turned + c * words));
-    PackAcross(reinterpret_cast<const uint32_t*>(turned), words, words, used, uint32_t{1},
-               reinterpret_cast<uint32_t*>(packed + j * words));
+    PackAcross(reinterpret_cast<const uint32_t*>(turned), words, words, used, uint32_t{1}, to);
   }
 }
 

@@ -18,10 +18,12 @@
 #define ORTRAIN_MIXED_PRODUCT_TYPES
 namespace ortrain {
 
-// A block of the left operand: element or word (i, p) is data[i * row + p * column].
+// A block of the left operand: element or word (i, p) is data[i * row + p * column]. With `far`, it may have
+// to come from memory.
 struct LeftBlock {
   const float* data;
   int64_t row, column;
+  bool far = false;
 };
 
 // Packed blocks hold floats, or words of two bfloat16 values in the place of floats.
@@ -103,16 +105,14 @@ void PackRightFloats(const StoredMatrix& b, int64_t k, int64_t n, float* turned,
 
 // As pairs of bfloat16.
 
-// Whether rows of bfloat16 can be read as the words that they are: whole words, which do not all map to the
-// same few cache sets.
-bool AreWords(const StoredMatrix& a, int64_t k) {
+// Whether the rows of A can be multiplied where they are: they do not all map to the same few cache sets.
+bool StayInPlace(const StoredMatrix& a, int64_t k) {
   constexpr int64_t kPage = 4096;
-  return a.values.bf16 && a.column == 1 && k % 2 == 0 && a.row % 2 == 0 && a.row * 2 % kPage != 0 &&
-         reinterpret_cast<uintptr_t>(a.values.data) % sizeof(float) == 0;
+  return a.values.bf16 && a.column == 1 && a.row * 2 % kPage != 0 && AreWords(a.values.halves(), a.row, k);
 }
 
 LeftBlock PackLeftPairs(const StoredMatrix& a, int64_t m, int64_t k, float* packed) {
-  if (AreWords(a, k)) return {static_cast<const float*>(a.values.data), a.row / 2, 1};
+  if (StayInPlace(a, k)) return {static_cast<const float*>(a.values.data), a.row / 2, 1, true};
   const int64_t words = (k + 1) / 2, pitch = m + kLeftPad;
   Visit(a.values, [&](const auto* from) {
     if (a.column == 1)
@@ -138,7 +138,12 @@ void PackRightPairs(const StoredMatrix& b, int64_t k, int64_t n, float* turned, 
 template <class How>
 void MultiplyBlock(int64_t m, const LeftBlock& a, const float* b, int64_t k, int64_t n, float alpha, float* c,
                    int64_t c_row, bool add) {
-  Multiply<float, How>(m, a.data, a.row, a.column, {b, k, n, 0, k, 0, n}, c, c_row, add, false, alpha);
+  const int64_t lanes = LanesOf<float>(), width = kPanel * lanes;
+  for (int64_t j = 0; j < n; j += width) {
+    const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
+    Panel<float, How>(m, used, {k, 1, 0, 0, a.far}, a.data, a.row, a.column, b + j * k, stored, c + j, c_row,
+                      add, false, alpha);
+  }
 }
 
 void AddTo(int64_t n, StoredInput values, float factor, float* line) {
