@@ -165,7 +165,9 @@ def test_a_mask_hides_only_what_no_score_can_outweigh(config: dict[str, str], tm
     rng = np.random.default_rng(2)
     # Scores of keys that the mask lowers by 10^9 are up to 10^10 larger than others.
     values = {
-        name: (rng.normal(size=(1, HEADS, LENGTH, form.size)) * (1e5 if name != "V" else 1)).astype(np.float32)
+        name: (rng.normal(size=(1, HEADS, LENGTH, form.size)) * (1e5 if name != "V" else 1)).astype(
+            np.float32
+        )
         for name in ("Q", "K", "V")
     }
     write(form, values, tmp_path)

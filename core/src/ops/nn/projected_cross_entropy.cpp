@@ -243,7 +243,7 @@ struct PartOfWords {
     const int32_t common = power.value_or(0);
     double sum = 0;
     for (int64_t g = 0; g < groups; ++g)
-      if (own[g].sum != 0) sum += std::ldexp(static_cast<double>(own[g].sum), own[g].power - common);
+      if (own[g].sum != 0) sum += static_cast<double>(own[g].sum * power_of_two(own[g].power - common));
     losses[row] = static_cast<float>(std::log(sum) + static_cast<double>(log_of_power(common)) -
                                      static_cast<double>(targets[row]));
     if (!exponentials) return;
@@ -294,9 +294,8 @@ Kernel paired_kernel(KernelContext& c) {
       const TakeLine take = [&](int64_t row, int64_t column, int64_t n, const float* line) {
         part.take(row, column, n, line);
       };
-      CodedProduct scores{count, f.at<const float>(hidden_slot) + at * m.width, &codes, true, true};
-      scores.take = &take;
-      coded_product(scores);
+      const float* hidden = f.at<const float>(hidden_slot) + at * m.width;
+      coded_product({count, hidden, &codes, true, true, nullptr, {}, &take});
       parallel_for(count, m.classes / 4, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) part.finish(i, share);
       });

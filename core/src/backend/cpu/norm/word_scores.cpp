@@ -26,7 +26,7 @@ float LargestOf(const float* x, int64_t n) {
 // The power of a group: the least multiple of 16 whose 2^power no e^score exceeds; 0 where that is no number
 // or a very large one. Those become NaN.
 int32_t PowerOf(float largest) {
-  constexpr float kMost = 1e9f, kStep = 16;
+  constexpr float kMost = 5e8f, kStep = 16;
   constexpr double kLog2 = 1.4426950408889634;
   if (!(std::abs(largest) < kMost)) return 0;
   return static_cast<int32_t>(kStep * std::ceil(static_cast<double>(largest) * kLog2 / kStep));
@@ -60,9 +60,8 @@ float Exponential(float score, int32_t power) {
 }
 
 void ScaleByPower(BFloat16* values, int64_t n, int32_t power) {
-  constexpr int32_t kLeast = -200;  // nothing is left
   const F32 d;
-  const auto factor = hn::Set(d, std::ldexp(1.0f, HWY_MAX(power, kLeast)));
+  const auto factor = hn::Set(d, power_of_two(power));
   Map(values, values, n, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, factor); });
 }
 
