@@ -6,6 +6,7 @@
 
 #include "backend/cpu/bf16_conversion.h"
 #include "backend/cpu/bf16_products.h"
+#include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/bf16_tiles-inl.h"
 #include "backend/cpu/matmul/mixed_product.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
@@ -19,10 +20,11 @@
 namespace ortrain {
 
 // A block of the left operand: element or word (i, p) is data[i * row + p * column]. Quads are stored as in
-// backend/cpu/matmul/bf16_tiles-inl.h.
+// backend/cpu/matmul/bf16_tiles-inl.h. With `far`, it may have to come from memory.
 struct LeftBlock {
   const float* data;
   int64_t row, column;
+  bool far = false;
 };
 
 // Packed blocks hold floats, or words of two bfloat16 values in the place of floats, or quads of four in the
@@ -105,49 +107,16 @@ void PackRightFloats(const StoredMatrix& b, int64_t k, int64_t n, float* turned,
   }
 }
 
-// As pairs of bfloat16, the even element in the lower half of a word.
+// As pairs of bfloat16.
 
-// Not inlined, because the memory is read in another type. Zeros follow up to the next `group` elements.
-HWY_NOINLINE void ToWords(const BFloat16* from, int64_t k, BFloat16* to, int64_t group = 2) {
-  std::copy_n(from, k, to);
-  for (; k % group; ++k) to[k] = BFloat16(0.0f);
-}
-HWY_NOINLINE void ToWords(const float* from, int64_t k, BFloat16* to, int64_t group = 2) {
-  const F32 d;
-  ForVectors<float>(k, [&](int64_t i, int64_t count)
-                           HWY_ATTR { StoreUpTo(LoadUpTo(d, from + i, count), d, to + i, count); });
-  for (; k % group; ++k) to[k] = BFloat16(0.0f);
-}
-
-// to[i] = the word of low[i] and high[i] for i < n; `high` may be null, for zeros.
-HWY_INLINE void JoinHalves(const BFloat16* low, const BFloat16* high, int64_t n, uint32_t* to) {
-  const hn::ScalableTag<uint32_t> d;
-  const hn::Rebind<uint16_t, decltype(d)> half;
-  const int64_t lanes = LanesOf<float>();
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    auto word = hn::PromoteTo(d, hn::LoadU(half, &low[i].bits));
-    if (high) word = hn::Or(word, hn::ShiftLeft<16>(hn::PromoteTo(d, hn::LoadU(half, &high[i].bits))));
-    hn::StoreU(word, d, to + i);
-  }
-  for (; i < n; ++i) to[i] = low[i].bits | (high ? static_cast<uint32_t>(high[i].bits) << 16 : 0);
-}
-
-HWY_NOINLINE void JoinRows(const BFloat16* low, const BFloat16* high, int64_t n, uint32_t* to) {
-  JoinHalves(low, high, n, to);
-}
-HWY_NOINLINE void JoinRows(const float* low, const float* high, int64_t n, uint32_t* to) {
-  constexpr int64_t kRun = 64;
-  BFloat16 halves[2][kRun];
-  for (int64_t i = 0; i < n; i += kRun) {
-    const int64_t count = HWY_MIN(kRun, n - i);
-    ToWords(low + i, count, halves[0]);
-    if (high) ToWords(high + i, count, halves[1]);
-    JoinHalves(halves[0], high ? halves[1] : nullptr, count, to + i);
-  }
+// Whether the rows of A can be multiplied where they are: they do not all map to the same few cache sets.
+bool StayInPlace(const StoredMatrix& a, int64_t k) {
+  constexpr int64_t kPage = 4096;
+  return a.values.bf16 && a.column == 1 && a.row * 2 % kPage != 0 && AreWords(a.values.halves(), a.row, k);
 }
 
 LeftBlock PackLeftPairs(const StoredMatrix& a, int64_t m, int64_t k, float* packed) {
+  if (StayInPlace(a, k)) return {static_cast<const float*>(a.values.data), a.row / 2, 1, true};
   const int64_t words = (k + 1) / 2, pitch = m + kLeftPad;
   Visit(a.values, [&](const auto* from) {
     if (a.column == 1)
@@ -162,58 +131,24 @@ LeftBlock PackLeftPairs(const StoredMatrix& a, int64_t m, int64_t k, float* pack
 }
 
 void PackRightPairs(const StoredMatrix& b, int64_t k, int64_t n, float* turned, float* packed) {
-  const int64_t lanes = LanesOf<float>(), width = kPanel * lanes, words = (k + 1) / 2;
-  for (int64_t j = 0; j < n; j += width) {
-    const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
-    uint32_t* to = reinterpret_cast<uint32_t*>(packed + j * words);
-    Visit(b.values, [&](const auto* from) {
-      if (b.column == 1) {
-        for (int64_t w = 0; w < words; ++w, to += stored) {
-          const auto* low = from + 2 * w * b.row + j;
-          JoinRows(low, 2 * w + 1 < k ? low + b.row : nullptr, used, to);
-          std::fill(to + used, to + stored, 0u);
-        }
-      } else {
-        for (int64_t c = 0; c < used; ++c)
-          ToWords(from + (j + c) * b.column, k, reinterpret_cast<BFloat16*>(turned + c * words));
-        PackAcross(reinterpret_cast<const uint32_t*>(turned), words, words, used, uint32_t{1}, to);
-      }
-    });
-  }
+  Visit(b.values, [&](const auto* from) {
+    if (b.column == 1)
+      PackPairsAlong(from, b.row, k, n, packed);
+    else
+      PackPairsAcross(from, b.column, k, n, turned, packed);
+  });
 }
-
-// Both products of two words are added to the sum.
-struct WidenedPairs {
-  template <class V>
-  static HWY_INLINE V Run(V a, V b, V sum) {
-    const F32 d;
-    const hn::RebindToUnsigned<F32> bits;
-    const auto even = [&](V v) HWY_ATTR { return hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(bits, v))); };
-    const auto odd = [&](V v) HWY_ATTR { return hn::And(v, hn::BitCast(d, hn::Set(bits, 0xffff0000u))); };
-    return hn::MulAdd(odd(a), odd(b), hn::MulAdd(even(a), even(b), sum));
-  }
-};
-
-// Highway 1.0 does not have the instruction.
-#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
-struct NativePairs {
-  template <class V>
-  static HWY_INLINE V Run(V a, V b, V sum) {
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
-    return sum;
-  }
-};
-#define ORTRAIN_NATIVE_PAIRS NativePairs
-#else
-#define ORTRAIN_NATIVE_PAIRS WidenedPairs
-#endif
 
 template <class How>
 void MultiplyBlock(int64_t m, const LeftBlock& a, const float* b, int64_t k, int64_t n, float alpha, float* c,
                    int64_t c_row, bool add) {
   const int64_t depth = std::is_same_v<How, MultiplyAdd> ? k : (k + 1) / 2;
-  Multiply<float, How>(m, a.data, a.row, a.column, {b, depth, n, 0, depth, 0, n}, c, c_row, add, false,
-                       alpha);
+  const int64_t lanes = LanesOf<float>(), width = kPanel * lanes;
+  for (int64_t j = 0; j < n; j += width) {
+    const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
+    Panel<float, How>(m, used, {depth, 1, 0, 0, a.far}, a.data, a.row, a.column, b + j * depth, stored, c + j,
+                      c_row, add, false, alpha);
+  }
 }
 
 #if ORTRAIN_HAS_BF16_TILES
@@ -316,10 +251,9 @@ MixedFunctions FindMixed(bool pairs, bool native) {
   if (native)
     return {lanes, panel, 2 * depth, PackLeftQuads, PackRightQuads, MultiplyQuadBlock, AddTo, ScaleBy};
 #endif
-  const auto multiply = native ? MultiplyBlock<ORTRAIN_NATIVE_PAIRS> : MultiplyBlock<WidenedPairs>;
+  const auto multiply = native ? MultiplyBlock<NativePairs> : MultiplyBlock<WidenedPairs>;
   return {lanes, panel, 2 * depth, PackLeftPairs, PackRightPairs, multiply, AddTo, ScaleBy};
 }
-#undef ORTRAIN_NATIVE_PAIRS
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -357,7 +291,9 @@ void finish_line(const MixedProduct& p, const MixedFunctions& f, int64_t row, in
     const float value = one.bf16 ? static_cast<float>(*one.halves()) : *one.floats();
     for (int64_t i = 0; i < n; ++i) line[i] = t.multiplies ? line[i] * value : line[i] + t.factor * value;
   }
-  if (p.y.bf16)
+  if (p.take)
+    (*p.take)(row, column, n, line);
+  else if (p.y.bf16)
     narrow_bf16(line, p.y.halves() + at, n);
   else
     std::copy_n(line, n, p.y.floats() + at);
@@ -425,7 +361,7 @@ int64_t mixed_columns() { return functions(false).panel; }
 void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
   if (row == row_end) return;
   const MixedFunctions f = functions(p.pairs);
-  const bool direct = !p.y.bf16 && p.terms.empty();
+  const bool direct = !p.y.bf16 && p.terms.empty() && !p.take;
   const int64_t left = (kLeftRows + kLeftPad) * (kMixedDepth + kLeftPad),
                 right = kMixedDepth * (kColumns + f.panel), turned = kMixedDepth * f.panel,
                 sums = direct ? 0 : kRows * kColumns, unpacked = p.codes ? kUnpackedFloats : 0;
@@ -454,10 +390,11 @@ void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t 
 void coded_product(const CodedProduct& p) {
   const BlockCodes& w = *p.w;
   const int64_t n = p.transposed ? w.rows : w.columns, k = p.transposed ? w.columns : w.rows;
-  const int64_t step = mixed_columns(), panels = (n + step - 1) / step;
+  const int64_t step = p.take ? std::max(mixed_columns(), kTakenColumns) : mixed_columns(),
+                panels = (n + step - 1) / step;
   const MixedTerm bias{StoredInput(p.bias), Bias::kRow};
   const std::span<const MixedTerm> terms(&bias, p.bias ? 1 : 0);
-  const MixedProduct whole{p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, terms, p.w, p.transposed};
+  const MixedProduct whole{p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, terms, p.w, p.transposed, p.take};
   // By columns, so that each block of W is unpacked once.
   parallel_for(panels, step * k * (p.m / tuning::kMultiplications + 4), [&](int64_t begin, int64_t end) {
     mixed_product(whole, 0, p.m, begin * step, std::min(n, end * step));

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "backend/cpu/matmul/block_codes.h"
@@ -32,6 +33,11 @@ struct MixedTerm {
   bool multiplies = false;
 };
 
+// Takes columns [column, column + n) of a row of Y, on the thread that computed them. `column` is a multiple
+// of kTakenColumns.
+inline constexpr int64_t kTakenColumns = 64;
+using TakeLine = std::function<void(int64_t row, int64_t column, int64_t n, const float* line)>;
+
 // Y = alpha A B with A [m, k], B [k, n], Y [m, n] row-major, and then the terms in their order.
 struct MixedProduct {
   int64_t m = 0, n = 0, k = 0;
@@ -42,6 +48,7 @@ struct MixedProduct {
   std::span<const MixedTerm> terms;
   const BlockCodes* codes = nullptr;  // W, in place of b: B = W, or Wᵀ with codes_by_column
   bool codes_by_column = false;
+  const TakeLine* take = nullptr;  // of results, in place of y
 };
 
 // The rows [row, row_end) and columns [column, column_end) of Y on this thread. No bit of them depends on how
@@ -60,6 +67,7 @@ struct CodedProduct {
   bool transposed = false, pairs = false;
   const float* bias = nullptr;
   StoredOutput y;
+  const TakeLine* take = nullptr;  // of results, in place of y
 };
 void coded_product(const CodedProduct& p);
 // The least m that it is meant for. Derived: unpacking and packing a block of W takes about as long as
