@@ -2,11 +2,11 @@
 
 python scripts/library_size.py PAGE NAME=FOLDER ...
 
-In each FOLDER, CMake has built a release of the library with the linker option -Wl,-Map=libortrain.map (`make size`). The size of a
-library is the size of its stripped file. The sizes of kinds come from the sections of that file, the sizes of folders and sources
-from the map of the linker. If sources are compiled together (cmake/compile_together.py), their namespaces distinguish them. The map
-of a library with link-time optimization does not name the sources of functions; the script finds them in the objects of the first
-library.
+In each FOLDER, CMake has built a release of the library with the linker option -Wl,-Map=libortrain.map (`make size`). The size
+of a library is the size of its stripped file. The sizes of kinds come from the sections of that file, the sizes of folders and
+sources from the map of the linker. If sources are compiled together (cmake/compile_together.py), their namespaces distinguish
+them. The map of a library with link-time optimization does not name the sources of functions; the script finds them in the
+objects of the first library.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def path_of(object_: str) -> str | None:
 def sources_by_symbol(parts: list[Part], folder: pathlib.Path) -> dict[str, str]:
     """Return the source of each symbol that the objects of a library define.
 
-    The source of a template that several sources contain is SHARED. Local functions with equal names in several sources are left out.
+    The source of a template that several sources contain is SHARED. Local functions with equal names in several sources are
+    left out.
     """
     found: dict[str, str] = {}
     ambiguous = set()
@@ -229,8 +230,8 @@ def page(libraries: list[Library]) -> str:
             "",
             f"Sizes in kilobytes (1,000 bytes) of the stripped `libortrain.so` for {machine}, compiled by {compiler}.",
             "[A smaller library](performance.md#a-smaller-library) explains how to leave out parts that a program does not need.",
-            "The first column is the library with all operators. The other columns are libraries with only the operators of the models",
-            "`mlp_adamw` (a perceptron) and `lenet_adamw` (a convolutional network), without optional parts.",
+            "The first column is the library with all operators. The other columns are libraries without optional parts and with",
+            "only the operators of a model: `mlp_adamw` is a perceptron, `lenet_adamw` a convolutional network.",
             "",
             *table("build", libraries, sizes),
             "",
@@ -244,14 +245,14 @@ def page(libraries: list[Library]) -> str:
             "",
             *table("folder", libraries, [each.folders for each in libraries]),
             "",
-            "The sizes are those of the sections of object files in the linked library. The linker itself writes relocations, tables of",
-            "names and the index of unwind tables. Libraries with few operators are optimized at link time; the map of the linker then",
-            "does not name the sources of unwind tables and constants.",
+            "The sizes are those of the sections of object files in the linked library. The linker itself writes relocations,",
+            "tables of names and the index of unwind tables. Libraries with few operators are optimized at link time; the map",
+            "of the linker then does not name the sources of unwind tables and constants.",
             "",
             "## By source",
             "",
-            f"The {MOST_SOURCES} largest sources and other parts. Files named `open_N` are groups of sources that are compiled together. Templates",
-            "that several sources use have a separate row and do not count for these sources.",
+            f"The {MOST_SOURCES} largest sources and other parts. Files named `open_N` are groups of sources compiled together.",
+            "Templates that several sources use have a separate row and do not count for these sources.",
             "",
             *table("source", libraries, [each.sources for each in libraries], MOST_SOURCES),
             "",
