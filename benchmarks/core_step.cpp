@@ -1,6 +1,6 @@
 // Measures the time of a train step in the core, without an interface around it; overhead.py compares the
-// languages with this time. The program is linked with the core's objects, because libortrain exports only its C
-// interface.
+// languages with this time. The program is linked with the core's objects, because libortrain exports only
+// its C interface.
 //
 //     core_step FOLDER STEPS
 //
