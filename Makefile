@@ -24,7 +24,7 @@ help: ## Show the targets
 # These goals need only the packages for building and for the demo.
 ONLY_BUILD = demo install native small
 .PHONY: setup
-setup: ## Install what building and testing needs
+setup: ## Install the packages that building and testing need
 	$(if $(INSTALLED),,@scripts/setup.sh $(VENV) $(if $(filter-out $(ONLY_BUILD),$(MAKECMDGOALS)),test,build))
 
 .PHONY: install
@@ -59,21 +59,21 @@ jax: install
 	@scripts/make_environment.sh $(JAX) $(VENV) requirements-jax.txt
 
 .PHONY: federated
-federated: integrations ## Train the digits on Flower: a simulation, and a deployment of five processes on loopback
+federated: integrations ## Train on the digits with Flower: a simulation, and a deployment of five processes on this machine
 	$(INTEGRATIONS)/bin/python examples/federated/run.py simulation --out $(BUILD)/federated
 	$(INTEGRATIONS)/bin/python examples/federated/run.py deployment --out $(BUILD)/federated
 
 .PHONY: nvflare
-nvflare: integrations ## Train the digits on NVFlare's simulator
+nvflare: integrations ## Train on the digits with NVFlare's simulator
 	$(INTEGRATIONS)/bin/python examples/federated/nvflare/job.py --out $(BUILD)/nvflare
 
 .PHONY: generate
-generate: setup ## Render everything that follows from spec/
+generate: setup ## Generate all files that follow from spec/
 	$(PYTHON) -m codegen
 
 # QUICK: the tests of `make test`. INSTALLED: what was just built is installed.
 .PHONY: test every-language
-test: built-and-checked ## Test every language that this machine can build, and every operator, in minutes; make test-all does the rest
+test: built-and-checked ## Test every language that this machine can build, and every operator, in minutes; make test-all runs all tests
 	@$(SIDE_BY_SIDE) QUICK=1 INSTALLED=1 every-language
 	@$(name-skipped)
 	@echo "make test: LEFT TO make test-all: combinations of parameters and thorough tests (counted above), operators without passes,"
@@ -85,7 +85,7 @@ pytest-languages: test-csharp test-objc test-swift
 endif
 
 .PHONY: test-all
-test-all: built-and-checked ## Pass every test of every language, with the code of a release
+test-all: built-and-checked ## Run every test of every language, with the code of a release
 	@$(SIDE_BY_SIDE) INSTALLED=1 every-language
 	@$(name-skipped)
 
@@ -121,7 +121,7 @@ CLANG_FORMAT = git ls-files -z '*.c' '*.cpp' '*.h' '*.m' | grep -zv core/include
 SWIFT_FORMAT = if $(call have,swift); then git ls-files -z '*.swift' | grep -zv generated/ | xargs -0 swift format
 
 .PHONY: check
-check: setup ## Generated files, formatting, types, functions without a caller
+check: setup ## Check generated files, formatting, types, and that every function is used
 	$(PYTHON) -m codegen --check
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -144,7 +144,7 @@ SIDE_BY_SIDE = $(MAKE) --no-print-directory -j2 --output-sync=target
 PYTEST = $(PYTHON) -m pytest -q $(QUICK:%=--quick)
 
 .PHONY: test-python pytest-core pytest-others pytest-languages
-test-python: install ## The Python tests
+test-python: install ## Run the Python tests
 	$(SIDE_BY_SIDE) pytest-others pytest-core pytest-languages
 pytest-core:
 	$(PYTEST) $(CORE_TESTS)
@@ -161,21 +161,21 @@ browser: setup
 	@$(BROWSER) || scripts/setup_browser.sh $(VENV)
 
 .PHONY: test-browser
-test-browser: install browser ## The tests of the dashboard's page, in Chromium
+test-browser: install browser ## Run the tests of the dashboard's page, in Chromium
 	ORTRAIN_REQUIRE=browser $(PYTHON) -m pytest -q tests/dashboard
 
 .PHONY: screenshots
-screenshots: install browser ## Train on the digits and take the pictures of docs/dashboard.md
+screenshots: install browser ## Train on the digits and take the screenshots of docs/dashboard.md and docs/studio.md
 	$(PYTHON) scripts/screenshots.py docs/images
 
 # Tests of tests/flower that do without Flower are in test-python too, which skips the others.
 .PHONY: test-integrations
-test-integrations: integrations ## The tests with Flower, MLflow, Weights & Biases, datasets and Jupyter, in a separate environment
+test-integrations: integrations ## Run the tests with Flower, MLflow, Weights & Biases, datasets and Jupyter, in a separate environment
 	@if $(call have,mcs mono); then $(MAKE) --no-print-directory csharp; else $(call without,mcs mono,C#: its client was not built); fi
 	$(INTEGRATIONS)/bin/python -m pytest -q tests/flower tests/trainer/test_real_inputs.py tests/docs/test_notebook.py
 
 .PHONY: test-torch
-test-torch: torch ## The tests of ortrain.torch with PyTorch and transformers, in a separate environment
+test-torch: torch ## Run the tests of ortrain.torch with PyTorch and transformers, in a separate environment
 	ORTRAIN_REQUIRE=pytorch $(TORCH)/bin/python -m pytest -q tests/pytorch
 
 .PHONY: torch-table
@@ -183,11 +183,11 @@ torch-table: torch ## Test the networks of PyTorch, and write docs/reference/pyt
 	ORTRAIN_REQUIRE=pytorch $(TORCH)/bin/python -m pytest -q tests/pytorch/test_networks.py --write-network-table
 
 .PHONY: test-keras
-test-keras: keras ## The tests of ortrain.keras with Keras and TensorFlow, in a separate environment
+test-keras: keras ## Run the tests of ortrain.keras with Keras and TensorFlow, in a separate environment
 	ORTRAIN_REQUIRE=keras $(KERAS)/bin/python -m pytest -q tests/keras3
 
 .PHONY: test-jax
-test-jax: jax ## The tests of ortrain.jax with JAX and Flax, in a separate environment
+test-jax: jax ## Run the tests of ortrain.jax with JAX and Flax, in a separate environment
 	ORTRAIN_REQUIRE=jax $(JAX)/bin/python -m pytest -q tests/jax_flax
 
 .PHONY: oracle-errors
@@ -195,7 +195,7 @@ oracle-errors: install ## Measure the errors of optimizers, schedules and losses
 	$(PYTHON) -m pytest -q tests/session/test_optimizers.py tests/session/test_schedules.py tests/session/test_loss_blocks.py --write-oracle-errors
 
 .PHONY: conformance
-conformance: install ## Run the cases of the onnx package here and in onnxruntime, and record what passes
+conformance: install ## Run the test cases of the onnx package in ortrain and in onnxruntime, and record which cases pass
 	$(PYTHON) -m tests.conformance
 
 .PHONY: csharp
@@ -206,7 +206,7 @@ csharp: setup ## Build the C# library (Mono's compiler)
 	  -recurse:'bindings/csharp/src/*.cs'
 
 .PHONY: test-csharp
-test-csharp: install ## The C# tests
+test-csharp: install ## Run the C# tests
 	@if $(call have,mcs mono nunit-console); then $(MAKE) --no-print-directory INSTALLED=1 csharp && \
 	  tests/csharp/run.sh $(PYTHON) $$($(LIBRARY_FOLDER)); else $(call without,mcs mono nunit-console,C#); fi
 
@@ -217,7 +217,7 @@ objc: install ## Build the Objective-C library (clang; GNUstep if Apple's Founda
 	cmake --build $(BUILD)/objc
 
 .PHONY: test-objc
-test-objc: install ## The Objective-C tests
+test-objc: install ## Run the Objective-C tests
 	@if $(call have,clang gnustep-config); then $(MAKE) --no-print-directory INSTALLED=1 objc && \
 	  ctest --test-dir $(BUILD)/objc --output-on-failure; else $(call without,clang gnustep-config,Objective-C); fi
 
@@ -231,7 +231,7 @@ swift: install ## Build the Swift package
 	$(SWIFT) build -c release -j $(JOBS) --scratch-path $(BUILD)/swift -Xswiftc -warnings-as-errors
 
 .PHONY: test-swift
-test-swift: install ## The Swift tests
+test-swift: install ## Run the Swift tests
 	@if $(call have,swift); then $(MAKE) --no-print-directory INSTALLED=1 swift && tests/swift/run.sh $(PYTHON) $(BUILD)/swift \
 	  $$($(LIBRARY_FOLDER)); else $(call without,swift,Swift); fi
 
@@ -239,7 +239,7 @@ test-swift: install ## The Swift tests
 LIBRARY_FOLDER = $(PYTHON) -c "import ortrain, pathlib; print(pathlib.Path(ortrain.__file__).parent / 'lib')"
 
 .PHONY: native
-native: setup ## Build the C and C++ library; PREFIX=DIR also installs it there
+native: setup ## Build the C and C++ library; PREFIX=DIR also installs the library into DIR
 	cmake -S . -B $(BUILD)/native -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  -DCMAKE_BUILD_TYPE=$(BUILD_TYPE)
 	cmake --build $(BUILD)/native
@@ -260,11 +260,11 @@ swift-bundle: native ## Build build/ortrain.artifactbundle, the C library for Sw
 	$(PYTHON) scripts/swift_package.py bundle $(BUILD)/native/libortrain.a $$(uname -m)-unknown-linux-gnu $(SWIFT_BUNDLE)
 
 .PHONY: test-swift-bundle
-test-swift-bundle: install swift-bundle ## Serve that bundle as a release would, and train with a Swift package that depends on the release
+test-swift-bundle: install swift-bundle ## Serve the bundle of swift-bundle like a release, and train with a Swift package that depends on this release
 	scripts/test_swift_bundle.sh $(PYTHON) $(SWIFT_BUNDLE) $(BUILD)/swift-release
 
 .PHONY: xcframework
-xcframework: ## On a Mac: build build/ortrain.xcframework for macOS, iOS and its simulator
+xcframework: ## On a Mac: build build/ortrain.xcframework for macOS, iOS and the simulator of iOS
 	scripts/xcframework.sh $(BUILD)
 
 .PHONY: cpp
@@ -274,12 +274,12 @@ cpp: setup
 	cmake --build $(BUILD)/cpp $(if $(QUICK),--target test_programs)
 
 .PHONY: test-cpp
-test-cpp: cpp ## The C and C++ tests
+test-cpp: cpp ## Run the C and C++ tests
 	ctest --test-dir $(BUILD)/cpp --output-on-failure -LE fuzzing $(if $(QUICK),-E '^fuzz_')
 
 # The regressions of the fuzz targets are part of test-cpp; this takes 20 seconds for each target.
 .PHONY: test-fuzz
-test-fuzz: cpp ## Give each fuzz target new inputs, the same ones in every run (docs/fuzzing.md)
+test-fuzz: cpp ## Run each fuzz target on generated inputs, which are equal in every run (docs/fuzzing.md)
 	ctest --test-dir $(BUILD)/cpp --output-on-failure -L fuzzing -j $(JOBS)
 
 # Systems other than this one (docs/targets.md).
@@ -303,7 +303,7 @@ arm64-tools:
 	@scripts/install_missing.sh g++-aarch64-linux-gnu qemu-user
 
 .PHONY: wheel-arm64
-wheel-arm64: setup arm64-tools ## Cross-compile a wheel for Linux on arm64 and show what it needs from the system
+wheel-arm64: setup arm64-tools ## Cross-compile a wheel for Linux on arm64 and show the system libraries that it needs
 	scripts/foreign_packages.sh arm64 $(ARM64_PACKAGES) libprotobuf-dev
 	scripts/foreign_packages.sh arm64 $(ARM64_PYTHON) $(PYTHON_PACKAGES)
 	scripts/arm64_wheel.sh $(PYTHON) $(ARM64) $(ARM64_PYTHON) dist $(BUILD_TYPE) ORTRAIN_TESTS=ON \
@@ -370,7 +370,7 @@ test-windows: windows replay ## Cross-compile for Windows, and run the C and C++
 MACOS = $(BUILD)/macos$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
 # MACOS_OPERATORS: as WINDOWS_OPERATORS.
 .PHONY: macos
-macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/macos-release, and check its format (nothing runs it here)
+macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/macos-release, and check its format, without running the library
 	@scripts/install_missing.sh llvm
 	cmake -S . -B $(MACOS) -G Ninja --toolchain cmake/toolchains/macos-arm64.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
 	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) aarch64-macos.12.0) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
@@ -383,7 +383,7 @@ macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/mac
 IOS_TARGET = aarch64-ios.15.0
 IOS_OPERATORS ?= $(foreach kind,training eval optimizer,$(QUICK_FIXTURE)/$(kind)_model.onnx)
 .PHONY: check-ios
-check-ios: setup ## Compile the core for iOS 15 on arm64, without linking: `make xcframework` on a Mac does that
+check-ios: setup ## Compile the core for iOS 15 on arm64, without linking; `make xcframework` on a Mac links it
 	cmake -S . -B $(BUILD)/ios -G Ninja --toolchain cmake/toolchains/ios-arm64.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
 	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) $(IOS_TARGET)) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
 	  -DORTRAIN_PYTHON=OFF -DCMAKE_BUILD_TYPE=Development \
@@ -430,23 +430,23 @@ wasm: wasm-tools ## Build build/wasm/ortrain.wasm with few operators (docs/targe
 	@ls -l $(WASM)/ortrain.wasm
 
 .PHONY: test-wasm
-test-wasm: wasm replay ## Replay recorded runs in Node.js with the library for WebAssembly
+test-wasm: wasm replay ## Replay the recorded runs in Node.js with the library for WebAssembly
 	cmake --build $(WASM) --target replay
 	$(RUN_WASI) $(WASM)/replay.wasm $(abspath tests/data/fixtures) $(abspath $(BUILD)/replay) $(WASM_FIXTURES)
 	node tests/javascript/replay.mjs $(WASM) tests/data/fixtures $(BUILD)/replay $(WASM_FIXTURES)
 
 .PHONY: test-wasm-browser
-test-wasm-browser: install wasm browser ## Train the digits in Chromium with the library for WebAssembly
+test-wasm-browser: install wasm browser ## Train on the digits in Chromium with the library for WebAssembly
 	ORTRAIN_REQUIRE=wasm ORTRAIN_WASM=$(WASM) $(PYTHON) -m pytest -q tests/javascript
 
 .PHONY: digits-in-browser
-digits-in-browser: install wasm ## Write the page that trains the digits to build/digits_in_browser
+digits-in-browser: install wasm ## Write a page that trains on the digits to build/digits_in_browser
 	$(PYTHON) examples/digits_in_browser/prepare.py $(BUILD)/digits_in_browser $(WASM)
 
 # SDIST_TYPE=Development builds in less time.
 SDIST_TYPE ?= Release
 .PHONY: test-sdist
-test-sdist: setup ## Install the source distribution where no development package can be found, and replay the recorded runs
+test-sdist: setup ## Install the source distribution while development packages are hidden, and replay the recorded runs
 	scripts/test_sdist.sh $(PYTHON) $(BUILD)/sdist $(SDIST_TYPE)
 
 # Not part of `make test`: it builds the extension for each Python. `make install` then builds that of .venv again.
@@ -457,7 +457,7 @@ test-pythons: setup ## Build and install a wheel for each of PYTHONS, and train 
 
 # MODELS: ONNX files and names of operators, separated by spaces.
 .PHONY: small
-small: setup ## Build the library with the operators of MODELS alone, and without parts that PARTS does not name, into build/small
+small: setup ## Build the library with only the operators of MODELS and only the optional parts that PARTS names, into build/small
 	@test -n "$(MODELS)" || { echo 'make small: name models and operators, as in make small MODELS="a.onnx b.onnx Relu"'; exit 2; }
 	cmake -S . -B $(BUILD)/small -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  $(foreach part,$(SMALL_PARTS),-DORTRAIN_$(part)=$(if $(filter $(part),$(PARTS)),ON,OFF)) \
@@ -474,7 +474,7 @@ SMALL_PARTS = ADAPTERS ARTIFACTS CUSTOM_OPERATORS GRAPHS LEGACY METRICS SPARSE
 size: export LDFLAGS := -Wl,-Map=libortrain.map
 SIZE_FIXTURES = mlp_adamw lenet_adamw
 .PHONY: size
-size: setup ## Build the library with all operators, and with those of recorded runs alone, and write docs/size.md
+size: setup ## Build the library with all operators and with only the operators of recorded runs, and write docs/size.md
 	cmake -S . -B $(BUILD)/size/all -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  -DCMAKE_BUILD_TYPE=Release
 	cmake --build $(BUILD)/size/all --target ortrain
@@ -486,7 +486,7 @@ size: setup ## Build the library with all operators, and with those of recorded 
 # Not part of `make test`: it compiles the core once more.
 SMALL_FIXTURE = tests/data/fixtures/lenet_adamw
 .PHONY: test-small
-test-small: install ## Train a recorded run with a library of its operators alone
+test-small: install ## Train a recorded run with a library that has only the operators of this run
 	$(MAKE) --no-print-directory small MODELS="$(foreach kind,training eval optimizer,$(SMALL_FIXTURE)/$(kind)_model.onnx)"
 	rm -rf $(BUILD)/small-site && mkdir -p $(BUILD)/small-site
 	cp -r $$($(LIBRARY_FOLDER))/.. $(BUILD)/small-site/ortrain
@@ -500,7 +500,7 @@ CLANG_CXX ?= $(firstword $(foreach n,19 18 17 16,$(shell command -v clang++-$(n)
 TOGETHER ?= ON
 
 .PHONY: check-clang
-check-clang: setup ## Check that clang compiles the core without a warning; TOGETHER=OFF checks each source alone
+check-clang: setup ## Check that clang compiles the core without a warning; TOGETHER=OFF compiles each source separately
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make check-clang: SKIPPED; there is no clang++-16 or newer"; else \
 	  $(MAKE) --no-print-directory run-check-clang; fi
 .PHONY: run-check-clang
@@ -514,7 +514,7 @@ run-check-clang:
 COVERED ?= tests/ops $(CORE_TESTS)
 COVERAGE = $(abspath $(BUILD))/coverage
 .PHONY: coverage
-coverage: setup ## Record which blocks of the core each test in COVERED="tests/ops ..." runs, and report lines, costs, and needless cases
+coverage: setup ## Record which blocks of the core each test in COVERED="tests/ops ..." runs, and report lines, costs, and redundant cases
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make coverage: SKIPPED; there is no clang++-16 or newer"; else \
 	  scripts/install_missing.sh llvm && $(MAKE) --no-print-directory run-coverage; fi
 .PHONY: run-coverage
@@ -530,24 +530,24 @@ run-coverage:
 
 EVERY ?= 1
 .PHONY: faults
-faults: cpp ## Let every allocation, or one in EVERY, and every call for files fail once in a training loop
+faults: cpp ## Let each allocation (or one of EVERY) and each file operation of a training loop fail once
 	$(BUILD)/cpp/tests/test_faults --every $(EVERY)
 
 KILLS ?= 1000
 .PHONY: kill
-kill: cpp ## Kill a training run KILLS times while it saves, and cut its power after every write
+kill: cpp ## Kill a training run KILLS times while it saves, and simulate a power failure after every write
 	$(BUILD)/cpp/tests/test_kill $(KILLS)
 
 STEPS ?= 1000000
 .PHONY: soak
-soak: install ## Train STEPS steps with changing shapes, sessions and errors, and plot the memory
+soak: install ## Train for STEPS steps with changing shapes, sessions and errors, and plot the memory
 	$(PYTHON) -m tests.soak --steps $(STEPS) --plot $(BUILD)/soak.png
 
 # All checks of gcc that find undefined behaviour. Division of floats by zero is none of them: IEEE 754 defines it, and
 # kernels rely on that. Nor is the wrapping of unsigned numbers, which hashes and random numbers use.
 SANITIZERS = address,undefined,float-cast-overflow
 .PHONY: test-sanitize
-test-sanitize: setup ## The tests of the core, sessions and artifacts under sanitizers: memory, leaks, undefined behaviour, races
+test-sanitize: setup ## Run the tests of the core, sessions and artifacts under sanitizers: memory, leaks, undefined behaviour, races
 	cmake -S . -B $(BUILD)/sanitize -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_TESTS=ON \
 	  -DORTRAIN_SANITIZE=$(SANITIZERS)
 	cmake --build $(BUILD)/sanitize
@@ -578,7 +578,7 @@ pytest-sanitize-others:
 	$(SANITIZED_PYTEST) $(SANITIZED_OTHERS)
 
 .PHONY: test-races
-test-races: setup ## What several threads may do at once, under ThreadSanitizer
+test-races: setup ## Test under ThreadSanitizer the calls that several threads may make at once
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make test-races: SKIPPED; there is no clang++-16 or newer"; else \
 	  $(MAKE) --no-print-directory run-races; fi
 .PHONY: run-races
@@ -598,7 +598,7 @@ FUZZ_LIMITS = -timeout=25 -rss_limit_mb=3000 -malloc_limit_mb=2500
 FUZZ_LIMITS += -entropic=0
 
 .PHONY: fuzz
-fuzz: setup ## Fuzz for SECONDS=60 per target, TARGET="reader ..." (docs/fuzzing.md)
+fuzz: setup ## Fuzz each target, or those in TARGET="reader ...", for SECONDS=60 (docs/fuzzing.md)
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make fuzz: SKIPPED; there is no clang++-16 or newer"; else \
 	  $(MAKE) --no-print-directory run-fuzz; fi
 .PHONY: run-fuzz
@@ -614,11 +614,11 @@ run-fuzz:
 	    $(CORPUS)/$$target $(BUILD)/fuzz/seeds/$$target $$(find tests/fuzz/regressions -name $$target -type d) || exit 1; done
 
 .PHONY: bench-peers
-bench-peers: ## Install the peers that the benchmarks compare with
+bench-peers: ## Install the libraries that the benchmarks compare with ortrain
 	benchmarks/make_peers.sh .venv-peers
 
 .PHONY: bench
-bench: install bench-peers ## Measure against onnxruntime-training and PyTorch
+bench: install bench-peers ## Compare the time and memory of a step with onnxruntime-training, PyTorch and JAX
 	$(PYTHON) -m benchmarks
 
 .PHONY: docs
@@ -627,7 +627,7 @@ docs: install ## Build the documentation site
 	@echo "docs/_build/html/index.html"
 
 .PHONY: wheel
-wheel: setup ## Build a wheel and show what it needs from the system
+wheel: setup ## Build a wheel and show the system libraries that it needs
 	$(PYTHON) -m pip wheel --quiet --no-build-isolation --no-deps -w dist --config-settings=build-dir=$(BUILD)/python \
 	  --config-settings=cmake.build-type=$(BUILD_TYPE) .
 	$(VENV)/bin/auditwheel show dist/ortrain-*.whl
@@ -636,13 +636,13 @@ wheel: setup ## Build a wheel and show what it needs from the system
 WHEEL_TARGET ?= x86_64-linux-gnu.2.28
 WHEEL_PLATFORM ?= manylinux_2_28_x86_64
 .PHONY: wheel-manylinux
-wheel-manylinux: setup ## Build a wheel that needs nothing but glibc 2.28 or newer into dist, and show what it needs
+wheel-manylinux: setup ## Build a wheel that needs only glibc 2.28 or newer into dist, and show the system libraries that it needs
 	rm -f dist/ortrain-*$(WHEEL_PLATFORM).whl
 	scripts/linux_wheel.sh $(VENV) $(ZIG_TOOLS) $(WHEEL_TARGET) $(WHEEL_PLATFORM) $(BUILD)/zig/$(WHEEL_PLATFORM) dist $(BUILD_TYPE)
 	$(VENV)/bin/auditwheel show dist/ortrain-*$(WHEEL_PLATFORM).whl
 
 .PHONY: test-manylinux
-test-manylinux: wheel-manylinux ## Install that wheel into a new virtual environment, replay the recorded runs, and train
+test-manylinux: wheel-manylinux ## Install the wheel of wheel-manylinux into a new virtual environment, replay the recorded runs, and train
 	scripts/test_wheel.sh $(PYTHON) dist/ortrain-*$(WHEEL_PLATFORM).whl $(BUILD)/wheel-test
 
 .PHONY: clean

@@ -1,7 +1,7 @@
-"""Whether one build is faster than another: `python -m benchmarks.builds --help`.
+"""Compare the speed of two builds: `python -m benchmarks.builds --help`.
 
-Two installations of ortrain train on the same artifacts and take turns. The time of each turn is compared with that
-of the turn beside it, so that a machine whose speed drifts does not decide.
+Two installations of ortrain train on the same artifacts and take turns. The time of each turn is compared with the
+time of the next turn, so that changes in the machine's speed do not affect the result.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an entry of the session's configuration, such as ortrain.mixed_precision=bf16",
+        help="a session config entry, such as ortrain.mixed_precision=bf16",
     )
 
 
@@ -227,13 +227,11 @@ def main() -> int:
         "--baseline",
         type=Path,
         metavar="PATH",
-        help="interpreter or folder with the other installation of ortrain",
+        help="Python interpreter, or folder, with the other installation of ortrain",
     )
     parser.add_argument("--rounds", type=int, default=15, help="turns of each build (default: 15)")
-    parser.add_argument("--seconds", type=float, default=0.3, help="seconds a turn (default: 0.3)")
-    parser.add_argument(
-        "--batch", type=int, default=8, help="value of dimensions without a number (default: 8)"
-    )
+    parser.add_argument("--seconds", type=float, default=0.3, help="seconds of a turn (default: 0.3)")
+    parser.add_argument("--batch", type=int, default=8, help="size of free dimensions (default: 8)")
     parser.add_argument("--threads", type=int, default=2, help="threads of each build (default: 2)")
     add_config(parser)
     parser.add_argument("--json", type=Path, help="also write the results to this file")

@@ -1,4 +1,4 @@
-"""The contestants: each one's name, its virtual environment and the code that trains with it."""
+"""The contestants: the name, the virtual environment and the training code of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The cost of the check for gradients that are NaN or infinite: `python -m benchmarks.finite_check --help`.
 
-Two sessions of one process train on the same artifacts and take turns: one rejects such gradients, which is the default, the
-other applies them without a check (`ortrain.nonfinite_gradients` = `apply`). The cost is the difference of the two times.
+Two sessions of one process train on the same artifacts and take turns: one session rejects such gradients, which is the
+default; the other session applies gradients without a check (`ortrain.nonfinite_gradients` = `apply`). The cost is the
+difference between the two times.
 """
 
 from __future__ import annotations
@@ -118,14 +119,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.finite_check", description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="artifacts with a checkpoint")
     parser.add_argument(
-        "--widths", type=int, nargs="*", default=(256, 1024), metavar="W", help="dense layers"
+        "--widths", type=int, nargs="*", default=(256, 1024), metavar="W", help="widths of dense layers"
     )
     parser.add_argument("--batches", type=int, nargs="+", default=(8, 64), metavar="B")
     parser.add_argument("--optimizers", nargs="+", default=("SGD", "AdamW"), metavar="NAME")
     parser.add_argument("--threads", type=int, nargs="+", default=(1, 2), metavar="N")
     parser.add_argument("--starts", type=int, default=5, help="pairs of sessions (default: 5)")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each pair (default: 10)")
-    parser.add_argument("--seconds", type=float, default=0.1, help="of a turn (default: 0.1)")
+    parser.add_argument("--seconds", type=float, default=0.1, help="seconds of a turn (default: 0.1)")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args(arguments)
     costs: list[Cost] = []

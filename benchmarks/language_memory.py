@@ -1,10 +1,10 @@
-"""Memory and speed of adapters beside a language model of 4 bits: `python -m benchmarks.language_memory --help`.
+"""Memory and speed of training adapters of a language model with 4-bit weights: `python -m benchmarks.language_memory --help`.
 
-Models have the shape of GPT-2 small and of Qwen2.5-0.5B, and random weights, written with 4 bits node by node
-(benchmarks/language_shapes.py). A step is one row of tokens, with LoRA of rank 8 on all linear layers but the last one. Each
-contestant trains in a separate process, in turns. Memory is that of the whole process at its peak. A memory budget is the
-session's entry `ortrain.memory_budget`. PyTorch trains the same shapes with peft: in float32, or with weights in bfloat16 and
-`torch.autocast`. With `--realtime`, processes run under `chrt -r 10`, which other programs disturb less.
+The models have the shapes of GPT-2 small and Qwen2.5-0.5B, and random weights. benchmarks/language_shapes.py writes the models
+node by node, with 4-bit weights. A step trains on one row of tokens, with LoRA of rank 8 on all linear layers but the last one.
+Each contestant trains in a separate process, in turns. Memory is the peak memory of the whole process. A memory budget is the
+session config entry `ortrain.memory_budget`. PyTorch trains the same shapes with peft: in float32, or with weights in bfloat16
+and `torch.autocast`. With `--realtime`, processes run under `chrt -r 10`, so that other programs disturb them less.
 """
 
 from __future__ import annotations
@@ -287,7 +287,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", default=",".join(SHAPES), help=f"of {', '.join(SHAPES)}")
     parser.add_argument(
-        "--length", default="256", metavar="N,...", help="tokens of a row; several for a curve"
+        "--length",
+        default="256",
+        metavar="N,...",
+        help="numbers of tokens of a row; several numbers give a curve",
     )
     parser.add_argument("--precision", default="fp32", metavar="NAME,...", help="of fp32 and bf16")
     parser.add_argument("--embeddings", default="4-bit", metavar="NAME,...", help="of float32 and 4-bit")
@@ -300,9 +303,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4, help="timed steps of a round")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--torch", help="an interpreter with torch, transformers and peft, to compare with")
-    parser.add_argument("--folder", help="where artifacts are written while the script runs")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="memory and speed over the length")
+    parser.add_argument(
+        "--torch", help="a Python interpreter with torch, transformers and peft, to compare with"
+    )
+    parser.add_argument("--folder", help="folder for artifacts while the script runs")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="file for a plot of memory and speed over the length"
+    )
     parser.add_argument("--realtime", action="store_true", help="run processes under chrt -r 10")
     for internal in ("--worker", "--artifacts"):
         parser.add_argument(internal, help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""Language models with the shape of GPT-2 small and of Qwen2.5-0.5B, and random weights of 4 bits, for benchmarks."""
+"""Language models with the shapes of GPT-2 small and Qwen2.5-0.5B and random 4-bit weights, for benchmarks."""
 
 from __future__ import annotations
 

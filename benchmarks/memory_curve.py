@@ -1,9 +1,9 @@
 """The cost of a memory budget: the memory and time of a step for smaller and smaller budgets.
 
 `python -m benchmarks.memory_curve resnet18 bert-mini` trains each case with the session config entry
-`ortrain.memory_budget` at several fractions of the memory of a step without it, down to the least that is possible. All
-sessions of a case take turns in one process; their first losses must be equal to the bit. It prints a table and writes
-a plot. The artifacts are those of `make bench`.
+`ortrain.memory_budget` at several fractions of the memory of a step without a budget, down to the smallest possible budget. All
+sessions of a case take turns in one process; their first losses must be bitwise equal. The command prints a
+table and writes a plot. The artifacts are those of `make bench`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def least_budget(case: Case, cache: Path, threads: int) -> int:
         if found is None:
             raise
         return int(found[1])
-    raise RuntimeError("a budget of one byte was accepted")
+    raise RuntimeError("expected an error for a budget of one byte, found none")
 
 
 def measure(case: Case, cache: Path, threads: int, shares: Sequence[float], rounds: int) -> list[Point]:
@@ -164,12 +164,14 @@ def main() -> None:
     parser.add_argument("models", nargs="+", help="cases or models, such as resnet18 and bert-mini")
     parser.add_argument("--cache", type=Path, default=Path("build/bench"), help="artifacts of `make bench`")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=10, help="timed steps of each budget; the best counts")
+    parser.add_argument(
+        "--rounds", type=int, default=10, help="timed steps of each budget; the shortest step counts"
+    )
     parser.add_argument(
         "--shares",
         type=lambda text: [float(part) for part in text.split(",")],
         default=[0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3],
-        help="budgets, as shares of the memory without one; those that are impossible are left out",
+        help="budgets, as fractions of the memory without a budget; impossible budgets are left out",
     )
     parser.add_argument("--plot", type=Path, help="file for the plot")
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
-"""What each method of training costs on a device: `python -m benchmarks.methods --help`.
+"""The memory and time of each method of training: `python -m benchmarks.methods --help`.
 
-Each method makes artifacts of the same model. A process for each then trains them with `Trainer`, on one thread: measured are the
-resident memory at its peak, less what the process has before it loads the model, and the processor time of a train step with its
-optimizer step. Processor time depends less on what else the machine does than the time that passes, but does depend on it,
-through shared caches. The methods take turns, and a table gives the medians over the rounds. Weights and data are random: the
-table says what a method costs, not what a model learns.
+Each method creates artifacts of one model and trains them with `Trainer`, in a separate process with one thread. The benchmark
+measures the peak resident memory, minus the memory before the process loads the model, and the processor time of a train step
+with its optimizer step. Other programs change processor time less than wall time, but do change it, through shared caches. The
+methods take turns, and a table gives the medians over the rounds. Weights and data are random: the table shows the cost of a
+method, not the quality of the model.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _write_mobilenet(path: Path, cache: Path) -> None:
     case = next(case for case in CASES if case.name == "mobilenet-v2")
     source = model_files(cache, case).onnx
     if not source.exists():
-        sys.exit(f"there is no {source}; run `make bench` first, which exports it")
+        sys.exit(f"{source} does not exist; `make bench` exports it")
     path.write_bytes(source.read_bytes())
 
 
@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6, help="the least number of timed steps in a round")
     parser.add_argument(
-        "--cache", type=Path, default=ROOT / "build" / "bench", help="where `make bench` keeps models"
+        "--cache", type=Path, default=ROOT / "build" / "bench", help="folder with the models of `make bench`"
     )
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""More models in PyTorch, one of each kind that `benchmarks.models` lacks: recurrent, one dimension, images to images, sparse."""
+"""More models in PyTorch, of kinds that `benchmarks.models` lacks: recurrent, one-dimensional, images to images, sparse."""
 
 from __future__ import annotations
 

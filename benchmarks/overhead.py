@@ -1,4 +1,4 @@
-"""The overhead of a train step in each language over the core: `python -m benchmarks.overhead --help`."""
+"""The overhead of a train step in each language, compared with the core: `python -m benchmarks.overhead --help`."""
 
 from __future__ import annotations
 
@@ -138,7 +138,9 @@ def main() -> int:
     facts = machine()
     print(f"{facts['cpu']}, {facts['cores']} cores, {options.rounds} rounds of {options.steps} steps")
     if facts["load_before"] > 0.5:
-        print(f"!! the machine is busy (load {facts['load_before']:.1f}): times are not reliable")
+        print(
+            f"!! other programs use the processor (load {facts['load_before']:.1f}): times are not reliable"
+        )
 
     with tempfile.TemporaryDirectory(prefix="ortrain-overhead-") as name:
         folder = Path(name)

@@ -1,10 +1,9 @@
 """The cost of training over several processes: `python -m benchmarks.processes --help`.
 
-Two processes on this machine train networks of several sizes. Measured are the bytes that each sends in a step, the time
-for which a step waits for the other rank, both if gradients are sent while others are computed and if they are sent
-afterwards, and the time of a bare all-reduce of as many bytes. From a latency and a
-bandwidth, which are fitted to these, a model extrapolates the time of a step to many nodes. Nothing beyond two processes
-on one machine is measured.
+Two processes on this machine train networks of several sizes. The benchmark measures the bytes that each process sends in a
+step, the time for which a step waits for the other process, and the time of a bare all-reduce of this number of bytes.
+Gradients are sent during the backward pass or after it. A latency and a bandwidth are fitted to these times; with them, a model
+extrapolates the time of a step to many nodes. The benchmark measures only two processes on one machine.
 """
 
 from __future__ import annotations
@@ -198,7 +197,7 @@ def main() -> int:
     """Measure and plot."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "processes.json")
-    parser.add_argument("--plot", type=Path, help="file for a plot, as docs/images/processes.png")
+    parser.add_argument("--plot", type=Path, help="file for a plot, such as docs/images/processes.png")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:

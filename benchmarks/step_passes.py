@@ -1,7 +1,7 @@
-"""The passes over the weights that AdamW in a step model consists of, one by one: `python -m benchmarks.step_passes --help`.
+"""The time of each pass over the weights in the AdamW step of a step model: `python -m benchmarks.step_passes --help`.
 
-Each node of a step model reads and writes all elements of a matrix of weights. The table has the time of each alone, on stock
-onnxruntime with one thread, and the bytes that it moves. Their sum is what the update of the matrix takes at least.
+Each node of the update reads and writes all elements of a weight matrix. The table shows the time of each node on stock
+onnxruntime with one thread, and the bytes that the node moves. The update of the matrix takes at least the sum of these times.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Step models on stock onnxruntime against onnxruntime-training and ortrain: `python -m benchmarks.step_peers --help`.
+"""Step models on stock onnxruntime compared with onnxruntime-training and ortrain: `python -m benchmarks.step_peers --help`.
 
-All train the same models from the same weights, each in a separate process, in turns. The table has the shortest step of
-each, which other work on the machine disturbs least.
+All contestants train the same models from the same weights, in separate processes that take turns. The table shows the shortest
+step of each, because other programs disturb the shortest step least.
 """
 
 from __future__ import annotations

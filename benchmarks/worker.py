@@ -2,8 +2,8 @@
 
 `python -m benchmarks.worker CONTESTANT CASE --cache FOLDER --threads N` prints, once it is ready,
 `{"version", "python", "baseline_mb", "prepare_s"}`. Each line `{"steps": n}` on its standard input trains
-n steps and is answered by `{"ms": [...], "losses": [...], "peak_mb"}`. The end of its input ends it.
-With `--make-artifacts` it writes the contestant's artifacts and ends.
+n steps, and the worker prints `{"ms": [...], "losses": [...], "peak_mb"}`. At the end of its standard input, the worker ends.
+With `--make-artifacts`, it writes the contestant's artifacts and ends.
 """
 
 from __future__ import annotations

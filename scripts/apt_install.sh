@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs Debian packages. Waits while another program, such as an automatic update, holds the package database.
 # Usage: scripts/apt_install.sh PACKAGE...
-# APT_WAIT: how many seconds to wait at most (default 1800).
+# APT_WAIT: the longest time to wait, in seconds (default 1800).
 set -euo pipefail
 limit=${APT_WAIT:-1800}
 sudo=()
@@ -9,7 +9,7 @@ sudo=()
 messages=$(mktemp)
 trap 'rm -f "$messages"' EXIT
 
-# apt-get has a waiting time for dpkg's lock (DPkg::Lock::Timeout), but none for that of the package lists.
+# apt-get can wait for dpkg's lock (DPkg::Lock::Timeout), but not for the lock of the package lists.
 locked() {
   grep -Em1 'Could not get lock|Unable to lock|Unable to acquire the dpkg' "$messages"
 }

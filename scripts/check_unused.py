@@ -2,10 +2,9 @@
 
 python scripts/check_unused.py
 
-A function is used if its name occurs anywhere but in the declarations and definitions of functions. For a function of C++,
-and for one of Python with a leading underscore, that is anywhere in the product; uses by tests do not count. For the other
-functions of Python, which users call, it is anywhere in the repository. So an unused function is missed if something else
-has its name.
+A function is used if its name occurs outside the declarations and definitions of functions. Uses in tests do not count for C++
+functions and for Python functions with a leading underscore. They count for other Python functions, because users call these. The
+script does not find an unused function if something else has the function's name.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs those of the Debian packages that are missing.
+# Installs the listed Debian packages that are missing.
 # Usage: scripts/install_missing.sh PACKAGE...
 set -euo pipefail
 missing=()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs PyPI's package ziglang, which has clang, a linker and the C libraries of many systems, into a folder, and prints the
-# path of the program.
+# Installs PyPI's package ziglang into a folder and prints the path of its program zig. ziglang contains clang, a linker and the C
+# libraries of many systems.
 # Usage: scripts/install_zig.sh VENV FOLDER
 set -euo pipefail
 venv=$1 folder=$2

@@ -1,12 +1,12 @@
-"""Write how large builds of the library are, by kind, folder and source, into a page of the documentation.
+"""Write a page of the documentation that shows the size of builds of the library, by kind, folder and source.
 
 python scripts/library_size.py PAGE NAME=FOLDER ...
 
-A folder is one that CMake built a release of the library in, with the linker option -Wl,-Map=libortrain.map (`make size`). The
-size of a library is that of its stripped file. Kinds are read from the sections of that file, folders and sources from the map.
-Sources that are compiled together are told apart by their namespace where they have one (cmake/compile_together.py). The map of a
-library that was optimized when it was linked has functions without their sources: these are looked up in the objects of the first
-library.
+In each FOLDER, CMake has built a release of the library with the linker option -Wl,-Map=libortrain.map (`make size`). The size
+of a library is the size of its stripped file. The sizes of kinds come from the sections of that file, the sizes of folders and
+sources from the map of the linker. If sources are compiled together (cmake/compile_together.py), their namespaces distinguish
+them. The map of a library with link-time optimization does not name the sources of functions; the script finds them in the
+objects of the first library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = {
     "names of symbols": r"\.(dynsym|dynstr|hash|gnu\.hash|gnu\.version.*)$",
     "data": r"\.(t?data.*|got.*|dynamic|init_array|fini_array|ctors|dtors)$",
 }
-"""Sections of a stripped library, by what a reader calls them."""
+"""Names of the kinds of sections in a stripped library, with patterns of the names of these sections."""
 
 MEMORY_MAP = "Linker script and memory map"
 INPUT = re.compile(
@@ -39,15 +39,15 @@ NAMED = re.compile(
     r"^(?P<address>[0-9a-f]+) (?P<size>[0-9a-f]+) [tTwWrRdDvV] .*?\bsource_(?P<stem>\w+)::", re.MULTILINE
 )
 SYMBOL = re.compile(r"^\.(?:text|rodata|data|tdata)[\w.]*?\.(_Z\w+)")
-"""What a section is called that has one function or object."""
+"""The name of a section that contains a single function or object."""
 FOR_LOADER = re.compile(r"\.(eh_frame_hdr|rela?\..*|relr\..*|dynsym|dynstr|dynamic|hash|gnu\..*|got.*|plt.*)")
 """Sections that the linker writes; its map lists them under any object."""
 ENCLOSED = re.compile(r"enclosed_\d+\.cpp$")
 LINKER = "the linker"
 OTHERS = "the C++ runtime"
-SHARED = "templates that several sources have"
-UNNAMED = "unwind tables and constants of all"
-"""Of a library that was optimized when it was linked."""
+SHARED = "templates shared by several sources"
+UNNAMED = "unwind tables and constants of all sources"
+"""The row for these sections of a library with link-time optimization, whose map does not name their sources."""
 MOST_SOURCES = 40
 
 
@@ -69,7 +69,7 @@ def run(*command: str) -> str:
 
 
 def kinds_of(stripped: pathlib.Path) -> dict[str, int]:
-    """Return the bytes of each kind of section in a file; `rest` is what belongs to no section, and other sections."""
+    """Return the bytes of each kind of section in a file; `rest` is all bytes outside these sections."""
     found = dict.fromkeys(KINDS, 0)
     for line in run("readelf", "--section-headers", "--wide", str(stripped)).splitlines():
         cells = re.sub(r"^\s*\[\s*\d+\]\s*", "", line).split()
@@ -114,7 +114,7 @@ def parts_of(text: str) -> list[Part]:
 
 
 def path_of(object_: str) -> str | None:
-    """Return the source of an object, below core/src; None if it is not one of the core."""
+    """Return the source of an object, below core/src; None if the object is not part of the core."""
     found = re.search(
         r"(?:together/(?P<kind>\w+)/)?core/src/(?P<folder>[^/]+)/(?P<rest>.*)\.(?:o|obj)$", object_
     )
@@ -127,7 +127,8 @@ def path_of(object_: str) -> str | None:
 def sources_by_symbol(parts: list[Part], folder: pathlib.Path) -> dict[str, str]:
     """Return the source of each symbol that the objects of a library define.
 
-    SHARED is that of a template that several sources have. Local functions of several sources that have one name are missing.
+    The source of a template that several sources contain is SHARED. Local functions with equal names in several sources are
+    left out.
     """
     found: dict[str, str] = {}
     ambiguous = set()
@@ -148,7 +149,7 @@ def sources_by_symbol(parts: list[Part], folder: pathlib.Path) -> dict[str, str]
 
 
 def source_of(part: Part, known: dict[str, str]) -> str:
-    """Return the source of a part, below core/src, or what else it is. `known`: sources by symbol."""
+    """Return the source of a part, below core/src, or the name of another row. `known`: sources by symbol."""
     if part.object == LINKER:
         return LINKER
     if ".ltrans" in part.object:
@@ -227,9 +228,10 @@ def page(libraries: list[Library]) -> str:
             "<!-- Written by `make size`. -->",
             "# Size of the library",
             "",
-            f"Kilobytes (1,000 bytes) of `libortrain.so`, stripped, for {machine}, compiled by {compiler}.",
-            "[A smaller library](performance.md#a-smaller-library) says how to leave out what a program does not need.",
-            "`make size` writes this page.",
+            f"Sizes in kilobytes (1,000 bytes) of the stripped `libortrain.so` for {machine}, compiled by {compiler}.",
+            "[A smaller library](performance.md#a-smaller-library) explains how to leave out parts that a program does not need.",
+            "The first column is the library with all operators. The other columns are libraries without optional parts and with",
+            "only the operators of a model: `mlp_adamw` is a perceptron, `lenet_adamw` a convolutional network.",
             "",
             *table("build", libraries, sizes),
             "",
@@ -237,19 +239,20 @@ def page(libraries: list[Library]) -> str:
             "",
             *table("kind", libraries, [each.kinds for each in libraries]),
             "",
-            "Data is what the loader or the program writes to. The rest is padding between segments, and headers.",
+            "Data are the sections that the loader or the program writes to. The rest is headers and padding between segments.",
             "",
             "## By folder of core/src",
             "",
             *table("folder", libraries, [each.folders for each in libraries]),
             "",
-            "These are sections of objects as the linker placed them. The linker itself writes relocations, tables of names and",
-            "the index of unwind tables.",
+            "The sizes are those of the sections of object files in the linked library. The linker itself writes relocations,",
+            "tables of names and the index of unwind tables. Libraries with few operators are optimized at link time; the map",
+            "of the linker then does not name the sources of unwind tables and constants.",
             "",
             "## By source",
             "",
-            f"The {MOST_SOURCES} largest. Files named `open` and `enclosed` are groups of sources that are compiled together;",
-            "operators in such groups count without the templates that they share.",
+            f"The {MOST_SOURCES} largest sources and other parts. Files named `open_N` are groups of sources compiled together.",
+            "Templates that several sources use have a separate row and do not count for these sources.",
             "",
             *table("source", libraries, [each.sources for each in libraries], MOST_SOURCES),
             "",

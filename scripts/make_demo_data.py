@@ -1,6 +1,6 @@
-"""Write what `ortrain demo` needs into the Python package: the digits, and the artifacts of a small network.
+"""Write the data of `ortrain demo` into the Python package: the digits, and the artifacts of a small network.
 
-The package contains them so that the demo needs neither scikit-learn nor onnx. Run it after a change of the network:
+The package contains these files so that the demo needs neither scikit-learn nor onnx. Run the script after changing the network:
 ``python scripts/make_demo_data.py``.
 """
 

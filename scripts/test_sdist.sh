@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a source distribution, installs it where no development package of the system can be found, and replays recorded runs
-# with what was installed: `pip install ortrain` as on a machine that has a C++ compiler and PyPI alone.
+# Creates a source distribution, installs it while the development packages of the system are hidden, and replays recorded runs with the
+# installed package. So `pip install ortrain` works on a machine that has only a C++ compiler and access to PyPI.
 # Usage: scripts/test_sdist.sh PYTHON FOLDER [BUILD_TYPE]
 set -euo pipefail
 python=$1 folder=$2 type=${3:-Release}
@@ -11,7 +11,7 @@ folder=$(cd "$folder" && pwd)
   { cat "$folder/sdist.log" >&2; exit 1; }
 python3 -m venv "$folder/venv"
 
-# In a mount namespace, headers and tools of the development packages are covered by empty ones.
+# In a mount namespace, empty files and folders hide the headers and tools of the development packages.
 hidden=(/usr/include/hwy /usr/include/flatbuffers /usr/include/google /usr/bin/flatc /usr/bin/protoc)
 cover='for path in "$@"; do
   if [ -d "$path" ]; then mount -t tmpfs none "$path"; elif [ -e "$path" ]; then mount --bind /dev/null "$path"; fi; done'

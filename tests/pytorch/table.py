@@ -1,4 +1,4 @@
-"""The page docs/reference/pytorch-networks.md, of which every network that trains as in PyTorch is a row."""
+"""The page docs/reference/pytorch-networks.md, with a row for each network that trains as in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ COMMAND = "make torch-table"
 _HEAD = f"""<!-- Made by `{COMMAND}`. Do not edit. -->
 # Networks of PyTorch
 
-Freshly initialized networks, exported by `ortrain.torch.export`, trained here and by PyTorch {{torch}}. Those with a name of
-transformers ({{transformers}}) are small random configurations. Batch normalization is in training mode. The loss is the mean
-squared error of the first output. The optimizer is plain gradient descent. Its rate is smaller for networks that PyTorch in
-float32 and PyTorch in float64 train to different losses at the common rate.
+ortrain trains the networks of this page as PyTorch does. `ortrain.torch.export` exports each network with fresh random
+weights; then ortrain and PyTorch {{torch}} train it for {STEPS} steps. Networks named after a model of transformers
+({{transformers}}) are small random configurations. Batch normalization is in training mode. The loss is the mean squared
+error of the first output, and the optimizer is plain gradient descent. The learning rate is 0.05. It is smaller for networks
+whose losses in PyTorch's float32 and float64 differ too much at that rate.
 
-The gradients of the first step and the losses of {STEPS} steps are compared with a float64 copy of the network in PyTorch. The
-columns have the largest difference, relative to the largest value, and in brackets that of PyTorch in float32. The parameters
-that are trained have the names of `state_dict`, and are those that have a gradient in PyTorch. `make test-torch` requires
-all networks of this page to be as close to the float64 copy as PyTorch in float32 is, within a factor of four.
+The gradients of the first step and the losses of {STEPS} steps are compared with those of a float64 copy of the network in
+PyTorch. The columns show the largest difference, relative to the largest value; the number in brackets is the difference of
+PyTorch in float32. The trained parameters have the names of `state_dict`; they are the parameters that have a gradient in
+PyTorch. `make test-torch` tests all networks of this page: a difference may be at most four times that of PyTorch in float32,
+or 1e-6 for losses and 1e-5 for gradients.
 
 | network | exporter | trained parameters | tied | gradients | rate | losses of {STEPS} steps | loss, first and last |
 | --- | --- | --- | --- | --- | --- | --- | --- |
