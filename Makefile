@@ -58,21 +58,21 @@ jax: install
 	@scripts/make_environment.sh $(JAX) $(VENV) requirements-jax.txt
 
 .PHONY: federated
-federated: integrations ## Train the digits on Flower: a simulation, and a deployment of five processes on loopback
+federated: integrations ## Train on the digits with Flower: a simulation, and a deployment of five processes on this machine
 	$(INTEGRATIONS)/bin/python examples/federated/run.py simulation --out $(BUILD)/federated
 	$(INTEGRATIONS)/bin/python examples/federated/run.py deployment --out $(BUILD)/federated
 
 .PHONY: nvflare
-nvflare: integrations ## Train the digits on NVFlare's simulator
+nvflare: integrations ## Train on the digits with NVFlare's simulator
 	$(INTEGRATIONS)/bin/python examples/federated/nvflare/job.py --out $(BUILD)/nvflare
 
 .PHONY: generate
-generate: setup ## Render all files that are generated from spec/
+generate: setup ## Generate all files that follow from spec/
 	$(PYTHON) -m codegen
 
 # QUICK: run only the tests of `make test`. INSTALLED: the package is installed already.
 .PHONY: test every-language
-test: built-and-checked ## Test every language that this machine can build, and every operator, in minutes; make test-all runs the other tests
+test: built-and-checked ## Test every language that this machine can build, and every operator, in minutes; make test-all runs all tests
 	@$(SIDE_BY_SIDE) QUICK=1 INSTALLED=1 every-language
 	@$(name-skipped)
 	@echo "make test: NOT RUN, make test-all runs them: combinations of parameters and thorough tests (counted above), operators without passes,"
@@ -84,7 +84,7 @@ pytest-languages: test-csharp test-objc test-swift
 endif
 
 .PHONY: test-all
-test-all: built-and-checked ## Run every test of every language, with a release build
+test-all: built-and-checked ## Run every test of every language, with the code of a release
 	@$(SIDE_BY_SIDE) INSTALLED=1 every-language
 	@$(name-skipped)
 
@@ -120,7 +120,7 @@ CLANG_FORMAT = git ls-files -z '*.c' '*.cpp' '*.h' '*.m' | grep -zv core/include
 SWIFT_FORMAT = if $(call have,swift); then git ls-files -z '*.swift' | grep -zv generated/ | xargs -0 swift format
 
 .PHONY: check
-check: setup ## Check generated files, formatting, types, and functions without a caller
+check: setup ## Check generated files, formatting, types, and that every function is used
 	$(PYTHON) -m codegen --check
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -164,7 +164,7 @@ test-browser: install browser ## Run the tests of the dashboard's page, in Chrom
 	ORTRAIN_REQUIRE=browser $(PYTHON) -m pytest -q tests/dashboard
 
 .PHONY: screenshots
-screenshots: install browser ## Train on the digits and take the pictures of docs/dashboard.md
+screenshots: install browser ## Train on the digits and take the screenshots of docs/dashboard.md and docs/studio.md
 	$(PYTHON) scripts/screenshots.py docs/images
 
 # test-python also runs those tests of tests/flower that do not need Flower, and skips the others.
@@ -194,7 +194,7 @@ oracle-errors: install ## Measure the errors of optimizers, schedules and losses
 	$(PYTHON) -m pytest -q tests/session/test_optimizers.py tests/session/test_schedules.py tests/session/test_loss_blocks.py --write-oracle-errors
 
 .PHONY: conformance
-conformance: install ## Run the cases of the onnx package in ortrain and in onnxruntime, and record which cases pass
+conformance: install ## Run the test cases of the onnx package in ortrain and in onnxruntime, and record which cases pass
 	$(PYTHON) -m tests.conformance
 
 .PHONY: csharp
@@ -238,7 +238,7 @@ test-swift: install ## Run the Swift tests
 LIBRARY_FOLDER = $(PYTHON) -c "import ortrain, pathlib; print(pathlib.Path(ortrain.__file__).parent / 'lib')"
 
 .PHONY: native
-native: setup ## Build the C and C++ library; PREFIX=DIR also installs it there
+native: setup ## Build the C and C++ library; PREFIX=DIR also installs the library into DIR
 	cmake -S . -B $(BUILD)/native -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  -DCMAKE_BUILD_TYPE=$(BUILD_TYPE)
 	cmake --build $(BUILD)/native
@@ -259,11 +259,11 @@ swift-bundle: native ## Build build/ortrain.artifactbundle, the C library for Sw
 	$(PYTHON) scripts/swift_package.py bundle $(BUILD)/native/libortrain.a $$(uname -m)-unknown-linux-gnu $(SWIFT_BUNDLE)
 
 .PHONY: test-swift-bundle
-test-swift-bundle: install swift-bundle ## Serve the artifact bundle like a release, and train with a Swift package that depends on this release
+test-swift-bundle: install swift-bundle ## Serve the bundle of swift-bundle like a release, and train with a Swift package that depends on this release
 	scripts/test_swift_bundle.sh $(PYTHON) $(SWIFT_BUNDLE) $(BUILD)/swift-release
 
 .PHONY: xcframework
-xcframework: ## On a Mac: build build/ortrain.xcframework for macOS, iOS and its simulator
+xcframework: ## On a Mac: build build/ortrain.xcframework for macOS, iOS and the simulator of iOS
 	scripts/xcframework.sh $(BUILD)
 
 .PHONY: cpp
@@ -291,7 +291,8 @@ replay: setup
 ARM64 = $(abspath $(BUILD))/arm64$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
 ARM64_PACKAGES = $(abspath $(BUILD))/arm64-packages
 ARM64_PYTHON = $(abspath $(BUILD))/arm64-python
-ARM64_CPUS ?= max cortex-a53
+# All instructions that the kernels use; only dot products of 8-bit integers; neither these nor bfloat16.
+ARM64_CPUS ?= max neoverse-n1 cortex-a53
 QEMU_ARM64 = qemu-aarch64 -L /usr/aarch64-linux-gnu
 # Debian's Python for arm64, and the libraries that its modules and those of NumPy and onnx need.
 PYTHON_PACKAGES = libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libbz2-1.0 liblzma5 libssl3 python3.11-minimal \
@@ -301,7 +302,7 @@ arm64-tools:
 	@scripts/install_missing.sh g++-aarch64-linux-gnu qemu-user
 
 .PHONY: wheel-arm64
-wheel-arm64: setup arm64-tools ## Cross-compile a wheel for Linux on arm64, and show which system libraries the wheel needs
+wheel-arm64: setup arm64-tools ## Cross-compile a wheel for Linux on arm64 and show the system libraries that it needs
 	scripts/foreign_packages.sh arm64 $(ARM64_PACKAGES) libprotobuf-dev
 	scripts/foreign_packages.sh arm64 $(ARM64_PYTHON) $(PYTHON_PACKAGES)
 	scripts/arm64_wheel.sh $(PYTHON) $(ARM64) $(ARM64_PYTHON) dist $(BUILD_TYPE) ORTRAIN_TESTS=ON \
@@ -310,8 +311,9 @@ wheel-arm64: setup arm64-tools ## Cross-compile a wheel for Linux on arm64, and 
 
 .PHONY: test-arm64
 test-arm64: wheel-arm64 replay ## Cross-compile for Linux on arm64, and run the C and C++ tests, the recorded runs and the wheel in an emulator
-	cmake --build $(ARM64) --target test_programs fuzz replay
+	cmake --build $(ARM64) --target test_programs fuzz replay test_instructions
 	set -e; for cpu in $(ARM64_CPUS); do echo "test-arm64: processor $$cpu"; export QEMU_CPU=$$cpu; \
+	  $(QEMU_ARM64) $(ARM64)/tests/test_instructions; \
 	  $(QEMU_ARM64) $(ARM64)/tests/replay tests/data/fixtures $(BUILD)/replay $(FIXTURES); done
 	ctest --test-dir $(ARM64) --output-on-failure -LE fuzzing
 	scripts/test_arm64_wheel.sh $(PYTHON) dist/ortrain-*_aarch64.whl $(ARM64_PYTHON) $(abspath $(BUILD))/arm64-wheel
@@ -324,9 +326,11 @@ test-arm64-quick: setup arm64-tools replay ## Cross-compile the operators of one
 	  -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF -DORTRAIN_TESTS=ON -DORTRAIN_LEGACY=OFF \
 	  -DCMAKE_BUILD_TYPE=Development -DPROTOBUF_LIBRARY=none \
 	  "-DORTRAIN_OPERATORS=$$(echo $(foreach kind,training eval optimizer,$(QUICK_FIXTURE)/$(kind)_model.onnx) | tr ' ' ';')"
-	cmake --build $(BUILD)/arm64-quick --target replay test_capi
+	cmake --build $(BUILD)/arm64-quick --target replay test_capi test_instructions
 	QEMU_CPU=cortex-a53 $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/replay tests/data/fixtures $(BUILD)/replay $(notdir $(QUICK_FIXTURE))
 	QEMU_CPU=max $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_capi
+	set -e; for cpu in $(ARM64_CPUS); do echo "test-arm64-quick: processor $$cpu"; \
+	  QEMU_CPU=$$cpu $(QEMU_ARM64) $(BUILD)/arm64-quick/tests/test_instructions "~[large]"; done
 
 # The compilers of PyPI's package ziglang.
 ZIG_TOOLS = $(abspath $(BUILD))/zig
@@ -365,7 +369,7 @@ test-windows: windows replay ## Cross-compile for Windows, and run the C and C++
 MACOS = $(BUILD)/macos$(patsubst %,-release,$(filter Release,$(BUILD_TYPE)))
 # MACOS_OPERATORS: as WINDOWS_OPERATORS.
 .PHONY: macos
-macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/macos-release, and check its format (the library is not run)
+macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/macos-release, and check its format, without running the library
 	@scripts/install_missing.sh llvm
 	cmake -S . -B $(MACOS) -G Ninja --toolchain cmake/toolchains/macos-arm64.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
 	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) aarch64-macos.12.0) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
@@ -378,7 +382,7 @@ macos: setup ## Cross-compile libortrain.dylib for macOS on arm64 into build/mac
 IOS_TARGET = aarch64-ios.15.0
 IOS_OPERATORS ?= $(foreach kind,training eval optimizer,$(QUICK_FIXTURE)/$(kind)_model.onnx)
 .PHONY: check-ios
-check-ios: setup ## Compile the core for iOS 15 on arm64, without linking; `make xcframework` on a Mac also links
+check-ios: setup ## Compile the core for iOS 15 on arm64, without linking; `make xcframework` on a Mac links it
 	cmake -S . -B $(BUILD)/ios -G Ninja --toolchain cmake/toolchains/ios-arm64.cmake -DZIG_TOOLS=$(ZIG_TOOLS) \
 	  -DZIG_COMPILER=$$(scripts/zig_compiler.sh $(VENV) $(ZIG_TOOLS) $(IOS_TARGET)) -DPython_EXECUTABLE=$(abspath $(PYTHON)) \
 	  -DORTRAIN_PYTHON=OFF -DCMAKE_BUILD_TYPE=Development \
@@ -425,23 +429,23 @@ wasm: wasm-tools ## Build build/wasm/ortrain.wasm with few operators (docs/targe
 	@ls -l $(WASM)/ortrain.wasm
 
 .PHONY: test-wasm
-test-wasm: wasm replay ## Replay recorded runs in Node.js with the library for WebAssembly
+test-wasm: wasm replay ## Replay the recorded runs in Node.js with the library for WebAssembly
 	cmake --build $(WASM) --target replay
 	$(RUN_WASI) $(WASM)/replay.wasm $(abspath tests/data/fixtures) $(abspath $(BUILD)/replay) $(WASM_FIXTURES)
 	node tests/javascript/replay.mjs $(WASM) tests/data/fixtures $(BUILD)/replay $(WASM_FIXTURES)
 
 .PHONY: test-wasm-browser
-test-wasm-browser: install wasm browser ## Train the digits in Chromium with the library for WebAssembly
+test-wasm-browser: install wasm browser ## Train on the digits in Chromium with the library for WebAssembly
 	ORTRAIN_REQUIRE=wasm ORTRAIN_WASM=$(WASM) $(PYTHON) -m pytest -q tests/javascript
 
 .PHONY: digits-in-browser
-digits-in-browser: install wasm ## Write the page that trains the digits to build/digits_in_browser
+digits-in-browser: install wasm ## Write a page that trains on the digits to build/digits_in_browser
 	$(PYTHON) examples/digits_in_browser/prepare.py $(BUILD)/digits_in_browser $(WASM)
 
 # SDIST_TYPE=Development builds in less time.
 SDIST_TYPE ?= Release
 .PHONY: test-sdist
-test-sdist: setup ## Install the source distribution while the system's development packages are hidden, and replay the recorded runs
+test-sdist: setup ## Install the source distribution while development packages are hidden, and replay the recorded runs
 	scripts/test_sdist.sh $(PYTHON) $(BUILD)/sdist $(SDIST_TYPE)
 
 # Not part of `make test`, because it builds the extension for each Python. `make install` then builds the extension of .venv again.
@@ -452,7 +456,7 @@ test-pythons: setup ## Build and install a wheel for each of PYTHONS, and train 
 
 # MODELS: ONNX files and names of operators, separated by spaces.
 .PHONY: small
-small: setup ## Build a library with only the operators of MODELS and the parts of PARTS, into build/small
+small: setup ## Build the library with only the operators of MODELS and only the optional parts that PARTS names, into build/small
 	@test -n "$(MODELS)" || { echo 'make small: name models and operators, as in make small MODELS="a.onnx b.onnx Relu"'; exit 2; }
 	cmake -S . -B $(BUILD)/small -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  $(foreach part,$(SMALL_PARTS),-DORTRAIN_$(part)=$(if $(filter $(part),$(PARTS)),ON,OFF)) \
@@ -469,7 +473,7 @@ SMALL_PARTS = ADAPTERS ARTIFACTS CUSTOM_OPERATORS GRAPHS LEGACY METRICS SPARSE
 size: export LDFLAGS := -Wl,-Map=libortrain.map
 SIZE_FIXTURES = mlp_adamw lenet_adamw
 .PHONY: size
-size: setup ## Build libraries with all operators and with only those of recorded runs, and write docs/size.md
+size: setup ## Build the library with all operators and with only the operators of recorded runs, and write docs/size.md
 	cmake -S . -B $(BUILD)/size/all -G Ninja -DPython_EXECUTABLE=$(abspath $(PYTHON)) -DORTRAIN_PYTHON=OFF \
 	  -DCMAKE_BUILD_TYPE=Release
 	cmake --build $(BUILD)/size/all --target ortrain
@@ -495,7 +499,7 @@ CLANG_CXX ?= $(firstword $(foreach n,19 18 17 16,$(shell command -v clang++-$(n)
 TOGETHER ?= ON
 
 .PHONY: check-clang
-check-clang: setup ## Check that clang compiles the core without a warning; TOGETHER=OFF checks each source separately
+check-clang: setup ## Check that clang compiles the core without a warning; TOGETHER=OFF compiles each source separately
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make check-clang: SKIPPED; there is no clang++-16 or newer"; else \
 	  $(MAKE) --no-print-directory run-check-clang; fi
 .PHONY: run-check-clang
@@ -509,7 +513,7 @@ run-check-clang:
 COVERED ?= tests/ops $(CORE_TESTS)
 COVERAGE = $(abspath $(BUILD))/coverage
 .PHONY: coverage
-coverage: setup ## Record which blocks of the core each test in COVERED="tests/ops ..." runs, and report lines, costs and redundant cases
+coverage: setup ## Record which blocks of the core each test in COVERED="tests/ops ..." runs, and report lines, costs, and redundant cases
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make coverage: SKIPPED; there is no clang++-16 or newer"; else \
 	  scripts/install_missing.sh llvm && $(MAKE) --no-print-directory run-coverage; fi
 .PHONY: run-coverage
@@ -525,7 +529,7 @@ run-coverage:
 
 EVERY ?= 1
 .PHONY: faults
-faults: cpp ## In a training loop, let every allocation (or one in EVERY) and every file operation fail once
+faults: cpp ## Let each allocation (or one of EVERY) and each file operation of a training loop fail once
 	$(BUILD)/cpp/tests/test_faults --every $(EVERY)
 
 KILLS ?= 1000
@@ -535,7 +539,7 @@ kill: cpp ## Kill a training run KILLS times while it saves, and simulate a powe
 
 STEPS ?= 1000000
 .PHONY: soak
-soak: install ## Train STEPS steps with changing shapes, sessions and errors, and plot the memory
+soak: install ## Train for STEPS steps with changing shapes, sessions and errors, and plot the memory
 	$(PYTHON) -m tests.soak --steps $(STEPS) --plot $(BUILD)/soak.png
 
 # All checks of gcc for undefined behaviour. Two operations are defined, and therefore not checked: the division of floats by
@@ -572,7 +576,7 @@ pytest-sanitize-others:
 	$(SANITIZED_PYTEST) $(SANITIZED_OTHERS)
 
 .PHONY: test-races
-test-races: setup ## Run the calls that several threads may make at once, under ThreadSanitizer
+test-races: setup ## Test under ThreadSanitizer the calls that several threads may make at once
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make test-races: SKIPPED; there is no clang++-16 or newer"; else \
 	  $(MAKE) --no-print-directory run-races; fi
 .PHONY: run-races
@@ -592,7 +596,7 @@ FUZZ_LIMITS = -timeout=25 -rss_limit_mb=3000 -malloc_limit_mb=2500
 FUZZ_LIMITS += -entropic=0
 
 .PHONY: fuzz
-fuzz: setup ## Fuzz the targets of TARGET="reader ..." for SECONDS=60 each (docs/fuzzing.md)
+fuzz: setup ## Fuzz each target, or those in TARGET="reader ...", for SECONDS=60 (docs/fuzzing.md)
 	@if [ -z "$(CLANG_CXX)" ]; then echo "make fuzz: SKIPPED; there is no clang++-16 or newer"; else \
 	  $(MAKE) --no-print-directory run-fuzz; fi
 .PHONY: run-fuzz
@@ -608,11 +612,11 @@ run-fuzz:
 	    $(CORPUS)/$$target $(BUILD)/fuzz/seeds/$$target $$(find tests/fuzz/regressions -name $$target -type d) || exit 1; done
 
 .PHONY: bench-peers
-bench-peers: ## Install the programs with which the benchmarks compare ortrain
+bench-peers: ## Install the libraries that the benchmarks compare with ortrain
 	benchmarks/make_peers.sh .venv-peers
 
 .PHONY: bench
-bench: install bench-peers ## Measure against onnxruntime-training and PyTorch
+bench: install bench-peers ## Compare the time and memory of a step with onnxruntime-training, PyTorch and JAX
 	$(PYTHON) -m benchmarks
 
 .PHONY: docs
@@ -621,7 +625,7 @@ docs: install ## Build the documentation site
 	@echo "docs/_build/html/index.html"
 
 .PHONY: wheel
-wheel: setup ## Build a wheel, and show which system libraries it needs
+wheel: setup ## Build a wheel and show the system libraries that it needs
 	$(PYTHON) -m pip wheel --quiet --no-build-isolation --no-deps -w dist --config-settings=build-dir=$(BUILD)/python \
 	  --config-settings=cmake.build-type=$(BUILD_TYPE) .
 	$(VENV)/bin/auditwheel show dist/ortrain-*.whl
@@ -630,13 +634,13 @@ wheel: setup ## Build a wheel, and show which system libraries it needs
 WHEEL_TARGET ?= x86_64-linux-gnu.2.28
 WHEEL_PLATFORM ?= manylinux_2_28_x86_64
 .PHONY: wheel-manylinux
-wheel-manylinux: setup ## Build a wheel that needs only glibc 2.28 or newer into dist, and show which system libraries it needs
+wheel-manylinux: setup ## Build a wheel that needs only glibc 2.28 or newer into dist, and show the system libraries that it needs
 	rm -f dist/ortrain-*$(WHEEL_PLATFORM).whl
 	scripts/linux_wheel.sh $(VENV) $(ZIG_TOOLS) $(WHEEL_TARGET) $(WHEEL_PLATFORM) $(BUILD)/zig/$(WHEEL_PLATFORM) dist $(BUILD_TYPE)
 	$(VENV)/bin/auditwheel show dist/ortrain-*$(WHEEL_PLATFORM).whl
 
 .PHONY: test-manylinux
-test-manylinux: wheel-manylinux ## Install the manylinux wheel into a new virtual environment, replay the recorded runs, and train
+test-manylinux: wheel-manylinux ## Install the wheel of wheel-manylinux into a new virtual environment, replay the recorded runs, and train
 	scripts/test_wheel.sh $(PYTHON) dist/ortrain-*$(WHEEL_PLATFORM).whl $(BUILD)/wheel-test
 
 .PHONY: clean

@@ -1,1 +1,1 @@
-"""Side-by-side benchmark of ortrain against the last ONNX Runtime training release and PyTorch."""
+"""Benchmarks that compare ortrain with the last release of onnxruntime-training, PyTorch and JAX."""

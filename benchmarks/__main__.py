@@ -108,7 +108,9 @@ def main() -> int:
     facts = machine()
     print(f"{facts['cpu']}, {facts['cores']} cores, {settings.threads} threads, {settings.rounds} rounds")
     if facts["load_before"] > 0.5:
-        print(f"!! the machine is busy (load {facts['load_before']:.1f}): times are not reliable")
+        print(
+            f"!! other programs use the processor (load {facts['load_before']:.1f}): times are not reliable"
+        )
 
     results: list[dict[str, Any]] = []
     for case in options.cases:

@@ -1,7 +1,7 @@
 """Compare the speed of two builds: `python -m benchmarks.builds --help`.
 
-Two installations of ortrain train on the same artifacts and take turns. The benchmark compares the time of each turn with the
-time of the adjacent turn of the other build, so that a drift of the machine's speed does not change the result.
+Two installations of ortrain train on the same artifacts and take turns. The time of each turn is compared with the
+time of the next turn, so that changes in the machine's speed do not affect the result.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ def take_turns(
 def compare(first: Path, second: Path, folder: Path, turns: Turns, scratch: str) -> Comparison:
     """Train with two installations in turns.
 
-    Their processes are started anew several times: where one's memory lies can make it faster than another of the
-    same build, for as long as it runs.
+    The processes are restarted several times, because the addresses of its memory can make a process faster
+    than another one of the same build.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an entry of the session's configuration, such as ortrain.mixed_precision=bf16",
+        help="a session config entry, such as ortrain.mixed_precision=bf16",
     )
 
 
@@ -227,10 +227,10 @@ def main() -> int:
         "--baseline",
         type=Path,
         metavar="PATH",
-        help="interpreter or folder with the other installation of ortrain",
+        help="Python interpreter, or folder, with the other installation of ortrain",
     )
     parser.add_argument("--rounds", type=int, default=15, help="turns of each build (default: 15)")
-    parser.add_argument("--seconds", type=float, default=0.3, help="seconds per turn (default: 0.3)")
+    parser.add_argument("--seconds", type=float, default=0.3, help="seconds of a turn (default: 0.3)")
     parser.add_argument("--batch", type=int, default=8, help="size of free dimensions (default: 8)")
     parser.add_argument("--threads", type=int, default=2, help="threads of each build (default: 2)")
     add_config(parser)

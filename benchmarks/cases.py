@@ -1,6 +1,6 @@
 """The measured cases: models, batches and hyperparameters, and the files that every contestant reads.
 
-This module imports no package but numpy, so that the runner and every worker can use it.
+This module imports only numpy, so that the runner and every worker can use it.
 """
 
 from __future__ import annotations

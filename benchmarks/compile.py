@@ -1,8 +1,7 @@
 """Measure the time until the second step of a graph of thousands of small nodes: `python -m benchmarks.compile --help`.
 
-The graph is that of `benchmarks/sliding_chunks.py`: shape arithmetic, tensors filled in place, and masks whose number
-of elements depends on their values. Steps with new batches have masks of other sizes, so parts of the graph are
-recompiled.
+`benchmarks/sliding_chunks.py` creates the graph: shape arithmetic, tensors filled in place, and masks whose number of elements
+depends on their values. New batches have masks of other sizes, so ortrain compiles parts of the graph again.
 """
 
 from __future__ import annotations
@@ -80,11 +79,7 @@ def main() -> None:
         help="numbers of layers (default: 1 2 4 8)",
     )
     parser.add_argument(
-        "--batches",
-        type=int,
-        default=4,
-        metavar="N",
-        help="number of batches, each with a new mask (default: 4)",
+        "--batches", type=int, default=4, metavar="N", help="batches, each with a new mask (default: 4)"
     )
     options = parser.parse_args()
     head = True

@@ -1,4 +1,4 @@
-"""The contestants: for each, the name, the virtual environment and the code that trains."""
+"""The contestants: the name, the virtual environment and the training code of each."""
 
 from __future__ import annotations
 

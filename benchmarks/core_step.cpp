@@ -1,11 +1,11 @@
-// The time of a train step in the core itself, without any interface around it, with which overhead.py
-// compares the languages. It is linked with the core's objects, because libortrain exports only its C
-// interface.
+// Measures the time of a train step in the core, without an interface around it; overhead.py compares the
+// languages with this time. The program is linked with the core's objects, because libortrain exports only
+// its C interface.
 //
 //     core_step FOLDER STEPS
 //
 // FOLDER has the artifacts of a model from 64 values to ten classes. After two hundred warm-up steps, the
-// median time of the others is printed, in the format of the runners of tests/scenarios.
+// program prints the median time of the other steps, in the format of the runners of tests/scenarios.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>

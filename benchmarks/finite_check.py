@@ -1,7 +1,7 @@
 """Measure the cost of the check for NaN and infinite gradients: `python -m benchmarks.finite_check --help`.
 
-Two sessions in one process train on the same artifacts and take turns. One session rejects such gradients, which is the
-default. The other session applies gradients without a check (`ortrain.nonfinite_gradients` = `apply`). The cost is the
+Two sessions of one process train on the same artifacts and take turns: one session rejects such gradients, which is the
+default; the other session applies gradients without a check (`ortrain.nonfinite_gradients` = `apply`). The cost is the
 difference between the two times.
 """
 
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=(1, 2), metavar="N")
     parser.add_argument("--starts", type=int, default=5, help="pairs of sessions (default: 5)")
     parser.add_argument("--rounds", type=int, default=10, help="turns of each pair (default: 10)")
-    parser.add_argument("--seconds", type=float, default=0.1, help="seconds per turn (default: 0.1)")
+    parser.add_argument("--seconds", type=float, default=0.1, help="seconds of a turn (default: 0.1)")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     options = parser.parse_args(arguments)
     costs: list[Cost] = []

@@ -1,10 +1,10 @@
-"""Measure memory and speed of adapters beside a 4-bit language model: `python -m benchmarks.language_memory --help`.
+"""Memory and speed of training adapters of a language model with 4-bit weights: `python -m benchmarks.language_memory --help`.
 
-The models have the shapes of GPT-2 small and Qwen2.5-0.5B, and random 4-bit weights (benchmarks/language_shapes.py). A step
-processes one row of tokens, with LoRA of rank 8 on all linear layers except the last one. Each contestant trains in a separate
-process; the processes take turns. Memory is the peak of the whole process. The memory budget is the session entry
-`ortrain.memory_budget`. PyTorch trains models of the same shapes with peft, in float32 or with bfloat16 weights and
-`torch.autocast`. With `--realtime`, processes run under `chrt -r 10`, so that other programs disturb them less.
+The models have the shapes of GPT-2 small and Qwen2.5-0.5B, and random weights. benchmarks/language_shapes.py writes the models
+node by node, with 4-bit weights. A step trains on one row of tokens, with LoRA of rank 8 on all linear layers but the last one.
+Each contestant trains in a separate process, in turns. Memory is the peak memory of the whole process. A memory budget is the
+session config entry `ortrain.memory_budget`. PyTorch trains the same shapes with peft: in float32, or with weights in bfloat16
+and `torch.autocast`. With `--realtime`, processes run under `chrt -r 10`, so that other programs disturb them less.
 """
 
 from __future__ import annotations
@@ -287,16 +287,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", default=",".join(SHAPES), help=f"models, of {', '.join(SHAPES)}")
     parser.add_argument(
-        "--length", default="256", metavar="N,...", help="tokens per row; several values give a curve"
-    )
-    parser.add_argument(
-        "--precision", default="fp32", metavar="NAME,...", help="precisions, of fp32 and bf16"
-    )
-    parser.add_argument(
-        "--embeddings",
-        default="4-bit",
-        metavar="NAME,...",
-        help="types of the embeddings, of float32 and 4-bit",
+        "--length",
+        default="256",
+        metavar="N,...",
+        help="numbers of tokens of a row; several numbers give a curve",
     )
     parser.add_argument(
         "--budgets",
@@ -308,7 +302,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="timed steps per round")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
-        "--torch", help="Python interpreter with torch, transformers and peft, to compare with PyTorch"
+        "--torch", help="a Python interpreter with torch, transformers and peft, to compare with"
     )
     parser.add_argument("--folder", help="folder for artifacts while the script runs")
     parser.add_argument(

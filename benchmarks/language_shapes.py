@@ -1,4 +1,4 @@
-"""Language models for benchmarks, with the shapes of GPT-2 small and Qwen2.5-0.5B and random 4-bit weights."""
+"""Language models with the shapes of GPT-2 small and Qwen2.5-0.5B and random 4-bit weights, for benchmarks."""
 
 from __future__ import annotations
 

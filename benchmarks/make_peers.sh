@@ -1,13 +1,13 @@
 #!/bin/sh
 # Creates the virtual environments of the peers: make_peers.sh [FOLDER], by default .venv-peers in the checkout.
-# Running the script again is quick, because it skips complete environments.
+# Running the script again is quick, because it does not change complete environments.
 set -eu
 folder=${1:-$(cd "$(dirname "$0")/.." && pwd)/.venv-peers}
 python=${PYTHON:-python3}
 
-# onnxruntime-training 1.19.2 needs the versions of protobuf and numpy from the time of its release.
+# onnxruntime-training 1.19.2 also needs protobuf and numpy of versions from the time of its release.
 if ! "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then
-    echo "$0: onnxruntime-training 1.19.2 has no wheel for $("$python" -V); set PYTHON to a Python 3.10 or 3.11" >&2
+    echo "$0: onnxruntime-training 1.19.2 has no wheel for $("$python" -V); set PYTHON to Python 3.10 or 3.11" >&2
     exit 1
 fi
 

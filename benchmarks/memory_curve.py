@@ -2,8 +2,8 @@
 
 `python -m benchmarks.memory_curve resnet18 bert-mini` trains each case with the session config entry
 `ortrain.memory_budget` at several fractions of the memory of a step without a budget, down to the smallest possible budget. All
-sessions of a case take turns in one process; their first losses must be bitwise equal. The script prints a table and writes a
-plot. It uses the artifacts of `make bench`.
+sessions of a case take turns in one process; their first losses must be bitwise equal. The command prints a
+table and writes a plot. The artifacts are those of `make bench`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def least_budget(case: Case, cache: Path, threads: int) -> int:
         if found is None:
             raise
         return int(found[1])
-    raise RuntimeError("a budget of one byte was accepted")
+    raise RuntimeError("expected an error for a budget of one byte, found none")
 
 
 def measure(case: Case, cache: Path, threads: int, shares: Sequence[float], rounds: int) -> list[Point]:
@@ -171,7 +171,7 @@ def main() -> None:
         "--shares",
         type=lambda text: [float(part) for part in text.split(",")],
         default=[0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3],
-        help="budgets, as fractions of the memory without a budget; impossible budgets are skipped",
+        help="budgets, as fractions of the memory without a budget; impossible budgets are left out",
     )
     parser.add_argument("--plot", type=Path, help="file for the plot")
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Measure the memory and time of each method of training on a device: `python -m benchmarks.methods --help`.
+"""The memory and time of each method of training: `python -m benchmarks.methods --help`.
 
-Each method makes artifacts of the same model. For each method, a process trains these artifacts with `Trainer` on one thread. The
-benchmark measures the peak of the resident memory, minus the memory before the model is loaded, and the processor time of a train
-step with its optimizer step. Other programs change processor time less than elapsed time, but still change it through shared
-caches. The methods take turns, and a table shows the medians over the rounds. Weights and data are random: the table shows the
-cost of a method, not the quality of the trained model.
+Each method creates artifacts of one model and trains them with `Trainer`, in a separate process with one thread. The benchmark
+measures the peak resident memory, minus the memory before the process loads the model, and the processor time of a train step
+with its optimizer step. Other programs change processor time less than wall time, but do change it, through shared caches. The
+methods take turns, and a table gives the medians over the rounds. Weights and data are random: the table shows the cost of a
+method, not the quality of the model.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _write_mobilenet(path: Path, cache: Path) -> None:
     case = next(case for case in CASES if case.name == "mobilenet-v2")
     source = model_files(cache, case).onnx
     if not source.exists():
-        sys.exit(f"{source} does not exist; run `make bench` first, which exports this model")
+        sys.exit(f"{source} does not exist; `make bench` exports it")
     path.write_bytes(source.read_bytes())
 
 
@@ -232,10 +232,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6, help="minimum number of timed steps in a round")
     parser.add_argument(
-        "--cache",
-        type=Path,
-        default=ROOT / "build" / "bench",
-        help="folder in which `make bench` keeps models",
+        "--cache", type=Path, default=ROOT / "build" / "bench", help="folder with the models of `make bench`"
     )
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()

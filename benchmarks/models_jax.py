@@ -1,7 +1,7 @@
 # mypy: disable-error-code="import-not-found"
 """The models of `benchmarks.models` in JAX, as functions of their weights.
 
-Inside the models, images have channels last, because XLA's convolutions are faster with this layout on a CPU.
+The models store images with channels last, which is faster for XLA's convolutions on a CPU.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # mypy: allow-subclassing-any
-"""More models in PyTorch, of kinds that `benchmarks.models` lacks: recurrent, one-dimensional, image to image, and sparse."""
+"""More models in PyTorch, of kinds that `benchmarks.models` lacks: recurrent, one-dimensional, images to images, sparse."""
 
 from __future__ import annotations
 

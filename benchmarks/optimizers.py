@@ -1,12 +1,11 @@
-"""Measure how long a step of each optimizer takes, and how many bytes it moves: `python -m benchmarks.optimizers --help`.
+"""The time of a step of each optimizer, and the bytes that the step moves: `python -m benchmarks.optimizers --help`.
 
-All optimizers take turns on one matrix. A step has to read the gradients, and to read and write the weights and the states, once.
-Optimizers that need sums over the whole matrix before they can change it read some of these arrays again. After each step, NumPy
-reads and writes the same number of bytes with the same number of threads. The last column is the time of the step divided by
-NumPy's time.
+All optimizers take turns on one matrix. A step reads the gradients once, and reads and writes the weights and the states once.
+Optimizers that need sums over the whole matrix read some of these twice. After each step, NumPy reads and writes that number of
+bytes, with the same number of threads; the last column is the time of the step divided by the time of NumPy.
 
-The step does not search the gradients for NaN. After a train step, it would not do so either, because the train step bounds the
-gradients.
+The measured step does not search the gradients for NaN. After a train step, an optimizer step does not search either, because the
+train step has computed bounds of the gradients.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ def table(contestants: Sequence[Contestant]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="optimizers; all by default")
+    parser.add_argument("names", nargs="*", help="names of optimizers (default: all)")
     parser.add_argument("--rows", type=int, default=2048)
     parser.add_argument("--columns", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=30, help="turns of each optimizer")

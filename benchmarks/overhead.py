@@ -1,4 +1,4 @@
-"""Measure the overhead of a train step in each language over the core: `python -m benchmarks.overhead --help`."""
+"""The overhead of a train step in each language, compared with the core: `python -m benchmarks.overhead --help`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DESCRIPTION = """\
 Measure a train step of a very small model (64-32-10, batch 1) in every language, by its cheapest documented way, and
 what it takes above the same step in the core itself, called without any interface.
 
-The programs are the runners of tests/scenarios with their command `measure`. Each round starts every one of them anew,
-in turns; a round's time is the median of its steps."""
+The programs are the runners of tests/scenarios with their command `measure`. Each round restarts all of
+them, in turns; a round's time is the median of its steps."""
 
 EPILOG = """\
 A language that is not built is named and left out. Exit status: 0; 2 when nothing was measured.
@@ -138,7 +138,9 @@ def main() -> int:
     facts = machine()
     print(f"{facts['cpu']}, {facts['cores']} cores, {options.rounds} rounds of {options.steps} steps")
     if facts["load_before"] > 0.5:
-        print(f"!! the machine is busy (load {facts['load_before']:.1f}): times are not reliable")
+        print(
+            f"!! other programs use the processor (load {facts['load_before']:.1f}): times are not reliable"
+        )
 
     with tempfile.TemporaryDirectory(prefix="ortrain-overhead-") as name:
         folder = Path(name)

@@ -1,10 +1,9 @@
 """Measure the cost of training with several processes: `python -m benchmarks.processes --help`.
 
-Two processes on this machine train networks of several sizes. The benchmark measures the bytes that each process sends in a step,
-and the time for which a step waits for the other rank. It measures this time twice: with gradients sent during the backward pass,
-and with gradients sent after it. It also measures an all-reduce of the same number of bytes without training. A latency and a
-bandwidth are fitted to these times, and a model extrapolates the time of a step to many nodes. Only two processes on one machine
-are measured.
+Two processes on this machine train networks of several sizes. The benchmark measures the bytes that each process sends in a
+step, the time for which a step waits for the other process, and the time of a bare all-reduce of this number of bytes.
+Gradients are sent during the backward pass or after it. A latency and a bandwidth are fitted to these times; with them, a model
+extrapolates the time of a step to many nodes. The benchmark measures only two processes on one machine.
 """
 
 from __future__ import annotations

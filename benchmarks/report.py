@@ -1,4 +1,4 @@
-"""The output: facts about the machine, ratios, the table and the plot."""
+"""The output of the benchmark: facts about the machine, ratios, the table and the plot."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measure how the time of a step grows with the work: `python -m benchmarks.scale --help`.
+"""The growth of a step's time with the work: `python -m benchmarks.scale --help`.
 
-Networks of three layers are trained at batch sizes from 1 to 256 and widths from 64 to 2048. Time should grow
-steadily with the work, without a jump where ortrain switches to another kernel, layout or number of threads.
+The benchmark trains networks of three layers with batch sizes from 1 to 256 and widths from 64 to 2048. The time should grow
+steadily with the work, without a jump where ortrain changes the kernel, the layout or the number of threads.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def main() -> int:
         type=Path,
         default=ROOT / "build" / "bench" / "scale.json",
         metavar="FILE",
-        help="file of the results; the plot goes beside it as PNG (default: build/bench/scale.json)",
+        help="file of the results; the plot is written next to it as PNG (default: build/bench/scale.json)",
     )
     options = parser.parse_args()
     points: list[Point] = []

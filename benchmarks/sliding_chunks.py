@@ -1,9 +1,9 @@
 """Sliding-window attention as PyTorch's TorchScript exporter writes it.
 
 The graph has thousands of small nodes of shape arithmetic, tensors filled in place by ScatterND, and masks that NonZero
-turns into indices. Longformer becomes such a graph. Every assignment to a slice (`chunks[:, 1] = x[:, 8:24]`) is a
-Range for each axis, sliced, expanded and concatenated to indices; every `scores[mask] = -1e4` is a NonZero, whose
-number of rows depends on the mask.
+turns into indices. Exports of Longformer contain such a graph. For an assignment to a slice (`chunks[:, 1] = x[:, 8:24]`), the
+exporter writes a Range for each axis, which is sliced, expanded and concatenated to indices. For `scores[mask] = -1e4`, it
+writes a NonZero, whose number of results depends on the mask.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure the time from the start of a program to the end of its first step: `python -m benchmarks.start --help`.
 
-Each of several new processes imports the package, loads the artifacts and takes a step. The benchmark measures the time from
-`import ortrain` to the end of the first step. The table shows the start of Python and the import of numpy separately.
+Several new processes import the package, load the artifacts and take a step. The benchmark measures the time from `import
+ortrain` to the end of the first step; the table shows the start of Python and the import of numpy separately.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m benchmarks.start", description=__doc__)
     parser.add_argument("--models", help="names, separated by commas (default: all)")
     parser.add_argument("--threads", type=int, default=2, metavar="N")
-    parser.add_argument("--rounds", type=int, default=9, metavar="N", help="processes per model (default: 9)")
+    parser.add_argument(
+        "--rounds", type=int, default=9, metavar="N", help="processes for each model (default: 9)"
+    )
     options = parser.parse_args()
     cache = ROOT / "build" / "bench"
     cache.mkdir(parents=True, exist_ok=True)

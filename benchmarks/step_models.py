@@ -1,6 +1,6 @@
-"""Compare steps on stock onnxruntime with steps of ortrain: `python -m benchmarks.step_models --help`.
+"""Step models on stock onnxruntime compared with sessions of ortrain: `python -m benchmarks.step_models --help`.
 
-The same artifacts train in a training session of ortrain and, as a step model, in onnxruntime. The two take turns.
+A model is trained in a training session of ortrain and, as a step model, in onnxruntime; the two take turns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Measure each pass over the weights that AdamW makes in a step model: `python -m benchmarks.step_passes --help`.
+"""The time of each pass over the weights in the AdamW step of a step model: `python -m benchmarks.step_passes --help`.
 
-Each node of the optimizer in a step model reads and writes all elements of a matrix of weights. The table shows the time of each
-single node, on stock onnxruntime with one thread, and the bytes that the node moves. The sum of these times is a lower bound for
-the update of the matrix.
+Each node of the update reads and writes all elements of a weight matrix. The table shows the time of each node on stock
+onnxruntime with one thread, and the bytes that the node moves. The update of the matrix takes at least the sum of these times.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Compare step models on stock onnxruntime with onnxruntime-training and ortrain: `python -m benchmarks.step_peers --help`.
+"""Step models on stock onnxruntime compared with onnxruntime-training and ortrain: `python -m benchmarks.step_peers --help`.
 
-All contestants train the same models from the same weights. Each contestant has a separate process, and the processes take
-turns. The table shows the shortest step of each contestant, which other programs on the machine disturb least.
+All contestants train the same models from the same weights, in separate processes that take turns. The table shows the shortest
+step of each, because other programs disturb the shortest step least.
 """
 
 from __future__ import annotations

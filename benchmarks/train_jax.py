@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-not-found"
-"""Training with JAX: one jitted step whose buffers are donated, from the weights of the exported ONNX model."""
+"""Training with JAX, from the weights of the exported ONNX model: one compiled step (`jax.jit`) with donated buffers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Measure the time that `Trainer.fit` adds to a step of the equivalent loop: ``python -m benchmarks.trainer_overhead``.
 
-The two take turns on a model with a short step, so that the difference is visible. The result is the difference in processor time
-per step, as the median over the rounds; processor time does not include other programs. The exit status is 1 if the difference is
-more than 20 microseconds.
+`Trainer.fit` and the loop take turns on a model whose step is so short that the difference is visible. The result is the
+difference of processor time per step, as the median over the rounds. The exit status is 1 if the result is more than 20
+microseconds.
 """
 
 from __future__ import annotations

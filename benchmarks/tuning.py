@@ -1,8 +1,8 @@
-"""Compare the constants of `core/src/backend/cpu/tuning.h` with other values: `python -m benchmarks.tuning --help`.
+"""Try other values of the constants in `core/src/backend/cpu/tuning.h`: `python -m benchmarks.tuning --help`.
 
 For each value, the sources that use the constant are compiled with a changed header and linked with the objects of an
-existing build. The two libraries then take turns in training the small models below, each of which spends its time in
-the code that the constant controls.
+existing build. The two libraries then take turns in training the small models below, each of which spends most of its
+time in code that a constant controls.
 """
 
 from __future__ import annotations
@@ -263,19 +263,19 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuning", description=__doc__)
     parser.add_argument(
-        "constants", nargs="+", metavar="NAME=VALUE[,VALUE...]", help="constants and other values"
+        "constants", nargs="+", metavar="NAME=VALUE[,VALUE...]", help="constants and the values to try"
     )
     parser.add_argument(
-        "--build", type=Path, default=ROOT / "build" / "python", help="the build whose objects are linked"
+        "--build", type=Path, default=ROOT / "build" / "python", help="the build folder to start from"
     )
     parser.add_argument(
         "--package",
         type=Path,
         default=Path(ortrain.__file__).parent,
-        help="the package that was installed from this build",
+        help="the package installed from the build",
     )
     parser.add_argument("--rounds", type=int, default=15, help="turns of each build (default: 15)")
-    parser.add_argument("--seconds", type=float, default=0.2, help="seconds per turn (default: 0.2)")
+    parser.add_argument("--seconds", type=float, default=0.2, help="seconds of a turn (default: 0.2)")
     parser.add_argument("--threads", type=int, default=2, help="threads of each build (default: 2)")
     add_config(parser)
     arguments = parser.parse_args()

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.worker CONTESTANT CASE --cache FOLDER --threads N` prints, once it is ready,
 `{"version", "python", "baseline_mb", "prepare_s"}`. Each line `{"steps": n}` on its standard input trains
-n steps; the worker answers with `{"ms": [...], "losses": [...], "peak_mb"}`. The worker ends at the end of its input.
+n steps, and the worker prints `{"ms": [...], "losses": [...], "peak_mb"}`. At the end of its standard input, the worker ends.
 With `--make-artifacts`, it writes the contestant's artifacts and ends.
 """
 

@@ -1,4 +1,4 @@
-"""``python -m codegen``: renders the spec; with ``--check``: fails where a committed file differs from it."""
+"""``python -m codegen``: renders the spec; with ``--check``, it fails if a committed file differs from the rendered text."""
 
 from __future__ import annotations
 

@@ -19,17 +19,17 @@ KINDS = {
     _TYPES.INTS: "ints", _TYPES.FLOATS: "floats", _TYPES.STRINGS: "strings", _TYPES.GRAPH: "graph",
     _TYPES.TYPE_PROTO: "type", _TYPES.SPARSE_TENSOR: "sparse_tensor",
 }  # fmt: skip
-"""What the core calls the kinds of attributes."""
+"""The core's names for the kinds of attributes."""
 
 
 class Signature(NamedTuple):
-    """The signature of an operator, or its type parameters, from one version of its domain on."""
+    """The signature of an operator, or its type parameters, starting with a version of its domain."""
 
     domain: str
     name: str
     since: int
     text: str
-    """In the notation of ``core/src/op/signature.h``."""
+    """The signature in the notation of ``core/src/op/signature.h``."""
 
 
 def _parameters(formal: Sequence[OpSchema.FormalParameter]) -> str:
@@ -67,7 +67,7 @@ def _schemas() -> list[OpSchema]:
 def _type_parameters(schema: OpSchema) -> str:
     """Return which inputs and outputs share a type, such as ``T i0 i1 o0, V i2``.
 
-    An input or output without a type parameter is its own parameter, under its name.
+    An input or output without a type parameter counts as a parameter of the same name.
     """
     constraints = {constraint.type_param_str for constraint in schema.type_constraints}
     places: dict[str, list[str]] = {}

@@ -53,7 +53,7 @@ def _check_languages(spec: Spec) -> None:
 
 
 def _prepared(spec: Spec) -> tuple[jinja2.Environment, list[languages.Base]]:
-    """Return the templates, with what they see, and the languages."""
+    """Return the templates, with the values that they use, and the languages."""
     _check_languages(spec)
     folders = {
         name: jinja2.FileSystemLoader(languages.FOLDER / name / "templates") for name in languages.names()
@@ -77,7 +77,7 @@ def _text(environment: jinja2.Environment, file: File) -> str:
 
 
 def render(spec: Spec) -> dict[str, str]:
-    """Every generated file that is committed.
+    """Return every generated file that is committed.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def render(spec: Spec) -> dict[str, str]:
 
 
 def render_pages(spec: Spec) -> dict[str, str]:
-    """Every language's page of the API; they are long, and part of the site alone.
+    """Return the page of the API of every language. The pages are long, so they are only on the site.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Writing: rendered files to the checkout, or their difference from the files there."""
+"""Writing rendered files to the checkout, or the differences between them and the files there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write(rendered: dict[str, str], root: Path) -> list[str]:
 
 
 def write_pages(rendered: dict[str, str], folder: Path) -> list[str]:
-    """Do the same with the pages of the languages, in a folder that has no other pages."""
+    """Write the pages of the languages, and delete stale ones, in a folder that has no other pages."""
     there = sorted(path.name for path in folder.glob("*.md"))
     return _write(rendered, folder, [name for name in there if name not in rendered])
 
@@ -46,7 +46,7 @@ def _write(rendered: dict[str, str], root: Path, stale: list[str]) -> list[str]:
 
 
 def difference(rendered: dict[str, str], root: Path) -> str:
-    """Return a unified diff from the files in the checkout to the rendered ones; empty if they are the same."""
+    """Return a unified diff from the files in the checkout to the rendered ones; empty if they are equal."""
     parts: list[str] = []
     for name in [*rendered, *stale_files(rendered, root)]:
         path = root / name

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the path of the CMake toolchain file in a folder with the Android NDK, or the reason why the folder cannot compile ortrain.
+# Prints the path of the CMake toolchain file in a folder with Android's NDK, or reports why this folder cannot compile ortrain.
 # Usage: scripts/android_ndk.sh NDK
 set -euo pipefail
 ndk=${1:-}
@@ -7,9 +7,9 @@ fail() {
   echo "android: $*" >&2
   exit 1
 }
-oldest=26  # the first version whose clang (17) compiles all C++20 features that the sources use
-[ -n "$ndk" ] || fail "set ANDROID_NDK to the folder of an NDK, for example make android ANDROID_NDK=\$HOME/Android/Sdk/ndk/28.2.13676358"
-[ -d "$ndk" ] || fail "ANDROID_NDK must be the folder of an NDK; the folder $ndk does not exist"
+oldest=26  # its clang 17 is the first that compiles all of the C++20 that the sources use
+[ -n "$ndk" ] || fail "expected the folder of an NDK, as in make android ANDROID_NDK=\$HOME/Android/Sdk/ndk/28.2.13676358"
+[ -d "$ndk" ] || fail "ANDROID_NDK should be the folder of an NDK; $ndk is not a folder"
 file=$ndk/build/cmake/android.toolchain.cmake
 [ -e "$file" ] || fail "ANDROID_NDK must be the folder of an NDK; $ndk does not contain build/cmake/android.toolchain.cmake"
 version=$(sed -n 's/^Pkg.Revision *= *\([0-9]*\).*/\1/p' "$ndk/source.properties" 2>/dev/null || true)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs Debian packages. Waits while another program, such as an automatic update, holds the package database.
 # Usage: scripts/apt_install.sh PACKAGE...
-# APT_WAIT: the maximum number of seconds to wait (default 1800).
+# APT_WAIT: the longest time to wait, in seconds (default 1800).
 set -euo pipefail
 limit=${APT_WAIT:-1800}
 sudo=()

@@ -1,4 +1,4 @@
-"""Check that clang compiles the core without a warning. Builds use gcc, which gives other warnings.
+"""Check that clang compiles the core without a warning. Releases are built with gcc, which has other warnings.
 
 python scripts/check_clang.py COMPILER BUILD_FOLDER [PART_OF_A_PATH ...]
 """

@@ -20,7 +20,7 @@ same "install name" "$(show --dylib-id)" "@rpath/$(basename "$library")"
 same "libraries" "$(show --dylibs-used | awk 'NR > 1 {print $1}' | sort | xargs)" /usr/lib/libSystem.B.dylib
 # The functions that the C headers declare, with Mach-O's underscore.
 declared=$(grep -rhoP '^ORT_EXPORT.*ORT_API_CALL \K\w+' core/include | sed 's/^/_/' | sort | xargs)
-# The linker of ziglang ignores -exported_symbols_list: it also exports the C++ library's operators new and delete, and two names
-# that it gives to the beginning of every library.
+# The linker of ziglang ignores -exported_symbols_list: the library also exports the operators new and delete of the
+# C++ library, and two symbols that mark the beginning of the library.
 others='^(__Z(n[wa]|d[la])[A-Za-z0-9_]*|__mh_dylib_header|___dso_handle)$'
 same "exports" "$(show --exports-trie | awk '/^0x/ {print $2}' | grep -Ev "$others" | sort | xargs)" "$declared"

@@ -2,10 +2,9 @@
 
 python scripts/check_unused.py
 
-A function counts as used if its name occurs outside the declarations and definitions of functions. For C++ functions, and for
-Python functions with a leading underscore, only occurrences in the product count, not those in tests. For other Python functions,
-which users call, occurrences in the whole repository count. The script therefore misses an unused function if its name has
-another use.
+A function is used if its name occurs outside the declarations and definitions of functions. Uses in tests do not count for C++
+functions and for Python functions with a leading underscore. They count for other Python functions, because users call these. The
+script does not find an unused function if something else has the function's name.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Report which lines of the core the tests run, and which cases of a test run no code besides that of its other cases.
+"""Report which lines of the core the tests run, and which cases of a test run no code that its other cases do not run.
 
 python scripts/core_coverage.py RECORD [--without LIST] [--redundant] [--costs]
 
-RECORD is the file that `pytest -p coverage_by_test --record-coverage=RECORD` writes with a coverage build of the library
-(`make coverage`). A line counts if the debugger's line table, which llvm-dwarfdump prints, has a statement on the line. A line is
-covered if a test ran a basic block with such a statement.
+RECORD is the file that `pytest -p coverage_by_test --record-coverage=RECORD` wrote with a coverage build of the library
+(`make coverage`). A line counts if the debugger's line table, which llvm-dwarfdump prints, has a statement for it. A line is
+covered if a basic block with such a statement has run.
 
---without LIST  also report the coverage without the tests that the file LIST names, one per line
---redundant     for each parametrized test, list cases whose blocks are all run by other cases of the test. If several sets of
-                cases run equal blocks, the script keeps a set that takes little time. Cases that run equal blocks may still
-                check different values, so a person decides which cases can be dropped.
+--without LIST  also report the coverage without the tests in the file LIST, which has one test per line
+--redundant     for each parametrized test, list the cases whose blocks the other cases run too. If several sets of cases run
+                the same blocks, the script keeps a set that takes little time. Cases that run the same blocks may check
+                different values, so decide yourself which cases to remove.
 --costs         list the files and the test functions that take the most processor time
 """
 
@@ -93,7 +93,7 @@ def read(path: str) -> tuple[list[Test], str, NDArray[np.uint64]]:
     rows = database.execute("SELECT name, processor, blocks FROM tests").fetchall()
     library = database.execute("SELECT path, addresses FROM library").fetchone()
     if library is None or not rows:
-        raise SystemExit(f"{path}: it has no blocks; record it with a coverage build of the library")
+        raise SystemExit(f"{path}: expected a record with blocks, found none; record with a coverage build")
     return [Test(*row) for row in rows], library[0], np.frombuffer(library[1], np.uint64)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Unpacks Debian packages of another architecture into a folder. The packages of the system do not change.
+# Unpacks Debian packages of another architecture into a folder, without changing the system's packages.
 # Usage: scripts/foreign_packages.sh ARCHITECTURE FOLDER PACKAGE...
 set -euo pipefail
 architecture=$1 folder=$2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the given Debian packages that are not installed yet.
+# Installs the listed Debian packages that are missing.
 # Usage: scripts/install_missing.sh PACKAGE...
 set -euo pipefail
 missing=()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs PyPI's package ziglang into a folder, and prints the path of its program. ziglang contains clang, a linker and the C
+# Installs PyPI's package ziglang into a folder and prints the path of its program zig. ziglang contains clang, a linker and the C
 # libraries of many systems.
 # Usage: scripts/install_zig.sh VENV FOLDER
 set -euo pipefail

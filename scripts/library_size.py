@@ -1,12 +1,12 @@
-"""Write the sizes of builds of the library, by kind, folder and source, into a page of the documentation.
+"""Write a page of the documentation that shows the size of builds of the library, by kind, folder and source.
 
 python scripts/library_size.py PAGE NAME=FOLDER ...
 
-FOLDER is a folder in which CMake has built a release of the library with the linker option -Wl,-Map=libortrain.map; `make size`
-builds such folders. The size of a library is the size of its stripped file. The script reads kinds from the sections of this
-file, and folders and sources from the linker's map. If sources are compiled together and each has a namespace, the script reads
-the source of a symbol from its namespace (cmake/compile_together.py). If a library was optimized at link time, the map lists
-functions without their sources; the script then looks up the functions in the objects of the first library.
+In each FOLDER, CMake has built a release of the library with the linker option -Wl,-Map=libortrain.map (`make size`). The size
+of a library is the size of its stripped file. The sizes of kinds come from the sections of that file, the sizes of folders and
+sources from the map of the linker. If sources are compiled together (cmake/compile_together.py), their namespaces distinguish
+them. The map of a library with link-time optimization does not name the sources of functions; the script finds them in the
+objects of the first library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = {
     "names of symbols": r"\.(dynsym|dynstr|hash|gnu\.hash|gnu\.version.*)$",
     "data": r"\.(t?data.*|got.*|dynamic|init_array|fini_array|ctors|dtors)$",
 }
-"""The sections of a stripped library, by the names that the page uses."""
+"""Names of the kinds of sections in a stripped library, with patterns of the names of these sections."""
 
 MEMORY_MAP = "Linker script and memory map"
 INPUT = re.compile(
@@ -45,9 +45,9 @@ FOR_LOADER = re.compile(r"\.(eh_frame_hdr|rela?\..*|relr\..*|dynsym|dynstr|dynam
 ENCLOSED = re.compile(r"enclosed_\d+\.cpp$")
 LINKER = "the linker"
 OTHERS = "the C++ runtime"
-SHARED = "templates that several sources use"
-UNNAMED = "unwind tables and constants without a source"
-"""Of a library that was optimized at link time."""
+SHARED = "templates shared by several sources"
+UNNAMED = "unwind tables and constants of all sources"
+"""The row for these sections of a library with link-time optimization, whose map does not name their sources."""
 MOST_SOURCES = 40
 
 
@@ -69,7 +69,7 @@ def run(*command: str) -> str:
 
 
 def kinds_of(stripped: pathlib.Path) -> dict[str, int]:
-    """Return the bytes of each kind of section in a file. `rest` counts other sections, and bytes outside all sections."""
+    """Return the bytes of each kind of section in a file; `rest` is all bytes outside these sections."""
     found = dict.fromkeys(KINDS, 0)
     for line in run("readelf", "--section-headers", "--wide", str(stripped)).splitlines():
         cells = re.sub(r"^\s*\[\s*\d+\]\s*", "", line).split()
@@ -114,7 +114,7 @@ def parts_of(text: str) -> list[Part]:
 
 
 def path_of(object_: str) -> str | None:
-    """Return the source of an object, relative to core/src; None if the object does not belong to the core."""
+    """Return the source of an object, below core/src; None if the object is not part of the core."""
     found = re.search(
         r"(?:together/(?P<kind>\w+)/)?core/src/(?P<folder>[^/]+)/(?P<rest>.*)\.(?:o|obj)$", object_
     )
@@ -127,7 +127,8 @@ def path_of(object_: str) -> str | None:
 def sources_by_symbol(parts: list[Part], folder: pathlib.Path) -> dict[str, str]:
     """Return the source of each symbol that the objects of a library define.
 
-    SHARED is the source of templates that several sources use. Local functions with equal names in different sources are omitted.
+    The source of a template that several sources contain is SHARED. Local functions with equal names in several sources are
+    left out.
     """
     found: dict[str, str] = {}
     ambiguous = set()
@@ -148,7 +149,7 @@ def sources_by_symbol(parts: list[Part], folder: pathlib.Path) -> dict[str, str]
 
 
 def source_of(part: Part, known: dict[str, str]) -> str:
-    """Return the source of a part, relative to core/src, or SHARED, LINKER, OTHERS or UNNAMED. `known`: sources by symbol."""
+    """Return the source of a part, below core/src, or the name of another row. `known`: sources by symbol."""
     if part.object == LINKER:
         return LINKER
     if ".ltrans" in part.object:
@@ -227,11 +228,10 @@ def page(libraries: list[Library]) -> str:
             "<!-- Written by `make size`. -->",
             "# Size of the library",
             "",
-            f"Kilobytes (1,000 bytes) of `libortrain.so`, stripped, for {machine}, compiled by {compiler}.",
-            "[A smaller library](performance.md#a-smaller-library) describes how to leave out parts that a program does not",
-            "need. `make size` builds three libraries and writes this page: `all operators` is the library with all",
-            "operators, and the other columns are libraries with only the operators of a small perceptron and of LeNet,",
-            "trained with AdamW.",
+            f"Sizes in kilobytes (1,000 bytes) of the stripped `libortrain.so` for {machine}, compiled by {compiler}.",
+            "[A smaller library](performance.md#a-smaller-library) explains how to leave out parts that a program does not need.",
+            "The first column is the library with all operators. The other columns are libraries without optional parts and with",
+            "only the operators of a model: `mlp_adamw` is a perceptron, `lenet_adamw` a convolutional network.",
             "",
             *table("build", libraries, sizes),
             "",
@@ -239,20 +239,20 @@ def page(libraries: list[Library]) -> str:
             "",
             *table("kind", libraries, [each.kinds for each in libraries]),
             "",
-            "Data are the bytes to which the loader or the program writes. The rest is headers, and padding between segments.",
+            "Data are the sections that the loader or the program writes to. The rest is headers and padding between segments.",
             "",
             "## By folder of core/src",
             "",
             *table("folder", libraries, [each.folders for each in libraries]),
             "",
-            "A row adds up the sections of all objects that were compiled from a folder. The linker itself writes",
-            "relocations, symbol tables and the index of unwind tables. Libraries with few operators are optimized at link",
-            "time; their unwind tables, and some of their constants, cannot be assigned to a source.",
+            "The sizes are those of the sections of object files in the linked library. The linker itself writes relocations,",
+            "tables of names and the index of unwind tables. Libraries with few operators are optimized at link time; the map",
+            "of the linker then does not name the sources of unwind tables and constants.",
             "",
             "## By source",
             "",
-            f"The table lists the {MOST_SOURCES} largest sources. Files named `open` and `enclosed` are groups of sources that",
-            "are compiled together. Operators in such groups are counted without the templates that they share.",
+            f"The {MOST_SOURCES} largest sources and other parts. Files named `open_N` are groups of sources compiled together.",
+            "Templates that several sources use have a separate row and do not count for these sources.",
             "",
             *table("source", libraries, [each.sources for each in libraries], MOST_SOURCES),
             "",

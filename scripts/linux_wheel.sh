@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds a wheel for Linux that needs only the C library, and also works with that of an old system: PyPI's package ziglang knows
-# the symbols of every glibc version, contains musl, and links its C++ library statically.
+# Builds a wheel for Linux that needs only a C library, which may be old. PyPI's package ziglang links the C++ library statically and
+# knows the symbols of each version of glibc and of musl.
 # Usage: scripts/linux_wheel.sh VENV TOOLS TARGET PLATFORM BUILD_FOLDER WHEEL_FOLDER BUILD_TYPE
-# TARGET is zig's name of the system, such as x86_64-linux-gnu.2.28; PLATFORM is the name in wheels, such as manylinux_2_28_x86_64.
+# TARGET is zig's name of the system, such as x86_64-linux-gnu.2.28; PLATFORM is its name in wheels, such as manylinux_2_28_x86_64.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$(realpath "$1") target=$3 platform=$4 build=$5 wheels=$6 type=$7
@@ -13,7 +13,7 @@ include=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_config_va
 configuration=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_config_h_filename())')
 rm -rf "$tools/python-include"
 cp -r "$include" "$tools/python-include"
-# Debian's pyconfig.h includes the header of the right architecture, which is in another folder.
+# Debian's pyconfig.h includes the header of one architecture from a folder outside this folder.
 architecture=/usr/include/$(uname -m)-linux-gnu/$(basename "$include")/pyconfig.h
 if [ -e "$architecture" ]; then configuration=$architecture; fi
 cp "$configuration" "$tools/python-include/pyconfig.h"

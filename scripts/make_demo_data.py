@@ -1,7 +1,7 @@
 """Write the data of `ortrain demo` into the Python package: the digits, and the artifacts of a small network.
 
-The package contains these data so that the demo needs neither scikit-learn nor onnx. Run ``python scripts/make_demo_data.py``
-after a change to the network.
+The package contains these files so that the demo needs neither scikit-learn nor onnx. Run the script after changing the network:
+``python scripts/make_demo_data.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Creates a virtual environment with the packages of a requirements file. The environment finds all other packages, including
-# ortrain, in the virtual environment of the project. Usage: scripts/make_environment.sh FOLDER PROJECT_VENV REQUIREMENTS
+# Creates a virtual environment with the packages of a requirements file. The environment also finds the packages of the project's
+# virtual environment, ortrain included. Usage: scripts/make_environment.sh FOLDER PROJECT_VENV REQUIREMENTS
 set -eu
 folder=$1
 project=$2

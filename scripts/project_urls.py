@@ -2,8 +2,8 @@
 
     python scripts/project_urls.py ADDRESS
 
-ADDRESS is the address of the repository that publishes the release, such as https://github.com/OWNER/ortrain. The committed file
-contains no addresses, because forks would then publish the addresses of another project.
+ADDRESS is the repository that publishes the release, such as https://github.com/OWNER/ortrain. pyproject.toml in the repository
+contains no addresses, because a fork would then show the addresses of another project.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def with_urls(project: str, address: str) -> str:
     if not address.startswith("https://"):
         raise ValueError(f"expected the https:// address of a repository, found {address!r}")
     if "[project.urls]" in project:
-        raise ValueError("pyproject.toml has addresses already ([project.urls])")
+        raise ValueError("expected a pyproject.toml without addresses, found [project.urls]")
     before, scripts, after = project.partition("[project.scripts]\n")
     if not scripts:
         raise ValueError("expected a table [project.scripts] in pyproject.toml, found none")

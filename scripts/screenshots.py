@@ -1,7 +1,7 @@
-"""Take the pictures of docs/dashboard.md and docs/studio.md: ``python scripts/screenshots.py docs/images``.
+"""Take the screenshots of docs/dashboard.md and docs/studio.md: ``python scripts/screenshots.py docs/images``.
 
-The script trains on the digits in the package, with the commands that a user would type. It needs chromium, playwright,
-scikit-learn, pandas and Pillow; ``make screenshots`` installs the first two.
+The runs train on the digits that come with the package, with the commands that a user would type. The script needs chromium,
+playwright, scikit-learn, pandas and Pillow; ``make screenshots`` installs the first two.
 """
 
 from __future__ import annotations

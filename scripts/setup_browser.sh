@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the packages that the tests of the dashboard's page need: Debian's Chromium, and playwright, which controls Chromium.
+# Installs Debian's Chromium, and playwright, which controls Chromium, for the tests of the dashboard's page.
 # Usage: scripts/setup_browser.sh [VENV]     (default .venv)
 set -euo pipefail
 cd "$(dirname "$0")/.."

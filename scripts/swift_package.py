@@ -1,14 +1,14 @@
-"""Make the files from which Swift's package manager gets the C library, and release a version of the package.
+"""Create the files from which Swift's package manager gets the C library, and release a version of the package.
 
     python scripts/swift_package.py headers FOLDER
     python scripts/swift_package.py bundle LIBRARY TRIPLE BUNDLE
     python scripts/swift_package.py zip BUNDLE ARCHIVE
     python scripts/swift_package.py release (apple|linux) ARCHIVE ADDRESS
 
-`headers` writes the C headers with a module map into a folder, for `xcodebuild -create-xcframework`. `bundle` writes an artifact
-bundle with a static library for one system, or adds the system to an existing bundle. `zip` packs an artifact bundle or an
-xcframework. `release` writes the future address of an archive, and its checksum, into Package.swift. Commit this change, and give
-the commit the version tag.
+`headers` writes the C headers with a module map into a folder, for `xcodebuild -create-xcframework`. `bundle` writes
+an artifact bundle of a static library for one system, or adds the system to a bundle. `zip` packs an artifact bundle or an
+xcframework. `release` writes the address at which an archive will be published, and the checksum of the archive, into
+Package.swift; the commit with this change gets the version tag.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ def write_zip(bundle: pathlib.Path, archive: pathlib.Path) -> None:
 def write_release(system: str, archive: pathlib.Path, address: str, manifest: pathlib.Path) -> None:
     """Write the address and the checksum of an archive into the manifest of the package."""
     if not address.startswith("https://"):
-        sys.exit(
-            f"swift_package: expected an https:// address, from which Swift can load the archive, found {address}"
-        )
+        sys.exit(f"swift_package: Swift accepts only archives at https:// addresses, found {address}")
     checksum = hashlib.sha256(archive.read_bytes()).hexdigest()
     line = f'let {system}Archive: Archive? = ("{address}", "{checksum}")'
     text, count = re.subn(

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs a wheel for Linux on arm64 into a folder, and tests it in an emulator with Debian's arm64 Python: recorded runs, a case of
-# every operator, and training on the digits.
+# Installs a wheel for Linux on arm64 into a folder and tests the wheel in an emulator, with Debian's Python for arm64: recorded runs, a
+# case of every operator, and training on the digits.
 # Usage: scripts/test_arm64_wheel.sh PYTHON WHEEL ARM64_PYTHON FOLDER
 set -euo pipefail
 python=$1 wheel=$2 arm64_python=$3 folder=$4
@@ -11,7 +11,7 @@ install() {
     --python-version "$version" --implementation cp --platform linux_aarch64 --platform manylinux2014_aarch64 \
     --platform manylinux_2_27_aarch64 --platform manylinux_2_28_aarch64 "$@"
 }
-# The versions of this machine, so that they can read the files of cases that this machine writes.
+# The versions are those of this machine, so that they can read the files of cases that this machine wrote.
 packages=$("$python" -c 'import importlib.metadata as m
 for name in ("numpy", "onnx", "ml_dtypes", "click", "pyyaml"): print(f"{name}=={m.version(name)}")')
 if [ "$(cat "$folder/packages" 2>/dev/null)" != "$packages" ]; then

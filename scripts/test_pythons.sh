@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # For each Python: builds a wheel, installs it in a new virtual environment, replays the recorded runs, and trains from a model.
-# Usage: scripts/test_pythons.sh FOLDER BUILD PYTHON...    (BUILD: the build folder of the core, which all Pythons share)
+# Usage: scripts/test_pythons.sh FOLDER BUILD PYTHON...    (BUILD: the build folder of the core, which all wheels share)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$1 build=$2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a source distribution, installs it while the development packages of the system are hidden, and replays recorded runs with
-# the installed package. The test shows that `pip install ortrain` needs only a C++ compiler and PyPI.
+# Creates a source distribution, installs it while the development packages of the system are hidden, and replays recorded runs with the
+# installed package. So `pip install ortrain` works on a machine that has only a C++ compiler and access to PyPI.
 # Usage: scripts/test_sdist.sh PYTHON FOLDER [BUILD_TYPE]
 set -euo pipefail
 python=$1 folder=$2 type=${3:-Release}

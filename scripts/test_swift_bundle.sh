@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Releases the Swift package on this machine, and trains with a program that depends on the release. A local https server serves the
-# artifact bundle, and Package.swift has its address. The script makes the server's certificate; only the package manager trusts it.
+# Releases the Swift package on this machine, and trains with a program that depends on the release. A local https server provides the
+# artifact bundle at the address in Package.swift; this script creates its certificate, which only Swift's package manager trusts.
 # Usage: scripts/test_swift_bundle.sh PYTHON BUNDLE FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -48,7 +48,7 @@ let package = Package(
     .executableTarget(name: "Train", dependencies: [.product(name: "onnxruntime_training_objc", package: "release")])
   ])
 END
-# The program of the docs, and the function that provides its batches.
+# The program of the docs, and the batches that it reads.
 awk '/^```swift test/ {on = 1; next} /^```/ {on = 0} on' "$root/docs/other-languages.md" >program/Sources/Train/Train.swift
 cat >>program/Sources/Train/Train.swift <<'END'
 nonisolated(unsafe) var left = 20
@@ -69,6 +69,6 @@ artifacts.generate_artifacts(sys.argv[1], requires_grad=weights, loss=artifacts.
                              optimizer=artifacts.OptimType.AdamW, artifact_directory="artifacts")
 END
 env -u LD_LIBRARY_PATH program/.build/release/Train | tee losses
-# Check the training: 20 losses, the last one lower than the first, and the files that the program writes.
+# Check the training: 20 losses, the last one below the first one, and the files that the program writes.
 awk '/^loss / {if (!n++) first = $2; last = $2} END {exit !(n == 20 && last < first)}' losses
 ls -l trained.onnx trained.ckpt

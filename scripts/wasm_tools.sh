@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes a C++ toolchain for WebAssembly with WASI in a folder. clang, lld and the C library are those of PyPI's package ziglang. The
-# script compiles the C++ library from the sources in that package, with exceptions, which ziglang omits for WebAssembly.
+# Creates a C++ toolchain for WebAssembly with WASI in a folder: clang, lld and the C library of PyPI's package ziglang, and a C++
+# library with exceptions. ziglang has no such library for WebAssembly, so this script compiles it from the sources in ziglang.
 # Usage: scripts/wasm_tools.sh VENV FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,9 +11,9 @@ zig=$(scripts/install_zig.sh "$venv" "$tools")
 lib=$tools/python/ziglang/lib
 export ZIG_GLOBAL_CACHE_DIR=$tools/cache ZIG_LOCAL_CACHE_DIR=$tools/cache
 
-# Features that browsers and Node.js support since 2023. All of them support exceptions in the form "legacy".
+# Features that browsers and Node.js have had since 2023. All of them support the "legacy" form of exceptions.
 machine=(-target wasm32-unknown-wasip1 -mcpu=lime1 -msimd128 -fwasm-exceptions)
-# Options on the command line configure the C++ library. It uses the threads of the C library, which never starts a thread.
+# Options of the C++ library. It uses the thread functions of the C library, which cannot start threads.
 configuration=(-D_LIBCPP_ABI_VERSION=1 -D_LIBCPP_ABI_NAMESPACE=__1 -D_LIBCPP_PSTL_BACKEND_SERIAL
   -D_LIBCPP_HARDENING_MODE_DEFAULT=2 -D_LIBCPP_ASSERTION_SEMANTIC_DEFAULT=2)
 for has in THREADS THREAD_API_PTHREAD MONOTONIC_CLOCK TERMINAL MUSL_LIBC FILESYSTEM RANDOM_DEVICE LOCALIZATION UNICODE \
@@ -26,7 +26,7 @@ done
 headers=(-nostdinc -nostdinc++ -isystem "$lib/libcxx/include" -isystem "$lib/libcxxabi/include" -isystem "$lib/include"
   -isystem "$lib/libc/include/wasm-wasi-musl" -isystem "$lib/libc/include/generic-musl")
 
-# Writes a program with the given name. The program calls the command in the other arguments, and adds its own arguments.
+# Writes a program with the given name that runs the given command with the program's arguments.
 program() {
   printf '#!/bin/sh\nexec %s "$@"\n' "${*:2}" >"$tools/bin/$1.new"
   chmod +x "$tools/bin/$1.new"
@@ -37,13 +37,13 @@ program clang++ "$zig" clang --driver-mode=g++ --no-default-config -Wno-unused-c
 program wasm-ld "$zig" wasm-ld
 program ar "$zig" ar
 program ranlib "$zig" ranlib
-# Headers that are equal on all systems. Their folder also contains headers of this machine's C library, so it is not used as a whole.
+# Headers that do not depend on the machine are copied, because their folder also contains headers of the machine's C library.
 mkdir -p "$tools/include"
 for library in hwy flatbuffers; do
   if [ -e "/usr/include/$library" ]; then ln -sfn "/usr/include/$library" "$tools/include/$library"; fi
 done
 
-# The C library: ziglang compiles it when it links a program, so the script links a program of each kind.
+# The C library: ziglang compiles it when it links a program, for each kind of program.
 if [ ! -e "$tools/lib/crt1-reactor.o" ]; then
   echo "setup: compiling the C library for WebAssembly"
   echo 'int main(void) { return 0; }' >"$tools/program.c"
@@ -59,8 +59,7 @@ fi
 common=(-Os -DNDEBUG -w -ffunction-sections -fdata-sections -fvisibility=hidden)
 building=("${common[@]}" -std=c++23 -D_LIBCPP_BUILDING_LIBRARY -D_LIBCXXABI_BUILDING_LIBRARY -DLIBCXX_BUILDING_LIBCXXABI
   -D__WASM_EXCEPTIONS__ -DLIBC_NAMESPACE=__llvm_libc_common_utils -I"$lib/libcxx/src" -I"$lib/libcxx/libc")
-# Sources that are not compiled: sources that call functions which the C library lacks, sources for programs without exceptions, and
-# sources that are never used.
+# Left out: sources that need functions that the C library lacks, sources for programs without exceptions, and unused parts.
 without='libdispatch|int128_builtins|cxa_noexception|cxa_thread_atexit|strstream|random_shuffle|print'
 if [ ! -e "$tools/lib/libc++.a" ]; then
   echo "setup: compiling the C++ library for WebAssembly"
@@ -68,7 +67,7 @@ if [ ! -e "$tools/lib/libc++.a" ]; then
     object=$tools/objects/$(basename "$(dirname "$(dirname "$source")")")-$(basename "$source").o
     if [[ ! $source =~ /($without)\.cpp$ && ! -e $object ]]; then
       more=()
-      # This source expects every musl to have copy_file_range, but this C library lacks it.
+      # The C library has no copy_file_range, but this source expects that every musl has this function.
       if [[ $source == */filesystem/operations.cpp ]]; then more=(-D_LIBCPP_HAS_MUSL_LIBC=0); fi
       "$tools/bin/clang++" "${building[@]}" "${more[@]}" -c "$source" -o "$object.new"
       mv "$object.new" "$object"
@@ -76,7 +75,7 @@ if [ ! -e "$tools/lib/libc++.a" ]; then
   done
   "$tools/bin/clang++" "${common[@]}" -x c -fdeclspec -D__WASM_EXCEPTIONS__ -I"$lib/libunwind/include" \
     -c "$lib/libunwind/src/Unwind-wasm.c" -o "$tools/objects/unwind.o"
-  # There is one thread, so the thread's objects are destroyed at the end of the program.
+  # The end of the program destroys thread-local objects, because there is only one thread.
   cat >"$tools/objects/thread_exit.c" <<'END'
 int __cxa_atexit(void (*)(void *), void *, void *);
 int __cxa_thread_atexit(void (*call)(void *), void *object, void *module) { return __cxa_atexit(call, object, module); }

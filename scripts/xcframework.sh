@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds build/ortrain.xcframework, for Package.swift and the podspec, on a Mac with Xcode: a static library with its headers for macOS,
-# iOS and the iOS simulator, each on arm64. Needs CMake, Ninja, and Homebrew's packages highway and flatbuffers.
+# Builds build/ortrain.xcframework for Package.swift and the podspec, on a Mac with Xcode: a static library with its headers for macOS, iOS
+# and the simulator of iOS, each on arm64. The script needs CMake, Ninja, and Homebrew's packages highway and flatbuffers.
 # Usage: scripts/xcframework.sh BUILD_FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1
 for tool in cmake ninja xcodebuild xcrun brew python3 flatc; do
-  command -v "$tool" >/dev/null || { echo "xcframework: $tool is missing; this script needs a Mac with Xcode, and \`brew install cmake ninja highway flatbuffers\`" >&2; exit 1; }
+  command -v "$tool" >/dev/null || { echo "xcframework: $tool is not installed; this script needs a Mac with Xcode, and brew install cmake ninja highway flatbuffers" >&2; exit 1; }
 done
 # The oldest systems that Package.swift supports.
 macos=12.0 ios=15.0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes a C++ compiler for another system or another C library into a folder, and prints the path of the compiler. The compiler comes
-# from PyPI's package ziglang. The folder also gets the tools for libraries and the headers of Highway, FlatBuffers and Catch2.
+# Creates a C++ compiler for another system or another C library in a folder, and prints the path of the compiler. The folder also gets
+# tools for static libraries and the headers of Highway, FlatBuffers and Catch2. The compiler is that of PyPI's package ziglang.
 # Usage: scripts/zig_compiler.sh VENV TOOLS TARGET
 # TARGET is zig's name of the system, such as x86_64-linux-gnu.2.28.
 set -euo pipefail
@@ -10,18 +10,18 @@ mkdir -p "$2/include" "$2/bin"
 tools=$(realpath "$2")
 zig=$(scripts/install_zig.sh "$venv" "$tools")
 
-# Writes a program with the given name. The program calls zig with the other arguments and its own arguments.
+# Writes a program with the given name that runs zig with the given arguments and the program's arguments.
 program() {
   printf '#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR=%s/cache ZIG_LOCAL_CACHE_DIR=%s/cache\nexec %s %s "$@"\n' \
     "$tools" "$tools" "$zig" "${*:2}" >"$tools/bin/$1.new"
   chmod +x "$tools/bin/$1.new"
-  # Build systems compile all sources again if the time stamp of the compiler changes.
+  # If the modification time of the compiler changes, build systems compile everything again.
   if cmp -s "$tools/bin/$1.new" "$tools/bin/$1"; then rm "$tools/bin/$1.new"; else mv "$tools/bin/$1.new" "$tools/bin/$1"; fi
 }
 case $target in
   *-ios.*)
-    # zig cannot make a C or C++ library for iOS. This compiler only makes object files, with the headers of Apple's systems. It rejects
-    # functions that the C++ library of the oldest iOS lacks (vendor availability).
+    # zig cannot make a C library or a C++ library for iOS: this compiler only compiles objects, with the headers of Apple's systems, and
+    # rejects functions that the C++ library of the oldest iOS lacks (vendor availability).
     lib=$(dirname "$zig")/lib
     settings=()
     for setting in ABI_VERSION=1 ABI_NAMESPACE=__1 HAS_THREADS=1 HAS_MONOTONIC_CLOCK=1 HAS_TERMINAL=1 HAS_MUSL_LIBC=0 HAS_FILESYSTEM=1 \
@@ -34,12 +34,12 @@ case $target in
       -isystem "$lib/libcxxabi/include" -isystem "$lib/include" -isystem "$lib/libc/include/any-darwin-any"
     ;;
   *)
-    # Omit the checks and the debug information that zig adds by default.
+    # zig adds checks and debug information by default; these options turn both off.
     program "clang++-$target" c++ -target "$target" -fno-sanitize=undefined -g0 -Xclang -fno-pch-timestamp
     ;;
 esac
 for tool in ar ranlib rc; do program "$tool" "$tool"; done
-# Headers that are equal on all systems. Their folder also contains headers of this machine's C library, so it is not used as a whole.
+# Headers that do not depend on the machine are copied, because their folder also contains headers of the machine's C library.
 for library in hwy flatbuffers catch2; do
   if [ -e "/usr/include/$library" ]; then ln -sfn "/usr/include/$library" "$tools/include/$library"; fi
 done

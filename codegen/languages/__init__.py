@@ -1,4 +1,4 @@
-"""The languages: one package each, found by its folder.
+"""The languages: one package for each, found by its folder.
 
 A package has a class ``Language`` derived from :class:`Base` and a folder ``templates``. Nothing else lists languages.
 """
@@ -27,7 +27,7 @@ FOLDER = Path(__file__).resolve().parent
 
 @dataclass
 class File:
-    """A file that a language renders: its template, its path from the root of the checkout, and what the template sees."""
+    """A file that a language renders: its template, its path from the root of the checkout, and the values for the template."""
 
     template: str
     path: str
@@ -36,7 +36,7 @@ class File:
 
 @dataclass
 class Action:
-    """What a command of the scenarios does in a language: the method that it calls, and what its tokens are read as."""
+    """A command of the scenarios in a language: the method that it calls, and the types of its tokens."""
 
     command: Command
     cls: Class
@@ -44,26 +44,26 @@ class Action:
     receiver: str
     arguments: list[str]
     label: str
-    """The token under which the result is kept."""
+    """The token that names the result, which later commands use."""
     left: str
-    """The token that no argument took."""
+    """The token that is not an argument of the method."""
     names: Action | None
-    """What gives the names of several results."""
+    """The source of the names of several results."""
     written: str
-    """The tensors that the call writes into, if it returns none."""
+    """The tensors that the call writes into, if it does not return new ones."""
     ordered: str
     """The names of the outputs of a run, in the order of the script."""
 
     @property
     def result(self) -> str:
-        """The type of what is logged."""
+        """The type of the logged value."""
         if self.written:
             return "values"
         return self.m.returns.type if self.m.returns and self.command.log else ""
 
 
 class Base(ABC):
-    """A language. Its templates see an instance under the name of the language.
+    """A language. Its templates get an instance as a variable with the name of the language.
 
     ``classes`` are the classes of the spec that the language has, with its own names. A language with other casing rules
     overrides the methods that end in ``_name``.
@@ -73,19 +73,19 @@ class Base(ABC):
     """Name of the package, and of the language's file in ``spec/languages``."""
 
     folders: ClassVar[tuple[str, ...]] = ()
-    """Folders that hold only generated files of this language; any other file there is stale."""
+    """Folders with only generated files of this language. Other files in them are stale, and are deleted."""
 
     constructors: ClassVar[bool] = False
-    """Whether what creates an object is a constructor, which has the name of its class."""
+    """Whether methods that create an object are constructors, which have the name of their class."""
 
     overloads: ClassVar[bool] = False
     """Whether methods of a class may share a name if their parameters differ."""
 
     truth: ClassVar[dict[str, str]] = {"true": "true", "false": "false", "none": "null"}
-    """What ``@true``, ``@false`` and ``@none`` are in texts."""
+    """The words for ``@true``, ``@false`` and ``@none`` in texts."""
 
     released: ClassVar[str] = ""
-    """What releases an object, for the reference pages."""
+    """The expression that releases an object, for the reference pages."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
@@ -121,7 +121,7 @@ class Base(ABC):
         return pascal(cls.name, self.words)
 
     def method_name(self, cls: Class, m: Method) -> str:
-        """Return the default name of a method; in a language with constructors, that of its class if it is one."""
+        """Return the default name of a method; for a constructor, the name of its class."""
         makes = self.constructors and m.pattern == "create" and m.name.startswith("create")
         return cls.own if makes else pascal(m.name, self.words)
 
@@ -181,7 +181,7 @@ class Base(ABC):
         return found[0] if found else None
 
     def methods_on(self, call: Call) -> list[tuple[Class, Method]]:
-        """Return the methods that use a call, with their classes."""
+        """Return the methods that make a call, with their classes."""
         return [
             (cls, m)
             for cls in self.classes
@@ -190,11 +190,11 @@ class Base(ABC):
         ]
 
     def reached(self, call: Call) -> list[str]:
-        """Return the names of the methods that use a call."""
+        """Return the names of the methods that make a call."""
         return [f"{cls.own}.{m.own}" for cls, m in self.methods_on(call)]
 
     def _class(self, cls: Class, own: dict[str, Any]) -> Class:
-        """Return a class as the language has it."""
+        """Return a class with its names, methods and types in the language."""
         chosen = own["methods"]
         made = replace(cls, methods=[], details=own.get("details", cls.details))
         made.own = own.get("name") or self.class_name(cls)
@@ -213,7 +213,7 @@ class Base(ABC):
         return made
 
     def _method(self, cls: Class, m: Method, over: str | dict[str, Any] | None) -> Method:
-        """Return a method as the language has it."""
+        """Return a method with its names and types in the language."""
         own: dict[str, Any] = {"name": over} if isinstance(over, str) else over or {}
         parameters = [self._parameter(p, own.get("parameters", {}).get(p.name)) for p in m.parameters]
         made = replace(m, parameters=parameters, exceptions=own.get("errors", {}))
@@ -260,17 +260,17 @@ class Base(ABC):
     # ---- commands of the scenarios ----
 
     tokens: ClassVar[dict[str, str]] = {}
-    """How a runner reads a token, by its kind: ``{t}`` is the expression of the token, ``{i}`` its index. ``outputs`` are tensors
-    that a call writes into, and ``written`` what is logged of them."""
+    """The expression by which a runner reads a token, for each kind: ``{t}`` is the expression of the token, ``{i}`` its index.
+    ``outputs`` reads tensors that a call writes into, and ``written`` is the expression that logs them."""
 
     ambient: ClassVar[dict[str, str]] = {}
-    """Arguments that come from no token, by their type; an empty string for one that the language never passes."""
+    """Arguments that do not come from a token, by their type; an empty string for an argument that the language never passes."""
 
     token: ClassVar[str] = "a[{i}]"
-    """The expression of a token."""
+    """Return the expression of a token."""
 
     def action(self, command: Command) -> Action | None:
-        """Return what a command does; nothing if the language has none of its methods."""
+        """Return a command with the method that it calls; None if the language has none of its methods."""
         for path in command.methods:
             found = self.method_at(path)
             if found:
@@ -278,7 +278,7 @@ class Base(ABC):
         return None
 
     def method_at(self, path: str) -> tuple[Class, Method] | None:
-        """Return the method that a command names by its class and its own name; nothing if the language does not have it."""
+        """Return the method that a command names by its class and its own name; None if the language does not have it."""
         name, _, method = path.partition(".")
         found = (
             (c, m) for c in self.scenario_classes() for m in c.methods if (c.name, m.name) == (name, method)
@@ -331,11 +331,11 @@ class Base(ABC):
         return not kind.startswith("path") or p.type != "string"
 
     def arguments_of(self, m: Method) -> list[Given]:
-        """Return what a command passes to a method."""
+        """Return the arguments that a command passes to a method."""
         return m.parameters
 
     def read(self, command: Command, i: int, kind: str, p: Given | None = None) -> str:
-        """Return what a token is read as, for a parameter of a method."""
+        """Return the kind as which a token is read for a parameter of a method."""
         token = self.token.format(i=i)
         if "|" in kind:
             yes, no = kind.split("|")
@@ -345,18 +345,18 @@ class Base(ABC):
     # ---- texts ----
 
     def said(self, text: str) -> str:
-        """Return a text of the spec in which names are those of the language."""
+        """Return a text of the spec with the names of the language."""
         said = resolved(text, self.mention)
         return said[:1].upper() + said[1:] if text.startswith("@") else said
 
     def mention(self, name: str) -> str:
-        """Return how a text names a call, a type or a value of the spec."""
+        """Return the name in the language for a call, a type or a value that a text of the spec mentions."""
         return self.truth.get(name) or self.c.mention(name)
 
     # ---- steps ----
 
     operands: ClassVar[dict[str, str]] = {}
-    """Operands that always look the same, by their kind, such as ``allocator``."""
+    """The expressions of operands that never vary, by their kind, such as ``allocator``."""
 
     def fixed_operand(self, o: Operand) -> str:
         """Return an operand that does not depend on the method: one of ``operands``, or a value of the spec."""
@@ -375,7 +375,7 @@ class Base(ABC):
         Raises
         ------
         SpecError
-            Naming the method, if its pattern cannot be lowered.
+            If the pattern of the method cannot be lowered; the error names the method.
         """
         try:
             return lower(cls, m)

@@ -36,7 +36,7 @@ class Labelled(Base):
 
     @abstractmethod
     def spelled(self, cls: Class, m: Method) -> str:
-        """Return how texts name a method."""
+        """Return the name of a method in texts."""
 
     def class_name(self, cls: Class) -> str:
         """Return the name of a class."""
@@ -82,13 +82,13 @@ class Labelled(Base):
         return [form]
 
     def reached(self, call: Call) -> list[str]:
-        """Return the names of the methods that use a call."""
+        """Return the names of the methods that make a call."""
         found = self.methods_on(call)
         found += [(cls, form) for cls, m in found if m.call.name == call.name for form in self._forms(m)]
         return [self.spelled(cls, m) for cls, m in found]
 
     def mention(self, name: str) -> str:
-        """Return the name of a call in a text: that of the method that makes it."""
+        """Return the name of a call in a text: the name of the method that makes the call."""
         for cls in self.classes:
             for m in cls.methods:
                 if name in self.spec.calls and m.calls and m.call.name == name:
@@ -133,7 +133,7 @@ class Labelled(Base):
 
     @abstractmethod
     def passed(self, p: Given) -> str:
-        """Return an argument as it is given to C."""
+        """Return the expression of an argument for C."""
 
     @abstractmethod
     def length(self, p: Given) -> str:
@@ -158,7 +158,7 @@ class Labelled(Base):
     # ---- documentation ----
 
     def doc_lines(self, m: Method) -> list[str]:
-        """Return the lines of documentation that say what a method does, and an empty one."""
+        """Return the lines of documentation about the effect of a method, and an empty line."""
         lines = self.c.wrap(self.said(m.summary))
         if m.details:
             lines += ["", *self.c.wrap(self.said(m.details))]
@@ -181,7 +181,7 @@ class Labelled(Base):
 
     @staticmethod
     def arguments(m: Method) -> list[Given]:
-        """Return what a method takes."""
+        """Return the description of a method's parameters."""
         return m.parameters if m.pattern in lower.SETTINGS else lower.arguments(m)
 
     def lowered(self, cls: Class, m: Method) -> list[Step]:
@@ -189,7 +189,7 @@ class Labelled(Base):
         return [s for s in self.lower(cls, m) if not isinstance(s, lower.Remember)]
 
     def arguments_of(self, m: Method) -> list[Given]:
-        """Return what a command passes to a method."""
+        """Return the arguments that a command passes to a method."""
         return self.arguments(m)
 
     def no_form(self, name: str, expected: str) -> SpecError:
@@ -204,7 +204,7 @@ class Labelled(Base):
         """Return the name of an error code."""
 
     def errors(self, m: Method) -> list[tuple[str, str]]:
-        """Return the codes that a method fails with, and when."""
+        """Return the error codes of a method, and when it fails with each."""
         found: dict[str, list[str]] = {}
         for error in lower.errors(m):
             found.setdefault(self.code(error["code"]), []).append(self.said(error["when"]))

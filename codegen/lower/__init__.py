@@ -2,7 +2,7 @@
 
 A pattern is a function in one of the files here, one file per kind of pattern. It declares the roles of its calls and
 parameters, and returns the steps of a method. A language has one macro per kind of step, and none for patterns. Lengths,
-allocators and null for what a caller leaves out are operands, so no language works out the arguments of a call.
+allocators, and null for arguments that a caller leaves out are operands, so no language computes the arguments of a call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What patterns share: which operands a call gets from the arguments of a method."""
+"""Code that patterns share: the operands that a call gets from the arguments of a method."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def operands_of(
     made: bool = False,
     fixed: Mapping[str, Any] | None = None,
 ) -> list[Operand]:
-    """Return the operands of a call: the object, the arguments in their roles, and what a caller does not pass.
+    """Return the operands of a call: the object, the arguments in their roles, and operands that a caller does not pass.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def arguments(method: Method) -> list[Given]:
 
 
 def with_run_options(m: Method) -> Method | None:
-    """Return the form of a method with run options as its last parameter, if its call takes them and it does not."""
+    """Return a method with run options as its last parameter; None if its call takes none, or the method has them."""
     known = {g.role for g in m.parameters}
     taken = [p for p in m.call.parameters if p.type == "run_options" and p.nullable and p.name not in known]
     if not taken:
@@ -110,7 +110,7 @@ def call_steps(
     returns: bool,
     fixed: Mapping[str, Any] | None = None,
 ) -> list[Step]:
-    """Return the steps that convert the arguments of a call, make it, and return what it stored."""
+    """Return the steps that convert the arguments of a call, make the call, and return its results."""
     operands = operands_of(call, given, receiver, fixed=fixed)
     steps = conversions(call, given)
     if any(isinstance(o, Room) for o in operands):

@@ -32,7 +32,7 @@ def static(cls: Class, m: Method) -> list[Step]:
 
 @pattern("call", optional=("device_count", "device_name"), parameters=("device", "unused"), open=True)
 def create(cls: Class, m: Method) -> list[Step]:
-    """Lower a call that creates an object. An unused parameter is one that programs pass and that has no effect."""
+    """Lower a call that creates an object. Programs may pass the unused parameter, which has no effect."""
     given = bound(m, m.call)
     steps: list[Step] = []
     for g in given:
@@ -75,7 +75,7 @@ def allocated_name(cls: Class, m: Method) -> list[Step]:
 
 @pattern(parameters=("*",))
 def by_hand(cls: Class, m: Method) -> list[Step]:
-    """Lower nothing: the class is written by hand, and the spec has its signatures and its documentation."""
+    """Lower a method to no steps: the class is written by hand, and the spec only has signatures and documentation."""
     return []
 
 

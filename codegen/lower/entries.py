@@ -28,9 +28,9 @@ def key(cls: Class, m: Method) -> list[Step]:
 
 @pattern("call", optional=("when", "set"), fails=("when", "call"))
 def keyed_value(cls: Class, m: Method) -> list[Step]:
-    """Lower what a call returns for an entry; nothing if the call ``when`` returns false for it.
+    """Lower the result of a call for an entry; no value if the call ``when`` returns false for the entry.
 
-    With a call that sets the entry, it can be assigned to, and what is read is read-only.
+    With a call that sets the entry, programs can assign to the property. The value that they read is read-only.
     """
     kind = m.returns.type if m.returns else ""
     return [ReadEntry(m.call, kind, m.calls.get("when"), m.calls.get("set"))]
@@ -38,7 +38,7 @@ def keyed_value(cls: Class, m: Method) -> list[Step]:
 
 @pattern("get", "set")
 def keyed_attribute(cls: Class, m: Method) -> list[Step]:
-    """Lower an attribute of an entry that calls get and set by its name, which is that of the method."""
+    """Lower an attribute of an entry that calls get and set by its name, the name of the method."""
     return [ReadAttribute(m.calls["get"], m.calls["set"], m.returns.type if m.returns else "")]
 
 

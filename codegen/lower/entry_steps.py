@@ -10,12 +10,12 @@ from codegen.spec.model import Call, Given
 
 @dataclass
 class ReturnKey(Step):
-    """Returns the name of the entry that the object is."""
+    """Returns the name of the entry that the object represents."""
 
 
 @dataclass
 class ReadEntry(Step):
-    """Returns what a call returns for the entry that the object is; nothing if the call ``when`` returns false."""
+    """Returns the result of a call for the entry that the object represents; no value if the call ``when`` returns false."""
 
     call: Call
     type: str
@@ -25,7 +25,7 @@ class ReadEntry(Step):
 
 @dataclass
 class ReadNamesOfEntry(Step):
-    """Returns names that belong to the entry that the object is."""
+    """Returns names that belong to the entry that the object represents."""
 
     count: Call
     name: Call
@@ -33,7 +33,7 @@ class ReadNamesOfEntry(Step):
 
 @dataclass
 class ReadAttribute(Step):
-    """Returns an attribute of the entry that the object is, by the name of the method; it can be assigned to."""
+    """Returns an attribute, by the name of the method, of the entry that the object represents; programs can assign to it."""
 
     get: Call
     set: Call
@@ -71,7 +71,7 @@ class SetEntry(Step):
 
 @dataclass
 class HasEntry(Step):
-    """Returns whether there is an entry of a name."""
+    """Returns whether there is an entry with a name."""
 
     name: Given
 

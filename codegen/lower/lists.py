@@ -1,4 +1,4 @@
-"""Patterns of methods that return lists, which C has as a count and an element by index."""
+"""Patterns of methods that return lists. C has a call for the count and a call for an element by index."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def numbers(cls: Class, m: Method) -> list[Step]:
     fails=("train_count", "eval_count"),
 )
 def names_of_models(cls: Class, m: Method) -> list[Step]:
-    """Lower the names of the training or the eval model: an argument says which, or the mode of the object."""
+    """Lower the names of the training or the eval model. An argument or the mode of the object selects the model."""
     by = m.parameter("training") if m.has("training") else None
     train, evaluation = (
         ReadNames(m.calls[f"{mode}_count"], m.calls[f"{mode}_name"]) for mode in ("train", "eval")

@@ -1,4 +1,4 @@
-"""Operands: what is passed to a call."""
+"""Operands: the arguments of a C call."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Environment(Operand):
 
 @dataclass(frozen=True)
 class Fixed(Operand):
-    """A value that the method passes itself."""
+    """A fixed value that the method passes."""
 
     parameter: Parameter
     value: str
@@ -64,14 +64,14 @@ class Absent(Operand):
 
 @dataclass(frozen=True)
 class Out(Operand):
-    """Where a call stores something."""
+    """The address at which a call stores a result."""
 
     parameter: Parameter
 
 
 @dataclass(frozen=True)
 class Made(Operand):
-    """Where a call stores the handle of the object that is being created."""
+    """The address at which a call stores the handle of a new object."""
 
     parameter: Parameter
 
@@ -124,14 +124,14 @@ class TypeOf(Operand):
 
 @dataclass(frozen=True)
 class Names(Operand):
-    """The names of an argument that is named values."""
+    """The names in an argument that consists of named values."""
 
     argument: Given
 
 
 @dataclass(frozen=True)
 class Values(Operand):
-    """The values of an argument that is named values."""
+    """The values in an argument that consists of named values."""
 
     argument: Given
 

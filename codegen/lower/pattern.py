@@ -39,14 +39,14 @@ def pattern(
     Parameters
     ----------
     calls, optional : str
-        Roles of the calls that it needs, and of those that it may have.
+        Roles of the calls that the pattern needs, and of calls that it may have.
     parameters : sequence of str
         Roles of the parameters that a method may have; ``*`` for any.
     open : bool
-        Whether its parameters are those of its call, by name, instead of fixed roles.
+        Whether the parameters of its methods are the parameters of the call, by name, instead of fixed roles.
     fails : sequence of str, optional
-        Roles of the calls whose errors a caller can get, if not all: an index below a count that another call returned
-        is always valid.
+        Roles of the calls whose errors a caller can get; by default all. For example, an index below a count that another call
+        returned is always valid, so the call with the index cannot fail.
     """
 
     def register(function: Lowering) -> Lowering:

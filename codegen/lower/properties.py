@@ -12,7 +12,7 @@ from codegen.spec.model import Class, Method
 
 @pattern("call", parameters=("property_name", "property_value"), fails=())
 def property_set(cls: Class, m: Method) -> list[Step]:
-    """Lower setting a property of a checkpoint, of a given type or of the type of the value."""
+    """Lower setting a property of a checkpoint. A method has a fixed type, or takes the type of the value."""
     name, value = bound(m, m.call)
     kind, _ = m.call.parameters[2:4]
     if m.property_type:
@@ -24,7 +24,7 @@ def property_set(cls: Class, m: Method) -> list[Step]:
 
 @pattern("call", parameters=("property_name",))
 def property_get(cls: Class, m: Method) -> list[Step]:
-    """Lower getting a property of a checkpoint, of a given type or of the type that it has."""
+    """Lower getting a property of a checkpoint. A method has a fixed type, or returns any type."""
     (name,) = bound(m, m.call)
     operands = operands_of(m.call, [name], receiver=True)
     return [Convert(name), ReadByType(m.call, operands, m.property_type)]

@@ -1,4 +1,4 @@
-"""Patterns of methods that run a model, and of the mode that says which one."""
+"""Patterns of methods that run a model, and of the mode that selects the model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from codegen.spec.model import Class, Method
 
 
 def _step(m: Method, known: dict[str, Operand]) -> tuple[list[Step], Invoke]:
-    """Return the conversions of a step's arguments, and the call with what is known of its outputs."""
+    """Return the conversions of a step's arguments, and the call with the known operands of its outputs."""
     call = m.calls["step"]
     given = bound(m, call)
     # The parameters with a known operand need no argument.
@@ -103,8 +103,8 @@ def run_into(cls: Class, m: Method) -> list[Step]:
 def run_named(cls: Class, m: Method) -> list[Step]:
     """Lower a run of a model on inputs by name.
 
-    The inputs are anything that converts to a tensor, and it returns arrays. With a parameter for the outputs, the inputs are
-    values, and it writes some outputs into values of the caller.
+    The method takes inputs that convert to tensors, and returns arrays. With a parameter for the outputs, the method takes
+    values, and writes some outputs into the caller's values.
     """
     inputs, wanted, options = (m.parameter(r) for r in ("inputs", "output_names", "run_options"))
     return [RunModel(m.call, inputs, wanted, options, m.parameter("outputs") if m.has("outputs") else None)]
@@ -112,7 +112,7 @@ def run_named(cls: Class, m: Method) -> list[Step]:
 
 @pattern("copy", "size", parameters=("parameters_buffer",))
 def copy_in_buffer(cls: Class, m: Method) -> list[Step]:
-    """Lower a copy of a tensor to all parameters, or to the trainable ones if it has as many elements as they have."""
+    """Lower a copy of a tensor to all parameters; to the trainable ones if the tensor has as many elements as these."""
     buffer = bound(m, m.calls["copy"])[0]
     size = m.calls["size"]
     return [

@@ -31,7 +31,7 @@ def option(cls: Class, m: Method) -> list[Step]:
 
 @pattern()
 def kept(cls: Class, m: Method) -> list[Step]:
-    """Lower a setting that nothing reads, for programs that set it."""
+    """Lower a setting without an effect, for programs that set it."""
     (value,) = m.parameters
     return [Remember(value)]
 

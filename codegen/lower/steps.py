@@ -43,7 +43,7 @@ class Invoke(Step):
 
     @property
     def stored(self) -> list[Parameter]:
-        """What the call stores."""
+        """The parameters through which the call stores results."""
         return [o.parameter for o in self.operands if isinstance(o, Out)]
 
 
@@ -75,7 +75,7 @@ class FillRoom(Step):
 
 @dataclass
 class Return(Step):
-    """Converts what calls stored, and returns it."""
+    """Converts the results that calls stored, and returns them."""
 
     results: list[Parameter]
 
@@ -120,7 +120,7 @@ class CheckProviders(Step):
 
 @dataclass
 class KeepAlive(Step):
-    """Keeps an argument alive as long as the object; as its owner, if the object is a view of it."""
+    """Keeps an argument alive as long as the object. If the object is a view of the argument, the argument is its owner."""
 
     argument: Given
     owner: bool = False
@@ -128,7 +128,7 @@ class KeepAlive(Step):
 
 @dataclass
 class MakeFromPathOrBytes(Step):
-    """Creates the object from a file or from bytes, whichever an argument is."""
+    """Creates the object from a file or from bytes, depending on the type of an argument."""
 
     argument: Given
     options: Given

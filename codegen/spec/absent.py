@@ -1,4 +1,4 @@
-"""Absent providers: the rows of their table become calls, which the rest of the generator treats as any other."""
+"""Absent providers: the rows of their table become calls, which the rest of the generator treats like other calls."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from codegen.spec.source import Document, Problem
 
 OWNER = "absent"
-"""What ``core`` has before the name of the provider: such a call fails, or frees what cannot exist."""
+"""The prefixes of ``core`` before the name of the provider: such a call fails, or frees an object that cannot exist."""
 
 _PLACEHOLDER = "provider_options"
-_ERRORS = [{"code": "fail", "when": "always; the message names the providers that there are"}]
+_ERRORS = [{"code": "fail", "when": "always; the message names the available providers"}]
 
 
 def expand(documents: list[Document]) -> Iterable[Problem]:
-    """Add the calls of absent providers to the documents that list them; return what is wrong with the rows."""
+    """Add the calls of absent providers to the documents that list them; return the problems of the rows."""
     forms = {form["name"]: form for document in documents for form in document.data.get("absent_forms", [])}
     for document in documents:
         calls = document.data.get("calls", [])

@@ -1,4 +1,7 @@
-"""Checking: the schema, then the rules that a schema cannot express. All problems are reported at once, each with its place."""
+"""Checking: the schema, then the rules that a schema cannot express.
+
+All problems are reported at once, each with its file and line.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def load(folder: Path) -> Spec:
     Raises
     ------
     SpecError
-        With every reason why the spec is rejected.
+        When the spec is rejected; the error lists every reason.
     """
     documents = read_folder(folder)
     problems = list(_schema_problems(documents, folder / "schema.json")) or list(absent.expand(documents))
@@ -95,7 +98,7 @@ def _schema_problem(document: Document, error: jsonschema.ValidationError) -> It
 
 
 class _Meaning:
-    """What the schema cannot express: names must exist, and each slot must occur once."""
+    """The rules that the schema cannot express: names must exist, and each slot must occur once."""
 
     def __init__(self, documents: list[Document]) -> None:
         self.documents = documents
@@ -440,7 +443,7 @@ class _Meaning:
     def _override(
         self, document: Document, here: Trail, entry: dict[str, Any], over: dict[str, Any]
     ) -> Iterable[Problem]:
-        """Check what differs from a method or a call of the spec."""
+        """Check the differences from a method or a call of the spec."""
         parameters = {p["name"] for p in entry.get("parameters", [])}
         for p in over.get("parameters", {}):
             if p not in parameters:

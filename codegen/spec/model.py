@@ -33,7 +33,7 @@ class Parameter:
 
     @property
     def is_result(self) -> bool:
-        """Whether the call stores something through it."""
+        """Whether the call stores a result through the parameter."""
         return self.direction != "in"
 
 
@@ -47,9 +47,9 @@ class Call:
     group: str = ""
     summary: str = ""
     core: str = ""
-    """What does the work; empty for a call without an implementation."""
+    """The function of the core that the call runs; empty for a call without an implementation."""
     part: str = ""
-    """The name of the part that it needs, if builds can leave that out."""
+    """The name of the part that contains the call, if builds can leave that part out."""
     since: int = 1
     details: str = ""
     parameters: list[Parameter] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Call:
     def arguments(self) -> list[Parameter]:
         """The arguments of a caller in a language with arrays: no lengths of inputs, no allocator, no results.
 
-        The length of an array of results stays, for nothing else says how many are wanted.
+        The length of an array of results stays, because only this length shows how many results the caller wants.
         """
         out = []
         for p in self.parameters:
@@ -100,7 +100,7 @@ class Call:
 
     @property
     def results(self) -> list[Parameter]:
-        """The results for a caller in such a language: no lengths, no type of an untyped value."""
+        """The results for a caller in a language with arrays: no lengths, no type of an untyped value."""
         return [
             p
             for p in self.parameters
@@ -108,17 +108,17 @@ class Call:
         ]
 
     def types_another(self, p: Parameter) -> bool:
-        """Whether a parameter holds the type of another one."""
+        """Whether a parameter contains the type of another parameter."""
         return self.typed_by(p) is not None
 
     def typed_by(self, p: Parameter) -> Parameter | None:
-        """Return the parameter whose type another one holds."""
+        """Return the parameter whose type another parameter contains."""
         return next((q for q in self.parameters if q.typed_by == p.name), None)
 
 
 @dataclass
 class Given:
-    """A parameter of a method: what a caller passes."""
+    """A parameter of a method."""
 
     name: str
     type: str
@@ -127,22 +127,22 @@ class Given:
     nullable: bool = False
     default: Any = MISSING
     own: str = ""
-    """Its name in the language that the method was resolved for."""
+    """The name in the language for which the method was resolved."""
     passed: Parameter | None = None
-    """The parameter of the call that it is passed as, if any."""
+    """The parameter of the call to which the argument is passed, if any."""
 
     def __post_init__(self) -> None:
         self.role = self.role or self.name
 
     @property
     def has_default(self) -> bool:
-        """Whether a caller may leave it out."""
+        """Whether a caller may leave the argument out."""
         return self.default is not MISSING
 
 
 @dataclass
 class Returned:
-    """What a method returns."""
+    """The result of a method."""
 
     type: str
     doc: str
@@ -168,13 +168,13 @@ class Method:
     property_type: str = ""
     implied: bool = False
     is_property: bool = False
-    """Whether the language has it as a property, although it makes a call each time."""
+    """Whether the method is a property in the language, although each access makes a call."""
     own: str = ""
     """Its name in the language that it was resolved for."""
     labels: tuple[str, ...] = ()
     """Its base name and the labels of its arguments, in languages with labels."""
     exceptions: dict[str, str] = field(default_factory=dict)
-    """Its exceptions by error code, if they differ from those of the language."""
+    """Its exceptions by error code, if they differ from the exceptions of the language."""
     overloads: list[list[str]] = field(default_factory=list)
     """The parameters of each overload, by their names in the spec, if the language has several."""
 
@@ -303,7 +303,7 @@ class Spec:
     tables: list[dict[str, Any]]
     groups: list[dict[str, str]]
     parts: dict[str, dict[str, str]]
-    """What builds can leave out, by name."""
+    """The parts that builds can leave out, by name."""
     types: dict[str, dict[str, Any]]
     handles: dict[str, dict[str, str]]
     opaque: list[str]
@@ -331,7 +331,7 @@ class Spec:
         return next(c for c in self.commands if c.name == name)
 
     def slots(self, table: str) -> list[Call]:
-        """Everything in a table, by slot."""
+        """Return the calls and other entries of a table, by slot."""
         rows = [c for c in (*self.calls.values(), *self.unimplemented) if c.table == table]
         return sorted(rows, key=lambda row: row.slot)
 

@@ -1,4 +1,4 @@
-"""Reading: YAML files with the place of every entry, so that errors can name file and line."""
+"""Reading: YAML files with the line of every entry, so that errors can name file and line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Trail = tuple[str | int, ...]
 
 
 KINDS = {"classes": "class", "details": "details", "returns": "returns", "library": "library"}
-"""What an entry under a key is called, if not the key without its s."""
+"""The word for an entry under a key, unless it is the key without its s."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def read_document(path: Path, root: Path) -> Document:
     path : Path
         The YAML file.
     root : Path
-        Folder that file names in messages are relative to.
+        File names in messages are relative to this folder.
 
     Raises
     ------

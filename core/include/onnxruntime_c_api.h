@@ -587,7 +587,7 @@ struct OrtApi {
   /** Creates a forward session from a model in memory.
    *
    * \param[in] env The environment.
-   * \param[in] model_data The model, not needed after the call. As many as model_data_length says.
+   * \param[in] model_data The model, not needed after the call. The length is model_data_length.
    * \param[in] model_data_length Its size. In bytes.
    * \param[in] options Settings, copied; null for defaults.
    * \param[out] out The session. Freed with ReleaseSession.
@@ -604,13 +604,13 @@ struct OrtApi {
    *
    * \param[in] session The session.
    * \param[in] run_options Settings for this run, or null.
-   * \param[in] input_names Names of the inputs. As many as input_len says.
-   * \param[in] inputs The inputs, in the order of the names. As many as input_len says.
+   * \param[in] input_names Names of the inputs. The length is input_len.
+   * \param[in] inputs The inputs, in the order of the names. The length is input_len.
    * \param[in] input_len Number of inputs. In values.
-   * \param[in] output_names Names of the requested outputs. As many as output_names_len says.
+   * \param[in] output_names Names of the requested outputs. The length is output_names_len.
    * \param[in] output_names_len Number of outputs. In values.
    * \param[in,out] outputs Receives the outputs. A null entry is replaced by a new value; a tensor of
-   *     the right type and shape is overwritten. As many as output_names_len says. Freed with
+   *     the right type and shape is overwritten. The length is output_names_len. Freed with
    *     ReleaseValue.
    * \retval ORT_INVALID_ARGUMENT when a name is unknown, an input that the requested outputs need is
    *     missing, or a type or shape is wrong.
@@ -919,7 +919,7 @@ struct OrtApi {
   /** Creates a tensor that owns its memory. The elements are uninitialized.
    *
    * \param[in] allocator Allocates the memory, and frees it when the value is released.
-   * \param[in] shape Its dimensions. As many as shape_len says.
+   * \param[in] shape Its dimensions. The length is shape_len.
    * \param[in] shape_len Its rank; 0 for a scalar. In dimensions.
    * \param[in] type Type of its elements.
    * \param[out] out The tensor. Freed with ReleaseValue.
@@ -931,10 +931,10 @@ struct OrtApi {
   /** Creates a tensor over the caller's memory, which must outlive it.
    *
    * \param[in] info Location of the memory.
-   * \param[in] p_data The elements in row-major order; null only for a tensor without elements. As many
-   *     as p_data_len says.
+   * \param[in] p_data The elements in row-major order; null only for a tensor without elements. The
+   *     length is p_data_len.
    * \param[in] p_data_len Size of the memory. In bytes.
-   * \param[in] shape Its dimensions. As many as shape_len says.
+   * \param[in] shape Its dimensions. The length is shape_len.
    * \param[in] shape_len Its rank; 0 for a scalar. In dimensions.
    * \param[in] type Type of its elements.
    * \param[out] out The tensor. Freed with ReleaseValue.
@@ -960,7 +960,7 @@ struct OrtApi {
   /** Sets all elements of a tensor of strings.
    *
    * \param[in] value The tensor.
-   * \param[in] s The strings, copied. As many as s_len says.
+   * \param[in] s The strings, copied. The length is s_len.
    * \param[in] s_len Their number. In strings.
    * \retval ORT_INVALID_ARGUMENT when the value is not a tensor of strings, or has another number of
    *     elements.
@@ -978,10 +978,10 @@ struct OrtApi {
   /** Copies all elements of a tensor of strings into memory of the caller, end to end.
    *
    * \param[in] value The tensor.
-   * \param[in] s Receives the strings, without zero bytes. As many as s_len says.
+   * \param[in] s Receives the strings, without zero bytes. The length is s_len.
    * \param[in] s_len Size of that memory. In bytes.
-   * \param[out] offsets Receives the offset at which each string begins. In bytes. As many as
-   *     offsets_len says.
+   * \param[out] offsets Receives the offset at which each string begins. In bytes. The length is
+   *     offsets_len.
    * \param[in] offsets_len The number of elements. In strings.
    * \retval ORT_INVALID_ARGUMENT when the value is not a tensor of strings, the memory is too small, or
    *     the number of offsets is wrong.
@@ -1018,7 +1018,7 @@ struct OrtApi {
   /** Sets the dimensions.
    *
    * \param[in] info The type and shape to change.
-   * \param[in] dim_values The dimensions; -1 for unknown ones. As many as dim_count says.
+   * \param[in] dim_values The dimensions; -1 for unknown ones. The length is dim_count.
    * \param[in] dim_count The rank. In dimensions.
    */
   OrtStatus*(ORT_API_CALL* SetDimensions)(OrtTensorTypeAndShapeInfo* info, const int64_t* dim_values, size_t dim_count) NO_EXCEPTION;
@@ -1040,8 +1040,8 @@ struct OrtApi {
   /** The dimensions.
    *
    * \param[in] info Type and shape.
-   * \param[out] dim_values Receives the dimensions; -1 for unknown ones. As many as dim_values_length
-   *     says.
+   * \param[out] dim_values Receives the dimensions; -1 for unknown ones. The length is
+   *     dim_values_length.
    * \param[in] dim_values_length Capacity of dim_values. If the shape is longer, only its first
    *     dimensions are stored. In dimensions.
    */
@@ -1050,8 +1050,8 @@ struct OrtApi {
   /** Names of symbolic dimensions, such as batch.
    *
    * \param[in] info Type and shape.
-   * \param[out] dim_params Receives the names; empty for dimensions without one. As many as
-   *     dim_params_length says. Valid as long as info.
+   * \param[out] dim_params Receives the names; empty for dimensions without one. The length is
+   *     dim_params_length. Valid as long as info.
    * \param[in] dim_params_length Capacity of dim_params. In dimensions.
    */
   OrtStatus*(ORT_API_CALL* GetSymbolicDimensions)(const OrtTensorTypeAndShapeInfo* info, const char* dim_params[], size_t dim_params_length) NO_EXCEPTION;
@@ -1202,7 +1202,7 @@ struct OrtApi {
    * The elements share the memory of the tensors, which may be released before the sequence. An empty
    * sequence has no element type and is accepted by any sequence input.
    *
-   * \param[in] in The tensors, all of the same element type. As many as num_values says.
+   * \param[in] in The tensors, all of the same element type. The length is num_values.
    * \param[in] num_values Number of tensors.
    * \param[in] value_type The kind of value to create; must be ONNX_TYPE_SEQUENCE.
    * \param[out] out The sequence. Freed with ReleaseValue.
@@ -1274,7 +1274,7 @@ struct OrtApi {
    *
    * \param[in] context The run of the kernel.
    * \param[in] index Index, from 0. In elements.
-   * \param[in] dim_values Shape of the output. As many as dim_count says.
+   * \param[in] dim_values Shape of the output. The length is dim_count.
    * \param[in] dim_count Number of dimensions. In elements.
    * \param[out] out The value to fill in, valid during the run; null if nothing reads the output. Freed
    *     with ReleaseValue.
@@ -1510,7 +1510,7 @@ struct OrtApi {
    *
    * \param[in] model_metadata The metadata.
    * \param[in] allocator Allocates the memory for the array and for each key.
-   * \param[out] keys The keys, in alphabetical order; null if there are none. As many as num_keys says.
+   * \param[out] keys The keys, in alphabetical order; null if there are none. The length is num_keys.
    *     Freed with the allocator.
    * \param[out] num_keys Their number. In keys.
    */
@@ -1527,15 +1527,15 @@ struct OrtApi {
 
   /** Names of the available execution providers.
    *
-   * \param[out] out_ptr The names; release them with ReleaseAvailableProviders. As many as
-   *     provider_length says.
+   * \param[out] out_ptr The names; release them with ReleaseAvailableProviders. The length is
+   *     provider_length.
    * \param[out] provider_length Their number. In providers.
    */
   OrtStatus*(ORT_API_CALL* GetAvailableProviders)(char*** out_ptr, int* provider_length) NO_EXCEPTION;
 
   /** Frees the names from GetAvailableProviders.
    *
-   * \param[in] ptr The names. As many as providers_length says.
+   * \param[in] ptr The names. The length is providers_length.
    * \param[in] providers_length Their number. In providers.
    */
   OrtStatus*(ORT_API_CALL* ReleaseAvailableProviders)(char** ptr, int providers_length) NO_EXCEPTION;
@@ -1554,7 +1554,7 @@ struct OrtApi {
    * \param[in] value The tensor.
    * \param[in] s_len Size of that memory. In bytes.
    * \param[in] index Zero-based index of the element in row-major order.
-   * \param[in] s Receives the string, without a zero byte. As many as s_len says.
+   * \param[in] s Receives the string, without a zero byte. The length is s_len.
    * \retval ORT_INVALID_ARGUMENT when the value is not a tensor of strings, has no such element, or the
    *     memory is too small.
    */
@@ -1675,8 +1675,8 @@ struct OrtApi {
    *
    * \param[in] binding_ptr The binding.
    * \param[in] allocator Allocates the memory for the array.
-   * \param[out] output The values, each released with ReleaseValue; null if there are none. As many as
-   *     output_count says. Freed with the allocator.
+   * \param[out] output The values, each released with ReleaseValue; null if there are none. The length
+   *     is output_count. Freed with the allocator.
    * \param[out] output_count Their number. In values.
    */
   OrtStatus*(ORT_API_CALL* GetBoundOutputValues)(const OrtIoBinding* binding_ptr, OrtAllocator* allocator, OrtValue*** output, size_t* output_count) NO_EXCEPTION;
@@ -1696,8 +1696,8 @@ struct OrtApi {
   /** One element of a tensor.
    *
    * \param[in] value The tensor.
-   * \param[in] location_values Its zero-based index along each dimension. As many as
-   *     location_values_count says.
+   * \param[in] location_values Its zero-based index along each dimension. The length is
+   *     location_values_count.
    * \param[in] location_values_count Number of indices; the rank. In dimensions.
    * \param[out] out The element. Valid as long as value.
    * \retval ORT_INVALID_ARGUMENT when the location is not inside the tensor.
@@ -1783,7 +1783,7 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] cuda_options Settings of the provider.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_CUDA)(OrtSessionOptions* options, const OrtCUDAProviderOptions* cuda_options) NO_EXCEPTION;
 
@@ -1791,7 +1791,7 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] rocm_options Settings of the provider.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_ROCM)(OrtSessionOptions* options, const OrtROCMProviderOptions* rocm_options) NO_EXCEPTION;
 
@@ -1799,7 +1799,7 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] provider_options Settings of the provider.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_OpenVINO)(OrtSessionOptions* options, const OrtOpenVINOProviderOptions* provider_options) NO_EXCEPTION;
 
@@ -1844,21 +1844,21 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] tensorrt_options Settings of the provider.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_TensorRT)(OrtSessionOptions* options, const OrtTensorRTProviderOptions* tensorrt_options) NO_EXCEPTION;
 
   /** Fails: there is no CUDA provider.
    *
    * \param[in] device_id Index of a device.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SetCurrentGpuDeviceId)(int device_id) NO_EXCEPTION;
 
   /** Fails: there is no CUDA provider.
    *
    * \param[out] device_id Index of a device.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* GetCurrentGpuDeviceId)(int* device_id) NO_EXCEPTION;
 
@@ -1886,8 +1886,8 @@ struct OrtApi {
 
   /** Like CreateArenaCfg, with settings by name.
    *
-   * \param[in] arena_config_keys Names of settings. As many as num_keys says.
-   * \param[in] arena_config_values Their values. In bytes. As many as num_keys says.
+   * \param[in] arena_config_keys Names of settings. The length is num_keys.
+   * \param[in] arena_config_values Their values. In bytes. The length is num_keys.
    * \param[in] num_keys Number of settings. In settings.
    * \param[out] out The settings. Freed with ReleaseArenaCfg.
    * \retval ORT_INVALID_ARGUMENT when there is no such setting.
@@ -1933,7 +1933,7 @@ struct OrtApi {
   /** The same as CreateSessionFromArray; the container has no effect.
    *
    * \param[in] env The environment.
-   * \param[in] model_data The model, not needed after the call. As many as model_data_length says.
+   * \param[in] model_data The model, not needed after the call. The length is model_data_length.
    * \param[in] model_data_length Its size. In bytes.
    * \param[in] options Settings, copied; null for defaults.
    * \param[in] prepacked_weights_container The container.
@@ -1946,24 +1946,24 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] tensorrt_options Settings of the provider.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_TensorRT_V2)(OrtSessionOptions* options, const OrtTensorRTProviderOptionsV2* tensorrt_options) NO_EXCEPTION;
 
   /** Fails: there is no TensorRT provider.
    *
    * \param[out] out Nothing.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* CreateTensorRTProviderOptions)(OrtTensorRTProviderOptionsV2** out) NO_EXCEPTION;
 
   /** Fails: there is no TensorRT provider.
    *
    * \param[in] tensorrt_options Settings of the provider.
-   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
-   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] provider_options_keys Names of settings. The length is num_keys.
+   * \param[in] provider_options_values Their values. The length is num_keys.
    * \param[in] num_keys Number of settings. In settings.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* UpdateTensorRTProviderOptions)(OrtTensorRTProviderOptionsV2* tensorrt_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
@@ -1972,7 +1972,7 @@ struct OrtApi {
    * \param[in] tensorrt_options Settings of the provider.
    * \param[in] allocator Allocates the text.
    * \param[out] ptr Nothing. Freed with the allocator.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* GetTensorRTProviderOptionsAsString)(const OrtTensorRTProviderOptionsV2* tensorrt_options, OrtAllocator* allocator, char** ptr) NO_EXCEPTION;
 
@@ -2015,7 +2015,7 @@ struct OrtApi {
   /** Creates a sparse tensor without elements, which a later call fills.
    *
    * \param[in] allocator Allocates the memory of the values and indices.
-   * \param[in] dense_shape Its dimensions. As many as dense_shape_len says.
+   * \param[in] dense_shape Its dimensions. The length is dense_shape_len.
    * \param[in] dense_shape_len Its rank. In dimensions.
    * \param[in] type Type of its elements.
    * \param[out] out The sparse tensor. Freed with ReleaseValue.
@@ -2028,12 +2028,12 @@ struct OrtApi {
    *
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
    * \param[in] data_mem_info Location of the values and indices.
-   * \param[in] values_shape The dimensions of the values, [n]. As many as values_shape_len says.
+   * \param[in] values_shape The dimensions of the values, [n]. The length is values_shape_len.
    * \param[in] values_shape_len Their rank. In dimensions.
    * \param[in] values The values; for a tensor of strings, pointers to the strings. Null if there are
    *     none.
    * \param[in] indices_data The positions of the values: n numbers, counting elements in row-major
-   *     order, or n pairs of row and column. As many as indices_num says.
+   *     order, or n pairs of row and column. The length is indices_num.
    * \param[in] indices_num Number of indices, n or 2 n. In numbers.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_INVALID_ARGUMENT when the number of indices does not match the values, or one is out of
@@ -2046,14 +2046,14 @@ struct OrtApi {
    *
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
    * \param[in] data_mem_info Location of the values and indices.
-   * \param[in] values_shape The dimensions of the values, [n]. As many as values_shape_len says.
+   * \param[in] values_shape The dimensions of the values, [n]. The length is values_shape_len.
    * \param[in] values_shape_len Their rank. In dimensions.
    * \param[in] values The values, row by row; for a tensor of strings, pointers to the strings. Null if
    *     there are none.
-   * \param[in] inner_indices_data The column of each value. As many as inner_indices_num says.
+   * \param[in] inner_indices_data The column of each value. The length is inner_indices_num.
    * \param[in] inner_indices_num How many. In numbers.
    * \param[in] outer_indices_data For each row, the index of its first value; then the number of values.
-   *     As many as outer_indices_num says.
+   *     The length is outer_indices_num.
    * \param[in] outer_indices_num Length of that array: the number of rows plus 1, or 0 if there are no
    *     values. In numbers.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
@@ -2069,12 +2069,12 @@ struct OrtApi {
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorAsOrtValue().
    * \param[in] data_mem_info Location of the values and indices.
    * \param[in] values_shape The dimensions of the values: the number of blocks, then the dimensions of a
-   *     block. As many as values_shape_len says.
+   *     block. The length is values_shape_len.
    * \param[in] values_shape_len Their rank, 3 or more. In dimensions.
    * \param[in] values The values; for a tensor of strings, pointers to the strings. Null if there are
    *     none.
-   * \param[in] indices_shape_data The dimensions of the indices: 2, and the number of blocks. As many as
-   *     indices_shape_len says.
+   * \param[in] indices_shape_data The dimensions of the indices: 2, and the number of blocks. The length
+   *     is indices_shape_len.
    * \param[in] indices_shape_len Their rank, 2. In dimensions.
    * \param[in] indices_data The positions of the blocks. Null if there are none.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
@@ -2088,9 +2088,9 @@ struct OrtApi {
    *
    * \param[in] info Location of the memory.
    * \param[in] p_data The values. Null if there are none.
-   * \param[in] dense_shape Its dimensions. As many as dense_shape_len says.
+   * \param[in] dense_shape Its dimensions. The length is dense_shape_len.
    * \param[in] dense_shape_len Its rank. In dimensions.
-   * \param[in] values_shape The dimensions of the values. As many as values_shape_len says.
+   * \param[in] values_shape The dimensions of the values. The length is values_shape_len.
    * \param[in] values_shape_len Their rank. In dimensions.
    * \param[in] type Type of its elements, which cannot be strings.
    * \param[out] out The sparse tensor. Freed with ReleaseValue.
@@ -2104,7 +2104,7 @@ struct OrtApi {
    *
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
    * \param[in] indices_data The positions of the n values: n numbers, counting elements in row-major
-   *     order, or n pairs of row and column. As many as indices_num says.
+   *     order, or n pairs of row and column. The length is indices_num.
    * \param[in] indices_num Number of indices, n or 2 n. In numbers.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_INVALID_ARGUMENT when the number of indices does not match the values, or one is out of
@@ -2117,10 +2117,10 @@ struct OrtApi {
    * caller's memory, which must outlive it.
    *
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
-   * \param[in] inner_data The column of each value. As many as inner_num says.
+   * \param[in] inner_data The column of each value. The length is inner_num.
    * \param[in] inner_num How many. In numbers.
-   * \param[in] outer_data For each row, the index of its first value; then the number of values. As many
-   *     as outer_num says.
+   * \param[in] outer_data For each row, the index of its first value; then the number of values. The
+   *     length is outer_num.
    * \param[in] outer_num Length of that array: the number of rows plus 1, or 0 if there are no values.
    *     In numbers.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
@@ -2135,8 +2135,8 @@ struct OrtApi {
    * which must outlive it.
    *
    * \param[in] ort_value The sparse tensor, made by CreateSparseTensorWithValuesAsOrtValue().
-   * \param[in] indices_shape The dimensions of the indices: 2, and the number of blocks. As many as
-   *     indices_shape_len says.
+   * \param[in] indices_shape The dimensions of the indices: 2, and the number of blocks. The length is
+   *     indices_shape_len.
    * \param[in] indices_shape_len Their rank, 2. In dimensions.
    * \param[in] indices_data The positions of the blocks. Null if there are none.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
@@ -2187,8 +2187,8 @@ struct OrtApi {
    * \param[in] ort_value The sparse tensor.
    * \param[in] indices_format Which indices of the tensor.
    * \param[out] num_indices Number of indices. In numbers.
-   * \param[out] indices The indices: 32-bit integers for blocks, otherwise 64-bit integers. As many as
-   *     num_indices says. Valid as long as ort_value.
+   * \param[out] indices The indices: 32-bit integers for blocks, otherwise 64-bit integers. The length
+   *     is num_indices. Valid as long as ort_value.
    * \retval ORT_RUNTIME_EXCEPTION when the value is not a sparse tensor.
    * \retval ORT_FAIL when the tensor has no such indices.
    */
@@ -2297,24 +2297,24 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] cuda_options Settings of the provider.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_CUDA_V2)(OrtSessionOptions* options, const OrtCUDAProviderOptionsV2* cuda_options) NO_EXCEPTION;
 
   /** Fails: there is no CUDA provider.
    *
    * \param[out] out Nothing.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* CreateCUDAProviderOptions)(OrtCUDAProviderOptionsV2** out) NO_EXCEPTION;
 
   /** Fails: there is no CUDA provider.
    *
    * \param[in] cuda_options Settings of the provider.
-   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
-   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] provider_options_keys Names of settings. The length is num_keys.
+   * \param[in] provider_options_values Their values. The length is num_keys.
    * \param[in] num_keys Number of settings. In settings.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* UpdateCUDAProviderOptions)(OrtCUDAProviderOptionsV2* cuda_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
@@ -2323,7 +2323,7 @@ struct OrtApi {
    * \param[in] cuda_options Settings of the provider.
    * \param[in] allocator Allocates the text.
    * \param[out] ptr Nothing. Freed with the allocator.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* GetCUDAProviderOptionsAsString)(const OrtCUDAProviderOptionsV2* cuda_options, OrtAllocator* allocator, char** ptr) NO_EXCEPTION;
 
@@ -2337,7 +2337,7 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] migraphx_options Settings of the provider.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_MIGraphX)(OrtSessionOptions* options, const OrtMIGraphXProviderOptions* migraphx_options) NO_EXCEPTION;
 
@@ -2347,9 +2347,9 @@ struct OrtApi {
    * lacks one of the names, or does not store its data in a file.
    *
    * \param[in] options The options.
-   * \param[in] initializer_names Names of the initializers. As many as num_initializers says.
-   * \param[in] initializers Their values, with the types and shapes of the initializers. As many as
-   *     num_initializers says.
+   * \param[in] initializer_names Names of the initializers. The length is num_initializers.
+   * \param[in] initializers Their values, with the types and shapes of the initializers. The length is
+   *     num_initializers.
    * \param[in] num_initializers Their number. In initializers.
    * \retval ORT_INVALID_ARGUMENT when a value is not a tensor, or a name is empty or has a value
    *     already.
@@ -2379,10 +2379,10 @@ struct OrtApi {
    * \param[in] op_name Name of the operator.
    * \param[in] domain Its domain.
    * \param[in] version Version of its domain.
-   * \param[out] type_constraint_names Names of types; not needed. As many as type_constraint_count says.
-   * \param[in] type_constraint_values The types; not needed. As many as type_constraint_count says.
+   * \param[out] type_constraint_names Names of types; not needed. The length is type_constraint_count.
+   * \param[in] type_constraint_values The types; not needed. The length is type_constraint_count.
    * \param[in] type_constraint_count Number of types.
-   * \param[in] attr_values Attributes. As many as attr_count says.
+   * \param[in] attr_values Attributes. The length is attr_count.
    * \param[in] attr_count Number of attributes.
    * \param[in] input_count Number of inputs.
    * \param[in] output_count Number of outputs.
@@ -2396,7 +2396,7 @@ struct OrtApi {
    *
    * \param[in] context The run of the kernel.
    * \param[in] ort_op The operator.
-   * \param[in] input_values The inputs; null for an omitted input. As many as input_count says.
+   * \param[in] input_values The inputs; null for an omitted input. The length is input_count.
    * \param[in] input_count Their number.
    * \param[in] output_values Tensors that receive the outputs.
    * \param[in] output_count Their number.
@@ -2415,8 +2415,8 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] provider_name CPU or CPUExecutionProvider.
-   * \param[in] provider_options_keys Keys of the provider's settings; ignored. As many as num_keys says.
-   * \param[in] provider_options_values Values of the settings; ignored. As many as num_keys says.
+   * \param[in] provider_options_keys Keys of the provider's settings; ignored. The length is num_keys.
+   * \param[in] provider_options_values Values of the settings; ignored. The length is num_keys.
    * \param[in] num_keys Number of settings. In settings.
    * \retval ORT_INVALID_ARGUMENT when there is no such provider; the message lists the available ones.
    */
@@ -2447,24 +2447,24 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] cann_options Settings of the provider.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_CANN)(OrtSessionOptions* options, const OrtCANNProviderOptions* cann_options) NO_EXCEPTION;
 
   /** Fails: there is no CANN provider.
    *
    * \param[out] out Nothing.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* CreateCANNProviderOptions)(OrtCANNProviderOptions** out) NO_EXCEPTION;
 
   /** Fails: there is no CANN provider.
    *
    * \param[in] cann_options Settings of the provider.
-   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
-   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] provider_options_keys Names of settings. The length is num_keys.
+   * \param[in] provider_options_values Their values. The length is num_keys.
    * \param[in] num_keys Number of settings. In settings.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* UpdateCANNProviderOptions)(OrtCANNProviderOptions* cann_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
@@ -2473,7 +2473,7 @@ struct OrtApi {
    * \param[in] cann_options Settings of the provider.
    * \param[in] allocator Allocates the text.
    * \param[out] ptr Nothing. Freed with the allocator.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* GetCANNProviderOptionsAsString)(const OrtCANNProviderOptions* cann_options, OrtAllocator* allocator, char** ptr) NO_EXCEPTION;
 
@@ -2619,24 +2619,24 @@ struct OrtApi {
    *
    * \param[in] options The options.
    * \param[in] dnnl_options Settings of the provider.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_Dnnl)(OrtSessionOptions* options, const OrtDnnlProviderOptions* dnnl_options) NO_EXCEPTION;
 
   /** Fails: there is no DNNL provider.
    *
    * \param[out] out Nothing.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* CreateDnnlProviderOptions)(OrtDnnlProviderOptions** out) NO_EXCEPTION;
 
   /** Fails: there is no DNNL provider.
    *
    * \param[in] dnnl_options Settings of the provider.
-   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
-   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] provider_options_keys Names of settings. The length is num_keys.
+   * \param[in] provider_options_values Their values. The length is num_keys.
    * \param[in] num_keys Number of settings. In settings.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* UpdateDnnlProviderOptions)(OrtDnnlProviderOptions* dnnl_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
@@ -2645,7 +2645,7 @@ struct OrtApi {
    * \param[in] dnnl_options Settings of the provider.
    * \param[in] allocator Allocates the text.
    * \param[out] ptr Nothing. Freed with the allocator.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* GetDnnlProviderOptionsAsString)(const OrtDnnlProviderOptions* dnnl_options, OrtAllocator* allocator, char** ptr) NO_EXCEPTION;
 
@@ -2750,17 +2750,17 @@ struct OrtApi {
   /** Fails: there is no ROCM provider.
    *
    * \param[out] out Nothing.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* CreateROCMProviderOptions)(OrtROCMProviderOptions** out) NO_EXCEPTION;
 
   /** Fails: there is no ROCM provider.
    *
    * \param[in] rocm_options Settings of the provider.
-   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
-   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] provider_options_keys Names of settings. The length is num_keys.
+   * \param[in] provider_options_values Their values. The length is num_keys.
    * \param[in] num_keys Number of settings. In settings.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* UpdateROCMProviderOptions)(OrtROCMProviderOptions* rocm_options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
@@ -2769,7 +2769,7 @@ struct OrtApi {
    * \param[in] rocm_options Settings of the provider.
    * \param[in] allocator Allocates the text.
    * \param[out] ptr Nothing. Freed with the allocator.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* GetROCMProviderOptionsAsString)(const OrtROCMProviderOptions* rocm_options, OrtAllocator* allocator, char** ptr) NO_EXCEPTION;
 
@@ -2785,8 +2785,8 @@ struct OrtApi {
    * \param[in] provider_type CPUExecutionProvider.
    * \param[in] mem_info Where the memory is located.
    * \param[in] arena_cfg Settings of the allocator's arena, or null.
-   * \param[in] provider_options_keys Keys of the settings. As many as num_keys says.
-   * \param[in] provider_options_values Values of the settings. As many as num_keys says.
+   * \param[in] provider_options_keys Keys of the settings. The length is num_keys.
+   * \param[in] provider_options_values Values of the settings. The length is num_keys.
    * \param[in] num_keys Number of settings. In settings.
    * \retval ORT_INVALID_ARGUMENT when there is no such provider.
    */
@@ -2802,13 +2802,13 @@ struct OrtApi {
    *
    * \param[in] session The session.
    * \param[in] run_options Settings for this run, or null.
-   * \param[in] input_names Names of the inputs. As many as input_len says.
-   * \param[in] input The inputs, in the order of the names. As many as input_len says.
+   * \param[in] input_names Names of the inputs. The length is input_len.
+   * \param[in] input The inputs, in the order of the names. The length is input_len.
    * \param[in] input_len Number of inputs. In values.
-   * \param[in] output_names Names of the requested outputs. As many as output_names_len says.
+   * \param[in] output_names Names of the requested outputs. The length is output_names_len.
    * \param[in] output_names_len Number of outputs. In values.
    * \param[in,out] output Receives the outputs. A null entry is replaced by a new value; a tensor of the
-   *     right type and shape is overwritten. As many as output_names_len says. Freed with ReleaseValue.
+   *     right type and shape is overwritten. The length is output_names_len. Freed with ReleaseValue.
    * \param[in] run_async_callback Called when the run has ended, on the thread of the session.
    * \param[in] user_data Passed to the function; may be null.
    * \retval ORT_INVALID_ARGUMENT when no output is requested, or the session has only one thread, which
@@ -2821,7 +2821,7 @@ struct OrtApi {
    * \param[in] tensorrt_options Settings of the provider.
    * \param[in] key Name of a setting.
    * \param[in] value Its value.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* UpdateTensorRTProviderOptionsWithValue)(OrtTensorRTProviderOptionsV2* tensorrt_options, const char* key, void* value) NO_EXCEPTION;
 
@@ -2830,7 +2830,7 @@ struct OrtApi {
    * \param[in] tensorrt_options Settings of the provider.
    * \param[in] key Name of a setting.
    * \param[out] ptr Nothing.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* GetTensorRTProviderOptionsByName)(const OrtTensorRTProviderOptionsV2* tensorrt_options, const char* key, void** ptr) NO_EXCEPTION;
 
@@ -2839,7 +2839,7 @@ struct OrtApi {
    * \param[in] cuda_options Settings of the provider.
    * \param[in] key Name of a setting.
    * \param[in] value Its value.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* UpdateCUDAProviderOptionsWithValue)(OrtCUDAProviderOptionsV2* cuda_options, const char* key, void* value) NO_EXCEPTION;
 
@@ -2848,7 +2848,7 @@ struct OrtApi {
    * \param[in] cuda_options Settings of the provider.
    * \param[in] key Name of a setting.
    * \param[out] ptr Nothing.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* GetCUDAProviderOptionsByName)(const OrtCUDAProviderOptionsV2* cuda_options, const char* key, void** ptr) NO_EXCEPTION;
 
@@ -2908,8 +2908,8 @@ struct OrtApi {
   /** Names the dimensions.
    *
    * \param[in] info The type and shape to change.
-   * \param[in] dim_params The names, copied; an empty string for no name. As many as dim_params_length
-   *     says.
+   * \param[in] dim_params The names, copied; an empty string for no name. The length is
+   *     dim_params_length.
    * \param[in] dim_params_length Number of names; the rank. In dimensions.
    * \retval ORT_INVALID_ARGUMENT when the number of names is not the rank.
    */
@@ -2947,20 +2947,20 @@ struct OrtApi {
   /** Fails: there is no OpenVINO provider.
    *
    * \param[in] options The options.
-   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
-   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] provider_options_keys Names of settings. The length is num_keys.
+   * \param[in] provider_options_values Their values. The length is num_keys.
    * \param[in] num_keys Number of settings. In settings.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_OpenVINO_V2)(OrtSessionOptions* options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
   /** Fails: there is no VitisAI provider.
    *
    * \param[in] options The options.
-   * \param[in] provider_options_keys Names of settings. As many as num_keys says.
-   * \param[in] provider_options_values Their values. As many as num_keys says.
+   * \param[in] provider_options_keys Names of settings. The length is num_keys.
+   * \param[in] provider_options_values Their values. The length is num_keys.
    * \param[in] num_keys Number of settings. In settings.
-   * \retval ORT_FAIL when always; the message names the providers that there are.
+   * \retval ORT_FAIL when always; the message names the available providers.
    */
   OrtStatus*(ORT_API_CALL* SessionOptionsAppendExecutionProvider_VitisAI)(OrtSessionOptions* options, const char* const* provider_options_keys, const char* const* provider_options_values, size_t num_keys) NO_EXCEPTION;
 
@@ -2987,12 +2987,12 @@ struct OrtApi {
    * memory must exist until then. It is not copied.
    *
    * \param[in] options The options.
-   * \param[in] external_initializer_file_names Names of the files, as they appear in the models. As many
-   *     as num_external_initializer_files says.
+   * \param[in] external_initializer_file_names Names of the files, as they appear in the models. The
+   *     length is num_external_initializer_files.
    * \param[in] external_initializer_file_buffer_array The contents of the files, which may include zero
-   *     bytes. As many as num_external_initializer_files says.
-   * \param[in] external_initializer_file_lengths Their sizes. In bytes. As many as
-   *     num_external_initializer_files says.
+   *     bytes. The length is num_external_initializer_files.
+   * \param[in] external_initializer_file_lengths Their sizes. In bytes. The length is
+   *     num_external_initializer_files.
    * \param[in] num_external_initializer_files Their number. In files.
    * \retval ORT_INVALID_ARGUMENT when a name is empty, occurs twice or has contents already.
    */
@@ -3012,7 +3012,7 @@ struct OrtApi {
 
   /** Reads an adapter from the contents of a file.
    *
-   * \param[in] bytes The contents, not needed after the call. As many as num_bytes says.
+   * \param[in] bytes The contents, not needed after the call. The length is num_bytes.
    * \param[in] num_bytes Their size. In bytes.
    * \param[in] allocator Not used: adapters stay in the memory of the CPU.
    * \param[out] out The adapter. Freed with ReleaseLoraAdapter.
@@ -3044,8 +3044,8 @@ struct OrtApi {
   /** Changes options of execution providers while a session runs. The CPU has none.
    *
    * \param[in] sess The session.
-   * \param[in] keys Their names. As many as kv_len says.
-   * \param[in] values Their values. As many as kv_len says.
+   * \param[in] keys Their names. The length is kv_len.
+   * \param[in] values Their values. The length is kv_len.
    * \param[in] kv_len Number of options. In options.
    * \retval ORT_INVALID_ARGUMENT when there are none.
    * \since version 20
@@ -3108,9 +3108,9 @@ struct OrtApi {
   /** Creates a tensor over given memory, which it frees when it is released.
    *
    * \param[in] deleter Its Free function frees the memory.
-   * \param[in] p_data The elements in row-major order. As many as p_data_len says.
+   * \param[in] p_data The elements in row-major order. The length is p_data_len.
    * \param[in] p_data_len Size of the memory. In bytes.
-   * \param[in] shape Its dimensions. As many as shape_len says.
+   * \param[in] shape Its dimensions. The length is shape_len.
    * \param[in] shape_len Its rank; 0 for a scalar. In dimensions.
    * \param[in] type Type of its elements.
    * \param[out] out The tensor. Freed with ReleaseValue.
@@ -3164,10 +3164,10 @@ struct OrtApi {
   /** All keys and values, in alphabetical order of the keys.
    *
    * \param[in] kvps The pairs.
-   * \param[out] keys The keys, valid until the pairs change. As many as num_entries says. Valid as long
-   *     as kvps.
-   * \param[out] values The values, in the order of the keys. As many as num_entries says. Valid as long
-   *     as kvps.
+   * \param[out] keys The keys, valid until the pairs change. The length is num_entries. Valid as long as
+   *     kvps.
+   * \param[out] values The values, in the order of the keys. The length is num_entries. Valid as long as
+   *     kvps.
    * \param[out] num_entries Their number. In pairs.
    * \since version 22
    */
@@ -3220,10 +3220,10 @@ struct OrtApi {
    *
    * \param[in] session_options The options.
    * \param[in] env The environment.
-   * \param[in] ep_devices The devices. As many as num_ep_devices says.
+   * \param[in] ep_devices The devices. The length is num_ep_devices.
    * \param[in] num_ep_devices Their number. In devices.
-   * \param[in] ep_option_keys Names of settings; ignored. As many as num_ep_options says.
-   * \param[in] ep_option_vals Their values; ignored. As many as num_ep_options says.
+   * \param[in] ep_option_keys Names of settings; ignored. The length is num_ep_options.
+   * \param[in] ep_option_vals Their values; ignored. The length is num_ep_options.
    * \param[in] num_ep_options Number of settings. In settings.
    * \retval ORT_INVALID_ARGUMENT when there is no such device, or none is named.
    * \since version 22
@@ -3401,9 +3401,9 @@ struct OrtApi {
   /** The nodes that read a value, and where.
    *
    * \param[in] value_info The value.
-   * \param[out] nodes Receives the nodes. As many as num_consumers says.
+   * \param[out] nodes Receives the nodes. The length is num_consumers.
    * \param[out] input_indices Receives the indices of their inputs; -1 where a subgraph of the node
-   *     reads the value. As many as num_consumers says.
+   *     reads the value. The length is num_consumers.
    * \param[in] num_consumers Capacity of both arrays: the number of uses or more. In uses.
    * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \retval ORT_NOT_IMPLEMENTED when the value is in no graph.
@@ -3506,9 +3506,9 @@ struct OrtApi {
   /** The operator sets that the model imports.
    *
    * \param[in] graph The graph.
-   * \param[out] domains Receives the domains; empty for the ONNX domain. As many as num_operator_sets
-   *     says.
-   * \param[out] opset_versions Receives their versions. As many as num_operator_sets says.
+   * \param[out] domains Receives the domains; empty for the ONNX domain. The length is
+   *     num_operator_sets.
+   * \param[out] opset_versions Receives their versions. The length is num_operator_sets.
    * \param[in] num_operator_sets Capacity of both arrays: the number of operator sets or more. In
    *     operator sets.
    * \retval ORT_INVALID_ARGUMENT when an array is too small.
@@ -3528,7 +3528,7 @@ struct OrtApi {
   /** Inputs of a graph, including inputs with default values.
    *
    * \param[in] graph The graph.
-   * \param[out] inputs Receives them. They belong to the graph. As many as num_inputs says.
+   * \param[out] inputs Receives them. They belong to the graph. The length is num_inputs.
    * \param[in] num_inputs Capacity of the array: the number of inputs or more. In inputs.
    * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \since version 23
@@ -3546,7 +3546,7 @@ struct OrtApi {
   /** Outputs of a graph.
    *
    * \param[in] graph The graph.
-   * \param[out] outputs Receives them. They belong to the graph. As many as num_outputs says.
+   * \param[out] outputs Receives them. They belong to the graph. The length is num_outputs.
    * \param[in] num_outputs Capacity of the array: the number of outputs or more. In outputs.
    * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \since version 23
@@ -3564,7 +3564,7 @@ struct OrtApi {
   /** Initializers of a graph.
    *
    * \param[in] graph The graph.
-   * \param[out] initializers Receives them. They belong to the graph. As many as num_initializers says.
+   * \param[out] initializers Receives them. They belong to the graph. The length is num_initializers.
    * \param[in] num_initializers Capacity of the array: the number of initializers or more. In
    *     initializers.
    * \retval ORT_INVALID_ARGUMENT when an array is too small.
@@ -3586,7 +3586,7 @@ struct OrtApi {
    * the nodes of other graphs are in the order in which they were added.
    *
    * \param[in] graph The graph.
-   * \param[out] nodes Receives them. They belong to the graph. As many as num_nodes says.
+   * \param[out] nodes Receives them. They belong to the graph. The length is num_nodes.
    * \param[in] num_nodes Capacity of the array: the number of nodes or more. In nodes.
    * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \since version 23
@@ -3604,7 +3604,7 @@ struct OrtApi {
   /** Creates a graph from some nodes of another graph.
    *
    * \param[in] src_graph The graph.
-   * \param[out] nodes The nodes. As many as num_nodes says.
+   * \param[out] nodes The nodes. The length is num_nodes.
    * \param[in] num_nodes Their number. In nodes.
    * \param[out] dst_graph The new graph. Its inputs are the values that its nodes read but do not
    *     compute. Its outputs are the values that other nodes or the caller read. The new graph is valid
@@ -3666,8 +3666,8 @@ struct OrtApi {
   /** Inputs of a node.
    *
    * \param[in] node The node.
-   * \param[out] inputs Receives the values, which belong to the graph; null for an omitted value. As
-   *     many as num_inputs says.
+   * \param[out] inputs Receives the values, which belong to the graph; null for an omitted value. The
+   *     length is num_inputs.
    * \param[in] num_inputs Capacity of the array: the number of inputs or more. In inputs.
    * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \retval ORT_NOT_IMPLEMENTED when the node is in no graph.
@@ -3686,8 +3686,8 @@ struct OrtApi {
   /** Outputs of a node.
    *
    * \param[in] node The node.
-   * \param[out] outputs Receives the values, which belong to the graph; null for an omitted value. As
-   *     many as num_outputs says.
+   * \param[out] outputs Receives the values, which belong to the graph; null for an omitted value. The
+   *     length is num_outputs.
    * \param[in] num_outputs Capacity of the array: the number of outputs or more. In outputs.
    * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \retval ORT_NOT_IMPLEMENTED when the node is in no graph.
@@ -3706,8 +3706,8 @@ struct OrtApi {
   /** The values that the subgraphs of a node read from the enclosing graph.
    *
    * \param[in] node The node.
-   * \param[out] implicit_inputs Receives them. They belong to the graph. As many as num_implicit_inputs
-   *     says.
+   * \param[out] implicit_inputs Receives them. They belong to the graph. The length is
+   *     num_implicit_inputs.
    * \param[in] num_implicit_inputs Capacity of the array: the number of implicit inputs or more. In
    *     implicit inputs.
    * \retval ORT_INVALID_ARGUMENT when an array is too small.
@@ -3727,7 +3727,7 @@ struct OrtApi {
   /** Attributes of a node.
    *
    * \param[in] node The node.
-   * \param[out] attributes Receives them. They belong to the node. As many as num_attributes says.
+   * \param[out] attributes Receives them. They belong to the node. The length is num_attributes.
    * \param[in] num_attributes Capacity of the array: the number of attributes or more. In attributes.
    * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \since version 23
@@ -3780,10 +3780,10 @@ struct OrtApi {
   /** Subgraphs of a node.
    *
    * \param[in] node The node.
-   * \param[out] subgraphs Receives them. They belong to the node. As many as num_subgraphs says.
+   * \param[out] subgraphs Receives them. They belong to the node. The length is num_subgraphs.
    * \param[in] num_subgraphs Capacity of the arrays: the number of subgraphs or more. In subgraphs.
    * \param[out] attribute_names Receives the names of the attributes that hold the subgraphs; may be
-   *     null. As many as num_subgraphs says.
+   *     null. The length is num_subgraphs.
    * \retval ORT_INVALID_ARGUMENT when an array is too small.
    * \since version 23
    */
@@ -3906,7 +3906,7 @@ struct OrtApi {
   /** Where a session expects its inputs, which is on the CPU.
    *
    * \param[in] session The session.
-   * \param[out] inputs_memory_info Receives a location for each input. As many as num_inputs says. Valid
+   * \param[out] inputs_memory_info Receives a location for each input. The length is num_inputs. Valid
    *     as long as session.
    * \param[in] num_inputs The number of inputs. In inputs.
    * \retval ORT_INVALID_ARGUMENT when the number differs from the number of inputs.
@@ -3917,7 +3917,7 @@ struct OrtApi {
   /** Where a session stores its outputs, which is on the CPU.
    *
    * \param[in] session The session.
-   * \param[out] outputs_memory_info Receives a location for each output. As many as num_outputs says.
+   * \param[out] outputs_memory_info Receives a location for each output. The length is num_outputs.
    *     Valid as long as session.
    * \param[in] num_outputs The number of outputs. In outputs.
    * \retval ORT_INVALID_ARGUMENT when the number differs from the number of outputs.
@@ -3928,8 +3928,7 @@ struct OrtApi {
   /** Where the inputs of a session should be.
    *
    * \param[in] session The session.
-   * \param[out] inputs_ep_devices Receives a device for each input or output. As many as num_inputs
-   *     says.
+   * \param[out] inputs_ep_devices Receives a device for each input or output. The length is num_inputs.
    * \param[in] num_inputs Number of inputs. In inputs.
    * \retval ORT_INVALID_ARGUMENT when the number differs from the session's number of inputs or outputs.
    * \since version 23
@@ -3955,9 +3954,9 @@ struct OrtApi {
   /** Copies tensors into others.
    *
    * \param[in] env The environment.
-   * \param[in] src_tensors The tensors to copy. As many as num_tensors says.
-   * \param[in] dst_tensors Tensors of the same types and shapes, which receive the elements. As many as
-   *     num_tensors says.
+   * \param[in] src_tensors The tensors to copy. The length is num_tensors.
+   * \param[in] dst_tensors Tensors of the same types and shapes, which receive the elements. The length
+   *     is num_tensors.
    * \param[in] stream Must be null; the CPU has no streams.
    * \param[in] num_tensors Their number. In tensors.
    * \retval ORT_INVALID_ARGUMENT when types or shapes differ.
@@ -3975,7 +3974,7 @@ struct OrtApi {
 
   /** Whether a compiled model fits devices. The CPU compiles none.
    *
-   * \param[in] ep_devices The devices. As many as num_ep_devices says.
+   * \param[in] ep_devices The devices. The length is num_ep_devices.
    * \param[in] num_ep_devices Number of options. In devices.
    * \param[in] compatibility_info The metadata of the model.
    * \param[out] out_status OrtCompiledModelCompatibility_EP_NOT_APPLICABLE.
@@ -4046,8 +4045,8 @@ struct OrtApi {
   /** Where the outputs of a session are.
    *
    * \param[in] session The session.
-   * \param[out] outputs_ep_devices Receives a device for each input or output. As many as num_outputs
-   *     says.
+   * \param[out] outputs_ep_devices Receives a device for each input or output. The length is
+   *     num_outputs.
    * \param[in] num_outputs Number of outputs. In outputs.
    * \retval ORT_INVALID_ARGUMENT when the number differs from the session's number of inputs or outputs.
    * \since version 24
@@ -4065,7 +4064,7 @@ struct OrtApi {
   /** The devices.
    *
    * \param[in] env The environment.
-   * \param[out] devices Receives the CPU. As many as num_devices says.
+   * \param[out] devices Receives the CPU. The length is num_devices.
    * \param[in] num_devices Number of devices. In devices.
    * \retval ORT_INVALID_ARGUMENT when the number of devices is not 1.
    * \since version 24
@@ -4128,7 +4127,7 @@ struct OrtApi {
 
   /** Like GetCompatibilityInfoFromModel, for a model in memory.
    *
-   * \param[in] model_data The contents of the file. As many as model_data_length says.
+   * \param[in] model_data The contents of the file. The length is model_data_length.
    * \param[in] model_data_length Their size. In bytes.
    * \param[in] ep_type The provider.
    * \param[in] allocator Where the text is allocated.
@@ -4243,7 +4242,7 @@ struct OrtApi {
    * \param[in] info Information about the node.
    * \param[in] name Name of the attribute.
    * \param[in] allocator Allocates the result.
-   * \param[out] out The strings. The caller frees each string, and the list. As many as size says.
+   * \param[out] out The strings. The caller frees each string, and the list. The length is size.
    * \param[out] size Their number. In texts.
    * \retval ORT_FAIL when there is no such attribute, or it has another type.
    * \since version 25
@@ -4347,8 +4346,8 @@ struct OrtCompileApi {
   /** Sets the model to compile, given as the contents of a file.
    *
    * \param[in] model_compile_options The options.
-   * \param[in] input_model_data The contents, which must outlive the compilation. As many as
-   *     input_model_data_size says.
+   * \param[in] input_model_data The contents, which must outlive the compilation. The length is
+   *     input_model_data_size.
    * \param[in] input_model_data_size Their size. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the contents are empty.
    * \since version 22
@@ -4584,13 +4583,12 @@ struct OrtModelEditorApi {
    * \param[in] domain_name Its domain; empty or ai.onnx for the ONNX domain.
    * \param[in] node_name Name of the node; may be empty.
    * \param[in] input_names Names of the values that the node reads; empty for an omitted optional input.
-   *     As many as input_names_len says.
+   *     The length is input_names_len.
    * \param[in] input_names_len Their number. In inputs.
-   * \param[in] output_names Names of the values that the node computes. As many as output_names_len
-   *     says.
+   * \param[in] output_names Names of the values that the node computes. The length is output_names_len.
    * \param[in] output_names_len Their number. In outputs.
    * \param[in] attributes Its attributes. On success they belong to the node, and the array holds null
-   *     pointers. As many as attribs_len says.
+   *     pointers. The length is attribs_len.
    * \param[in] attribs_len Their number. In attributes.
    * \param[out] node The node. Freed with ReleaseNode.
    * \retval ORT_INVALID_ARGUMENT when an attribute is null or given twice.
@@ -4609,7 +4607,7 @@ struct OrtModelEditorApi {
    *
    * \param[in] graph The graph.
    * \param[in] inputs The inputs. On success they belong to the graph, and the array holds null
-   *     pointers. As many as inputs_len says.
+   *     pointers. The length is inputs_len.
    * \param[in] inputs_len Their number. In inputs.
    * \retval ORT_INVALID_ARGUMENT when a value is null, given twice, or belongs to a graph already.
    * \since version 22
@@ -4620,7 +4618,7 @@ struct OrtModelEditorApi {
    *
    * \param[in] graph The graph.
    * \param[in] outputs The outputs. On success they belong to the graph, and the array holds null
-   *     pointers. As many as outputs_len says.
+   *     pointers. The length is outputs_len.
    * \param[in] outputs_len Their number. In outputs.
    * \retval ORT_INVALID_ARGUMENT when a value is null, given twice, or belongs to a graph already.
    * \since version 22
@@ -4654,9 +4652,9 @@ struct OrtModelEditorApi {
    * A domain that the library or the session options know is imported when a node needs it. The ONNX
    * domain must be given, except in a model that extends the model of a session.
    *
-   * \param[in] domain_names The domains of its operators; empty or ai.onnx for the ONNX domain. As many
-   *     as opset_entries_len says.
-   * \param[in] opset_versions Their versions. As many as opset_entries_len says.
+   * \param[in] domain_names The domains of its operators; empty or ai.onnx for the ONNX domain. The
+   *     length is opset_entries_len.
+   * \param[in] opset_versions Their versions. The length is opset_entries_len.
    * \param[in] opset_entries_len Their number. In operator sets.
    * \param[out] model The model. Freed with ReleaseModel.
    * \since version 22

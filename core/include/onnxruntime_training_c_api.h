@@ -93,11 +93,11 @@ struct OrtTrainingApi {
    * \param[in] env The environment.
    * \param[in] options Settings, copied; null for the defaults.
    * \param[in] checkpoint_state The state to train.
-   * \param[in] train_model_data The training model. As many as train_data_length says.
+   * \param[in] train_model_data The training model. The length is train_data_length.
    * \param[in] train_data_length Its size. In bytes.
-   * \param[in] eval_model_data The eval model, or null. As many as eval_data_length says.
+   * \param[in] eval_model_data The eval model, or null. The length is eval_data_length.
    * \param[in] eval_data_length Its size. In bytes.
-   * \param[in] optim_model_data The optimizer model, or null. As many as optim_data_length says.
+   * \param[in] optim_model_data The optimizer model, or null. The length is optim_data_length.
    * \param[in] optim_data_length Its size. In bytes.
    * \param[out] out The session. Freed with ReleaseTrainingSession.
    * \retval ORT_INVALID_PROTOBUF when a buffer is not an ONNX model.
@@ -160,10 +160,10 @@ struct OrtTrainingApi {
    * \param[in] sess The session.
    * \param[in] run_options Settings for this step, or null.
    * \param[in] inputs_len Number of inputs. In values.
-   * \param[in] inputs The inputs, in the model's order. As many as inputs_len says.
+   * \param[in] inputs The inputs, in the model's order. The length is inputs_len.
    * \param[in] outputs_len Number of outputs. In values.
    * \param[in,out] outputs Receives the outputs. A null entry is replaced by a new value; a tensor of
-   *     the right type and shape is overwritten. As many as outputs_len says. Freed with ReleaseValue.
+   *     the right type and shape is overwritten. The length is outputs_len. Freed with ReleaseValue.
    * \retval ORT_INVALID_ARGUMENT when the number, types, ranks or shapes of inputs or outputs are wrong;
    *     the message lists the inputs.
    * \retval ORT_RUNTIME_EXCEPTION when a node fails, the session is in use by another thread, or the
@@ -177,10 +177,10 @@ struct OrtTrainingApi {
    * \param[in] sess The session.
    * \param[in] run_options Settings for this step, or null.
    * \param[in] inputs_len Number of inputs. In values.
-   * \param[in] inputs The inputs, in the model's order. As many as inputs_len says.
+   * \param[in] inputs The inputs, in the model's order. The length is inputs_len.
    * \param[in] outputs_len Number of outputs. In values.
-   * \param[in,out] outputs Receives the outputs, as in TrainStep. As many as outputs_len says. Freed
-   *     with ReleaseValue.
+   * \param[in,out] outputs Receives the outputs, as in TrainStep. The length is outputs_len. Freed with
+   *     ReleaseValue.
    * \retval ORT_NO_MODEL when the session has no eval model.
    * \retval ORT_INVALID_ARGUMENT when the number, types, ranks or shapes of inputs or outputs are wrong.
    * \retval ORT_RUNTIME_EXCEPTION when a node fails, or the session is in use by another thread.
@@ -297,8 +297,8 @@ struct OrtTrainingApi {
    * \param[in] sess The session.
    * \param[in] inference_model_path Path of the file to write.
    * \param[in] graph_outputs_len Number of outputs. In names.
-   * \param[in] graph_output_names Values of the eval model that become outputs, in this order. As many
-   *     as graph_outputs_len says.
+   * \param[in] graph_output_names Values of the eval model that become outputs, in this order. The
+   *     length is graph_outputs_len.
    * \retval ORT_NO_MODEL when the session has no eval model.
    * \retval ORT_INVALID_ARGUMENT when the eval model has no value with one of the names, or no names are
    *     given.
@@ -380,7 +380,7 @@ struct OrtTrainingApi {
    * The bytes have the format of a checkpoint file and are not needed after the call. A checkpoint with
    * a .data file cannot be read from memory.
    *
-   * \param[in] checkpoint_buffer The bytes. As many as num_bytes says.
+   * \param[in] checkpoint_buffer The bytes. The length is num_bytes.
    * \param[in] num_bytes Their number. In bytes.
    * \param[out] checkpoint_state The state that was read. Freed with ReleaseCheckpointState.
    * \retval ORT_FAIL when the bytes are not a checkpoint, are damaged, or have a version that this

@@ -130,7 +130,7 @@ struct Release<OrtTrainingParameters> {
 }  // namespace detail
 
 /** Everything that training changes: parameters, gradients, optimizer state, and the user's properties.
- * It is loaded from a checkpoint. A session updates it in place with every step.
+ * A program loads a state from a checkpoint. A session updates its state in place with every step.
  */
 class CheckpointState : public detail::Base<OrtCheckpointState> {
   explicit CheckpointState(OrtCheckpointState* p) : Base(p) {}

@@ -112,9 +112,9 @@ struct OrtrainApi {
    * The tensors are copied. Save the state with SaveCheckpoint to get the checkpoint that a first
    * training session starts from.
    *
-   * \param[in] names Names of the parameters. As many as count says.
-   * \param[in] values Their values. As many as count says.
-   * \param[in] trainable Which of them are trainable. As many as count says.
+   * \param[in] names Names of the parameters. The length is count.
+   * \param[in] values Their values. The length is count.
+   * \param[in] trainable Which of them are trainable. The length is count.
    * \param[in] count Number of parameters. In parameters.
    * \param[in] nominal Whether the saved file holds the parameters' names without their values;
    *     CopyBufferToParameters supplies those later.
@@ -129,25 +129,25 @@ struct OrtrainApi {
    * nodes and gradient accumulation are added. The result is an ONNX model with the same opset and IR
    * version.
    *
-   * \param[in] model_data The forward model. As many as model_length says.
+   * \param[in] model_data The forward model. The length is model_length.
    * \param[in] model_length Its size. In bytes.
-   * \param[in] trainable_names Initializers for which a gradient is computed. As many as trainable_len
-   *     says.
+   * \param[in] trainable_names Initializers for which a gradient is computed. The length is
+   *     trainable_len.
    * \param[in] trainable_len Their number. In names.
    * \param[in] frozen_names Initializers that become parameters without a gradient. All other
-   *     initializers stay in the model. As many as frozen_len says.
+   *     initializers stay in the model. The length is frozen_len.
    * \param[in] frozen_len Their number. In names.
    * \param[in] input_names Inputs whose gradient becomes an output of the training model, <input>_grad.
-   *     It is the gradient of the step, not accumulated. As many as input_len says.
+   *     It is the gradient of the step, not accumulated. The length is input_len.
    * \param[in] input_len Their number. In names.
    * \param[in] loss_name The output that is the loss; a scalar.
-   * \param[in] output_names Other outputs to keep, in this order. As many as output_len says.
+   * \param[in] output_names Other outputs to keep, in this order. The length is output_len.
    * \param[in] output_len Their number. In names.
    * \param[in] disabled_passes Passes to skip before differentiation, such as fuse_gelu; the
-   *     documentation page "Passes" lists them. As many as disabled_len says.
+   *     documentation page "Passes" lists them. The length is disabled_len.
    * \param[in] disabled_len Their number. In names.
    * \param[in] allocator Allocates the memory for the result.
-   * \param[out] out The training model. As many as out_length says. Freed with the allocator.
+   * \param[out] out The training model. The length is out_length. Freed with the allocator.
    * \param[out] out_length Its size. In bytes.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
@@ -160,16 +160,16 @@ struct OrtrainApi {
 
   /** Lists everything that prevents a forward model from being trained.
    *
-   * \param[in] model_data The forward model. As many as model_length says.
+   * \param[in] model_data The forward model. The length is model_length.
    * \param[in] model_length Its size. In bytes.
-   * \param[in] trainable_names Initializers for which a gradient is computed. As many as trainable_len
-   *     says.
+   * \param[in] trainable_names Initializers for which a gradient is computed. The length is
+   *     trainable_len.
    * \param[in] trainable_len Their number. In names.
-   * \param[in] input_names Inputs whose gradient becomes an output of the training model. As many as
-   *     input_len says.
+   * \param[in] input_names Inputs whose gradient becomes an output of the training model. The length is
+   *     input_len.
    * \param[in] input_len Their number. In names.
    * \param[in] loss_name The output that is the loss; a scalar.
-   * \param[in] output_names Other outputs to keep. As many as output_len says.
+   * \param[in] output_names Other outputs to keep. The length is output_len.
    * \param[in] output_len Their number. In names.
    * \param[in] allocator Allocates the memory for the report.
    * \param[out] report One line per node or type that cannot be trained, with the reason; empty if the
@@ -238,14 +238,14 @@ struct OrtrainApi {
    * The outputs of the result are the model's outputs, followed by <value>_grad for each value. It is a
    * plain model: nothing is accumulated, and weights stay in it as initializers.
    *
-   * \param[in] model_data The forward model. As many as model_length says.
+   * \param[in] model_data The forward model. The length is model_length.
    * \param[in] model_length Its size. In bytes.
-   * \param[in] value_names Inputs or initializers with respect to which gradients are computed. As many
-   *     as value_len says.
+   * \param[in] value_names Inputs or initializers with respect to which gradients are computed. The
+   *     length is value_len.
    * \param[in] value_len Their number. In names.
    * \param[in] loss_name The output that is the loss; a scalar.
    * \param[in] allocator Allocates the memory for the result.
-   * \param[out] out The model with gradients. As many as out_length says. Freed with the allocator.
+   * \param[out] out The model with gradients. The length is out_length. Freed with the allocator.
    * \param[out] out_length Its size. In bytes.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_INVALID_GRAPH when the graph is not valid.
@@ -277,14 +277,14 @@ struct OrtrainApi {
 
   /** Creates a builder for a forward model.
    *
-   * \param[in] model_data The forward model, not needed after the call. As many as model_length says.
+   * \param[in] model_data The forward model, not needed after the call. The length is model_length.
    * \param[in] model_length Its size. In bytes.
    * \param[in] y_node_names The values to differentiate. If the loss does not depend on one of these
    *     values, the model gets an input <value>_grad, through which the caller supplies the gradient of
-   *     that value. As many as y_len says.
+   *     that value. The length is y_len.
    * \param[in] y_len Their number. In names.
    * \param[in] x_node_names The values with respect to which gradients are computed. If there are none,
-   *     the model is not changed. As many as x_len says.
+   *     the model is not changed. The length is x_len.
    * \param[in] x_len Their number. In names.
    * \param[in] loss_name The scalar loss, whose gradient is one. It has no effect if it is empty or not
    *     among the values to differentiate.
@@ -309,7 +309,7 @@ struct OrtrainApi {
    *
    * \param[in] builder The builder.
    * \param[in] allocator Allocates the memory for the result.
-   * \param[out] out The model. As many as out_length says. Freed with the allocator.
+   * \param[out] out The model. The length is out_length. Freed with the allocator.
    * \param[out] out_length Its size. In bytes.
    * \retval ORT_FAIL when the gradients have not been built yet.
    */
@@ -362,12 +362,12 @@ struct OrtrainApi {
    * These are the parameters that the loss does not depend on, or only through operators at which
    * gradients end, such as comparisons, rounding and casts to integers.
    *
-   * \param[in] model_data The forward model. As many as model_length says.
+   * \param[in] model_data The forward model. The length is model_length.
    * \param[in] model_length Its size. In bytes.
-   * \param[in] trainable_names The parameters to check. As many as trainable_len says.
+   * \param[in] trainable_names The parameters to check. The length is trainable_len.
    * \param[in] trainable_len Their number. In names.
    * \param[in] loss_name The output that is the loss; a scalar.
-   * \param[in] output_names Other outputs to keep. As many as output_len says.
+   * \param[in] output_names Other outputs to keep. The length is output_len.
    * \param[in] output_len Their number. In names.
    * \param[in] allocator Allocates the memory for the names.
    * \param[out] out The names, one per line; empty if a gradient reaches every parameter. Freed with the
@@ -516,7 +516,7 @@ struct OrtrainApi {
    * In all other respects, the call works like CreateTrainingGraphSession.
    *
    * \param[in] env The environment.
-   * \param[in] model_data The forward model. As many as model_data_length says.
+   * \param[in] model_data The forward model. The length is model_data_length.
    * \param[in] model_data_length Its size. In bytes.
    * \param[in] parameters Settings, copied.
    * \param[in] options Settings, copied; null for defaults.
@@ -740,8 +740,8 @@ struct OrtrainApi {
    *
    * \param[in] domain Domain of the operator.
    * \param[in] op_type Name of the operator.
-   * \param[in] gradient_model The model, or null for a derivative of zero. As many as
-   *     gradient_model_length says.
+   * \param[in] gradient_model The model, or null for a derivative of zero. The length is
+   *     gradient_model_length.
    * \param[in] gradient_model_length Its size. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the library has that operator itself, or an input or output of the
    *     model has another name.
@@ -786,9 +786,9 @@ struct OrtrainApi {
 
   /** Creates an adapter from named tensors.
    *
-   * \param[in] names Names of the inputs or initializers. As many as count says.
-   * \param[in] values The tensors, which are copied. Tensors of strings are rejected. As many as count
-   *     says.
+   * \param[in] names Names of the inputs or initializers. The length is count.
+   * \param[in] values The tensors, which are copied. Tensors of strings are rejected. The length is
+   *     count.
    * \param[in] count Their number. In parameters.
    * \param[in] adapter_version Version of the adapter; the program chooses the number.
    * \param[in] model_version Version of the model that the adapter was made for; the program chooses the
@@ -846,11 +846,11 @@ struct OrtrainApi {
    * The given model may have either format. ORT format is the FlatBuffers format that onnxruntime reads;
    * in this format, all values have types and constants are initializers. The model is not optimized.
    *
-   * \param[in] model_data The model. As many as model_length says.
+   * \param[in] model_data The model. The length is model_length.
    * \param[in] model_length Its size. In bytes.
    * \param[in] format The format of the result, ONNX or ORT.
    * \param[in] allocator Allocates the memory for the result.
-   * \param[out] out The result. As many as out_length says. Freed with the allocator.
+   * \param[out] out The result. The length is out_length. Freed with the allocator.
    * \param[out] out_length Its size. In bytes.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
    * \retval ORT_FAIL when the bytes are a damaged model in ORT format, or the result would be larger
@@ -876,7 +876,7 @@ struct OrtrainApi {
 
   /** Like ReadModel, for a model in memory.
    *
-   * \param[in] model_data The model. As many as model_data_length says.
+   * \param[in] model_data The model. The length is model_data_length.
    * \param[in] model_data_length Its size. In bytes.
    * \param[out] model The model. Freed with ReleaseModel.
    * \retval ORT_INVALID_PROTOBUF when the file or the bytes are not an ONNX model.
@@ -895,7 +895,7 @@ struct OrtrainApi {
    *
    * \param[in] model The model. It passes the same checks as a model that a session loads.
    * \param[in] allocator Allocates the memory for the result.
-   * \param[out] out The model. As many as out_length says. Freed with the allocator.
+   * \param[out] out The model. The length is out_length. Freed with the allocator.
    * \param[out] out_length Its size. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the ONNX domain has no version, or a node reads a value that
    *     nothing computes.
@@ -923,10 +923,10 @@ struct OrtrainApi {
    * training mode, which few runtimes support. Duplicate nodes are merged. Operators of ai.onnx.ml do
    * not change. The model's opset must be 17 or later; the result has the same opset.
    *
-   * \param[in] model_data The model. As many as model_length says.
+   * \param[in] model_data The model. The length is model_length.
    * \param[in] model_length Its size. In bytes.
    * \param[in] allocator Allocates the memory for the result.
-   * \param[out] out The model with standard operators. As many as out_length says. Freed with the
+   * \param[out] out The model with standard operators. The length is out_length. Freed with the
    *     allocator.
    * \param[out] out_length Its size. In bytes.
    * \retval ORT_INVALID_PROTOBUF when the bytes are not an ONNX model.
@@ -1060,7 +1060,7 @@ struct OrtrainApi {
    * the group keeps and its initial value; scalars_after are pairs of the name and the value after the
    * step.
    *
-   * \param[in] model_data The optimizer model. As many as model_length says.
+   * \param[in] model_data The optimizer model. The length is model_length.
    * \param[in] model_length Its size. In bytes.
    * \param[in] allocator Allocates the memory for the text.
    * \param[out] out The JSON text. Freed with the allocator.
@@ -1140,7 +1140,7 @@ struct OrtrainApi {
    *
    * \param[in] metric The metric.
    * \param[in] allocator Allocates the memory.
-   * \param[out] out The state. As many as out_length says. Freed with the allocator.
+   * \param[out] out The state. The length is out_length. Freed with the allocator.
    * \param[out] out_length Its size. In bytes.
    * \since version 6
    */
@@ -1149,8 +1149,8 @@ struct OrtrainApi {
   /** Replaces the counts of a metric.
    *
    * \param[in] metric The metric.
-   * \param[in] state The result of MetricGetState for a metric with the same name and options. As many
-   *     as state_length says.
+   * \param[in] state The result of MetricGetState for a metric with the same name and options. The
+   *     length is state_length.
    * \param[in] state_length Its size. In bytes.
    * \retval ORT_INVALID_ARGUMENT when the bytes are not the state of such a metric, or are truncated or
    *     damaged.

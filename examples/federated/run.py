@@ -100,7 +100,8 @@ def deploy(processes: Processes, home: Path, out: Path) -> None:
     processes.wait("round 1", lambda: progress.rounds() >= 1)
     print(f"round 2: killing SuperNode {LOST}", flush=True)
     processes.kill(f"supernode{LOST}")
-    # The SuperLink takes a node for gone if it has not heard of it for a minute; the round goes on then.
+    # If the SuperLink has not heard of a node for a minute, it treats the node as gone, and the round
+    # continues.
     processes.wait("round 2", lambda: progress.rounds() >= 2)
     print(f"SuperNode {LOST} comes back", flush=True)
     start_node(LOST)

@@ -235,7 +235,7 @@ def main(arguments: list[str] | None = None) -> int:
     run(trainer, train, range(EPOCHS // 2, EPOCHS), total)
 
     resumed = Trainer(options.precision, processes)
-    resumed.load(checkpoint)  # rank 0 wrote it before it went on
+    resumed.load(checkpoint)  # rank 0 has written the file
     run(resumed, train, range(EPOCHS // 2, EPOCHS), total)
     state = resumed.session.get_state()
     differing = [

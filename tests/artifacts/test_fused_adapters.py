@@ -651,7 +651,9 @@ def test_requantized_weights_are_beside_the_fused_operators(tmp_path: pathlib.Pa
     rng = np.random.default_rng(0)
     ids, target = rng.integers(1, 60, (3, 10)), rng.integers(0, 3, 3)
     batch = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-    base = artifacts.quantize_weights(DATA / "bert_optimized.onnx", bits=8, block_size=16).model
+    base = artifacts.quantize_weights(
+        DATA / "bert_optimized.onnx", bits=8, block_size=16, skip=["Attention_*"]
+    ).model
     report = artifacts.generate_artifacts(
         base,
         adapter=LoRA(r=R, alpha=ALPHA),
@@ -802,7 +804,7 @@ def test_attention_without_weights_reads_products_with_adapters(kind: str, tmp_p
         ("QAttention", ["x", "w"], "the training core does not have the operator"),
         ("PackedAttention", ["x", "w"], "the training core does not have the operator"),
         ("NhwcFusedConv", ["x", "w"], "the training core does not have the operator"),
-        ("MatMulIntegerToFloat", ["x", "w"], "it reads quantized numbers"),
+        ("MatMulIntegerToFloat", ["x", "w"], "its input is quantized"),
         ("QMoE", ["x", "x", "w"], "the training core does not have the operator"),
     ],
 )

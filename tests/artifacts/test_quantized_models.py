@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import ortrain
 import pytest
 from onnx import helper, numpy_helper
 from ortrain import artifacts
@@ -17,6 +18,7 @@ from training import Training
 
 Array = np.ndarray[Any, Any]
 VOCABULARY, WIDTH, CLASSES = 40, 64, 6
+OPTIMIZED_BERT = pathlib.Path(__file__).parents[1] / "data" / "lora" / "bert_optimized.onnx"
 
 
 def model_with(rng: np.random.Generator) -> onnx.ModelProto:
@@ -131,8 +133,8 @@ def test_layers_are_skipped_on_request_and_with_a_reason() -> None:
     assert [layer.module for layer in done.layers] == ["up", "embed"]
     assert done.skipped == (
         "embed (Gather): it is an embedding",
-        "down (MatMul): it is to be skipped",
-        "fc (Gemm): it is to be skipped",
+        "down (MatMul): named in skip",
+        "fc (Gemm): named in skip",
     )
     with pytest.raises(
         ValueError, match=r"skip: 'lm_head' fits no layer .*; there are embed, up, down, fc, embed"
@@ -230,3 +232,90 @@ def test_magnitudes_are_trained_beside_quantized_weights(tmp_path: pathlib.Path)
         losses.append(loss())
         assert training.step(ids, labels) == pytest.approx(losses[-1], rel=1e-4)
     assert losses[-1] < losses[0]
+
+
+def bert_batch() -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1, 60, (3, 10))
+    seen = np.ones_like(ids)
+    seen[1, 7:] = 0
+    return {"input_ids": ids, "attention_mask": seen, "token_type_ids": rng.integers(0, 2, (3, 10))}
+
+
+def output_of(model: onnx.ModelProto, inputs: dict[str, Array]) -> Array:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found: Array = session.run(None, inputs)[0]
+    return found
+
+
+def test_weights_of_fused_attention_are_quantized(tmp_path: pathlib.Path) -> None:
+    float_model = onnx.load(OPTIMIZED_BERT)
+    done = artifacts.quantize_weights(float_model, tmp_path / "q.onnx", bits=8, block_size=16)
+    assert [layer.shape for layer in done.layers if layer.operator == "Attention"] == [(24, 72)] * 2
+    operators = [node.op_type for node in done.model.graph.node]
+    assert "Attention" not in operators
+    assert operators.count("MatMulNBits") == 10
+    kept = {tensor.name for tensor in done.model.graph.initializer}
+    assert not kept & {"Attention_0_qkv_weight", "Attention_1_qkv_weight"}
+    exact, found = (output_of(model, bert_batch()) for model in (float_model, onnx.load(tmp_path / "q.onnx")))
+    np.testing.assert_allclose(found, exact, rtol=0, atol=0.02 * np.abs(exact).max())
+    # The next thing that its user does.
+    report = artifacts.generate_artifacts(
+        tmp_path / "q.onnx",
+        adapter=LoRA(r=2),
+        loss=artifacts.LossType.CrossEntropyLoss,
+        artifact_directory=tmp_path,
+    )
+    assert report.adapters is not None
+    assert len(report.adapters.layers) == 9  # all but the classifier
+    training = Training(tmp_path)
+    training.optimizer.set_learning_rate(1e-2)
+    target = np.array([0, 2, 1])
+    losses = [training.step(*bert_batch().values(), target) for _ in range(8)]
+    assert losses[-1] < losses[0]
+
+
+def test_skipped_fused_nodes_stay_as_they_are() -> None:
+    float_model = onnx.load(OPTIMIZED_BERT)
+    done = artifacts.quantize_weights(float_model, bits=8, block_size=16, skip=["Attention_0"])
+    before = {node.name: node for node in float_model.graph.node}
+    left = [node for node in done.model.graph.node if node.op_type == "Attention"]
+    assert left == [before["Attention_0"]]
+    assert "layers.0 (Attention): it is to be skipped" in done.skipped
+    assert sum(layer.operator == "Attention" for layer in done.layers) == 1
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_fused_embeddings_are_quantized_on_request(embeddings: bool) -> None:
+    rng = np.random.default_rng(1)
+    tables = {name: rng.normal(size=(12, 32)).astype(np.float32) for name in ("words", "places", "kinds")}
+    scale = {"scale": np.ones(32, np.float32), "shift": np.zeros(32, np.float32)}
+    weight = {"fc": rng.normal(size=(32, 4)).astype(np.float32)}
+    nodes = [
+        helper.make_node(
+            "EmbedLayerNormalization",
+            ["ids", "kind", "words", "places", "kinds", "scale", "shift"],
+            ["x", "mask"],
+            "embed",
+            domain="com.microsoft",
+        ),
+        helper.make_node("MatMul", ["x", "fc"], ["y"], "fc"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(name, onnx.TensorProto.INT32, ["n", 5]) for name in ("ids", "kind")],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", 5, 4])],
+        [numpy_helper.from_array(value, name) for name, value in (tables | scale | weight).items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    done = artifacts.quantize_weights(model, bits=8, block_size=16, embeddings=embeddings)
+    assert len(done.layers) == (4 if embeddings else 1)
+    operators = [node.op_type for node in done.model.graph.node]
+    assert operators.count("EmbedLayerNormalization") == (not embeddings)
+    assert operators.count("GatherBlockQuantized") == (3 if embeddings else 0)
+    inputs = {"ids": rng.integers(0, 12, (3, 5), np.int32), "kind": rng.integers(0, 12, (3, 5), np.int32)}
+    exact = output_of(model, inputs)
+    session = ortrain.InferenceSession(done.model.SerializeToString())
+    np.testing.assert_allclose(session.run(None, inputs)[0], exact, rtol=0, atol=0.02 * np.abs(exact).max())

@@ -114,7 +114,7 @@ def test_a_wrong_shape_of_the_output_does_not_reach_the_target(
     with caplog.at_level(logging.WARNING):
         found = gradients(model, tmp_path)
     np.testing.assert_allclose(found["w"], X.T @ EXPECTED, rtol=1e-5, atol=1e-6)
-    assert "output y is stated to have shape [1, n, 7], but the nodes compute [n, 2]" in caplog.text
+    assert "output y is declared with the shape [1, n, 7], but the nodes compute [n, 2]" in caplog.text
 
 
 def test_the_length_of_a_computed_shape_is_a_rank(tmp_path: Path) -> None:

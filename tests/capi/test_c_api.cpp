@@ -637,7 +637,8 @@ TEST_CASE("a metric refuses what does not fit, and counts nothing of it") {
   size_t size = 0;
   ok(own.MetricGetState(metric, run.allocator, &state, &size));
   for (size_t cut = 0; cut < size; ++cut) refused(own.MetricSetState(metric, state, cut));
-  refused_with(own.MetricSetState(other, state, size), "the state is of \"perplexity ignore_index=-100\"");
+  refused_with(own.MetricSetState(other, state, size),
+               "the state belongs to \"perplexity ignore_index=-100\"");
   CHECK(result(metric, 1) == Catch::Approx(20));
   ok(own.MetricSetState(metric, state, size));
   CHECK(result(metric, 1) == Catch::Approx(20));

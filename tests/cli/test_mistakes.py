@@ -62,7 +62,7 @@ def test_bytes_of_images_have_the_scale_of_image_files(run, folder):
     )
     np.savez("flat.npz", x=PIXELS.reshape(30, 16), y=LABELS)
     assert (
-        "the bytes of image are taken as they are, up to 2"
+        "the bytes of image are not scaled; the largest is 2"
         in run("train", "artifacts", "--data", "flat.npz").err
     )
 

@@ -308,7 +308,7 @@ def test_a_new_head_needs_no_loss_and_no_names(artifacts, run, tmp_path):
     assert "expected --loss, one of cross_entropy" in run("artifacts", tmp_path / "model.onnx", status=2).err
     words = ("--train", "last:2", "--train", "w")
     wrong = run("artifacts", tmp_path / "model.onnx", "--classes", 4, *words, status=2)
-    assert "--train last:2 says all that is trained; found 2 options" in wrong.err
+    assert "--train last:2 must be the only option --train, found 2" in wrong.err
 
 
 def test_features_are_kept_in_a_folder_or_not_at_all(artifacts, run, rows, tmp_path):

@@ -156,12 +156,15 @@ def test_inputs_of_other_names_are_named_once(model, run, tmp_path):
         in said
     )
     said = run(*train, "--tokens", "in_0", status=1).err
-    assert "it is not known what in_1 takes: --mask or --positions names it" in said
+    assert "the purpose of in_1 is unknown: name the input with --mask or --positions" in said
     said = run(*train, "--tokens", "in_0", "--mask", "in_2", status=1).err
     assert "--mask: the model has no input 'in_2'; its inputs are in_0, in_1" in said
     names = ("--tokens", "in_0", "--mask", "in_1")
     said = run(*train, *names, status=1).err
-    assert "as the output out_0 of a language model, found 1 dimensions; --logits out_1 names one" in said
+    assert (
+        "as the output out_0 of a language model, found 1 dimensions; --logits out_1 chooses an output with three dimensions"
+        in said
+    )
     run(*train, *names, "--logits", "out_1", "--epochs", "10")
 
     # The artifacts and their checkpoints know the names.

@@ -30,7 +30,7 @@ uint8_t rounded(int64_t sum, double factor, const CodeRange& range) {
 
 struct Case {
   ConvSizes sizes;
-  bool x_signed, w_signed, with_vnni;
+  bool x_signed, w_signed, with_quads;
   CodeRange range;
 };
 
@@ -77,7 +77,7 @@ std::vector<uint8_t> expected(const Case& c, const std::vector<uint8_t>& x, cons
 
 void check(const Case& c) {
   const ConvSizes& s = c.sizes;
-  const ByteConvolution convolution(s, c.x_signed, c.w_signed, c.with_vnni);
+  const ByteConvolution convolution(s, c.x_signed, c.w_signed, c.with_quads);
   const std::vector<uint8_t> x = codes(s.batch * s.channels * s.input_points(), 1),
                              w = codes(s.filters * s.column_rows(), 2);
   const int64_t x_zero = c.x_signed ? -3 : 130, w_zero = c.w_signed ? 0 : 128;
@@ -120,10 +120,10 @@ TEST_CASE("convolutions of bytes with channels last are exact on every instructi
     for (const ConvSizes& sizes : all)
       for (const bool x_signed : {false, true})
         for (const bool w_signed : {false, true})
-          for (const bool with_vnni : {false, true}) {
+          for (const bool with_quads : {false, true}) {
             INFO(sizes.channels << " channels, " << sizes.filters << " filters");
-            check({sizes, x_signed, w_signed, with_vnni, {100, 0, 255}});
-            check({sizes, x_signed, w_signed, with_vnni, {-5, -5, 90}});
+            check({sizes, x_signed, w_signed, with_quads, {100, 0, 255}});
+            check({sizes, x_signed, w_signed, with_quads, {-5, -5, 90}});
           }
   });
 }

@@ -107,8 +107,8 @@ TEST_CASE("sums of lines of 8-bit integers are exact on every instruction set") 
 
 TEST_CASE("products of 8-bit integers are exact on every instruction set") {
   on_every_target([] {
-    for (const bool with_vnni : {true, false}) {
-      const IntegerKernels kernels = integer_kernels(with_vnni);
+    for (const bool with_quads : {true, false}) {
+      const IntegerKernels kernels = integer_kernels(with_quads);
       INFO(kernels.group << " elements in a word");
       for (const bool a_signed : {false, true})
         for (const bool b_signed : {false, true})

@@ -5,6 +5,9 @@
 #include <random>
 #include <vector>
 
+#include "backend/cpu/bf16_products.h"
+#include "backend/cpu/conv/byte_conv_kernels.h"
+#include "backend/cpu/matmul/integer_product.h"
 #include "backend/cpu/matmul/mixed_product.h"
 #include "catch.h"
 #include "targets.h"
@@ -114,23 +117,43 @@ void check(const Case& c) {
   CHECK(worst <= 1);
 }
 
-TEST_CASE("products in mixed precision agree with double precision on every instruction set") {
-  struct Size {
-    int64_t m, n, k;
-  };
-  for (const Size& s :
-       {Size{7, 5, 3}, Size{64, 64, 64}, Size{33, 129, 257}, Size{170, 300, 131}, Size{512, 17, 40}})
-    on_every_target([&] {
-      for (unsigned bits = 0; bits < 256; ++bits) {
-        const auto bit = [bits](unsigned i) { return (bits >> i & 1) != 0; };
-        const bool whole = s.m * s.n * s.k < 100000;  // larger ones: some combinations
-        if (!whole && bits % 7 != 0) continue;
-        const Case c{s.m, s.n, s.k, bit(0), bit(1), bit(2), bit(3), bit(4), bit(5), bit(6)};
-        INFO(s.m << " x " << s.n << " x " << s.k << ", combination " << bits);
-        check(c);
-      }
-    });
+void check_combinations(int64_t m, int64_t n, int64_t k) {
+  on_every_target([&] {
+    for (unsigned bits = 0; bits < 256; ++bits) {
+      const auto bit = [bits](unsigned i) { return (bits >> i & 1) != 0; };
+      const bool whole = m * n * k < 100000;  // larger ones: some combinations
+      if (!whole && bits % 7 != 0) continue;
+      const Case c{m, n, k, bit(0), bit(1), bit(2), bit(3), bit(4), bit(5), bit(6)};
+      INFO(m << " x " << n << " x " << k << ", combination " << bits);
+      check(c);
+    }
+  });
 }
+
+TEST_CASE("products in mixed precision agree with double precision on every instruction set") {
+  check_combinations(7, 5, 3);
+  check_combinations(64, 64, 64);
+  check_combinations(33, 129, 257);
+  check_combinations(512, 17, 40);
+}
+
+// Takes long in an emulator.
+TEST_CASE("products of several blocks in mixed precision agree with double precision", "[large]") {
+  check_combinations(170, 300, 131);
+}
+
+#if defined(__aarch64__) && defined(__linux__)
+TEST_CASE("arm64 processors multiply with the instructions that they name") {
+  // Linux lets programs read these registers.
+  uint64_t first = 0, second = 0;
+  asm("mrs %0, id_aa64isar0_el1" : "=r"(first));
+  asm("mrs %0, id_aa64isar1_el1" : "=r"(second));
+  const bool dot_products = (first >> 44 & 15) != 0, bf16 = (second >> 44 & 15) != 0;
+  CHECK(integer_kernels().group == (dot_products ? 4 : 2));
+  CHECK(byte_conv_kernels().group == (dot_products ? 4 : 2));
+  CHECK(bf16_products() == (bf16 ? Bf16Products::kFast : Bf16Products::kNone));
+}
+#endif
 
 TEST_CASE("a product of values that are not numbers is not a number in mixed precision") {
   for (const bool pairs : {false, true}) {

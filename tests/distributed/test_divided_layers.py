@@ -195,7 +195,7 @@ def test_weights_that_layers_share_stay_whole(tmp_path: pathlib.Path) -> None:
 
 def test_a_model_of_shared_layers_alone_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r'nothing in the model.*all of the weight "a.in", because .* reads it'
+        ValueError, match=r'no part of the model.*all of the weight "a.in", because .* reads it'
     ):
         part_of("layers a a", 0, 2)
 
@@ -290,7 +290,7 @@ def test_dropouts_of_parts_have_streams_of_their_own() -> None:
 
 def test_a_number_of_columns_that_cannot_be_shared_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"horizontal_parallel_size is 3, but nothing in the model can be divided"
+        ValueError, match=r"horizontal_parallel_size is 3, but no part of the model can be divided"
     ):
         part_of("mlp", 0, 3)
 

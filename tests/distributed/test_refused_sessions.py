@@ -27,14 +27,14 @@ CASES = [
         {**DATA, "deepspeed_zero_stage": 1, "training_optimizer_name": "LambOptimizer"},
         "LambOptimizer needs the norm",
     ),
-    ({**HORIZONTAL, "loss_output_name": "h"}, "nothing in the model can be divided"),
+    ({**HORIZONTAL, "loss_output_name": "h"}, "no part of the model can be divided"),
     ({**PIPELINE}, "expected 1 cut"),
     (
         {**PIPELINE, "pipeline_cut_info_string": "h,p0"},
         "expected 1 cut with pipeline_parallel_size 2, found 2",
     ),
-    ({**PIPELINE, "pipeline_cut_info_string": "nope"}, 'makes a value "nope"'),
-    ({**PIPELINE, "pipeline_cut_info_string": "h-nope"}, 'no node "nope" reads "h" behind cut 1'),
+    ({**PIPELINE, "pipeline_cut_info_string": "nope"}, 'computes the value "nope"'),
+    ({**PIPELINE, "pipeline_cut_info_string": "h-nope"}, 'no node "nope" reads "h" after cut 1'),
     ({**PIPELINE, "pipeline_cut_info_string": "loss"}, "expected in the last one"),
     (
         {**PIPELINE, "pipeline_cut_info_string": "h", "enable_adasum": True},

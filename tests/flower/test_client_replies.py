@@ -87,7 +87,9 @@ def saved(array) -> bytes:
 def test_bytes_that_are_no_array(data):
     """As Flower reads them: an error of NumPy is the client's."""
     found = {**readers(w=WEIGHT), "b": lambda: np.load(io.BytesIO(data), allow_pickle=False)}
-    assert arrays_problem(found, EXPECTED).startswith("b: expected an array, found bytes that are none: ")
+    assert arrays_problem(found, EXPECTED).startswith(
+        "b: expected an array, found bytes that are not an array: "
+    )
 
 
 def test_whole_numbers_are_not_looked_at_for_their_value():
@@ -152,7 +154,7 @@ def test_clients_whose_metrics_have_no_mean():
     assert odd_ones({1: usual, 2: {"loss": 1, "num-examples": 3}}) == {}
     found = odd_ones({1: {"num-examples": 1}, 2: usual, 3: usual, 4: {**usual, "loss": [1.0]}})
     assert set(found) == {1, 4}
-    assert found[1] == "metrics: expected those of most clients, loss, num-examples, found num-examples"
+    assert found[1] == "metrics: expected loss, num-examples, as from most clients, found num-examples"
 
 
 def test_entries_of_the_protocol():

@@ -127,7 +127,7 @@ def test_clients_may_leave_in_every_stage(nodes, stage, folder, tmp_path):
     if len(nodes) == 3:  # a mean of one client would be its parameters
         np.testing.assert_array_equal(now, start)
         assert (
-            "secure aggregation: too few clients went through the protocol for a mean"
+            "secure aggregation: too few clients completed the protocol to compute a mean"
             in rounds[1]["failures"]
         )
         return

@@ -111,3 +111,48 @@ def test_in_bfloat16_loss_and_gradient_are_those_of_float32_within_two_percent(
     assert found != loss
     apart = np.linalg.norm(mixed.gradients()["body.weight"] - gradient)
     assert 0 < apart <= 0.02 * np.linalg.norm(gradient)
+
+
+def in_bfloat16(values: Array) -> Array:
+    """Return float32 values rounded to bfloat16, ties to even."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+@pytest.mark.parametrize("factor", [0.25, 8, 128])
+def test_in_bfloat16_scores_of_any_size_are_those_of_rounded_operands(
+    factor: float, tmp_path: pathlib.Path
+) -> None:
+    rng = np.random.default_rng(0)
+    hidden, words = np.eye(WIDTH, dtype=np.float32), rng.normal(0, 0.5, (WORDS, WIDTH)).astype(np.float32)
+    done = artifacts.quantize_weights(model_with(hidden, words, False), skip=["body"])
+    codes = codes_of(
+        done.model, next(node for node in done.model.graph.node if node.op_type == "MatMulNBits")
+    )
+    assert codes is not None
+    artifacts.generate_artifacts(
+        done.model,
+        requires_grad=["body.weight"],
+        loss=onnxblock.loss.CrossEntropyLoss(axis=-1, ignore_index=IGNORED),
+        optimizer=OptimType.SGD,
+        artifact_directory=tmp_path,
+    )
+    x = in_bfloat16(factor * rng.normal(size=(1, 300, WIDTH)))
+    scores = x[0].astype(np.float64) @ in_bfloat16(decode(codes)).T.astype(np.float64)
+    # With factor 128, scores are from about -2,500 to 2,500. Labels are often the best word, so that losses vary.
+    labels = np.where(rng.random(300) < 0.5, scores.argmax(1), rng.integers(0, WORDS, 300))[None]
+    labels[0, :7] = IGNORED
+    counts = labels[0] != IGNORED
+    chances = np.exp(scores - scores.max(1, keepdims=True))
+    sums = chances.sum(1)
+    losses = np.log(sums) + scores.max(1) - scores[np.arange(300), labels[0]]
+    chances /= sums[:, None]
+    chances[np.arange(300), labels[0]] -= 1
+    slope = x[0].astype(np.float64).T @ (
+        chances * counts[:, None] / counts.sum() @ in_bfloat16(decode(codes))
+    )
+    training = Training(tmp_path, {"ortrain.mixed_precision": "bf16", "ortrain.bf16_products": "bf16"})
+    assert training.loss(x, labels) == pytest.approx(losses[counts].mean(), rel=1e-5)
+    apart = np.linalg.norm(training.gradients()["body.weight"] - slope)
+    assert apart <= 2**-8 * np.linalg.norm(slope)
+    assert training.evaluate(x, labels) == pytest.approx(losses[counts].mean(), rel=1e-5)

@@ -1,4 +1,4 @@
-"""Write the page docs/reference/pytorch-networks.md, with a row for each network that ortrain trains like PyTorch."""
+"""The page docs/reference/pytorch-networks.md, with a row for each network that trains as in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ COMMAND = "make torch-table"
 _HEAD = f"""<!-- Written by `{COMMAND}`. Do not edit. -->
 # Networks of PyTorch
 
-Each row is a network with random initial weights. `ortrain.torch.export` exports the network, and ortrain and PyTorch
-{{torch}} train it. Networks named after a model of transformers ({{transformers}}) are small configurations of that model.
-Batch normalization is in training mode. The loss is the mean squared error of the first output, and the optimizer is plain
-gradient descent. The learning rate is 0.05; it is smaller for networks that PyTorch trains to different losses in float32 and
-in float64 at 0.05.
+ortrain trains the networks of this page as PyTorch does. `ortrain.torch.export` exports each network with fresh random
+weights; then ortrain and PyTorch {{torch}} train it for {STEPS} steps. Networks named after a model of transformers
+({{transformers}}) are small random configurations. Batch normalization is in training mode. The loss is the mean squared
+error of the first output, and the optimizer is plain gradient descent. The learning rate is 0.05. It is smaller for networks
+whose losses in PyTorch's float32 and float64 differ too much at that rate.
 
-A float64 copy of the network in PyTorch is the reference for the gradients of the first step and the losses of {STEPS} steps.
-The columns `gradients` and `losses` show ortrain's largest deviation from the reference, divided by the largest value; the
-number in parentheses is the deviation of PyTorch in float32. For losses, PyTorch trains several copies whose initial weights
-differ in the last bits, and the number in parentheses is the largest deviation of these runs. ortrain trains the parameters
-that have a gradient in PyTorch, under their names in `state_dict`: `41 of 41` means that ortrain trains 41 of the 41
-parameters that PyTorch trains. The column `tied` counts the further names of shared weights. `make test-torch` fails if, for
-any network of this page, ortrain's deviation is more than four times PyTorch's and above 1e-5 for a gradient or above 1e-6
-for a loss.
+The gradients of the first step and the losses of {STEPS} steps are compared with those of a float64 copy of the network in
+PyTorch. The columns show the largest difference, relative to the largest value; the number in brackets is the difference of
+PyTorch in float32. The trained parameters have the names of `state_dict`; they are the parameters that have a gradient in
+PyTorch. `make test-torch` tests all networks of this page: a difference may be at most four times that of PyTorch in float32,
+or 1e-6 for losses and 1e-5 for gradients.
 
 | network | exporter | trained parameters | tied | gradients | rate | losses of {STEPS} steps | loss, first and last |
 | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -12,6 +12,10 @@ import pytest
 from onnx import helper, numpy_helper
 from ortrain import SessionOptions, profiling
 from ortrain.api import CheckpointState, Module
+from ortrain.artifacts import LoRA
+from ortrain.trainer.creation import make_artifacts
+
+from benchmarks.language_shapes import Shape, Writer
 
 DATA = pathlib.Path(__file__).parents[1] / "data" / "fixtures"
 
@@ -102,6 +106,41 @@ def test_activations_are_computed_again_before_products(tmp_path):
     assert again[None] == []
     assert any("Gelu" in event for event in again["4M"])
     assert not any("MatMul" in event or "Product" in event for event in again["4M"])
+
+
+TOKENS = 256
+
+
+@pytest.fixture(scope="module")
+def language(tmp_path_factory):
+    """Artifacts of a small language model with the nodes of Qwen2.5: weights of 4 bits, LoRA, four layers."""
+    folder = tmp_path_factory.mktemp("language")
+    shape = Shape(layers=4, width=128, heads=4, groups=2, inner=704, vocabulary=4096, gated=True)
+    Writer(shape, True, TOKENS).write(folder / "model.onnx")
+    lora = LoRA(r=8)
+    make_artifacts(folder / "model.onnx", "token_cross_entropy", "adamw", folder, None, None, adapter=lora)
+    return folder
+
+
+# Bytes for each token that were planned when the bounds were written. In bfloat16, scores of the vocabulary in float32 would
+# add 8,192 bytes; a wide activation that each layer keeps adds 5,632.
+@pytest.mark.parametrize(
+    ("precision", "whole", "automatic"),
+    [("none", 82_900, 34_200), ("bf16", 55_500, 29_900)],
+)
+def test_a_language_model_takes_no_more_memory_than_planned_before(language, precision, whole, automatic):
+    for budget, planned in ((None, whole), ("auto", automatic)):
+        config = {
+            "ortrain.optional_outputs": "0",
+            "ortrain.mixed_precision": precision,
+            "ortrain.bf16_products": "bf16",
+        }
+        if budget is not None:
+            config["ortrain.memory_budget"] = budget
+        trace = profiling.record(language, 1, 1, {}, 2, config)
+        found = profiling.steps_in(trace)[0]["arena_bytes"] / TOKENS
+        assert found <= 1.1 * planned
+        assert found >= 0.7 * planned, "far less than before: lower the bounds"
 
 
 def test_a_budget_does_not_lift_the_limit_of_bytes(artifacts):

@@ -81,7 +81,7 @@ def test_a_release_has_the_addresses_of_its_repository(tmp_path: pathlib.Path) -
     assert 'Homepage = "https://example.org/us/ortrain"\n' in written
     assert 'Issues = "https://example.org/us/ortrain/issues"\n' in written
     again = with_urls(tmp_path, "https://example.org/us/ortrain")
-    assert "has addresses already" in again.stderr
+    assert "without addresses, found [project.urls]" in again.stderr
     assert "found 'example.org'" in with_urls(tmp_path, "example.org").stderr
 
 

@@ -109,7 +109,7 @@ def test_a_release_has_the_addresses_and_checksums_of_its_archives(tmp_path: pat
         line = f'let {system}Archive: Archive? = ("{address}", "{checksum}")'
         assert line in (tmp_path / "Package.swift").read_text().splitlines()
     result = run("release", "linux", "linux.zip", "http://example.org/linux.zip", cwd=tmp_path)
-    assert "from which Swift can load the archive, found http://example.org/linux.zip" in result.stderr
+    assert "only archives at https:// addresses, found http://example.org/linux.zip" in result.stderr
 
 
 @pytest.mark.skipif(not shutil.which("swift") or sys.platform != "linux", reason="needs Swift for Linux")
@@ -193,6 +193,4 @@ def test_a_machine_without_xcode_is_told_what_is_missing(tmp_path: pathlib.Path)
         pytest.skip("this machine has Xcode")
     result = subprocess.run([ROOT / "scripts/xcframework.sh", tmp_path], capture_output=True, text=True)
     assert result.returncode != 0
-    assert re.search(
-        r"xcframework: (xcodebuild|\w+) is missing; this script needs a Mac with Xcode", result.stderr
-    )
+    assert re.search(r"xcframework: \w+ is not installed; this script needs a Mac with Xcode", result.stderr)

@@ -28,12 +28,15 @@ PHRASES = [
     r"\bthe same is found\b",
     r"\bwhat is between\b",
     r"\bof which there (is|are) (none|one)\b",
-    r"\b(goes|go|went) on (counting|training)\b",
-    r"\bof our own\b",
-    r"\b(do|does) without\b",
-    r"\bneeds? nothing but\b",
-    r"\bto the bit\b",
-    r"\b(seconds|tokens|steps|processes) an? (turn|second|step|row|model)\b",
+    r"\b(goes|go|went) on\b",
+    r"\b(is|are) going on\b",
+    r"\b(anew|afresh)\b",
+    r"\bfor want of\b",
+    r"\bsomething else than\b",
+    r"\bcomes? on top\b",
+    r"\bfrom which on\b",
+    r"\bthe same holds\b",
+    r"\bas (a )?calls? takes? (it|them)\b",
 ]
 FOUND = re.compile("|".join(f"(?:{phrase})" for phrase in PHRASES))
 PAGES = [
@@ -41,18 +44,15 @@ PAGES = [
     ":!docs/reference/session-config.md",
 ]  # fmt: skip
 PHRASES_OF_PAGES = [
-    r"\b(goes|go|went) on\b",
     r"\bat hand\b",
     r"\b(its|their) kin\b",
     r"\b(is|are|was|were) to (be|have|get)\b",
     r"\bcosts? (what|nothing)\b",
-    r"\banew\b",
     r"\bso many\b",
     r"\bthat many (rows|bytes|ranks|tokens|columns)\b",
     r"\bwhat (it is|to know|was not|happens to)\b",
     r"\b(in|of|into|with|for) what (?!(was|is)\b)",
     r"\b[Tt]he same (without|to the bit|into)\b",
-    r"\bfor want of\b",
     r"\bas (it|they) (is|are|was|were)\b",
     r"\bthose that (it|they|he|she|a|the)\b",
     r"\bsays? the same\b",
@@ -120,11 +120,11 @@ def test_pages_read_as_a_native_speaker_writes_them() -> None:
         ("a bound that overflows says nothing", True),
         ("settings, of which there are none", True),
         ("a trainer that goes on counting", True),
-        ("kernels of our own", True),
-        ("the wheel needs nothing but glibc", True),
-        ("two losses that are equal to the bit", True),
-        ("128 tokens a second", True),
-        ("it takes 20 steps, a second run takes 10", False),
+        ("a run that goes on in onnxruntime", True),
+        ("each round starts them anew", True),
+        ("a list that has something else than numbers", True),
+        ("the versions from which on it exists", True),
+        ("what happens from then on", False),
     ],
 )
 def test_what_makes_a_reader_stumble(line: str, expected: bool) -> None:
@@ -134,7 +134,6 @@ def test_what_makes_a_reader_stumble(line: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("a run that goes on in onnxruntime", True),
         ("no machine was at hand", True),
         ("Adam and its kin", True),
         ("the language that is to have it", True),

@@ -209,7 +209,7 @@ def test_what_cannot_be_clipped_is_named() -> None:
         clipped_rows(weighted)
     recurrent = Trainer(models.gru(4, 5, 6, seed=1), "cross_entropy")
     with pytest.raises(
-        ValueError, match=r"the gradient of '.*' is computed by .*; gradients by row are known of"
+        ValueError, match=r"the gradient of '.*' is computed by .*; expected a matrix product"
     ):
         clipped_rows(recurrent)
     pictures = Trainer(models.resnet((3, 8, 8), 5, seed=1), "cross_entropy")

@@ -139,7 +139,7 @@ def test_parts_are_merged(metric):
         if numbers
         else first.result() == whole.result()
     )
-    with pytest.raises(ValueError, match="only one with the same name and options can be added"):
+    with pytest.raises(ValueError, match="only a metric with the same name and options can be added"):
         first.merge(CoreMetric("accuracy", {"ignore_index": 7}))
 
 
@@ -172,7 +172,11 @@ def test_top_k_of_tokens_leaves_out_ignored_ones():
     ("metric", "targets", "words"),
     [
         ("accuracy", TARGETS[:5], "expected one class index for each of 97 predictions, found 5 targets"),
-        ("f1", TARGETS - 1, "expected targets that are a class, or the ignored index -100, found -1"),
+        (
+            "f1",
+            TARGETS - 1,
+            "expected as targets class indices of 0 or more, or the ignored index -100, found -1",
+        ),
         ("top5", TARGETS + 2, r"metric top_k: expected targets below the number of classes, 6, found 6"),
         ("mae", TARGETS, r"expected as many targets as predictions, found \[97\] for \[97, 6\]"),
     ],
@@ -187,7 +191,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(metric, targets, words
 
 def test_a_state_of_other_options_is_refused():
     with pytest.raises(
-        ValueError, match='the state is of "top_k k=3 ignore_index=-100", expected "top_k k=2'
+        ValueError, match='the state belongs to "top_k k=3 ignore_index=-100", expected "top_k k=2'
     ):
         TopK(2).load_state(TopK(3).state())
 

@@ -308,7 +308,7 @@ def test_a_new_head_is_trained_on_kept_features(caplog):
         found.append(
             (trainer.fit(x, y, 5, batch_size=30, validation=0.2, verbose=False), parameters_of(trainer))
         )
-    assert "features: stored those of" in caplog.text
+    assert "features: stored for" in caplog.text
     assert found[0][0] == found[1][0]
     for name, value in found[0][1].items():
         assert value.tobytes() == found[1][1][name].tobytes()
@@ -415,12 +415,18 @@ def test_settings_out_of_range_are_errors():
     [
         ({"accumulate": 2}, "expected accumulate=1 with it"),
         ({"augment": "mixup"}, "expected no mixup or cutmix in augment"),
-        ({"loss": "info_nce"}, "expected a loss that each row has by itself with it, found one that"),
+        (
+            {"loss": "info_nce"},
+            "expected a loss that is a mean of losses of single rows with it, found a loss that",
+        ),
         (
             {"loss": artifacts.LossType.InfoNCELoss},
-            "expected a loss that each row has by itself with it, found one that",
+            "expected a loss that is a mean of losses of single rows with it, found a loss that",
         ),
-        ({"loss": loss.SupConLoss()}, "expected a loss that each row has by itself with it, found one that"),
+        (
+            {"loss": loss.SupConLoss()},
+            "expected a loss that is a mean of losses of single rows with it, found a loss that",
+        ),
         ({"optimizer": MeZO()}, "expected an optimizer with gradients with it, found mezo"),
         ({"qat": artifacts.Int8()}, "expected no qat with it"),
         ({"rehearsal": Rehearsal()}, "expected no rehearsal with it"),

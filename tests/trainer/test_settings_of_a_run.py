@@ -166,5 +166,5 @@ def test_the_summary_counts_what_trains():
         "b          3             3  frozen",
         "18 elements, 15 trained, 3 frozen",
         "0.2 KiB are kept while training: parameters 0.1 KiB, gradients 0.1 KiB, state of the optimizer 0.1 KiB; intermediate "
-        "values of a step come on top",
+        "values of a step need further memory",
     ]

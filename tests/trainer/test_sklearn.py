@@ -139,7 +139,7 @@ def test_weights_and_early_stopping(iris):
     found = constant.fit(np.zeros((150, 1)), values, sample_weight=heavy).predict(np.zeros((1, 1)))
     assert found == pytest.approx(1 / 101, abs=0.03)
     started = ONNXRegressor(random_state=0).partial_fit(rows, values)
-    with pytest.raises(ValueError, match="expected it in the first call of partial_fit"):
+    with pytest.raises(ValueError, match="the first call of partial_fit had none"):
         started.partial_fit(rows, values, sample_weight=heavy)
 
 

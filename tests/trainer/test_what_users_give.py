@@ -168,7 +168,9 @@ def test_objects_of_other_frameworks_are_named():
         TypeError, match=r"metrics: expected names, .*, found SparseCategoricalCrossentropy; known are"
     ):
         classifier(metrics=[SparseCategoricalCrossentropy()])
-    message = r"found keras.callbacks.EarlyStopping; those of ortrain.trainer have the names of Keras's"
+    message = (
+        r"found keras.callbacks.EarlyStopping; ortrain.trainer has callbacks with the same names as Keras"
+    )
     with pytest.raises(TypeError, match=message):
         classifier(callbacks=[EarlyStoppingOfKeras()])
     with pytest.raises(TypeError, match=message):

@@ -4,7 +4,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>An output of a step with its name. Its tensor shares the value's memory.</summary>
-    /// <remarks>Once it was disposed of, reading its tensor throws <see
+    /// <remarks>After the value was disposed of, reading its tensor throws <see
     /// cref="ObjectDisposedException"/>.</remarks>
     public class DisposableNamedOnnxValue : NamedOnnxValue, IDisposable
     {

@@ -42,8 +42,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="value">A row-major DenseTensor.</param>
         /// <returns>The value.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="value"/> is null.</exception>
-        /// <exception cref="System.ArgumentException">When the tensor does not own its buffer, or has its
-        /// columns one after another.</exception>
+        /// <exception cref="System.ArgumentException">When the tensor does not own its buffer, or its first index
+        /// varies fastest in memory.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when no tensor has elements of the
         /// type.</exception>
         public static FixedBufferOnnxValue CreateFromTensor<T>(Tensor<T> value)

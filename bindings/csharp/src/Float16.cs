@@ -202,7 +202,7 @@ namespace Microsoft.ML.OnnxRuntime
             return IsFinite(value) && (value.value & ExponentBits) != 0;
         }
 
-        /// <summary>Whether a value is smaller than every normal one, and not zero.</summary>
+        /// <summary>Whether a value is subnormal: nearer to zero than every normal value, and not zero.</summary>
         /// <param name="value">The value.</param>
         /// <returns>True if it is.</returns>
         public static bool IsSubnormal(Float16 value)
@@ -245,7 +245,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Orders values as floats.</summary>
         /// <param name="obj">The other value, or null, which comes first.</param>
         /// <returns>Less than 0, 0 or more than 0.</returns>
-        /// <exception cref="ArgumentException">When <paramref name="obj"/> is something else.</exception>
+        /// <exception cref="ArgumentException">When <paramref name="obj"/> has another type.</exception>
         public int CompareTo(object obj)
         {
             if (obj == null)
@@ -275,7 +275,7 @@ namespace Microsoft.ML.OnnxRuntime
             return obj is Float16 other && Equals(other);
         }
 
-        /// <summary>A hash code; equal values have equal ones.</summary>
+        /// <summary>A hash code; equal values have equal hash codes.</summary>
         /// <returns>The value.</returns>
         public override int GetHashCode()
         {

@@ -8,7 +8,7 @@ namespace Microsoft.ML.OnnxRuntime
     {
         private ModelMetadata modelMetadata;
 
-        /// <summary>The session as calls take it.</summary>
+        /// <summary>The native handle of the session.</summary>
         internal OrtSessionHandle Native => Live;
 
         /// <summary>Creates a session from a model.</summary>
@@ -171,8 +171,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Runs the model on another thread and writes the outputs into the caller's tensors.</summary>
         /// <param name="options">Settings for this run.</param>
         /// <param name="inputNames">Names of the inputs.</param>
-        /// <param name="inputValues">The inputs, in the order of their names. None may be disposed of before the run
-        /// has ended.</param>
+        /// <param name="inputValues">The inputs, in the order of their names. No input may be disposed of before the
+        /// run has ended.</param>
         /// <param name="outputNames">Names of the wanted outputs.</param>
         /// <param name="outputValues">Tensors that receive the outputs, in the order of their names.</param>
         /// <returns>A task whose result is <paramref name="outputValues"/>. It fails with the error of the
@@ -227,8 +227,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Runs the model on the bound values, and returns the bound outputs with names.</summary>
         /// <param name="runOptions">Settings for this run.</param>
         /// <param name="ioBinding">The inputs and outputs.</param>
-        /// <param name="names">Names for the outputs, in the order in which they were bound; by default their
-        /// own.</param>
+        /// <param name="names">Names for the outputs, in the order in which they were bound; by default the names of
+        /// the outputs.</param>
         /// <returns>The outputs, in the order in which they were bound. The caller disposes of them.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="ioBinding"/> is null.</exception>
         /// <exception cref="System.ArgumentException">When there are not as many names as outputs.</exception>

@@ -40,7 +40,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Version of the model.</summary>
         public long Version { get; }
 
-        /// <summary>The entries that the program added.</summary>
+        /// <summary>The entries that the program that wrote the model added.</summary>
         public Dictionary<string, string> CustomMetadataMap { get; }
 
         /// <summary>The metadata of a session's model.</summary>

@@ -4,7 +4,7 @@ using Microsoft.ML.OnnxRuntime.Tensors;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>What a model declares about an input or output.</summary>
+    /// <summary>The type that a model declares for an input or output.</summary>
     public sealed class NodeMetadata
     {
         private readonly TensorTypeAndShape tensor;
@@ -31,7 +31,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The kind of the value.</summary>
         public OnnxValueType OnnxValueType { get; }
 
-        /// <summary>Whether it is a dense tensor.</summary>
+        /// <summary>Whether the value is a dense tensor.</summary>
         public bool IsTensor => OnnxValueType == OnnxValueType.ONNX_TYPE_TENSOR;
 
         /// <summary>Whether the elements are strings.</summary>
@@ -40,18 +40,18 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Type of the elements.</summary>
         public TensorElementType ElementDataType => tensor.ElementDataType;
 
-        /// <summary>Type of the elements in C#, null if C# has none.</summary>
+        /// <summary>Type of the elements in C#; null if C# has no such type.</summary>
         public Type ElementType => TensorTypes.TypeOf(ElementDataType);
 
-        /// <summary>The dimensions, -1 for unknown ones; none for a scalar.</summary>
+        /// <summary>The dimensions, with -1 for unknown dimensions; empty for a scalar.</summary>
         public int[] Dimensions => tensor.Dimensions;
 
-        /// <summary>For each dimension its name in the model, empty if it has none.</summary>
+        /// <summary>For each dimension, its name in the model; empty if the dimension has no name.</summary>
         public string[] SymbolicDimensions => tensor.SymbolicDimensions;
 
         /// <summary>The elements of a sequence.</summary>
-        /// <returns>What the model declares about them.</returns>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument for another kind.</exception>
+        /// <returns>The declared type of the elements.</returns>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the value has another kind.</exception>
         public SequenceMetadata AsSequenceMetadata()
         {
             Require(OnnxValueType.ONNX_TYPE_SEQUENCE, nameof(AsSequenceMetadata));
@@ -59,17 +59,17 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>The keys and values of a map.</summary>
-        /// <returns>What the model declares about them.</returns>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument for another kind.</exception>
+        /// <returns>The declared types of the keys and the values.</returns>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the value has another kind.</exception>
         public MapMetadata AsMapMetadata()
         {
             Require(OnnxValueType.ONNX_TYPE_MAP, nameof(AsMapMetadata));
             return new MapMetadata(key, element);
         }
 
-        /// <summary>The type of the value that an optional value may hold.</summary>
-        /// <returns>What the model declares about it.</returns>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument for another kind.</exception>
+        /// <summary>The type of the value that an optional value may contain.</summary>
+        /// <returns>The declared type of the value.</returns>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the value has another kind.</exception>
         public OptionalMetadata AsOptionalMetadata()
         {
             Require(OnnxValueType.ONNX_TYPE_OPTIONAL, nameof(AsOptionalMetadata));
@@ -154,7 +154,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
     }
 
-    /// <summary>What a model declares about a sequence.</summary>
+    /// <summary>The type that a model declares for a sequence.</summary>
     public class SequenceMetadata
     {
         internal SequenceMetadata(NodeMetadata element)
@@ -162,11 +162,11 @@ namespace Microsoft.ML.OnnxRuntime
             ElementMeta = element;
         }
 
-        /// <summary>Its elements.</summary>
+        /// <summary>The type of its elements.</summary>
         public NodeMetadata ElementMeta { get; }
     }
 
-    /// <summary>What a model declares about a map.</summary>
+    /// <summary>The type that a model declares for a map.</summary>
     public class MapMetadata
     {
         internal MapMetadata(TensorElementType keyDataType, NodeMetadata valueMetadata)
@@ -178,11 +178,11 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Type of its keys.</summary>
         public TensorElementType KeyDataType { get; }
 
-        /// <summary>Its values.</summary>
+        /// <summary>The type of its values.</summary>
         public NodeMetadata ValueMetadata { get; }
     }
 
-    /// <summary>What a model declares about an optional value.</summary>
+    /// <summary>The type that a model declares for an optional value.</summary>
     public class OptionalMetadata
     {
         internal OptionalMetadata(NodeMetadata element)
@@ -190,7 +190,7 @@ namespace Microsoft.ML.OnnxRuntime
             ElementMeta = element;
         }
 
-        /// <summary>The type of the value that it may hold.</summary>
+        /// <summary>The type of the value that the optional value may contain.</summary>
         public NodeMetadata ElementMeta { get; }
     }
 }

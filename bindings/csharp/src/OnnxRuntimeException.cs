@@ -12,7 +12,7 @@ namespace Microsoft.ML.OnnxRuntime
             ErrorCode = errorCode;
         }
 
-        /// <summary>Why it failed.</summary>
+        /// <summary>The code of the failure.</summary>
         public ErrorCode ErrorCode { get; }
     }
 }

@@ -49,10 +49,10 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>The allocator of the process as calls take it.</summary>
+        /// <summary>The native handle of the allocator of the process.</summary>
         internal static IntPtr Default => DefaultInstance.handle;
 
-        /// <summary>The allocator as calls take it.</summary>
+        /// <summary>The native handle of the allocator.</summary>
         internal IntPtr Pointer => Arguments.NotDisposed(this).handle;
 
         /// <summary>Allocates memory, which the caller disposes of.</summary>

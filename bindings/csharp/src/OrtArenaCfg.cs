@@ -27,7 +27,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>The settings as calls take them.</summary>
+        /// <summary>The native handle of the settings.</summary>
         internal IntPtr Live => Arguments.NotDisposed(this).handle;
 
         /// <summary>Frees the object.</summary>

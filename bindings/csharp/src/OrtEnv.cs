@@ -43,7 +43,7 @@ namespace Microsoft.ML.OnnxRuntime
         private static readonly object Gate = new object();
         private static volatile OrtEnv instance;
 
-        // The library keeps the address of the function, so the object has to live as long.
+        // The library keeps the address of the function, so this object must live as long as the environment.
         private readonly DOrtLoggingFunction logger;
 
         private OrtEnv(EnvironmentCreationOptions options)

@@ -39,7 +39,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Name of the provider.</summary>
         public string EpName => NativeText.Read(OrtApi.EpDevice_EpName(Pointer));
 
-        /// <summary>Who made the provider.</summary>
+        /// <summary>Vendor of the provider.</summary>
         public string EpVendor => NativeText.Read(OrtApi.EpDevice_EpVendor(Pointer));
 
         /// <summary>Metadata of the provider.</summary>
@@ -51,7 +51,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The device.</summary>
         public OrtHardwareDevice HardwareDevice => new OrtHardwareDevice(OrtApi.EpDevice_Device(Pointer));
 
-        /// <summary>The device as calls take it; it belongs to the library.</summary>
+        /// <summary>The native handle of the device, which belongs to the library.</summary>
         internal IntPtr Pointer { get; }
     }
 }

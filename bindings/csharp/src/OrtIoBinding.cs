@@ -10,7 +10,7 @@ namespace Microsoft.ML.OnnxRuntime
     /// copy.</summary>
     public class OrtIoBinding : SafeHandle
     {
-        // The binding holds values; this holds the memory that they lie over.
+        // The binding keeps the bound values alive; this field keeps the memory of these values alive.
         private readonly Dictionary<string, object> inputs = new Dictionary<string, object>();
         private readonly Dictionary<string, object> outputs = new Dictionary<string, object>();
 
@@ -24,7 +24,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>The binding as calls take it.</summary>
+        /// <summary>The native handle of the binding.</summary>
         internal IntPtr Live => Arguments.NotDisposed(this).handle;
 
         /// <summary>Binds a value to an input; a run reads its memory when the run starts.</summary>

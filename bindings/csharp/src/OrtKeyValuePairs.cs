@@ -45,7 +45,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>The entries.</summary>
         public IReadOnlyDictionary<string, string> Entries => entries;
 
-        /// <summary>The pairs as calls take them.</summary>
+        /// <summary>The native handle of the pairs.</summary>
         internal IntPtr Live => Arguments.NotDisposed(this).handle;
 
         private IntPtr Changeable =>

@@ -16,7 +16,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <param name="adapterPath">The file.</param>
         /// <param name="ortAllocator">Not used: adapters stay in the memory of the CPU. May be null.</param>
         /// <returns>The adapter.</returns>
-        /// <exception cref="OnnxRuntimeException">NoSuchFile when there is no such file, Fail when it is no
+        /// <exception cref="OnnxRuntimeException">NoSuchFile when there is no such file; Fail when the file is not an
         /// adapter.</exception>
         public static OrtLoraAdapter Create(string adapterPath, OrtAllocator ortAllocator)
         {
@@ -41,7 +41,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>The adapter as calls take it.</summary>
+        /// <summary>The native handle of the adapter.</summary>
         internal IntPtr Live => Arguments.NotDisposed(this).handle;
 
         /// <summary>Frees the object.</summary>

@@ -25,7 +25,7 @@ namespace Microsoft.ML.OnnxRuntime
         // The shared instance is never disposed of.
         private bool shared;
 
-        /// <summary>A description that belongs to another object, which it keeps.</summary>
+        /// <summary>A description that belongs to another object and keeps that object alive.</summary>
         internal OrtMemoryInfo(IntPtr info, object owner)
             : base(IntPtr.Zero, false)
         {
@@ -38,10 +38,10 @@ namespace Microsoft.ML.OnnxRuntime
         /// <see cref="allocatorCPU"/>.</param>
         /// <param name="allocatorType">How memory is allocated.</param>
         /// <param name="deviceId">Index of the device.</param>
-        /// <param name="memoryType">What the memory is for.</param>
+        /// <param name="memoryType">The purpose of the memory.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="allocatorName"/> is
         /// null.</exception>
-        /// <exception cref="System.ArgumentException">When it has no zero at the end.</exception>
+        /// <exception cref="System.ArgumentException">When the name has no zero at the end.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when there is no such device.</exception>
         public OrtMemoryInfo(
             byte[] allocatorName, OrtAllocatorType allocatorType, int deviceId, OrtMemType memoryType)
@@ -55,7 +55,7 @@ namespace Microsoft.ML.OnnxRuntime
         private object Owner { get; }
 
         /// <summary>Whether two descriptions are equal.</summary>
-        /// <param name="other">The second value.</param>
+        /// <param name="other">The other description.</param>
         /// <returns>True if they are.</returns>
         public bool Equals(OrtMemoryInfo other)
         {
@@ -75,7 +75,7 @@ namespace Microsoft.ML.OnnxRuntime
             return Equals(obj as OrtMemoryInfo);
         }
 
-        /// <summary>A hash code; equal descriptions have equal ones.</summary>
+        /// <summary>A hash code; equal descriptions have equal hash codes.</summary>
         /// <returns>The value.</returns>
         public override int GetHashCode()
         {

@@ -5,14 +5,14 @@ namespace Microsoft.ML.OnnxRuntime
 {
     public unsafe partial class OrtModelCompilationOptions
     {
-        // The library reads the model where it is, so it stays there.
+        // The library reads the model from this memory, so the memory stays pinned.
         private GCHandle model;
 
         /// <summary>Sets the model as the content of a file, which is not copied.</summary>
         /// <param name="buffer">The content of an ONNX file. It is pinned until the object is disposed
         /// of.</param>
         /// <exception cref="System.ArgumentNullException">When <paramref name="buffer"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when it is empty.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the buffer is empty.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void SetInputModelFromBuffer(byte[] buffer)
         {
@@ -55,8 +55,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <remarks>The CPU compiles no nodes: the result is the given model with its functions inlined. If no output
         /// was set, the file has the name of the model's file, with _ctx before .onnx.</remarks>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when no model was given, or there is no such file;
-        /// InvalidProtobuf when it is not an ONNX model; Fail when the flags require compiled nodes, which the CPU does
-        /// not have, or forbid replacing a file that exists, or when writing failed.</exception>
+        /// InvalidProtobuf when the file is not an ONNX model; Fail when the flags require compiled nodes, which the
+        /// CPU does not have, or forbid replacing a file that exists, or when writing failed.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void CompileModel()
         {

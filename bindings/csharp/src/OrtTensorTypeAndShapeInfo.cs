@@ -15,7 +15,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Type of the elements.</summary>
         public TensorElementType ElementDataType { get; }
 
-        /// <summary>The dimensions; -1 for those that are unknown.</summary>
+        /// <summary>The dimensions, with -1 for unknown dimensions.</summary>
         public long[] Shape { get; }
 
         /// <summary>Whether the elements are strings.</summary>

@@ -24,7 +24,7 @@ namespace Microsoft.ML.OnnxRuntime
             set { NativeStatus.ThrowOnError(OrtApi.SetGlobalIntraOpNumThreads(Live, value)); }
         }
 
-        /// <summary>Number of threads for nodes at the same time.</summary>
+        /// <summary>Number of threads that run nodes at the same time.</summary>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public int GlobalInterOpNumThreads
         {
@@ -38,7 +38,7 @@ namespace Microsoft.ML.OnnxRuntime
             set { NativeStatus.ThrowOnError(OrtApi.SetGlobalSpinControl(Live, Arguments.Byte(value))); }
         }
 
-        /// <summary>The options as calls take them.</summary>
+        /// <summary>The native handle of the options.</summary>
         internal IntPtr Live => Arguments.NotDisposed(this).handle;
 
         /// <summary>Lets the threads treat denormal numbers as zero.</summary>

@@ -26,7 +26,7 @@ namespace Microsoft.ML.OnnxRuntime
         public OnnxValueType OnnxType { get; }
 
         /// <summary>Element type and dimensions of a tensor.</summary>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument for another kind.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the value has another kind.</exception>
         public OrtTensorTypeAndShapeInfo TensorTypeAndShapeInfo
         {
             get
@@ -37,7 +37,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Type of the elements of a sequence.</summary>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument for another kind.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the value has another kind.</exception>
         public OrtSequenceOrOptionalTypeInfo SequenceTypeInfo
         {
             get
@@ -47,8 +47,8 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Type of the value that an optional value may hold.</summary>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument for another kind.</exception>
+        /// <summary>Type of the value that an optional value may contain.</summary>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the value has another kind.</exception>
         public OrtSequenceOrOptionalTypeInfo OptionalTypeInfo
         {
             get
@@ -59,7 +59,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Types of the keys and values of a map.</summary>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument for another kind.</exception>
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when the value has another kind.</exception>
         public OrtMapTypeInfo MapTypeInfo
         {
             get
@@ -120,7 +120,7 @@ namespace Microsoft.ML.OnnxRuntime
         }
     }
 
-    /// <summary>The type of the elements of a sequence, or of the value that an optional value may hold.</summary>
+    /// <summary>The type of the elements of a sequence, or of the value that an optional value may contain.</summary>
     public struct OrtSequenceOrOptionalTypeInfo
     {
         internal OrtSequenceOrOptionalTypeInfo(OrtTypeInfo elementType)

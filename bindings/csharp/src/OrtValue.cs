@@ -67,7 +67,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The tensor.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="memoryInfo"/> or <paramref
         /// name="shape"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when no tensor has elements of the type, an
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when no tensor has elements of the type, a
         /// dimension is negative, or the memory is smaller than the tensor.</exception>
         public static OrtValue CreateTensorValueFromMemory<T>(OrtMemoryInfo memoryInfo, Memory<T> memory, long[] shape)
             where T : struct
@@ -85,7 +85,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <returns>The tensor.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="data"/> or <paramref
         /// name="shape"/> is null.</exception>
-        /// <exception cref="OnnxRuntimeException">InvalidArgument when no tensor has elements of the type, an
+        /// <exception cref="OnnxRuntimeException">InvalidArgument when no tensor has elements of the type, a
         /// dimension is negative, or the array is smaller than the tensor.</exception>
         public static OrtValue CreateTensorValueFromMemory<T>(T[] data, long[] shape)
             where T : struct

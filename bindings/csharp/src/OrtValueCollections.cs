@@ -8,7 +8,7 @@ namespace Microsoft.ML.OnnxRuntime
     {
         /// <summary>Receives an element of a sequence.</summary>
         /// <param name="ortValue">The element, valid during the call.</param>
-        /// <param name="index">Its number.</param>
+        /// <param name="index">Index of the element.</param>
         public delegate void SequenceElementVisitor(OrtValue ortValue, int index);
 
         /// <summary>Receives the keys and the values of a map.</summary>
@@ -42,7 +42,8 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Creates a map from two tensors.</summary>
         /// <param name="keys">The keys, a tensor of rank 1 of int64 or strings. It becomes part of the map and is
         /// disposed of with it; the variable is null afterwards.</param>
-        /// <param name="values">The values in the order of the keys; the same holds for it.</param>
+        /// <param name="values">The values in the order of the keys. The tensor becomes part of the map, too; the
+        /// variable is null afterwards.</param>
         /// <returns>The map.</returns>
         /// <exception cref="System.ArgumentNullException">When a value is null.</exception>
         /// <exception cref="OnnxRuntimeException">InvalidArgument when the tensors do not make up a
@@ -116,8 +117,8 @@ namespace Microsoft.ML.OnnxRuntime
             return (int)count;
         }
 
-        /// <summary>A part: an element of a sequence, or of a map the keys (0) or the values (1).</summary>
-        /// <param name="index">Its number.</param>
+        /// <summary>A part: an element of a sequence, or the keys (0) or the values (1) of a map.</summary>
+        /// <param name="index">Index of the part.</param>
         /// <param name="allocator">Allocates the copy.</param>
         /// <returns>A copy, which the caller disposes of.</returns>
         /// <exception cref="System.ArgumentNullException">When <paramref name="allocator"/> is null.</exception>

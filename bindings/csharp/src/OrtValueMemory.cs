@@ -44,7 +44,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         public override void Unpin()
         {
-            // Each pin ends with its own Hold.
+            // Each pin has a Hold, which ends with the pin.
         }
 
         protected override void Dispose(bool disposing)

@@ -18,7 +18,7 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Whether the handle is null.</summary>
         public override bool IsInvalid => handle == IntPtr.Zero;
 
-        /// <summary>The container as calls take it.</summary>
+        /// <summary>The native handle of the container.</summary>
         internal IntPtr Live => Arguments.NotDisposed(this).handle;
 
         /// <summary>Frees the object.</summary>

@@ -8,9 +8,9 @@ namespace Microsoft.ML.OnnxRuntime
     {
         /// <summary>Selects the devices of a session.</summary>
         /// <param name="epDevices">All devices.</param>
-        /// <param name="modelMetadata">What is known of the model.</param>
-        /// <param name="runtimeMetadata">What is known of the library.</param>
-        /// <param name="maxSelections">The most devices to select.</param>
+        /// <param name="modelMetadata">Metadata of the model.</param>
+        /// <param name="runtimeMetadata">Metadata of the library.</param>
+        /// <param name="maxSelections">The maximum number of devices to select.</param>
         /// <returns>The devices.</returns>
         public delegate List<OrtEpDevice> EpSelectionDelegate(
             IReadOnlyList<OrtEpDevice> epDevices, OrtKeyValuePairs modelMetadata, OrtKeyValuePairs runtimeMetadata,
@@ -44,7 +44,8 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Requests the CPU provider, which every session has anyway.</summary>
-        /// <param name="useArena">Not 0 for an arena of memory; as <see cref="EnableCpuMemArena"/>.</param>
+        /// <param name="useArena">Any number except 0 for an arena of memory, like <see
+        /// cref="EnableCpuMemArena"/>.</param>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public void AppendExecutionProvider_CPU(int useArena = 1)
         {
@@ -67,8 +68,9 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>The path of the recording up to its date; it counts while profiling is enabled.</summary>
-        /// <exception cref="System.ArgumentNullException">When it is set to null.</exception>
+        /// <summary>The path of the recording without the date, which the library appends. It has an effect while
+        /// profiling is enabled.</summary>
+        /// <exception cref="System.ArgumentNullException">When the path is set to null.</exception>
         /// <exception cref="System.ObjectDisposedException">When the object was disposed of.</exception>
         public string ProfileOutputPathPrefix
         {

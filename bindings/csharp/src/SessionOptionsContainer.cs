@@ -14,7 +14,7 @@ namespace Microsoft.ML.OnnxRuntime
 
         /// <summary>Registers the configuration that has no name.</summary>
         /// <param name="defaultHandler">Sets the options.</param>
-        /// <exception cref="System.ArgumentNullException">When it is null.</exception>
+        /// <exception cref="System.ArgumentNullException">When <paramref name="defaultHandler"/> is null.</exception>
         public static void Register(Action<SessionOptions> defaultHandler)
         {
             Arguments.NotNull(defaultHandler, nameof(defaultHandler));
@@ -25,7 +25,8 @@ namespace Microsoft.ML.OnnxRuntime
         }
 
         /// <summary>Registers a configuration.</summary>
-        /// <param name="configuration">Its name; one of that name is replaced.</param>
+        /// <param name="configuration">The name. A configuration that is registered under this name is
+        /// replaced.</param>
         /// <param name="handler">Sets the options.</param>
         /// <exception cref="System.ArgumentNullException">When an argument is null.</exception>
         public static void Register(string configuration, Action<SessionOptions> handler)

@@ -15,13 +15,13 @@ namespace Microsoft.ML.OnnxRuntime
         /// <summary>Type of the elements.</summary>
         public TensorElementType ElementDataType { get; }
 
-        /// <summary>Type of the elements in C#, null if C# has none.</summary>
+        /// <summary>Type of the elements in C#; null if C# has no such type.</summary>
         public TensorElementTypeInfo ElementTypeInfo => TensorBase.GetElementTypeInfo(ElementDataType);
 
-        /// <summary>The dimensions, -1 for unknown ones; none for a scalar.</summary>
+        /// <summary>The dimensions, with -1 for unknown dimensions; empty for a scalar.</summary>
         public int[] Dimensions { get; }
 
-        /// <summary>For each dimension its name in the model, empty if it has none.</summary>
+        /// <summary>For each dimension, its name in the model; empty if the dimension has no name.</summary>
         public string[] SymbolicDimensions { get; }
     }
 }

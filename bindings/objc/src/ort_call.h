@@ -1,5 +1,5 @@
-// What every method does around its C calls: converting arguments from Objective-C to C, results back,
-// failures to NSError.
+// Code that every method runs around its C calls: it converts arguments from Objective-C to C, results back,
+// and failures to NSError.
 #pragma once
 
 #import <Foundation/Foundation.h>

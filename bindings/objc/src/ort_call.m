@@ -60,7 +60,7 @@ BOOL ORTRefuse(const ORTCall *call, NSString *format, ...) {
   return NO;
 }
 
-// How an error names an argument, or an element of it.
+// The name of an argument, or of an element of it, in an error.
 static NSString *ORTPlace(NSString *name, NSUInteger index) {
   if (index == NSNotFound) return [NSString stringWithFormat:@"argument %@", name];
   return [NSString stringWithFormat:@"argument %@, element %lu", name, (unsigned long)index];
@@ -92,7 +92,7 @@ BOOL ORTTakeText(const ORTCall *call, NSString *name, id text, BOOL optional, co
   return ORTTextAt(call, name, NSNotFound, text, out);
 }
 
-// Memory for that many elements; NULL for none.
+// Memory for a number of elements; NULL for 0.
 static void *ORTRoom(NSUInteger count, size_t size) { return calloc(count == 0 ? 1 : count, size); }
 
 BOOL ORTTakeTexts(const ORTCall *call, NSString *name, id texts, BOOL optional, const char ***out) {

@@ -19,7 +19,7 @@ BOOL ORTIsCoreMLExecutionProviderAvailable(void) { return NO; }
 @synthesize intra_op_num_threads = _intra_op_num_threads;
 @end
 
-// Appends a provider by name, for a method of another selector too.
+// Appends a provider by name. The methods for single providers call this function, too.
 static BOOL ORTAppend(const ORTCall *call, NSString *name, NSDictionary *options) {
   OrtSessionOptions *handle = NULL;
   if (!ORTTakeHandle(call, @"self", call->receiver, [ORTSessionOptions class], NO, &handle)) return NO;

@@ -46,7 +46,7 @@
              (unsigned long)_length, (unsigned long)length];
 }
 
-// An archive stores it like any other data.
+// An archive stores this data like any other data.
 - (Class)classForCoder {
   return [NSMutableData class];
 }

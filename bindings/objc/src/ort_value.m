@@ -18,8 +18,7 @@
 
 @implementation ORTValue
 
-// The memory of the data as the tensor knows it. A tensor may not have the null pointer
-// of empty data.
+// The address of the data that the tensor gets. Empty data has a null pointer, which a tensor may not have.
 static void *ORTBytesOf(NSMutableData *data) {
   static char none;
   return [data length] == 0 ? &none : [data mutableBytes];
@@ -168,8 +167,8 @@ static void *ORTBytesOf(NSMutableData *data) {
   general->ReleaseTensorTypeAndShapeInfo(info);
   if (!ORTSucceeded(&call, counted)) return nil;
   if (!ORTSucceeded(&call, general->GetStringTensorDataLength(_handle, &length))) return nil;
-  // One more than there are, so that every string ends where the next begins, and that there is memory for
-  // none.
+  // One more than the strings: every string ends where the next begins, and there is memory even for no
+  // strings.
   char *bytes ORT_FREED = malloc(length + 1);
   size_t *offsets ORT_FREED = calloc(count + 1, sizeof *offsets);
   if (!ORTSucceeded(&call, general->GetStringTensorContent(_handle, bytes, length, offsets, count)))

@@ -145,7 +145,8 @@ _OLDER = {
     "TrainingSession": "ortrain.training_session",
     "training_session": "ortrain.training_session",
 }
-"""Names of the older API, and their modules, which are loaded when a program asks for one; most programs do not."""
+"""Names of the older API, and their modules. A module is loaded when a program first uses one of its names; most programs use
+none."""
 
 _NEEDING_ONNX = ("artifacts", "models", "onnxblock")
 """Modules that are loaded in the same way, so that a program which only trains does not need onnx."""

@@ -6,9 +6,9 @@ ortrain.
 
 An installed package is not hidden. With stock ``onnxruntime``, ``import onnxruntime`` finds it, and only
 ``onnxruntime.training``, which it does not have, is ortrain: the program runs its models forward with one library and
-trains with the other. A warning says so. Values of either can be given to a training step; options and sessions cannot
-be mixed. ``python -m ortrain.compat --replace script.py`` and ``ortrain.compat.install(replace=True)`` let ortrain
-answer for all names instead.
+trains with the other. A warning says so. A training step takes values of either library; options and sessions of the two cannot
+be mixed. With ``python -m ortrain.compat --replace script.py`` or ``ortrain.compat.install(replace=True)``, all names are those
+of ortrain instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["install", "main"]
 
 _NAME = "onnxruntime"
 
-#: What is elsewhere in ortrain; names below them follow. The longest that fits decides.
+#: Modules of onnxruntime that have another place in ortrain. Modules below them move too; the longest matching name decides.
 _PLACES = {
     "onnxruntime": "ortrain",
     "onnxruntime.capi.onnxruntime_inference_collection": "ortrain",
@@ -58,7 +58,7 @@ def _place(name: str) -> str:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds modules of ortrain under the names of onnxruntime. They stay one module under both names."""
+    """Finds modules of ortrain under the names of onnxruntime. Both names are the same module object."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -67,7 +67,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         try:
             found = importlib.util.find_spec(_place(fullname))
-        except ModuleNotFoundError:  # a parent of the module is not a package
+        except ModuleNotFoundError:  # the parent of the module is not a package
             return None
         if found is None:
             return None
@@ -82,7 +82,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, origin=found.origin, is_package=is_package)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system returns what is here afterwards, not the empty module that it made.
+        # The import system returns this entry of sys.modules, not the empty module that it created.
         sys.modules[module.__name__] = importlib.import_module(_place(module.__name__))
 
 
@@ -126,11 +126,11 @@ class _Install:
 
 
 def _install_in_children(replace: bool) -> None:
-    """Have processes that multiprocessing starts afresh install it before they import the program."""
+    """Make new processes of multiprocessing call :func:`install` before they import the program."""
     prepare = multiprocessing.spawn.get_preparation_data
 
     def get_preparation_data(name: str) -> dict[str, Any]:
-        # A child unpickles the whole before it acts on any of it, and ignores what it does not know.
+        # A child unpickles all preparation data before it uses them, and ignores entries that it does not know.
         return {**prepare(name), "ortrain": _Install(replace)}
 
     multiprocessing.spawn.get_preparation_data = get_preparation_data

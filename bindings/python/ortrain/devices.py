@@ -1,4 +1,4 @@
-"""Where memory is: devices and locations of memory, as onnxruntime names them. The CPU is the only device."""
+"""Devices and locations of memory, under onnxruntime's names. The CPU is the only device."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class OrtDevice:
         return 0
 
     def __repr__(self) -> str:
-        """Return the call that creates it."""
+        """Return the call that creates the object."""
         return f"OrtDevice.make('cpu', {self._id})"
 
 
@@ -160,11 +160,11 @@ class OrtHardwareDevice:
     vendor_id: int = 0
     """PCI vendor ID; the CPU has none."""
     vendor: str = ""
-    """Its vendor; not known."""
+    """Vendor of the device; not known."""
     device_id: int = 0
     """Number of the kind of device; not known."""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """What else is known of it."""
+    """Further properties of the device."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class OrtEpDevice:
     device: OrtHardwareDevice = OrtHardwareDevice()
     """The device."""
     ep_metadata: Mapping[str, str] = field(default_factory=dict)
-    """What else is known of the provider."""
+    """Further properties of the provider."""
     ep_options: Mapping[str, str] = field(default_factory=dict)
     """Options of the provider; the CPU has none."""
 

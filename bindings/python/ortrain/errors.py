@@ -28,7 +28,7 @@ class OrtrainError(RuntimeError):
     """
 
     _code = OrtErrorCode.ORT_FAIL
-    """The code where none is given."""
+    """The code of an exception that is created without one."""
 
     def __init__(self, message: str, code: OrtErrorCode | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""InferenceSession: the generated class, and the members of onnxruntime's class that are not calls of the library."""
+"""InferenceSession: the generated class, with further members of onnxruntime's class."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class InferenceSession(inference_session.InferenceSession):
         super().__init__(path_or_bytes, self._sess_options)
 
     def _set_up(self, sess_options: SessionOptions | None) -> None:
-        """Set what a session has besides its handle."""
+        """Set the attributes of a session besides its handle."""
         self._sess_options = sess_options if sess_options is not None else SessionOptions()
         self._kept = list(self._sess_options._kept)
         self._worker: ThreadPoolExecutor | None = None
@@ -234,7 +234,7 @@ class InferenceSession(inference_session.InferenceSession):
     # ---- bindings ----
 
     def _new_binding(self) -> Bound:
-        """Return what holds the values that are bound; a session of another kind has its own."""
+        """Return a new binding for this session. Subclasses return another class."""
         return _ortrain.Binding(self._handle)
 
     def io_binding(self) -> IOBinding:
@@ -343,7 +343,7 @@ class InferenceSession(inference_session.InferenceSession):
         """Run the model and hand the outputs to a function."""
         try:
             outputs, error = self.run(output_names, input_feed, run_options), ""
-        except Exception as failure:  # the function learns of it
+        except Exception as failure:  # the function gets the error as an argument
             outputs, error = [], str(failure)
         try:
             callback(outputs, user_data, error)

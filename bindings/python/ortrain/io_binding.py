@@ -1,4 +1,4 @@
-"""Bindings: inputs and outputs that are bound to a session once, and used by its runs without a copy."""
+"""Bindings: inputs and outputs that a program binds to a session once and that runs then use without copies."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class SessionOptions(session_options.SessionOptions):
         self._profiling = False
         self._profile_file_prefix = "onnxruntime_profile_"
         self._kept: list[OrtValue] = []
-        """The values whose memory sessions share."""
+        """The initializers whose memory sessions share."""
         self._providers: list[tuple[str, Mapping[str, str]]] = []
         self._files: list[object] = []
         """The contents of files that sessions read when they are created."""

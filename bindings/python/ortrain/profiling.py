@@ -71,7 +71,7 @@ def make_inputs(module: Module, batch: int, given: Mapping[str, NDArray[Any]]) -
             continue
         shape = [batch if dim < 0 else dim for dim in dims]
         dtype = _ortrain.numpy_type(element)
-        # Zero is a valid label and token in every model; other integers may not be.
+        # Zero is a valid label and token in every model; other integers may be invalid.
         values = rng.standard_normal(shape) if dtype.kind == "f" else np.zeros(shape)
         inputs.append(values.astype(dtype))
     return inputs

@@ -105,10 +105,10 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         self._target_rank = len(arguments[-1].shape)
 
     def _rows(self, X: Array) -> Array:
-        """Give rows of features the shape of the model's input."""
+        """Return rows of features in the shape of the model's input."""
         shape = self._row_shape
         if X.ndim > 2:
-            return X  # the trainer compares it with the input
+            return X  # the trainer checks the shape
         sizes = [dim for dim in shape if isinstance(dim, int)]
         if len(sizes) != len(shape) or shape == X.shape[1:]:
             return X
@@ -119,7 +119,7 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         return X.reshape(-1, *sizes)
 
     def _train(self, X: Array, target: Array, epochs: int, weights: Array | None) -> None:
-        """Train on the rows, in another order in each call."""
+        """Train on the rows, in a different order in each call."""
         order = np.random.default_rng([self._seed, self._calls]).permutation(len(X))
         self._calls += 1
         stops = self.early_stopping and epochs > 1
@@ -139,16 +139,16 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         self.n_iter_ = len(self.loss_curve_)
 
     def _accept_weights(self, weights: Array | None) -> Array | None:
-        """Return weights for a trainer that was created with the first call; rows without weights have 1."""
+        """Return weights for the trainer, which the first call has created with or without them; rows without a weight get 1."""
         if weights is not None and not self._weighted:
             raise ValueError(
-                "sample_weight: expected it in the first call of partial_fit already, which had none; give ones there"
+                "sample_weight: expected none, because the first call of partial_fit had none; pass weights of 1 in that call"
             )
         return weights
 
     @property
     def _allow_nd(self) -> bool:
-        """Whether rows may have several dimensions: those of the input of a given model."""
+        """Whether rows may have several dimensions: only for a given model, whose input has these dimensions."""
         return self.model is not None
 
     def _predicted(self, X: Any) -> Array:
@@ -168,7 +168,7 @@ class _ONNXEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         check_is_fitted(self)
         self.trainer_.export(path)
 
-    # ---- pickling: the trainer goes as the bytes of its files ----
+    # ---- pickling: the state contains the bytes of the trainer's files ----
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())

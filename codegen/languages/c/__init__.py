@@ -94,12 +94,12 @@ class Language(Base):
     }
 
     def scenario_classes(self) -> list[Class]:
-        """Return the classes of the spec, whose calls C makes without them."""
+        """Return the classes of the spec. C has no classes, but the scenarios name the calls by class."""
         return self.spec.classes
 
     @staticmethod
     def argument(action: Action, p: Given) -> str:
-        """Return what a token is read as for a parameter."""
+        """Return the kind as which a token is read for a parameter."""
         return action.arguments[[q.name for q in action.m.parameters].index(p.name)]
 
     def function_of(self, call: Call) -> str:
@@ -149,7 +149,7 @@ class Language(Base):
         return str(self.own["tables"][name]["name"])
 
     def header(self, table: str) -> str:
-        """Return the header that declares a table and what belongs to it."""
+        """Return the header that declares a table and its types."""
         return str(self.own["tables"][table]["header"])
 
     def function(self, call: Call) -> str:
@@ -177,7 +177,7 @@ class Language(Base):
         return f"Ort{pascal(name, self.words)}"
 
     def mention(self, name: str) -> str:
-        """Return how a text names a call, a type or a value."""
+        """Return the name for a call, a type or a value that a text mentions."""
         if name in self.truth:
             return self.truth[name]
         enum, _, value = name.partition(".")
@@ -275,12 +275,12 @@ class Language(Base):
         return self.block(lines, indent)
 
     def remarks(self, p: Parameter) -> str:
-        """Return sentences about the other properties of a parameter, for the end of its documentation."""
+        """Return sentences about further properties of a parameter, for the end of its documentation."""
         said = []
         if p.unit:
             said.append(f"In {p.unit}.")
         if p.length and not p.room:
-            said.append(f"As many as {p.length} says.")
+            said.append(f"The length is {p.length}.")
         if p.valid:
             said.append(f"Valid as long as {p.valid}.")
         if p.owner == "allocator":

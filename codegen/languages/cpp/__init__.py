@@ -88,7 +88,7 @@ class Language(Base):
 
     @cached_property
     def plain(self) -> dict[str, list[Plain]]:
-        """The methods of each class that take what their call takes in C, by the name of the class."""
+        """The methods of each class whose parameters are those of their call, by the name of the class."""
         return {cls.name: [*self._plain_of(cls)] for cls in self.classes}
 
     def _plain_of(self, cls: Class) -> Iterable[Plain]:
@@ -118,7 +118,7 @@ class Language(Base):
         return "\n\n".join(texts)
 
     def setting(self, m: Method) -> Given:
-        """Return the parameter of a setting; C++ takes it as C does."""
+        """Return the parameter of a setting, which has the same type as in C."""
         value = super().setting(m)
         kind = value.passed.type if value.passed else "bool"
         return replace(value, type="text_pointer" if kind == "string" else kind)
@@ -147,7 +147,7 @@ class Language(Base):
         return str(p.default).lower() if isinstance(p.default, bool) else str(p.default)
 
     def result_type(self, m: Method, cls: Class) -> str:
-        """Return a method's type; classes of settings return the object if there is nothing else to return."""
+        """Return a method's type. Methods of settings without a result return their object."""
         if m.returns is None or m.pattern == "option":
             return f"{cls.own}&" if self.has_settings(cls) else "void"
         if m.returns.type == "results":
@@ -284,11 +284,11 @@ class Language(Base):
     ambient = {"env": "env_", "session_options": "Ort::SessionOptions()", "run_options": "Ort::RunOptions()"}  # noqa: RUF012
 
     def arguments_of(self, m: Method) -> list[Given]:
-        """Return what a command passes to a method; run options come first."""
+        """Return the arguments that a command passes to a method; run options come first."""
         return sorted(m.parameters, key=lambda p: p.type != "run_options")
 
     def read(self, command: Command, i: int, kind: str, p: Given | None = None) -> str:
-        """Return what a token is read as, for a parameter of a method."""
+        """Return the kind as which a token is read for a parameter of a method."""
         form = {"path_pointer": "{}.c_str()", "memory": "{0}.data(), {0}.size()"}.get(
             p.type if p else "", "{}"
         )
@@ -303,7 +303,7 @@ class Language(Base):
         return f"Ort::{action.cls.own}{'::' if own else ''}{own}{arguments}"
 
     def log_text(self, command: Command) -> str:
-        """Return the expression of what the log has in front of a result."""
+        """Return the expression of the text that the log has in front of a result."""
         return " + ".join(
             f'"{part}"' if isinstance(part, str) else f"a[{part}]" for part in command.log_parts
         )

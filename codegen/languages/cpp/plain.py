@@ -1,4 +1,4 @@
-"""Methods that make one call and take what the call takes in C, as onnxruntime's C++ interface has many.
+"""Methods that make one call and have the parameters of that call. Onnxruntime's C++ interface has many such methods.
 
 The file of the language names them under ``plain``. Their signatures and comments come from the call.
 """
@@ -17,14 +17,14 @@ STRUCTURES = {
     "shape": ("{}.shape", "{}.shape_len"),
     "sparse_values": ("{}.values_shape", "{}.values_shape_len", "{}.data.p_data"),
 }
-"""The members that become an array, its length, and the parameter after them."""
+"""Arguments of structure types, and the expressions of their members: an array, its length, and the parameter after these."""
 
 CONST_COPIES = ("type_info", "tensor_type_and_shape_info")
-"""Classes that a method takes as their view, ``ConstTypeInfo``."""
+"""Classes whose objects a method takes as views, such as ``ConstTypeInfo``."""
 
 
 class Names(Protocol):
-    """What a method needs of the language."""
+    """The part of the language that these methods use."""
 
     types: dict[str, str]
 
@@ -52,11 +52,11 @@ class Form:
     parameters: list[tuple[str, str]]
     """Name and documentation of each."""
     is_template: bool = False
-    """Whether it has the type of elements as its parameter."""
+    """Whether the form is a template over the element type."""
 
     @property
     def declaration(self) -> str:
-        """Its declaration, without body or semicolon."""
+        """The declaration, without body or semicolon."""
         return f"  template <typename T>\n{self.head}" if self.is_template else self.head
 
 
@@ -69,17 +69,17 @@ class Plain:
     call: Call
     own: str
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What differs from the spec, by parameter."""
+    """The differences from the spec, by parameter."""
 
     @property
     def is_static(self) -> bool:
-        """Whether it creates an object, or there is no object that the call gets first."""
+        """Whether the method creates an object, or its call does not take an object as its first argument."""
         first = self.call.parameters[0]
         return self.call.name.startswith("create_") or first.type != self.cls.handle or first.is_result
 
     @property
     def is_constructor(self) -> bool:
-        """Whether it creates its object."""
+        """Whether the method creates its object."""
         return self.own == self.cls.own
 
     @property
@@ -91,25 +91,25 @@ class Plain:
 
     @property
     def returns_itself(self) -> bool:
-        """Whether it returns its object, as other settings of its class do."""
+        """Whether the method returns its object, like the other settings of its class."""
         return self.kind == "change" and self.result is None and self.language.has_settings(self.cls)
 
     @cached_property
     def kept(self) -> list[Parameter]:
-        """The parameters of the call that the method has too."""
+        """The parameters of the call that are also parameters of the method."""
         given = self.call.parameters if self.is_static else self.call.parameters[1:]
         as_in_c = [name for name, over in self.overrides.items() if over.get("type") == "c"]
         return [p for p in given if not p.is_result or p.length or p.room or p.name in as_in_c]
 
     @property
     def result(self) -> Parameter | None:
-        """What the call stores for the method to return."""
+        """The parameters through which the call stores results, which the method returns."""
         own = None if self.is_static else self.call.parameters[0]
         return next((p for p in self.call.parameters if p is not own and p not in self.kept), None)
 
     @property
     def returned_doc(self) -> str:
-        """What it returns, in words."""
+        """The description of the result."""
         if self.is_constructor:
             return ""
         return self.call.returns["doc"] if self.call.returns else self.result.doc if self.result else ""
@@ -124,7 +124,7 @@ class Plain:
 
     @property
     def stored(self) -> str:
-        """The type of what the call stores."""
+        """The type of the stored result."""
         return (
             self.language.c.declaration(self.result).rpartition(" ")[0].removesuffix("*")
             if self.result
@@ -133,7 +133,7 @@ class Plain:
 
     @property
     def is_later(self) -> bool:
-        """Whether it is a query that returns its class, which is complete only after the queries."""
+        """Whether the method is a query that returns an object of its class. The class is complete only after the queries."""
         return self.kind == "query" and self.result_class == self.cls.own
 
     @property
@@ -159,10 +159,10 @@ class Plain:
     # ---- its forms ----
 
     def forms(self, handle: str) -> list[Form]:
-        """Return its declarations; ``handle`` is what the call gets first.
+        """Return the declarations of the method; ``handle`` is the first argument of the call.
 
-        Memory with elements of a type that the caller names has a form with that type, and another one if there is a name for
-        that. What creates a tensor of a given type has a form for a type of C++.
+        For memory whose element type the caller names, there is a form with that type, and a second form if the spec has a name
+        for it. A method that creates a tensor of a given type has a form with a type of C++.
         """
         over = self.overrides.get(self.result.name, {}) if self.result else {}
         if over.get("type") != "element":
@@ -179,7 +179,7 @@ class Plain:
 
     @property
     def _is_typed(self) -> bool:
-        """Whether it has another form for elements of a type, which comes last in the call."""
+        """Whether the method has a second form for an element type, which is the last argument of the call."""
         return self.is_static and bool(self.kept) and self.kept[-1].type == "tensor_element_type"
 
     def _typed(self) -> Form:
@@ -198,7 +198,7 @@ class Plain:
         return broken(f"  {'static ' if self.is_static else ''}{kind} {own}", self._declared(), tail, 130)
 
     def definition(self, name: str) -> list[str]:
-        """Return the lines that define it outside of a class template of that name."""
+        """Return the lines that define the method outside of a class template with a name."""
         head = broken(f"{self.type} {name}<Holder>::{self.own}", self._declared(), " const {", 130)
         return ["template <typename Holder>", head, *(line[2:] for line in self._statements("this->p_")), "}"]
 
@@ -244,12 +244,12 @@ class Plain:
         return out
 
     def _shown(self, is_typed: bool) -> list[Parameter]:
-        """Return the parameters that a form has, without what is a member of another one."""
+        """Return the parameters of a form, without those that are members of another parameter."""
         kept = self.kept[:-1] if is_typed else self.kept
         return [p for p in kept if p.name in self.overrides or p.name not in self.members]
 
     def _declaration_of(self, p: Parameter) -> str:
-        """Return the declaration of a parameter: as in C, but an object instead of the pointer to one."""
+        """Return the declaration of a parameter: the one of C, with an object in place of a pointer to a handle."""
         cls = self.language.class_of(p.type)
         if cls is None or p.is_result or p.length or p.mutable or p.type in ("memory_info", "allocator"):
             return self.language.c.declaration(p)

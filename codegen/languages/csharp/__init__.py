@@ -1,7 +1,7 @@
 """C#: delegates of the tables, enumerations, and the public classes.
 
-Tensors, values over the caller's memory, the process-wide environment and exceptions are written by hand, where needed as
-partial classes. Steps and runs have overloads, and runs over pointers, because users of onnxruntime know these signatures.
+Tensors, values over the caller's memory, the process-wide environment and exceptions are written by hand, some as partial
+classes. Steps and runs have many overloads, because users of onnxruntime know these signatures.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ NAMESPACES = {"tensor_element_type": f"{NAMESPACE}.Tensors"}
 """The enumerations outside the main namespace."""
 
 OWN_HANDLES = {"value": "OrtValueHandle"}
-"""Safe handles written by hand, because they own more than the handle; so is what releases objects of their classes."""
+"""Safe handles that are written by hand, because they own more than the handle. The code that releases objects of their classes
+is written by hand, too."""
 
 HOLDERS = {"strings": "NativeTexts", "values": "NativeValues"}
-"""What owns the memory of an argument during a call."""
+"""The class that owns the memory of an argument during a call."""
 
 KEYWORDS = frozenset([
     "abstract", "as", "base", "bool", "break", "byte", "case", "catch", "char", "checked", "class",
@@ -44,7 +45,7 @@ KEYWORDS = frozenset([
 
 
 PLAIN: Words = {}
-"""Parameters and fields of tuples use no special words: ``initialLr``."""
+"""Words without special casing, for parameters and fields of tuples: ``initialLr``."""
 
 
 def escaped(name: str) -> str:
@@ -54,7 +55,7 @@ def escaped(name: str) -> str:
 
 @dataclass
 class Form:
-    """One declaration of a run: its parameters, what it returns, and the method of ``ForwardRun`` that does the work."""
+    """One declaration of a run: its parameters, its result, and the method of ``ForwardRun`` that it calls."""
 
     returned: str
     work: str
@@ -91,7 +92,7 @@ class Language(Base):
         return escaped(camel(name, PLAIN))
 
     def enum_type(self, name: str) -> str:
-        """Return an enumeration's name; those that C# does not have are plain integers."""
+        """Return an enumeration's name; enumerations that C# does not have are plain integers."""
         return self.enum_name(name) or "int"
 
     @staticmethod
@@ -103,7 +104,7 @@ class Language(Base):
     def holds_handle(cls: Class) -> bool:
         """Whether a class has its safe handle in a field, instead of being one.
 
-        A session is a plain object with a virtual ``Dispose(bool)`` and a finalizer, as its users know it.
+        A session is a plain object with a virtual ``Dispose(bool)`` and a finalizer, as in onnxruntime.
         """
         return cls.handle in ("training_session", "session")
 
@@ -116,7 +117,7 @@ class Language(Base):
 
     @staticmethod
     def has_lifetime(cls: Class) -> bool:
-        """Whether what releases the object is rendered, instead of written by hand."""
+        """Whether the code that releases the object is generated instead of written by hand."""
         return cls.handle not in OWN_HANDLES
 
     def function(self, call: Call) -> str:
@@ -143,7 +144,7 @@ class Language(Base):
         if p.type in self.spec.handles:
             if p.length:
                 return "IntPtr*"
-            # A handle that is being released is closed already, and cannot be passed as an object.
+            # A handle that is being released is already closed, so a delegate cannot take it as an object.
             return "IntPtr" if call.core == "release" else self.handle_class(p.type)
         if p.type in (*self.spec.structs, *self.spec.callbacks, *self.spec.opaque):
             return "IntPtr"
@@ -190,7 +191,7 @@ class Language(Base):
         return parts + self._element("remarks", m.details) if m.details else parts
 
     def returned_doc(self, m: Method) -> str:
-        """Return what a method returns, in words."""
+        """Return the description of a method's result."""
         if m.returns and m.returns.type == "results":
             return " ".join(f"{pascal(p.name, PLAIN)}: {self.said(p.doc)}" for p in m.call.results)
         doc = self.said(m.returns.doc) if m.returns else ""
@@ -202,7 +203,7 @@ class Language(Base):
         return "\n".join(f"{' ' * indent}/// {line}" for line in lines)
 
     def exceptions(self, m: Method, parameters: Sequence[Given]) -> list[str]:
-        """Return the elements that say what a method throws."""
+        """Return the ``<exception>`` elements of a method."""
         required = [p.own for p in parameters if self._is_required(p)]
         return self._exceptions(m, required, [p.own for p in parameters if p.type == "size"])
 
@@ -292,7 +293,7 @@ class Language(Base):
         return self.public_type(m.returns.type, result=True)
 
     def signature(self, parameters: Iterable[Given]) -> str:
-        """Return a parameter list. The environment is that of the process, and never given."""
+        """Return a parameter list. The environment is never a parameter, because the process has only one."""
         parts = []
         for p in parameters:
             if p.type == "env":
@@ -325,7 +326,7 @@ class Language(Base):
     # ---- steps ----
 
     def lowered(self, cls: Class, m: Method, form: Method) -> list[Step]:
-        """Return the steps of one overload; parameters that it lacks are not converted."""
+        """Return the steps of one overload. Parameters that the overload lacks are not converted."""
         known = {p.name for p in form.parameters}
         every = replace(m, parameters=[*m.parameters, *(p for p in form.parameters if not m.has(p.role))])
         return [
@@ -347,7 +348,7 @@ class Language(Base):
         return f"native{name[:1].upper()}{name[1:]}"
 
     def same_length(self, s: lower.SameLength) -> str:
-        """Return the check that two arrays are of one length."""
+        """Return the check that two arrays have the same length."""
         first, other = s.first, s.other
         return (
             f"Arguments.SameCount({self._count(first)}, nameof({first.own}), "
@@ -445,7 +446,7 @@ class Language(Base):
 
     @staticmethod
     def reads_from_object(results: list[Parameter]) -> bool:
-        """Whether a result is read from memory of the object, which then has to outlive the reading."""
+        """Whether a result is read from memory of the object. The object must then stay alive until the read ends."""
         return any(p.owner == "callee" for p in results)
 
     def taken(self, call: Call, results: list[Parameter]) -> str:
@@ -478,7 +479,7 @@ class Language(Base):
         return self.literal(m.initial)
 
     def setting_argument(self, m: Method) -> str:
-        """Return what the setter passes to its call."""
+        """Return the arguments that the setter passes to its call."""
         kind = m.returns.type if m.returns else ""
         wanted = m.call.arguments[1].type
         if kind == "string":
@@ -527,7 +528,7 @@ class Language(Base):
     ambient = {"env": "", "session_options": "options", "run_options": "null"}  # noqa: RUF012
 
     def arguments_of(self, m: Method) -> list[Given]:
-        """Return what a command passes to a method; run options come first."""
+        """Return the arguments that a command passes to a method; run options come first."""
         return sorted(m.parameters, key=lambda p: p.type != "run_options")
 
     def command_call(self, action: Action) -> str:
@@ -541,7 +542,7 @@ class Language(Base):
 
     @staticmethod
     def log_text(command: Command) -> str:
-        """Return the expression of what the log has in front of a result."""
+        """Return the expression of the text that the log has in front of a result."""
         return " + ".join(
             f'"{part}"' if isinstance(part, str) else f"a[{part}]" for part in command.log_parts
         )
@@ -597,7 +598,7 @@ class Language(Base):
     # ---- steps of a training session, in forms that C# users know ----
 
     def steps_of(self, m: Method) -> list[tuple[str, str, list[Given]]]:
-        """Return what each declaration of a step returns, its parameter list and its parameters."""
+        """Return, for each declaration of a step, its return type, its parameter list and its parameters."""
         fixed = "IReadOnlyCollection<FixedBufferOnnxValue>"
         named = "IDisposableReadOnlyCollection<DisposableNamedOnnxValue>"
         into = m.pattern == "step_into"
@@ -615,7 +616,7 @@ class Language(Base):
     # ---- runs of a model, in forms that C# users know ----
 
     def runs(self, m: Method) -> list[Form]:
-        """Return the forms of a run: named tensors of C#, values or buffers in; new ones or the caller's out."""
+        """Return the forms of a run: the inputs are named C# tensors, values or buffers; the outputs are new or the caller's."""
         run_options = m.parameter("run_options")
         options = ("options", "RunOptions", run_options.doc)
         first = (run_options.own, "RunOptions", run_options.doc)
@@ -661,7 +662,7 @@ class Language(Base):
 
     @staticmethod
     def run_work(form: Form) -> str:
-        """Return what does the work of one form of a run."""
+        """Return the call of ``ForwardRun`` in one form of a run."""
         options = next((name for name, kind, _ in form.parameters if kind == "RunOptions"), "null")
         passed = [name for name, _, _ in form.parameters if name != options]
         if "outputNames" not in passed:

@@ -60,7 +60,7 @@ ERROR = "error:(NSError *_Nullable *_Nullable)error"
 
 @dataclass
 class Group:
-    """A header and its source: the classes that they hold, and the headers that they need."""
+    """A header and its source: the classes in them, and the headers that they need."""
 
     name: str
     title: str
@@ -198,7 +198,7 @@ class Language(Labelled):
         Raises
         ------
         SpecError
-            When Objective-C has none for it.
+            When Objective-C has no type for the kind of value.
         """
         if kind in COLLECTIONS:
             return COLLECTIONS[kind]
@@ -246,14 +246,14 @@ class Language(Labelled):
         return not self.returns_object(m)
 
     def fails_by_error(self, m: Method) -> bool:
-        """Whether the declaration tells Swift that only the error shows a failure.
+        """Whether the declaration tells Swift that only the error pointer shows a failure.
 
-        The getter of texts is among those of properties, which the original header declares all alike.
+        This includes the getter of string properties, because the original header declares all getters of properties alike.
         """
         return self.is_number(m) or m.pattern == "property_get"
 
     def failed(self, m: Method) -> str:
-        """Return what a method returns when it fails."""
+        """Return the value that a method returns when it fails."""
         if self.returns_object(m):
             return "nil"
         return "NO" if self.returned(m) == "BOOL" else "0"
@@ -328,7 +328,7 @@ class Language(Labelled):
         return self.c.block(lines)
 
     def return_doc(self, m: Method) -> str:
-        """Return what a method returns, also when it fails, in words."""
+        """Return the description of a method's result, including the result of a failure."""
         if m.pattern == "create":
             return "The object, or nil on failure."
         if self.returned(m) == "BOOL" and not self.is_number(m):
@@ -370,11 +370,11 @@ class Language(Labelled):
         return f"[{receiver} {' '.join(parts)} error:{error}]"
 
     def logs_number(self, action: Action) -> bool:
-        """Whether what is logged is a number, so that the error alone says that the call failed."""
+        """Whether the logged value is a number, so that only the error shows that the call failed."""
         return bool(action.result) and action.result in ENCODED
 
     def log_text(self, command: Command) -> str:
-        """Return the expression of what the log has in front of a result."""
+        """Return the expression of the text that the log has in front of a result."""
         tokens = [self.token.format(i=part) for part in command.log_parts if isinstance(part, int)]
         text = "".join(part if isinstance(part, str) else "%@" for part in command.log_parts)
         format = ", ".join([f'@"{text}"', *tokens])
@@ -467,7 +467,7 @@ class Language(Labelled):
         return f"(void *){self.variable(p)}" if p.type == "string" else f"&{p.own}"
 
     def passed(self, p: Given) -> str:
-        """Return an argument as it is given to C."""
+        """Return the expression of an argument for C."""
         if p.type in self.spec.enums:
             return f"({self.c.base(p.type)}){p.own}"
         if self.passes_itself(p):

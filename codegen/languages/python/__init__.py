@@ -37,7 +37,7 @@ SUPPORT = {
     "to_value": "values",
     "to_writable": "values",
 }
-"""The modules of ortrain._support that have what generated classes use."""
+"""The modules of ortrain._support by the names that generated classes import from them."""
 
 TABLES = {"general": "api()", "training": "training_api()", "extension": "extension_api()"}
 
@@ -65,14 +65,14 @@ class Argument:
 
 @dataclass
 class Function:
-    """One function of the extension: a call as Python sees it, and the parts of its C++ code."""
+    """One function of the extension: the signature in Python, and the parts of its C++ code."""
 
     call: Call
     arguments: list[Argument] = field(default_factory=list)
     prelude: list[str] = field(default_factory=list)
     """Statements that convert arguments and make room for results."""
     passed: list[str] = field(default_factory=list)
-    """What is passed to the C call."""
+    """The arguments of the C call."""
     returned: list[tuple[str, str]] = field(default_factory=list)
     """Expressions of the results, each with its annotation."""
 
@@ -86,7 +86,7 @@ class Function:
 
     @property
     def stub_return(self) -> str:
-        """The type annotation of what it returns."""
+        """The type annotation of the result."""
         stubs = [stub for _, stub in self.returned]
         if len(stubs) > 1:
             return f"tuple[{', '.join(stubs)}]"
@@ -163,7 +163,7 @@ class Language(Base):
     def bound_calls(self) -> list[Call]:
         """Return the calls of the extension: those of the training tables, and others that classes use.
 
-        Those that take a function are bound by hand.
+        Calls that take a function are bound by hand.
         """
         used = {call.name for cls in self.classes for m in cls.methods for call in m.calls.values()}
         return [
@@ -384,7 +384,7 @@ class Language(Base):
     """The objects to which a label leads, where the class of a method is not that of the label."""
 
     def action(self, command: Command) -> Action | None:
-        """Return what a command does; without a method, it calls the function of the extension."""
+        """Return a command with its method; without a method, the command calls the function of the extension."""
         found = super().action(command)
         if found is None and command.methods:
             name, _, method = command.methods[0].partition(".")
@@ -412,7 +412,7 @@ class Language(Base):
         return self.receivers[cls.name].format(t=token, training=training)
 
     def read(self, command: Command, i: int, kind: str, p: Given | None = None) -> str:
-        """Return what a token is read as, for a parameter of a method."""
+        """Return the kind as which a token is read for a parameter of a method."""
         if p and p.type in self.receivers:
             return self.receivers[p.type].format(t=self.token.format(i=i), training=True)
         read = super().read(command, i, kind, p)
@@ -431,13 +431,13 @@ class Language(Base):
         return f"{action.receiver or action.cls.own}.{own}({arguments})"
 
     def attached(self, action: Action) -> str:
-        """Return the name of the class of what belongs to the result of a command; empty if there is none."""
+        """Return the name of the class of an object that belongs to the result of a command; empty if there is no such object."""
         found = self.method_at(action.command.attached)
         return found[0].own if found else ""
 
     @staticmethod
     def log_text(command: Command) -> str:
-        """Return the expression of what the log has in front of a result."""
+        """Return the expression of the text that the log has in front of a result."""
         parts = (part if isinstance(part, str) else f"{{tokens[{part}]}}" for part in command.log_parts)
         return f'f"{"".join(parts)}"' if "{" in command.log else f'"{command.log}"'
 
@@ -500,7 +500,7 @@ class Language(Base):
         return "self._handle" if isinstance(o, lower.Receiver) else "None"
 
     def converted(self, p: Given) -> str:
-        """Return an argument as the extension takes it."""
+        """Return the expression of an argument for the extension."""
         if self.class_of(p.type) and p.type not in self.types:
             return f"{p.own}._handle if {p.own} is not None else None" if p.nullable else f"{p.own}._handle"
         forms = {
@@ -530,7 +530,7 @@ class Language(Base):
         return any(m.own == "__init__" for m in cls.methods)
 
     def result(self, m: Method) -> str:
-        """Return the annotation of what a method returns."""
+        """Return the annotation of a method's result."""
         return self.annotation(m.returns.type, m.returns.nullable) if m.returns else "None"
 
     def as_array(self, m: Method, expression: str) -> str:

@@ -30,7 +30,7 @@ TAKERS = {
 """The function that converts an argument to C, and the statement that frees the result."""
 
 PASSED = {"bool", "flag", "int", "int64", "uint32", "uint64", "float", "size"}
-"""Arguments that are passed on as numbers."""
+"""Arguments that are passed as numbers."""
 
 SAME_IN_C = ("bool", "int", "int64", "uint32", "uint64", "float")
 """Elements with the same layout in Swift and C, so that a call gets the array's own memory."""
@@ -101,7 +101,7 @@ class Language(Labelled):
         Raises
         ------
         SpecError
-            When Swift has none for it.
+            When Swift has no type for the kind of value.
         """
         if kind in ARRAYS:
             return f"[{self.type_name(ARRAYS[kind])}]"
@@ -143,7 +143,7 @@ class Language(Labelled):
 
     @staticmethod
     def may_be_ignored(m: Method) -> bool:
-        """Whether a program may ignore what a method returns, as it may with methods of Objective-C."""
+        """Whether a program may ignore the result of a method, as in Objective-C."""
         return m.pattern in ("step", "run")
 
     # ---- documentation ----
@@ -208,14 +208,14 @@ class Language(Labelled):
 
     @staticmethod
     def log_text(command: Command) -> str:
-        """Return the expression of what the log has in front of a result."""
+        """Return the expression of the text that the log has in front of a result."""
         parts = (part if isinstance(part, str) else f"\\(arguments[{part}])" for part in command.log_parts)
         return f'"{"".join(parts)}"'
 
     # ---- steps ----
 
     def kept(self, m: Method) -> list[str]:
-        """Return what lives until the end of a method, because C gets its memory."""
+        """Return the objects that must live until the end of a method, because C gets their memory."""
         held = [] if m.pattern == "create" else ["self"]
         return held + [p.own for p in self.arguments(m) if not self._is_copied(p)]
 
@@ -280,7 +280,7 @@ class Language(Labelled):
         return self.variable(p) if p.type == "string" else f"&{self.variable(p)}"
 
     def passed(self, p: Given) -> str:
-        """Return an argument as it is given to C."""
+        """Return the expression of an argument for C."""
         if p.type in self.spec.enums:
             return f"cValue({p.own})"
         if p.type == "size":

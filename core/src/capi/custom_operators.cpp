@@ -13,7 +13,7 @@
 namespace ortrain::capi {
 namespace {
 
-// The API versions from which on OrtCustomOp has these members.
+// The API versions that added these members to OrtCustomOp.
 constexpr uint32_t kOptionalSince = 8, kVariadicSince = 14, kStatusSince = 16, kShapesSince = 17;
 
 // One side of an operator's signature, its inputs or its outputs.

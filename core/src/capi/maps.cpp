@@ -54,8 +54,8 @@ void pass_on(Node& node) {
 }
 
 [[noreturn]] void misplaced(const std::string& what, const std::string& name, const char* expected) {
-  fail(ErrorCode::kNotImplemented, "the model has the ", what, " '", name,
-       "', which is a map; maps are supported ", expected);
+  fail(ErrorCode::kNotImplemented, "the model has the ", what, " '", name, "', which is a map; expected ",
+       expected);
 }
 
 MapPort output_port(Graph& graph, ValueInfo& output, const MapType& type) {
@@ -69,7 +69,7 @@ MapPort output_port(Graph& graph, ValueInfo& output, const MapType& type) {
     output.dims.reset();
     return port;
   }
-  misplaced("output", output.name, "where ZipMap makes them");
+  misplaced("output", output.name, "a map that a ZipMap node returns");
 }
 
 MapPort input_port(Graph& graph, ValueInfo& input, const MapType& type) {
@@ -79,10 +79,11 @@ MapPort input_port(Graph& graph, ValueInfo& input, const MapType& type) {
       if (read == input.name) {
         if (reader != nullptr || !(is_ml(node, "DictVectorizer") || is_ml(node, "CastMap")) ||
             type.in_sequence)
-          misplaced("input", input.name, "where one DictVectorizer or CastMap reads them");
+          misplaced("input", input.name, "a map that a single node reads, a DictVectorizer or a CastMap");
         reader = &node;
       }
-  if (reader == nullptr) misplaced("input", input.name, "where one DictVectorizer or CastMap reads them");
+  if (reader == nullptr)
+    misplaced("input", input.name, "a map that a single node reads, a DictVectorizer or a CastMap");
   MapPort port{type, *reader, {}, {}};
   if (is_ml(port.node, "CastMap")) {
     const std::string to = port.node.string_or("cast_to", "TO_FLOAT");

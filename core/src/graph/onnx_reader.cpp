@@ -347,7 +347,7 @@ class Reader {
       ValueInfo value = read_value(output);
       value.name = named(value.name);
       require(!value.name.empty(), ErrorCode::kInvalidGraph, "graph output \"", output.name,
-              "\" is an input of the function that its caller does not give");
+              "\" is an input of the function that its caller does not pass");
       graph.outputs.push_back(std::move(value));
     }
     for (const auto& inner : proto.value_info) {

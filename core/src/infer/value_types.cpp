@@ -548,7 +548,7 @@ void ValueTypes::infer(const Node& node) {
       }
     }
     if (!is_type(known.dtype)) {
-      problem(concat(node.label(), ": output ", o, " is stated to have ", to_string(known.dtype),
+      problem(concat(node.label(), ": output ", o, " is declared with the type ", to_string(known.dtype),
                      ", which no tensor has"));
       known.dtype = DType::kUndefined;
     }

@@ -33,7 +33,7 @@ class GraphStates {
   std::unordered_map<std::string, LayoutPtr> layouts() const;
   // What a run updates all or not at all: weights and the optimizer's state.
   std::set<std::string> updated_together() const;
-  // Statistics of normalizations, which a run updates as it goes on, and accumulated gradients. keep() stores
+  // Statistics of normalizations, which every run updates, and accumulated gradients. keep() stores
   // the former; take_back() restores them and clears the latter, after a run that was interrupted.
   void keep();
   void take_back();

@@ -73,9 +73,9 @@ class Splitter {
                             " reads it outside of the block that could be divided"));
     require(
         found_, ErrorCode::kInvalidArgument, "horizontal_parallel_size is ", processes_,
-        ", but nothing in the model can be divided among so many processes: expected two products with "
-        "weights, and between them only nodes that treat columns or heads independently, in a number that is "
-        "a multiple of ",
+        ", but no part of the model can be divided among that many processes: expected two matrix products "
+        "with weights and, between them, only nodes that compute columns or heads independently; the number "
+        "of columns or heads must be a multiple of ",
         processes_, kept.empty() ? "" : "; ", kept.empty() ? "" : kept[0]);
     for (std::string& warning : kept) warning = concat("horizontal_parallel_size: ", warning);
     graph_.sort();

@@ -102,7 +102,8 @@ void Cutter::read_cuts() {
            at = part.find('-', at + 1))
         if (maker_.count(part.substr(0, at))) edge = {part.substr(0, at), split(part.substr(at + 1), '/')};
       require(maker_.count(edge.value) > 0, ErrorCode::kInvalidArgument, kMember,
-              ": no node of the model makes a value \"", edge.value, "\"", suggestion(edge.value, known));
+              ": no node of the model computes the value \"", edge.value, "\"",
+              suggestion(edge.value, known));
       edges.push_back(std::move(edge));
     }
   }
@@ -140,7 +141,7 @@ void Cutter::assign() {
         bool found = false;
         for (size_t n = 0; n < graph_.nodes.size(); ++n) found |= is_reader(n);
         require(found, ErrorCode::kInvalidArgument, kMember, ": no node \"", reader, "\" reads \"",
-                edge.value, "\" behind cut ", cut + 1);
+                edge.value, "\" after cut ", cut + 1);
       }
 }
 
@@ -150,8 +151,8 @@ void Cutter::check_crossings() const {
     if (made == maker_.end()) return;
     for (int64_t cut = stage_of_[made->second]; cut < to; ++cut)
       require(is_in_cut(cut, value), ErrorCode::kInvalidArgument, kMember, ": ", reader, " in stage ", to + 1,
-              " reads \"", value, "\", which ", label(made->second), " makes in stage ",
-              stage_of_[made->second] + 1, "; expected it in cut ", cut + 1);
+              " reads \"", value, "\", which ", label(made->second), " computes in stage ",
+              stage_of_[made->second] + 1, "; expected this value in cut ", cut + 1);
   };
   for (size_t n = 0; n < graph_.nodes.size(); ++n)
     for (const std::string& value : reads_[n]) check(value, stage_of_[n], label(n));
@@ -159,7 +160,7 @@ void Cutter::check_crossings() const {
     for (const Edge& edge : cuts_[cut]) check(edge.value, static_cast<int64_t>(cut), "the next cut");
   const auto loss = maker_.find(p_.loss_output_name);
   require(loss == maker_.end() || stage_of_[loss->second] == last_, ErrorCode::kInvalidArgument, kMember,
-          ": the loss \"", p_.loss_output_name, "\" is made in stage ",
+          ": the loss \"", p_.loss_output_name, "\" is computed in stage ",
           loss == maker_.end() ? 0 : stage_of_[loss->second] + 1, ", expected in the last one, ", last_ + 1);
 }
 
@@ -174,7 +175,8 @@ void Cutter::check_weights() const {
     const bool trains = p_.weights_to_train.empty() || p_.weights_to_train.count(name);
     require(in.size() == 1 || !trains || p_.weights_not_to_train.count(name), ErrorCode::kInvalidArgument,
             kMember, ": stages ", *in.begin() + 1, " and ", *in.rbegin() + 1, " both read the weight \"",
-            name, "\"; expected a cut that leaves it in one, or the weight in weights_not_to_train");
+            name,
+            "\"; expected cuts that leave the weight in one stage, or the weight in weights_not_to_train");
   }
 }
 
@@ -245,8 +247,8 @@ void Cutter::add_products(PipelineStage& stage) const {
     const std::string part = add("ReduceSum", {product}, graph.unique_name(value + "_products"));
     sum = sum.empty() ? part : add("Add", {sum, part}, graph.unique_name("products"));
   }
-  require(!sum.empty(), ErrorCode::kInvalidArgument, kMember, ": no value of the cut behind stage ",
-          place_of(p_).stage + 1, " is a floating-point one, so no gradient comes back through it");
+  require(!sum.empty(), ErrorCode::kInvalidArgument, kMember, ": the cut after stage ",
+          place_of(p_).stage + 1, " has no floating-point value, so no gradient can pass through the cut");
   stage.loss = sum;
 }
 

@@ -16,7 +16,7 @@ RankSumScope::~RankSumScope() { current = before_; }
 
 void sum_over_ranks(std::byte* data, size_t count, DType dtype, const char* name) {
   require(current != nullptr, ErrorCode::kInvalidArgument,
-          "it adds up values of several processes, and the run options have no function that does so "
+          "it adds up values of several processes, but the run options have no function for that "
           "(RunOptionsSetRankSum)");
   if (count > 0) (*current)(data, count, dtype, name);
 }

@@ -75,7 +75,7 @@ std::vector<int64_t> likeliest(const std::string& metric, const Tensor& target) 
         require(
             std::abs(sum - 1) <= 1e-3 + 1e-5, ErrorCode::kInvalidArgument, "metric ", metric,
             ": expected probabilities of classes as targets, whose sum over the classes is 1, found the sum ",
-            sum, "; of rows with several labels, auc_multilabel can be computed");
+            sum, "; for rows with several labels, use auc_multilabel");
       }
   });
   return predicted_classes(target, layout);
@@ -144,7 +144,8 @@ ClassPairs class_pairs(const MetricBatch& batch, int64_t ignored, int64_t most) 
     const int64_t expected = out.expected[i];
     if (expected == ignored) continue;
     require(expected >= 0, ErrorCode::kInvalidArgument, "metric ", batch.metric,
-            ": expected targets that are a class, or the ignored index ", ignored, ", found ", expected);
+            ": expected as targets class indices of 0 or more, or the ignored index ", ignored, ", found ",
+            expected);
     largest = std::max(largest, expected);
     out.predicted[kept] = out.predicted[i];
     out.expected[kept++] = expected;

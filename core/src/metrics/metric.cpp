@@ -134,7 +134,7 @@ void Metric::update(const Tensor* prediction, const Tensor& target, const Tensor
 
 void Metric::merge(const Metric& other) {
   require(described() == other.described(), ErrorCode::kInvalidArgument, "metric ", rule_->name,
-          ": only one with the same name and options can be added. This one is \"", described(),
+          ": only a metric with the same name and options can be added. This one is \"", described(),
           "\", the other is \"", other.described(), "\"");
   counts_->merge(*other.counts_);
 }
@@ -170,8 +170,8 @@ void Metric::load_state(const void* data, size_t size) {
   require(in.read(magic.data(), magic.size()) && magic == kMagic && in.read(name),
           ErrorCode::kInvalidArgument, "metric ", rule_->name, ": expected the state of a metric, found ",
           size, " other bytes");
-  require(name == described(), ErrorCode::kInvalidArgument, "metric ", rule_->name, ": the state is of \"",
-          name, "\", expected \"", described(), "\"");
+  require(name == described(), ErrorCode::kInvalidArgument, "metric ", rule_->name,
+          ": the state belongs to \"", name, "\", expected \"", described(), "\"");
   uint64_t arrays = 0;
   MetricNumbers numbers;
   bool whole = in.read(&arrays, sizeof arrays);

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -38,8 +38,45 @@ class Frame {
 };
 
 // Does its work when called. Everything that can be decided beforehand was decided when it was created.
-using Kernel = std::function<void(const Frame&)>;
+//
+// Unlike a std::function, it cannot be copied: copies would take a function for each of the hundreds of
+// callables, and the name of its type, in all 3 % of the library.
+class Kernel {
+ public:
+  Kernel() = default;
+  Kernel(std::nullptr_t) {}
+  template <class F>
+  requires(!std::is_same_v<std::decay_t<F>, Kernel> && std::is_invocable_v<std::decay_t<F>&, const Frame&>)
+      Kernel(F&& work)
+      : work_(new std::decay_t<F>(std::forward<F>(work)), release<std::decay_t<F>>()),
+        run_([](void* w, const Frame& f) { (*static_cast<std::decay_t<F>*>(w))(f); }) {}
 
+  explicit operator bool() const { return work_ != nullptr; }
+  void operator()(const Frame& f) const { run_(work_.get(), f); }
+
+ private:
+  using Release = void (*)(void*);
+
+  template <class F>
+  static constexpr Release release() {
+    if constexpr (std::is_trivially_destructible_v<F> && alignof(F) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__)
+      return free_memory;
+    else
+      return [](void* work) { delete static_cast<F*>(work); };
+  }
+  // For all callables that have nothing to destroy.
+  static void free_memory(void* work) { ::operator delete(work); }
+
+  std::unique_ptr<void, Release> work_{nullptr, nullptr};
+  void (*run_)(void*, const Frame&) = nullptr;
+};
+
+inline Kernel chain(Kernel first, Kernel second) {
+  return [first = std::move(first), second = std::move(second)](const Frame& f) {
+    first(f);
+    second(f);
+  };
+}
 inline Kernel chain(std::vector<Kernel> kernels) {
   if (kernels.size() == 1) return std::move(kernels[0]);
   return [kernels = std::move(kernels)](const Frame& f) {

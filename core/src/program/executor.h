@@ -15,7 +15,7 @@
 //
 // Subgraphs of If, Loop and Scan have executors too, which read values of the enclosing graphs as
 // additional inputs. Random numbers differ between iterations because the iteration is part of the run
-// number. A memory budget applies to each Program; values passed between Programs come on top of it.
+// number. A memory budget applies to each Program; values passed between Programs are not part of it.
 #pragma once
 
 #include <atomic>

@@ -12,7 +12,7 @@
 // and roughly what they cost. With these numbers the memory of a choice of values to keep is estimated
 // (program/step_estimate.h), and a choice is searched for (program/recompute_search.h). The nodes of the
 // choice are compiled like any graph; a node that runs twice is cloned right before the backward node that
-// needs it. If the result is too large, the search goes on with a lower target.
+// needs it. If the result is too large, the search continues with a lower target.
 #pragma once
 
 #include <cstddef>

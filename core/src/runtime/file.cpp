@@ -71,7 +71,7 @@ std::string temporary_prefix(const std::filesystem::path& path) {
 // Makes changes of names in the folder durable, after `path`, which is in it, was replaced.
 void sync_folder_at(const std::filesystem::path& folder, const std::filesystem::path& path) {
   if (system::sync_folder(folder)) return;
-  // Texts are made here alone: the file is in place, so that nothing may fail for want of memory.
+  // Texts are made only here: the file is in place, so running out of memory must not fail the call.
   fail(ErrorCode::kFail, "cannot sync the folder '", to_utf8(folder), "': ", reason(), "; '", to_utf8(path),
        "' was replaced, but a power cut may bring the old file back");
 }
@@ -215,7 +215,7 @@ void FileWriter::sync() {
 
 void FileWriter::commit() {
   if (!synced_) sync();
-  const std::filesystem::path folder = folder_of(path_);  // once renamed, nothing may fail for want of memory
+  const std::filesystem::path folder = folder_of(path_);  // before the rename: later, no allocation may fail
   if (!system::replace(temporary_, path_)) give_up("put in place");
   temporary_.clear();
   sync_folder_at(folder, path_);

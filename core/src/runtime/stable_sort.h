@@ -1,5 +1,5 @@
-// Stable sorting in one function for all types: std::stable_sort would be compiled anew for each order, about
-// two kilobytes each time. For lists of which a model has few or that a step does not sort.
+// Stable sorting in one function for all types: the compiler would repeat std::stable_sort for each order,
+// about two kilobytes each time. For lists of which a model has few or that a step does not sort.
 #pragma once
 
 #include <cstddef>

@@ -117,6 +117,12 @@ std::optional<AddressSpace> address_space();
 // How many processors this process may use: those that it is bound to, and no more than its control group
 // grants.
 int processors();
+// Instructions that some arm64 processors have and others lack. All false on other processors.
+struct ArmInstructions {
+  bool dot_products = false;  // sums of four products of 8-bit integers: SDOT (FEAT_DotProd)
+  bool bf16 = false;          // products of bfloat16: BFMMLA (FEAT_BF16)
+};
+ArmInstructions arm_instructions();
 // Binds this thread to processors, by number. Numbers that the machine lacks are ignored.
 void bind_thread(std::span<const int> processors);
 // Sleeps while the word has this value. `wake` wakes those who sleep on it, after the word was changed.

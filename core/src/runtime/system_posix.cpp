@@ -23,9 +23,11 @@
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <malloc.h>
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #elif defined(__APPLE__)
 #include <malloc/malloc.h>
+#include <sys/sysctl.h>
 #include <xlocale.h>
 #endif
 
@@ -161,6 +163,25 @@ int processors() {
 #endif
   return std::max(1, usable);
 }
+
+#if defined(__aarch64__) && defined(__linux__)
+ArmInstructions arm_instructions() {
+  // Older C libraries do not name these bits.
+  constexpr unsigned long kDotProducts = 1ul << 20, kBf16 = 1ul << 14;
+  return {(::getauxval(AT_HWCAP) & kDotProducts) != 0, (::getauxval(AT_HWCAP2) & kBf16) != 0};
+}
+#elif defined(__aarch64__) && defined(__APPLE__)
+ArmInstructions arm_instructions() {
+  const auto has = [](const char* name) {
+    int value = 0;
+    size_t bytes = sizeof value;
+    return ::sysctlbyname(name, &value, &bytes, nullptr, 0) == 0 && value != 0;
+  };
+  return {has("hw.optional.arm.FEAT_DotProd"), has("hw.optional.arm.FEAT_BF16")};
+}
+#else
+ArmInstructions arm_instructions() { return {}; }
+#endif
 
 void bind_thread([[maybe_unused]] std::span<const int> processors) {
 #if defined(__linux__)

@@ -58,6 +58,7 @@ size_t machine_memory() { return SIZE_MAX; }
 std::optional<AddressSpace> address_space() { return std::nullopt; }
 
 int processors() { return 1; }
+ArmInstructions arm_instructions() { return {}; }
 void bind_thread(std::span<const int>) {}
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) { word.wait(value, std::memory_order_acquire); }
 void wake(std::atomic<uint32_t>& word) { word.notify_all(); }

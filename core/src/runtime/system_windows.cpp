@@ -340,6 +340,8 @@ int processors() {
   return std::max(1, std::popcount(mine));
 }
 
+ArmInstructions arm_instructions() { return {}; }  // not asked for: no library is built for Windows on arm64
+
 void bind_thread(std::span<const int> processors) {
   DWORD_PTR mask = 0;
   for (const int processor : processors)

@@ -44,7 +44,7 @@ TextScope::TextScope(Texts& texts) : before_(std::exchange(current, &texts)) { t
 TextScope::~TextScope() { current = before_; }
 
 Text keep_text(std::string made) {
-  require(current != nullptr, ErrorCode::kFail, "strings are computed outside of a run");
+  require(current != nullptr, ErrorCode::kFail, "strings can be computed only during a run");
   return &current->emplace_back(std::move(made));
 }
 

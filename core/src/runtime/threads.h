@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <type_traits>
 
 #include "runtime/thread_pool.h"
@@ -33,25 +34,20 @@ inline int max_threads() { return regions::inside() ? 1 : regions::wanted_thread
 #endif
 inline constexpr int64_t kGrain = ORTRAIN_GRAIN;
 
+// Calls work(data, begin, end) for the parts of parallel_for.
+void run_parts(int64_t n, int64_t cost, void (*work)(void* data, int64_t begin, int64_t end), void* data);
+
 // Calls f(begin, end) over contiguous parts of [0, n), one part per thread. Work of `n * cost` below the
 // grain stays on this thread. The parts depend only on n and the number of threads, so results are
 // repeatable. What f throws is thrown here, once all parts have ended.
+//
+// f is compiled once, for one thread and for several: there are hundreds of them.
 template <typename F>
 void parallel_for(int64_t n, int64_t cost, F&& f) {
-  if (n <= 0) return;
-  const int64_t wanted = std::max<int64_t>(1, n * std::max<int64_t>(cost, 1) / kGrain);
-  const int threads = static_cast<int>(std::min<int64_t>({max_threads(), n, wanted}));
-  if (threads <= 1) {
-    f(int64_t{0}, n);
-    return;
-  }
-  auto range = [&](int part, int parts) {
-    const int64_t begin = n * part / parts, end = n * (part + 1) / parts;
-    if (begin < end) f(begin, end);
-  };
-  using Range = decltype(range);
-  regions::run([](void* data, int part, int parts) { (*static_cast<Range*>(data))(part, parts); }, &range,
-               threads);
+  using Work = std::remove_reference_t<F>;
+  run_parts(
+      n, cost, [](void* work, int64_t begin, int64_t end) { (*static_cast<Work*>(work))(begin, end); },
+      const_cast<std::remove_const_t<Work>*>(std::addressof(f)));
 }
 
 }  // namespace ortrain

@@ -32,7 +32,7 @@ void for_gradients(const OptimizerRun& run, F&& f) {
 
 bool GradientClipping::read(const Node& node, std::string& problems) {
   const auto take = [&](std::optional<float>& limit, const char* attribute) {
-    if (limit) problems += concat("\n  ", node.label(), ": there is another limit of this kind");
+    if (limit) problems += concat("\n  ", node.label(), ": another node already sets a limit of this kind");
     limit = node.float_or(attribute, 1.0f);
   };
   if (node.domain == kMicrosoft && node.op_type == "InplaceClipGradNorm") {

@@ -113,7 +113,7 @@ Optimizer::Optimizer(const Model& model) {
 }
 
 void Optimizer::read_average(const Node& node, std::string& problems) {
-  if (average_) problems += concat("\n  ", node.label(), ": there is another average of the weights");
+  if (average_) problems += concat("\n  ", node.label(), ": another node already averages the weights");
   average_ = WeightAverage{node.float_or("decay", 0.999f), node.int_or("warmup", 0) != 0};
   if (!(average_->decay >= 0 && average_->decay < 1))
     problems +=

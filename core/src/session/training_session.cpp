@@ -201,8 +201,8 @@ void expect_base(const CheckpointState& state, const Model& train) {
   const std::string of_state = state.adapter_base();
   const auto shown = [](const std::string& digest) { return digest.empty() ? "no base" : digest; };
   require(of_model == of_state, ErrorCode::kInvalidArgument,
-          "the checkpoint should have adapters of the base of the training model, ", shown(of_model),
-          ", found those of ", shown(of_state));
+          "the adapters of the checkpoint should have the base of the training model, ", shown(of_model),
+          ", found ", shown(of_state));
 }
 
 }  // namespace

@@ -175,9 +175,9 @@ void CheckpointState::require_alike(const CheckpointState& source) const {
             std::all_of(optimizer_.group_scalars.begin(), optimizer_.group_scalars.end(),
                         [](const auto& group) { return group.second.empty(); }),
         ErrorCode::kInvalidArgument, doing,
-        ": the optimizer keeps numbers for parameter groups, and the source has no state of an optimizer");
+        ": the optimizer keeps numbers for parameter groups, but the source has no optimizer state");
   require(optimizer_.state_names == source.optimizer_.state_names, ErrorCode::kInvalidArgument, doing,
-          ": the optimizer should keep ", quoted_list(optimizer_.state_names), ", found ",
+          ": expected the optimizer states ", quoted_list(optimizer_.state_names), ", found ",
           quoted_list(source.optimizer_.state_names));
 }
 
@@ -511,11 +511,11 @@ void CheckpointState::set_layouts(const std::unordered_map<std::string, LayoutPt
     // Everything that can fail is done before the first element moves.
     const size_t bytes = parameter.data.bytes();
     const Tensor plain(parameter.data.dtype(), parameter.data.shape());
-    const Kernel copy = [bytes](const Frame& f) {
+    const auto copy = [bytes](const Frame& f) {
       std::memcpy(f.at<std::byte>({1}), f.at<std::byte>({0}), bytes);
     };
-    const Kernel to_plain = parameter.layout ? parameter.layout->to_plain({0}, {1}) : copy;
-    const Kernel from_plain = layout ? layout->from_plain({0}, {1}) : copy;
+    const Kernel to_plain = parameter.layout ? parameter.layout->to_plain({0}, {1}) : Kernel(copy);
+    const Kernel from_plain = layout ? layout->from_plain({0}, {1}) : Kernel(copy);
     const auto reorder = [&](const Tensor& stored) {
       if (stored.raw() == nullptr) return;
       run(to_plain, stored.raw(), plain.raw());

@@ -7,7 +7,7 @@ from ortrain.flower import server_app
 
 from federated import task
 
-# A round goes on with three of the four clients, so that one may be away.
+# A round continues with three of the four clients, so that one may be away.
 app = server_app(
     task.folder() / "artifacts",
     FedAvg(min_available_nodes=3, min_train_nodes=3, min_evaluate_nodes=3),

@@ -1,4 +1,4 @@
-// The memory of ten thousand cycles is freed; tests/scenarios checks this for the calls that every language has.
+// The memory of thousands of cycles is freed; tests/scenarios checks this for the calls that every language has.
 import Foundation
 import Testing
 import onnxruntime_training_objc
@@ -11,12 +11,18 @@ import onnxruntime_training_objc
     return try #require(Int(line.split(separator: " ")[1]))
   }
 
-  /// By how much memory grows in ten thousand cycles after the first thousand.
+  /// A leak of 52 bytes in each cycle.
+  let limit = 256
+
+  /// By how much memory grows in five thousand cycles after the first thousand, in KiB: the least of three times, since memory that
+  /// Foundation or the system takes once is no leak.
   func growth(_ cycle: () throws -> Void) throws -> Int {
     for _ in 0..<1000 { try cycle() }
-    let before = try resident()
-    for _ in 0..<10_000 { try cycle() }
-    return try resident() - before
+    return try (0..<3).map { _ in
+      let before = try resident()
+      for _ in 0..<5000 { try cycle() }
+      return try resident() - before
+    }.min()!
   }
 
   @Test func cyclesGiveEverythingBack() throws {
@@ -37,13 +43,13 @@ import onnxruntime_training_objc
       _ = try? state.getParameter(withName: "nothing\0")
       _ = try? ORTValue(tensorData: NSMutableData(), elementType: .float, shape: [2])
     }
-    #expect(grown < 2048, "\(grown) KiB")
+    #expect(grown < limit, "\(grown) KiB")
   }
 
   @Test func aSmallLeakWouldBeSeen() throws {
     var kept: [ORTValue] = []
     let grown = try growth { kept.append(try ORTValue([Float](repeating: 1, count: 16), shape: [16])) }
-    #expect(grown > 2048, "\(grown) KiB")
-    #expect(kept.count == 11_000)
+    #expect(grown > limit, "\(grown) KiB")
+    #expect(kept.count == 16_000)
   }
 }

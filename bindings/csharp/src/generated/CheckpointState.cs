@@ -7,7 +7,8 @@ namespace Microsoft.ML.OnnxRuntime
 {
     /// <summary>Everything that training changes: parameters, gradients, optimizer state, and the user's
     /// properties.</summary>
-    /// <remarks>It is loaded from a checkpoint. A session updates it in place with every step.</remarks>
+    /// <remarks>A program loads a state from a checkpoint. A session updates its state in place with every
+    /// step.</remarks>
     public unsafe partial class CheckpointState : SafeHandle
     {
         internal CheckpointState(IntPtr handle)

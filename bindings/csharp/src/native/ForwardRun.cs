@@ -3,7 +3,7 @@ using System.Collections.Generic;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A run of a forward session: names and values in, values out.</summary>
+    /// <summary>A run of a forward session, which takes names and values and returns values.</summary>
     internal static unsafe class ForwardRun
     {
         /// <summary>Runs on values or buffers, and returns the outputs.</summary>
@@ -72,7 +72,7 @@ namespace Microsoft.ML.OnnxRuntime
             return Named(outputNames, Run(session, options, inputNames, inputValues, outputNames));
         }
 
-        /// <summary>Runs on values or buffers, and writes the outputs into those of the caller.</summary>
+        /// <summary>Runs on values or buffers, and writes the outputs into the caller's values or buffers.</summary>
         internal static void RunInto<TInput, TOutput>(
             OrtSessionHandle session, RunOptions options, IReadOnlyCollection<string> inputNames,
             IReadOnlyCollection<TInput> inputValues, IReadOnlyCollection<string> outputNames,

@@ -117,7 +117,7 @@ namespace Microsoft.ML.OnnxRuntime
             }
         }
 
-        /// <summary>Has the library of onnxruntime-extensions add its operators to options.</summary>
+        /// <summary>Lets the library onnxruntime-extensions add its operators to options.</summary>
         internal static void RegisterExtensions(SessionOptions options)
         {
             try

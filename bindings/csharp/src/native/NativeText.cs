@@ -5,7 +5,7 @@ using System.Text;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>Null-terminated strings, as the C calls take and return them.</summary>
+    /// <summary>Null-terminated strings, the form that C calls take and return.</summary>
     internal static unsafe class NativeText
     {
         /// <summary>Returns the number of names.</summary>
@@ -50,7 +50,7 @@ namespace Microsoft.ML.OnnxRuntime
             return Encoding.Unicode.GetBytes(path + "\0");
         }
 
-        /// <summary>A path in the encoding of the file system, null for none.</summary>
+        /// <summary>A path in the encoding of the file system; null for null.</summary>
         internal static byte[] PathOrNull(string path, string name)
         {
             return path == null ? null : Path(path, name);

@@ -4,7 +4,7 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A list of strings as a call takes it: an array of addresses.</summary>
+    /// <summary>A list of strings in the form for calls: an array of addresses.</summary>
     internal sealed unsafe class NativeTexts : IDisposable
     {
         private IntPtr block;
@@ -21,7 +21,7 @@ namespace Microsoft.ML.OnnxRuntime
                 size += bytes.Length;
             }
             Count = encoded.Count;
-            // One block: the addresses, then the strings that they point to.
+            // One block of memory contains the addresses, followed by the strings that they point to.
             int addresses = Count * IntPtr.Size;
             block = Marshal.AllocHGlobal(Math.Max(1, addresses + size));
             IntPtr text0 = block + addresses;

@@ -4,8 +4,8 @@ using System.Runtime.InteropServices;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A list of values as a call takes it: an array of handles, which stay open
-    /// meanwhile.</summary>
+    /// <summary>A list of values in the form for calls: an array of handles, which stay open during the
+    /// call.</summary>
     internal sealed unsafe class NativeValues : IDisposable
     {
         private readonly ValueHandles handles = new ValueHandles();

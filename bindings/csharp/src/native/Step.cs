@@ -4,8 +4,8 @@ using System.Threading;
 
 namespace Microsoft.ML.OnnxRuntime
 {
-    /// <summary>A step of a session: values in, values out. It keeps what every run needs, so that a run
-    /// allocates no managed memory.</summary>
+    /// <summary>A step of a session, which takes and returns values. It keeps the lists that every run needs, so that
+    /// a run allocates no managed memory.</summary>
     internal sealed unsafe class Step
     {
         internal delegate IntPtr RunCall(
@@ -30,7 +30,7 @@ namespace Microsoft.ML.OnnxRuntime
             this.nameCall = nameCall;
         }
 
-        /// <summary>Runs into the caller's tensors.</summary>
+        /// <summary>Runs the step and writes the outputs into the caller's tensors.</summary>
         internal void RunInto(
             OrtTrainingSessionHandle session, RunOptions options,
             IReadOnlyCollection<FixedBufferOnnxValue> inputs, string inputsName,
@@ -138,7 +138,7 @@ namespace Microsoft.ML.OnnxRuntime
             return names.ToArray();
         }
 
-        // Two threads never share a list, although the session rejects one of them.
+        // Two threads never share a list, even though the session rejects a second thread.
         private ValueHandles Rent()
         {
             return Interlocked.Exchange(ref spare, null) ?? new ValueHandles();

@@ -11,7 +11,7 @@ namespace Microsoft.ML.OnnxRuntime
     {
         private OrtValueHandle[] owners = new OrtValueHandle[8];
 
-        /// <summary>The native values; the first <see cref="Count"/> count.</summary>
+        /// <summary>The native values, of which the first <see cref="Count"/> are in use.</summary>
         internal IntPtr[] Array { get; private set; } = new IntPtr[8];
 
         internal int Count { get; private set; }

@@ -2,7 +2,7 @@ using System;
 
 namespace Microsoft.ML.OnnxRuntime.Tensors
 {
-    /// <summary>Arithmetic of dimensions, as sessions state them.</summary>
+    /// <summary>Arithmetic of the dimensions that sessions return.</summary>
     public static class ShapeUtils
     {
         /// <summary>Number of elements of a tensor.</summary>
@@ -27,7 +27,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
 
         /// <summary>The strides of a row-major tensor.</summary>
         /// <param name="dimensions">The dimensions.</param>
-        /// <returns>For each dimension how many elements lie between neighbors along it.</returns>
+        /// <returns>For each dimension, the distance in elements between neighbors along it.</returns>
         public static long[] GetStrides(ReadOnlySpan<long> dimensions)
         {
             var strides = new long[dimensions.Length];

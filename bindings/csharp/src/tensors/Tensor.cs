@@ -138,7 +138,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         /// <summary>A tensor of other dimensions over the same memory.</summary>
         /// <param name="dimensions">The dimensions, with the same number of elements.</param>
         /// <returns>The tensor, which shares its elements with this one.</returns>
-        /// <exception cref="ArgumentException">When the number of elements is another.</exception>
+        /// <exception cref="ArgumentException">When the numbers of elements differ.</exception>
         public abstract Tensor<T> Reshape(ReadOnlySpan<int> dimensions);
 
         /// <summary>A new tensor of zeros with the same dimensions.</summary>
@@ -216,7 +216,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
 
         /// <summary>Copies the elements into an array, in memory order.</summary>
         /// <param name="array">The array.</param>
-        /// <param name="arrayIndex">Where in it the first element goes.</param>
+        /// <param name="arrayIndex">Index in the array for the first element.</param>
         /// <exception cref="ArgumentNullException">When <paramref name="array"/> is null.</exception>
         /// <exception cref="ArgumentException">When the array has too little room.</exception>
         public virtual void CopyTo(T[] array, int arrayIndex)
@@ -246,7 +246,8 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
         /// <summary>Compares two tensors of equal shape element by element, in the order of memory.</summary>
         /// <param name="left">The first tensor.</param>
         /// <param name="right">The second tensor.</param>
-        /// <returns>0 if all are equal, otherwise less or more than 0 as the first that differ.</returns>
+        /// <returns>0 if all elements are equal; otherwise less or more than 0, like the first two elements that
+        /// differ.</returns>
         /// <exception cref="ArgumentNullException">When a tensor is null.</exception>
         /// <exception cref="ArgumentException">When the shapes differ.</exception>
         public static int Compare(Tensor<T> left, Tensor<T> right)
@@ -304,7 +305,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
 
         /// <summary>The elements on a diagonal and on one side of it; zeros on the other.</summary>
         /// <param name="offset">How far to the right of the main diagonal; negative below it.</param>
-        /// <param name="upper">Whether the side is that above the diagonal.</param>
+        /// <param name="upper">Whether the elements above the diagonal are kept instead of those below.</param>
         /// <returns>A new tensor.</returns>
         /// <exception cref="InvalidOperationException">When the rank is less than 2.</exception>
         public Tensor<T> GetTriangle(int offset, bool upper)

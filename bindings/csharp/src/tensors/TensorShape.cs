@@ -43,7 +43,7 @@ namespace Microsoft.ML.OnnxRuntime.Tensors
 
         /// <summary>The stride of each dimension.</summary>
         /// <param name="dimensions">The dimensions.</param>
-        /// <param name="columnsFirst">Whether the first index runs fastest instead of the last.</param>
+        /// <param name="columnsFirst">Whether the first index varies fastest instead of the last.</param>
         internal static int[] Strides(ReadOnlySpan<int> dimensions, bool columnsFirst)
         {
             var strides = new int[dimensions.Length];

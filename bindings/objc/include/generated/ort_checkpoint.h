@@ -16,7 +16,7 @@ NS_ASSUME_NONNULL_BEGIN
 @class ORTValue;
 
 /** Everything that training changes: parameters, gradients, optimizer state, and the user's properties.
- * It is loaded from a checkpoint. A session updates it in place with every step.
+ * A program loads a state from a checkpoint. A session updates its state in place with every step.
  */
 @interface ORTCheckpoint : NSObject {
  @private

@@ -34,9 +34,9 @@ def open_file(path: StrPath, what: str) -> BinaryIO:
     NoSuchFileError
         When there is no such file.
     FileError
-        When the system refuses to open it.
+        When the system refuses to open the file.
     InvalidArgumentError
-        When it is a folder, a pipe or a device.
+        When the path leads to a folder, a pipe or a device.
     """
     try:
         # Without O_NONBLOCK, opening a pipe would wait until another process writes to it.
@@ -58,7 +58,7 @@ def open_file(path: StrPath, what: str) -> BinaryIO:
 
 
 def check_file(path: StrPath, what: str) -> None:
-    """Raise what `open_file` raises, for a file that another package opens by its path."""
+    """Raise the errors of `open_file` for a file that another package opens by its path."""
     open_file(path, what).close()
 
 
@@ -121,7 +121,7 @@ def read_npy(path: StrPath, what: str) -> Array:
     expected = "an NPY file as written by numpy.save"
     with open_file(path, what) as file, explained(path, what, expected):
         if file.read(6) != b"\x93NUMPY":
-            raise ValueError("it does not begin as one")
+            raise ValueError("it does not begin like an NPY file")
         file.seek(0)
         array: Array = np.load(file, allow_pickle=False)
         return array
@@ -155,7 +155,7 @@ def read_npz(path: StrPath, what: str) -> dict[str, Array]:
                     if not isinstance(
                         array, np.ndarray
                     ):  # NumPy gives the bytes of a member that is not an NPY file
-                        raise ValueError("it is something else")
+                        raise ValueError("it is not an array")
                     arrays[name] = array
     return arrays
 

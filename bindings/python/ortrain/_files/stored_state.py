@@ -1,7 +1,7 @@
 """Checkpoints as data: the contents of the file of onnxruntime 1.17 and newer, and of the folder of 1.14 and 1.15.
 
-The folder has files with the ending ``.pbseq``, each a number of ONNX tensors and then the tensors, every one with its
-length in front. Tensors of any type are converted from one form to the other without a change of their bytes.
+The names of the files in the folder end in ``.pbseq``. Each file contains the number of its tensors, and then the ONNX tensors,
+each after its length. A conversion between the two forms keeps the bytes of tensors of any type.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Group:
     step, learning_rate
         Steps taken, and the learning rate.
     states : dict
-        The moments of each parameter by their names, momentum0 and those that follow.
+        The moments of each parameter by name: momentum0, momentum1 and so on.
     state_names : list of str
-        What these moments are. Empty for those of AdamW, or none.
+        The optimizer's names for these moments. Empty for the moments of AdamW, and if there are no moments.
     settings, scalars : dict
         For each group of parameters, the settings that a program changed, and the numbers that the optimizer keeps.
     """
@@ -117,7 +117,7 @@ def _read_tensors(path: Path) -> Iterator[Any]:
         tensor = onnx.TensorProto()
         try:
             tensor.ParseFromString(data[at : at + length])
-            if isinstance(tensor.name, bytes):  # as some versions of protobuf give it
+            if isinstance(tensor.name, bytes):  # some versions of protobuf return bytes for invalid UTF-8
                 raise ValueError("its name is not UTF-8")
             if "\0" in tensor.name:
                 raise ValueError("its name has a zero")
@@ -189,7 +189,7 @@ def read_folder(folder: Path) -> StoredState:
     state = StoredState()
     names = sorted(path.name for path in folder.glob("*.pbseq"))
     prefixes = {}
-    for name in names:  # first the groups, whose names end where those of their moments begin
+    for name in names:  # first the groups: the names of moments begin with the name of a group
         if name.startswith("optim_") and name.endswith(_PROPERTIES):
             group = name.removeprefix("optim_").removesuffix(_PROPERTIES)
             values = _properties_of(folder / name)
@@ -280,7 +280,7 @@ def _flatbuffers() -> Any:
 
 
 class _Table:
-    """A table of the file; fields are given by their ids."""
+    """A FlatBuffers table of the file; its fields are read by id."""
 
     def __init__(self, table: Any) -> None:
         self._table = table
@@ -342,9 +342,9 @@ def read_file(path: Path) -> StoredState:
     Raises
     ------
     ValueError
-        When it is none, or its tensors lie in a second file.
+        When the file is not a checkpoint, or a second file contains its tensors.
     """
-    _ortrain.load_checkpoint(path)  # checks the file before anything here follows its offsets
+    _ortrain.load_checkpoint(path)  # checks all offsets before the code below follows them
     flatbuffers = _flatbuffers()
     with open_file(path, "checkpoint") as file:
         data = file.read()
@@ -380,12 +380,12 @@ def read_file(path: Path) -> StoredState:
 
 
 def as_file(state: StoredState) -> bytes:
-    """Return a checkpoint as a file of 1.17 and newer has it, after the library has loaded it.
+    """Return the bytes of a checkpoint file of 1.17 and newer. The library has loaded, and so checked, these bytes.
 
     Raises
     ------
     OrtrainError
-        When it is not valid.
+        When the library rejects the checkpoint.
     """
     builder = _flatbuffers().Builder(1024)
 
@@ -463,7 +463,7 @@ def as_file(state: StoredState) -> bytes:
         fields += [offset(4, offsets(groups))] * bool(groups) + [offset(5, offsets(titles))] * bool(titles)
         return table(6, *fields)
 
-    # A table cannot be begun while another is open, so everything that it refers to comes first.
+    # FlatBuffers cannot begin a table inside another one, so everything that a table refers to is written before it.
     parameters_of = [tensors(entries) for entries in (state.trained, state.frozen)]
     module = table(4, *(offset(i, vector) for i, vector in enumerate(parameters_of)))
     groups = [optimizer(name, group) for name, group in sorted(state.groups.items())]

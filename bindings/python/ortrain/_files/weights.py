@@ -1,7 +1,7 @@
 """Weights of large models: read one after another, when they are needed, and written to a file next to the model.
 
-A model that :func:`load_with_weights_apart` read refers to the files of its large initializers. :func:`array_of` reads the
-elements of one. So models take little memory, however large their weights are.
+A model that :func:`load_with_weights_apart` returns refers to the files of its large initializers. :func:`array_of` reads the
+elements of one initializer. So models take little memory, however large their weights are.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ortrain.errors import InvalidModelError
 #: The most bytes of a serialized model.
 LIMIT = 2**31 - 1
 _LEFT_FOR_NODES = 2**24
-_LARGE = 2**14  # elements of an initializer that is not read with its model
-_PIECE = 2**20  # elements of an initializer that are read at a time where that is enough
-_INSIDE = 1024  # bytes of an initializer that is always written into the model
+_LARGE = 2**14  # elements; larger initializers are not read together with their model
+_PIECE = 2**20  # elements that `pieces_of` reads at a time
+_INSIDE = 1024  # bytes; smaller initializers are always written into the model
 _PAGE = 4096  # programs map the data of initializers in pages
 _FOLDER = "basepath"
 
@@ -44,7 +44,7 @@ def load_with_weights_apart(path: StrPath) -> onnx.ModelProto:
         for tensor in model.graph.initializer
         if onnx.external_data_helper.uses_external_data(tensor) and math.prod(tensor.dims) > _LARGE
     ]
-    if model.ir_version < 4:  # initializers are inputs too, which programs may change
+    if model.ir_version < 4:  # initializers are inputs too, and programs may change them
         large = []
     for tensor in large:
         tensor.data_location = onnx.TensorProto.DEFAULT
@@ -54,17 +54,17 @@ def load_with_weights_apart(path: StrPath) -> onnx.ModelProto:
         entries = {entry.key: entry.value for entry in tensor.external_data} | {_FOLDER: folder}
         _refer(tensor, entries)
         if not _is_inside(folder, entries.get("location", "")):
-            with_data(tensor)  # raises what onnx says about it
+            with_data(tensor)  # onnx raises its error about such a path
     return model
 
 
 def is_apart(tensor: onnx.TensorProto) -> bool:
-    """Whether the elements of an initializer are in a file."""
+    """Whether the elements of an initializer are in a file beside the model."""
     return onnx.external_data_helper.uses_external_data(tensor)
 
 
 def with_data(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """Return an initializer with its elements: itself, or a copy of one that is apart."""
+    """Return an initializer with its elements: the given one, or a copy if its elements are in another file."""
     if not is_apart(tensor):
         return tensor
     copy = onnx.TensorProto()
@@ -77,14 +77,15 @@ def with_data(tensor: onnx.TensorProto) -> onnx.TensorProto:
 def array_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
     """Return the elements of an initializer."""
     kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    if not is_apart(tensor) or kind.kind not in "biuf":  # others may be stored more densely than in an array
+    # files may store other types more densely than arrays do
+    if not is_apart(tensor) or kind.kind not in "biuf":
         return onnx.numpy_helper.to_array(with_data(tensor))
     shaped: npt.NDArray[Any] = _read(tensor, kind, 0, math.prod(tensor.dims)).reshape(tuple(tensor.dims))
     return shaped
 
 
 def pieces_of(tensor: onnx.TensorProto) -> Iterator[npt.NDArray[Any]]:
-    """Yield the elements of an initializer in their order, in pieces that take little memory if it is apart."""
+    """Yield the elements of an initializer in their order, in small pieces if they are in another file."""
     kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     if not is_apart(tensor) or kind.kind not in "biuf":
         yield array_of(tensor).ravel()
@@ -104,7 +105,7 @@ def ends_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
 
 
 def _read(tensor: onnx.TensorProto, kind: np.dtype[Any], first: int, count: int) -> npt.NDArray[Any]:
-    """Read some of the elements of an initializer that is apart."""
+    """Read some elements of an initializer from its file."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     path, begin = os.path.join(entries[_FOLDER], entries["location"]), int(entries.get("offset", 0))
     found: npt.NDArray[Any] = np.fromfile(path, kind, count, offset=begin + first * kind.itemsize)
@@ -117,7 +118,7 @@ def _read(tensor: onnx.TensorProto, kind: np.dtype[Any], first: int, count: int)
 
 
 def with_all_data(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with the elements of all initializers: itself, or a copy of one with weights apart."""
+    """Return a model with the elements of all initializers: the given one, or a copy if weights are in other files."""
     if not any(map(is_apart, model.graph.initializer)):
         return model
     copy = onnx.ModelProto()
@@ -128,12 +129,12 @@ def with_all_data(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def is_too_large(model: onnx.ModelProto) -> bool:
-    """Whether the elements of the initializers that are not apart exceed what a file can hold."""
+    """Whether the elements of initializers inside the model exceed the size of a model file."""
     return sum(map(_bytes_inside, model.graph.initializer)) > LIMIT - _LEFT_FOR_NODES
 
 
 def taken_out(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Make inputs of the initializers that are apart, of all large ones if the model is too large; return them by name."""
+    """Turn initializers in other files into inputs, and all large ones if the model is too large; return them by name."""
     every = is_too_large(model)
     graph = model.graph
     taken = {
@@ -153,7 +154,7 @@ def taken_out(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
 
 
 def put_back(model: onnx.ModelProto, taken: dict[str, onnx.TensorProto]) -> None:
-    """Make initializers of the inputs that :func:`taken_out` made, and remove those that no node reads."""
+    """Turn the inputs that :func:`taken_out` made into initializers again, and remove inputs that no node reads."""
     inputs = [value for value in model.graph.input if value.name not in taken]
     if len(inputs) == len(model.graph.input):
         return
@@ -164,7 +165,7 @@ def put_back(model: onnx.ModelProto, taken: dict[str, onnx.TensorProto]) -> None
 
 
 def write_models(models: dict[Path, onnx.ModelProto], data: Path, apart: bool | None) -> list[Path]:
-    """Write models; those with weights apart refer to one file, in which each of their initializers is stored once.
+    """Write models. Their weights may be in one file beside them, which contains each initializer once.
 
     Parameters
     ----------
@@ -173,8 +174,8 @@ def write_models(models: dict[Path, onnx.ModelProto], data: Path, apart: bool | 
     data : Path
         The file for the weights, in the same folder. It is written first, and only if a model refers to it.
     apart : bool or None
-        Whether weights are written to that file. By default those of models that are too large for a file, and
-        those that are apart already.
+        Whether weights are written to that file. By default, the file gets the weights of models that are too large for a model
+        file, and weights that are in other files already.
 
     Returns
     -------
@@ -200,7 +201,7 @@ def write_models(models: dict[Path, onnx.ModelProto], data: Path, apart: bool | 
 
 
 def _is_inside(folder: str, location: str) -> bool:
-    """Whether there is a file of a name in a folder, not outside of it by a link or a path."""
+    """Whether a folder contains a file of a name; links and paths that lead out of the folder do not count."""
     path = os.path.realpath(os.path.join(folder, location))
     return os.path.isfile(path) and path.startswith(os.path.join(os.path.realpath(folder), ""))
 
@@ -220,7 +221,7 @@ def _bytes_inside(tensor: onnx.TensorProto) -> int:
 
 
 def _content(tensor: onnx.TensorProto) -> bytes:
-    """Return the elements of an initializer as they are stored in files."""
+    """Return the elements of an initializer in the byte order and layout of files."""
     loaded = with_data(tensor)
     if loaded.HasField("raw_data"):
         return bytes(loaded.raw_data)
@@ -228,7 +229,7 @@ def _content(tensor: onnx.TensorProto) -> bytes:
 
 
 def _refer(tensor: onnx.TensorProto, entries: dict[str, str]) -> None:
-    """Make an initializer one whose elements are in a file."""
+    """Make an initializer refer to a file with its elements."""
     reference = onnx.TensorProto(
         name=tensor.name,
         data_type=tensor.data_type,
@@ -243,7 +244,7 @@ def _refer(tensor: onnx.TensorProto, entries: dict[str, str]) -> None:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the values that a node reads, those that its graphs read included."""
+    """Yield the values that a node and its subgraphs read."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):

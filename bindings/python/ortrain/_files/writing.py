@@ -1,7 +1,7 @@
 """Writing files: each is replaced atomically, so that a failure leaves the earlier file, or none.
 
 The core writes checkpoints and models in the same way (``core/src/runtime/file.h``), with the same names of temporary files.
-Everything in this package that writes a file uses it, except for logs that grow line by line.
+All code of this package that writes files uses this module, except for logs that grow line by line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from ortrain.errors import FileError
 
-_MOST_BYTES = 200  # of the name of a file in the name of its temporary file
+_MOST_BYTES = 200  # of a file's name, inside the name of its temporary file
 _counter = itertools.count()
 
 
@@ -35,7 +35,7 @@ def write_file(path: str | os.PathLike[str], what: str, content: bytes | str) ->
     what : str
         What the file is, in messages, such as "log".
     content : bytes or str
-        All of it; text becomes UTF-8.
+        The whole content; text is encoded as UTF-8.
 
     Raises
     ------
@@ -48,14 +48,14 @@ def write_file(path: str | os.PathLike[str], what: str, content: bytes | str) ->
 
 
 def write_files(contents: Mapping[Path, bytes], what: str) -> None:
-    """Replace several files, the first of them only after all are on the disk.
+    """Replace several files; the first one is replaced only after all new contents are on the disk.
 
     Parameters
     ----------
     contents : mapping of Path to bytes
         The content of each.
     what : str
-        What they are, in messages.
+        What the files are, in messages.
 
     Raises
     ------
@@ -75,7 +75,8 @@ def write_files(contents: Mapping[Path, bytes], what: str) -> None:
 def replaced_file(path: str | os.PathLike[str], what: str) -> Iterator[BinaryIO]:
     """Yield a file to write to, which replaces the file at the path once all its content is on the disk.
 
-    Its mode is that of the file that it replaces, otherwise what the umask allows. If the caller raises, nothing changes.
+    The new file has the mode of the old one, or the mode that the umask allows if there was none. If the caller raises, nothing
+    changes.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ def replaced_file(path: str | os.PathLike[str], what: str) -> Iterator[BinaryIO]
             error.errno,
         ) from error
     try:
-        # Open for reading too: NumPy writes to such a file in a way that says why it failed.
+        # Open for reading too: then an error of NumPy's write has the reason of the system.
         with os.fdopen(handle, "w+b") as file:
             yield file
             file.flush()
@@ -132,16 +133,16 @@ def make_folder(path: str | os.PathLike[str], what: str, exist_ok: bool = True) 
     path : str or os.PathLike
         The folder.
     what : str
-        What it is for, in messages, such as "artifacts".
+        What the folder is for, in messages, such as "artifacts".
     exist_ok : bool, default True
-        Whether it may exist.
+        Whether the folder may exist already.
 
     Raises
     ------
     FileExistsError
-        When it exists and must not.
+        When the folder exists and must not.
     FileError
-        When the system refuses to create it.
+        When the system refuses to create the folder.
     """
     try:
         Path(path).mkdir(parents=True, exist_ok=exist_ok)
@@ -155,7 +156,7 @@ def make_folder(path: str | os.PathLike[str], what: str, exist_ok: bool = True) 
 
 @contextlib.contextmanager
 def appending(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Name a file that grows in the error of a write to it.
+    """Turn the error of a write to a growing file into an error that names the file.
 
     Raises
     ------
@@ -173,8 +174,8 @@ def appending(path: str | os.PathLike[str], what: str) -> Iterator[None]:
 def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what: str) -> None:
     """Give a file a second name, and replace a file of that name. If the file system has no links, the file is copied.
 
-    Programs replace files instead of changing them, so a file that has two names stays as it is under one of them when the
-    other is written.
+    Programs replace files instead of changing them: a write under one of the two names leaves the file under the other name
+    unchanged.
 
     Parameters
     ----------
@@ -188,7 +189,7 @@ def link_file(source: str | os.PathLike[str], path: str | os.PathLike[str], what
     Raises
     ------
     FileError
-        When that is not possible. The file that has the name is unchanged then.
+        When that is not possible. A file that already had the second name is then unchanged.
     """
     target, _ = _target_of(Path(path), what)
     source = os.path.realpath(source)
@@ -231,7 +232,7 @@ def _reason(error: OSError) -> str:
 
 
 def _target_of(path: Path, what: str) -> tuple[Path, int | None]:
-    """Return the file that is replaced or created, and its mode if it exists."""
+    """Return the file to replace or create, and its mode if it exists."""
     try:
         target = Path(os.path.realpath(path))
         mode = target.stat().st_mode
@@ -246,7 +247,7 @@ def _target_of(path: Path, what: str) -> tuple[Path, int | None]:
 
 
 def _prefix(target: Path) -> str:
-    """Return how the names of temporary files of a file begin; the process and a number follow."""
+    """Return the beginning of the names of a file's temporary files. The process ID and a number follow."""
     name = os.fsencode(target.name)
     if len(name) > _MOST_BYTES:
         digest = hashlib.sha256(name).hexdigest()[:16].encode()
@@ -255,15 +256,15 @@ def _prefix(target: Path) -> str:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove what processes have left of this file that were killed while they wrote it."""
+    """Remove temporary files of this file whose processes were killed while they wrote."""
     pattern = re.compile(re.escape(_prefix(target)) + r"[0-9-]+")
     try:
         with os.scandir(target.parent) as entries:
             found = [entry.path for entry in entries if pattern.fullmatch(entry.name)]
     except PermissionError:
-        return  # a folder to write to, but not to read
+        return  # the process may write to this folder, but not read it
     for name in found:
-        with contextlib.suppress(OSError):  # another process has it, or has just removed it
+        with contextlib.suppress(OSError):  # another process has locked the file, or has just removed it
             handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -275,7 +276,7 @@ def _remove_abandoned(target: Path) -> None:
 
 
 def _open_temporary(target: Path) -> tuple[str, int]:
-    """Create a file that is locked until it is closed: without its lock, others would take it for abandoned."""
+    """Create a file that is locked until it is closed: other processes remove unlocked files as abandoned."""
     while True:
         name = str(target.with_name(f"{_prefix(target)}{os.getpid()}-{next(_counter)}"))
         try:
@@ -285,9 +286,9 @@ def _open_temporary(target: Path) -> tuple[str, int]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in (errno.EWOULDBLOCK, errno.EINTR):  # somebody is about to remove it
+            if error.errno in (errno.EWOULDBLOCK, errno.EINTR):  # another process is about to remove the file
                 os.close(handle)
-                continue  # other file systems have no locks
+                continue  # any other error: this file system has no locks
         if os.fstat(handle).st_nlink:
             return name, handle
         os.close(handle)

@@ -21,13 +21,13 @@ from onnx import helper, numpy_helper
 from ortrain import _graph
 
 Array = npt.NDArray[Any]
-_MOST_AXES = 5  # all orders of the axes of a weight are tried: 120
+_MOST_AXES = 5  # the search tries all orders of a weight's axes, of five axes 120
 
 
 def placeholders(weights: Mapping[str, Array]) -> dict[str, Array]:
-    """Return arrays near the given ones, of their types and shapes, of which no two are equal.
+    """Return an array for each given one, with its type, its shape and slightly different values; no two are equal.
 
-    Integers, which may be indices, and infinities stay as they are.
+    Integers, which may be indices, and infinities keep their values.
     """
     rng = np.random.default_rng(0)
     made: dict[str, Array] = {}
@@ -37,7 +37,7 @@ def placeholders(weights: Mapping[str, Array]) -> dict[str, Array]:
         if not _is_floating(weight.dtype):
             continue
         for scale in (1e-3, 1e-2, 1e-1, 1.0):
-            # A small difference, so that code that looks at a value (a scale, a threshold) still takes the same way.
+            # The difference is small, so that code that branches on a value (a scale, a threshold) takes the same branch.
             noise = rng.uniform(0.5, 1.0, weight.shape) * scale
             with np.errstate(all="ignore"):
                 made[name] = (weight.astype(np.float64) * (1 + noise) + noise).astype(weight.dtype)
@@ -63,19 +63,19 @@ def write_weights(
     Parameters
     ----------
     model : onnx.ModelProto
-        What the exporter wrote. Functions must be inlined.
+        The exporter's model. Functions must be inlined.
     found : Mapping[str, numpy.ndarray]
-        The placeholders that it exported, by the names of the weights.
+        The placeholders that were exported, by the names of the weights.
     weights : Mapping[str, numpy.ndarray]
         The weights, with the same names, types and shapes.
     changed_by_runs : container of str
-        Weights that change when the network runs, as exporters let it: running statistics. They are known by their name.
+        Weights that change when an exporter runs the network: running statistics. They are recognized by their names.
 
     Returns
     -------
     list of str
-        The names of the weights that are in the model now, in the order of ``weights``. The others are not used by
-        the model, or an exporter computed something else from their values.
+        The names of the weights that are in the model now, in the order of ``weights``. The model does not use the others, or
+        an exporter folded their values into other constants.
     """
     return _Writer(model, found, weights, changed_by_runs).write()
 
@@ -113,7 +113,7 @@ class _Writer:
             written.add(name)
             renamed[tensor.name] = name if order is None else self._arranged(name, order, array.shape)
         for name in written:
-            if name in self._taken and name not in renamed:  # something else has the name of the weight
+            if name in self._taken and name not in renamed:  # another value has the name of the weight
                 renamed[name] = self._free(f"{name}_value")
         rename(self._model, renamed)
         in_order = [name for name in self._weights if name in written]
@@ -130,7 +130,7 @@ class _Writer:
         return in_order
 
     def _match(self, name: str, array: Array) -> tuple[str, tuple[int, ...] | None] | None:
-        """Return the weight that an initializer is, and the order of its axes if it is another one."""
+        """Return the weight that an initializer stores, and the order of its axes if that differs."""
         known = self._found.get(name)
         if known is not None and _key(known) == _key(array):
             return name, None
@@ -194,7 +194,7 @@ def _is_floating(dtype: np.dtype[Any]) -> bool:
 
 
 def _can_be_found(array: Array) -> bool:
-    """Whether the values of an array tell what it is."""
+    """Whether an array can be recognized by its values."""
     return array.size > 0 and _is_floating(array.dtype)
 
 

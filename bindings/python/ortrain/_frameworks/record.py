@@ -1,7 +1,7 @@
 """The record about the network of the framework that an export by ortrain stores in the model.
 
-The record is one entry of the model's metadata, ``ortrain.export``, in JSON. So it is known which initializers are
-parameters: :func:`ortrain.artifacts.generate_artifacts` trains and freezes what the framework does.
+The record is one entry of the model's metadata, ``ortrain.export``, in JSON. The record lists the parameters among the
+initializers, so :func:`ortrain.artifacts.generate_artifacts` trains and freezes the same ones as the framework.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FrameworkExport:
     framework : str
         The name of the framework: ``"torch"``, ``"keras"`` or ``"jax"``.
     exporter : str
-        What wrote the graph, with its version, such as ``"torch.export of PyTorch 2.13.0"``.
+        The program that wrote the graph, with its version, such as ``"torch.export of PyTorch 2.13.0"``.
     trained : tuple of str
         The initializers that the framework trains.
     frozen : tuple of str

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 class UnmatchedNames(NamedTuple):
-    """The names that did not match when weights were copied by name. Both lists are empty if everything did."""
+    """The names that did not match when weights were copied by name. Both lists are empty if all names matched."""
 
     missing_keys: list[str]
     """Weights that only the target has; they keep their values."""
@@ -31,13 +31,13 @@ def state_of(checkpoint: Any) -> CheckpointState:
     Parameters
     ----------
     checkpoint : CheckpointState, str or os.PathLike, or object
-        A state; the path of a checkpoint or of a folder of artifacts; or what has a state, such as a `Trainer`, or the path
-        of a checkpoint, such as an `ArtifactReport`.
+        A state; the path of a checkpoint or of a folder of artifacts; or an object with a state, such as a `Trainer`, or with
+        the path of a checkpoint, such as an `ArtifactReport`.
 
     Raises
     ------
     TypeError
-        When it is none of these.
+        When the argument is none of these.
     FileNotFoundError
         When there is no such file.
     """
@@ -56,7 +56,7 @@ def state_of(checkpoint: Any) -> CheckpointState:
 
 
 def file_of(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a checkpoint that is given by its path or by that of its folder."""
+    """Return the path of a checkpoint, given that path or the path of its folder."""
     file = Path(path) / "checkpoint" if Path(path).is_dir() else Path(path)
     if not file.exists():
         raise NoSuchFileError(f"there is no checkpoint at {str(file)!r}")
@@ -69,7 +69,7 @@ def arrays_of(checkpoint: Any) -> dict[str, Array]:
     Parameters
     ----------
     checkpoint : Mapping[str, array] or object
-        Arrays by name, which are returned, or what :func:`state_of` takes.
+        Arrays by name, which are returned, or an argument of :func:`state_of`.
     """
     if isinstance(checkpoint, Mapping):
         return {str(name): np.asarray(array) for name, array in checkpoint.items()}
@@ -82,7 +82,7 @@ def copy_weights(
     write: Callable[[str, Any], None],
     optional: Iterable[str] = (),
 ) -> UnmatchedNames:
-    """Copy weights by name, all or none.
+    """Copy weights by name: all, or none if there is an error.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def copy_weights(
     Raises
     ------
     ValueError
-        When shapes differ, or no name is that of a weight of the target; nothing was written.
+        When shapes differ, or no name is the name of a weight of the target. Nothing has been written then.
     """
     common = [name for name in source if name in shapes]
     wrong = [
@@ -125,9 +125,9 @@ def copy_weights(
 
 
 def update(checkpoint: Any, weights: Mapping[str, Array], optional: Iterable[str] = ()) -> UnmatchedNames:
-    """Write weights into a checkpoint by name; a checkpoint that is given by its path is written again.
+    """Write weights into a checkpoint by name. If the checkpoint is given by its path, the file is written again.
 
-    The state of the optimizer stays as it is. See :func:`copy_weights` for ``optional`` and errors.
+    The state of the optimizer does not change. See :func:`copy_weights` for ``optional`` and errors.
     """
     state = state_of(checkpoint)
     parameters = dict(state.parameters)

@@ -1,7 +1,7 @@
 """Models whose weights were exported as inputs, and become initializers afterwards.
 
-An exporter folds, merges and renames constants: biases of zero vanish, batch normalization disappears in the
-convolution before it. It has to keep inputs. So :mod:`ortrain.keras` and :mod:`ortrain.jax` export a function that takes
+An exporter folds, merges and renames constants: biases of zero vanish, and batch normalization becomes part of the convolution
+before it. Inputs, however, an exporter has to keep. So :mod:`ortrain.keras` and :mod:`ortrain.jax` export a function that takes
 the weights as arguments, and this module puts the weights back.
 """
 
@@ -39,7 +39,7 @@ class ExportReport:
     inputs, outputs : tuple of str
         The names of the model's inputs and outputs.
     trained, frozen, buffers : tuple of str
-        The names of its initializers: what the framework trains, other weights, running statistics.
+        The names of the model's initializers: weights that the framework trains, other weights, running statistics.
     unused : tuple of str
         The weights that the outputs do not depend on. The model does not have them.
     """
@@ -71,9 +71,9 @@ class Weights:
     Attributes
     ----------
     values : Mapping[str, numpy.ndarray]
-        All of them by name, in the order of the initializers.
+        All weights by name, in the order of the initializers.
     trained : frozenset of str
-        Those that the framework trains.
+        The names of the weights that the framework trains.
     updated : frozenset of str
         Running statistics of batch normalization that training updates.
     """
@@ -100,7 +100,7 @@ def finish(
     inputs, outputs
         See :func:`name_values`.
     weights : Weights
-        The weights. A name in ``inputs`` that is one of them becomes an initializer.
+        The weights. An input with the name of a weight becomes an initializer.
     framework, exporter : str
         For the record in the model, see :class:`ortrain._frameworks.record.FrameworkExport`.
 
@@ -113,7 +113,7 @@ def finish(
     if unknown:
         raise ValueError(f"{exporter} wrote operators that ONNX does not have: {', '.join(unknown)}")
     for graph in (model.graph, *_graph.subgraphs(model.graph)):
-        del graph.value_info[:]  # jax2onnx states wrong shapes; they are inferred again
+        del graph.value_info[:]  # jax2onnx declares wrong shapes, so shapes are inferred again
     present = name_values(model, inputs, outputs, weights.values)
     train_batch_normalization(model, weights.updated)
     nodes = [node for node in _graph.walk(model.graph) if node.op_type == "BatchNormalization"]
@@ -147,7 +147,7 @@ def save(model: onnx.ModelProto, report: ExportReport, path: str | os.PathLike[s
 
 
 def names_in_order(plain: str, given: Sequence[str]) -> list[str]:
-    """Return names for inputs or outputs: those given, or, where they are empty or not unique, numbered ones."""
+    """Return names for inputs or outputs: the given names, and numbered ones where a given name is empty or not unique."""
     numbered = [plain] if len(given) == 1 else [f"{plain}_{position}" for position in range(len(given))]
     named = [name or other for name, other in zip(given, numbered, strict=True)]
     return named if len(set(named)) == len(named) else numbered
@@ -163,12 +163,12 @@ def name_values(
     model : onnx.ModelProto
         What the exporter wrote. Functions must be inlined.
     inputs : Mapping[str, str]
-        The new name of each input by its present one. All others are removed: exporters declare constants of the code as
+        The new name of each input by its present name. Other inputs are removed: exporters declare constants of the code as
         inputs that no node reads.
     outputs : sequence of str
         The new names of the outputs, in the order of the model.
     weights : Mapping[str, numpy.ndarray]
-        The values of those inputs that become initializers, by their new names, in the order of the initializers.
+        The values of the inputs that become initializers, by their new names, in the order of the initializers.
 
     Returns
     -------
@@ -209,7 +209,7 @@ def train_batch_normalization(model: onnx.ModelProto, statistics: Container[str]
     model : onnx.ModelProto
         A model with BatchNormalization nodes in inference mode, of opset 14 or later.
     statistics : container of str
-        The running statistics to update. Nodes that read others stay as they are.
+        The running statistics to update. Nodes that read other values do not change.
     """
     for node in model.graph.node:
         running = list(node.input)[3:5]

@@ -18,15 +18,15 @@ from ortrain._graph.queries import (
     value_exists,
 )
 
-#: The version of the ONNX operators that a model gets which imports none of them.
+#: The opset of ONNX that is added to a model that imports none.
 ADDED_OPSET = 17
 
 
 def add_input_like(model: onnx.ModelProto, like: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
     """Add an input with the type and shape of a value, and return it.
 
-    Dimensions that no input names stay unknown: exporters invent names for dimensions that they do not know, and
-    give different ones the same name.
+    A named dimension that no input has stays unknown: exporters invent names for dimensions that they do not know, and use one
+    name for different dimensions.
     """
     known = {dim.dim_param for value in model.graph.input for dim in value.type.tensor_type.shape.dim}
     new: onnx.ValueInfoProto = model.graph.input.add()
@@ -44,7 +44,7 @@ def register_outputs(model: onnx.ModelProto, names: Iterable[str]) -> None:
     Raises
     ------
     LookupError
-        Naming a value that the model does not have.
+        When the model does not have one of the values; the message names it.
     """
     outputs = []
     for name in dict.fromkeys(names):
@@ -77,7 +77,7 @@ def constants_to_initializers(model: onnx.ModelProto, names: Container[str]) -> 
     model : onnx.ModelProto
         The model, which is changed, subgraphs too.
     names : container of str
-        The values to replace. Those that are not floating-point tensors of Constant nodes are left alone.
+        The values to replace. Values that are not floating-point tensors of Constant nodes do not change.
     """
     for graph in (model.graph, *subgraphs(model.graph)):
         kept = []
@@ -103,13 +103,13 @@ def lift_initializers(model: onnx.ModelProto, names: Iterable[str]) -> dict[str,
     model : onnx.ModelProto
         The model, which is changed.
     names : iterable of str
-        Names of initializers. Those that the main graph has, or that no graph has, are left alone.
+        Names of initializers. Names of initializers in the main graph, and names that no graph has, are ignored.
 
     Returns
     -------
     dict
-        For each name that was moved, its names in the main graph: the same, unless something else already has that
-        name. If several subgraphs use one name for their own initializers, there are several.
+        For each name that was moved, its names in the main graph. The name does not change unless another value already has it.
+        If several subgraphs have initializers of one name, each gets a name.
     """
     own = {tensor.name for tensor in model.graph.initializer}
     inner = list(subgraphs(model.graph))
@@ -122,7 +122,8 @@ def lift_initializers(model: onnx.ModelProto, names: Iterable[str]) -> dict[str,
             graph
             for graph in inner
             if any(tensor.name == name for tensor in graph.initializer)
-            and not any(value.name == name for value in graph.input)  # its value may come from outside
+            # a caller of the graph may pass its value
+            and not any(value.name == name for value in graph.input)
         ]
         if name in own or not holders:
             continue
@@ -153,7 +154,7 @@ def _lift(model: onnx.ModelProto, graph: onnx.GraphProto, name: str, target: str
     moved.CopyFrom(graph.initializer[place])
     moved.name = target
     del graph.initializer[place]
-    for output in graph.output:  # a graph must return values that it produces itself
+    for output in graph.output:  # a node of a graph must compute each of its outputs
         if output.name == name:
             output.name = f"{target}_given"
             graph.node.append(onnx.helper.make_node("Identity", [name], [output.name], name=output.name))

@@ -1,4 +1,4 @@
-"""Turns a forward model into an eval model: no statistics are updated, nothing is dropped."""
+"""Turns a forward model into an eval model, which updates no statistics and drops nothing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import onnx
 
 _ONNX = ("", "ai.onnx")
 
-#: The input that stands for the output of an operator of quantization-aware training.
+#: For operators of quantization-aware training, the index of the input that replaces the output.
 _READ_INSTEAD = {"ObserveRange": 1, "StopGradient": 0}
 
 
 def set_evaluation_mode(
     model: onnx.ModelProto, chosen: Callable[[onnx.NodeProto], bool] = lambda node: True
 ) -> None:
-    """Switch a model to inference, in place: all nodes that train otherwise, or those that are chosen.
+    """Switch nodes that behave differently in training to inference, in place: all of them, or the chosen ones.
 
     These are batch normalization and dropout, and the operators of quantization-aware training.
 
@@ -54,8 +54,8 @@ def _set_graph(graph: onnx.GraphProto, chosen: Callable[[onnx.NodeProto], bool])
             nodes.extend(replaced)
             removed |= gone
         elif len(node.input) > 2:
-            # Without its third input, training_mode, the operator passes its input through. The name stays, empty:
-            # programs for onnxruntime look there.
+            # Without its third input, training_mode, Dropout returns its first input. The third input stays as an empty name,
+            # because programs for onnxruntime read the list of inputs.
             node.input[2] = ""
     del graph.node[:]
     graph.node.extend(nodes)
@@ -63,7 +63,7 @@ def _set_graph(graph: onnx.GraphProto, chosen: Callable[[onnx.NodeProto], bool])
 
 
 def _set_batch_normalization(node: onnx.NodeProto, used: set[str]) -> tuple[list[onnx.NodeProto], set[str]]:
-    """Keep one output. Updated statistics that are read elsewhere are replaced by the input statistics."""
+    """Remove all outputs but the first. Where other nodes read updated statistics, they read the input statistics instead."""
     others = list(node.output)[1:]
     stand_ins = []
     for position, name in enumerate(others):

@@ -11,8 +11,8 @@ import onnx
 
 _log = logging.getLogger(__name__)
 
-#: Initializers with more elements than this are left out where only types and shapes matter. Smaller ones
-#: may be shapes or axes, whose values determine shapes.
+#: Initializers with more elements than this are left out where only types and shapes matter. The values of smaller ones may be
+#: shapes or axes, which determine other shapes.
 _SMALL = 1024
 
 #: ONNX's message about an operator that it does not know.
@@ -32,7 +32,8 @@ _LIKE_THEIR_INPUT = frozenset(
     }
 )
 
-#: Operators of onnxruntime whose first output has the first two dimensions of an input, and columns as many as another input.
+#: Operators of onnxruntime whose first output has the first two dimensions of one input and the number of columns of another
+#: input: the indices of both.
 _ROWS_AND_COLUMNS = {"Attention": (0, 1), "EmbedLayerNormalization": (0, 2), "MultiHeadAttention": (0, 2)}
 
 
@@ -77,8 +78,8 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 def infer_shapes(model: onnx.ModelProto) -> None:
     """Add the results of ONNX shape inference to the model.
 
-    Stated shapes of outputs that contradict the nodes are replaced. Some exporters write wrong ones, which does
-    not hurt as long as nothing is computed from them.
+    Declared shapes of outputs that contradict the nodes are replaced: some exporters declare wrong shapes, which do no harm as
+    long as nothing is computed from them.
     """
     light = without_weights(model)
     for output in light.graph.output:
@@ -101,15 +102,15 @@ def infer_shapes(model: onnx.ModelProto) -> None:
             shape = _merged(stated.shape, inner.shape) if stated.HasField("shape") else inner.shape
             if shape is None:
                 _log.warning(
-                    "output %s is stated to have shape %s, but the nodes compute %s",
+                    "output %s is declared with the shape %s, but the nodes compute %s",
                     output.name, _text_of(stated.shape), _text_of(inner.shape),
                 )  # fmt: skip
             stated.shape.CopyFrom(shape or inner.shape)
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    # Propagating the values of shapes fails on some models whose types and ranks can be inferred. Nothing is
-    # lost if both fail: later checks report what is wrong with the model.
+    # Propagating the values of shapes fails on some models whose types and ranks can be inferred. If both inferences fail,
+    # later checks report the fault of the model.
     for follow_values in (True, False):
         with contextlib.suppress(onnx.shape_inference.InferenceError):
             return onnx.shape_inference.infer_shapes(model, data_prop=follow_values)
@@ -117,7 +118,7 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _state_ranks(graph: onnx.GraphProto) -> bool:
-    """State the ranks that follow from the lengths of shapes, which ONNX leaves out; return whether there were any."""
+    """Declare the ranks that follow from the lengths of shapes, which ONNX does not infer; return whether there were any."""
     known = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
     lengths = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     for name, value in known.items():
@@ -140,7 +141,7 @@ def _state_ranks(graph: onnx.GraphProto) -> bool:
 
 
 def _state_fused(graph: onnx.GraphProto) -> bool:
-    """State the shapes of what operators of onnxruntime compute, which ONNX does not know; return whether there were any."""
+    """Declare the shapes of results of operators of onnxruntime, which ONNX does not know; return whether there were any."""
     values = (*graph.value_info, *graph.input, *graph.output)
     known = {v.name: v.type.tensor_type for v in values if v.type.tensor_type.HasField("shape")}
     for tensor in graph.initializer:
@@ -165,7 +166,7 @@ def _fused_type(
     node: onnx.NodeProto, known: Mapping[str, onnx.TypeProto.Tensor]
 ) -> onnx.TypeProto.Tensor | None:
     """Return the type of the first output of an operator of onnxruntime; None if the operator or its inputs are not known."""
-    # onnxruntime's optimizer writes normalizations in the domain of ONNX into models of opsets that do not have them.
+    # onnxruntime's optimizer writes normalization operators of ONNX into models whose opset does not have these operators.
     if node.domain != "com.microsoft" and not node.op_type.endswith("LayerNormalization"):
         return None
     made = onnx.TypeProto.Tensor()
@@ -199,7 +200,10 @@ def _fused_type(
 
 
 def _merged(stated: onnx.TensorShapeProto, inferred: onnx.TensorShapeProto) -> onnx.TensorShapeProto | None:
-    """Return the stated shape with what is inferred about its unknown dimensions; None if they contradict each other."""
+    """Return the declared shape, with its unknown dimensions replaced by inferred ones.
+
+    None if the shapes contradict each other.
+    """
     if len(stated.dim) != len(inferred.dim):
         return None
     merged = onnx.TensorShapeProto()
@@ -217,13 +221,13 @@ def _text_of(shape: onnx.TensorShapeProto) -> str:
 def check(model: onnx.ModelProto, what: str) -> None:
     """Check that a model is valid ONNX.
 
-    Operators that ONNX does not know, or not in this opset, are accepted: the core has some, and reports all
-    others.
+    Operators that ONNX does not have, or does not have in this opset, are accepted: the core implements some of them, and
+    reports all others.
 
     Raises
     ------
     ValueError
-        With the checker's message, if it is not.
+        When the model is not valid, with the checker's message.
     """
     try:
         onnx.checker.check_model(without_weights(model))
@@ -239,7 +243,7 @@ def check_types(model: onnx.ModelProto, what: str) -> None:
     Raises
     ------
     ValueError
-        Naming a node whose inputs do not match.
+        When the inputs of a node do not match its operator; the message names the node.
     """
     try:
         onnx.shape_inference.infer_shapes(without_weights(model), check_type=True, strict_mode=True)

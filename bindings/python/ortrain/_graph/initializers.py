@@ -27,7 +27,7 @@ def is_read(model: onnx.ModelProto, name: str) -> bool:
 
 
 def all_equal(tensor: onnx.TensorProto) -> bool:
-    """Whether all elements of a tensor are equal; not if it has none."""
+    """Whether all elements of a tensor are equal; False for a tensor without elements."""
     array = array_of(tensor)
     return array.size > 0 and bool((array == array.flat[0]).all())
 
@@ -46,7 +46,7 @@ def add_initializer(
 
 
 def remove_initializers(model: onnx.ModelProto, names: Iterable[str]) -> None:
-    """Remove initializers, and what the model says about their types."""
+    """Remove initializers, and the declarations of their types."""
     gone = set(names)
     for values in (model.graph.initializer, model.graph.value_info, model.graph.input):
         for place in reversed([i for i, value in enumerate(values) if value.name in gone]):

@@ -15,7 +15,7 @@ from ortrain.options import SessionOptions
 
 Array = npt.NDArray[Any]
 
-_SMALL = 64  # elements of an input that the session gets as a constant, from which it derives shapes
+_SMALL = 64  # elements; smaller inputs become constants, from which the session derives shapes
 
 
 class NodeRunner:
@@ -41,7 +41,7 @@ class NodeRunner:
         node : onnx.NodeProto
             The node.
         values : mapping of str to array
-            The values that it and its inner graphs read, and perhaps others.
+            The values that the node and its subgraphs read. Other values are ignored.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class NodeRunner:
 
 
 def inputs_of(node: onnx.NodeProto) -> list[str]:
-    """Return the names of the values that a node reads, those that its inner graphs take from outside included."""
+    """Return the names of the values that a node reads, including values that its subgraphs take from outside."""
     names = [name for name in node.input if name]
     for graph in graphs_in(node):
         names += _captured(graph)

@@ -1,4 +1,4 @@
-"""What a model has: values, nodes, nested graphs, operator sets."""
+"""Questions about a model: its values, nodes, nested graphs and operator sets."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def find_value_info(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | 
 def element_type(model: onnx.ModelProto, name: str) -> int:
     """Return the element type of a value.
 
-    If it is not declared, it is that of the first input of the node that produces the value, or of what a Where
-    chooses. Float if nothing is known: constants are created with it, and almost every model is float.
+    An undeclared value has the type of the first input of its node; for Where, the type of the chosen values. If no type is
+    known, the result is float: callers create constants of this type, and almost every model is float.
     """
     producers = {output: node for node in model.graph.node for output in node.output}
     seen: set[str] = set()
@@ -115,7 +115,7 @@ def floating_tensor(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 
 def unknown_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    """Return the nodes whose domain is ONNX's but whose operator no version of ONNX has, in all graphs."""
+    """Return the nodes, in all graphs, that are in the domain of ONNX but whose operator no version of ONNX has."""
     known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""}
     return [
         node for node in walk(model.graph) if node.domain in ("", "ai.onnx") and node.op_type not in known

@@ -1,5 +1,5 @@
 """Actions before the extension is loaded; importing this package runs them."""
 
-from ortrain._start import interrupt, main_interpreter  # in this order
+from ortrain._start import interrupt, main_interpreter  # interrupt comes first
 
 __all__ = ["interrupt", "main_interpreter"]

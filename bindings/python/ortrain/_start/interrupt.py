@@ -1,4 +1,4 @@
-"""While the ``ortrain`` program imports its modules, Ctrl-C ends it without a traceback; from then on `main` decides."""
+"""While the ``ortrain`` program imports its modules, Ctrl-C ends it without a traceback; after that, `main` handles Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _end(number: int, frame: object) -> None:
 
 
 def is_over() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt again."""
+    """Restore the handler with which Ctrl-C raises KeyboardInterrupt."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

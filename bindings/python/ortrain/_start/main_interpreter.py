@@ -1,4 +1,4 @@
-"""Raises ImportError in a subinterpreter, where loading the extension module would wait for the main one forever."""
+"""Raises ImportError in a subinterpreter, where loading the extension module would wait for the main interpreter forever."""
 
 from __future__ import annotations
 

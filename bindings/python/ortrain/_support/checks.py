@@ -13,7 +13,7 @@ _PROVIDER = "CPUExecutionProvider"
 
 
 class _OfState(Protocol):
-    """What belongs to a checkpoint state."""
+    """An object with a checkpoint state."""
 
     @property
     def _handle(self) -> _ortrain.CheckpointStateHandle: ...
@@ -25,7 +25,7 @@ def invalid(message: str) -> InvalidArgumentError:
 
 
 def check_device(device: str) -> None:
-    """Reject a device that a session cannot run on, listing those that it can."""
+    """Reject a device that a session cannot run on; the error lists the possible devices."""
     names = [_ortrain.device_name(i) for i in range(_ortrain.device_count())]
     if device not in names:
         raise invalid(f"there is no device {device!r}, available: {', '.join(names)}")

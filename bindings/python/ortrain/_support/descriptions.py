@@ -1,4 +1,4 @@
-"""Objects in a line, for people who read them."""
+"""Descriptions of objects in one line, for people."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Group(Protocol):
 
 
 def describe_entry(parameter: _Parameter) -> str:
-    """One parameter in a line."""
+    """Return a description of a parameter in a line."""
     element_type, shape, _ = _ortrain.get_parameter_type_and_shape(parameter._handle, parameter.name)
     dtype = _ortrain.numpy_type(element_type)
     return f"Parameter({parameter.name!r}, {dtype}, shape={shape}, requires_grad={parameter.requires_grad})"

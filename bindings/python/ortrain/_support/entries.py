@@ -17,8 +17,8 @@ D = TypeVar("D")
 class Entries(ABC, Generic[V]):
     """A mapping that iterates over (name, entry) pairs, as the mappings of onnxruntime-training do.
 
-    ``keys()``, ``values()``, ``items()`` and ``get()`` are those of a dictionary, and so are ``dict(entries)`` and
-    ``**entries``. The views show the entries at the time of the call.
+    ``keys()``, ``values()``, ``items()``, ``get()``, ``dict(entries)`` and ``**entries`` work as for a dictionary. The views
+    show the entries at the time of the call.
     """
 
     @abstractmethod
@@ -63,7 +63,7 @@ class Entries(ABC, Generic[V]):
             return False
         try:
             self._find(name)
-        except (InvalidArgumentError, TypeError):  # the extension takes no text that UTF-8 cannot encode
+        except (InvalidArgumentError, TypeError):  # the extension rejects text that UTF-8 cannot encode
             return False
         return True
 

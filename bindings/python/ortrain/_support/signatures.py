@@ -1,4 +1,4 @@
-"""What a model takes and gives: names, types and shapes, and the conversion of what a caller passes."""
+"""The inputs and outputs of a model: names, types and shapes, and the conversion of a caller's arguments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StepSignature:
         cls, session: _ortrain.TrainingSessionHandle, training: bool, inputs: list[str], outputs: list[str]
     ) -> StepSignature:
         """Return the signature of a session's train step or eval step."""
-        if not outputs:  # there is no eval model, and the library says so
+        if not outputs:  # there is no eval model: the library raises an error that says so
             _ortrain.get_model_input_type_info(session, training, 0)
         types = [_ortrain.get_model_input_type_info(session, training, i)[0] for i in range(len(inputs))]
         return cls(inputs, types, len(outputs))
@@ -146,7 +146,7 @@ class ModelSignature:
         return cls(StepSignature(names, types, count, sequences), index, outputs, optional)
 
     def wanted(self, output_names: Sequence[str] | None) -> list[str]:
-        """Return the names of the outputs of a run; none named means all."""
+        """Return the names of the outputs of a run: all outputs if the caller names none."""
         return list(output_names) if output_names else self.outputs
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, OrtValue]:

@@ -1,4 +1,4 @@
-"""Values of a step: from anything that holds numbers to a tensor, and back."""
+"""Values of a step: conversion of arrays and similar objects to tensors, and back."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def to_writable(value: Any) -> OrtValue:
 
 
 def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return an array that cannot be written to, because it is a copy of what it shows."""
+    """Return an array that programs cannot write to: it is a copy, so a write would not reach the original."""
     array.flags.writeable = False
     return array
 
 
 def as_arrays(output: OrtValue) -> Any:
-    """Return an output of a run.
+    """Return an output of a run in the form that callers get.
 
     An array, a dictionary, a list of either, a sparse tensor, or None for an empty optional output.
     """
@@ -107,7 +107,7 @@ def _as_kind_of(example: Any, output: OrtValue) -> Any:
 def give_back(outputs: list[OrtValue], inputs: Sequence[Any]) -> Any:
     """Return the outputs of a step as the same kind of objects as its inputs, one value or a tuple.
 
-    Arrays if there is an array among them, as in onnxruntime; otherwise the kind of the first.
+    If an input is an array, the outputs are arrays, as in onnxruntime; otherwise they have the kind of the first input.
     """
     plain = (np.ndarray, *PLAIN, np.generic)
     example = next((value for value in inputs if isinstance(value, plain)), inputs[0] if inputs else None)

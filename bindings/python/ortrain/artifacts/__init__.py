@@ -4,7 +4,7 @@ Needs ``onnx`` (``pip install 'ortrain[artifacts]'``). Artifacts are made once, 
 trains needs only the files.
 
 Three subpackages do the work, and each imports only those before it: ``choice`` decides which initializers are parameters,
-``graph`` changes the graph of the model, ``report`` says what was chosen and what to know about the weights.
+``graph`` changes the graph of the model, ``report`` lists these choices and what a user should know about the weights.
 """
 
 from ortrain.artifacts.adapter_files import (

@@ -296,7 +296,7 @@ def _products(
 
 
 def _magnitude(model: onnx.ModelProto, layer: AdaptedLayer) -> Array | None:
-    """Return the norms of the weights of each output that DoRA trained; None without it."""
+    """Return the norms that DoRA trained, one for the weights of each output; None for an adapter without DoRA."""
     found = [
         tensor for tensor in model.graph.initializer if tensor.name == layer.magnitude and layer.magnitude
     ]
@@ -304,7 +304,7 @@ def _magnitude(model: onnx.ModelProto, layer: AdaptedLayer) -> Array | None:
 
 
 def _with_norms(weight: Array, outputs: int, norms: Array | None) -> Array:
-    """Return a matrix whose vectors, one for each place of an axis, have given norms."""
+    """Return a matrix scaled so that its rows or columns, one for each output, have the given norms."""
     if norms is None:
         return weight
     ratio = norms / np.linalg.norm(weight, axis=1 - outputs)
@@ -314,7 +314,7 @@ def _with_norms(weight: Array, outputs: int, norms: Array | None) -> Array:
 def _merge_codes(
     model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer, delta: Array, norms: Array | None
 ) -> QuantizedLayer:
-    """Add a product to the weights of a MatMulNBits, in new initializers if other nodes read them as they are."""
+    """Add a product to the weights of a MatMulNBits, in new initializers if other nodes read the present ones."""
     codes = codes_of(model, reader)
     if codes is None:
         raise ValueError(
@@ -353,7 +353,7 @@ def _merge_codes(
 def _merge(
     model: onnx.ModelProto, reader: onnx.NodeProto, layer: AdaptedLayer, delta: Array, norms: Array | None
 ) -> None:
-    """Add a product to the weights that a node reads, in a new initializer if other nodes read them as they are."""
+    """Add a product to the weights that a node reads, in a new initializer if other nodes read the present one."""
     slot, attributes = WEIGHTS[reader.op_type], attributes_of(reader)
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     producers = {name: node for node in model.graph.node for name in node.output}
@@ -376,7 +376,7 @@ def _merge(
     has_outputs_first = bool(attributes.get("transB"))
     if layer.operator not in ("Conv", "Gather") and not has_outputs_first:
         delta = delta.T
-    delta = delta / attributes.get("alpha", 1)  # by which the layer multiplies its weights
+    delta = delta / attributes.get("alpha", 1)  # the layer multiplies its weights by alpha
     changed = _with_norms(weight + delta.reshape(weight.shape), 0 if has_outputs_first else 1, norms)
     value = np.ascontiguousarray(changed, dtype=weight.dtype)
     if is_shared:
@@ -397,7 +397,7 @@ def _product(layer: AdaptedLayer, a: Array, b: Array) -> Array:
 
 
 def _remove_adapters(model: onnx.ModelProto, adapters: Adapters) -> None:
-    """Remove the nodes and initializers of adapters; layers compute what their sums were called."""
+    """Remove the nodes and initializers of adapters. Results of layers get the names of the sums that are removed."""
     graph = model.graph
     sums = {
         node.input[0]: node.output[0] for node in graph.node if is_added(node) and "/lora/sum" in node.name

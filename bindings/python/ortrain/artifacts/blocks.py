@@ -32,8 +32,9 @@ class LossType(Enum, metaclass=_FromLibrary):
     MSELoss = 1
     """Mean squared error, :class:`ortrain.onnxblock.loss.MSELoss`."""
     CrossEntropyLoss = 2
-    """Cross entropy of scores and class indices, :class:`ortrain.onnxblock.loss.CrossEntropyLoss`. The classes are in the second
-    dimension of the scores; in the last one if the network was exported from Keras or JAX, as in their losses."""
+    """Cross entropy of scores and class indices, :class:`ortrain.onnxblock.loss.CrossEntropyLoss`. The classes are in the
+    second dimension of the scores. In networks exported from Keras or JAX they are in the last dimension, as in the losses of
+    these frameworks."""
     BCEWithLogitsLoss = 3
     """Binary cross entropy of logits, :class:`ortrain.onnxblock.loss.BCEWithLogitsLoss`."""
     L1Loss = 4
@@ -71,7 +72,7 @@ _OPTIMIZERS: dict[OptimType, type[onnxblock.Block]] = {
 #: Names of the optimizers on the command line and in the trainer, and the members of OptimType.
 OPTIMIZER_NAMES = {name: block.__name__ for name, block in BLOCKS.items()}
 
-#: Names of these losses elsewhere, in PyTorch and Keras, without underscores.
+#: Names of these losses in PyTorch and Keras, without underscores.
 _ELSEWHERE: dict[str, LossType] = {
     "binarycrossentropy": LossType.BCEWithLogitsLoss,
     "binarycrossentropywithlogits": LossType.BCEWithLogitsLoss,

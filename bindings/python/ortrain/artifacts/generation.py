@@ -204,7 +204,7 @@ def generate_artifacts(
     """
     load_custom_op_library(custom_op_library)
     additional = names_of("additional_output_names", additional_output_names)
-    loss_block(loss)  # rejects anything but a loss, before a network is exported
+    loss_block(loss)  # reject an invalid loss before the export of a network, which takes time
     loss = LossType.CrossEntropyLoss if loss is None and head is not None else loss
     chosen_optimizer = optimizer_block(optimizer or (OptimType.AdamW if head or adapter else None))
     directory = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
@@ -266,12 +266,12 @@ def _restored(
     tie: Sequence[str] | Literal[False] | None,
     batch: str | None,
 ) -> tuple[onnx.ModelProto, str | None, list[WeightChange]]:
-    """Return a model with the weights of its network, the path it came from, and what was changed."""
+    """Return a model with the weights of its network restored, the path of its file, and the changes."""
     loaded, path = load(model, args, apart=batch is None)
     if requires_grad is None:
         loaded = with_weights_as_initializers(loaded)
     loaded, changes = with_weights_restored(loaded, path, requires_grad, untie, tie)
-    # After the class tokens that an exporter stored once per row have become single rows.
+    # Only now: an exporter stores class tokens once per row, and they had to become single rows first.
     return _with_batch(loaded, batch, requires_grad), path, changes
 
 
@@ -289,7 +289,7 @@ def _paths(directory: Path, prefix: str, models: Iterable[str], nominal: bool) -
 
 
 def _loss_inputs(loss: object, names: Sequence[str] | None, model: onnx.ModelProto) -> list[str]:
-    """Return the values that the loss takes: those that are named, or the outputs of the model."""
+    """Return the values that the loss takes: the named ones, or the outputs of the model."""
     outputs = [output.name for output in model.graph.output]
     if isinstance(loss, Mapping):
         if names is not None:
@@ -329,7 +329,7 @@ def _written(
     prefix: str,
     external_data: bool | None,
 ) -> ArtifactReport:
-    """Write the files of a report, and return it with those in ORT format."""
+    """Write the files of a report; return the report with the paths of the files in ORT format."""
     if report.optimizer_model is None:
         _log.info("no optimizer is given, so no optimizer model is written")
     files = {getattr(report, name): model for name, model in models.items()}

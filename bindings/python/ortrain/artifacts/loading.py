@@ -1,4 +1,4 @@
-"""Models from what a caller passes: a file, a model of onnx or a network of a framework."""
+"""Models from a caller's argument: a file, a model of onnx or a network of a framework."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def load(model: object, args: Any = None, apart: bool = False) -> tuple[onnx.Mod
             loaded = load_with_weights_apart(path) if apart else load_model(path)
         except (OSError, OrtrainError):
             raise
-        except Exception as error:  # protobuf and onnx raise several kinds, with nothing in common
+        except Exception as error:  # protobuf and onnx raise several classes without a common base
             remedy = next((text for ending, text in _OTHER_FILES.items() if path.endswith(ending)), "")
             raise ValueError(f"{path!r} is not an ONNX model: {error}{remedy}") from error
     else:

@@ -1,4 +1,4 @@
-"""Networks of frameworks, where a model is expected."""
+"""Networks of frameworks that a caller passes instead of a model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import onnx
 class _Framework:
     package: str
     kind: str
-    """The class of networks, below the package."""
+    """The class of networks: its name in the package."""
     module: str
     """The module of ortrain that exports them."""
     function: str = "exported"
-    """The function in it that takes a network and ``args``, and returns a model and a report."""
+    """The function of that module that takes a network and ``args``, and returns a model and a report."""
     args: str = ""
-    """What ``args`` has to be, if a network cannot be exported without."""
+    """The ``args`` that an export needs, for messages; empty if it needs none."""
 
 
 _FRAMEWORKS = (

@@ -31,7 +31,7 @@ def quantize_weights(
 
     The layers become ``MatMulNBits`` and the look-ups ``GatherBlockQuantized``, operators of onnxruntime that ortrain
     trains through: artifacts of the result with ``adapter=LoRA(...)`` are those of QLoRA. Activations are not
-    quantized.
+    quantized. onnxruntime's fused operators ``Attention``, ``FusedGemm`` and ``GemmFastGelu`` become their parts.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ def quantize_weights(
     zero_points : bool, default: True
         Whether each block has a zero point too. A zero point reduces the error if the weights are not centered on zero.
     skip : sequence of str, optional
-        Layers that are not quantized: a module, the end of its name such as ``"lm_head"``, or a pattern.
+        Layers that are not quantized: a module or node, the end of its name such as ``"lm_head"``, or a pattern.
     embeddings : bool, default: False
-        Whether embedding tables (Gather) are quantized too.
+        Whether embedding tables (Gather, EmbedLayerNormalization) are quantized too.
     external_data : bool, optional
         Whether weights are written to a file next to the model, with its name and the ending ``.data``. By default those that
         the model could not hold in 2 GB, and those that are external data of the given model.
@@ -77,6 +77,6 @@ def quantize_weights(
         target = Path(os.fspath(path))
         target.parent.mkdir(parents=True, exist_ok=True)
         copy = onnx.ModelProto()
-        copy.CopyFrom(loaded)  # written models refer to the new file
+        copy.CopyFrom(loaded)  # the written models refer to the new file
         write_models({target: copy}, target.with_name(f"{target.name}.data"), external_data)
     return done

@@ -135,12 +135,12 @@ def in_standard_opset(model: Any, args: Any = None, opset: int | None = None) ->
         return loaded
     try:
         converted: onnx.ModelProto = onnx.version_converter.convert_version(loaded, wanted)
-    except Exception as error:  # the converter's exceptions have no common class
+    except Exception as error:  # the converter's exceptions have no common base
         raise ValueError(
             f"the model, of opset {own}, cannot be converted to opset {wanted} by onnx.version_converter: {error}"
         ) from error
     del converted.metadata_props[:]
-    converted.metadata_props.extend(loaded.metadata_props)  # what the exporter recorded
+    converted.metadata_props.extend(loaded.metadata_props)  # the exporter's record
     return converted
 
 

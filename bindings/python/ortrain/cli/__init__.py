@@ -1,4 +1,4 @@
-"""The ``ortrain`` command: one module per subcommand, which is imported when it runs."""
+"""The ``ortrain`` command: one module for each subcommand. The module is imported when the subcommand runs."""
 
 from ortrain.cli.app import main
 

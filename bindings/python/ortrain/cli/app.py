@@ -1,4 +1,4 @@
-"""The code that all subcommands share: how they are found, fail and print.
+"""Code that all subcommands share: finding a subcommand, reporting errors, printing.
 
 Exit status: 0 for success, 1 for an error, 2 for wrong arguments, 3 if the answer is no (a model that cannot be trained,
 checkpoints that differ, a failed self-test), 130 after Ctrl-C.
@@ -47,7 +47,7 @@ _COMMANDS = {
     "train": "train artifacts on data",
 }
 
-# What went wrong outside of the program. Everything else is a fault of ortrain and shows where.
+# Errors whose cause is outside the program. Any other exception is a fault of ortrain and is shown with a traceback.
 EXPECTED = (
     OrtrainError,
     OSError,
@@ -61,7 +61,7 @@ EXPECTED = (
 
 
 class _Commands(click.Group):
-    """Finds each subcommand in the module of its name, so that ``--help`` imports none of them."""
+    """Finds each subcommand in the module of its name, so that ``--help`` imports no subcommand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -184,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     int
         The exit status.
     """
-    if arguments is None and "_ORTRAIN_COMPLETE" in os.environ:  # a shell asks for completions
+    if arguments is None and "_ORTRAIN_COMPLETE" in os.environ:  # a shell is asking for completions
         group.main(prog_name="ortrain")
     given = sys.argv[1:] if arguments is None else arguments
     context_meta: dict[str, Any] = {}

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from ortrain.artifacts import ArtifactReport, LoRA
 
 OPTIMIZERS = [*(declaration["name"] for declaration in json.loads(_ortrain.list_optimizers())), mezo.NAME]
-"""Optimizers of the library, and those that a trainer adds."""
-# Those of onnxblock.loss that take one output of a model. That module loads slowly; a test compares the lists.
+"""Optimizers of the library, and optimizers that the trainer implements."""
+# The losses of onnxblock.loss that take one output of a model. They are repeated here because that module loads slowly; a test
+# compares the lists.
 LOSSES = [
     "cross_entropy",
     "mse",
@@ -304,7 +305,7 @@ def command(
         external_data=external_data or None,
         mezo=estimated,
     )
-    for path in results.set_aside(out):  # they are of the artifacts that were there
+    for path in results.set_aside(out):  # they belong to the earlier artifacts
         click.echo(f"ortrain: the result of training that was in {out} is now {path}", err=True)
     files = [*report.files, *step.write(report, out)]
     if json_output:
@@ -390,14 +391,12 @@ def _quantization(weights: str | None) -> Any:
 
 
 def _trained_with_head(names: tuple[str, ...]) -> str | list[str]:
-    """Return what is trained with a new head: a word, if it is the only one, or names."""
+    """Return what is trained with a new head: one of the option's words, or names."""
     if not names:
         return "head"
     words = [name for name in names if name in ("head", "all") or name.startswith("last:")]
     if words and len(names) > 1:
-        raise click.UsageError(
-            f"--train {words[0]} says all that is trained; found {len(names)} options --train"
-        )
+        raise click.UsageError(f"--train {words[0]} must be the only option --train, found {len(names)}")
     return words[0] if words else list(names)
 
 

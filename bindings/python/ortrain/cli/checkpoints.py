@@ -65,7 +65,7 @@ def describe_model(path: Path) -> dict[str, Any]:
         model = load_model(path, load_external_data=False)
     except (OSError, OrtrainError):
         raise
-    except Exception as error:  # protobuf and onnx raise several kinds, with nothing in common
+    except Exception as error:  # protobuf and onnx raise several classes without a common base
         raise ValueError(f"{path} is not an ONNX model: {error}") from error
 
     def describe(value: onnx.ValueInfoProto) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def describe_memory(folder: Path, checkpoint: dict[str, Any]) -> dict[str, int]:
     The optimizer model takes the state of all parameters as sequences, beside those of parameters and gradients. What a step
     needs for activations depends on the batch and is not in it.
     """
-    from ortrain._files import models  # which needs onnx
+    from ortrain._files import models  # this module needs onnx
 
     trained = sum(row["bytes"] for row in checkpoint["parameters"] if row["trained"])
     optimizer = models.load_model(folder / "optimizer_model.onnx")

@@ -49,7 +49,7 @@ def command(model: Path, json_output: bool) -> int:
     given = load(str(model))[0]
     taken = {node.name for node in given.graph.node}
     for number, node in enumerate(given.graph.node):
-        if not node.name:  # names show which nodes of the training model come from it
+        if not node.name:  # the names of new nodes show from which node they come
             node.name = next(name for i in count() if (name := f"{node.op_type}_{number + i}") not in taken)
             taken.add(node.name)
     keys = [("" if node.domain == "ai.onnx" else node.domain, node.op_type) for node in given.graph.node]

@@ -21,7 +21,7 @@ def command(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     script = found(app.group, {}, "ortrain", "_ORTRAIN_COMPLETE").source()
-    if shell == "zsh":  # which completes nothing, and says that there is no compdef, until compinit has run
+    if shell == "zsh":  # zsh has no compdef, and completes nothing, until compinit has run
         first, _, rest = script.partition("\n")
         script = f"{first}\n(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit }}\n{rest}"
     click.echo(script)

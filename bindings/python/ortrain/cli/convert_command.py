@@ -75,7 +75,7 @@ def command(source: Path, result: Path, like: Path | None, as_folder: bool, json
 
 
 def _convert_model(source: Path, result: Path, like: Path | None, as_folder: bool) -> None:
-    """Write a model in the other format. The content of the file, not its name, decides the format that it has now."""
+    """Write a model in the other format. The content of the file, not its name, shows its present format."""
     for path in (source, result):
         if path.suffix not in _MODELS:
             raise ValueError(f"expected a model, a file ending in .onnx or .ort, found {path}")
@@ -83,19 +83,19 @@ def _convert_model(source: Path, result: Path, like: Path | None, as_folder: boo
         raise ValueError(f"--like and --folder are for checkpoints, but {source} is a model")
     if not source.exists():
         raise FileNotFoundError(f"there is no model {source}")
-    # What the model names beside it is read now.
+    # Files with weights beside the model are read here.
     try:
         model = model_files.load_model(source).SerializeToString()
     except (OSError, OrtrainError):
         raise
-    except Exception as error:  # protobuf and onnx raise several kinds, with nothing in common
+    except Exception as error:  # protobuf and onnx raise several classes without a common base
         raise ValueError(f"{source} is not a model: {error}") from error
     written = model if result.suffix == ".onnx" else model_files.in_ort_format(model)
     write_file(result, "model", written)
 
 
 def _convert_checkpoint(source: Path, result: Path, as_folder: bool) -> list[str]:
-    """Convert everything that a checkpoint holds."""
+    """Convert a checkpoint with all its contents."""
     if not source.exists():
         raise FileNotFoundError(f"there is no checkpoint {source}")
     if stored_state.is_folder_of_tensors(source):

@@ -1,4 +1,4 @@
-"""The contents of a file or folder of data, and the network that `ortrain train` makes for them."""
+"""The description of a file or folder of data, and of the network that `ortrain train` makes for the data."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def load(path: Path, wanted: Wanted, target: str | None = None) -> Any:
 
 
 def _without_weights(columns: dict[str, Any], wanted: Wanted, path: Path) -> tuple[dict[str, Any], Any]:
-    """Return the other columns, and the row weights, None if there are none."""
+    """Return the columns without the row weights, and the row weights; None instead of the weights if there are none."""
     if wanted.weight is None:
         return columns, None
     if wanted.weight not in columns:
@@ -108,7 +108,7 @@ def _is_hugging_face(folder: Path) -> bool:
 
 
 def _by_name(columns: dict[str, Any], wanted: Wanted, target: str | None, path: Path) -> dict[str, Array]:
-    """Give columns the names of the inputs: the inputs' own names, or x and y."""
+    """Return arrays by the names of inputs, from columns with these names or named x and y."""
     found = {name: name for name in wanted.features if name in columns}
     lower = {name.lower(): name for name in columns}
     if not found and len(wanted.features) == 1 and "x" in lower:
@@ -132,7 +132,7 @@ def _by_name(columns: dict[str, Any], wanted: Wanted, target: str | None, path: 
 
 
 def _target_of(names: list[str], wanted: Wanted, target: str | None, path: Path) -> str | None:
-    """Return which of the columns other than features is the target; None if no column is."""
+    """Return the name of the target among columns that are not features; None if none of them is the target."""
     if target is not None:
         if target not in names:
             raise ValueError(f"--target: {path} has no {target}, it has {', '.join(names)}")
@@ -143,14 +143,14 @@ def _target_of(names: list[str], wanted: Wanted, target: str | None, path: Path)
 
 
 def _targets(values: Any, name: str, wanted: Wanted, path: Path) -> Array:
-    """Return the values of a target: classes by their number, and each value in the shape that the model takes."""
+    """Return the values of a target in the shape that the model takes, and names of classes as numbers."""
     check_values(values, name, path)
     array = np.asarray(values)
     if wanted.has_classes and array.dtype.kind in "US" and not _is_numeric(array):
         array = np.array(wanted.numbers_of([str(value) for value in array.ravel()], path)).reshape(
             array.shape
         )
-        if wanted.choice is not None and len(np.unique(array)) == 1:  # data to train on
+        if wanted.choice is not None and len(np.unique(array)) == 1:  # only for data to train on
             wanted.remarks.append(
                 f"all rows of {path} have the class {values[0]}: expected at least two classes to learn from"
             )
@@ -190,7 +190,7 @@ def _numbers(values: list[Any], name: str, path: Path) -> Array:
 
 
 def _of_table(table: Table, wanted: Wanted, target: str | None, path: Path) -> dict[str, Array]:
-    """Columns by the inputs' names; or columns of numbers, which are the elements of the first input's rows."""
+    """Return the arrays of a table whose columns have the names of inputs, or are the elements of the first input's rows."""
     columns = table.columns
     _remark_on_header(table, wanted, path)
     if table.remark:
@@ -212,7 +212,7 @@ def _of_table(table: Table, wanted: Wanted, target: str | None, path: Path) -> d
 
 
 def _columns_of_numbers(table: Table, wanted: Wanted, target: str | None, path: Path) -> dict[str, Array]:
-    """Columns that are the elements of the rows of the only input, and one with the target if there is one more."""
+    """Return an array whose rows consist of the numbers in all columns. If there is one column too many, it is the target."""
     names = list(table.columns)
     if len(wanted.features) != 1:
         raise ValueError(
@@ -258,7 +258,7 @@ def _remark_on_header(table: Table, wanted: Wanted, path: Path) -> None:
 def _by_position(
     names: list[str], size: int | None, wanted: Wanted, target: str | None
 ) -> tuple[list[str], str | None]:
-    """Return the columns that are features, and the target: the one that was named, that of the input, or the last."""
+    """Return the features, and the target: the named column, the column with the name of the input, or the last one."""
     column = None
     if target is not None:
         column = target
@@ -272,7 +272,7 @@ def _by_position(
 def _by_known_names(
     names: list[str], known: Columns, wanted: Wanted, target: str | None, path: Path
 ) -> tuple[list[str], str | None]:
-    """Return the columns that a model was trained on, in the order of the training, and the target."""
+    """Return the columns on which a model was trained, in the order of that training, and the target."""
     known.check(names, f"--data: {path}", target or wanted.target)
     column = target or next((name for name in (known.target, wanted.target) if name in names), None)
     if column is None and wanted.target is not None:
@@ -323,10 +323,11 @@ def _folder_of_images(path: Path, wanted: Wanted) -> Pictures:
             explained(file, "--data", "an image"),
             warnings.catch_warnings(),
         ):
-            warnings.simplefilter("error", opener.DecompressionBombWarning)  # of 90 million pixels
+            warnings.simplefilter("error", opener.DecompressionBombWarning)  # for more than 90 million pixels
             try:
                 image = opener.open(source)
-            except opener.UnidentifiedImageError:  # whose message has an address instead of the file
+            except opener.UnidentifiedImageError:
+                # Pillow's message has the address of an object instead of the file
                 raise InvalidArgumentError(
                     f"--data: expected an image, found {file}, whose format Pillow does not recognize; replace or remove the file"
                 ) from None
@@ -394,7 +395,7 @@ def _hugging_face(path: Path, wanted: Wanted, target: str | None) -> Any:
 
 
 def _numbered(found: Any, column: str, wanted: Wanted, path: Path, datasets: Any) -> Any:
-    """Return a Hugging Face dataset whose target has the numbers of the model's classes, if it has their names."""
+    """Return a Hugging Face dataset in which the names of classes are replaced by the model's numbers of these classes."""
     kind = found.features[column]
     named = isinstance(kind, datasets.ClassLabel)
     if not wanted.has_classes or not (named or getattr(kind, "dtype", "") in ("string", "large_string")):

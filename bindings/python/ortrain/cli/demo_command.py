@@ -56,7 +56,7 @@ def command(out: Path, epochs: int, seed: int, json_output: bool) -> None:
         write_file(folder / artifact.name, "artifact", artifact.read_bytes())
     if not json_output:
         click.echo(f"{len(train[0])} digits to train on, {len(test[0])} held out; images of 8x8 pixels")
-    # One thread: the steps of so small a network are too short to share.
+    # One thread: the steps of such a small network are too short to divide among threads.
     trainer = Trainer(
         folder, learning_rate=3e-3, schedule="linear", metrics=["accuracy"], seed=seed, threads=1
     )
@@ -116,7 +116,8 @@ def _digits() -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     with np.load(_DATA / "digits.npz") as file:
         images = file["pixels"].astype(np.float32)[:, None] / 16
         labels = file["labels"].astype(np.int64)
-    order = np.random.default_rng(1797).permutation(len(labels))  # one split, so that accuracies compare
+    # a fixed split, so that accuracies can be compared
+    order = np.random.default_rng(1797).permutation(len(labels))
     held_out, kept = np.split(order, [len(labels) // 4])
     return (images[kept], labels[kept]), (images[held_out], labels[held_out])
 

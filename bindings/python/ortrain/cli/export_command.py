@@ -84,7 +84,7 @@ def command(
 
 
 def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | None) -> None:
-    """Write adapters in a form other than nodes of the exported model."""
+    """Write adapters as files, or as inputs of the exported model."""
     from ortrain import artifacts
     from ortrain._files.weights import write_models
 
@@ -106,7 +106,7 @@ def _export_adapters(trainer: Trainer, model: Path, adapters: str, peft: Path | 
 
 
 def _plain(trainer: Trainer) -> dict[str, Any] | None:
-    """Return the preprocessing of pictures that are only resized and scaled, None for other data."""
+    """Return the preprocessing if the data are pictures that are only resized and scaled, otherwise None."""
     stored = trainer.preprocessing
     if stored is None or stored["kind"] != "image":
         return None
@@ -123,16 +123,16 @@ def _what_it_takes(trainer: Trainer) -> str:
             f"the model takes the numbers of tokens, {trainer.preprocessing['length']} a row, as the tokenizer in "
             f"{trainer.folder / TOKENIZER} makes them"
         )
-    return "the model takes preprocessed rows; --with-preprocessing writes one that takes the raw ones"
+    return "the model takes preprocessed rows; --with-preprocessing writes a model that takes raw rows"
 
 
 def _check_preprocessing(trainer: Trainer) -> None:
-    """Refuse a run that has no preprocessing for which there are ONNX nodes.
+    """Reject a run without preprocessing, and preprocessing that ONNX nodes cannot do.
 
     Raises
     ------
     ValueError
-        When the run has none, or a tokenizer.
+        When the run has no preprocessing, or has a tokenizer.
     """
     stored = trainer.preprocessing
     if stored is not None and stored["kind"] not in ("text", LANGUAGE_MODEL):
@@ -146,7 +146,7 @@ def _check_preprocessing(trainer: Trainer) -> None:
 
 def _put_preprocessing_in_front(trainer: Trainer, path: Path) -> None:
     """Write the preprocessing of a run into an exported model."""
-    from ortrain._files.models import load_model  # which needs onnx
+    from ortrain._files.models import load_model  # this module needs onnx
     from ortrain._files.weights import write_models
     from ortrain.preprocessing.nodes import with_preprocessing
 

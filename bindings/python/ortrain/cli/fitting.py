@@ -1,4 +1,4 @@
-"""A network that fits data: what a file has, and which network takes it. Making one needs onnx."""
+"""A network that fits data: the contents of a file, and the network for them. Making a network needs onnx."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _LARGEST = 64  # pixels of the longer side of images unless the user says otherw
 
 @dataclass(frozen=True)
 class Found:
-    """What data have.
+    """The contents of data.
 
     Parameters
     ----------
     input : str
-        The name that the input of a network gets, by which the data are then read.
+        The name of the network's input. The data are read by this name.
     row : tuple of int
         The shape of a row.
     tokens : int or None
         One more than the largest value, if the rows are whole numbers of 0 or more.
     outputs : int
-        Numbers that a network returns for a row: a score for each class, or the targets.
+        The number of values that a network returns for a row: scores of classes, or targets.
     classes : bool
         Whether the target is a class.
     """
@@ -58,9 +58,9 @@ class Found:
     center: float = 0.0
     """The mean of the numbers to predict."""
     scale: float = 1.0
-    """Their deviation."""
+    """The standard deviation of the numbers to predict."""
     note: str = ""
-    """Why whole numbers count as classes, or as numbers."""
+    """Why the whole numbers of the target count as classes, or as numbers to predict."""
 
     @property
     def loss(self) -> str:
@@ -157,7 +157,7 @@ def look_at(
 def _of_text(
     features: dict[str, list[Any]], targets: Array, task: str | None, tokenizer: Path, path: Path
 ) -> Found:
-    """Return what rows of tokens have."""
+    """Return the description of data that are rows of tokens."""
     made = text.Tokenizer(tokenizer)
     texts = [text_of(cell) for cell in features[preparing.text_column(features, path)]]
     found = _of(np.zeros((1, made.length_of(texts))), targets, "input_ids", task)
@@ -245,7 +245,7 @@ def make_network(kind: str, found: Found, seed: int) -> Any:
     Raises
     ------
     ValueError
-        When the network does not take such rows.
+        When the network does not take rows of this kind.
     """
     model = _network(kind, found, seed)
     if not found.classes:
@@ -255,7 +255,7 @@ def make_network(kind: str, found: Found, seed: int) -> Any:
 
 
 def _scale(model: Any, found: Found) -> None:
-    """Give a network's outputs the mean and deviation of the targets, which training alone would reach slowly."""
+    """Give a network's outputs the mean and deviation of the targets, because training alone would reach them slowly."""
     from onnx import helper
 
     graph = model.graph
@@ -275,7 +275,7 @@ def _network(kind: str, found: Found, seed: int) -> Any:
     Raises
     ------
     ValueError
-        When the network does not take such rows.
+        When the network does not take rows of this kind.
     """
     from ortrain import models
 

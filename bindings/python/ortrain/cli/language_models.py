@@ -20,14 +20,14 @@ from ortrain.trainer import Trainer
 from ortrain.trainer.checks import Form
 
 RECORD = "language_model.json"
-"""The file in a folder of artifacts that names their language model, and states how they were made."""
+"""The file in a folder of artifacts with the path of their language model and the settings of their creation."""
 
 LOSS = "token_cross_entropy"
 KIND = "language_model"
 BATCH = 8
-"""The rows of an optimizer step unless the user says otherwise: those of text take more memory than others."""
+"""The default number of rows of an optimizer step: rows of text take more memory than other rows."""
 
-_OPTIMIZER = "adamw"  # unless the user names another one; the rates are those of this one
+_OPTIMIZER = "adamw"  # the default, to which the rates below belong
 _RATES = {"lora": 2e-4, "dora": 2e-4, "none": 2e-5}
 _BLOCK = 1 << 20
 _PLACES = ("model.onnx", "onnx/model.onnx", "decoder_model.onnx")
@@ -163,7 +163,7 @@ def artifacts_of(
 def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, rows: int | None) -> Any:
     """Make artifacts with the cross entropy of tokens. ``rows`` is the batch size of the export, None if it is free.
 
-    It is made free if that is possible; otherwise the settings get it as the batch size.
+    A fixed batch size is made free if that is possible; otherwise it becomes the batch size in the settings.
     """
     from ortrain.artifacts import LoRA, quantize_weights
     from ortrain.trainer.creation import make_artifacts
@@ -201,12 +201,12 @@ def _make(model: Path, folder: Path, settings: dict[str, Any], seed: int, rows: 
 
 
 def _check_language_model(model: Path, options: LanguageOptions) -> tuple[text.InputNames, int | None]:
-    """Return the names of a language model's inputs, and its batch size, None if that is free.
+    """Return the names of a language model's inputs, and its batch size; None if the batch size is free.
 
     Raises
     ------
     ValueError
-        When it does not take tokens, or does not return a score for each token; it says what the model has.
+        When the model does not take tokens, or does not return a score for each token; the error lists its inputs or outputs.
     """
     from ortrain._files.models import load_model
 
@@ -233,7 +233,7 @@ def _check_language_model(model: Path, options: LanguageOptions) -> tuple[text.I
     shape = outputs[logits]
     if shape is None or len(shape) != 3:
         others = [name for name, found in outputs.items() if found is not None and len(found) == 3]
-        advice = f"; --logits {others[0]} names one that has three" if others else ""
+        advice = f"; --logits {others[0]} chooses an output with three dimensions" if others else ""
         raise ValueError(
             f"{model}: expected scores [batch, tokens, vocabulary] as the output {logits} of a language model, found "
             f"{'an unknown number of' if shape is None else len(shape)} dimensions{advice}"
@@ -296,7 +296,7 @@ def _check_same(
 
 
 def _digest(path: Path) -> str:
-    """Return a digest of a model, with the sizes and ends of the files beside it that may have its weights."""
+    """Return a digest of a model, and of the sizes and ends of files beside it that may contain its weights."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

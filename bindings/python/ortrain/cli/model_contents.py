@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 PARTS_FOR_TYPES = {"doubles": {11}, "halves": {10, 16}, "small_integers": {3, 4, 5, 12, 13}}
-"""Parts of the library with the kernels for these element types, numbers of TensorProto.DataType (`part_of` in dtype.h)."""
+"""Parts of the library, and the element types, as numbers of TensorProto.DataType, whose kernels they contain (`part_of` in
+dtype.h)."""
 
 
 def operators_in(model: Any) -> Iterator[str]:

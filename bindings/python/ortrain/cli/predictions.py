@@ -152,6 +152,6 @@ class Predictions:
 
 
 def _folder_name(name: str) -> str:
-    """Return the name of a class as that of a folder."""
+    """Return a name for the folder of a class."""
     found = "".join("_" if character in "/\\:\0" else character for character in name)
     return found if found.strip(". ") else f"_{found}"

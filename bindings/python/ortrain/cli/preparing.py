@@ -24,7 +24,7 @@ MARK = "ortrain.preprocessing"
 """The metadata key of a model whose rows are preprocessed even if it could take raw rows."""
 
 TARGETS = ("y", "labels", "label", "target", "targets")
-_SCALES = 1000.0  # from which on two columns are too different in scale to train well
+_SCALES = 1000.0  # ratio of two columns' scales above which a network trains badly
 
 
 def target_column(names: Sequence[str], target: str | None, wanted: str | None) -> str:
@@ -115,7 +115,7 @@ def refuse_arrays(wanted: Wanted, path: Path) -> None:
     if stored["kind"] == "table":
         names = [] if wanted.columns is None else wanted.columns.features
         raise ValueError(
-            f"--data: the model was trained on the encoded columns of a table, and nothing says whether the rows of {path} are "
+            f"--data: the model was trained on the encoded columns of a table, and {path} does not show whether its rows are "
             f"encoded; expected CSV, Parquet, JSON lines, or NPZ with an array for each column: {', '.join(names[:12])}"
             f"{', ...' if len(names) > 12 else ''}"
         )
@@ -123,8 +123,8 @@ def refuse_arrays(wanted: Wanted, path: Path) -> None:
         normalization = ImagePreprocessing.of_json(stored)
         if set(normalization.mean) != {0.0} or set(normalization.deviation) != {1.0}:
             raise ValueError(
-                f"--data: the model was trained on normalized pictures ({normalization.shown()}), and nothing says whether the "
-                f"rows of {path} are normalized; expected a folder of images"
+                f"--data: the model was trained on normalized pictures ({normalization.shown()}), and {path} does not show "
+                f"whether its rows are normalized; expected a folder of images"
             )
 
 
@@ -142,7 +142,7 @@ def _rows(table: Table, plan: tables.TablePreprocessing, wanted: Wanted, path: P
 
 
 def _fitted(table: Table, wanted: Wanted, column: str | None, path: Path) -> tables.TablePreprocessing | None:
-    """Return the preprocessing that the training rows need, None if they need none."""
+    """Return the preprocessing that the training rows need; None if they need none."""
     choice = wanted.choice
     assert choice is not None
     if choice.preprocess is False or len(wanted.features) != 1:
@@ -166,7 +166,7 @@ def _fitted(table: Table, wanted: Wanted, column: str | None, path: Path) -> tab
 
 
 def _as_trained(table: Table, wanted: Wanted, target: str | None, path: Path) -> tuple[Table, str | None]:
-    """Return a table with the columns of the training, and which is the target.
+    """Return a table with the columns of the training, and the name of the target.
 
     Raises
     ------

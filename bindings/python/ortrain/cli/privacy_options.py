@@ -66,7 +66,7 @@ class PrivacyOptions:
 
     @property
     def _given(self) -> list[str]:
-        """The options with numbers that are given, as a user types them."""
+        """Return the numeric options that are given, in the form in which a user types them."""
         numbers = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
         return [
             f"--{name.replace('_', '-')} {value:g}" for name, value in numbers.items() if value is not None
@@ -102,7 +102,7 @@ class PrivacyOptions:
         alone = "without --validation it follows the loss of the training rows, which has no noise"
         problems = {
             f"--accumulate {options['accumulate']}": options["accumulate"] > 1
-            and "a private step takes the rows of its batch one by one; a larger --batch needs no more memory",
+            and "a private step divides its batch into parts itself; a larger --batch needs no more memory",
             f"--augment {options['augment']}": bool(changes and changes.mixes)
             and "mixup and cutmix make a row of two rows of the data",
             "--no-shuffle": not options["shuffle"] and "each step draws its rows at random",
@@ -112,7 +112,7 @@ class PrivacyOptions:
             f"--monitor {monitor}": bool(monitor)
             and not monitor.startswith("val_")
             and self.is_noisy
-            and "values of the training rows have no noise; a value of a validation, such as val_loss, is one of other rows",
+            and "values of the training rows have no noise; values of a validation, such as val_loss, come from other rows",
             f"--patience {options['patience']}": options["patience"] is not None
             and not validated
             and self.is_noisy

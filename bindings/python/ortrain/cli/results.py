@@ -1,7 +1,7 @@
-"""The results of runs in a folder of artifacts: which checkpoint a command reads, and how a run keeps the earlier ones.
+"""The results of runs in a folder of artifacts: the checkpoint that a command reads, and how a run keeps earlier checkpoints.
 
-A run writes its best and its last checkpoint beside the artifacts, and everything else into a numbered folder. Whatever an
-earlier run wrote under the same name gets a number first.
+A run writes its best and its last checkpoint beside the artifacts, and everything else into a numbered folder. Files of an
+earlier run with the same names get a number first.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from ortrain.trainer import ModelCheckpoint, Trainer
 from ortrain.trainer.callbacks import Logs
 
 BEST, LAST, OLDER, INITIAL = "best.ckpt", "last.ckpt", "trained.ckpt", "checkpoint"
-"""The best and the last epoch of a run; the result of earlier versions, and of programs; the parameters before training."""
+"""Checkpoints: the best and the last epoch of a run; the result of earlier versions and of programs; the parameters before
+training."""
 EPSILON = "epsilon"
-"""What a private run without a validation monitors: no other value of its epochs is private, so the last epoch is the best."""
+"""The value that a private run without a validation monitors. No other value of its epochs is private, so the last epoch counts
+as the best."""
 
 
 def chosen_checkpoint(folder: Path, checkpoint: Path | None = None) -> Path:
@@ -74,7 +76,7 @@ def new_run(folder: Path) -> Path:
         path = folder / str(next_number(folder))
         try:
             make_folder(path, "run", exist_ok=False)
-        except FileExistsError:  # of a run that began at the same time
+        except FileExistsError:  # another run has created this folder at the same time
             continue
         return path
 
@@ -84,7 +86,7 @@ def remove_unused(run: Path) -> None:
     for path in (run, run.parent):
         try:
             path.rmdir()
-        except OSError:  # it has files
+        except OSError:  # the folder is not empty
             return
 
 
@@ -160,7 +162,7 @@ class RunCheckpoints(ModelCheckpoint):
         best = Path(str(self.best_path))
         if not (best.exists() and best.samefile(self.start)):
             self._keep(best)
-            copy_file(self.start, best, "checkpoint")  # the user may change the other file
+            copy_file(self.start, best, "checkpoint")  # a copy, because the user may change the original
             self._replaced.add(best)
 
     def improves(self, value: float) -> bool:
@@ -183,7 +185,7 @@ class RunCheckpoints(ModelCheckpoint):
             self.kept.append(kept)
 
     def _is_of_this_run(self, path: Path) -> bool:
-        """Whether a resumed run has written a checkpoint, which is one of its epochs under another name."""
+        """Whether a resumed run wrote this checkpoint, which is then the checkpoint of one of its epochs under a second name."""
         if not self.trainer.resumed or not path.exists():
             return False
         return any(Path(name).exists() and path.samefile(name) for _, name in self.saved)

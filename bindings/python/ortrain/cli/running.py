@@ -24,7 +24,7 @@ from ortrain.trainer.metrics import METRIC_NAMES
 from ortrain.trainer.weighting import WEIGHTS
 
 COUNT = click.IntRange(min=1)
-_LARGE = 64 << 20  # bytes of a model that `ortrain new` did not make
+_LARGE = 64 << 20  # bytes; models of `ortrain new` are smaller
 
 header_option = click.option(
     "--header/--no-header",
@@ -197,9 +197,9 @@ def scaled(rows: Any, trainer: Trainer) -> Any:
         is_image = array.ndim > 2
         found[form.name] = array.astype(np.float32) / np.float32(255 if is_image else 1)
         done = (
-            "divided by 255, as those of image files"
+            "divided by 255, like the bytes of image files"
             if is_image
-            else f"taken as they are, up to {array.max()}"
+            else f"not scaled; the largest is {array.max()}"
         )
         click.echo(f"ortrain: the bytes of {form.name} are {done}", err=True)
     return found

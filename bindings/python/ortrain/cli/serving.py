@@ -34,7 +34,8 @@ def listening(make: Callable[[Path, int], S], folder: Path, port: int | None, us
 
 def serve(server: Server, announce: Callable[[], None], browser: bool) -> None:
     """Run a server until Ctrl-C. ``announce`` prints where it is."""
-    # Shells have programs ignore Ctrl-C that scripts start in the background; kill ends it in the same way.
+    # Programs that a shell script starts in the background ignore SIGINT unless they set a handler. SIGTERM ends the server
+    # like Ctrl-C.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     with server, contextlib.suppress(KeyboardInterrupt):

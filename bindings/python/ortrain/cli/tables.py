@@ -17,15 +17,16 @@ from ortrain.errors import InvalidArgumentError
 from ortrain.preprocessing.cells import is_missing
 
 _DATA = "--data"
-_MOST_CHARACTERS = 1000  # of a value; an array of text has as many for each of its values
-_MOST_BITS = 1023  # of a number that a double can represent
+# of a value: an array of text reserves the length of its longest value for each value
+_MOST_CHARACTERS = 1000
+_MOST_BITS = 1023  # of an integer that a double can represent
 _SHOWN = 60
-_LOOKED_AT = 200  # rows of a table by which it is decided whether it has a header
-_NUMBERED = 8  # columns from which on a header 0, 1, 2, ... cannot be mistaken for a row of numbers
+_LOOKED_AT = 200  # rows of a table that decide whether its first row is a header
+_NUMBERED = 8  # columns; with more, a row 0, 1, 2, ... is a header and not data
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 """Separators of the cells of a CSV file other than commas."""
 _DECIMAL_COMMA = re.compile(r"[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?([eE][-+]?\d+)?")
-"""A number as programs write it where a comma precedes the decimals, and points may group the digits."""
+"""A number with a comma before the decimals, and perhaps points between groups of digits."""
 
 
 @dataclass(frozen=True)
@@ -109,19 +110,19 @@ def check_values(values: Any, name: str, path: Path) -> None:
 
 
 def _lines(path: Path, at: list[int]) -> Iterator[str]:
-    """Yield lines as the csv module wants them, whichever characters end them; keep the number in ``at``."""
+    """Yield lines for the csv module, whichever characters end them; keep the number of the line in ``at``."""
     for number, line in read_lines(path, _DATA):
         at[0] = number
         yield from io.StringIO(line, newline="") if "\r" in line else (line,)
 
 
 def _read_csv(path: Path, separator: str | None, header: bool | None, known: Collection[str]) -> Table:
-    """Return the columns of a CSV file; the separator of its cells is found in its first lines if it is not given."""
+    """Return the columns of a CSV file. If no separator is given, the first lines of the file decide."""
     found = separator or _separator_of(path)
     rows = _rows_of_cells(path, found)
     if not rows:
         return Table({})
-    rows[0][0] = rows[0][0].removeprefix("\ufeff")  # which some programs write before the first character
+    rows[0][0] = rows[0][0].removeprefix("\ufeff")  # some programs write this mark before the first character
     said = f"{path} has {_SEPARATORS[found]} between its cells" if separator is None and found != "," else ""
     if found != "," and _with_decimal_points(rows):
         said = f"{said or path}{' and' if said else ' has'} commas before decimals"
@@ -160,17 +161,17 @@ def _rows_of_cells(path: Path, separator: str) -> list[list[str]]:
 
 
 def _separator_of(path: Path) -> str:
-    """Return what separates the cells of a CSV file: commas, unless its first lines show another separator.
+    """Return the separator of the cells of a CSV file: a comma, unless its first lines show another one.
 
-    They do if the first line has no comma outside of quotes; or if semicolons divide all of them into as many cells, and every
-    comma precedes the decimals of a number.
+    Another separator is chosen in two cases: the first line has no comma outside of quotes; or semicolons divide all of these
+    lines into equally many cells, and every comma is before the decimals of a number.
     """
     lines = list(itertools.islice(_lines(path, [1]), _LOOKED_AT))
 
     def split(separator: str) -> list[list[str]]:
         try:
             return [row for row in csv.reader(lines, delimiter=separator) if row]
-        except csv.Error:  # reported when the whole file is read
+        except csv.Error:  # the code that reads the whole file reports this
             return []
 
     by_comma = split(",")
@@ -188,14 +189,14 @@ def _separator_of(path: Path) -> str:
 
 
 def _with_decimal_points(rows: list[list[str]]) -> bool:
-    """Write points before the decimals of columns whose numbers have commas there; return whether there are any."""
+    """Replace commas before decimals by points in columns of such numbers; return whether there are any."""
     changed = False
     for place in range(len(rows[0])):
         cells = [row[place].strip() for row in rows]
         numbers = [number for number, cell in enumerate(cells) if _DECIMAL_COMMA.fullmatch(cell)]
         others = [number for number, cell in enumerate(cells) if number and not is_missing(cell)]
         if not any("," in cells[number] for number in numbers) or not set(others) <= set(numbers):
-            continue  # the first row may have names
+            continue  # the first row may contain names
         changed = True
         for number in numbers:
             rows[number][place] = cells[number].replace(".", "").replace(",", ".")
@@ -203,12 +204,12 @@ def _with_decimal_points(rows: list[list[str]]) -> bool:
 
 
 def _has_header(rows: Sequence[Sequence[str]], known: Collection[str], path: Path) -> bool:
-    """Whether the first row of a table has names: it has, unless it looks like the rows below.
+    """Whether the first row of a table contains names: yes, unless it looks like the rows below.
 
     Raises
     ------
     InvalidArgumentError
-        When it may be either.
+        When the first row may be names or data.
     """
     first = [cell.strip() for cell in rows[0]]
     if not any(_is_number(cell) for cell in first) or (known and set(known) <= set(first)):
@@ -219,7 +220,8 @@ def _has_header(rows: Sequence[Sequence[str]], known: Collection[str], path: Pat
     ]
     as_below = [i for i in of_numbers if _is_number(first[i])]
     names = [i for i in of_numbers if first[i] and not _is_number(first[i])]
-    numbered = all(first[i] == str(i) for i in range(len(first)) if _is_number(first[i]))  # as pandas does
+    # pandas writes such names
+    numbered = all(first[i] == str(i) for i in range(len(first)) if _is_number(first[i]))
     if as_below and not names and not numbered:
         return False
     if numbered and (names or len(first) >= _NUMBERED or len(as_below) < len(first)):

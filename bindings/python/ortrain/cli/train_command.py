@@ -34,7 +34,7 @@ from ortrain.trainer import (
 )
 from ortrain.trainer.names import two_words
 
-_PLACES = ("memory", "off")  # of features, besides a folder
+_PLACES = ("memory", "off")  # values of --cache other than a folder
 
 
 @app.command(
@@ -264,7 +264,7 @@ def command(
     runs = out or folder / "runs"
     run = results.new_run(runs) if resume is None else results.run_of(trainer, resume, runs)
     checkpoints = results.RunCheckpoints(folder, run, monitor, keep, start)
-    name = name or (two_words() if resume is None else None)  # a resumed run has one
+    name = name or (two_words() if resume is None else None)  # a resumed run has a name
     callbacks = _callbacks(run, checkpoints, samples, patience, tensorboard, name, choice)
     options: dict[str, Any] = {"validation": held_out, "batch_size": batch, "shuffle": shuffle}
     options |= {"callbacks": callbacks, "resume": resume, "verbose": False}
@@ -305,7 +305,7 @@ def _defaults(
     language_models.set_defaults(folder, settings, is_first=trained is None)
     if _is_default("batch"):
         batch, several = language_models.batch_of(folder)
-        if is_private:  # its steps take one row at a time
+        if is_private:  # a private step divides its batch into parts itself
             batch *= several
         elif _is_default("accumulate"):
             settings["accumulate"] = several
@@ -320,16 +320,16 @@ def _is_default(option: str) -> bool:
 
 @dataclass(frozen=True)
 class _Recipe:
-    """How the command makes artifacts from a network. An option that was not given is None."""
+    """The options by which the command makes artifacts from a network. An option that was not given is None."""
 
     loss: str | None
     optimizer: str | None
     augment: str | None
     resumed: bool
-    """Whether a run is resumed: by the command that began it, and --resume."""
+    """Whether a run is resumed, which repeats the options of its first command."""
 
     def refuse(self, what: str, folder: Path | None = None) -> None:
-        """Reject a loss, and an optimizer other than that of a folder of artifacts, for artifacts that have them."""
+        """Reject --loss, and an --optimizer that differs from the folder's, because artifacts have a loss and an optimizer."""
         given = {"--loss": None if self.resumed else self.loss}
         if folder is not None and self.optimizer is not None:
             given["--optimizer"] = None if self.optimizer == running.optimizer_of(folder) else self.optimizer
@@ -345,7 +345,7 @@ class _Recipe:
 def _given_folder(
     given: Path | None, recipe: _Recipe, language: LanguageOptions, tokenizer: Path | None, seed: int
 ) -> Path | None:
-    """Return the given folder of artifacts, or one that is made of the given language model; None without either."""
+    """Return the given folder of artifacts, or a folder made from the given language model; None if neither is given."""
     model = None if given is None else language_models.model_in(given)
     if given is not None and model is not None:
         recipe.refuse("artifacts of a language model")
@@ -367,7 +367,7 @@ def _own_folder(
     tokenizer: Path | None,
     weight: str | None,
 ) -> Path:
-    """Return ./artifacts, made for a network that fits the data if there are none."""
+    """Return ./artifacts. If that folder has no artifacts, make them for a network that fits the data."""
     from ortrain.trainer.creation import make_artifacts
 
     folder = Path("artifacts")
@@ -400,13 +400,13 @@ def _own_folder(
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove artifacts that the command made if they were not trained, so that it can be given other data."""
+    """Remove artifacts that the command made but did not train, so that the next command can make them for other data."""
     if not any(folder.rglob("*.ckpt")):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(folder: Path, checkpoint: Path | None, from_start: bool, resume: Path | None) -> Path | None:
-    """Return the trained checkpoint that a new run begins with; None if it begins with the parameters before training."""
+    """Return the trained checkpoint with which a new run begins; None if the run begins with the parameters before training."""
     given = {
         "--checkpoint": checkpoint is not None,
         "--from-start": from_start,
@@ -422,7 +422,7 @@ def _start(folder: Path, checkpoint: Path | None, from_start: bool, resume: Path
 
 
 def _trainer(folder: Path, start: Path | None, resume: Path | None, settings: dict[str, Any]) -> Trainer:
-    """Return the trainer of a run, and say which trained parameters it begins with."""
+    """Return the trainer of a run, and print which trained parameters the run begins with."""
     try:
         trainer = Trainer(folder, checkpoint=start or resume, **settings)
     except OrtrainError as error:
@@ -435,7 +435,8 @@ def _trainer(folder: Path, start: Path | None, resume: Path | None, settings: di
     if start is not None:
         saved = trainer.saved_run
         if saved is not None and settings["learning_rate"] is None:
-            trainer.learning_rate = saved["learning_rate"]  # the optimizer's may be the end of a schedule
+            # the rate in the optimizer's state may be the end of a schedule
+            trainer.learning_rate = saved["learning_rate"]
         click.echo(
             f"ortrain: continues from {start} ({results.origin_of(start, trainer)}) with the learning rate "
             f"{trainer.learning_rate:g}; --from-start begins with the parameters before training",
@@ -445,7 +446,7 @@ def _trainer(folder: Path, start: Path | None, resume: Path | None, settings: di
 
 
 def _is_finished(resume: Path, trainer: Trainer, folder: Path, json_output: bool) -> int:
-    """Say that a run has nothing left to resume."""
+    """Print that a run is finished, so that there is nothing to resume."""
     assert trainer.saved_run is not None
     done = trainer.saved_run["epoch"]
     if json_output:
@@ -482,7 +483,7 @@ def _fit(trainer: Trainer, rows: Any, epochs: int, options: dict[str, Any], run:
         ) from error
     finally:
         signal.signal(signal.SIGINT, before)
-        results.remove_unused(run)  # of settings that the trainer rejects
+        results.remove_unused(run)  # the trainer has rejected the settings of this run
     return interrupted
 
 
@@ -541,7 +542,7 @@ def _callbacks(
     name: str | None,
     choice: Choice,
 ) -> list[Callback]:
-    """Return what logs the run, saves its checkpoints and may end it early."""
+    """Return the callbacks that log the run, save its checkpoints and may end it early."""
     callbacks: list[Callback] = [
         *([TokenSpeed(choice.text, choice.share or 0.0)] if choice.text is not None else []),
         CSVLogger(run / "log.csv"),

@@ -1,4 +1,4 @@
-"""The inputs of a model, for which data are read, and the preprocessing that a user wants."""
+"""The inputs of a model for which a command reads data, and the preprocessing that a user wants."""
 
 from __future__ import annotations
 

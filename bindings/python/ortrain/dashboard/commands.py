@@ -1,4 +1,4 @@
-"""The commands of ortrain that a page starts, in a folder: jobs of several commands, one job after another."""
+"""The commands of ortrain that a page starts in a folder. A job consists of several commands; jobs run one after another."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Work:
                 if not self._waiting:
                     self._thread = None
                     return
-                self._stopped = False  # what waits now was started after the stop
+                self._stopped = False  # all waiting jobs were added after the stop
                 self._commands = self._waiting.popleft()
             self._run_job()
 
@@ -153,5 +153,5 @@ def _begin(arguments: Sequence[str], folder: Path) -> subprocess.Popen[str]:
         text=True,
         errors="replace",
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        start_new_session=True,  # so that Ctrl-C in the terminal reaches it through `stop` alone
+        start_new_session=True,  # Ctrl-C in the terminal must reach the command only through `stop`
     )

@@ -1,4 +1,4 @@
-"""Curves: a series as a chart shows it, smoothed and with no more points than the chart has pixels."""
+"""Curves: a series prepared for a chart, smoothed and with no more points than the chart has pixels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def smooth(values: Floats, weight: float) -> Floats:
 
 @lru_cache(maxsize=8)
 def _parts(weight: float) -> Floats:
-    """Return what each value of a block adds to each later average of the block."""
+    """Return the weight of each value of a block in each later average of the block."""
     powers = np.arange(_BLOCK)[None] - np.arange(_BLOCK)[:, None]
     return np.where(powers >= 0, (1 - weight) * weight ** np.maximum(powers, 0.0), 0.0)
 

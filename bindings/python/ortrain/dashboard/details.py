@@ -1,4 +1,4 @@
-"""The parts of a log that are read when they are shown. Values of the wrong type are left out."""
+"""The parts of a log that are read only when a page shows them. Values of the wrong type are left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_SNAPSHOTS = 60
 _MOST_SAMPLES = 200
 _MOST_ROWS = 500
 _MOST_CLASSES = 1000  # with names
-_MOST_COUNTED = 100  # in a confusion matrix
+_MOST_COUNTED = 100  # classes in a confusion matrix
 
 
 def _real(value: Any) -> float | None:
@@ -62,7 +62,7 @@ def layer(log: Log, name: str) -> dict[str, Any]:
     """Return norms and histograms of one parameter and its gradient in the snapshots, at most 60 of them."""
     places = log.details["layers"]
     stride = -(-len(places) // _MOST_SNAPSHOTS) or 1
-    chosen = places[::-1][::stride][::-1]  # with the last one
+    chosen = places[::-1][::stride][::-1]  # from the end, so that the last place is kept
     found = []
     for place in chosen:
         described = _layers_of(log.detail(place)).get(name)
@@ -120,7 +120,7 @@ def _samples(value: Any) -> list[dict[str, Any]]:
 
 
 def _regression(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """Return predicted numbers with the actual ones and the largest errors, None if there are none."""
+    """Return predicted numbers with the actual ones and the largest errors; None if there are none."""
     points = entry.get("points")
     if not isinstance(points, dict):
         return None
@@ -134,7 +134,7 @@ def _regression(entry: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _projection(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the places of rows in two dimensions by what was projected, None if there are none."""
+    """Return the positions of rows in projections of inputs and outputs; None if there are none."""
     of = entry.get("of")
     if not isinstance(of, dict):
         return None
@@ -159,7 +159,7 @@ def _numbers(value: Any) -> list[float | None]:
 
 
 def _of_step(log: Log, kind: str, step: int) -> dict[str, Any]:
-    """Return the last detail of a kind that was written at a step, an empty one if there is none."""
+    """Return the last detail of a kind that was written at a step; an empty one if there is none."""
     places = [place for place in log.details[kind] if place.step == step]
     return log.detail(places[-1]) if places else {}
 
@@ -169,7 +169,7 @@ def _names(value: Any) -> list[str]:
 
 
 def _matrix(value: Any) -> list[list[int]] | None:
-    """Return counts with as many columns as rows, None if the value is something else."""
+    """Return a square matrix of counts; None if the value is something else."""
     if not isinstance(value, list) or not 0 < len(value) <= _MOST_COUNTED:
         return None
     for row in value:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ortrain.dashboard.layout import place
 
-_MOST_CHILDREN = 40  # of a group; more are divided into parts
+_MOST_CHILDREN = 40  # of a group; a larger group is divided into parts
 _MOST_AT_FIRST = 40  # nodes and groups that are shown before the user opens any
 _MOST_NODES = 20_000
 _HEIGHT, _MOST_WIDTH, _CHARACTER = 44, 260, 7.5
@@ -222,7 +222,7 @@ def _grouped(leaves: list[Node]) -> list[Node]:
 
 
 def _join(root: Node) -> None:
-    """Replace each group that has but one child by that child, with both names."""
+    """Replace each group that has only one child by that child, with both names."""
     waiting = [root]
     while waiting:
         group = waiting.pop()
@@ -235,7 +235,7 @@ def _join(root: Node) -> None:
 
 
 def _divided(children: list[Node], key: str) -> list[Node]:
-    """Put what a group has too many of into parts, each of nodes that follow each other."""
+    """Divide the children of a large group into parts of consecutive nodes."""
     for child in children:
         if child.children:
             child.children = _divided(child.children, child.key)

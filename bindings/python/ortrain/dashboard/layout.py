@@ -9,7 +9,7 @@ _BETWEEN, _BETWEEN_LAYERS, _LINE_WIDTH = 24.0, 46.0, 10.0
 _SWEEPS = 8
 
 Edge = tuple[str, str]
-Vertex = str | tuple[str, str, int]  # a box, or where a long line passes a layer
+Vertex = str | tuple[str, str, int]  # a box, or the point at which a long line passes a layer
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ def place(sizes: Mapping[str, tuple[float, float]], edges: Sequence[Edge]) -> La
 
 
 def _closing(sizes: Mapping[str, tuple[float, float]], edges: Sequence[Edge]) -> set[Edge]:
-    """Return edges without which there is no cycle: those that lead back to a vertex that a search has not left."""
+    """Return edges without which there is no cycle: edges to a vertex whose followers a depth-first search is still visiting."""
     followers: dict[str, list[str]] = {vertex: [] for vertex in sizes}
     for source, target in edges:
         followers[source].append(target)
     closing: set[Edge] = set()
-    state: dict[str, int] = {}  # 1 while its followers are visited, 2 afterwards
+    state: dict[str, int] = {}  # 1 while the followers of a vertex are visited, 2 afterwards
     for first in sizes:
         if first in state:
             continue
@@ -107,7 +107,10 @@ def _closing(sizes: Mapping[str, tuple[float, float]], edges: Sequence[Edge]) ->
 
 
 def _layers(sizes: Mapping[str, tuple[float, float]], edges: Sequence[Edge]) -> dict[str, int]:
-    """Return the layer of each box: below all that lead to it. A box that nothing leads to is right above its first follower."""
+    """Return the layer of each box: below all boxes that lead to it.
+
+    A box to which no box leads is right above its first follower.
+    """
     before: dict[str, set[str]] = {vertex: set() for vertex in sizes}
     after: dict[str, set[str]] = {vertex: set() for vertex in sizes}
     for source, target in edges:
@@ -175,7 +178,7 @@ def _centers(
     neighbors: Mapping[Vertex, tuple[list[Vertex], list[Vertex]]],
     width_of: Mapping[Vertex, float],
 ) -> dict[Vertex, float]:
-    """Return the center of each vertex: near its neighbors, in the order of its layer, and not on top of another."""
+    """Return the center of each vertex: near its neighbors, in the order of its layer, and without overlap."""
     center: dict[Vertex, float] = {}
     for row in layers:
         x = -sum(width_of[vertex] + _BETWEEN for vertex in row) / 2
@@ -200,7 +203,8 @@ def _apart(wanted: list[float], widths: list[float]) -> list[float]:
     for index, width in enumerate(widths):
         total += (widths[index - 1] + width) / 2 + _BETWEEN if index else 0.0
         offsets.append(total)
-    blocks: list[tuple[float, int]] = []  # sum and number of what is moved together
+    # of vertices that move together: the sum of their places, and their number
+    blocks: list[tuple[float, int]] = []
     for value in (want - offset for want, offset in zip(wanted, offsets, strict=True)):
         blocks.append((value, 1))
         while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:

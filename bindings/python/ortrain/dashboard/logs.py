@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from ortrain.trainer.json_log import FORMAT
 
-# Events that are read again when they are shown.
+# Events of which only the place in the file is kept. They are read again when a page shows them.
 DETAILS = ("model", "layers", "profile", "samples", "confusion", "regression", "projection")
 
 _OF_VALIDATIONS = ("samples", "confusion", "regression", "projection")
@@ -23,14 +23,14 @@ _PLACE = ("event", "step", "epoch", "elapsed")
 _CHUNK = 1 << 20
 _LONGEST_LINE = 16 << 20
 _MOST_OBJECTS = 500_000  # lists and objects of a line; ten million of them take half a minute to parse
-_SEARCHED = 1 << 20  # bytes of a file in which a run has to begin
-_REMEMBERED = 1024  # bytes before the end of what was read, by which a file is recognized
+_SEARCHED = 1 << 20  # bytes; a file without the beginning of a run in these is not a log
+_REMEMBERED = 1024  # the last bytes that were read; they show whether the file was replaced
 _MOST_SERIES = 1000
-_MOST_VALUES = 1 << 23  # of all series together: 200 MB
-_MOST_PLACES = 5000  # of each kind of detail
+_MOST_VALUES = 1 << 23  # in all series together: 200 MB
+_MOST_PLACES = 5000  # for each kind of detail
 _MOST_PROBLEMS = 20
-_LINES_AT_ONCE = 500  # while nothing else can look at the log: 5 ms
-_SECONDS_WITHOUT_LINES = 60.0  # after which a run without an end has probably been killed
+_LINES_AT_ONCE = 500  # lines that are parsed while the log is locked: 5 ms
+_SECONDS_WITHOUT_LINES = 60.0  # a run that writes no line for longer has probably been killed
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Series:
     def add(self, step: float, elapsed: float, value: float) -> bool:
         """Add a point; one of the same step replaces the last. Return whether there is one more."""
         if self.step and step <= self.step[-1]:
-            if step == self.step[-1]:  # lower ones are in lines that were copied twice
+            if step == self.step[-1]:  # lower steps are in lines that were copied twice
                 self.elapsed[-1], self.value[-1] = elapsed, value
             return False
         self.step.append(step)
@@ -94,7 +94,7 @@ class Log:
     Attributes
     ----------
     begin, end : dict
-        The last line of this kind; ``end`` is empty while the run goes on.
+        The last line of this kind; ``end`` is empty while the run continues.
     series : dict of str to Series
         By ``<event>.<name>``, such as ``step.loss`` and ``epoch.val_loss``.
     details : dict of str to list of Place
@@ -118,12 +118,12 @@ class Log:
         self.begin: dict[str, Any] = {}
         self.end: dict[str, Any] = {}
         self.series: dict[str, Series] = {}
-        self._values = 0  # of all series
+        self._values = 0  # in all series together
         self.details: dict[str, list[Place]] = {kind: [] for kind in DETAILS}
         self.problems: list[tuple[int, str]] = []
         self.bad_lines = 0
         self.lines = 0
-        self.read = self.size = 0  # bytes: of complete lines, and of the file
+        self.read = self.size = 0  # bytes of the complete lines that were read, and of the file
         self.changed = 0.0
         self.step = self.epoch = 0
         self.elapsed = 0.0
@@ -183,7 +183,7 @@ class Log:
         return self.lines != before
 
     def _is_continued(self, file: BinaryIO, size: int) -> bool:
-        """Whether the file still has what was read of it; a resumed or copied run replaces it."""
+        """Whether the part of the file that was read is unchanged. A resumed or copied run replaces the file."""
         if size < self.read:
             return False
         file.seek(self.read - len(self._last_bytes))
@@ -191,7 +191,7 @@ class Log:
 
     def _read_lines(self, file: BinaryIO, deadline: float) -> None:
         begun: list[bytes] = []  # parts of a line whose end has not been read
-        length = 0  # of them together
+        length = 0  # bytes of these parts
         first = self.read
         while chunk := file.read(_CHUNK):
             *lines, rest = chunk.split(b"\n")
@@ -204,13 +204,13 @@ class Log:
             length += len(rest)
             if (
                 self._skipping or length > _LONGEST_LINE
-            ):  # no line of a log; the rest of it is not read either
+            ):  # too long for a log: the rest of the line is skipped
                 self._remember(b"".join(begun))
                 self.read += length
                 begun, length, self._skipping = [], 0, True
             late = (
                 time.monotonic() > deadline and self.read > first
-            )  # a long line would never be complete otherwise
+            )  # at least one line is completed, however long it takes
             if late or (not self.begin and self.read > _SEARCHED):
                 self._at_end = len(chunk) < _CHUNK
                 return
@@ -244,7 +244,7 @@ class Log:
             return
         try:
             self._take_entry(entry, offset, len(line))
-        except Exception as error:  # whatever a line has, the others are read
+        except Exception as error:  # a damaged line must not hide the other lines
             self._complain(f"it cannot be read: {type(error).__name__}: {error}"[:200])
 
     def _take_entry(self, entry: Any, offset: int, length: int) -> None:
@@ -274,7 +274,7 @@ class Log:
             self._keep(event, Place(step, epoch, offset, length))
             if event == "layers":
                 self._add(event, step, {key: value for key, value in entry.items() if key.endswith("_norm")})
-        # Other events are those of a later version.
+        # A later version may write other events, which are ignored.
 
     def _take_begin(self, entry: dict[str, Any]) -> None:
         version = entry.get("format")
@@ -286,7 +286,7 @@ class Log:
         places = self.details[kind]
         places.append(place)
         if len(places) > _MOST_PLACES:
-            self.details[kind] = places[::-2][::-1]  # with the last one
+            self.details[kind] = places[::-2][::-1]  # every second place, with the last one
         self._validations = None
 
     def _add(self, event: str, step: int, values: dict[str, Any]) -> None:

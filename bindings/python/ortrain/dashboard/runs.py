@@ -17,12 +17,12 @@ from ortrain.dashboard.logs import Log, open_file
 
 _MOST_FILES = 5000
 _SECONDS_BETWEEN_SEARCHES = 2.0
-_SECONDS_OF_READING = 2.0  # of a refresh
+_SECONDS_OF_READING = 2.0  # in each refresh
 _SECONDS_OF_ONE_LOG = 0.5
 _MOST_SETTINGS, _MOST_CHARACTERS = 200, 1000
 _LONGEST_NAME = 60
-_NAME_FILE = ".name"  # in place of .jsonl
-_DEEPEST = 4  # lists in lists of a setting that are shown
+_NAME_FILE = ".name"  # suffix that replaces .jsonl
+_DEEPEST = 4  # levels of a nested setting that are shown
 
 
 class Runs:
@@ -47,7 +47,7 @@ class Runs:
         self._logs: dict[str, Log] = {}
         self._reading = threading.Lock()
         self._next_search = 0.0
-        self._next_log = ""  # where reading goes on that ran out of time
+        self._next_log = ""  # the log with which the next refresh begins, if the last one ran out of time
         self._refused: list[str] = []
         self._problems: dict[str, str] = {}
 
@@ -69,7 +69,7 @@ class Runs:
             self._reading.release()
 
     def _read(self) -> None:
-        """Read the logs in turn until the time is over, beginning with the one after the last one that was read."""
+        """Read the logs in turn until the time is over, beginning with the log at which the last refresh stopped."""
         end = time.monotonic() + _SECONDS_OF_READING
         names = sorted(self._logs)
         later = [name for name in names if name >= self._next_log]
@@ -89,14 +89,14 @@ class Runs:
             log.refresh(seconds)
         except OSError as error:
             self._leave_out(name, error.strerror or str(error))
-        except Exception as error:  # whatever is wrong with this file, the others are read
+        except Exception as error:  # an error in this file must not hide the others
             self._leave_out(name, f"{type(error).__name__}: {error}"[:200])
         else:
             if log.is_other:
                 self._problems[name] = "no run begins in it"
 
     def _leave_out(self, name: str, why: str) -> None:
-        """Show a file as one that cannot be shown, until the next search finds it again."""
+        """List a file among the problems instead of the runs, until the next search finds it again."""
         self._logs = {other: log for other, log in self._logs.items() if other != name}
         self._problems[name] = why
 
@@ -106,11 +106,11 @@ class Runs:
         Raises
         ------
         OSError
-            When it leads out of the folder or to itself.
+            When a link leads out of the folder, or links form a cycle.
         """
         try:
             real = path.resolve()
-        except RuntimeError as error:  # before Python 3.13
+        except RuntimeError as error:  # Python before 3.13 raises RuntimeError for a cycle of links
             raise OSError("a link that leads to itself") from error
         if not real.is_relative_to(self.folder):
             raise OSError("a link that leads out of the folder")
@@ -155,7 +155,7 @@ class Runs:
             try:
                 with log.lock:
                     shown.append(self._describe(key, name, log))
-            except Exception as error:  # whatever a log says, the other runs are shown
+            except Exception as error:  # an error in one log must not hide the other runs
                 self._problems[name] = f"{type(error).__name__}: {error}"[:200]
         return shown
 
@@ -216,12 +216,12 @@ def key_of(name: str) -> str:
 
 
 def _name(value: Any) -> str:
-    """Return the name that a run has, empty if it has none."""
+    """Return the name of a run; empty if it has none."""
     return value.strip()[:_LONGEST_NAME] if isinstance(value, str) else ""
 
 
 def _given_name(log: Log) -> str:
-    """Return the name that a user gave a run in the dashboard, empty if there is none."""
+    """Return the name that a user gave a run in the dashboard; empty if there is none."""
     path = log.path.with_suffix(_NAME_FILE)
     if not path.exists():
         return ""
@@ -247,7 +247,7 @@ def _settings(value: Any) -> dict[str, str]:
 
 
 def _text(value: Any, depth: int = 0) -> str:
-    """Return a setting as it is shown: some entries of it, and some levels."""
+    """Return a setting as text for a page: a limited number of entries and of levels."""
     if depth > _DEEPEST:
         return "..."
     if isinstance(value, str):

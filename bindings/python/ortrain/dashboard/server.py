@@ -105,7 +105,7 @@ class Server(ThreadingHTTPServer):
             return {
                 "version": __version__,
                 "folder": str(self.runs.folder),
-                "runs": self.runs.describe(),  # before what it could not show
+                "runs": self.runs.describe(),  # first, because this call finds further problems
                 "others": self.runs.others,
             }
         views: dict[str, Callable[[Log, Query], dict[str, Any]]] = {
@@ -126,7 +126,8 @@ class Server(ThreadingHTTPServer):
             return views[path](log, query)
         except Refusal:
             raise
-        except Exception as error:  # for any content of a log, the server continues and names the log
+        except Exception as error:
+            # whatever a log contains, the server continues, and its answer names the log
             raise Refusal(
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"{name}: {type(error).__name__}: {error}"[:300]
             ) from error
@@ -151,7 +152,7 @@ class Server(ThreadingHTTPServer):
 
 
 def _static_files() -> dict[str, tuple[str, bytes]]:
-    """Return type and content of the files of the page, by path: nothing else can be asked for."""
+    """Return type and content of the page's files by path. The server sends no other files."""
     found = {}
     for file in resources.files("ortrain.dashboard").joinpath("static").iterdir():
         suffix = file.name[file.name.rfind(".") :]
@@ -217,7 +218,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
     server_version, sys_version = "ortrain", ""
     protocol_version = "HTTP/1.1"
-    timeout = 30  # seconds that a connection may be silent
+    timeout = 30  # seconds without data after which a connection is closed
 
     def do_GET(self) -> None:
         """Answer a question, or send a file of the page."""
@@ -238,7 +239,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer an action, whose arguments are JSON."""
-        self.close_connection = True  # a body that is refused is not read
+        # the body of a refused request stays unread, so the connection cannot be used again
+        self.close_connection = True
         try:
             self._check()
             path = urlsplit(self.path).path
@@ -258,7 +260,7 @@ class Handler(BaseHTTPRequestHandler):
         Raises
         ------
         Refusal
-            When it is not known, or too large.
+            When the length is missing or too large.
         """
         size = self.headers.get("Content-Length", "")
         if not size.isdecimal() or int(size) > most:
@@ -276,7 +278,7 @@ class Handler(BaseHTTPRequestHandler):
         return asked
 
     def _check(self) -> None:
-        """Refuse what does not come from the page itself: another site whose name leads here, or one that asks for our data."""
+        """Refuse requests from other sites, which may request data or have a name that resolves to this server."""
         hosts = self.headers.get_all("Host", [])
         if hosts not in [[host] for host in self.server.hosts]:
             expected, found = " or ".join(sorted(self.server.hosts)), ", ".join(hosts) or "none"
@@ -284,7 +286,8 @@ class Handler(BaseHTTPRequestHandler):
         origins = {f"http://{host}" for host in self.server.hosts}
         if any(origin not in origins for origin in self.headers.get_all("Origin", [])):
             raise Refusal(HTTPStatus.FORBIDDEN, "the Origin of the request is another site")
-        followed = self.path == "/" and self.headers.get("Sec-Fetch-Dest") == "document"  # a link to the page
+        # the user followed a link to the page
+        followed = self.path == "/" and self.headers.get("Sec-Fetch-Dest") == "document"
         if self.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none") and not followed:
             raise Refusal(HTTPStatus.FORBIDDEN, "the request comes from another site")
 
@@ -303,7 +306,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer requests that the base class rejects, such as all methods but GET."""
-        self.close_connection = True  # a body may follow, which is not read
+        self.close_connection = True  # a body may follow, which stays unread
         if code == HTTPStatus.NOT_IMPLEMENTED:
             self._refuse(
                 HTTPStatus.METHOD_NOT_ALLOWED, "only GET is allowed here", Allow="GET", Connection="close"

@@ -1,6 +1,6 @@
-"""The server of the studio: the dashboard, and what a page may do in its folder.
+"""The server of the studio: the dashboard, and actions of a page in its folder.
 
-Whoever asks needs the token in the address of the page, so that other users and pages of the machine cannot start anything.
+A request needs the token in the address of the page, so that other users of the machine and other pages cannot start anything.
 Every path that a page sends is below the folder, and every action is a command of ortrain, started without a shell.
 """
 
@@ -132,7 +132,7 @@ class Studio(Server):
         return self.work.describe()
 
     def _place(self, asked: Answer) -> str:
-        """Return a name for data that are dropped: theirs, or with a number if that exists."""
+        """Return a name for data that a user drops on the page: the name of the data, with a number if it is in use."""
         name = self.path_of(asked.get("name"), "name")
         if "/" in name:
             raise Refusal(
@@ -242,7 +242,7 @@ class _Handler(Handler):
     server: Studio
 
     def _check(self) -> None:
-        """Refuse what does not come from the page, and questions for data without the token."""
+        """Refuse requests that do not come from the page, and requests for data without the token."""
         super()._check()
         given = self.headers.get("X-Ortrain-Token", "")
         path = urlsplit(self.path).path
@@ -253,8 +253,9 @@ class _Handler(Handler):
             )
 
     def do_POST(self) -> None:
-        """Answer actions, whose arguments are JSON, and files."""
-        self.close_connection = True  # a body that is refused is not read
+        """Run an action, whose arguments are JSON, or receive a file."""
+        # the body of a refused request stays unread, so the connection cannot be used again
+        self.close_connection = True
         try:
             self._check()
             url = urlsplit(self.path)

@@ -1,7 +1,8 @@
-"""``mpiexec -n 4 python -m ortrain.distributed program.py``: run a program, and say which rank was killed.
+"""``mpiexec -n 4 python -m ortrain.distributed program.py``: run a program, and report which rank was killed.
 
-If a process is killed by a signal, MPI's launcher kills all others at once, before they could notice, and names the first
-process of the machine, whichever was killed. Each rank is therefore a child of a process that waits for it.
+If a signal kills a process, MPI's launcher kills all other processes before they notice, and its message names the first
+process of the machine, whichever process was killed. So each rank runs as a child of a process that waits for its end and
+reports it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _rank() -> str:
-    """Return the rank that the launcher tells its processes in the environment, before MPI is initialized."""
+    """Return the rank from the launcher's environment variables, which exist before MPI is initialized."""
     names = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
     return next((os.environ[name] for name in names if name in os.environ), "?")
 
@@ -32,14 +33,14 @@ def _name_of(number: int) -> str:
 def _end_by(number: int) -> None:
     """End by the signal that ended the child.
 
-    MPICH's launcher always kills the other ranks after a signal. After a mere exit status it may leave them to wait for
-    this one: it does if it notices the end of the process before the end of its connection.
+    After a signal, MPICH's launcher always kills the other ranks. After an exit status it may let them wait for this rank
+    forever: that happens if it notices the end of the process before the end of its connection.
     """
     if sys.platform != "win32":
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the child has dumped its own
-    if number != signal.SIGKILL:  # whose handler cannot be set
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no second core file: the child has written one
+    if number != signal.SIGKILL:  # programs cannot handle this signal
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
@@ -53,13 +54,13 @@ def main() -> int:
     libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
     def end_with_parent() -> None:
-        # The launcher knows the parent alone: what it kills must take the child with it.
+        # The launcher only knows the parent: when it kills the parent, the child must end too.
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
 
-    # close_fds: MPI talks to the launcher through a file descriptor that it got from it.
+    # close_fds: MPI talks to the launcher through a file descriptor that it inherited.
     child = subprocess.Popen([sys.executable, *sys.argv[1:]], close_fds=False, preexec_fn=end_with_parent)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, frame: child.send_signal(received))
@@ -67,7 +68,7 @@ def main() -> int:
     if status >= 0:
         return status
     said = f"ortrain: rank {_rank()} (process {child.pid}) was killed by signal {_name_of(-status)}\n"
-    os.write(2, said.encode())  # in one piece: all ranks write to it
+    os.write(2, said.encode())  # in one call, because all ranks write to this stream
     _end_by(-status)
     return 128 - status
 

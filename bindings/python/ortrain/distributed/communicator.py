@@ -1,4 +1,4 @@
-"""Communication over MPI that never waits forever: an error names the ranks that do not take part."""
+"""Communication over MPI that never waits forever: after a timeout, an error names the ranks that do not answer."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ DEFAULT_TIMEOUT = 300.0
 """Seconds after which a rank that does not answer counts as lost."""
 
 _SPIN = 0.05
-"""Seconds for which a wait gives up the processor only briefly."""
+"""Seconds at the start of a wait in which pauses between tests are short."""
 _HEADER = 16
-"""Numbers that describe an array that is sent: its type, its rank and its shape."""
+"""Count of the numbers that describe an array before it is sent: its type, its number of dimensions and its shape."""
 _LINGER = 1.0
-"""Seconds that a process stays after it has named a lost rank, so that others learn of it."""
+"""Seconds for which a process that has found a lost rank stays alive, so that other ranks learn of it."""
 
 
 class LostRankError(OrtrainError):
@@ -52,7 +52,7 @@ def load_mpi() -> Any:
         raise OrtrainError(
             "training over several processes needs mpi4py and an MPI library; install ortrain[mpi]"
         ) from missing
-    except RuntimeError as broken:  # mpi4py is there, and no MPI library that it could load
+    except RuntimeError as broken:  # mpi4py is installed, but no MPI library that it can load
         raise OrtrainError(f"mpi4py finds no MPI library; install ortrain[mpi]: {broken}") from broken
     return MPI
 
@@ -134,7 +134,7 @@ class Communicator:
             try:
                 if not broken and request.Test():
                     return
-            except self.mpi.Exception as error:  # it does not say whose fault it is
+            except self.mpi.Exception as error:  # the error does not name the rank at fault
                 broken = str(error)
                 self._notify(("alive",))
             now = time.monotonic()
@@ -142,7 +142,7 @@ class Communicator:
                 beat = now + self._beat
                 self._notify(("alive",))
             self._read(doing)
-            # What a rank has sent before it ended still arrives.
+            # Messages that a rank sent before it ended still arrive.
             for rank, ended in self._ended.items():
                 if now - max(started, ended) > 3 * self._beat:
                     self._fail(f"{doing}: rank {rank} has ended", (rank,))
@@ -193,7 +193,7 @@ class Communicator:
             return True
 
     def _read(self, doing: str) -> None:
-        """Take note of what other ranks say."""
+        """Read the messages of other ranks about failures and endings."""
         if self._talk is None:
             return
         with contextlib.suppress(self.mpi.Exception):
@@ -227,14 +227,14 @@ class Communicator:
             raise
 
     def _leave(self) -> None:
-        """Tell the others that this process ends. MPI would wait for a lost rank forever, so it is not asked to end."""
+        """Tell the other ranks that this process ends; do not call MPI_Finalize, which would wait for a lost rank forever."""
         if self.mpi.Is_finalized():
             return
         if self._failure is None:
             self._notify(("ended",))
             return
         end = time.monotonic() + _LINGER
-        while time.monotonic() < end:  # messages are sent while something tests for them
+        while time.monotonic() < end:  # MPI makes progress only while the program tests requests
             self._sent = [request for request in self._sent if not self._complete(request)]
             time.sleep(0.01)
         sys.stdout.flush()
@@ -302,7 +302,7 @@ class Communicator:
 
 
 class _Part(Communicator):
-    """Some of the ranks of a communicator, on which they wait and hear of each other."""
+    """Some of the ranks of a communicator. They wait for data and for messages about failures on the whole communicator."""
 
     def __init__(self, root: Communicator, comm: Any) -> None:
         self.mpi = root.mpi
@@ -320,7 +320,7 @@ class _Part(Communicator):
 
     @property
     def answers(self) -> Any:
-        """Another one, for what follows from data."""
+        """A second mpi4py communicator, for messages that answer data."""
         return self._own_answers if self._root.data is not None else None
 
     def wait(self, request: Any, doing: str) -> None:
@@ -332,7 +332,7 @@ class _Part(Communicator):
         return self._root.done(request, doing)
 
     def failed(self, error: BaseException) -> None:
-        """Tell all ranks that this one cannot go on."""
+        """Tell all ranks that this rank cannot continue."""
         self._root.failed(error)
 
 

@@ -37,7 +37,7 @@ class DataParallel:
         chunk_bytes: int = 1 << 20,
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
-        """Join the other ranks, whose parameters become those of rank 0.
+        """Join the other ranks. All ranks get the parameters of rank 0.
 
         Parameters
         ----------
@@ -48,8 +48,8 @@ class DataParallel:
         comm : mpi4py.MPI.Comm or Communicator, optional
             The processes; all by default.
         accumulated : int, optional
-            The number of train steps before each optimizer step. If it is known, the last of them sends gradients while
-            the backward pass computes others. None: :meth:`step` sends them.
+            The number of train steps before each optimizer step. If it is given, the last of these steps sends gradients while
+            its backward pass computes others. With None, :meth:`step` sends all gradients.
         wire : {"float32", "bfloat16"}
             The type in which gradients travel. With bfloat16 they take half the bytes and are rounded twice; they are
             added up in float32.
@@ -74,7 +74,7 @@ class DataParallel:
             if parameter.requires_grad
         ]
         self.ranks.expect_equal(names, "the list of trainable parameters")
-        # With other values, a rank would wait for parts of gradients that the others do not send.
+        # With different values, a rank would wait for parts of gradients that the others do not send.
         for what, value in (("wire", wire), ("chunk_bytes", chunk_bytes), ("accumulated", accumulated)):
             self.ranks.expect_equal(value, what)
         values = module.get_contiguous_parameters(False).numpy()

@@ -27,9 +27,9 @@ class Traffic:
     steps: int = 0
     """Optimizer steps."""
     bytes: int = 0
-    """Bytes of gradients that the process has given to all-reduces."""
+    """Bytes of gradients that this process has passed to all-reduce calls."""
     seconds: float = 0.0
-    """Time for which optimizer steps waited for other ranks."""
+    """Seconds for which optimizer steps waited for other ranks."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class GradientSource:
     """Where gradients are added up, all in one buffer."""
 
     read: Callable[[Array], None]
-    """Copies them out."""
+    """Copies the gradients into an array."""
     reset: Callable[[], None]
     """Makes the next train step start from zero."""
 
@@ -59,11 +59,11 @@ class GradientExchange:
         chunk_bytes: int,
         room: int = 0,
     ) -> None:
-        """Create an exchange for a buffer of gradients, given the elements of each, with room for `room` elements in all."""
+        """Create an exchange for a buffer of gradients, given the number of elements of each, with room for `room` elements."""
         self.ranks = ranks
         self.traffic = Traffic()
         self.storage = np.zeros(max(room, sum(counts)), dtype)
-        """The buffer, and zeros behind it."""
+        """The buffer, followed by zeros."""
         self.buffer = self.storage[: sum(counts)]
         self.options = RunOptions()
         """Options of a run that sends gradients while others are computed."""
@@ -75,17 +75,19 @@ class GradientExchange:
         self._forget()
 
     def _forget(self) -> None:
-        self._added: Array | None = None  # gradients that had other weights, times these
-        self._weight = 0.0  # of what the session has added up
+        self._added: Array | None = None  # sums of gradients that had earlier weights, each times its weight
+        self._weight = 0.0  # the weight of the train steps whose gradients the session has added up
         self._samples = 0.0
         self.runs = 0
         self.sent = False
-        """Whether the gradients are on their way."""
+        """Whether the last part of the gradients has been sent."""
 
     def discard(self) -> None:
         """Forget the gradients of earlier train steps."""
         if self.sent:
-            raise OrtrainError("the gradients are on their way to other ranks; take the optimizer step first")
+            raise OrtrainError(
+                "the gradients are already being sent to other ranks; take the optimizer step first"
+            )
         self._forget()
 
     def run(
@@ -108,7 +110,7 @@ class GradientExchange:
             raise ValueError(f"weight: expected a number of samples, 0 or more, found {weight}")
         if self.sent:
             raise OrtrainError(
-                "train step: the gradients of earlier ones are on their way; take the optimizer step first"
+                "train step: the gradients of earlier train steps are already being sent; take the optimizer step first"
             )
         if self.runs and weight != self._weight:
             self._set_aside()
@@ -132,7 +134,7 @@ class GradientExchange:
         self._source.reset()
 
     def _take(self, first: int, count: int) -> None:
-        """Send what has become complete with one more gradient in the buffer."""
+        """Send the part that is complete now that the buffer has one more gradient."""
         for part in self._chunks.completed(first, count):
             self.reduction.start(self._weighted(part))
         self.reduction.poll()

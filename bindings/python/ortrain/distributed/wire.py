@@ -40,7 +40,7 @@ def widen(halves: Halves, values: npt.NDArray[np.float32]) -> None:
 
 
 class _Room:
-    """Memory for a sum in bfloat16, which the next one of the same size uses again."""
+    """Memory for a sum in bfloat16. The next sum of the same size uses it again."""
 
     def __init__(self, count: int, ranks: int) -> None:
         share = -(-count // ranks)
@@ -51,7 +51,7 @@ class _Room:
         self._other = np.empty_like(self._total)
 
     def added(self) -> npt.NDArray[np.float32]:
-        """Return the sum of what the ranks have sent, in their order."""
+        """Return the sum of the shares that ranks have sent, added in the order of ranks."""
         first, *others = self.received.reshape(-1, self.own.size)
         widen(first, self._total)
         for other in others:
@@ -72,19 +72,20 @@ class _Sum:
         return self._ranks.done(self._request, DOING)
 
     def progress(self) -> None:
-        """Let the exchange that is under way make progress."""
+        """Test the requests of the current exchange, so that MPI makes progress."""
         self._ranks.done(self._request, DOING)
 
     def wait(self) -> None:
-        """Wait for the exchange that is under way."""
+        """Wait for the current exchange."""
         self._ranks.wait(self._request, DOING)
 
 
 class _SumInHalves(_Sum):
     """A sum of which every rank computes a share in float32.
 
-    Each rank sends each other rank its share in bfloat16, adds up what it gets in the order of ranks, and sends the sum
-    to all in bfloat16. So a value is rounded twice, however many ranks there are.
+    Each rank sends every other rank the part of its gradients that this other rank adds up, in bfloat16. It adds the parts that
+    it receives in the order of ranks, and sends the sum to all ranks in bfloat16. So a value is rounded twice, however many
+    ranks there are.
     """
 
     def __init__(self, ranks: Communicator, part: Array, rooms: dict[int, list[_Room]]) -> None:
@@ -154,7 +155,7 @@ class Reduction:
 
     def poll(self) -> None:
         """Let what was started make progress."""
-        while self._sums and self._sums[0].poll():  # in order, so that all ranks answer in the same
+        while self._sums and self._sums[0].poll():  # in order, so that all ranks answer in the same order
             self._sums.pop(0)
         for later in self._sums[1:]:
             later.progress()

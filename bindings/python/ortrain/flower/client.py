@@ -130,8 +130,8 @@ def client_app(
         )
         arrays = record_of(trainer, names)
         if corrected is not None and control is not None:
-            # With SGD, the mean gradient is the second choice of the SCAFFOLD paper, (start - end) / (steps * rate) plus
-            # what the steps added. It does not depend on the optimizer.
+            # With SGD, the mean gradient is option II of the SCAFFOLD paper, (start - end) / (steps * rate), plus the
+            # corrections that the steps added. The mean gradient does not depend on the optimizer.
             renewed = (corrected.gradient_sum / corrected.steps).astype(control.dtype)
             context.state[CONTROL] = ArrayRecord({CONTROL: array(renewed)})
             arrays[CONTROL] = array(renewed)
@@ -152,7 +152,7 @@ def client_app(
 
 
 def _count(data: Any) -> int:
-    """Return the number of rows of data that have rows, otherwise 1."""
+    """Return the number of rows of data; 1 if the data have no rows."""
     if isinstance(data, dict):
         data = tuple(data.values())
     if isinstance(data, tuple):

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 COUNT = "num-examples"
 MOST_ROWS = 1 << 53
-"""Larger weights are not exact in a float."""
+"""The largest weight of a reply: a double cannot represent all larger integers."""
 _SHOWN = 5
 
 
@@ -59,8 +59,8 @@ def arrays_problem(
     for name, spec in expected.items():
         try:
             array = found[name]()
-        except Exception as error:  # whatever the bytes are, they are this client's
-            return f"{name}: expected an array, found bytes that are none: {type(error).__name__}: {error}"[
+        except Exception as error:  # invalid bytes are the fault of this client and must not stop the server
+            return f"{name}: expected an array, found bytes that are not an array: {type(error).__name__}: {error}"[
                 :300
             ]
         problem = array_problem(array, spec)
@@ -127,14 +127,14 @@ def odd_ones(reports: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
     usual = Counter(kinds.values()).most_common(1)[0][0]
     expected = _listed([name for name, _ in usual])
     return {
-        client: f"metrics: expected those of most clients, {expected}, found {_listed([name for name, _ in kind])}"
+        client: f"metrics: expected {expected}, as from most clients, found {_listed([name for name, _ in kind])}"
         for client, kind in kinds.items()
         if kind != usual
     }
 
 
 def _kind_of(report: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    """Return names and lengths; a single number has none."""
+    """Return names and lengths; a single number has no length."""
     return tuple(
         sorted((name, len(value) if isinstance(value, list) else -1) for name, value in report.items())
     )

@@ -1,6 +1,6 @@
 """A client whose training is done by another program, such as one in C or C# on a device without Python.
 
-``docs/tutorial-federated.md`` describes the files that the two exchange.
+``docs/tutorial-federated.md`` describes the files that the client and the program exchange.
 """
 
 from __future__ import annotations

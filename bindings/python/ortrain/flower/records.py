@@ -16,7 +16,8 @@ from ortrain.trainer import Trainer
 Array = npt.NDArray[Any]
 
 BUFFER = "parameters"  # the name of the one array, if parameters are sent as a buffer
-CONTROL = "ortrain.control"  # the control variate of SCAFFOLD: that of all clients, in a reply that of one
+# the control variate of SCAFFOLD: in a message the server's, in a reply the client's
+CONTROL = "ortrain.control"
 
 
 def names_of(trainer: Trainer, frozen: bool) -> list[str]:
@@ -67,7 +68,7 @@ def set_parameters(trainer: Trainer, record: ArrayRecord) -> list[str]:
         if unknown:
             raise ValueError(f"the artifacts in {trainer.folder} have no parameter {', '.join(unknown)}")
         for name in names:
-            before = trainer.state.parameters[name].data.dtype  # some strategies compute in double
+            before = trainer.state.parameters[name].data.dtype  # some strategies return doubles
             trainer.state.parameters[name] = record[name].numpy().astype(before)
     trainer.parameters_changed()
     return names

@@ -1,4 +1,4 @@
-"""Secure aggregation with Flower's SecAgg+: the server learns the mean of the parameters, but not the parameters of a client.
+"""Secure aggregation with Flower's SecAgg+: the server learns the mean of the parameters, but not the parameters of any client.
 
 Flower's modules for it, ``SecAggPlusWorkflow`` and ``secaggplus_mod``, exchange keys and masked vectors in messages, but wrap
 parameters in the records of Flower's older API and ask a strategy of that API. This file translates between the two APIs.
@@ -98,7 +98,7 @@ class SecureGrid:
             except _LeftEarly as left:
                 asked = [message for message in asked if message.metadata.dst_node_id not in left.nodes]
                 continue
-            except Exception as error:  # what clients send passes through Flower's code, which trusts them
+            except Exception as error:  # Flower's code handles messages of clients without checking them
                 _log.warning("secure aggregation ended without a mean", exc_info=True)
                 self._grid.failures.append(f"secure aggregation: {type(error).__name__}: {error}")
                 return []
@@ -106,7 +106,7 @@ class SecureGrid:
             break
         if not replies:
             self._grid.failures.append(
-                "secure aggregation: too few clients went through the protocol for a mean"
+                "secure aggregation: too few clients completed the protocol to compute a mean"
             )
         return replies
 
@@ -126,10 +126,10 @@ class SecureGrid:
 
 
 class _LeftEarly(Exception):
-    """Clients have left before they gave the others shares of their keys.
+    """Clients have left before they sent shares of their keys to the other clients.
 
-    The workflow would go on, let the others train, and fail when it asks them for those shares. So it begins again without
-    these clients.
+    The workflow would continue, let the other clients train, and fail when it requests those shares. So the round begins again
+    without the clients that left.
     """
 
     def __init__(self, nodes: set[int]) -> None:
@@ -138,7 +138,7 @@ class _LeftEarly(Exception):
 
 
 class _Replies:
-    """The grid of one round, which notes what the clients report beside the masked vector."""
+    """The grid of one round. It keeps the values that clients report beside the masked vector."""
 
     def __init__(self, grid: Grid, strategy: _OneRound) -> None:
         self._grid, self._strategy = grid, strategy
@@ -147,7 +147,7 @@ class _Replies:
         return getattr(self._grid, name)
 
     def _problem(self, stage: str, reply: Message) -> str:
-        """Return what the protocol cannot use of a reply, an empty text if nothing is wrong."""
+        """Return why the protocol cannot use a reply; an empty text if it can."""
         entries = reply.content.config_records.get(RECORD_KEY_CONFIGS, {})
         if stage == Stage.COLLECT_MASKED_VECTORS:
             return self._strategy.masked_problem(reply.content, entries)
@@ -179,7 +179,7 @@ class _Replies:
 
 
 class _OneRound:
-    """What the workflow takes for a strategy and for a manager of clients: the messages of one round and their result."""
+    """The strategy and the manager of clients for the workflow: it has the messages of one round and keeps their result."""
 
     def __init__(self, messages: list[Message], max_weight: float) -> None:
         self._max_weight = max_weight
@@ -192,21 +192,21 @@ class _OneRound:
             names = list(message.content["arrays"])
             if names != [BUFFER]:
                 raise ValueError(
-                    "secure aggregation sends one array of parameters, which fits strategies that average parameters "
-                    f"alone; this strategy sends {', '.join(names)}"
+                    "secure aggregation sends one array of parameters, which fits strategies that only average "
+                    f"parameters; this strategy sends {', '.join(names)}"
                 )
 
     def masked_problem(self, content: RecordDict, entries: Mapping[str, Any]) -> str:
-        """Return what is wrong with a masked vector and what a client reports beside it, an empty text if nothing is.
+        """Return the fault of a masked vector or of the values beside it; an empty text if there is none.
 
-        Whether the parameters are finite is not seen in it: a client checks its own.
+        A masked vector does not show whether the parameters are finite, so each client checks its own.
         """
         [message, *_] = self._asked.values()
         size = message.content["arrays"][BUFFER].numpy().size
         parts = entries.get(SecAggKey.MASKED_PARAMETERS)
         if not isinstance(parts, list) or not all(isinstance(part, bytes) for part in parts):
             return "expected a masked vector, found none"
-        # Flower's module sends the weight, and then each array.
+        # The vector of Flower's module has the weight first, and then each array.
         readers = {f"part {number}": partial(bytes_to_ndarray, part) for number, part in enumerate(parts)}
         whole = np.dtype(np.int64)
         expected = {"part 0": ArraySpec((1,), whole), "part 1": ArraySpec((size,), whole)}
@@ -221,8 +221,9 @@ class _OneRound:
             return f"{problem}; the highest number is the max_weight of SecAggPlusWorkflow"
         try:
             result = compat.recorddict_to_fitres(content, True)
-        except Exception as error:  # whatever the records are, they are this client's
-            return f"expected what secaggplus_mod sends beside the vector: {type(error).__name__}: {error}"[
+        except Exception as error:
+            # invalid records are the fault of this client and must not stop the server
+            return f"expected the records that secaggplus_mod sends beside the vector: {type(error).__name__}: {error}"[
                 :300
             ]
         if result.num_examples != report[COUNT]:
@@ -234,7 +235,7 @@ class _OneRound:
         return len(self._asked)
 
     def configure_fit(self, *_: Any) -> list[tuple[Any, FitIns]]:
-        """Return what is sent to each client."""
+        """Return the instruction for each client."""
         return [
             (
                 SimpleNamespace(node_id=node),
@@ -249,7 +250,7 @@ class _OneRound:
     def aggregate_fit(
         self, server_round: int, results: list[tuple[Any, FitRes]], failures: Any
     ) -> tuple[None, Any]:
-        """Keep the mean, with which the workflow has replaced each client's parameters."""
+        """Keep the mean of the parameters. The workflow has put the mean in place of each client's parameters."""
         [values] = parameters_to_ndarrays(results[0][1].parameters)
         self._mean = array(values)
         self._nodes = [proxy.node_id for proxy, _ in results]

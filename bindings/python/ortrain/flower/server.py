@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 class _Measured:
     """A grid that counts bytes, keeps what each client reports, and rejects invalid replies.
 
-    A strategy gets an error instead of such a reply, as for a client that has failed.
+    A strategy gets an error instead of an invalid reply, as for a client that has failed.
     """
 
     def __init__(self, grid: Grid, max_rows: int) -> None:
@@ -49,15 +49,15 @@ class _Measured:
         self.left_out: dict[str, str] = {}
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Do what the grid does, and return errors instead of replies that are left out."""
+        """Send messages over the grid; return its replies, with errors in place of rejected replies."""
         messages = list(messages)
         for message in messages:
             self.sent += _bytes(message.content)
         replies = list(self._grid.send_and_receive(messages, timeout=timeout))
-        # The SuperLink answers for a node that is gone, so the node is that of the message.
+        # The SuperLink answers for a node that is gone, so the node ID is taken from the message.
         asked = {message.metadata.message_id: message for message in messages if message.metadata.message_id}
         kept: list[Message] = []
-        answered: dict[int, tuple[Message, Message]] = {}  # by the place among those that are kept
+        answered: dict[int, tuple[Message, Message]] = {}  # by the index among the replies that are kept
         for reply in replies:
             message = asked.pop(reply.metadata.reply_to_message_id, None)
             node = _node_of(message) if message is not None else str(reply.metadata.src_node_id)
@@ -80,7 +80,7 @@ class _Measured:
         return kept
 
     def _problems(self, answered: Mapping[int, tuple[Message, Message]]) -> dict[int, str]:
-        """Return what is wrong with replies, by their place. Those of secure aggregation are not checked here."""
+        """Return the faults of replies by their index. Replies of secure aggregation are not checked here."""
         plain = {place: pair for place, pair in answered.items() if "arrays" in pair[0].content.array_records}
         problems = {
             place: problem
@@ -105,7 +105,7 @@ class _Measured:
             problem = arrays_problem(readers_of(content["arrays"]), expected)
             if problem:
                 return problem
-            # Some strategies take arrays by their order.
+            # Some strategies match arrays by their order.
             content["arrays"] = ArrayRecord({name: content["arrays"][name] for name in expected})
         return metrics_problem(content["metrics"], self._max_rows)
 
@@ -134,7 +134,7 @@ def _kind_of(message: Message) -> str:
 
 @contextmanager
 def _checked(strategy: Strategy, expected: Mapping[str, ArraySpec], measured: _Measured) -> Iterator[None]:
-    """Let a strategy keep the model of the round before where its own result is not valid."""
+    """Replace an invalid result of a strategy by the model of the round before."""
     aggregate = strategy.aggregate_train
 
     def aggregated(
@@ -158,7 +158,7 @@ def _checked(strategy: Strategy, expected: Mapping[str, ArraySpec], measured: _M
 
 
 def _bytes(content: RecordDict) -> int:
-    """Return the bytes of parameters, and those of keys and masked parameters in secure aggregation."""
+    """Return the number of bytes of parameters, and in secure aggregation of keys and masked parameters."""
     size = sum(len(array.data) for record in content.array_records.values() for array in record.values())
     for record in content.config_records.values():
         for value in record.values():

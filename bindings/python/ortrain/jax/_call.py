@@ -14,7 +14,7 @@ import jax
 from ortrain._frameworks import weights_as_inputs
 
 _NOT_INPUTS = ("rngs",)
-"""Arguments of ``apply`` of Flax whose arrays are not inputs."""
+"""Names of arguments of Flax's ``apply`` whose arrays do not become inputs."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Call:
         return cls(names, [spec(example) for example in examples], examples, leaves, tree, positions)
 
     def arguments(self, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional and named arguments with other arrays as inputs."""
+        """Return the positional and named arguments, with the inputs replaced by other arrays."""
         leaves = list(self._leaves)
         for position, value in zip(self._positions, inputs, strict=True):
             leaves[position] = value
@@ -85,10 +85,10 @@ def _is_input(path: tuple[Any, ...], leaf: Any) -> bool:
 
 
 def _argument_names(network: Any, count: int) -> list[str]:
-    """Return the names of the positional arguments in the code of the network; empty where it has none."""
+    """Return the names of the positional arguments in the code of the network; empty text where the code has no name."""
     parameters = list(inspect.signature(network).parameters.values())  # without self
     if not isinstance(network, (flax.linen.Module, flax.nnx.Module)):
-        del parameters[:1]  # the parameters of the network
+        del parameters[:1]  # the first argument is the tree of parameters
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [parameter.name for parameter in parameters if parameter.kind in named]
     return [*names[:count], *[""] * (count - len(names))]

@@ -49,16 +49,16 @@ def export(
     network : flax.linen.Module or flax.nnx.Module or callable
         The network; or a function of a tree of parameters and of the arguments.
     params : tree of arrays
-        What ``init`` of a ``flax.linen.Module`` returns (``{"params": ..., "batch_stats": ...}``), or the parameters
-        alone; or the first argument of the function, whose floating-point arrays are trained. None for a
-        ``flax.nnx.Module``, of which every ``flax.nnx.Param`` is trained.
+        For a ``flax.linen.Module``, the result of its ``init`` (``{"params": ..., "batch_stats": ...}``) or only the
+        parameters; for a function, its first argument, whose floating-point arrays are trained. None for a ``flax.nnx.Module``,
+        of which every ``flax.nnx.Param`` is trained.
     args : array or tuple
         Example arguments of the network: one argument, or positional arguments in a tuple. Only types and shapes of
         arrays matter; everything else, such as True, is a constant.
     path : str or os.PathLike
         The file to write.
     dynamic : {"batch", None}, default: "batch"
-        Whether the first dimension is free, of each argument whose first dimension is that of the first one.
+        With "batch", the first dimension is free in the first argument and in all arguments with the same first dimension.
     kwargs : Mapping[str, Any], optional
         Further arguments by name, such as ``{"train": True}``. Arrays are inputs too, except ``rngs`` of Flax.
 
@@ -87,7 +87,7 @@ def exported(
     *,
     kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[onnx.ModelProto, ExportReport]:
-    """Return what :func:`export` writes, and a report without a path."""
+    """Return the model that :func:`export` would write, and a report without a path."""
     if dynamic not in ("batch", None):
         raise ValueError(f"dynamic: expected 'batch' or None, found {dynamic!r}")
     found = network_of(network, params)
@@ -97,7 +97,7 @@ def exported(
     made = _converted(found, call, updated, dropouts)
     if dropouts == {False} and not updated:
         _log.warning(
-            "the network %s is called as in inference: its dropout drops nothing, and running statistics stay as they are. "
+            "the network %s is called as in inference: its dropout drops nothing, and running statistics do not change. "
             "Call it as in training, such as with train=True, deterministic=False, or after train() of a flax.nnx.Module",
             found.name,
         )
@@ -117,15 +117,15 @@ def exported(
 
 
 def exported_call(network: Any, args: Any) -> tuple[onnx.ModelProto, ExportReport]:
-    """Return what :func:`export` writes of a network and the arguments that JAX calls it with, the parameters among them.
+    """Return the model that :func:`export` would write for the arguments of a call in JAX, which include the parameters.
 
     Parameters
     ----------
     network : flax.linen.Module or flax.nnx.Module or callable
         The network.
     args : array, tuple or mapping
-        The arguments of a ``flax.nnx.Module``, of ``apply`` of a ``flax.linen.Module``, or of the function, in a tuple or
-        by name. The first argument of ``apply`` and of a function are the parameters.
+        The arguments of a ``flax.nnx.Module``, of the method ``apply`` of a ``flax.linen.Module``, or of the function, in a
+        tuple or by name. The first argument of ``apply`` and of a function is the tree of parameters.
     """
     positional = () if isinstance(args, Mapping) else args if isinstance(args, tuple) else (args,)
     named = dict(args) if isinstance(args, Mapping) else {}
@@ -161,12 +161,12 @@ def _converted(network: Network, call: Call, updated: set[str], dropouts: set[bo
     shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values.values()]
     try:
         jax.eval_shape(apply, *shapes, *call.examples)
-    except Exception as error:  # Flax and the network raise any kind
+    except Exception as error:  # Flax and the network may raise any exception
         reason = str(error).strip().split("\n")[0]
         raise TypeError(f"args: the network {network.name!r} cannot be called with them: {reason}") from error
     try:
         made: onnx.ModelProto = jax2onnx.to_onnx(traced, [*shapes, *call.specs], opset=_OPSET)
-    except Exception as error:  # jax2onnx raises several kinds
+    except Exception as error:  # jax2onnx raises exceptions of several classes
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
             f"jax2onnx {version('jax2onnx')} cannot write the network {network.name!r} as ONNX: "

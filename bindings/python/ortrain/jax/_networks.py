@@ -1,4 +1,4 @@
-"""Networks of JAX: their weights by name, and how they are called."""
+"""Networks of JAX: their weights by name, and a common way to call them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Weights:
     values : dict of str to array
         All weights by their paths.
     trained : frozenset of str
-        Those that are parameters. The others are statistics, or other state.
+        The names of the parameters. The other values are statistics or other state.
     """
 
     values: dict[str, Array]
@@ -76,7 +76,7 @@ def network_of(network: Any, params: Any) -> Network:
 def tree_weights(params: Any) -> tuple[Weights, Any]:
     """Return the weights of a tree of parameters, and its structure.
 
-    Everything in the tree is a parameter, unless it has the collections of Flax: then the collection ``params`` is.
+    All leaves are parameters. If the tree consists of Flax's collections, only the leaves of ``params`` are.
     """
     paths, leaves, tree = _flat(params)
     names = _unique(paths)
@@ -103,7 +103,7 @@ def _text(key: Any) -> str:
 
 
 def _unique(paths: list[tuple[str, ...]]) -> list[str]:
-    """Return names for paths. The collection of Flax (``params``, ``batch_stats``) is left out where that is unique."""
+    """Return names for paths, without Flax's collection (``params``, ``batch_stats``) where the rest of the path is unique."""
     full = ["/".join(path) or "weights" for path in paths]
     if all(len(path) > 1 for path in paths) and any(path[0] == "params" for path in paths):
         short = ["/".join(path[1:]) for path in paths]
@@ -120,7 +120,7 @@ def _unique(paths: list[tuple[str, ...]]) -> list[str]:
 
 
 def floating(values: Mapping[str, Any], names: Iterable[str]) -> frozenset[str]:
-    """Return those of the names whose values are floating-point numbers."""
+    """Return the names whose values are floating-point numbers."""
     return frozenset(name for name in names if jax.numpy.issubdtype(values[name].dtype, np.floating))
 
 
@@ -164,7 +164,7 @@ def _of_nnx(module: Any) -> Network:
 
         def value_of(path: Any, variable: Any) -> Any:
             if issubclass(variable.type, flax.nnx.RngKey):
-                return jax.random.key(0)  # a constant key cannot be exported
+                return jax.random.key(0)  # jax2onnx cannot export a constant random key
             return given.get("/".join(map(str, path)), variable.get_value())
 
         replaced = [

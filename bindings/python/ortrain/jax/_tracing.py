@@ -26,7 +26,7 @@ def corrected(updated: set[str], dropouts: set[bool]) -> Iterator[None]:
         Receives the paths of the running statistics. A layer of ``flax.nnx`` has its own path as the attribute
         :data:`PATH`.
     dropouts : set of bool
-        Receives whether the layers of dropout drop.
+        For each layer of dropout, whether it drops values.
     """
     with contextlib.ExitStack() as stack:
 
@@ -45,7 +45,7 @@ def corrected(updated: set[str], dropouts: set[bool]) -> Iterator[None]:
         for package in (flax.linen, flax.nnx):
             replace(package.Dropout, "__call__", _noting_dropout(package.Dropout.__call__, dropouts))
         replace(flax.core.axes_scan, "build_shaped_array", _aval)
-        # Layers make keys for what they do not draw, such as initial states of zeros.
+        # Layers derive random keys that they do not use, for example for initial states of zeros.
         replace(jax.random, "split", _same_keys)
         replace(jax.random, "fold_in", lambda key, data: key)
         logger = logging.getLogger()
@@ -60,12 +60,12 @@ def _same_keys(key: Any, num: Any = 2) -> Any:
 
 
 def _is_no_inference_warning(record: logging.LogRecord) -> bool:
-    """Suppress what jax2onnx says of batch normalization: the node is set to training mode afterwards."""
+    """Suppress jax2onnx's warning about batch normalization, because ortrain sets the node to training mode afterwards."""
     return "use_running_average=False; converting" not in record.getMessage()
 
 
 def _with_positions(pool: Any) -> Any:
-    """Accept the arguments of a pooling function by position, which the function of jax2onnx does not."""
+    """Accept the arguments of a pooling function by position; jax2onnx's replacement only takes them by name."""
 
     def call(
         inputs: Any, window_shape: Any, strides: Any = None, padding: Any = "VALID", **others: Any
@@ -86,7 +86,7 @@ def _noting(original: Any, updated: set[str], path_of: Any) -> Any:
 
 
 def _noting_dropout(original: Any, dropouts: set[bool]) -> Any:
-    """Return the function of jax2onnx, which does not take random numbers as arguments."""
+    """Return a function that calls jax2onnx's Dropout without the arguments for random numbers, which it does not take."""
 
     def call(layer: Any, inputs: Any, deterministic: bool | None = None, *_: Any, **__: Any) -> Any:
         fixed = layer.deterministic if deterministic is None else deterministic
@@ -107,6 +107,6 @@ def _path_of_nnx(layer: Any) -> list[str]:
 
 
 def _aval(x: Any, batch_dim: bool = False) -> Any:
-    """Return the type of a value. The original asks for the shape by a function that jax2onnx traces."""
+    """Return the type of a value. Flax's original calls a function for the shape that jax2onnx would trace."""
     found = jax.typeof(x)
     return found.update(shape=found.shape[1:]) if batch_dim else found

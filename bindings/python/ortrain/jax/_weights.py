@@ -18,18 +18,18 @@ def load_params(params: Any, checkpoint: Any) -> tuple[Any, UnmatchedNames]:
     Parameters
     ----------
     params : tree of arrays
-        The tree that was given to :func:`ortrain.jax.export`, or one of the same structure. It is not changed.
+        The tree that was given to :func:`ortrain.jax.export`, or a tree of the same structure. It is not changed.
     checkpoint
-        What has the weights: a checkpoint or its path, the path of a folder of artifacts, a `Trainer`, an
-        `ArtifactReport`, or a mapping of arrays by name such as that of ``numpy.load``.
+        The source of the weights: a checkpoint or its path, the path of a folder of artifacts, a `Trainer`, an
+        `ArtifactReport`, or a mapping of arrays by name such as the result of ``numpy.load``.
 
     Returns
     -------
     params : tree of arrays
         The same structure with the values of the checkpoint.
     unmatched : UnmatchedNames
-        The weights that only the tree has, and those that only the checkpoint has. Integers, which no checkpoint has, are
-        not counted.
+        The weights that only the tree has, and the weights that only the checkpoint has. Integers, which no checkpoint
+        contains, do not count.
 
     Raises
     ------
@@ -56,9 +56,9 @@ def load_into(module: Any, checkpoint: Any) -> UnmatchedNames:
     Raises
     ------
     TypeError
-        When the module is not one.
+        When the argument is not such a module.
     ValueError
-        When shapes differ, or no name matches. Nothing has changed then.
+        When shapes differ, or no name matches. Then no weight has changed.
     """
     if not isinstance(module, flax.nnx.Module):
         raise TypeError(
@@ -79,8 +79,8 @@ def load_into(module: Any, checkpoint: Any) -> UnmatchedNames:
 def update_checkpoint(checkpoint: Any, params: Any) -> UnmatchedNames:
     """Write the weights of a network into a checkpoint, by their paths: the reverse of :func:`load_params`.
 
-    The state of the optimizer stays as it is. A checkpoint that is given by a path is saved again; a mapping is not possible
-    here.
+    The state of the optimizer does not change. If the checkpoint is given by a path, the file is written again. A mapping is
+    not accepted.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def update_checkpoint(checkpoint: Any, params: Any) -> UnmatchedNames:
     Returns
     -------
     UnmatchedNames
-        The weights that only the checkpoint has, and those that only the network has.
+        The weights that only the checkpoint has, and the weights that only the network has.
     """
     weights = nnx_weights(params) if isinstance(params, flax.nnx.Module) else tree_weights(params)[0]
     arrays = {name: np.asarray(value) for name, value in weights.values.items()}
@@ -100,7 +100,7 @@ def update_checkpoint(checkpoint: Any, params: Any) -> UnmatchedNames:
 
 
 def _loaded(weights: Weights, checkpoint: Any) -> tuple[dict[str, Any], UnmatchedNames]:
-    """Return those weights that the checkpoint has, with its values."""
+    """Return the weights that the checkpoint has, with the values of the checkpoint."""
     values = weights.values
     loaded: dict[str, Any] = {}
 

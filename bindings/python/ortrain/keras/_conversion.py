@@ -46,7 +46,7 @@ def convert(
     arguments : tuple
         The positional arguments of the model: a structure with the position of each input instead of the input.
     training : bool
-        Whether layers compute what they do in training.
+        Whether layers behave as in training.
     opset : int
         The version of ONNX's operators.
 
@@ -66,7 +66,7 @@ def convert(
             made, _ = tf2onnx.convert.from_function(
                 traced, traced.input_signature, opset=opset, custom_op_handlers=tracing.nodes.handlers()
             )
-        except Exception as error:  # tf2onnx raises several kinds
+        except Exception as error:  # tf2onnx raises exceptions of several classes
             raise ValueError(_failed(model, [*messages, str(error)])) from error
     if made.functions:
         made = onnx.inliner.inline_local_functions(made)
@@ -85,7 +85,7 @@ def _traced_with_noise_or_without(
             return tracing, _traced(model, signature, arguments, tracing)
         except RandomNumbersError:
             _log.warning(
-                "the model has layers that draw random numbers for something else than dropout, such as noise or "
+                "the model has layers that draw random numbers for other purposes than dropout, such as noise or "
                 "augmentation; they are exported as in inference"
             )
             tracing = Tracing(training, noise=False)
@@ -95,7 +95,7 @@ def _traced_with_noise_or_without(
 
 
 def _write_constants(model: onnx.ModelProto, traced: Any) -> None:
-    """Give values to the constants that the function captured, which tf2onnx declares as inputs without a value."""
+    """Turn inputs without a value, which tf2onnx declares for constants that the function captured, into initializers."""
     captured = {
         inner.name: outer
         for outer, inner in traced.get_concrete_function().graph.captures
@@ -141,7 +141,7 @@ def _traced(
 
 @contextlib.contextmanager
 def _without_activity_losses(model: Any) -> Iterator[None]:
-    """Remove the regularizers of activities: no output depends on them, and tf2onnx fails at constants that nothing reads."""
+    """Remove activity regularizers: no output depends on them, and tf2onnx fails on constants that no node reads."""
     layers = [layer for layer in model._flatten_layers() if layer.activity_regularizer is not None]
     regularizers = [layer.activity_regularizer for layer in layers]
     try:
@@ -157,8 +157,8 @@ def _without_activity_losses(model: Any) -> Iterator[None]:
 def _without_reshapes() -> Iterator[None]:
     """Let tf2onnx keep a Transpose of an image of one pixel.
 
-    It makes a Reshape of it, with the shape before it moved the Transpose: layer normalization after a convolution whose
-    result is one pixel had a wrong shape and wrong values.
+    tf2onnx turns such a Transpose into a Reshape, with the shape from before it moved the Transpose. So layer normalization
+    after a convolution whose result is one pixel got a wrong shape and wrong values.
     """
     original = TransposeOptimizer.post_optimize_action
     TransposeOptimizer.post_optimize_action = lambda _: None
@@ -170,7 +170,7 @@ def _without_reshapes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _messages() -> Iterator[list[str]]:
-    """Collect the errors that tf2onnx logs, in place of their way to the terminal."""
+    """Collect the errors that tf2onnx logs, instead of printing them."""
     found: list[str] = []
 
     class Collector(logging.Handler):

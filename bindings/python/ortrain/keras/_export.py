@@ -21,7 +21,7 @@ from ortrain.keras._names import variables_of
 
 _log = logging.getLogger(__name__)
 
-_OPSET = 18  # the newest that tf2onnx writes
+_OPSET = 18  # the newest opset that tf2onnx writes
 
 
 def export(
@@ -45,15 +45,15 @@ def export(
     path : str or os.PathLike
         The file to write.
     args : array, tuple or mapping, optional
-        Example arguments of the model: one argument, or positional arguments in a tuple. Only types and shapes matter.
-        A dict is one argument, as in Keras. Needed where the model does not know its inputs, such as a subclass of
-        ``keras.Model``, and a sequential model without ``keras.Input``.
+        Example arguments of the model: one argument, or positional arguments in a tuple. Only types and shapes matter. A dict
+        is one argument, as in Keras. Models that do not know their inputs need ``args``: subclasses of ``keras.Model``, and
+        sequential models without ``keras.Input``.
     dynamic : {"batch", None}, default: "batch"
-        Whether the first dimension of every input is free. With None it is that of ``args``, or 1.
+        With "batch", the first dimension of every input is free. With None it is the dimension of ``args``, or 1.
     training : bool, default: True
         Whether Dropout and BatchNormalization are written as in training. :func:`ortrain.artifacts.generate_artifacts`
-        switches them to inference for the eval model. With False they are written as in inference: nothing is dropped,
-        and the running statistics stay as they are.
+        switches them to inference for the eval model. With False they are written as in inference: nothing is dropped, and the
+        running statistics do not change.
 
     Returns
     -------
@@ -81,7 +81,7 @@ def exported(
     dynamic: Literal["batch"] | None = "batch",
     training: bool = True,
 ) -> tuple[onnx.ModelProto, weights_as_inputs.ExportReport]:
-    """Return what :func:`export` writes, and a report without a path."""
+    """Return the model that :func:`export` would write, and a report without a path."""
     if not isinstance(model, keras.Model):
         raise TypeError(f"expected a keras.Model, found {type(model).__name__}")
     if dynamic not in ("batch", None):
@@ -116,7 +116,7 @@ def exported(
 
 
 def _warn_of_regularization(model: Any, variables: Mapping[str, Any]) -> None:
-    """Warn of what Keras does besides computing the loss that it is given."""
+    """Warn about regularizers and constraints of the Keras model, which the exported model does not have."""
     regularized = [name for name, v in variables.items() if getattr(v, "regularizer", None) is not None]
     regularized += [layer.path for layer in model._flatten_layers() if layer.activity_regularizer is not None]
     constrained = [name for name, v in variables.items() if getattr(v, "constraint", None) is not None]
@@ -130,7 +130,7 @@ def _warn_of_regularization(model: Any, variables: Mapping[str, Any]) -> None:
 
 
 def _name_dimensions(model: onnx.ModelProto, names: list[str]) -> None:
-    """Name the free dimensions of inputs and outputs, which tf2onnx numbers, in place."""
+    """Give names to the free dimensions of inputs and outputs, in place; tf2onnx only numbers these dimensions."""
     for position, name in enumerate(names):
         (value,) = (value for value in model.graph.input if value.name == f"input_{position}")
         for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
@@ -147,7 +147,7 @@ def _name_dimensions(model: onnx.ModelProto, names: list[str]) -> None:
 
 @dataclass(frozen=True)
 class _Call:
-    """How a model is called."""
+    """The arguments of a model."""
 
     signature: list[tuple[tuple[int | None, ...], str]]
     """Shape and type of each input."""
@@ -164,7 +164,8 @@ def _call_of(model: Any, args: Any, dynamic: bool) -> _Call:
     elif getattr(model, "inputs", None):
         flat = list(model.inputs)
         single = flat[0] if len(flat) == 1 else flat
-        structure = (getattr(model, "_inputs_struct", single),)  # a functional model may take a dict
+        # the argument of a functional model may be a dict
+        structure = (getattr(model, "_inputs_struct", single),)
         given = ["" if re.fullmatch(r"keras_tensor(_\d+)?", t.name) else t.name for t in flat]
         arguments = ["input"]
     else:
@@ -184,7 +185,7 @@ def _call_of(model: Any, args: Any, dynamic: bool) -> _Call:
 
 
 def _symbols(model: Any, args: Any, dynamic: bool) -> tuple[Any, list[Any]]:
-    """Return the structure of the arguments and, for each array in it, a symbol that the model was called with.
+    """Call the model with symbols; return the structure of its arguments, and the symbol of each array in it.
 
     The call creates the variables of a model that was never called.
     """
@@ -207,7 +208,7 @@ def _symbols(model: Any, args: Any, dynamic: bool) -> tuple[Any, list[Any]]:
     for found, expected in zip(symbols, known, strict=False):
         if len(found.shape) != len(
             expected.shape
-        ):  # Keras adds dimensions at the end, and rejects other ranks later
+        ):  # Keras appends missing dimensions of 1, and rejects other shapes later
             raise ValueError(f"args: expected the shape {expected.shape}, found {found.shape}")
     try:
         model(*keras.tree.pack_sequence_as(structure, symbols))
@@ -219,13 +220,13 @@ def _symbols(model: Any, args: Any, dynamic: bool) -> tuple[Any, list[Any]]:
 
 
 def _argument_names(model: Any, structure: tuple[Any, ...]) -> list[str]:
-    """Return the name of each positional argument; that of the only one is ``input``, as for other models."""
+    """Return the name of each positional argument. A single argument is named ``input``, as in other models."""
     names = list(inspect.signature(model.call).bind(*structure).arguments)
     return names if len(names) == len(structure) > 1 else ["input"] * len(structure)
 
 
 def _names(structure: tuple[Any, ...], arguments: list[str], given: list[str]) -> list[str]:
-    """Return the names of the arrays in the arguments: what is given, else the keys of a dict, else the argument's."""
+    """Return the names of the arrays in the arguments: given names, else the keys of a dict, else the argument's name."""
     found = []
     for (path, _), name in zip(keras.tree.flatten_with_path(structure), given, strict=True):
         argument, keys = arguments[path[0]], path[1:]

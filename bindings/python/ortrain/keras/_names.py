@@ -11,13 +11,14 @@ import keras
 def variables_of(model: Any) -> dict[str, Any]:
     """Return the variables of a model by their paths, such as ``sequential/dense/kernel``.
 
-    Layers may have equal names; then all but the first of the variables with one path get a number. The paths of a sequential
-    model begin with its name, but not if it was read from a file: the name is added then, so that both have the same names.
+    Layers may have equal names. Then several variables have one path, and all but the first get a number. The paths of a
+    sequential model begin with its name, unless the model was read from a file: then this function adds the name, so that the
+    names do not depend on the file.
 
     Raises
     ------
     ValueError
-        When layers have not created them yet, which they do in the first call.
+        When layers have not created their variables yet, which they do in the first call.
     """
     if not model.built:
         raise ValueError(

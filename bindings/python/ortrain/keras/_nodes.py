@@ -22,7 +22,7 @@ class _Node:
     operator: str
     attributes: dict[str, Any]
     inputs: list[int | None]
-    """For each input of the node the position of the value; None for an input that is left out."""
+    """For each input of the node, the position of its value; None for an input that is left out."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Nodes:
         return [tf.ensure_shape(value, shape) for value, shape in zip(made, shapes, strict=True)]
 
     def handlers(self) -> dict[str, tuple[Callable[..., None], list[Any]]]:
-        """Return what tf2onnx takes as ``custom_op_handlers``."""
+        """Return the argument ``custom_op_handlers`` of tf2onnx."""
         return {"PyFunc": (self._write, []), "Erfc": (_write_erfc, []), "ReverseV2": (_write_reverse, [])}
 
     def _write(self, graph: Any, node: Any, name: str, _: Any) -> None:

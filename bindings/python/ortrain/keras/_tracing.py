@@ -1,4 +1,4 @@
-"""Layers as they are traced for an export: those that ONNX has a node for become that node."""
+"""Replacements of layers during the trace of an export: a layer becomes a node if ONNX has an operator for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class RandomNumbersError(Exception):
-    """A layer draws random numbers for something else than dropout."""
+    """A layer draws random numbers for another purpose than dropout."""
 
 
 class UnsupportedLayerError(Exception):
@@ -35,7 +35,7 @@ class Tracing:
     updated : list
         The variables with running statistics that training updates.
     left_out : list of str
-        The paths of other variables that layers update when they are called, which an exported model does not do.
+        The paths of other variables that layers update when they are called. An exported model does not update them.
     """
 
     def __init__(self, training: bool, noise: bool = True) -> None:
@@ -44,9 +44,9 @@ class Tracing:
         Parameters
         ----------
         training : bool
-            Whether layers compute what they do in training.
+            Whether layers behave as in training.
         noise : bool, default: True
-            Whether layers that are not known here do too.
+            Whether layers that this class does not replace behave as in training, too.
         """
         self.nodes = Nodes()
         self.updated: list[Any] = []
@@ -55,7 +55,7 @@ class Tracing:
 
     @property
     def flag(self) -> bool:
-        """What the model is to be called with as ``training``."""
+        """The argument ``training`` for the call of the model."""
         return self._training and self._noise
 
     @contextlib.contextmanager
@@ -162,7 +162,7 @@ class Tracing:
         layer: Mapping[str, Any],
         **attributes: Any,
     ) -> tuple[Any, Any, list[Any]]:
-        """Return what the functions of the backend do: the last output, all outputs, and the states."""
+        """Return the results of the backend's functions: the last output, all outputs, and the states."""
         _require_node(mask, layer["activation"], layer["recurrent_activation"])
         batch, steps, _ = inputs.shape
         units = states[0].shape[-1]
@@ -214,14 +214,14 @@ def _refuse_random_numbers(*_: Any, **__: Any) -> Any:
 
 
 def _require_node(mask: Any, activation: Any, recurrent_activation: Any) -> None:
-    """Raise what makes Keras compute a layer step by step, which ends in a Loop, if ONNX has no node for it."""
+    """Raise NotImplementedError if ONNX has no node for a layer: then Keras computes it step by step, as a Loop."""
     usual = activation is keras.activations.tanh and recurrent_activation is keras.activations.sigmoid
     if mask is not None or not usual:
         raise NotImplementedError
 
 
 def _weights(layer: Mapping[str, Any], gates: list[int]) -> list[Any]:
-    """Return weights, recurrent weights and biases of a layer as ONNX has them: a direction, gates, inputs."""
+    """Return weights, recurrent weights and biases of a layer in the layout of ONNX: [direction, gates, inputs]."""
 
     def ordered(value: Any) -> Any:
         parts = tf.split(tf.convert_to_tensor(value), len(gates), axis=-1)

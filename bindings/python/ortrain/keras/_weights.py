@@ -20,24 +20,24 @@ def load_into(model: Any, checkpoint: Any) -> UnmatchedNames:
     Parameters
     ----------
     model : keras.Model
-        The model that was exported, or one whose variables have the same paths and shapes. Keras numbers the layers of a
-        process that have no name, so a model that is built again has other paths (``dense_2``) unless
-        ``keras.utils.clear_session()`` was called before, or its layers and itself have names.
+        The model that was exported, or a model whose variables have the same paths and shapes. Keras numbers layers without a
+        name, so a model that a process builds again has other paths (``dense_2``), unless the program calls
+        ``keras.utils.clear_session()`` first or gives names to the model and its layers.
     checkpoint
-        What has the weights: a checkpoint or its path, the path of a folder of artifacts, a `Trainer`, an
-        `ArtifactReport`, or a mapping of arrays by name such as that of ``numpy.load``.
+        The source of the weights: a checkpoint or its path, the path of a folder of artifacts, a `Trainer`, an
+        `ArtifactReport`, or a mapping of arrays by name such as the result of ``numpy.load``.
 
     Returns
     -------
     UnmatchedNames
-        The weights that only the model has, and those that only the checkpoint has.
+        The weights that only the model has, and the weights that only the checkpoint has.
 
     Raises
     ------
     TypeError
         When ``model`` is not a Keras model.
     ValueError
-        When shapes differ. Nothing has changed then. Also when a model has no variables yet.
+        When shapes differ; then no weight has changed. Also when the model has no variables yet.
     FileNotFoundError
         When there is no checkpoint.
     """
@@ -50,13 +50,13 @@ def load_into(model: Any, checkpoint: Any) -> UnmatchedNames:
 def update_checkpoint(checkpoint: Any, model: Any) -> UnmatchedNames:
     """Write the weights of a model into a checkpoint, by their paths: the reverse of :func:`load_into`.
 
-    The state of the optimizer stays as it is. A checkpoint that is given by a path is saved again; a mapping is not possible
-    here.
+    The state of the optimizer does not change. If the checkpoint is given by a path, the file is written again. A mapping is
+    not accepted.
 
     Returns
     -------
     UnmatchedNames
-        The weights that only the checkpoint has, and those that only the model has.
+        The weights that only the checkpoint has, and the weights that only the model has.
     """
     state = state_of(checkpoint)
     variables = _named_alike(_floating(model), dict(state.parameters))
@@ -64,7 +64,7 @@ def update_checkpoint(checkpoint: Any, model: Any) -> UnmatchedNames:
 
 
 def _named_alike(variables: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables of a model by the names of a checkpoint, if only the name of the model before them differs."""
+    """Return the variables of a model by the names in a checkpoint, if the two differ only in the model's name at the start."""
     inner = {name.partition("/")[2]: variable for name, variable in variables.items()}
     scopes = {name.partition("/")[0] for name in known}
     named = [variables, inner] if len(inner) == len(variables) else [variables]

@@ -1,1 +1,1 @@
-"""The older Python API of onnxruntime: a session in which a run trains, with its settings, over one process or several."""
+"""The older Python API of onnxruntime: sessions in which a run trains, in one process or several, and their settings."""

@@ -1,4 +1,4 @@
-"""FP16_Optimizer of the older Python API, which changes optimizers of PyTorch: not implemented here."""
+"""FP16_Optimizer of the older Python API, which changes optimizers of PyTorch. ortrain does not implement it."""
 
 from __future__ import annotations
 

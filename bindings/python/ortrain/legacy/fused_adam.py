@@ -1,4 +1,4 @@
-"""FusedAdam of the older Python API, which updates tensors of PyTorch on a GPU: not implemented here."""
+"""FusedAdam of the older Python API, which updates tensors of PyTorch on a GPU. ortrain does not implement it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FusedAdam:
     """Adam over tensors of PyTorch on a GPU. Not implemented."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Say what to use instead.
+        """Raise an error that says what to use instead.
 
         Raises
         ------

@@ -59,7 +59,7 @@ def export_gradient_graph(
     names = [name for name, _ in model.named_parameters()]
 
     class WithParameters(torch.nn.Module):  # type: ignore[misc,name-defined,unused-ignore]
-        """The model and its loss, with the parameters as arguments, so that the export makes inputs of them."""
+        """The model and its loss as a function of the parameters, so that the export turns parameters into inputs."""
 
         def forward(self, batch: Any, labels: Any, *parameters: Any) -> tuple[Any, Any]:
             given = dict(zip(names, parameters, strict=True))

@@ -39,7 +39,7 @@ class Partition:
     """How an array is divided: the lengths of sections repeat along an axis, and every rank has an equal part of each section."""
 
     shape: tuple[int, ...]
-    """Of the whole."""
+    """The shape of the whole array."""
     rows: bool
     axis: int
     sections: tuple[int, ...]
@@ -96,7 +96,10 @@ class HorizontalTraining(SharedTraining):
 
     @property
     def _draw(self) -> int:
-        """Ranks that share layers draw the same, apart from nodes of which each has a part."""
+        """The number that selects this rank's random numbers.
+
+        Ranks that share layers draw the same numbers, except in nodes of which each has a part.
+        """
         return self.world.rank // self._width
 
     def _execute(
@@ -108,7 +111,7 @@ class HorizontalTraining(SharedTraining):
     ) -> list[OrtValue]:
         if UPDATED not in fetches:
             self._expect_same(values)
-        # Ranks that added up different values would get wrong results in silence.
+        # If ranks added up different values, the results would be wrong without an error.
         compares = tuple(fetches) not in self._compared
 
         def add_up(array: Array, name: str) -> None:
@@ -127,7 +130,7 @@ class HorizontalTraining(SharedTraining):
         return found
 
     def _compare_sum(self, name: str, size: int) -> None:
-        """Raise unless all ranks that share layers are about to add up the same values."""
+        """Raise an error unless all ranks that share layers are about to add up the same value."""
         found = self._layer.gather((name, size), _DOING)
         if found.count(found[0]) < len(found):
             first = self.world.rank - self._place
@@ -140,7 +143,7 @@ class HorizontalTraining(SharedTraining):
             )
 
     def _expect_same(self, values: Mapping[str, OrtValue]) -> None:
-        """Raise unless all ranks that share layers are fed the same."""
+        """Raise an error unless all ranks that share layers got the same inputs."""
         digest = 0
         for name in sorted(values):
             array = np.ascontiguousarray(values[name].numpy())
@@ -154,7 +157,7 @@ class HorizontalTraining(SharedTraining):
             )
 
     def _squares(self, gradients: Array, first: int = 0) -> float:
-        """Return the sum of the squares, where each rank has some weights whole and parts of others."""
+        """Return the sum of the squares. Each rank has some weights whole, and parts of others."""
         whole, divided, at = 0.0, np.zeros(1), -first
         for weight, count in zip(self.weights, self._counts, strict=True):
             squares = norm_of(gradients[max(at, 0) : max(at + count, 0)])

@@ -1,4 +1,4 @@
-"""A TrainingSession that gets its model later, as in onnxruntime's inner module."""
+"""A TrainingSession that gets its model after its creation, as in onnxruntime's inner module."""
 
 from __future__ import annotations
 

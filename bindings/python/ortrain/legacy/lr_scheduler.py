@@ -32,7 +32,7 @@ class _LRScheduler:
         Returns
         -------
         list of float
-            The learning rate alone.
+            A list with the learning rate as its only element.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement get_lr")
 
@@ -42,7 +42,7 @@ class _LRScheduler:
 
 
 class _WarmupLRScheduler(_LRScheduler, ABC):
-    """Rises linearly during the warmup; then a factor of the progress decides."""
+    """A learning rate that rises linearly during the warmup and is then multiplied by a function of the progress."""
 
     def __init__(self, total_steps: int, warmup: float) -> None:
         super().__init__()
@@ -56,10 +56,10 @@ class _WarmupLRScheduler(_LRScheduler, ABC):
 
     @abstractmethod
     def _factor(self, step: int, rate: float) -> float:
-        """Return what the learning rate is multiplied by in a step after the warmup."""
+        """Return the factor of the learning rate in a step after the warmup."""
 
     def get_lr(self, train_step_info: Any) -> list[float]:
-        """Return the learning rate of a step, alone in a list."""
+        """Return a list with the learning rate of a step."""
         step, rate = train_step_info.optimization_step, train_step_info.optimizer_config.lr
         self._check(rate)
         if step < self._num_warmup_steps:

@@ -144,7 +144,7 @@ class Members:
         self._initial_state = arrays
 
     def _entries(self) -> Iterator[tuple[str, str, str, str]]:
-        """Every member that was set, as texts: member, key, attribute, value."""
+        """Return the members that were set as lists of texts: member, key, attribute, value."""
         for member, value in self._values.items():
             kind = self._types[member]
             if kind in ("set", "list"):
@@ -163,7 +163,7 @@ class Members:
                 yield member, "", "", value if isinstance(value, str) else repr(value).lower()
 
     def _handle(self) -> _ortrain.TrainingParametersHandle:
-        """Return the parameters as the core takes them."""
+        """Return the handle of the core's object with these parameters."""
         handle = _ortrain.create_training_parameters()
         for entry in self._entries():
             _ortrain.set_training_parameter(handle, *entry)

@@ -13,7 +13,7 @@ Group = Mapping[str, Any]
 
 
 def _require(condition: bool, expected: str, found: object) -> None:
-    """Raise the error that onnxruntime's classes raise, with what was found."""
+    """Raise the error of onnxruntime's classes, with the value that was found, unless a condition holds."""
     if not condition:
         raise AssertionError(f"{expected}, found {found!r}")
 

@@ -104,7 +104,7 @@ class PipelineTraining(SharedTraining):
 
     @staticmethod
     def _united(parts: Sequence[Sequence[tuple[str, str, list[Any]]]], at_end: set[str]) -> list[NodeArg]:
-        """Return each of the entries once, those of training at the end."""
+        """Return each entry once; the entries for training come last."""
         entries = {entry[0]: NodeArg(*entry) for part in parts for entry in part}
         return [entries[name] for name in sorted(entries, key=lambda name: name in at_end)]
 
@@ -211,7 +211,7 @@ class PipelineTraining(SharedTraining):
     def _pass_on(
         self, own: dict[str, OrtValue], fetches: Sequence[str], options: RunOptions
     ) -> tuple[dict[str, Array], dict[str, OrtValue]]:
-        """Receive, compute and send; return the fetches and the inputs of the stage."""
+        """Receive values from the stage before, run this stage, send results to the next; return the fetches and the inputs."""
         feed = {**own, **self._take(self._received, self._stage - 1)}
         passed = [name for name in self._sent if name in feed]
         computed = [name for name in self._sent if name not in feed]
@@ -224,7 +224,7 @@ class PipelineTraining(SharedTraining):
         taken = {}
         for name in names:
             value = self._pipe.receive(stage, _DOING)
-            # A stage takes float32, also what another one has computed in 16 bits.
+            # A stage takes float32, even if the stage before computed the value in 16 bits.
             taken[name] = OrtValue.ortvalue_from_numpy(
                 value.astype(np.float32) if value.dtype == np.float16 else value
             )
@@ -255,7 +255,7 @@ class PipelineTraining(SharedTraining):
         results: dict[str, list[Array]] = {name: [] for name in owned}
         backward = [ACCUMULATED, *self._input_gradients]
         kept: list[dict[str, OrtValue]] = []
-        # A micro-batch draws the same numbers when its values are computed again.
+        # A micro-batch must draw the same numbers when its values are computed again.
         random = self.random_state()
         for number, part in enumerate(parts):
             if random is not None:

@@ -1,6 +1,6 @@
 """Samplers that balance the work of several processes.
 
-Samples that cost about the same go to the processes at the same time, so that none waits for the others. The
+In each step, the processes get samples that cost about the same, so that no process waits for the others. The
 order is that of ``onnxruntime.training.utils.data``: the same seed gives the same indices, up to the order of
 samples of equal cost. PyTorch is not needed.
 """
@@ -71,7 +71,7 @@ def shard_wrapped_indices_for_worker(
 
 
 def _chunks(indices: Sequence[int], size: int, count: int | None) -> list[list[int]]:
-    """Return ``count`` lists of ``size`` consecutive indices, starting over where there are no more."""
+    """Return ``count`` lists of ``size`` consecutive indices. After the last index, the first one follows."""
     if not indices:
         raise ValueError("cannot divide the indices of a dataset without samples")
     count = max(1, -(-len(indices) // size) if count is None else count)
@@ -79,7 +79,7 @@ def _chunks(indices: Sequence[int], size: int, count: int | None) -> list[list[i
 
 
 def _of_process(what: str) -> int:
-    """Return the number or the count of the processes of PyTorch's default group."""
+    """Return the index of this process in PyTorch's default group, or the number of processes in it."""
     try:
         import torch.distributed as distributed  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -156,7 +156,7 @@ class LoadBalancingDistributedSampler:
         self._costs: npt.NDArray[np.int64] | None = None
 
     def _draw(self) -> list[list[int]]:
-        """Return for each time the index of each process."""
+        """Return, for each step, the index that each process gets."""
         if self._costs is None:
             self._costs = np.array(
                 [self.complexity_fn(self.dataset[i]) for i in range(len(self.dataset))], np.int64

@@ -1,4 +1,4 @@
-"""Bindings of a TrainingSession that several processes share."""
+"""Bindings of a TrainingSession that trains in several processes."""
 
 from __future__ import annotations
 

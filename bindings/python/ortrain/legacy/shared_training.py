@@ -1,4 +1,4 @@
-"""The work of a TrainingSession besides its own graph when several processes train."""
+"""The work of a TrainingSession, besides running its graph, when several processes train."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ NORM, FINITE = "global_gradient_norm", "all_gradients_finite"
 RANDOM = "Random_State"
 CHUNK_BYTES = 1 << 20
 _WHOLE, MOMENTS = ("weight", "mixed_precision"), ("Moment_1", "Moment_2")
-"""Roles of states of which every rank has all with ZeRO, and of those of which it has its share."""
+"""Roles of states. With ZeRO, every rank has the first ones completely, and its share of the second ones."""
 GATHERING = "gathering the state"
 _RUNS = 1 << 40
-"""More than the runs of any session."""
+"""A number above the number of runs of any session."""
 _BLOCK = 1 << 16
 
 
@@ -73,7 +73,7 @@ class SharedTraining:
     _micro = 1
     """Runs of the graph that make up one train step."""
     _is_cut = False
-    """Whether the graph is one stage of the model."""
+    """Whether the graph is one stage of a pipeline."""
 
     def __init__(self, job: Job) -> None:
         parameters = job.parameters
@@ -108,7 +108,7 @@ class SharedTraining:
             attributes = parameters.optimizer_attributes_map, parameters.optimizer_int_attributes_map
             described.append((whole, shape, [each.get(whole) for each in attributes]))
         self.ranks.expect_equal(described, "the list of trained weights and their attributes")
-        # With ZeRO, all ranks have equally long shares of all weights together, the last ones with a rest behind it.
+        # With ZeRO, all weights together are divided into shares of equal length, one for each rank; the last shares are padded.
         unit = self.ranks.size * 32
         self._share = -(-sum(self._counts) // unit) * unit // self.ranks.size
         self._exchange = GradientExchange(
@@ -124,24 +124,24 @@ class SharedTraining:
         self._path.only_execute_path_to_fetches = True
         self._share_weights()
         drawn = self.world.gather(self.random_state(), "comparing what is drawn")
-        if self._draws:  # with the seed of rank 0, or of the first rank that draws
+        if self._draws:  # take over the seed of rank 0, or of the first rank that draws
             self.set_random_state(*next(state for state in drawn if state is not None))
 
     def _divide(self, job: Job) -> Communicator:
-        """Find this process's place, and return the ranks that have the same weights."""
+        """Find the position of this process, and return the ranks that have the same weights."""
         return self.world
 
     def _states(self) -> list[tuple[str, str, str]]:
         return session_states(self._handle)
 
     def _share_weights(self) -> None:
-        """Begin with the weights of rank 0."""
+        """Copy the weights of rank 0 to all ranks."""
         values = np.empty_like(self._exchange.buffer)
         self._copy_out("weight", values)
         self.ranks.broadcast(values, "sending the weights")
         self._copy_in("weight", values)
 
-    # Ranks draw different random numbers: those of runs whose numbers begin with the rank.
+    # Ranks must draw different random numbers. So the number of a run, from which random numbers follow, begins with the rank.
 
     def random_state(self) -> tuple[int, int] | None:
         """Return the seed and the number of the next run, without the rank; None if nothing is drawn."""
@@ -157,7 +157,7 @@ class SharedTraining:
 
     @property
     def _draw(self) -> int:
-        """The number of this rank among those that draw different numbers."""
+        """The number that makes the random numbers of this rank differ from those of other ranks."""
         return self.world.rank
 
     def _drawing(self, seed: int, number: int) -> Array:
@@ -231,7 +231,8 @@ class SharedTraining:
         if options is not None and options.only_execute_path_to_fetches:
             if len(fetches) < len(wanted):
                 raise invalid(
-                    f"only_execute_path_to_fetches: {NORM} and {FINITE} are of all processes, and only whole runs have them"
+                    f"only_execute_path_to_fetches: {NORM} and {FINITE} depend on all processes, so only runs of the whole graph "
+                    "compute them"
                 )
             if ACCUMULATED not in fetches:
                 return self._core_run(fetches, values, options, places)
@@ -298,7 +299,7 @@ class SharedTraining:
     # ---- updates ----
 
     def _update(self, values: Mapping[str, OrtValue]) -> tuple[float, bool]:
-        """Exchange the gradients, update, and return the norm and whether it was finite."""
+        """Exchange the gradients and update the weights; return the norm of the gradients and whether it was finite."""
         if self._adasum:
             return self._update_by_adasum(values)
         if self._divided:
@@ -317,9 +318,9 @@ class SharedTraining:
         return float(raw / np.float32(self._accumulated)), finite
 
     def _squares(self, gradients: Array, first: int = 0) -> float:
-        """Return the sum of the squares of gradients, the first of which is so far into the buffer.
+        """Return the sum of the squares of gradients, which are in the buffer from index ``first`` on.
 
-        It is that of all processes that have different parts of the model.
+        The sum includes all processes that have different parts of the model.
         """
         return norm_of(gradients)
 
@@ -329,7 +330,7 @@ class SharedTraining:
         known = {name: value for name, value in feed.items() if name in self._graph_inputs}
         random = self.random_state()
         self._execute(self._path, known, [UPDATED], [None])
-        if random is not None:  # a step counts as one run, as in one process
+        if random is not None:  # do not count this run: in one process, a whole step is one run
             self.set_random_state(*random)
 
     def _update_by_adasum(self, values: Mapping[str, OrtValue]) -> tuple[float, bool]:
@@ -360,7 +361,7 @@ class SharedTraining:
     # ---- ZeRO ----
 
     def _reduce_to_shares(self) -> float:
-        """Sum up the gradients, each rank its share of them, and return the sum of all squares."""
+        """Let each rank add up its share of the gradients; return the sum of the squares of all gradients."""
         started = time.perf_counter()
         exchange = self._exchange
         exchange.read()
@@ -377,7 +378,7 @@ class SharedTraining:
         return float(squares)
 
     def _gather_shares(self) -> None:
-        """Send every rank's share of the weights to all."""
+        """Send the share of the weights of every rank to all ranks."""
         started = time.perf_counter()
         whole = self._exchange.buffer
         self._copy_out("weight", whole)
@@ -395,7 +396,7 @@ class SharedTraining:
         return slice(min(max(start - at, 0), count), min(max(start + self._share - at, 0), count))
 
     def _without_share(self, name: str, weight: str) -> str:
-        """Return the name of the state of which a state may be this rank's share."""
+        """Return the name of a state without the mark of this rank's share."""
         if not self._divided or not weight:
             return name
         end = name.index(weight) + len(weight)
@@ -413,7 +414,7 @@ class SharedTraining:
 
     @cached_property
     def loadable(self) -> set[str]:
-        """Names of states, beside those that are listed, of which this rank lists its share."""
+        """The full names of the states of which this rank lists only its share; programs may load these names, too."""
         return {self._without_share(name, weight) for name, role, weight in self._states() if role in _WHOLE}
 
     def gather_state(self) -> dict[str, Array]:
@@ -427,7 +428,7 @@ class SharedTraining:
         return dict(sorted(result.items()))
 
     def _complete(self) -> dict[str, StatePart]:
-        """Return the states that this process would have if it were the only one with its part of the model."""
+        """Return the complete states of this process's part of the model, joined from the shares of several ranks."""
         own: dict[str, StatePart] = {}
         for name, role, weight in self._states():
             whole = self._without_share(name, weight)
@@ -450,11 +451,11 @@ class SharedTraining:
         return ("statistics", *of_optimizer)
 
     def _merged(self, own: dict[str, StatePart]) -> dict[str, StatePart]:
-        """Return the states of the whole model, from those of this part and of others."""
+        """Return the states of the whole model, joined from the states of all parts."""
         return own
 
     def _whole_name(self, name: str, role: str, weight: str) -> str:
-        """Return the name that a state has in one process."""
+        """Return the name that a state has when one process trains."""
         return name
 
     def _own_part(self, weight: str, array: Array) -> Array:
@@ -462,11 +463,11 @@ class SharedTraining:
         return array
 
     def _whole_shape(self, weight: str) -> tuple[int, ...]:
-        """Return the shape of a weight in one process."""
+        """Return the shape that a weight has when one process trains."""
         return self.shapes[weight]
 
     def localized(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what this rank keeps of a state of one process, under the names that it has here."""
+        """Return this rank's part of the state of a single process, under the names on this rank."""
         own_names = {name for name, _, _ in self._states()}
         roles = (*MOMENTS, "Update_Count")
         updated_elsewhere = {f"{role}_{weight}" for role in roles for weight in self._whole_weight.values()}
@@ -495,7 +496,7 @@ class SharedTraining:
 
     @cached_property
     def _here(self) -> dict[str, tuple[str, str, str]]:
-        """Of each state by its name in one process: its name here, that without this rank's share, and its role."""
+        """By a state's name in a single process: its name on this rank, the latter without the mark of a share, its role."""
         here = {}
         for name, role, weight in self._states():
             without = self._without_share(name, weight)
@@ -505,7 +506,7 @@ class SharedTraining:
 
     @cached_property
     def _weight_of(self) -> dict[str, str]:
-        """The weight that this process has, by the name of it and of its copy of 16 bits."""
+        """The weights of this process, by their names and by the names of their copies in 16 bits."""
         local = {whole: weight for weight, whole in self._whole_weight.items()}
         return {
             self._without_share(name, weight): local[weight]

@@ -1,4 +1,4 @@
-"""Which of the ways to share a training over several processes a session takes."""
+"""The choice among the ways to divide training among several processes."""
 
 from __future__ import annotations
 

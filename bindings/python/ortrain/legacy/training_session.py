@@ -235,7 +235,7 @@ class TrainingSession(InferenceSession):
         return {name: self._state(name) for name, _, _ in self._states()}
 
     def _gather_state(self) -> dict[str, Array]:
-        """Return the state as one process would have it, see :func:`ortrain.distributed.gather_state`."""
+        """Return the state that one process would have, see :func:`ortrain.distributed.gather_state`."""
         return self.get_state() if self._shared is None else self._shared.gather_state()
 
     def get_model_state(self, include_mixed_precision_weights: bool = False) -> dict[str, dict[str, Array]]:

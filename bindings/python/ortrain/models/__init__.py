@@ -1,4 +1,4 @@
-"""Networks to start from, as ONNX models with initial weights. ``ortrain new`` writes them as files. They need onnx."""
+"""Networks to start from, as ONNX models with initial weights. ``ortrain new`` writes them to files. This package needs onnx."""
 
 from ortrain.models.images import cnn, resnet
 from ortrain.models.language import gpt

@@ -1,4 +1,4 @@
-"""A graph in the making: nodes in their order, and weights with the usual initial values."""
+"""Building a graph: nodes in their order, and weights with the usual initial values."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import onnx
 from ortrain.models.building import Graph
 
 _MASKED = -1e9
-"""The score of a token that another one must not see."""
+"""The attention score of a token that another token must not see."""
 
 
 def gpt(
@@ -45,7 +45,7 @@ def gpt(
     )
     split = graph.weight("split", np.array([0, 0, heads, width // heads]))
     joined = graph.weight("joined", np.array([0, 0, width]))
-    # Constants, because numbers among the weights would be trained.
+    # Constants, because initializers would be trained.
     scale = graph.add("Constant", [], value_float=float(np.sqrt(heads / width)))
     masked = graph.add("Constant", [], value_float=_MASKED)
     for layer in range(layers):
@@ -66,13 +66,13 @@ def gpt(
 
 
 def _places(graph: Graph) -> str:
-    """Append the numbers of the tokens of a row, from 0."""
+    """Append nodes for the positions of the tokens of a row, from 0."""
     length = graph.add("Gather", [graph.add("Shape", ["input_ids"]), graph.weight("one", np.array(1))])
     return graph.add("Range", [graph.weight("zero", np.array(0)), length, "one"])
 
 
 def _visible(graph: Graph, places: str) -> str:
-    """Append which tokens, in the last dimension, each token sees: ``[batch, 1, sequence, sequence]``."""
+    """Append nodes for a mask of the tokens, in the last dimension, that each token sees: ``[batch, 1, sequence, sequence]``."""
     causal = graph.add(
         "LessOrEqual", [places, graph.add("Unsqueeze", [places, graph.weight("last_axis", np.array([-1]))])]
     )
@@ -82,7 +82,7 @@ def _visible(graph: Graph, places: str) -> str:
 
 
 def _model(graph: Graph, tokens: int) -> onnx.ModelProto:
-    """Return the model of the nodes, with both inputs."""
+    """Return the model of the nodes, with both of its inputs."""
     model = graph.model("gpt", "input_ids", ["sequence"], "logits", tokens, "int64")
     make = onnx.helper.make_tensor_value_info
     model.graph.input.append(make("attention_mask", onnx.TensorProto.INT64, ["batch", "sequence"]))

@@ -35,7 +35,7 @@ def gru(
         graph.weight(f"gru.{name}", graph.rng.uniform(-bound, bound, size)) for name, size in shapes.items()
     ]
     rows = graph.add("Transpose", [input], perm=[1, 0, 2])
-    # Only the last state is an output: [1, batch, hidden].
+    # Only the last state is used: [1, batch, hidden].
     last = graph.outputs_of(
         "GRU", [rows, *names], ["", "last_state"], hidden_size=hidden, linear_before_reset=1
     )

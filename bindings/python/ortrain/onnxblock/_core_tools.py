@@ -14,7 +14,7 @@ from ortrain import _ortrain
 def find_untrainable(
     model: bytes, trainable: Sequence[str], inputs: Sequence[str], loss: str, outputs: Sequence[str]
 ) -> str:
-    """Return every reason why the model cannot be trained, one per line; empty if it can."""
+    """Return every reason why the model cannot be trained, one reason per line; an empty text if it can be trained."""
     return _ortrain.find_untrainable(model, list(trainable), list(inputs), loss, list(outputs))
 
 
@@ -46,7 +46,7 @@ def save_checkpoint(
     path: str,
     nominal: bool,
 ) -> None:
-    """Write a checkpoint with the given parameters, whose values are needed one after another."""
+    """Write a checkpoint with the given parameters. Only one value has to be in memory at a time."""
     state = _ortrain.create_checkpoint([], [], [], nominal)
     for name, value, trained in zip(names, values, trainable, strict=True):
         # np.ascontiguousarray would make one element of shape (1,) of a rank-0 array.

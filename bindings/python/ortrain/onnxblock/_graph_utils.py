@@ -56,7 +56,7 @@ def register_graph_outputs(model: onnx.ModelProto, output_names: list[str] | str
     Raises
     ------
     LookupError
-        Naming a value that the model does not have.
+        When the model does not have one of the values; the message names it.
     """
     _graph.register_outputs(model, [output_names] if isinstance(output_names, str) else output_names)
 

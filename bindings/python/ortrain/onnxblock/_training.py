@@ -29,11 +29,12 @@ def _build(
     block.base = accessor.model
     _log.debug("building block %s", type(block).__name__)
     accessor.depth += 1
-    _graph.import_domain(accessor.model, "", _graph.ADDED_OPSET)  # blocks add ONNX operators to any model
+    # blocks add operators of ONNX, also to models that use none
+    _graph.import_domain(accessor.model, "", _graph.ADDED_OPSET)
     if accessor.depth == 1:
         _graph.infer_shapes(
             accessor.model
-        )  # a loss makes its target like an output, whose shape must be right
+        )  # a loss creates its target from the declared shape of an output, which must be right
     try:
         output = block.build(*args, **kwargs)
     finally:
@@ -50,7 +51,7 @@ def _build(
 
 
 def _not_built(block: Block, what: str) -> RuntimeError:
-    """Return the error for a result that is asked for too early."""
+    """Return the error for a request of a result before the block was called."""
     return RuntimeError(f"Please build the {what}. {type(block).__name__} was not called on a base model yet")
 
 
@@ -164,7 +165,7 @@ class TrainingBlock(Block):
         self.disabled_passes: Sequence[str] = ()
         self.leave_out_unreached = False
         self.unreached: list[str] = []
-        self._requires_grad: dict[str, None] = {}  # a set that keeps the order
+        self._requires_grad: dict[str, None] = {}  # the keys are a set with an order
         self._frozen: dict[str, None] = {}
         self._parameters: tuple[list[onnx.TensorProto], list[onnx.TensorProto]] | None = None
         self._training_model: onnx.ModelProto | None = None
@@ -184,13 +185,12 @@ class TrainingBlock(Block):
         ----------
         argument_name : str
             Name of an initializer of the base model, or the output of one of its Constant nodes, which becomes
-            an initializer. One of a subgraph (of If, Loop or Scan) moves to the main graph, where it keeps its
-            name unless something else has it; of several with one name the others get a number. Or name of an
-            input of the base model, whose gradient the training model adds to its input
-            ``<name>_grad.accumulation.buffer``, as it does for parameters; its output
-            ``<name>_grad.accumulation.out`` says that it did. Training sessions take such a model only if
-            the checkpoint has a parameter of that name. Models of :func:`ortrain.artifacts.generate_artifacts`
-            return the gradients of inputs instead.
+            an initializer. An initializer of a subgraph (of If, Loop or Scan) moves to the main graph. It keeps its name unless
+            another value has that name; if several subgraphs have initializers of one name, all but one get a number. Or name
+            of an input of the base model, whose gradient the training model adds to its input
+            ``<name>_grad.accumulation.buffer``, as it does for parameters; its output ``<name>_grad.accumulation.out`` says
+            that it did. Training sessions take such a model only if the checkpoint has a parameter of that name. Models of
+            :func:`ortrain.artifacts.generate_artifacts` return the gradients of inputs instead.
         value : bool, default: True
             True to train it, False to make it a parameter that training does not change. In the second case,
             a name that is not an initializer of the model is ignored with a warning.
@@ -208,7 +208,7 @@ class TrainingBlock(Block):
             Before the block was called.
         """
         if self._parameters is None:
-            # The first sentence is what programs for onnxruntime look for.
+            # Programs for onnxruntime search for the first sentence.
             raise _not_built(self, "training model first before trying to retrieve the parameters")
         return self._parameters
 
@@ -249,10 +249,10 @@ class TrainingBlock(Block):
         _log.debug("building the gradients of %d parameters from loss %s", len(trainable), names[0])
 
         forward, ordered = _with_parameters_as_inputs(model, trainable, frozen)
-        # Large constants that are in files, or do not fit into a message, are inputs for the core, which needs their types.
+        # Constants that are in files, or too large for a protobuf message, become inputs: the core only needs their types.
         constants = taken_out(forward)
         data = forward.SerializeToString()
-        # The core finds all obstacles at once. Mismatched types are found by ONNX.
+        # The core reports all obstacles at once. ONNX reports mismatched types.
         report = _core_tools.find_untrainable(data, ordered, inputs, names[0], names[1:])
         if report and self.leave_out_unreached:
             self.unreached = _core_tools.find_unreached(data, ordered, names[0], names[1:])
@@ -309,7 +309,7 @@ class TrainingBlock(Block):
             if value.name in self._requires_grad and value.name not in initializers
         ]
         trainable = set(self._requires_grad) - set(inputs)
-        # Code that freezes all buffers of a network names some that its export does not contain.
+        # Programs that freeze all buffers of a network also name buffers that its export does not contain.
         absent = [name for name in self._frozen if name not in initializers]
         if absent:
             _log.warning(

@@ -1,7 +1,7 @@
 """The steps of a training block, under the names by which programs for onnxruntime import them from its inner module.
 
-:class:`ortrain.onnxblock.TrainingBlock` builds the training model in one go, and checks more; from here it takes the accumulation
-of gradients of inputs.
+:class:`ortrain.onnxblock.TrainingBlock` builds the training model in one step, with more checks. From this module it only uses
+the accumulation of gradients of inputs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def build_gradient_graph(
     model : onnx.ModelProto
         The forward model. Its parameters become inputs, after its other inputs, in the order of its initializers.
     requires_grad : collection of str
-        Names of the initializers and inputs whose gradients are added.
+        Names of the initializers and inputs whose gradients the model gets.
     frozen_params : collection of str
         Names of the initializers that become inputs without a gradient.
     output_names : list of str or str
@@ -85,7 +85,7 @@ def build_gradient_graph(
 
 
 def build_gradient_accumulation_graph(grad_model: onnx.ModelProto, requires_grad: Collection[str]) -> None:
-    """Add to a model with gradients a node for each that adds it to a buffer, in place.
+    """Add a node for each gradient of a model, which adds the gradient to a buffer, in place.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def build_gradient_accumulation_graph(grad_model: onnx.ModelProto, requires_grad
         added.CopyFrom(output)
         added.name = buffer
         outputs.append(onnx.helper.make_tensor_value_info(updated, onnx.TensorProto.BOOL, [1]))
-    # It stays the last one where other gradients are accumulated already.
+    # lazy_reset_grad stays the last input if the model accumulates other gradients already.
     for i, value in enumerate(graph.input):
         if value.name == "lazy_reset_grad":
             del graph.input[i]

@@ -1,4 +1,4 @@
-"""Operators that ONNX does not have, which an exporter wrote where it could not convert an operation."""
+"""Operators that ONNX does not have: exporters write them for operations that they cannot convert."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def explain(model: onnx.ModelProto, report: str) -> str:
     model : onnx.ModelProto
         The model.
     report : str
-        Why it cannot be trained, one reason per line, as the core says it.
+        The core's reasons why the model cannot be trained, one per line.
     """
-    version = model.producer_version.partition(" ")[0]  # tf2onnx adds a commit, or None
+    version = model.producer_version.partition(" ")[0]  # tf2onnx appends a commit or None to its version
     producer = f"{model.producer_name} {version}".strip() or "the exporter"
     why = (
         f". No version of ONNX has this operator. The export is broken, not the network: {producer} could not convert an "

@@ -118,7 +118,7 @@ class Block(ABC):
         RuntimeError
             When no model is registered.
         ValueError
-            When the block left a model that is not valid ONNX.
+            When the model is not valid ONNX after the block was built.
         """
         accessor = current()
         self.base = accessor.model
@@ -128,7 +128,7 @@ class Block(ABC):
             output = self.build(*args, **kwargs)
         finally:
             accessor.depth -= 1
-        if accessor.depth == 0:  # inner blocks may leave values that only the next one uses
+        if accessor.depth == 0:  # inner blocks may leave values that only a later block reads
             _graph.check(self.base, f"the model after block {type(self).__name__}")
         return output
 
@@ -163,7 +163,7 @@ class Block(ABC):
     def _add_number(self, token: str, value: float, like: str) -> str:
         """Append a rank-0 initializer of the element type of value ``like``."""
         kind = _graph.element_type(self.base, like)
-        if kind == TensorProto.BFLOAT16:  # not a type of NumPy
+        if kind == TensorProto.BFLOAT16:  # NumPy does not have this type
             name = current().new_name(token)
             self.base.graph.initializer.append(onnx.helper.make_tensor(name, kind, [], [value]))
             return name

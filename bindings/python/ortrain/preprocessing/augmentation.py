@@ -1,8 +1,8 @@
 """Changes of pictures that a network trains on: shifted, mirrored, recolored or mixed with others, at random.
 
-Pillow resamples, NumPy does the rest, which is indexing and sums. The packages made for this do not fit: albumentations is no
-longer maintained, the license of its successor is the AGPL, torchvision needs PyTorch. A function that calls one of them can be
-given beside the names.
+Pillow resamples pictures; NumPy does the other changes, which are indexing and sums. The usual packages do not fit:
+albumentations is no longer maintained, the license of its successor is the AGPL, and torchvision needs PyTorch. A program may
+pass a function that calls one of them, beside the names of operations.
 
 No operation knows how pixels were scaled: shifted pictures repeat their edges, holes get the mean of the picture, and colors
 change relative to it.
@@ -50,7 +50,7 @@ def _pillow() -> Any:
 
 
 def _planes(pictures: Array, change: Callable[[int, Any], Any]) -> Array:
-    """Return pictures of which Pillow changed each channel; the function gets the row and the plane."""
+    """Return pictures whose channels a function has changed one by one with Pillow. The function gets the row and the plane."""
     opener = _pillow()
     planes = [
         [
@@ -108,7 +108,7 @@ def _cutout(pictures: Array, rng: Generator, share: float) -> Array:
 
 
 def _boxes(rng: Generator, tall: Array, wide: Array, height: int, width: int) -> Array:
-    """Return top, bottom, left and right of boxes of a size around random pixels, as far as they are in the picture."""
+    """Return top, bottom, left and right of boxes of a size around random pixels, cut off at the edges of the picture."""
     count = len(tall)
     y, x = rng.integers(0, height, count), rng.integers(0, width, count)
     top, left = (np.rint(middle - size / 2) for middle, size in ((y, tall), (x, wide)))
@@ -135,7 +135,7 @@ def _mixup(pictures: Array, rng: Generator, alpha: float) -> tuple[Array, Array,
 
 
 def _cutmix(pictures: Array, rng: Generator, alpha: float) -> tuple[Array, Array, Array]:
-    """Return pictures with a box from another one, the other, and the share of the area that is kept."""
+    """Return pictures with a box from another picture, the index of the other picture, and the share of the area that is kept."""
     count, _, height, width = pictures.shape
     side = np.sqrt(1 - rng.beta(alpha, alpha, count))
     other = rng.permutation(count)
@@ -168,7 +168,7 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {
     "crop": Operation(0.125, "moved in each direction by up to this share of its size; edges are repeated", 1, _crop),
     "zoom": Operation(0.5, "a part of at least this share of the area, enlarged to the whole", 1, _zoom),
-    "rotate": Operation(15, "turned by up to so many degrees to either side; edges are repeated", 180, _rotate),
+    "rotate": Operation(15, "turned by up to this many degrees to either side; edges are repeated", 180, _rotate),
     "flip": Operation(0.5, "left and right exchanged, with this probability", 1, _flip),
     "color": Operation(0.3, "brightness, contrast and saturation changed by up to this share", 1, _color),
     "cutout": Operation(0.5, "a square with sides of this share of the shorter side gets the mean of the picture", 1, _cutout),

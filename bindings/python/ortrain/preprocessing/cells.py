@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 MISSING = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"})
-"""Texts, in lower case, that mean that a cell is missing."""
+"""Texts, in lower case, that mark a missing value."""
 
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:([T ])(\d\d):(\d\d)(?::\d\d(?:\.\d+)?)?)?")
 

@@ -1,4 +1,4 @@
-"""Preprocessing as ONNX nodes in front of a model, which then takes the raw columns, or the bytes of pictures of any size."""
+"""Preprocessing as ONNX nodes in front of a model. The model then takes raw columns, or the bytes of pictures of any size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Nodes:
         self._taken = taken
 
     def input(self, name: str, kind: int, shape: Sequence[int | str]) -> str:
-        """Add an input; if a value of the model has the name, the name gets an underscore."""
+        """Add an input. If a value of the model already has the name, the name gets an underscore."""
         while name in self._taken:
             name += "_"
         self._taken.add(name)
@@ -62,7 +62,7 @@ class _Nodes:
         return name
 
     def column(self, name: str, kind: int) -> str:
-        """Add an input of one cell per row, and return the value with a row for each."""
+        """Add an input for a column; return the name of the column with shape [rows, 1]."""
         cells = self.input(name, kind, ["batch"])
         return self.add("Reshape", cells, self.constant([-1, 1], np.int64))
 
@@ -71,7 +71,7 @@ class _Nodes:
         return self.add("Cast", value, to=TensorProto.DOUBLE)
 
     def double(self, value: float) -> str:
-        """Return a constant double."""
+        """Add a double as a constant, and return its name."""
         return self.constant(value, np.float64)
 
     def standard(self, value: str, mean: float, deviation: float) -> str:
@@ -94,13 +94,13 @@ def _category(nodes: _Nodes, column: Category) -> list[str]:
 
 
 def _piece(nodes: _Nodes, texts: str, number: int) -> str:
-    """Return a piece of each split text, [rows, 1]."""
+    """Return the piece with an index from each split text, [rows, 1]."""
     begin, end, axis = (nodes.constant([value], np.int64) for value in (number, number + 1, 1))
     return nodes.add("Slice", texts, begin, end, axis)
 
 
 def _split(nodes: _Nodes, texts: str, delimiter: str) -> str:
-    """Return the pieces of texts [rows, 1] as [rows, pieces]."""
+    """Split texts of shape [rows, 1]; return the pieces, [rows, pieces]."""
     pieces = nodes.add("StringSplit", texts, count=2, delimiter=delimiter)
     return nodes.add("Squeeze", pieces, nodes.constant([1], np.int64))
 
@@ -154,7 +154,7 @@ def _date(nodes: _Nodes, column: Date) -> list[str]:
         days = nodes.add("Add", days, turns[-1])
     parts = [nodes.standard(days, column.mean, column.deviation)]
     for turn in turns:
-        # Sine and cosine of onnxruntime take floats.
+        # onnxruntime has Sin and Cos only for floats.
         angle = nodes.add("Cast", nodes.add("Mul", turn, nodes.double(2 * math.pi)), to=TensorProto.FLOAT)
         parts += [nodes.real(nodes.add("Sin", angle)), nodes.real(nodes.add("Cos", angle))]
     parts = [nodes.add("Where", missing, nodes.double(0), part) for part in parts]
@@ -181,7 +181,7 @@ def _image(nodes: _Nodes, preprocessing: ImagePreprocessing, shape: Sequence[int
     pixels = nodes.input("pixels", TensorProto.UINT8, ["batch", "height", "width", channels])
     planes = nodes.add("Transpose", pixels, perm=[0, 3, 1, 2])
     count = nodes.add("Shape", planes, start=0, end=1)
-    # Sizes of all axes, because onnxruntime moves Transpose behind Resize and then misreads those of two.
+    # Sizes for all axes: onnxruntime moves a Transpose behind Resize, and then misreads sizes for only two axes.
     size = nodes.add("Concat", count, nodes.constant([channels, height, width], np.int64), axis=0)
     planes = nodes.add(
         "Resize",

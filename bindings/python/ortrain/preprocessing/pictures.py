@@ -1,4 +1,4 @@
-"""Pictures that are read when they are needed: turned upright, resized, and normalized by the channel.
+"""Pictures that are read when they are needed: turned upright, resized, and normalized for each channel.
 
 Threads decode the pictures of a batch. Decoded pictures are kept in memory, as bytes, up to a limit; the others are decoded
 again in every epoch.
@@ -20,9 +20,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 KEPT_BYTES = 256 << 20
-"""The memory that decoded pictures take at most."""
+"""The most bytes of decoded pictures that are kept in memory."""
 
-_MEASURED = 1000  # pictures by which mean and deviation are measured
+_MEASURED = 1000  # pictures from which mean and deviation are computed
 _KNOWN = {
     "none": ((0.0,), (1.0,)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -142,7 +142,7 @@ class Pictures:
         return self
 
     def __getitem__(self, rows: Sequence[int]) -> dict[str, Array]:
-        """Return the pictures of rows as the model takes them, and their targets."""
+        """Return the pictures of rows in the shape that the model takes, and their targets."""
         mean, deviation = (
             np.array(values, np.float32) for values in (self.normalization.mean, self.normalization.deviation)
         )

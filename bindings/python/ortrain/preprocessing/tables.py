@@ -1,8 +1,8 @@
 """Columns of a table as numbers: standardized numbers, categories, missing cells and dates.
 
-Which columns there are, and which categories, is read from the whole table, so that the same file always gives rows of the same
-length. Means and deviations are those of the rows that a model is trained on. A category that none of these rows has is encoded
-like an unknown one.
+The columns and the categories are read from the whole table, so that the same file always gives rows of the same length. Means
+and deviations are those of the rows that a model is trained on. A category that none of these rows has is encoded like an
+unknown one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ortrain.preprocessing.cells import date_of, is_missing, number_of, separato
 Array = npt.NDArray[Any]
 
 _MOST_CATEGORIES = 50
-_MOSTLY = 0.9  # share of the cells from which on a column is taken for one of numbers with mistakes
+_MOSTLY = 0.9  # share of numbers above which a column counts as numeric, and its other cells as mistakes
 _EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday
 
 
@@ -262,7 +262,7 @@ def look_at(table: Mapping[str, Sequence[Any]], where: str) -> TablePreprocessin
 
 
 def _category(name: str, cells: Sequence[Any], present: Sequence[Any], where: str) -> Category | str:
-    """Return a column of categories, or why it is none."""
+    """Return a column of categories, or the reason why the column is something else."""
     counts = Counter(text_of(cell) for cell in cells)
     if len(counts) > _MOST_CATEGORIES:
         wrong = [cell for cell in present if number_of(cell) is None]

@@ -59,7 +59,7 @@ def load_tokenizer(path: Path) -> tuple[Any, str]:
         raise ValueError(f"--tokenizer: cannot read {path}: {error.strerror}") from error
     try:
         found = tokenizers.Tokenizer.from_buffer(content)
-    except Exception as error:  # the package raises nothing more special
+    except Exception as error:  # tokenizers only raises Exception
         raise ValueError(f"--tokenizer: expected a tokenizer.json, found {path}: {error}") from error
     return found, hashlib.sha256(content).hexdigest()
 
@@ -116,7 +116,7 @@ class Tokenizer:
         }
 
     def _padding(self) -> tuple[int, str]:
-        """Return number and text of the token that fills rows."""
+        """Return index and text of the padding token."""
         return next(
             (
                 (number, token)

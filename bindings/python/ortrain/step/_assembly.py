@@ -41,13 +41,13 @@ from ortrain.step._wide_sums import widen_sums
 
 Kind = Literal["step", "gradients", "evaluation"]
 _ACCUMULATED = "_grad.accumulation.out"
-#: What the seeds of two batches of a step differ by.
+#: The difference between the seeds of two consecutive batches of a step.
 _SEED_STRIDE = 1_000_003
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a step model is made of: the artifacts of a training session.
+    """The artifacts from which a step model is made.
 
     Attributes
     ----------
@@ -86,14 +86,14 @@ def assemble(
     rows : int or None
         The number of rows of each batch, if it is known.
     initializers : bool
-        Whether the model has the parameters as initializers too, which are the defaults of its inputs.
+        Whether the model has the parameters as initializers too, as defaults of its inputs.
     loss_scaling : bool
         Whether the loss is multiplied by an input before its gradient is computed.
 
     Raises
     ------
     ValueError
-        When something has no standard form; the message names every node.
+        When a node has no form with standard operators; the message names every such node.
     """
     step = _Step(source, kind, rows, loss_scaling)
     if accumulate > 1:
@@ -121,14 +121,15 @@ class _Step:
             if v.name not in self._gradients.values() and v.name not in self._statistics.values()
         ]  # fmt: skip
         self._states: list[str] = []
-        self._factors: dict[str, float] = {}  # of the gradients that the optimizer gets
+        # by which gradients are multiplied before the optimizer gets them
+        self._factors: dict[str, float] = {}
         if loss_scaling:
             self._scale_name = _seed_of_gradient(model, self._outputs[0])
         if kind == "step":
             self._read_optimizer()
         self._model = _with_standard_operators(model)
         self._graph = self._model.graph
-        # Passes that move nodes leave statements that are no longer true; a runtime infers the shapes itself.
+        # Passes that move nodes leave declared shapes that are no longer true. A runtime infers the shapes itself.
         del self._graph.value_info[:]
         taken = {*_graph.names_in_use(self._model), *self._reserved()}
         self._nodes = Nodes(self._graph, taken, _graph.opset_of(self._model) or 0)
@@ -142,7 +143,7 @@ class _Step:
         self._groups: dict[str, list[str]] = {}
 
     def _reserved(self) -> set[str]:
-        """Names of the inputs and outputs that a step adds."""
+        """Return the names of the inputs and outputs that a step adds."""
         names = {SEED, RATE, STEP, SCALE, FINITE, STEP + NEXT}
         for name in self._gradients:
             names |= {name + NEXT, name + GRADIENT}
@@ -155,7 +156,7 @@ class _Step:
         return names
 
     def _drop_unread_inputs(self, model: onnx.ModelProto) -> None:
-        """Remove parameters that nothing reads: those that only the state of a session holds."""
+        """Remove parameters that no node reads; a session only keeps them in its state."""
         read = {name for node in _graph.walk(model.graph) for name in node.input}
         read |= {output.name for output in model.graph.output}
         kept = [v for v in model.graph.input if v.name in read or v.name not in self._source.parameters]
@@ -172,20 +173,20 @@ class _Step:
         return int(helper.np_dtype_to_tensor_dtype(self._source.parameters[name].dtype))
 
     def _read_optimizer(self) -> None:
-        """Read what happens to the gradients."""
+        """Read from the optimizer model what happens to the gradients."""
         assert self._source.optimizer is not None
         optimizer = onnx.ModelProto()
         optimizer.CopyFrom(self._source.optimizer)
         self._clipping, self._average = take_clipping(optimizer), take_average(optimizer)
         self._optimizers, self._states, self._limit = read_optimizer(optimizer, self._gradients)
-        # Other clipping needs the gradients as they are.
+        # Clipping other than by the norm of all gradients needs gradients without a factor.
         if self._clipping.changes_nothing:
             self._factors = {name: group.factor for group in self._optimizers for name in group.parameters}
 
     # ---- the gradient ----
 
     def _use_seed(self) -> bool:
-        """Give the masks of Dropout a seed; return whether there is one to give it to."""
+        """Make the masks of Dropout depend on a seed; return whether there are such masks."""
         constant, types = constants_of(self._graph), _element_types(self._model)
         given = list(self._graph.node)
         dropouts = [node for node in given if node.op_type == "Dropout" and not node.domain]
@@ -200,12 +201,12 @@ class _Step:
             else:
                 self._graph.node.append(node)
         if not any(SEED in node.input for node in self._graph.node):
-            return False  # none of them is in training mode
+            return False  # no Dropout is in training mode
         self._input(SEED, TensorProto.INT64, [])
         return True
 
     def _scale_gradient(self) -> None:
-        """Begin the walk back from the loss with an input instead of 1."""
+        """Replace the constant 1, the gradient of the loss, by an input."""
         for tensor in self._graph.initializer:
             if tensor.name == self._scale_name:
                 break
@@ -217,18 +218,19 @@ class _Step:
         made = 1 + (scale.name != SCALE)
         nodes = list(self._graph.node)
         del self._graph.node[:]
-        self._graph.node.extend(nodes[-made:] + nodes[:-made])  # before everything that reads it
+        self._graph.node.extend(nodes[-made:] + nodes[:-made])  # before all nodes that read the scale
         self._input(SCALE, TensorProto.FLOAT, [])
 
     # ---- several batches ----
 
     def repeat(self, count: int) -> None:
-        """Run the gradient for `count` batches, which each input has along a new first axis, and average the gradients."""
+        """Run the gradient for `count` batches and average the gradients. Each input gets a new first axis for the batches."""
         graph, nodes = self._graph, self._nodes
         inner = {
             name: nodes.name(f"{name}.batch") for name in (*self._batch, *self._outputs, *self._statistics)
         }
-        states: list[tuple[str, str, str, str]] = []  # outer before, inner before, inner after, outer after
+        # names of a value: before the loop, in its body before and after a batch, after the loop
+        states: list[tuple[str, str, str, str]] = []
         totals: dict[str, str] = {}
         body = onnx.GraphProto(name="batch")
         body.node.extend(graph.node)
@@ -301,7 +303,7 @@ class _Step:
     # ---- the optimizer ----
 
     def update(self) -> None:
-        """Write what happens to the gradients, and make the results outputs of the model."""
+        """Write the nodes of the optimizer, and make their results outputs of the model."""
         graph = self._graph
         kept = [value for value in graph.output if value.name in self._outputs]
         del graph.output[:]
@@ -334,7 +336,7 @@ class _Step:
         inverse = 1.0 / Value(self._nodes, SCALE, TensorProto.FLOAT)
         wide = {name: g.as_type(_wide(g.type)) for name, g in gradients.items()}
         wide = multiplied(wide, inverse, self._factors if self._limit is None else {})
-        # The sum of 0 x is 0, or not a number.
+        # The sum of 0 x is 0 if all x are finite, otherwise not a number.
         sums = [
             Value(self._nodes, self._nodes.add("ReduceSum", [g * 0.0], keepdims=0), g.type).as_type(
                 TensorProto.FLOAT
@@ -388,10 +390,10 @@ class _Step:
         self._state[STEP] = STEP + NEXT
 
     def _multiply_products(self, gradients: Mapping[str, Value]) -> None:
-        """Let the products that are gradients multiply by the factor; other gradients get none.
+        """Let matrix products whose results are gradients multiply by the factor. Other gradients get no factor.
 
-        A factor further up would round all gradients otherwise. That matters where a gradient is nothing but rounding errors,
-        such as that of a bias before batch normalization, which Adam makes as large as the others.
+        A factor at an earlier node would change the rounding of all gradients. That matters for gradients that consist of
+        rounding errors, such as the gradient of a bias before batch normalization: Adam makes them as large as other gradients.
         """
         made = {node.output[0]: node for node in self._graph.node if node.op_type == "Gemm"}
         read = {name for node in _graph.walk(self._graph) for name in node.input}
@@ -407,7 +409,7 @@ class _Step:
             alpha.f *= self._factors.get(name, 1.0)
 
     def _scalar(self, name: str, group: str, scalar: str, initial: float) -> Value:
-        """Write the input for a number that a group keeps."""
+        """Add the input for a number that a group keeps from step to step."""
         if name in _graph.names_in_use(self._model):
             raise ValueError(
                 f"the model has a value named {name!r}, which a step needs for itself; rename it"
@@ -437,7 +439,7 @@ class _Step:
             self._keep(moment, parameter[state], shapes[state], finite)
 
     def _keep(self, before: Value, after: Value, shape: Sequence[int], finite: Value | None) -> None:
-        """Make a value that the step changes an output, paired with its input."""
+        """Add an output for a value that the step changes, and pair it with the input."""
         if finite is not None:
             after = _chosen(finite, after, before)
         self._give(after, before.name + NEXT, shape)
@@ -481,18 +483,18 @@ class _Step:
             onnx.checker.check_model(model, full_check=True)
         except onnx.checker.ValidationError as error:
             raise ValueError(
-                f"the step model is not valid in opset {_graph.opset_of(model)}; a later opset may have what it needs: {error}"
+                f"the step model is not valid in opset {_graph.opset_of(model)}; it may be valid in a later opset: {error}"
             ) from error
         return model
 
 
 def _wide(type: int) -> int:
-    """Float instead of the types of 16 bits."""
+    """Return float for the types of 16 bits, other types unchanged."""
     return TensorProto.FLOAT if type in (TensorProto.FLOAT16, TensorProto.BFLOAT16) else type
 
 
 def _averaging(update: Update, kept: Value | None) -> Update:
-    """Return an update that averages the new weight too."""
+    """Return an update that also updates the average of the weight."""
     if kept is None:
         return update
 
@@ -520,7 +522,7 @@ def _with_standard_operators(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _take_accumulation(model: onnx.ModelProto) -> dict[str, str]:
-    """Make the gradients of the parameters outputs of a training model instead of adding them to buffers; return their names."""
+    """Make the parameters' gradients outputs instead of adding them to buffers; return their names."""
     graph = model.graph
     gradients = {}
     buffers = set()
@@ -541,7 +543,7 @@ def _take_accumulation(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def _expose_statistics(model: onnx.ModelProto) -> dict[str, str]:
-    """Make the running statistics that batch normalization updates outputs; return these by the names of the inputs."""
+    """Make the updated running statistics outputs; return the outputs by the names of the inputs."""
     statistics: dict[str, str] = {}
     for node in model.graph.node:
         if node.op_type != "BatchNormInternal":
@@ -558,7 +560,7 @@ def _expose_statistics(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def _drop_copies(graph: onnx.GraphProto) -> None:
-    """Let nodes write outputs of the graph themselves where an Identity copied their result; runtimes keep such copies."""
+    """Remove Identity nodes that copy a result to an output of the graph, because runtimes run such copies."""
     made = {name for node in graph.node for name in node.output}
     outputs = {value.name for value in graph.output}
     renamed: dict[str, str] = {}
@@ -607,7 +609,7 @@ def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
 
 
 def _add_axis(value: onnx.ValueInfoProto, size: int) -> None:
-    """State a new first axis."""
+    """Declare a new first axis."""
     shape = value.type.tensor_type.shape
     dims = list(shape.dim)
     del shape.dim[:]

@@ -12,7 +12,7 @@ from onnx import helper
 
 from ortrain.step._nodes import Value
 
-#: The state with the averages, which is also the group of the number of averaged steps.
+#: The name of the state with the averages, and of the group with the number of averaged steps.
 AVERAGE, COUNT = "weight_average", "averaged_steps"
 
 
@@ -32,7 +32,7 @@ class Average:
     warmup: bool
 
     def kept(self, count: Value) -> Value:
-        """Write what the average keeps of itself in the step after `count` others; nothing in the first."""
+        """Write the share of the average that a step after `count` others keeps; 0 in the first step."""
         kept = count.number(self.decay)
         if self.warmup:
             kept = kept.call("Min", (count + 1.0) / (count + 10.0))
@@ -40,7 +40,7 @@ class Average:
 
 
 def take_average(optimizer: onnx.ModelProto) -> Average | None:
-    """Remove the node WeightAverage of an optimizer model and return what it does; None if there is none."""
+    """Remove the node WeightAverage from an optimizer model; return its settings, or None if there is no such node."""
     graph = optimizer.graph
     for node in graph.node:
         if node.op_type != "WeightAverage":

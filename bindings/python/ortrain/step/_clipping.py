@@ -17,7 +17,7 @@ from ortrain.step._optimizers import clipped
 
 @dataclass
 class Clipping:
-    """Limits of gradients, other than that of the norm of all together.
+    """Limits of gradients, except the limit of the norm of all gradients together.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Clipping:
         return self.value is None and self.adaptive is None and self.group_norm is None
 
     def each(self, gradients: Mapping[str, Value], weights: Mapping[str, Value]) -> dict[str, Value]:
-        """Write what happens to the gradient of each parameter."""
+        """Write the clipping of each parameter's gradient."""
         return {name: self._one(gradient, weights[name]) for name, gradient in gradients.items()}
 
     def _one(self, gradient: Value, weight: Value) -> Value:
@@ -52,11 +52,11 @@ class Clipping:
             return gradient
         norm = _norm(gradient)
         most = _norm(weight).call("Max", norm.number(self.epsilon)) * self.adaptive
-        # most / norm where the norm is too large, else 1, and no 0 / 0.
+        # most / norm if the norm is too large, else 1; never 0 / 0.
         return gradient * (most / norm.call("Max", most)).as_type(gradient.type)
 
     def of_group(self, nodes: Nodes, gradients: dict[str, Value]) -> dict[str, Value]:
-        """Write the limit of the norm of a group."""
+        """Write the clipping of gradients by the norm of a group."""
         return gradients if self.group_norm is None else clipped(nodes, gradients, self.group_norm)
 
 
@@ -66,7 +66,7 @@ def _norm(value: Value) -> Value:
 
 
 def take_clipping(optimizer: onnx.ModelProto) -> Clipping:
-    """Remove the nodes ClipGradients of an optimizer model and return what they do."""
+    """Remove the nodes ClipGradients from an optimizer model and return their settings."""
     clipping = Clipping()
     graph = optimizer.graph
     for node in list(graph.node):

@@ -1,8 +1,8 @@
 """Dropout whose mask follows from a seed that is an input of the model.
 
-The operator Dropout draws from a generator of the runtime, so a run cannot be repeated elsewhere. Here the number of an element
-is mixed with the seed in integers modulo the prime 2^31 - 1, in which x^5 is a permutation, and the element is kept
-if the result is below the kept fraction of the prime. The same seed gives the same mask on every runtime.
+The operator Dropout draws from a generator of the runtime, so another runtime cannot repeat a run. Here the index of an element
+is mixed with the seed in integers modulo the prime 2^31 - 1, in which x^5 is a permutation. The element is kept if the result
+is below the kept fraction of the prime. The same seed gives the same mask on every runtime.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def seeded(
     number : int
         Distinguishes the masks of the nodes of a model.
     nodes : Nodes
-        Where nodes are added.
+        Adds the nodes.
     seed : Value
         The seed, an int64 in [0, 2^31 - 1).
     element_type : int
-        That of the data.
+        The element type of the data.
     constant : callable
         Returns the value of a constant, or None.
 
     Raises
     ------
     ValueError
-        When its ratio or mode is not a constant.
+        When the node's ratio or mode is not a constant.
     """
     data, mask_name = node.input[0], node.output[1] if len(node.output) > 1 else ""
     ratio, training = _setting(node, 1, 0.5, constant), bool(_setting(node, 2, False, constant))
@@ -69,7 +69,7 @@ def seeded(
     zero, one = nodes.constant(np.array(0, np.int64)), nodes.constant(np.array(1, np.int64))
     place = nodes.value(nodes.add("Range", [zero, size, one]), integer)
     prime = place.number(_PRIME)
-    # The seed and the node's number give the increment, so that masks of two seeds or nodes are not shifts of each other.
+    # The increment follows from the seed and the node's number, so that masks of two seeds or nodes are not shifts of each other.
     start = _mixed(((seed + float(number)) * _SECOND + (number + 1)).call("Mod", prime), prime)
     mixed = _mixed(((place + 1) * _FIRST + start).call("Mod", prime), prime)
     mixed = _mixed((mixed * _SECOND + start).call("Mod", prime), prime)

@@ -1,8 +1,8 @@
 """Moments of 8 bits with operators of ONNX: the codes of ``core/src/backend/cpu/optimizer/rules/eight_bit_codes.h``.
 
-A code numbers an interval of shares of the largest magnitude of a block: the code of a share is the count of the edges between
-intervals up to it. Counting takes one comparison: the root of the share leads to one of 4096 ranges, which are so short that none
-has two edges.
+A magnitude is stored as its share of the largest magnitude in its block. The shares between 0 and 1 are divided into intervals,
+and a code is the number of an interval: the count of edges between intervals up to the share. Counting takes one comparison:
+the root of the share leads to one of 4096 ranges, which are so short that none contains two edges.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from onnx import TensorProto
 
 from ortrain.step._nodes import Value
 
-#: The elements that share a scale. Parameters with fewer elements than the second number have no codes.
+#: The number of elements that share a scale. Parameters with fewer elements than the second number are not stored as codes.
 BLOCK, LEAST_ELEMENTS = 256, 4096
 _RANGES = 4096
-#: Blocks whose largest magnitude is smaller have the scale 0.
+#: A block whose largest magnitude is smaller than this has the scale 0.
 _LEAST_SCALE = 2.0**-100
-#: More than the rounding error of a root in float, as a share of the root.
+#: An upper bound of the relative rounding error of a root in float.
 _ROUNDING = 1e-6
-#: A number or difference of at least 1e-30, times this, is at least 1: a HardSigmoid or a Clip of the product is a step.
+#: A number of at least 1e-30, times this factor, is at least 1. So HardSigmoid or Clip of the product are step functions.
 _STEEP = 1e30
 
 Array = npt.NDArray[Any]
@@ -33,16 +33,16 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Codes:
-    """What codes stand for, and how to find a code.
+    """The numbers of codes, and tables for finding a code.
 
     Attributes
     ----------
     values : array of float32
-        The numbers that codes stand for, from 0 on, as multiples of the scale of a block.
+        The numbers that the codes from 0 on stand for, as multiples of the scale of a block.
     first : array of float32
-        For each range, the count of the edges below all of its numbers.
+        For each range, the count of the edges below all numbers of the range.
     next : array of float32
-        For each range, the edge after those.
+        For each range, the next edge after these.
     """
 
     values: Array
@@ -52,22 +52,22 @@ class Codes:
 
 @functools.cache
 def codes(is_signed: bool) -> Codes:
-    """Return the codes of magnitudes: of the first moment, whose codes have a sign, or of the root of the second one."""
-    steps = 16 if is_signed else 32  # of each of eight powers of two
+    """Return the tables for magnitudes of the first moment, whose codes have a sign, or of the root of the second moment."""
+    steps = 16 if is_signed else 32  # intervals in each of eight powers of two
     power, step = np.divmod(np.arange(16 * steps + 1) / 2, steps)
-    # Both ends of the intervals and, between them, the middles.
+    # The edges of the intervals and, between them, the middles.
     ends_and_middles = 2**power * (1 + step / steps)
     edges, middles = ends_and_middles[2:-1:2], ends_and_middles[1::2]
-    # The level of 0 is 0 where codes have a sign, and above it where weights are divided by the root.
+    # Code 0 stands for 0 if codes have a sign. For the root it stands for more than 0, because weights are divided by the root.
     offset = middles[0] if is_signed else 1.0
     values = middles - offset
     shares = (edges - offset) / values[-1]
-    # The edges below every number of a range, and those below the largest.
+    # The count of edges below every number of a range, and the count below its largest number.
     ranges = np.arange(_RANGES + 2) / _RANGES
     first = np.searchsorted(shares, (ranges[:-1] * (1 - _ROUNDING)) ** 2)
     last = np.searchsorted(shares, (ranges[1:] * (1 + _ROUNDING)) ** 2)
     assert np.all(last - first <= 1), "a range has two edges"
-    following = np.append(shares, 2)[first]  # nothing is above 2
+    following = np.append(shares, 2)[first]  # no share is above 2
     return Codes(values.astype(np.float32), first.astype(np.float32), following.astype(np.float32))
 
 
@@ -82,7 +82,7 @@ def decoded(code: Value, scale: Value, is_signed: bool, type: int, shape: tuple[
     Parameters
     ----------
     code : Value
-        The codes: of the first moment, of int8; of the root of the second one, of uint8.
+        The codes: int8 for the first moment, uint8 for the root of the second moment.
     scale : Value
         The scale of each block.
     is_signed : bool
@@ -135,7 +135,7 @@ def _code(share: Value, is_signed: bool) -> Value:
     share = share.reshaped([-1])
     size = share.call("Abs") if is_signed else share
     place = (size.call("Sqrt") * _RANGES).as_type(TensorProto.INT32)
-    # For what is not a number; the tables have one range more, for 1.
+    # The clip handles NaN. The tables have one more range, for a share of 1.
     place = place.call("Clip", place.number(0), place.number(_RANGES))
     above = size - _looked_up(size.constant(table.next), place)
     count = _looked_up(size.constant(table.first), place) + above.call("HardSigmoid", alpha=_STEEP, beta=0.0)
@@ -145,5 +145,5 @@ def _code(share: Value, is_signed: bool) -> Value:
 
 
 def _looked_up(table: Value, at: Value) -> Value:
-    # Gather is the usual operator for that, but onnxruntime takes ten times as long for it, element by element.
+    # Gather is the usual operator for a look-up, but onnxruntime's Gather takes ten times as long for single elements.
     return table.call("GatherElements", at, axis=0)

@@ -1,9 +1,9 @@
-"""Formulas of optimizers as lists of nodes, and the one with the fewest passes over the elements of a parameter.
+"""Formulas of optimizers as lists of nodes, and the search for the form with the fewest passes over a parameter.
 
-A node of a standard operator reads and writes every element, also where it multiplies by a number. Many gradients can come
-multiplied by a number at no cost, from a Gemm for example. With the right number, a formula needs one multiplication fewer: AdamW
-takes (1-β) g² as the square of √(1-β) g. Around a division, multiplications by numbers of the step and a sum can be one node:
-s m / (r √v + ε) is m / (r/s √v + ε/s).
+A node of a standard operator reads and writes every element, even if it only multiplies by a number. The node that computes a
+gradient, such as Gemm, can often multiply by a number at no cost. With the right number, a formula needs one multiplication
+fewer: AdamW computes (1-β) g² as the square of √(1-β) g. Around a division, multiplications by numbers of the step and a sum
+can be one node: s m / (r √v + ε) is m / (r/s √v + ε/s).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-#: The operator that is not one of ONNX: a value times a number plus a number.
+#: An operator that ONNX does not have: a value times a number plus a number.
 AFFINE = "Affine"
 #: A node by its index, or a number in a list.
 Operand = int | list[float]
-#: The input whose elements can come multiplied by a number.
+#: The input that can be multiplied by a number at no cost.
 _GRADIENT = "g"
 
 
 @dataclass
 class Formula:
-    """What an optimizer does to a parameter, as the library describes it.
+    """The step of an optimizer for a parameter, as the library describes it.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Formula:
     results : dict of str to operand
         The values of a parameter after the step, by name.
     scalars : dict of str to operand
-        What the group keeps from step to step, after the step.
+        The numbers that a group keeps from step to step: their values after the step.
     """
 
     nodes: list[dict[str, Any]] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Formula:
         return made
 
     def _affine_division(self, node: dict[str, Any], users: Counter[int]) -> list[Operand] | None:
-        """Return the operands of a division with an affine denominator, None if that saves nothing."""
+        """Return the operands of a division with an affine denominator; None if this form saves nothing."""
         if node["op"] != "Div":
             return None
         value, number = self._split("Add", node["inputs"][1], users)
@@ -101,7 +101,7 @@ class Formula:
             return None
         scale, offset = [1.0] if scale is None else scale, number
         if factor is not None:
-            # With a factor of 0, such as a learning rate, the result is to be 0: that of a division by infinity.
+            # If the factor, such as a learning rate, is 0, the result has to be 0, so the divisor becomes infinite.
             is_zero = self.add({"op": "Equal", "inputs": [factor, [0.0]]}, is_shared=True)
             divisor = self.add({"op": "Where", "inputs": [is_zero, [1.0], factor]}, is_shared=True)
             scale = self.add({"op": "Div", "inputs": [scale, divisor]}, is_shared=True)
@@ -111,7 +111,7 @@ class Formula:
         return [dividend, affine]
 
     def _split(self, op: str, operand: Operand, users: Counter[int]) -> tuple[Operand, Operand | None]:
-        """Return the value and the number of a sum or a product that nothing else reads; no number if it is none of both."""
+        """Return the value and the number of a sum or product with a single reader; otherwise the operand, and None."""
         if isinstance(operand, int) and self.nodes[operand].get("op") == op and users[operand] == 1:
             for value, number in permutations(self.nodes[operand]["inputs"]):
                 is_number = isinstance(number, list) or number in self.shared
@@ -122,21 +122,21 @@ class Formula:
     def for_multiple(self, factor: float, beside: Formula | None = None) -> Formula:
         """Return the formula for `factor` times the gradient in the place of the gradient.
 
-        Multiplications by numbers are moved behind products and quotients, and joined. The result shares its nodes with
-        `beside`, the formula for another factor.
+        Multiplications by numbers are moved after products and quotients, and joined. The result shares nodes with `beside`,
+        the formula for another factor.
         """
         made = Formula() if beside is None else Formula(beside.nodes, beside.shared)
         _Rewriting(self, factor, made)
         return made
 
     def best_factor(self) -> float:
-        """Return the factor of the gradient with which the formula has the fewest passes; 1 if that is as good."""
+        """Return the factor of the gradient with which the formula has the fewest passes; 1 if no factor saves a pass."""
         candidates = [1.0, *sorted(set(_factors_in(self)))]
         return min(candidates, key=lambda factor: self.for_multiple(factor).passes())
 
 
 def _factors_in(formula: Formula) -> Iterable[float]:
-    """Return what the gradient is multiplied by, and the roots of what its square is."""
+    """Return the numbers by which the formula multiplies the gradient, and the roots of the factors of its square."""
     for node in formula.nodes:
         if node.get("op") != "Mul":
             continue
@@ -154,7 +154,7 @@ def _factors_in(formula: Formula) -> Iterable[float]:
 
 @dataclass(frozen=True)
 class _Multiple:
-    """A number times a node; the number alone without a node."""
+    """A number times a node; only the number if there is no node."""
 
     number: float
     node: int | None = None
@@ -178,7 +178,7 @@ class _Rewriting:
         return self._made.add(node, all(x in self._made.shared for x in read))
 
     def _operand(self, value: _Multiple) -> Operand:
-        """Return a value as an operand, after the multiplication if there is one."""
+        """Return a value as an operand; add the multiplication by its number, if it has one."""
         if value.node is None:
             return [value.number]
         if np.float32(value.number) == 1:
@@ -213,7 +213,10 @@ class _Rewriting:
         return self._combined("Mul", a, b, number)
 
     def _combined(self, op: str, a: _Multiple, b: _Multiple, number: float) -> _Multiple:
-        """Return `number` times a product or quotient of nodes; if one of these is shared, that is multiplied."""
+        """Return `number` times a product or quotient of nodes.
+
+        If one of the nodes is shared, the number multiplies that node.
+        """
         is_shared = [value.node in self._made.shared for value in (a, b)]
         operands: list[Operand | None] = [a.node, b.node]
         if is_shared == [True, False]:

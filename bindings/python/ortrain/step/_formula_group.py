@@ -16,19 +16,19 @@ from ortrain.step import _formula
 from ortrain.step._formula import AFFINE, Formula, Operand
 from ortrain.step._nodes import Nodes, Value
 
-#: What a parameter's update gets, and changes: weight "w", gradient "g", and the states by their names. The update also gets the
-#: factor that the gradient was multiplied by, and the shape.
+#: The function that writes a parameter's update. It gets, and changes, a mapping with the weight "w", the gradient "g", and the
+#: states by their names. It also gets the factor by which the gradient was multiplied, and the shape.
 Parameter = dict[str, Value]
 Shape = tuple[int, ...]
 Update = Callable[[Parameter, float, Shape], None]
-#: The elements from which on a pass takes longer than starting a few more nodes.
+#: The number of elements above which a pass takes longer than starting a few more nodes.
 _LARGE = 16384
 #: The type of a state, as ONNX numbers it, and its shape.
 StateForm = tuple[int, Shape]
 
 
 class FormulaGroup:
-    """What an optimizer model does to some of the parameters.
+    """The step of an optimizer model for a group of parameters.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class FormulaGroup:
     parameters : list of str
         Their names.
     scalars : dict of str to float
-        What the group keeps from step to step, and the first values.
+        The numbers that the group keeps from step to step, with their first values.
     factor : float
         The factor of the gradients with which the update is shortest. The update can also be written for the factor 1.
     """
@@ -69,7 +69,7 @@ class FormulaGroup:
         return type, shape
 
     def prepare(self, rate: Value, count: Value, scalars: dict[str, Value]) -> Update:
-        """Return the function that writes the update of one parameter; what all share is written once.
+        """Return the function that writes the update of one parameter; nodes that all parameters share are written once.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class FormulaGroup:
         count : Value
             The number of this step, from 1 on, as a float.
         scalars : dict of str to Value
-            What the group keeps from step to step. The values after the step replace them.
+            The numbers that the group keeps from step to step. Their values after the step replace them.
         """
         inputs = {"rate": rate, "step": count, **scalars}
         writer = _Writer(rate._nodes, inputs)
@@ -99,7 +99,7 @@ class FormulaGroup:
 
 
 class _Writer:
-    """Writes the nodes of formulas; those that do not depend on a parameter once."""
+    """Writes the nodes of formulas; nodes that do not depend on a parameter are written once."""
 
     def __init__(self, graph: Nodes, inputs: Mapping[str, Value]) -> None:
         self._graph, self._inputs = graph, dict(inputs)
@@ -113,7 +113,7 @@ class _Writer:
         parameter: Mapping[str, Value],
         own: dict[int, Value],
     ) -> Value:
-        """Write a node after those that it reads, unless it is written already; return its result."""
+        """Write a node, after the nodes that it reads, unless it is written already; return its result."""
         if isinstance(operand, list):
             return _number(self._graph, operand[0], TensorProto.FLOAT)
         known = self._shared if operand in formula.shared else own

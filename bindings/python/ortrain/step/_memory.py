@@ -19,8 +19,8 @@ _VIEWS = {"Cast", "Dropout", "Flatten", "Identity", "Reshape", "Split", "Squeeze
 def in_place(graph: onnx.GraphProto, state: Mapping[str, str]) -> list[str]:
     """Return the inputs whose memory may be that of the outputs that replace them.
 
-    That is so if each node that reads such an input must run before the node that computes the output, in whatever order a
-    runtime takes the nodes, or is that node and computes element by element.
+    An input qualifies if every node that reads it must run before the node that computes the output, in any order that a
+    runtime may choose. The node that computes the output may read the input too, if it computes element by element.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def in_place(graph: onnx.GraphProto, state: Mapping[str, str]) -> list[str]:
     made_by = {name: at for at, node in enumerate(nodes) for name in node.output}
     reads = [_reads(node) for node in nodes]
     readers: dict[str, list[int]] = {}
-    before: list[int] = []  # for each node, those that must run before it: a bit for each
+    before: list[int] = []  # for each node, the nodes that must run before it, as bits
     for at, names in enumerate(reads):
         earlier = 0
         for name in names:
@@ -52,7 +52,7 @@ def _reads(node: onnx.NodeProto) -> set[str]:
 
 def _is_in_place(node: onnx.NodeProto, name: str) -> bool:
     """Return whether a node reads each element of a value only for the element of the result at the same place."""
-    # The addend of a Gemm has the shape of the result, since the result replaces that state.
+    # The addend of a Gemm has the shape of the result, because the result replaces this state.
     return node.op_type in _ELEMENTWISE or (node.op_type == "Gemm" and name not in node.input[:2])
 
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 class Nodes:
-    """Adds nodes and constants to a graph, under names that nothing in it has.
+    """Adds nodes and constants to a graph, under names that are not in use in the graph.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Nodes:
         return output
 
     def constant(self, array: Any) -> str:
-        """Add an initializer, or return the one that holds the same; return its name."""
+        """Return the name of an initializer with a value, which is added unless there is one."""
         array = np.asarray(array)
         key = (str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
@@ -120,15 +120,15 @@ class Value:
         return Value(self._nodes, self._nodes.add("Cast", [self], to=type), type)
 
     def equals(self, number: float) -> Value:
-        """Return whether the value is a number, a bool."""
+        """Return a bool: whether the value equals a number."""
         return Value(self._nodes, self._nodes.add("Equal", [self, self.number(number)]), TensorProto.BOOL)
 
     def above(self, number: float) -> Value:
-        """Return whether the value is greater than a number, a bool."""
+        """Return a bool: whether the value is greater than a number."""
         return Value(self._nodes, self._nodes.add("Greater", [self, self.number(number)]), TensorProto.BOOL)
 
     def choose(self, yes: Value, no: Value) -> Value:
-        """Return `yes` where this value, a bool, is true, else `no`."""
+        """Return `yes` if this value, a bool, is true, else `no`."""
         return Value(self._nodes, self._nodes.add("Where", [self, yes, no]), yes.type)
 
     def _with(self, op_type: str, other: Value | float, swapped: bool = False) -> Value:

@@ -1,4 +1,4 @@
-"""Optimizers with operators of ONNX: what an optimizer model says about the groups of parameters, and clipping by norm."""
+"""Optimizers with operators of ONNX: reading the groups of parameters from an optimizer model, and clipping by norm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ortrain.step._tensor_rules import TENSOR_RULES, TensorGroup
 
 Group = FormulaGroup | TensorGroup
 
-#: Added to a norm that is divided by, as in PyTorch's clip_grad_norm_.
+#: Added to the norm before a division by the norm, as in PyTorch's clip_grad_norm_.
 _TINY = 1e-6
 
 
@@ -28,7 +28,7 @@ def read_optimizer(
     Raises
     ------
     ValueError
-        When the model has a node that is not one of an optimizer, or the optimizer has no standard form.
+        When the model has a node of an operator that is not an optimizer, or the optimizer has no standard form.
     """
     try:
         described = json.loads(_ortrain.get_optimizer_formulas(model.SerializeToString()))

@@ -1,8 +1,8 @@
-"""Steps for a batch of a known number of rows, and the shorter ones for a single row.
+"""Steps for a batch with a known number of rows, and shorter steps for a single row.
 
 With one row x and one gradient d of the outputs, the gradient of a matrix is the product of the column d and the row x, and its
-squares are the product of d² and x². A Gemm can add either to what an average keeps of itself, so that neither the gradient nor
-its squares are computed by themselves.
+squares are the product of d² and x². A Gemm can add either product to the kept share of a moving average, so that no node
+computes only the gradient or only its squares.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def fix_rows(model: onnx.ModelProto, batch: Iterable[str], rows: int) -> None:
     Raises
     ------
     ValueError
-        When an input has another number of rows, or no input has any.
+        When an input has another number of rows, or no input has a dimension for rows.
     """
     symbols: set[str] = set()
     found = False
@@ -75,7 +75,7 @@ class _Products:
         self._numbers = {
             tensor.name: float(numpy_helper.to_array(tensor))
             for tensor in self._graph.initializer
-            if not tensor.dims and tensor.data_type == onnx.TensorProto.FLOAT  # as attributes are
+            if not tensor.dims and tensor.data_type == onnx.TensorProto.FLOAT  # attributes are floats, too
         }
         self._first_axis = {
             tensor.name
@@ -96,7 +96,7 @@ class _Products:
         _drop_unread(self._graph, {name for node in given for name in node.input})
 
     def _product(self, name: str) -> onnx.NodeProto | None:
-        """Return the node that makes a value if that is the product of a column and a row, and nothing more."""
+        """Return the node that computes a value if the value is the product of a column and a row, and nothing else."""
         node = self._made.get(name)
         if node is None or node.op_type != "Gemm" or len(node.input) != 2:
             return None
@@ -105,7 +105,7 @@ class _Products:
         return node if is_outer else None
 
     def _gemm(self, inputs: list[str], node: onnx.NodeProto, alpha: float, beta: float = 1.0) -> bool:
-        """Add the product that makes the result of `node`."""
+        """Add the product that computes the result of `node`."""
         made = helper.make_node("Gemm", inputs, node.output, name=node.name, transA=1, alpha=alpha, beta=beta)
         self._graph.node.append(made)
         return True
@@ -128,7 +128,7 @@ class _Products:
         return False
 
     def _sum(self, node: onnx.NodeProto) -> bool:
-        """Write what an average, an input, keeps of itself plus a product."""
+        """Write the kept share of an average, which is an input, plus a product."""
         if node.op_type != "Add":
             return False
         for kept, value in (node.input, node.input[::-1]):
@@ -148,7 +148,7 @@ class _Products:
         return True
 
     def _kept(self, name: str) -> tuple[str, float]:
-        """Return the value that a number multiplies, and the number."""
+        """Return a value and the number by which it is multiplied."""
         node = self._made.get(name)
         if node is not None and node.op_type == "Mul":
             for value, number in (node.input, node.input[::-1]):
@@ -162,7 +162,7 @@ def _alpha(node: onnx.NodeProto) -> float:
 
 
 def _drop_unread(graph: onnx.GraphProto, read_before: set[str]) -> None:
-    """Remove the nodes whose results were read and no longer are."""
+    """Remove nodes whose results were read before and are no longer read."""
     read = Counter(name for node in _graph.walk(graph) for name in node.input)
     read.update(value.name for value in graph.output)
     for node in reversed(list(graph.node)):

@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 _SEED_FACTOR = 48271
 #: The steps with finite gradients after which the scale of the loss doubles.
 _STEPS_TO_GROW = 2000
-#: The names of moments in a checkpoint before their numbers, and what they are if it does not say.
+#: The beginning of the names of moments in a checkpoint, and the states that these are if the checkpoint names none.
 _MOMENT = MOMENT.removeprefix(".")
 _USUAL_STATES = ["first_moment", "second_moment"]
 #: Element types of parameters, as ONNX numbers them.
@@ -46,7 +46,7 @@ _NUMPY_TYPES = {
 
 
 class Session:
-    """Runs a step model with onnxruntime. What a step changes stays in the memory of the device between steps.
+    """Runs a step model with onnxruntime. The values that a step changes stay in the memory of the device between steps.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ class Session:
         The initial loss scale, if the model has that input. A step whose gradients are not finite changes no parameter
         and halves the scale. The scale doubles after 2000 consecutive steps with finite gradients.
     session_options : onnxruntime.SessionOptions, optional
-        Options of onnxruntime. By default, denormal numbers count as zero, as they do in ortrain: with the moments of weights
-        that no longer get gradients, a step would take several times as long. onnxruntime lets the first session of a process
-        decide that for its thread.
+        Options of onnxruntime. By default, denormal numbers count as zero, as they do in ortrain: the moments of weights that
+        no longer get gradients become denormal, and a step would take several times as long. In onnxruntime, the first session
+        of a process decides this for its thread.
 
     Raises
     ------
@@ -104,7 +104,7 @@ class Session:
         self._ort = onnxruntime
         if session_options is None:
             session_options = onnxruntime.SessionOptions()
-            session_options.log_severity_level = 3  # not that each parameter is an input too
+            session_options.log_severity_level = 3  # no warnings that each parameter is an input, too
             session_options.add_session_config_entry("session.set_denormal_as_zero", "1")
         self._session = onnxruntime.InferenceSession(
             os.fspath(path), session_options, providers=list(providers or ["CPUExecutionProvider"])
@@ -126,9 +126,9 @@ class Session:
         self._shapes = {v.name: v.shape for v in self._session.get_inputs()}
         self._device = _device_of(self._session)
         self._seed = seed
-        #: What the loss of the next step is multiplied by.
+        #: The factor of the loss in the next step.
         self.loss_scale = loss_scale
-        self._finite_steps = 0  # in succession, since the scale changed
+        self._finite_steps = 0  # consecutive steps with finite gradients since the scale changed
         self._stored = (
             checkpoint_file.StoredState()
             if checkpoint is None
@@ -145,14 +145,14 @@ class Session:
         if STEP in changed:
             values[STEP] = self._on_device(np.array(self._step_count, np.int64))
         self._fixed = {name: value for name, value in values.items() if name not in changed}
-        # What a step changes is in one of two sets of memory; the step writes the other one. On the CPU, both sets have the
-        # same memory for what a step may write in place.
+        # There are two sets of memory for the values that a step changes: a step reads one set and writes the other. On the
+        # CPU, both sets have the same memory for values that a step may write in place.
         shared = self._about.get("in_place", []) if self._only_on_cpu() else []
         spare = {name: values[name] if name in shared else self._like(values[name]) for name in changed}
         self._sets = ({name: values[name] for name in changed}, spare)
         self._now = 0
         self._outputs = [output.name for output in self._session.get_outputs()]
-        # Outputs of a known shape have memory from the beginning, as do the numbers that a step reads.
+        # Outputs of a known shape, and numbers that a step reads, have memory from the beginning.
         self._returned = {
             value.name: self._on_cpu(np.zeros(value.shape, _dtype_of(value.type)))
             for value in self._session.get_outputs()
@@ -160,7 +160,7 @@ class Session:
             and all(isinstance(dim, int) for dim in value.shape)
         }
         self._bindings = [self._binding(now) for now in (0, 1)]
-        self._numbers: tuple[dict[str, float], dict[str, float]] = ({}, {})  # those that a binding has
+        self._numbers: tuple[dict[str, float], dict[str, float]] = ({}, {})  # the numbers in each binding
 
     def _initial(
         self, path: str | os.PathLike[str], checkpoint: str | os.PathLike[str] | None
@@ -185,12 +185,12 @@ class Session:
         return values | self._initial_state(values)
 
     def _initial_state(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Return what the optimizer keeps: that of the checkpoint, or zeros.
+        """Return the state of the optimizer: from the checkpoint, or zeros.
 
         Raises
         ------
         ValueError
-            When the checkpoint is of an optimizer with other states, or with states of other types or shapes.
+            When the checkpoint belongs to an optimizer with other states, or its states have other types or shapes.
         """
         groups = self._stored.groups.values()
         stored = {parameter: moments for group in groups for parameter, moments in group.states.items()}
@@ -232,8 +232,8 @@ class Session:
         Returns
         -------
         numpy.ndarray or tuple of numpy.ndarray
-            The loss; with further outputs of the model, a tuple that begins with it. Of a model of gradients, the loss and the
-            outputs, and a dictionary of the gradients by parameter.
+            The loss; if the model has further outputs, a tuple of the loss and these outputs. A model of gradients returns the
+            loss, the further outputs, and a dictionary of the gradients by parameter.
 
         Raises
         ------
@@ -250,7 +250,8 @@ class Session:
                 bound[name] = number
         free = [name for name in self._about["outputs"] if name not in self._returned]
         for name in free:
-            binding.bind_output(name)  # with new memory: that of the last step has the shapes of its batch
+            # onnxruntime allocates new memory, because the memory of the last step has the shapes of its batch
+            binding.bind_output(name)
         self._session.run_with_iobinding(binding)
         found = self._returned
         if free:
@@ -313,7 +314,7 @@ class Session:
 
     @property
     def step_count(self) -> int:
-        """The number of steps taken, those before a checkpoint included."""
+        """The number of steps taken, including those before the checkpoint."""
         return self._step_count
 
     @property
@@ -337,7 +338,7 @@ class Session:
         KeyError
             When there is no parameter of that name.
         ValueError
-            When the shape is another one.
+            When the shapes differ.
         """
         if name not in (known := [*self._about["trained"], *self._about["frozen"]]):
             raise KeyError(f"there is no parameter {name!r}{did_you_mean(name, known)}")
@@ -350,7 +351,7 @@ class Session:
         target.update_inplace(array)
 
     def _expect_base(self, base: str | None, checkpoint: str | os.PathLike[str] | None) -> None:
-        """Reject adapters of another base than that of the model; without a checkpoint, they are of this base."""
+        """Reject a checkpoint whose adapters belong to other weights than the model's; without one, note the model's base."""
         if checkpoint is None:
             self._stored.properties |= {ADAPTER_BASE: base} if base else {}
         elif (found := self._stored.properties.get(ADAPTER_BASE)) != base:
@@ -372,7 +373,7 @@ class Session:
         ImportError
             When flatbuffers is not installed.
         OSError
-            When it cannot be written.
+            When the file cannot be written.
         """
         about, values = self._about, {**self._fixed, **self._sets[self._now]}
         state = checkpoint_file.StoredState(properties=dict(self._stored.properties))
@@ -400,7 +401,7 @@ class Session:
     def _stored_moments(
         self, parameter: Any, moments: Mapping[str, Any]
     ) -> dict[str, checkpoint_file.Tensor]:
-        """Return the states of a parameter as checkpoints have them: without elements where it does not need one."""
+        """Return the states of a parameter in the form of checkpoints, without elements for states that it does not need."""
         kind = _dtype_of(parameter.data_type())
         none = np.zeros(0, np.float32 if kind.itemsize == 2 else kind)
         tensors = {f"{_MOMENT}{i}": _tensor_of(none) for i in range(len(self._about["states"]))}
@@ -418,7 +419,7 @@ class Session:
 
 
 def _copied(value: Any) -> Array:
-    """Return the elements, which a later step does not change."""
+    """Return a copy of the elements, which a later step does not change."""
     return np.array(value.numpy())
 
 

@@ -1,8 +1,8 @@
 """Optimizers whose step takes a parameter as a whole, with operators of ONNX.
 
-They are those of the C++ declarations with ``of_tensor``: Adafactor and AdamW8bit keep states of other shapes and types than the
-weights, and Muon multiplies matrices. The library has no formula of them on elements, so that they are written here again; tests
-compare both.
+These optimizers are declared in C++ with ``of_tensor``: Adafactor and AdamW8bit keep states of other shapes and types than the
+weights, and Muon multiplies matrices. The library has no formula by element for them, so this module writes them a second time;
+tests compare the two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 class TensorGroup:
-    """What such an optimizer does to some of the parameters; the attributes are those of :class:`FormulaGroup`."""
+    """The step of such an optimizer for a group of parameters. The attributes are the same as of :class:`FormulaGroup`."""
 
     factor = 1.0
 
@@ -157,7 +157,7 @@ class Muon(TensorGroup):
         norm = _norm(x)
         x = x * (1.0 / norm.call("Max", norm.number(1e-7)))
         for _ in range(int(self.settings["steps"])):
-            # The smaller of the products of the matrix and its transpose. A tall matrix needs no transposition.
+            # Of the two products of the matrix and its transpose, the smaller one. So a tall matrix need not be transposed.
             square = x.call("Gemm", x, transA=1) if is_tall else x.call("Gemm", x, transB=1)
             polynomial = square.call("Gemm", square, square, alpha=c, beta=b)
             factors = (x, polynomial) if is_tall else (polynomial, x)
@@ -199,7 +199,7 @@ class AdamW8bit(TensorGroup):
         return update
 
 
-#: By the name of the optimizer.
+#: The class of each optimizer by its name.
 TENSOR_RULES: Mapping[str, Callable[[Mapping[str, Any]], TensorGroup]] = {
     "adafactor": Adafactor,
     "adamw_8bit": AdamW8bit,
@@ -212,6 +212,6 @@ def _norm(value: Value) -> Value:
 
 
 def _inverse_root(moment: Value) -> Value:
-    # Finite for a moment of 0 too, so that rows and columns without gradients have no product of 0 and infinity.
+    # Finite even for a moment of 0, so that no product of 0 and infinity appears for rows and columns without gradients.
     least = moment.number(float(np.finfo(moment.dtype).tiny))
     return 1.0 / moment.call("Max", least).call("Sqrt")

@@ -1,7 +1,7 @@
 """Sums of scattered elements in float where the elements have 16 bits.
 
-A row that is read often gets many small terms, which a sum in 16 bits loses; and onnxruntime's CPU provider has the operator,
-but not its reductions, for float16.
+The gradient of a row that is read often has many small terms, which a sum in 16 bits loses. Also, for float16 onnxruntime's CPU
+provider has ScatterElements and ScatterND, but not their reductions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def widen_sums(nodes: Nodes, types: Mapping[str, int]) -> None:
-    """Put casts around the nodes of a graph that add up scattered elements of 16 bits.
+    """Put casts around nodes that add up scattered elements of 16 bits.
 
     Parameters
     ----------

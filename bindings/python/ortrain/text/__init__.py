@@ -1,4 +1,4 @@
-"""Text for causal language models: rows of tokens with labels, made of JSON lines, and text that a model writes.
+"""Text for causal language models: rows of tokens with labels, made from JSON lines, and text that a model writes.
 
 Needs the package tokenizers, and jinja2 for chats: ``pip install 'ortrain[text]'``.
 """

@@ -1,7 +1,7 @@
 """Chats as text, by the template that comes with a tokenizer: a program of Jinja, which runs in a sandbox.
 
-A template is a file from outside. The sandbox keeps it from attributes of Python objects and from changing what it is given. It
-does not bound its time.
+Templates come with models and are not trusted. The sandbox denies a template access to attributes of Python objects and changes
+of its arguments. It does not limit the time that a template takes.
 """
 
 from __future__ import annotations

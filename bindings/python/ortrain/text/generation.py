@@ -1,7 +1,7 @@
-"""Text that a causal language model writes: token by token, each from all tokens before it.
+"""Text that a causal language model writes token by token. Each token follows from all tokens before it.
 
-Nothing is cached between tokens: each step computes the whole text again. Rows are filled to a multiple of some tokens,
-so that the session meets few shapes; a causal model's scores do not depend on what follows.
+Nothing is cached between tokens: each step computes the whole text again. Rows are padded to a multiple of some tokens, so that
+the session compiles few shapes. The scores of a causal model do not depend on later tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ortrain.text.tokenizer import Tokenizer
 
 Array = npt.NDArray[Any]
 
-_STEP = 32  # tokens to a multiple of which rows are filled
+_STEP = 32  # tokens; rows are padded to a multiple of this number
 
 
 class Predicts(Protocol):
@@ -38,7 +38,7 @@ class Generated:
     """The text that a model wrote."""
 
     text: str
-    """Without the prompt and the token that ended it."""
+    """The text without the prompt and without the token that ended it."""
     tokens: list[int]
     """The tokens of the text, with the token that ended it."""
     stopped: str
@@ -114,7 +114,7 @@ def generate(
             break
         if on_text is not None:
             text = _continuation(tokenizer, ids, made, before)
-            if not text.endswith("\ufffd"):  # the beginning of a character
+            if not text.endswith("\ufffd"):  # the token is only the beginning of a character
                 on_text(text[len(shown) :])
                 shown = text
     text = _continuation(tokenizer, ids, made[:-1] if stopped == "end" else made, before)
@@ -124,7 +124,7 @@ def generate(
 
 
 def _continuation(tokenizer: Tokenizer, ids: list[int], made: list[int], before: str) -> str:
-    """Return the text of new tokens: many tokenizers drop the space before a text that begins with a word."""
+    """Return the text of new tokens, with the space before their first word, which many tokenizers drop."""
     whole = tokenizer.decode([*ids, *made])
     return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(made)
 
@@ -181,7 +181,7 @@ def _prompt_tokens(tokenizer: Tokenizer, prompt: str | Sequence[Message]) -> lis
     if not isinstance(prompt, str):
         return tokenizer.encode(tokenizer.chat().text(prompt, asks=True), special=False).ids
     ids = tokenizer.encode(prompt).ids
-    while ids and ids[-1] in tokenizer.ends:  # that a tokenizer puts behind each text
+    while ids and ids[-1] in tokenizer.ends:  # the tokenizer appends this token to each text
         ids.pop()
     if not ids:
         raise ValueError("prompt: expected a text with a token, found none")
@@ -211,7 +211,7 @@ class _Scores:
         self._names, self._run, self._batch, self.length = names, run, batch, length
 
     def after(self, tokens: Sequence[int], limit: int, filler: int) -> Array:
-        """Return the scores of the token that follows tokens."""
+        """Return the scores of the token after the given ones."""
         count = len(tokens)
         size = self.length or min(limit, -(-count // _STEP) * _STEP)
         shape = (self._batch or 1, size)
@@ -246,7 +246,7 @@ def _scores_of(model: InferenceSession | Predicts, names: InputNames | None, log
 
 
 def _stored_names(model: Predicts) -> InputNames | None:
-    """Return the names of inputs that the checkpoint of a trainer has."""
+    """Return the names of inputs that a trainer stored in a checkpoint."""
     stored = getattr(model, "preprocessing", None) or {}
     return InputNames(**stored["inputs"]) if "inputs" in stored else None
 

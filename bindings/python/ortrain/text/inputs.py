@@ -1,4 +1,4 @@
-"""Which inputs of a language model take tokens, their mask and their positions."""
+"""The inputs of a language model that take tokens, their mask and their positions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class InputNames:
     """The names of the inputs of a language model, each ``[batch, tokens]``. Inputs that it does not have are None."""
 
     tokens: str = _USUAL["tokens"]
-    """Takes the numbers of the tokens."""
+    """The input for the tokens."""
     mask: str | None = None
-    """Takes 1 for tokens and 0 for what fills a row."""
+    """The input for the mask: 1 for tokens, 0 for padding."""
     positions: str | None = None
-    """Takes the positions of the tokens, from 0."""
+    """The input for the positions of the tokens, from 0."""
     types: str | None = None
-    """Takes the segment of each token, always 0."""
+    """The input for the segment of each token, always 0."""
 
     @classmethod
     def among(
@@ -101,7 +101,7 @@ class InputNames:
 
 def forms_of(session: InferenceSession) -> list[Form]:
     """Return the forms of the inputs of a model."""
-    # Nothing is stated about a shape without dimensions.
+    # A shape without dimensions is unknown.
     return [
         Form(argument.name, np.dtype(_TYPES.get(argument.type, "int64")), argument.shape or None)
         for argument in session.get_inputs()
@@ -127,7 +127,7 @@ def _unclear(forms: Sequence[Form], found: Mapping[str, str], free: Sequence[str
     if any("past" in name for name in free):
         advice = "; export the model without its cache (use_cache=False)"
     elif "tokens" in found:
-        advice = f"; it is not known what {', '.join(free)} takes: --mask or --positions names it"
+        advice = f"; the purpose of {', '.join(free)} is unknown: name the input with --mask or --positions"
     elif any(_may_be_tokens(form) for form in forms):
         advice = "; --tokens, --mask and --positions say which input is which"
     shown = ", ".join(form.name if form.dtype is None else f"{form.name} {form.shown()}" for form in forms)

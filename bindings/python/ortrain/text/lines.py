@@ -1,4 +1,4 @@
-"""JSON lines with texts, prompts and completions, or chats. All lines are checked before anything is made of them."""
+"""JSON lines with texts, prompts and completions, or chats. All lines are checked before any line is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ StrPath = str | os.PathLike[str]
 Message = Mapping[str, str]
 
 KINDS = ("text", "prompt and completion", "messages")
-_SHOWN = 10  # wrong lines that an error names
+_SHOWN = 10  # invalid lines that an error names
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Example:
     prompt: str | None = None
     completion: str | None = None
     messages: tuple[Message, ...] = ()
-    """Each with a ``role`` and a ``content``."""
+    """The messages of a chat, each with a ``role`` and a ``content``."""
 
 
 def read_lines(path: StrPath) -> list[Example]:

@@ -1,7 +1,7 @@
-"""Rows of tokens with labels: what a causal language model is trained on.
+"""Rows of tokens with labels, the training data of a causal language model.
 
-A row has the tokens of an example but for the last one; the label of each is the token that follows. Labels that do not count are
--100: those of a prompt, and of what fills a row.
+A row has the tokens of an example except the last one. The label of a token is the token after it. Labels that do not count are
+-100: labels in a prompt, and of padding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IGNORED = -100
 LONGEST = 512
 """The default maximum number of tokens in a row."""
 
-_OPEN = 64  # rows with room that packing looks through
+_OPEN = 64  # latest rows with room that packing tries
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,21 @@ class TextRows:
     """Rows for a trainer, and how the examples were used."""
 
     arrays: dict[str, Array]
-    """By the names of the model's inputs, each ``[rows, length]``; the labels are the last ones."""
+    """Arrays by the names of the model's inputs, each ``[rows, length]``. The last one has the labels."""
     examples: int
-    """Examples that are in the rows."""
+    """Number of examples in the rows."""
     tokens: int
-    """Tokens in the rows, without those that fill them."""
+    """Number of tokens in the rows, without padding."""
     counted: int
-    """Tokens whose label counts."""
+    """Number of tokens whose label counts."""
     cut: int
-    """Examples that were longer than a row and lost their end."""
+    """Number of examples that were longer than a row and lost their end."""
     lost: int
-    """Tokens that they lost."""
+    """Number of tokens that these examples lost."""
     left_out: int
-    """Examples of which no label would count, because the completion begins beyond the end of a row."""
+    """Number of examples without a label that counts, because their completion begins beyond the end of a row."""
     missed: int
-    """Answers in chats that do not count because the template writes earlier answers in another way."""
+    """Number of answers in chats that do not count, because the template writes earlier answers in another way."""
 
     @property
     def length(self) -> int:
@@ -174,10 +174,10 @@ def rows_of(
 def _all_encoded(
     examples: Sequence[Example], tokenizer: Tokenizer, every: bool, path: str | os.PathLike[str]
 ) -> list[_Encoded]:
-    """Return the tokens of all examples; an error names all that have none to learn."""
+    """Return the tokens of all examples; an error names all examples without a token to learn."""
     found, wrong = [], []
     if any(example.messages for example in examples):
-        tokenizer.chat()  # one error for all lines if there is no template
+        tokenizer.chat()  # without a template, a single error for all lines
     for example in examples:
         try:
             found.append(_encoded(example, tokenizer, every))
@@ -219,14 +219,14 @@ def _overlaps(begin: int, end: int, spans: Sequence[tuple[int, int]]) -> list[tu
 
 
 def _ended(found: Tokens, counts: list[bool], tokenizer: Tokenizer) -> _Encoded:
-    """Return tokens with one at the end that says that the text ends."""
+    """Return tokens, with the token for the end of a text appended."""
     if not tokenizer.ends or (found.ids and found.ids[-1] in tokenizer.ends):
         return _Encoded(found.ids, counts)
     return _Encoded([*found.ids, tokenizer.ends[0]], [*counts, True])
 
 
 def _packed(kept: Sequence[_Encoded], length: int) -> list[list[_Encoded]]:
-    """Return rows of examples: each example is in the first of the latest rows that has room."""
+    """Return rows of examples. Each example is put into the first of the latest rows that has room."""
     rows: list[list[_Encoded]] = []
     room: list[int] = []
     for each in kept:

@@ -1,4 +1,4 @@
-"""How many tokens a run takes in a second."""
+"""The number of tokens on which a run trains in a second."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ class TokenSpeed(Callback):
         """Add the value."""
         total = self.trainer.steps_per_epoch
         if self._steps and total and self._seconds > 0:
-            # Of a resumed epoch only some steps ran, with about their share of the tokens.
+            # In a resumed epoch, only some of the steps ran, with about that share of the tokens.
             logs["tokens_per_second"] = self._tokens * self._steps / total / self._seconds

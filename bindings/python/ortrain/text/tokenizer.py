@@ -1,4 +1,4 @@
-"""The tokenizer of a language model: tokenizer.json, and what the files beside it say about chats and ends."""
+"""The tokenizer of a language model: tokenizer.json, and the files beside it about chats and ends of texts."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Tokenizer:
         if path.is_file():
             return path.read_text("utf-8")
         found = self._config.get("chat_template")
-        if isinstance(found, list):  # several by name
+        if isinstance(found, list):  # several templates, by name
             found = next(
                 (
                     each.get("template")
@@ -133,7 +133,7 @@ class Tokenizer:
         return found if isinstance(found, str) else None
 
     def _read(self, name: str) -> Mapping[str, Any]:
-        """Return the object in a JSON file beside the tokenizer, an empty one if there is no such file."""
+        """Return the object in a JSON file beside the tokenizer; an empty object if there is no such file."""
         path = self.path.with_name(name)
         if not path.is_file():
             return {}

@@ -20,7 +20,7 @@ class Call:
     Attributes
     ----------
     names : list of str
-        The names of the tensors: that of the argument, with a key or number if it holds several.
+        The names of the tensors: the name of the argument, with a key or an index if the argument holds several tensors.
     tensors : list of torch.Tensor
         Copies of the tensors.
     """
@@ -48,7 +48,7 @@ class Call:
         Raises
         ------
         TypeError
-            When the network cannot be called with the arguments, or none is a tensor.
+            When the network cannot be called with the arguments, or no argument is a tensor.
         """
         given = dict(kwargs or {})
         positional: Sequence[Any] = ()
@@ -117,8 +117,8 @@ class _Slot:
 def tensors_in(result: Any) -> dict[str, Any]:
     """Return the tensors of a network's result by name.
 
-    One tensor is ``output``. Those of a mapping or a data class have its keys, such as ``logits``; others are numbered.
-    What is neither tensor nor a collection of tensors, such as a cache, is left out.
+    A single tensor is named ``output``. Tensors in a mapping or a data class are named by its keys, such as ``logits``; other
+    tensors are numbered. Objects other than tensors and collections of tensors, such as a cache, are left out.
     """
     found: dict[str, Any] = {}
     _collect("", result, found)
@@ -142,7 +142,7 @@ def _collect(name: str, value: Any, found: dict[str, Any]) -> None:
 
 
 class Flat(torch.nn.Module):  # type: ignore[misc]  # torch is not installed where types are checked
-    """A network that takes and returns tensors only, under the name ``network`` in it."""
+    """A module with the given network as its attribute ``network``, which takes and returns only tensors."""
 
     def __init__(self, network: Any, call: Call) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ DynamicShapes = list[Mapping[int, Any] | None]
 
 
 def dynamic_shapes(call: Call, dynamic: str | Mapping[str, Any] | Sequence[Any] | None) -> DynamicShapes:
-    """Return the dynamic dimensions of each tensor. Sizes of 1 that may change are doubled: exporters take 1 for fixed."""
+    """Return the dynamic dimensions of each tensor. Dynamic dimensions of 1 are doubled, because exporters treat 1 as fixed."""
     shapes: DynamicShapes
     if dynamic is None:
         shapes = [None] * len(call.tensors)
@@ -59,16 +59,16 @@ def _given_shapes(call: Call, dynamic: Mapping[str, Any] | Sequence[Any]) -> Dyn
 
 
 def check_dynamic(model: onnx.ModelProto, module: Any, call: Call, shapes: DynamicShapes) -> None:
-    """Check that a model takes other sizes where it should, by running it with them.
+    """Check that a model takes other sizes in its dynamic dimensions, by running it with such sizes.
 
-    The older exporter records what the network's code did for the given arguments, and declares dimensions dynamic even
-    if the code treated them as fixed.
+    The older exporter records the operations for the given arguments, and declares dimensions dynamic even if the network's
+    code treats them as fixed.
 
     Raises
     ------
     ValueError
-        When the network runs with no other sizes, or the model does not run with sizes that the network runs with, or returns
-        other shapes.
+        When the network takes no other sizes, or takes sizes that the model does not take, or when the model returns other
+        shapes.
     """
     tensors, expected = _other_sizes(module, call, shapes)
     session = InferenceSession(model.SerializeToString())
@@ -82,10 +82,10 @@ def check_dynamic(model: onnx.ModelProto, module: Any, call: Call, shapes: Dynam
 
 
 def _other_sizes(module: Any, call: Call, shapes: DynamicShapes) -> tuple[list[Any], list[list[int]]]:
-    """Return arguments that differ in their dynamic dimensions, and the shapes of the network's results.
+    """Return arguments with other sizes in their dynamic dimensions, and the shapes of the network's results.
 
-    Twice the sizes suit a network that needs multiples of a number; one less suits arguments that are as long as the network
-    allows.
+    The sizes are tried twice as large, for networks that need multiples of a number, and smaller by one, for arguments that
+    have the maximum length.
     """
     changes: tuple[Callable[[Any, int], Any], ...] = (
         lambda tensor, axis: torch.cat([tensor] * 2, dim=axis),
@@ -100,7 +100,7 @@ def _other_sizes(module: Any, call: Call, shapes: DynamicShapes) -> tuple[list[A
         try:
             with torch.no_grad():
                 results = tensors_in(call.apply(module, [tensor.clone() for tensor in tensors]))
-        except Exception as error:  # networks raise anything
+        except Exception as error:  # networks may raise any exception
             reasons.append(f"{_described(call, tensors)}: {error}")
             continue
         return tensors, [list(result.shape) for result in results.values()]

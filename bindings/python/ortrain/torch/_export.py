@@ -31,7 +31,7 @@ _EXPORTERS: dict[str, _Exporter] = {
     "TorchScript": _exporters.with_torchscript,
 }
 _LARGEST = 2**31 - 2**24
-"""Bytes of the weights of one file, which holds 2 GB."""
+"""The most bytes of weights in a model file, whose size is limited to 2 GB."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,10 @@ def export(
     path : str or os.PathLike
         The file to write.
     dynamic : "batch", None, mapping or sequence, default "batch"
-        The dimensions that may differ between runs. By default the first of every input whose first dimension is that of
-        the first input. None for none. Or, as ``dynamic_shapes`` of ``torch.export``, for each argument, by name or in order,
-        a mapping of dimensions to names or to ``torch.export.Dim``, such as ``{"input_ids": {0: "batch", 1: "time"}}``.
+        The dimensions that may differ between runs. By default the first dimension of the first input, and of all inputs whose
+        first dimension is equal to it. None: no dimension. Otherwise the argument is like ``dynamic_shapes`` of
+        ``torch.export``: for each argument of the network, by name or in order, a mapping of dimensions to names or to
+        ``torch.export.Dim``, such as ``{"input_ids": {0: "batch", 1: "time"}}``.
     kwargs : Mapping[str, Any], optional
         Further arguments by name.
 
@@ -128,7 +129,7 @@ def export(
     Raises
     ------
     TypeError
-        When the module is not one, or cannot be called with the arguments.
+        When ``module`` is not a module, or cannot be called with the arguments.
     ValueError
         When no exporter can write the network with these dynamic dimensions; the message has the reasons of both.
     FileError
@@ -145,14 +146,14 @@ def exported(
     *,
     kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[onnx.ModelProto, ExportReport]:
-    """Return what :func:`export` writes, and a report without a path."""
+    """Return the model that :func:`export` would write, and a report without a path."""
     module = unwrapped(module)
     state = State.of(module)
     weights = state.arrays()
     size = sum(array.nbytes for array in weights.values())
     if size > _LARGEST:
         raise ValueError(
-            f"exporting {type(module).__name__}: its weights take {size} bytes, and an ONNX file holds 2 GB"
+            f"exporting {type(module).__name__}: its weights take {size} bytes, but an ONNX file has at most 2 GB"
         )
     call = Call.of(module, args, kwargs, {*state.tensors, *state.aliases})
     shapes = dynamic_shapes(call, dynamic)
@@ -173,7 +174,7 @@ def exported(
                 _check(model, shapes, call)
                 if name == "TorchScript" and any(shapes):
                     check_dynamic(model, module, call, shapes)
-            except Exception as error:  # exporters raise anything
+            except Exception as error:  # exporters may raise any exception
                 failures[name] = _reason(error)
                 _log.info("%s could not export %s", name, type(module).__name__, exc_info=True)
                 continue
@@ -197,7 +198,7 @@ def _reason(error: Exception) -> str:
     cause = error.__cause__
     if (
         cause is not None and str(cause).strip()
-    ):  # what the newer exporter says itself is how to report an error
+    ):  # the newer exporter's own message only says how to report an error
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
         error = cause if isinstance(cause, Exception) else error
     return f"{type(error).__name__}: {' '.join(lines[:3])[:500]}"
@@ -223,7 +224,7 @@ def _run(
 
 
 def _strip(model: onnx.ModelProto) -> None:
-    """Remove what exporters note about a network's code: paths of this machine, and shapes, which are inferred again."""
+    """Remove exporters' notes about the code, with paths of this machine, and shapes, which are inferred again."""
     graphs = [model.graph, *_graph.subgraphs(model.graph)]
     for graph in graphs:
         del graph.value_info[:]
@@ -237,7 +238,7 @@ def _strip(model: onnx.ModelProto) -> None:
 
 
 def _rename_by_prefix(model: onnx.ModelProto) -> None:
-    """Give initializers the names that they have in the network, not in :class:`Flat`."""
+    """Rename initializers from their names in :class:`Flat` to their names in the network."""
     names = {t.name: t.name.removeprefix(PREFIX) for t in model.graph.initializer}
     exported_weights.rename(model, {old: new for old, new in names.items() if old != new})
     for tensor in model.graph.initializer:
@@ -245,7 +246,7 @@ def _rename_by_prefix(model: onnx.ModelProto) -> None:
 
 
 def _name_values(model: onnx.ModelProto, call: Call, outputs: Sequence[str]) -> None:
-    """Name the outputs of the model, which are as many as the network's."""
+    """Give names to the outputs of the model. The network has the same number of outputs."""
     graph = model.graph
     if len(graph.output) != len(outputs):
         raise ValueError(f"expected {len(outputs)} outputs, found {len(graph.output)}")
@@ -260,7 +261,8 @@ def _name_values(model: onnx.ModelProto, call: Call, outputs: Sequence[str]) -> 
     renamed: dict[str, str] = {}
     for output, name in zip(list(graph.output), new_names, strict=True):
         old = output.name
-        if old in renamed or old not in made:  # returned twice, or an input or a weight
+        # the network returns the value twice, or the value is an input or a weight
+        if old in renamed or old not in made:
             graph.node.append(onnx.helper.make_node("Identity", [renamed.get(old, old)], [name], name=name))
         elif old != name:
             renamed[old] = name
@@ -274,7 +276,7 @@ def _unused(module: Any, call: Call, state: State, written: Sequence[str]) -> tu
     Raises
     ------
     ValueError
-        When the outputs depend on one that is not in the model.
+        When the outputs depend on a parameter that is not in the model.
     """
     missing = [name for name in state.parameters if name not in written]
     asked = [name for name in missing if state.tensors[name].requires_grad]
@@ -295,7 +297,7 @@ def _unused(module: Any, call: Call, state: State, written: Sequence[str]) -> tu
 
 
 def _check(model: onnx.ModelProto, shapes: DynamicShapes, call: Call) -> None:
-    """Check that the model is valid, and that the dimensions are dynamic that shall be."""
+    """Check that the model is valid, and that the requested dimensions are dynamic."""
     onnx.checker.check_model(model)
     inputs = {value.name: value for value in model.graph.input}
     for name, shape in zip(call.names, shapes, strict=True):

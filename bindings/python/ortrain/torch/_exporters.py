@@ -79,7 +79,7 @@ def _name_of(dim: Any, otherwise: str) -> str:
 
 @contextmanager
 def _quietly() -> Iterator[list[warnings.WarningMessage]]:
-    """Leave out what the exporters say about themselves; errors are raised. The list gets warnings that are turned on."""
+    """Suppress the exporters' output about themselves, but not their errors. The list gets the warnings that are turned on."""
     disabled = logging.root.manager.disable
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
@@ -91,11 +91,11 @@ def _quietly() -> Iterator[list[warnings.WarningMessage]]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the exporters translate wrongly for training, because for inference it makes no difference: batch normalization
-# by the statistics of the batch, detached values, and the row of an embedding that is not trained.
+# Corrections of translations that are right for inference but wrong for training: batch normalization by the statistics of the
+# batch, detached values, and the padding row of an embedding, which is not trained.
 #
-# ONNX has no operator that stops gradients. Rounding does, because its derivative is zero. It does not change a large
-# number, nor a small one that is multiplied by a large power of two: neither has digits after the point.
+# ONNX has no operator that stops gradients. Rounding does, because its derivative is zero. Rounding does not change a large
+# number, nor a small number that is multiplied by a large power of two, because neither has a fractional part.
 
 _SCALE = 2.0**64
 _DOUBLE_SCALE = 2.0**400
@@ -111,7 +111,8 @@ _DTYPES = {
     "Byte": torch.uint8,
     "Bool": torch.bool,
 }
-_LARGE = 2.0**60  # has no digits after the point, and can be multiplied by either of them
+# numbers above this have no fractional part; numbers up to it can be multiplied by either scale
+_LARGE = 2.0**60
 
 
 def _translations() -> dict[Any, Any]:
@@ -169,7 +170,7 @@ def _translations() -> dict[Any, Any]:
         weight = filled(1.0) if weight is None else weight
         bias = filled(0.0) if bias is None else bias
         mean, variance = (filled(0.0), filled(1.0)) if running_mean is None else (running_mean, running_var)
-        # The exporter names each result, so none may be an input.
+        # The exporter renames each result, so a result must not be an input.
         if not training:
             normalized = op.BatchNormalization(input, weight, bias, mean, variance, epsilon=eps)
             return normalized, *(op.Identity(value) for value in (mean, variance, mean, variance))

@@ -1,4 +1,4 @@
-"""The parameters and buffers of a network, and their exchange for the time of an export."""
+"""The parameters and buffers of a network, and their replacement during an export."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class State:
         return state
 
     def _add(self, name: str, tensor: Any, first: dict[Any, str]) -> bool:
-        """Enter a tensor under a name; return whether it has no other yet."""
+        """Add a tensor under a name; return whether this is the tensor's first name."""
         same = first.setdefault(_identity(tensor), name)
         if same != name:
             self.aliases[name] = same
@@ -58,14 +58,14 @@ class State:
 
 
 def unwrapped(module: Any) -> Any:
-    """Return the network inside what ``torch.compile``, DataParallel and DistributedDataParallel return.
+    """Return the network inside the module that ``torch.compile``, DataParallel or DistributedDataParallel returned.
 
-    Its weights have the names that they have in the network.
+    Names of weights in the result do not have the wrapper's prefix.
 
     Raises
     ------
     TypeError
-        When it is not a module.
+        When the argument is not a module.
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"module: expected a torch.nn.Module, found {type(module).__name__}")
@@ -75,7 +75,7 @@ def unwrapped(module: Any) -> Any:
 
 
 def _identity(tensor: Any) -> Any:
-    """Return what two tensors share that are the same memory."""
+    """Return a key that is equal for two tensors over the same memory."""
     if tensor.numel() == 0:
         return id(tensor)
     return tensor.device, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
@@ -101,11 +101,10 @@ def tensor_of(array: Any) -> Any:
 
 @contextmanager
 def exchanged(network: Any, values: Mapping[str, Any]) -> Iterator[None]:
-    """Give the parameters and buffers of a network other values, and restore them in any case.
+    """Give the parameters and buffers of a network other values; restore the old values at the end, also after an error.
 
-    The tensors keep their identity, so that everything that refers to them sees the values. What the network's code
-    changes in the meantime - running statistics, modes, attributes of modules, the state of the random generators - is
-    undone.
+    The tensors stay the same objects, so that all references to them see the values. Changes that the network's code makes in
+    the meantime are undone: running statistics, modes, attributes of modules, the state of the random generators.
 
     Parameters
     ----------

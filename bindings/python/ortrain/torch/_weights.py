@@ -13,13 +13,13 @@ from ortrain.torch._state import State, array_of, tensor_of, unwrapped
 def load_into(module: Any, checkpoint: Any) -> UnmatchedNames:
     """Write the weights of a checkpoint into a network, by their names in ``state_dict``.
 
-    Running statistics of batch normalization are weights too. Integer buffers, which training does not change, stay as
-    they are and are not counted as missing.
+    Running statistics of batch normalization are weights too. Integer buffers, which training does not change, keep their
+    values and do not count as missing.
 
     Parameters
     ----------
     module : torch.nn.Module
-        The network that the checkpoint's model was exported from, or one with the same names and shapes. Values are
+        The network from which the checkpoint's model was exported, or a network with the same names and shapes. Values are
         converted to the types and devices of its parameters.
     checkpoint : str or os.PathLike or CheckpointState or Trainer or ArtifactReport or mapping
         A checkpoint, a folder of artifacts, or an object that has a checkpoint; or arrays by name, such as those of
@@ -54,8 +54,8 @@ def update_checkpoint(checkpoint: Any, module: Any) -> UnmatchedNames:
     Parameters
     ----------
     checkpoint : str or os.PathLike or CheckpointState or Trainer or ArtifactReport
-        The checkpoint; one that is given by its path, or by that of its folder, is written again. The state of the
-        optimizer stays as it is.
+        The checkpoint. If it is given by its path, or by the path of its folder, the file is written again. The state of the
+        optimizer does not change.
     module : torch.nn.Module
         The network.
 
@@ -82,7 +82,7 @@ def _shapes(state: State) -> dict[str, tuple[int, ...]]:
 
 
 def _not_trained(module: Any, state: State) -> list[str]:
-    """Return what no checkpoint needs to have: integers, and buffers that ``state_dict`` leaves out."""
+    """Return the names of tensors that a checkpoint may lack: integers, and buffers that ``state_dict`` leaves out."""
     stored = module.state_dict(keep_vars=True).keys()
     return [
         name

@@ -1,4 +1,4 @@
-"""How much privacy steps cost: accounting for Rényi differential privacy, by the package dp-accounting."""
+"""The privacy that steps cost: accounting for Rényi differential privacy, by the package dp-accounting."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-_LEAST, _MOST = 0.05, 1e6  # noise multipliers among which one is searched
-_PRECISION = 1e-3  # of that search
-_SPENT = 0.99  # of an epsilon: the rest has room for steps of noise alone
+_LEAST, _MOST = 0.05, 1e6  # bounds of the search for a noise multiplier
+_PRECISION = 1e-3  # relative precision of this search
+_SPENT = 0.99  # share of an epsilon above which no further step is possible, whatever the noise
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Accountant:
 
 
 def _epsilon(history: list[tuple[float, float, int]], delta: float) -> float:
-    """Return the epsilon of steps that draw each row with a probability."""
+    """Return the epsilon of steps, each of which draws every row with a probability."""
     if not history:
         return 0.0
     if any(noise == 0 for noise, _, _ in history):
@@ -136,7 +136,7 @@ def _epsilon(history: list[tuple[float, float, int]], delta: float) -> float:
     accountant = rdp.RdpAccountant()
     log = logging.getLogger("absl")
     level = log.level
-    # It warns about orders that it leaves out, without which the bound holds as well.
+    # The accountant warns about Rényi orders that it leaves out. The bound also holds without them.
     log.setLevel(logging.ERROR)
     try:
         for noise, share, steps in history:

@@ -1,4 +1,4 @@
-"""Augmented batches: the batches of a source, with pictures that are changed in a new way in every epoch.
+"""Augmented batches: the batches of a source, with pictures that are changed differently in every epoch.
 
 Random choices depend only on the seed, the epoch and the number of the batch, so a resumed run sees the pictures that
 the interrupted one would have seen.
@@ -20,7 +20,7 @@ from ortrain.trainer.weighting import WEIGHTS
 Array = npt.NDArray[Any]
 
 _CHANNELS = (1, 3, 4)
-_STREAM = 0xA06  # tells these random numbers from those of the order of rows
+_STREAM = 0xA06  # part of the seed; makes these random numbers differ from those for the order of rows
 
 
 class Augmented:
@@ -47,7 +47,8 @@ class Augmented:
         self._source, self._augmentation, self._seed = source, augmentation, seed
         self._place = check_inputs(augmentation, inputs)
         self.steps, self.columns = source.steps, source.columns
-        self.prefetch = max(2, source.prefetch)  # pictures of the next batches change while steps run
+        # a thread changes the pictures of the next batches while steps run
+        self.prefetch = max(2, source.prefetch)
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:
         """Yield the batches of an epoch, from number ``first`` on."""
@@ -57,7 +58,7 @@ class Augmented:
 
     def _changed(self, batch: Batch, rng: np.random.Generator) -> Batch:
         given = batch[self._place]
-        if not len(given):  # a private step may draw no row
+        if not len(given):  # a private step may draw zero rows
             return batch
         axis = channel_axis(given.shape)
         pictures = given[:, None] if axis is None else np.moveaxis(given, axis, 1)

@@ -1,6 +1,6 @@
 """A module whose frozen body is computed once for each sample.
 
-Steps take samples, and run the trained layers on stored features.
+Steps take samples, look up their features and run the trained layers on the features.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Stage:
     inputs: list[str]
     """The data that the body reads."""
     by_rows: bool
-    """Whether the features of a sample depend on the number of rows in its batch, so that both together are the key."""
+    """Whether the features of a sample depend on the number of rows in its batch. Then the number is part of the key."""
     hits: int = 0
     misses: int = 0
 
@@ -55,7 +55,7 @@ class _Stage:
         return digests_of(columns, len(columns[0]) if self.by_rows else 0)
 
     def of(self, batch: Mapping[str, Array]) -> list[Array]:
-        """Return the features of a batch, kept or computed."""
+        """Return the features of a batch, stored or computed."""
         digests = self.keys(batch)
         rows = [self.store.get(digest) for digest in digests]
         known = [row for row in rows if row is not None]
@@ -63,7 +63,7 @@ class _Stage:
         self.misses += len(rows) - len(known)
         if len(known) == len(rows):
             return [np.stack(column) for column in zip(*known, strict=True)]
-        computed = self.compute(batch)  # all of it: a batch of other size would be compiled again
+        computed = self.compute(batch)  # all rows: the session would compile a batch of another size
         for number, (digest, row) in enumerate(zip(digests, rows, strict=True)):
             if row is None:
                 self.store.put(digest, [feature[number] for feature in computed])
@@ -173,7 +173,7 @@ class CachedModule:
         stage = self._stages[True]
         if epoch == 0:
             _log.info(
-                "features: stored those of %d samples, %.1f MB; later epochs run only the trained layers",
+                "features: stored for %d samples, %.1f MB; later epochs run only the trained layers",
                 len(stage.store), stage.store.bytes / 1e6,
             )  # fmt: skip
         elif stage.misses > stage.hits and not stage.store.is_full:

@@ -1,4 +1,4 @@
-"""Keeping the features of a frozen body during a run, when that gives the same bits."""
+"""Keeping the features of a frozen body during a run, if the results are the same bit by bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ortrain.trainer.loop import Loop
 from ortrain.trainer.opening import options_of, sessions_of
 
 _LARGEST = 2**30
-"""The most bytes of frozen weights that are read to look for a frozen body."""
+"""The most bytes of frozen weights in a model that is searched for a frozen body."""
 
 _log = logging.getLogger("ortrain.trainer")
 
@@ -28,7 +28,7 @@ class Caching(Loop):
     _cached: Any = None
 
     def _keep_features(self, source: Source, first_batch: int) -> None:
-        """Replace the module by one that keeps features; leave it if that does not pay, or gives other bits."""
+        """Replace the module by one that keeps features, unless that saves too little or changes results."""
         cache = self._feature_cache
         remaining = self.epochs - self.epoch
         if cache is None or remaining < 1 or (remaining < 2 and cache.folder is None):
@@ -41,7 +41,7 @@ class Caching(Loop):
         size = (self.folder / "training_model.onnx").stat().st_size if self.folder.exists() else 0
         trained = 4 * self.module.get_parameters_size(True)
         if not trained <= size + 4 * self.module.get_parameters_size(False) - trained <= _LARGEST:
-            return  # most weights are trained, or the model is too large to be read once more
+            return  # most weights are trained, or the model is too large to be loaded a second time
         from ortrain.trainer.cached_module import CachedModule, parts_of
         from ortrain.trainer.frozen_body import NoBodyError
 
@@ -90,7 +90,7 @@ class Caching(Loop):
         self.optimizer.set_learning_rate(rate)
 
     def _let_go(self) -> bool:
-        """Drop module and optimizer, so that another session can take the state; return whether nothing else holds them."""
+        """Drop module and optimizer, so that another session can use the state; return whether they had no other owner."""
         kept_module, kept_optimizer = weakref.ref(self.module), weakref.ref(self.optimizer)
         del self.module, self.optimizer
         module = kept_module()
@@ -98,7 +98,7 @@ class Caching(Loop):
             return True
         self.module = module
         optimizer = kept_optimizer()
-        if optimizer is None:  # the session has its optimizer, and takes no second one
+        if optimizer is None:  # the old session still has an optimizer, and a session takes no second one
             optimizer = Optimizer.__new__(Optimizer)
             optimizer._owner = module
         self.optimizer = optimizer
@@ -111,7 +111,7 @@ class Caching(Loop):
         self.optimizer.set_learning_rate(rate)
 
     def _features_of_epoch(self) -> None:
-        """Decide after an epoch whether features are kept in the next one."""
+        """Decide after an epoch whether the next epoch uses features."""
         if self._cached is not None:
             self._cached.end_epoch(self.epoch - 1)
             if not self._cached.wanted:

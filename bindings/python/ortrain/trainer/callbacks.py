@@ -1,4 +1,4 @@
-"""Callbacks: functions that the trainer calls at certain moments of a run. Names and moments are those of Keras."""
+"""Callbacks: functions that the trainer calls at certain moments of a run, with the names and moments of Keras."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def checked(callbacks: Iterable[Callback]) -> list[Callback]:
             kind = type(callback)
             raise TypeError(
                 "callbacks: expected instances of ortrain.trainer.Callback, found "
-                f"{kind.__module__}.{kind.__name__}; those of ortrain.trainer have the names of Keras's"
+                f"{kind.__module__}.{kind.__name__}; ortrain.trainer has callbacks with the same names as Keras"
             )
     return found
 
@@ -110,9 +110,9 @@ class _Monitor(Callback):
         return value < self.best - self.min_delta
 
     def check(self) -> None:
-        """Reject a name that no value of the run will have, before the first epoch.
+        """Before the first epoch, reject the name of a value that the run will not have.
 
-        A callback of the user's may add values, so with such a one any name is accepted until then.
+        The user's callbacks may add values, so with such a callback this check accepts any name.
         """
         if self.trainer.has_foreign_callbacks():
             return
@@ -348,7 +348,7 @@ class ModelCheckpoint(_Monitor):
         """Save if enough steps have been taken."""
         trainer = self.trainer
         if self.save_freq == "epoch" or trainer.step == self._last_step:
-            return  # nothing, or a step that only accumulated gradients
+            return  # there is nothing to log, or the step only accumulated gradients
         self._last_step = trainer.step
         if trainer.step % int(self.save_freq) == 0:
             self._save(None, trainer.epoch, logs)
@@ -383,7 +383,8 @@ class ModelCheckpoint(_Monitor):
             ) from None
         self.saved = [entry for entry in self.saved if entry[1] != path] + [(value, path)]
         old = self._surplus()
-        self.trainer.save(path)  # with the list, but before anything is deleted
+        # the saved state contains the new list; old files are deleted only afterwards
+        self.trainer.save(path)
         if self.last_path is not None:
             self.give_name(path, self.last_path)
         for name in old:
@@ -391,7 +392,10 @@ class ModelCheckpoint(_Monitor):
         return path
 
     def _surplus(self) -> list[str]:
-        """Take those out of the list that are not kept; the newest is, because a run resumes from it."""
+        """Remove files from the list that are not to be kept, and return them.
+
+        The newest is kept, because a run resumes from it.
+        """
         old: list[str] = []
         while self.keep is not None and len(self.saved) > self.keep:
             earlier = self.saved[:-1] if len(self.saved) > 1 else self.saved

@@ -1,4 +1,4 @@
-"""Conversion of users' values to arrays that a model takes. Values that cannot be converted with certainty are rejected."""
+"""Conversion of users' values to arrays that a model takes. Values with an ambiguous conversion are rejected."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def as_array(value: Any, name: str) -> Array:
     Raises
     ------
     ValueError
-        When a list has rows of several shapes, or a column of a frame has something else than numbers.
+        When a list has rows of several shapes, or a column of a frame has values other than numbers.
     TypeError
         When the value is of no such kind.
     """
@@ -120,7 +120,7 @@ def _of_frame(frame: Any, name: str) -> Array:
 
 
 def _numbers_or_text(array: Array, what: str) -> Array:
-    """Return an array of objects, as pandas has them, as one of numbers or text."""
+    """Convert an array of objects, such as a column of pandas, to an array of numbers or text."""
     if array.dtype.kind != "O":
         return array
     values = array.ravel().tolist()
@@ -174,7 +174,7 @@ def _typed(array: Array, form: Form) -> Array:
 
 
 def _are_whole(array: Array) -> bool:
-    """Whether an array has whole numbers, also as floating-point numbers."""
+    """Whether all numbers of an array are whole, whatever their type."""
     return array.dtype.kind in "biu" or (
         array.dtype.kind == "f" and bool((np.isfinite(array) & (array == np.round(array))).all())
     )
@@ -191,7 +191,7 @@ def _has_scores(array: Array, form: Form) -> bool:
 
 
 def _classes(array: Array, form: Form) -> Array:
-    """Return the numbers of classes that are given as floating-point numbers or one-hot."""
+    """Return the indices of classes that are given as floating-point numbers or one-hot."""
     if _has_scores(array, form) and array.dtype.kind in "biuf":
         if not (((array == 0) | (array == 1)).all() and (array.sum(axis=1) == 1).all()):
             raise ValueError(
@@ -212,7 +212,7 @@ def _classes(array: Array, form: Form) -> Array:
 
 
 def _one_hot(classes: Array, form: Form) -> Array:
-    """Return a row with a single 1 for each number of a class."""
+    """Return a one-hot row for each index of a class."""
     count = form.class_count
     assert count is not None
     wrong = (classes < 0) | (classes >= count)
@@ -226,7 +226,7 @@ def _one_hot(classes: Array, form: Form) -> Array:
 
 
 def _shaped(array: Array, form: Form) -> Array:
-    """Return an array in the declared shape, if it has the same rows in another one."""
+    """Return an array in the declared shape, if its rows have the same elements in another shape."""
     if form.shape is None or not array.ndim:
         return array
     wanted, found = list(form.shape[1:]), list(array.shape[1:])
@@ -235,7 +235,8 @@ def _shaped(array: Array, form: Form) -> Array:
     if _agree(_without_ones(wanted), _without_ones(found)):
         return _reshaped(array, wanted)
     if len(found) == 1 and len(_without_ones(wanted)) == 2 and _size(wanted) == found[0]:
-        return array.reshape(-1, *wanted)  # the pixels of an image with one channel
+        # images with one channel, given without the dimension of the channel
+        return array.reshape(-1, *wanted)
     if not form.is_target and _agree(wanted, list(array.shape)):
         raise ValueError(
             f"data: input {form.name!r}: expected rows, {form.shown()}, found the shape {array.shape}, which is one row; "
@@ -253,7 +254,7 @@ def _reshaped(array: Array, wanted: list[int | str | None]) -> Array:
 
 
 def _agree(wanted: Sequence[int | str | None], found: Sequence[int | str | None]) -> bool:
-    """Whether dims have the declared values, where these are numbers."""
+    """Whether dimensions are equal to the declared ones, where these are numbers."""
     return len(wanted) == len(found) and all(
         not isinstance(dim, int) or dim == actual for dim, actual in zip(wanted, found, strict=True)
     )
@@ -269,7 +270,7 @@ def _size(dims: Sequence[int | str | None]) -> int | None:
 
 
 def _remedy_of_classes(form: Form, array: Array) -> str:
-    """Say what helps if the scores of a model may have their classes in the last dimension."""
+    """Return a hint for models whose scores may have the classes in the last dimension."""
     if not form.takes_classes or array.ndim < 2 or len(form.shape or ()) != array.ndim:
         return ""
     return (
@@ -279,7 +280,7 @@ def _remedy_of_classes(form: Form, array: Array) -> str:
 
 
 def _remedy(wanted: list[int | str | None], array: Array) -> str:
-    """Say how an array gets the shape, if it looks like a known case."""
+    """Return a hint how to convert an array to the wanted shape; empty unless the case is known."""
     found = list(array.shape[1:])
     if len(wanted) == 3 and len(found) == 3:
         for order, name in (((2, 0, 1), "last"), ((1, 2, 0), "first")):

@@ -1,4 +1,4 @@
-"""Gradients clipped by row, many rows in one step: what DP-SGD adds up. Making the model needs onnx."""
+"""Sums of gradients clipped by row, for DP-SGD, with many rows in one step. Making the model needs onnx."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ except ImportError as error:
 
 Array = npt.NDArray[Any]
 
-_TOLERANCE = 1e-3  # by which the gradient of a row may differ from that of a step of the row alone
+_TOLERANCE = 1e-3  # relative difference between gradients of a row in a step of many rows and of one row
 _RANDOM = frozenset({"BitmaskDropout", "BiasDropout", "BitmaskBiasDropout", "Dropout"})
 
 
@@ -90,7 +90,7 @@ class ClippedRows:
         with tempfile.TemporaryDirectory() as scratch:
             CheckpointState.save_checkpoint(state, Path(scratch) / "checkpoint")
             own = CheckpointState.load_checkpoint(Path(scratch) / "checkpoint")
-        # Beside the artifacts, because weights that are not trained may be in a file there.
+        # The model is written beside the artifacts, because weights that are not trained may be in a file there.
         path = folder / f"clipped_rows_{os.getpid()}_{id(self)}.onnx"
         try:
             write_file(path, "model", model.SerializeToString())
@@ -182,7 +182,7 @@ class ClippedRows:
     def take(self) -> Array:
         """Return the sum, float32 with the elements of all trained parameters, and begin a new one."""
         total = np.zeros(self.module.get_parameters_size(True), np.float32)
-        if not self._is_empty:  # buffers are not zero before the first step after a reset
+        if not self._is_empty:  # after a reset, buffers have old values until the first step
             self.module.copy_gradients_to_buffer(total)
         self._is_new = self._is_empty = True
         return total
@@ -190,9 +190,7 @@ class ClippedRows:
     def _step(self, columns: Sequence[Array], clip: float, mask: Array | None = None) -> Sequence[Array]:
         """Run a step of at most `rows` rows, and return the outputs of `rows` rows."""
         count = len(columns[0])
-        places = (
-            np.arange(self.rows) % count
-        )  # rows that fill up the step are some of the others, and do not count
+        places = np.arange(self.rows) % count  # a step with fewer rows repeats some, which do not count
         counted = np.arange(self.rows) < count if mask is None else mask
         batch = [np.ascontiguousarray(column if count == self.rows else column[places]) for column in columns]
         outputs: Sequence[Array] = self.module(
@@ -230,8 +228,9 @@ class ClippedRows:
             difference = max(float(np.linalg.norm(here - alone)), abs(float(norm) - length))
             if not difference <= _TOLERANCE * max(length, 1e-6):
                 return (
-                    f"the gradient of row {row} differs from that of a step of the row alone by {difference:.3g}, its norm is "
-                    f"{length:.3g}: the network mixes rows, or rows are not the first dimension of what layers read"
+                    f"the gradient of row {row} differs by {difference:.3g} between a step of several rows and a step of only "
+                    f"this row, where its norm is {length:.3g}: the network mixes rows, or a layer reads values whose first "
+                    "dimension is not that of the rows"
                 )
         self._is_checked = True
         return None

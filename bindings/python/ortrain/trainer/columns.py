@@ -1,4 +1,4 @@
-"""The names of the columns that a model was trained on, by which those of other data are found."""
+"""The names of the columns on which a model was trained. They identify the columns of other data."""
 
 from __future__ import annotations
 

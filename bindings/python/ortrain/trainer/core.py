@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def _existing(folder: Path, of_a_model: Mapping[str, Any]) -> Path:
-    """Return a folder of artifacts, which needs none of the arguments by which artifacts are made of a model."""
+    """Return a folder of artifacts; reject arguments that only apply to a model."""
     for name, given in of_a_model.items():
         if given is not None:
             expected = "a network with them" if name == "args" else "a model or a network with it"
@@ -82,7 +82,7 @@ def _check(
 def _check_private(
     loss: Any, optimizer: Any, accumulate: int, mixes: bool, qat: Any, rehearsal: Any, weighted: bool
 ) -> None:
-    """Reject arguments of a private trainer that cannot be private."""
+    """Reject arguments that a private trainer cannot have."""
     check_settings(
         accumulate=accumulate > 1,
         augment=mixes,
@@ -273,7 +273,8 @@ class Trainer(Caching):
     ) -> None:
         _check(learning_rate, accumulate, seed, schedule, warmup)
         config = _with_precision(precision, config)
-        checked_metrics = [metric_of(metric) for metric in metrics]  # rejected before artifacts are made
+        # invalid metrics are rejected before artifacts are made
+        checked_metrics = [metric_of(metric) for metric in metrics]
         self._augmentation = augmentation_of(augment)
         mixes = check_mixes(self._augmentation, sample_weight)
         if privacy:
@@ -429,13 +430,13 @@ class Trainer(Caching):
             self._active.append(progress())
         self._active.sort(
             key=lambda callback: isinstance(callback, ModelCheckpoint)
-        )  # they save the others' state
+        )  # checkpoints come last, because they save the state of the other callbacks
         for callback in self._active:
             callback.set_trainer(self)
         first_batch = self._continue(self._position) if self.resumed and self._position else 0
         self._begin_gradients(first_batch)
         self._register_schedule()
-        if self.rehearsal is None:  # batches have other rows in every epoch
+        if self.rehearsal is None:  # batches have different rows in every epoch
             self._keep_features(source, first_batch)
         _ortrain.set_seed(self.seed)
         self.stop_training, self.stop_reason = False, None
@@ -477,13 +478,13 @@ class Trainer(Caching):
         self._gradients.load_state(state)
 
     def _augmented(self, source: Source) -> Source:
-        """Return the batches of a source as steps take them."""
+        """Return the batches of a source, augmented if that was requested."""
         if self._augmentation is None:
             return source
         return Augmented(source, self._augmentation, self.inputs, self.seed)
 
     def _with_target(self, data: Any, target: Any, epochs: int) -> tuple[Any, int]:
-        """Return the data of all inputs, and the epochs, which may stand where the targets do."""
+        """Return the data of all inputs, and the epochs; a number in place of the targets counts as the epochs."""
         if target is None:
             return data, epochs
         if isinstance(target, (int, np.integer)) and not isinstance(target, bool):
@@ -609,11 +610,11 @@ class Trainer(Caching):
         return self._test(source_of(data, self.inputs, batch_size, False, self.seed), prefetch)
 
     def _give_names(self) -> None:
-        """Tell the inputs by which names data are read."""
+        """Give the inputs the names of columns by which data are read."""
         self.inputs.classes, self.inputs.columns = self.classes, self.columns
 
     def _take_names(self) -> None:
-        """Remember the names that data in memory have."""
+        """Keep the names of the columns of data in memory."""
         self.classes, self.columns = self.inputs.classes, self.inputs.columns
 
     def validate(self) -> dict[str, Any]:
@@ -622,7 +623,7 @@ class Trainer(Caching):
         Raises
         ------
         ValueError
-            When no run is going on, or it has no validation data.
+            When no run is in progress, or the run has no validation data.
         """
         if self._validation is None:
             raise ValueError(
@@ -656,7 +657,7 @@ class Trainer(Caching):
         return predict(self._prediction_session(), self.inputs, data, batch_size, self.seed)
 
     def _prepared(self, data: Any) -> Any:
-        """Return data whose rows are preprocessed as the checkpoint says."""
+        """Return data with the preprocessing that is stored in the checkpoint."""
         if self.preprocessing is None or data is None or isinstance(data, float):
             return data
         return RawRows(self.preprocessing, self.columns, self.inputs, self.folder).prepared(data)
@@ -694,7 +695,7 @@ class Trainer(Caching):
         names = self.outputs if outputs is None else list(outputs)
         if not names:
             raise ValueError(
-                "export: expected outputs besides the loss, found none in the eval model; name values of it in outputs"
+                "export: expected outputs besides the loss in the eval model, found none; name values of that model in outputs"
             )
         self.module.export_model_for_inferencing(path, names)
         if self._is_quantized:

@@ -28,8 +28,8 @@ except ImportError as error:
     ) from error
 
 _OPTIONAL_OUTPUTS = "ortrain.optional_outputs"
-"""The key in the metadata of a training or eval model that lists the outputs which only a session with the configuration entry
-of this name returns, one per line."""
+"""The key of an entry in the metadata of a training or eval model. The entry lists, one per line, outputs that a session only
+returns if its configuration has the entry of this name."""
 
 
 def _named(kind: str, given: Any, known: Mapping[str, str], enum: Any) -> Any:
@@ -58,7 +58,7 @@ def floating_outputs(graph: onnx.GraphProto) -> list[str]:
 
 
 def _declared(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """Return a model that declares the type and shape of a value, which intermediate ones often do not have."""
+    """Return a model that declares the type and shape of a value; exporters often leave out intermediate values."""
     outputs = [value.name for value in model.graph.output]
     if name not in outputs and not any(name in node.output for node in model.graph.node):
         raise ValueError(
@@ -125,12 +125,12 @@ def make_artifacts(
         raise ValueError("output: expected the name of a loss as well, which is computed from this output")
     elif isinstance(chosen_loss, artifacts.LossType) and names[0] not in floating_outputs(loaded.graph):
         raise ValueError(
-            f"the first output of the model, {names[0]!r}, has no floating-point numbers to compute a loss from; name the value "
-            f"that has (ortrain artifacts --output, Trainer(output=...)), such as another output of {', '.join(names)}"
+            f"the first output of the model, {names[0]!r}, has no floating-point numbers to compute a loss from; name a value "
+            f"with such numbers (ortrain artifacts --output, Trainer(output=...)), such as another output of {', '.join(names)}"
         )
     if chosen_loss is None:
         _check_scalar(loaded.graph.output[0])
-    # With a head, the scores come first, which only the edit of the model finds.
+    # With a new head, the scores become the first output; only the edit of the model finds them.
     returned = None if head is not None else names if chosen_loss is not None else names[1:]
     is_named = isinstance(chosen_loss, artifacts.LossType) and (head is None or output is not None)
     if soft_targets and chosen_loss is artifacts.LossType.CrossEntropyLoss:
@@ -142,7 +142,7 @@ def make_artifacts(
     elif classes_last and chosen_loss is artifacts.LossType.CrossEntropyLoss:
         chosen_loss = onnxblock.loss.CrossEntropyLoss(axis=-1)
     with warnings.catch_warnings():
-        # Nobody means either here. Both come before files are written.
+        # Neither is intended here, so both raise, before files are written.
         mistakes = (artifacts.NothingToTrainWarning, artifacts.UnknownParameterWarning)
         for mistake in mistakes:
             warnings.simplefilter("error", mistake)
@@ -171,14 +171,14 @@ def make_artifacts(
 
 
 def _optimizer_of(given: Any) -> Any:
-    """Return what creates the optimizer model of an optimizer that a caller names. That of MeZO is SGD."""
+    """Return the argument of generate_artifacts for an optimizer that a caller names. MeZO uses SGD."""
     if mezo_of(given) is not None:
         return artifacts.OptimType.SGD
     return _named("optimizer", given, {**OPTIMIZER_NAMES, NAME: ""}, artifacts.OptimType)
 
 
 def _weighted(loss: Any, model: onnx.ModelProto, classes_last: bool) -> WeightedLoss:
-    """Return the block of a loss by its name that weights rows."""
+    """Return a block that weights rows, for the name of a loss."""
     if not isinstance(loss, artifacts.LossType):
         raise ValueError(
             f"sample_weight: expected a loss by its name with it, {', '.join(LOSS_NAMES)}, found {loss!r:.60}; a block may use "

@@ -1,6 +1,6 @@
 """The data of a run: arrays, tables of rows, iterables of batches and generators, all as batches of arrays.
 
-Every source gives the batches of an epoch from a position on, so that a resumed run continues where it stopped.
+Every source can yield the batches of an epoch from a position on, so that a resumed run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def rows_in(batch: Batch) -> int:
 
 
 def _first_target(names: Sequence[str]) -> int:
-    """Return the index of the first target: those of a sum of losses are the last inputs, each named after an output."""
+    """Return the index of the first target. The targets of a sum of losses are the last inputs, each named after an output."""
     first = max(1, len(names) - 1)
     while first > 1 and all(name.endswith("_target") for name in names[first - 1 : first + 1]):
         first -= 1
@@ -43,7 +43,7 @@ class Source(Protocol):
     """Batches of an epoch; None if that is not known."""
 
     prefetch: int
-    """How many batches a thread prepares ahead unless the caller says otherwise."""
+    """The default number of batches that a thread prepares ahead."""
 
     columns: Sequence[Array] | None
     """All data, one array for each input, if they are in memory."""
@@ -140,7 +140,7 @@ class Inputs:
         return fitted(array, form)
 
     def _with_weights(self, batch: Any) -> Any:
-        """Return a batch with a weight of 1 for each row, if it has no weights."""
+        """Return a batch with weights; without given weights, each row has the weight 1."""
         if isinstance(batch, Mapping):
             return batch if WEIGHTS in batch else {**batch, WEIGHTS: _ones(next(iter(batch.values())))}
         values = list(batch) if isinstance(batch, (tuple, list)) else [batch]
@@ -245,7 +245,7 @@ class Rows:
     """
 
     columns: Sequence[Array] | None = None
-    prefetch = 0  # choosing rows takes less time than handing a batch from one thread to another
+    prefetch = 0  # selecting rows takes less time than passing a batch from one thread to another
 
     def __init__(
         self,
@@ -332,7 +332,8 @@ class Once:
                 f"epoch {epoch + 1}; give a function that returns one"
             )
         start = epoch * (self.steps or 0) + first
-        for _ in islice(self._data, max(0, start - self._used)):  # of a run that this one resumes
+        # batches before the position at which a run is resumed
+        for _ in islice(self._data, max(0, start - self._used)):
             pass
         self._used = max(self._used, start)
         for batch in islice(self._data, None if self.steps is None else self.steps - first):
@@ -508,7 +509,7 @@ def prefetched(batches: Iterator[Batch], count: int) -> Generator[Batch, None, N
                 if closed.is_set():
                     return
             ready.put((_END, None))
-        except BaseException as error:  # it belongs to the caller, whatever it is
+        except BaseException as error:  # any exception of the caller's iterable is passed on to the caller
             ready.put((_END, error))
 
     thread = threading.Thread(target=run, name="ortrain-prefetch", daemon=True)

@@ -77,7 +77,7 @@ class FeatureStore:
         self.bytes = 0
         """The bytes of features that are kept."""
         self.is_full = False
-        """Whether features were turned away because of the limit."""
+        """Whether features were not stored because of the limit."""
 
     def __len__(self) -> int:
         return len(self._rows) + len(self._places)
@@ -92,14 +92,14 @@ class FeatureStore:
         head = json.dumps([[dtype.str, list(shape)] for dtype, shape in self._form]).encode() + b"\n"
         self._file.seek(0)
         size = os.fstat(self._file.fileno()).st_size
-        if self._file.read(len(head)) != head:  # it is new, or of another form
+        if self._file.read(len(head)) != head:  # the file is new, or has another format
             self._file.truncate(0)
             self._file.write(head)
             self._file.flush()
             size = len(head)
         records = (size - len(head)) // self._record_bytes
         self._end = len(head) + records * self._record_bytes
-        self._file.truncate(self._end)  # a process may have ended within a record
+        self._file.truncate(self._end)  # a process may have ended while it wrote a record
         for number in range(records):
             place = len(head) + number * self._record_bytes
             self._places[os.pread(self._file.fileno(), _DIGEST, place)] = place

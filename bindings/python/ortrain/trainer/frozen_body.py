@@ -1,4 +1,7 @@
-"""The frozen body of a training or eval model: what depends on the data alone, cut off from what is trained. Needs ``onnx``."""
+"""The frozen body of a training or eval model: the nodes that depend only on the data, separated from the trained part.
+
+Needs ``onnx``.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _LAYERS = frozenset(
         "RNN",
     }
 )
-#: Operators between the features and what is trained that are left to it. Dropout does nothing in an eval model.
+#: Operators at the end of the body that are left in the trained part. Dropout does nothing in an eval model.
 _VIEWS = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _RANDOM = ("Bernoulli", "Dropout", "Multinomial", "Random")
 
@@ -44,9 +47,9 @@ class Split:
     """A model in two parts."""
 
     body: onnx.ModelProto
-    """From the data to the features."""
+    """The model from the data to the features."""
     rest: onnx.ModelProto
-    """The given model with the features as inputs. Its parameters, and the data that it reads besides, are inputs as before."""
+    """The model from the features to the outputs. Parameters, and data that this part reads directly, are inputs as before."""
     features: tuple[str, ...]
 
 
@@ -101,7 +104,7 @@ def split(model: onnx.ModelProto, data: Sequence[str], fixed: Mapping[str, npt.N
     wanted = {name for node in rest for name in inputs_of(node)} | {
         value.name for value in model.graph.output
     }
-    for node in reversed(body[:]):  # so that the features of a sample stay in its row
+    for node in reversed(body[:]):  # then the features of a sample stay in its row
         if (
             node.op_type in _VIEWS
             and node.output[0] in wanted
@@ -120,7 +123,7 @@ def split(model: onnx.ModelProto, data: Sequence[str], fixed: Mapping[str, npt.N
 
 
 def _needed(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that some values are computed by, in their order."""
+    """Return the nodes from which some values are computed, in the order of the graph."""
     wanted = set(outputs)
     kept = []
     for node in reversed(nodes):

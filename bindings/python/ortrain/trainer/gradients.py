@@ -21,20 +21,20 @@ class Gradients:
     """A source of gradients, as the loop calls it."""
 
     settings: Mapping[str, str] = {}
-    """What differs from backpropagation, by name, for the settings of a run. A resumed run must have the same."""
+    """Settings in which a run differs from backpropagation, by name. A resumed run must have equal settings."""
 
     default_rate: float | None = None
-    """The learning rate of a run that states none; None for that of the optimizer model."""
+    """The default learning rate of a run; None for the rate in the optimizer model."""
 
     value_names: tuple[str, ...] = ()
-    """The names of `values`."""
+    """The names of the values that `values` returns."""
 
     def draw(self, source: Source, shuffle: bool, drop_last: bool) -> Source:
         """Return what the batches of a run come from, given what its data are."""
         return source
 
     def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
-        """Begin a run, or go on with one.
+        """Begin or continue a run.
 
         Parameters
         ----------
@@ -93,7 +93,8 @@ class Backpropagation(Gradients):
 
     def __init__(self, state: CheckpointState) -> None:
         self._state = state
-        self._last = self._rows = 0  # rows of the last batch, and of all batches of this optimizer step
+        # number of rows in the last batch, and in all batches of this optimizer step
+        self._last = self._rows = 0
 
     def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
         """Forget a step that was not completed."""

@@ -1,4 +1,4 @@
-"""How much each weight matters for data: the diagonal of the Fisher information."""
+"""The importance of each weight for data: the diagonal of the Fisher information."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ from ortrain.trainer.callbacks import Callback, Logs
 from ortrain.trainer.outcomes import Projection, Regression
 from ortrain.trainer.summaries import Misread, Tokens, describe_layers, describe_model, memory_in_use
 
-FORMAT = 1  # of the lines; docs/dashboard.md describes them
+FORMAT = 1  # version of the lines, which docs/dashboard.md describes
 
-_FIRST_PROFILED = 3  # optimizer steps before the profile: the first ones compile and warm up
-_MOST_LAYERS = 100  # snapshots of the layers in a run, if there is one per epoch
-_PROFILED_NODES = 50  # the most expensive nodes, which a profile lists beside the operators
+_FIRST_PROFILED = 3  # optimizer steps before the profile; the first steps compile and warm up
+_MOST_LAYERS = 100  # snapshots of the layers in a run; fewer than one per epoch in longer runs
+_PROFILED_NODES = 50  # most expensive nodes that a profile lists beside the operators
 
 
 class JSONLogger(Callback):
@@ -93,7 +93,7 @@ class JSONLogger(Callback):
         """Write the beginning and the model; drop the lines after the point at which the run resumes."""
         trainer = self.trainer
         kept, elapsed = self._lines_before() if trainer.resumed else ([], 0.0)
-        # A new file takes the place of the old one, so that a reader never sees one of them with lines of the other.
+        # A new file replaces the old one, so that a reader never sees lines of both in one file.
         self.filename.parent.mkdir(parents=True, exist_ok=True)
         write_file(self.filename, "log", "".join(f"{line}\n" for line in kept))
         self._file = self.filename.open("a", encoding="utf-8")
@@ -143,7 +143,7 @@ class JSONLogger(Callback):
         """Write the line of a step."""
         trainer, step = self.trainer, self.trainer.step
         if step == self._step:
-            return  # gradients were only accumulated
+            return  # the step only accumulated gradients
         self._step = step
         now = time.perf_counter()
         if step % self.every == 0:
@@ -184,7 +184,8 @@ class JSONLogger(Callback):
             return
         last, outputs = self.trainer.last_batch, self.trainer.last_outputs
         if self.trainer.classes is not None and self.trainer.inputs.forms[-1].class_count is not None:
-            last = (*last[:-1], last[-1].argmax(axis=1))  # a probability for each class: the likeliest one
+            # the target is a probability for each class: take the class with the highest one
+            last = (*last[:-1], last[-1].argmax(axis=1))
         for each in self._looking if self.samples else self._looking[:1]:
             each.look_at(last, outputs)
 
@@ -211,7 +212,7 @@ class JSONLogger(Callback):
         """Write the line of an epoch."""
         self._write("epoch", {"epoch": epoch, **logs})
         self._flush()
-        self._step = self.trainer.step  # the last one of the epoch may have come after its last batch
+        self._step = self.trainer.step  # the last optimizer step of an epoch may follow its last batch
         self._last = time.perf_counter()
 
     def on_train_end(self, logs: Logs) -> None:
@@ -262,7 +263,7 @@ class JSONLogger(Callback):
             try:
                 entry = parse_json(line)
             except ValueError:
-                continue  # the process was killed while it wrote the line
+                continue  # a process was killed while it wrote the line
             if not isinstance(entry, dict) or entry.get("event") == "end":
                 continue
             step, until = entry.get("step", 0), entry.get("elapsed", 0.0)
@@ -279,7 +280,7 @@ class JSONLogger(Callback):
         self._profiling = False
         self._first_step = (
             -1 - _FIRST_PROFILED
-        )  # no step of this run is that far behind: there is one profile
+        )  # no step of this run can equal this number, so there is only one profile
         trace = json.loads(self.trainer.module.end_profiling())
         steps = profiling.steps_in(trace)
         if not steps:
@@ -322,13 +323,13 @@ class JSONLogger(Callback):
 
 
 def _tokens_of(path: Path) -> Tokens | None:
-    """Return what names the tokens of a tokenizer file, None if there is no such file or the package for it is missing."""
+    """Return a function that names the tokens of a tokenizer file; None without that file or without the package for it."""
     if not path.exists():
         return None
     try:
         return text.Tokenizer(path).names_of
     except (ImportError, ValueError):
-        return None  # rows are written as numbers
+        return None  # the log then has numbers instead of tokens
 
 
 def _finite(value: Any) -> Any:

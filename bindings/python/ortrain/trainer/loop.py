@@ -70,7 +70,7 @@ class Loop(Run):
                     method(number, logs)
             if self.stop_training and self._micro == 0:
                 return False
-        if self._micro:  # the last batches of the epoch are fewer than are accumulated
+        if self._micro:  # fewer batches are left at the end of the epoch than a step accumulates
             self._follow_schedule()
             self._optimizer_step(batch)
             self.step += 1
@@ -80,7 +80,7 @@ class Loop(Run):
         return True
 
     def _count(self, outputs: Any, batch: Batch) -> float:
-        """Count a train step for loss and metrics of the epoch, and return its loss; the mean so far for a step without rows."""
+        """Add a train step to loss and metrics of the epoch; return its loss, or the mean so far for a step without rows."""
         if outputs is None:
             return self._loss_sum / self._row_count if self._row_count else 0.0
         several = isinstance(outputs, (tuple, list))
@@ -108,7 +108,7 @@ class Loop(Run):
             _ortrain.scheduler_step(self.optimizer._handle)
 
     def _report_to_schedule(self, logs: Logs) -> None:
-        """Tell a schedule that follows a value of the epochs what it is."""
+        """Pass the monitored value of an epoch to a schedule that follows it."""
         schedule = self._schedule
         if not isinstance(schedule, Schedule) or not schedule.reads_value:
             return
@@ -153,7 +153,7 @@ class Loop(Run):
                 raise
             rate = self.optimizer.get_learning_rate()
             reason = diagnosis.of_gradients(self._losses, rate, self.inputs.names, batch, self._columns)
-            self.module.lazy_reset_grad()  # so that the trainer can be used and saved
+            self.module.lazy_reset_grad()  # the trainer can still be used and saved afterwards
             self._micro = 0
             summary = error.message.split("\n")[0].removesuffix(":")
             raise OrtrainError(
@@ -162,7 +162,7 @@ class Loop(Run):
         self.module.lazy_reset_grad()
 
     def _explain(self, error: OrtrainError, batch: Batch, columns: Sequence[Array] | None) -> None:
-        """Raise an error that says what is wrong with the data, if it is the data."""
+        """If the data caused an error, raise an error that names their fault."""
         reason = diagnosis.of_step(error, self.inputs.names, batch, columns)
         if reason is not None:
             raise InvalidArgumentError(f"{reason}.\n{error.message}", error.code) from error
@@ -173,7 +173,7 @@ class Loop(Run):
         logs["learning_rate"] = self.optimizer.get_learning_rate()
         logs |= self._gradients.values()
         if self._validation is not None:
-            # The sums of the validation are not those of the epoch, which are no longer needed.
+            # The validation uses the same sums of loss and metrics; those of the epoch are no longer needed.
             logs |= {f"val_{name}": value for name, value in self._test(self._validation, 0).items()}
         self._report_to_schedule(logs)
         for name, value in logs.items():

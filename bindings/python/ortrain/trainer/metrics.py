@@ -40,7 +40,7 @@ class Metric(ABC):
     """
 
     reads_prediction = True
-    """Whether it needs an output of the model besides the loss."""
+    """Whether the metric needs an output of the model besides the loss."""
 
     def __init__(self, name: str, prediction: str | None = None, target: str | None = None) -> None:
         self.name = name

@@ -23,7 +23,7 @@ NAME = "mezo"
 """The name of the optimizer on the command line and in the trainer."""
 
 _PROPERTY = "ortrain.mezo"  # the property of a checkpoint that holds epsilon
-_PART = 1 << 16  # numbers of noise that are made at a time
+_PART = 1 << 16  # random numbers that are drawn at a time
 _RATE, _HIGHEST = 10.0, 1e-2  # the default rate is _RATE / trained elements, and _HIGHEST at most
 
 
@@ -89,7 +89,7 @@ def store(state: CheckpointState, mezo: MeZO) -> None:
     """Note in a state that its artifacts are made for MeZO."""
     state.properties[_PROPERTY] = repr(
         float(mezo.epsilon)
-    )  # as text: a property that is a number has 32 bits
+    )  # as text, because a property with a number has only 32 bits
 
 
 def stored_in(state: CheckpointState) -> MeZO | None:
@@ -128,9 +128,10 @@ class EstimatedGradients(Gradients):
         self.default_rate = min(_HIGHEST, _RATE / max(1, module.get_parameters_size(True)))
         self._groups = {name: _ortrain.get_parameter_group(module._handle, name) for name in self._names}
         self._averages = _has_average(module)
-        self._at: dict[str, float] = {}  # how far each parameter is from where the step found it
+        self._at: dict[str, float] = {}  # the distance of each parameter from its value before the step
         self._frozen: set[str] = set()
-        self._sum, self._rows, self._step = 0.0, 0, -1  # of derivatives, each times the rows of its batch
+        # the sum of derivatives, each times the rows of its batch; the rows; the step
+        self._sum, self._rows, self._step = 0.0, 0, -1
 
     def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
         """Forget a step that was not completed."""
@@ -143,7 +144,7 @@ class EstimatedGradients(Gradients):
             self._sum, self._rows, self._step = 0.0, 0, step
             self._frozen = self._frozen_in(module)
         module.eval()
-        if self._averages:  # which eval steps take in place of the parameters
+        if self._averages:  # eval steps would use the averages instead of the parameters
             _ortrain.use_average_weights(module._handle, False)
         try:
             self._move(self._epsilon)
@@ -151,7 +152,7 @@ class EstimatedGradients(Gradients):
             self._move(-self._epsilon)
             outputs = module(*batch)
             minus = float(np.asarray(first_output(outputs)).item())
-            # The batches of a step have the same direction, so the mean of their derivatives is that of their gradients.
+            # All batches of a step use one direction, so the mean of their derivatives gives the mean of their gradients.
             rows = rows_in(batch)
             self._sum += rows * (plus - minus) / (2 * self._epsilon)
             self._rows += rows
@@ -167,7 +168,7 @@ class EstimatedGradients(Gradients):
         return [mean, *outputs[1:]] if isinstance(outputs, (tuple, list)) else [mean]
 
     def _frozen_in(self, module: Module) -> set[str]:
-        """Return the parameters that the step leaves as they are, because their group has a learning rate of 0."""
+        """Return the parameters that the step does not change, because their group has a learning rate of 0."""
         factors = {
             group: _ortrain.get_optimizer_group_attribute(module._handle, group, "learning_rate_factor")
             for group in set(self._groups.values())
@@ -175,10 +176,10 @@ class EstimatedGradients(Gradients):
         return {name for name, group in self._groups.items() if factors[group] == 0}
 
     def _move(self, place: float, derivative: float | None = None) -> None:
-        """Move the parameters along the direction of the step, to a place on it, and set their gradients if these are known."""
+        """Move the parameters along the direction of the step to a distance; set gradients if the derivative is given."""
         noise = np.random.Generator(np.random.Philox(key=[self._seed, self._step]))
         parameters = self._state.parameters
-        for name in self._names:  # one at a time: a copy of all would double the memory
+        for name in self._names:  # one parameter at a time: a copy of all would double the memory
             if name in self._frozen:
                 continue
             values = np.array(parameters[name].data)

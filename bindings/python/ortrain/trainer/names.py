@@ -24,5 +24,5 @@ _SECOND = [
 
 
 def two_words() -> str:
-    """Return a name such as quiet-otter, drawn anew and not from the seed of a run."""
+    """Return a name such as quiet-otter, which is random and does not depend on the seed of a run."""
     return f"{secrets.choice(_FIRST)}-{secrets.choice(_SECOND)}"

@@ -11,8 +11,8 @@ from typing import Any
 from ortrain.trainer.callbacks import Callback, Logs
 from ortrain.trainer.progress import ProgbarLogger, describe
 
-_SHOWN = 20  # epochs, the last ones
-_SECONDS = 0.5  # between two updates
+_SHOWN = 20  # last epochs in the table
+_SECONDS = 0.5  # between two updates of the table
 
 
 def in_notebook() -> bool:

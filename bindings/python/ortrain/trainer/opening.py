@@ -1,4 +1,4 @@
-"""The session of a run: created from artifacts and a checkpoint, which says where an earlier run was."""
+"""The session of a run, created from artifacts and a checkpoint. The checkpoint has the position of an earlier run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ortrain.trainer.accountant import Accountant
 from ortrain.trainer.columns import Columns
 from ortrain.trainer.data import Inputs
 
-_POSITION = "ortrain.trainer"  # the property of a checkpoint that holds where the run is
+_POSITION = "ortrain.trainer"  # the property of a checkpoint with the position of the run
 _ADAPTERS = "ortrain.adapter"  # the property with the record of adapters, as ortrain.artifacts writes it
 _CLASSES = "ortrain.classes"  # the property that holds the names of the classes, as JSON
 _COLUMNS = "ortrain.columns"  # the property that holds the names of the columns of the data, as JSON
@@ -34,7 +34,7 @@ class Opened:
     inputs: Inputs
     train_outputs: list[str]
     eval_outputs: list[str]
-    """Empty if there is no eval model."""
+    """The names of the eval model's outputs; empty if there is no eval model."""
     position: dict[str, Any] | None
     """The position of the run that wrote the checkpoint; None if no trainer wrote it."""
     classes: list[str] | None
@@ -42,7 +42,7 @@ class Opened:
     columns: Columns | None
     """The names of the columns that the model was trained on; None if the checkpoint has none."""
     preprocessing: dict[str, Any] | None = None
-    """What was done to the data before the model took them; None if nothing was."""
+    """The preprocessing of the data; None if there was none."""
     rehearsal: str | None = None
     """Rows of earlier runs; None if the checkpoint has none."""
     accountant: Accountant | None = None
@@ -95,7 +95,7 @@ def store_accounting(state: CheckpointState, accountant: Accountant | None) -> N
 
 
 def _check_base(folder: Path, state: CheckpointState) -> None:
-    """Reject adapters that were trained beside other weights than those in a folder of artifacts."""
+    """Reject adapters that were trained with other base weights than those in a folder of artifacts."""
     if _ADAPTERS not in state.properties or not (folder / "checkpoint").exists():
         return
     here = CheckpointState.load_checkpoint(folder / "checkpoint").properties
@@ -159,5 +159,5 @@ def _inputs_of(module: Module, training: bool) -> Inputs:
     types = [_ortrain.get_model_input_type_info(module._handle, training, i)[0] for i in range(len(names))]
     shapes = [
         argument.shape or None for argument in module.get_inputs()
-    ]  # nothing is stated about a shape without dimensions
+    ]  # a shape without dimensions is unknown
     return Inputs(names, [_ortrain.numpy_type(element) if element else None for element in types], shapes)

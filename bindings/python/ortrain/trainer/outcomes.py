@@ -1,4 +1,4 @@
-"""What a validation found, for the log of a run: predicted numbers against actual ones, and a map of the rows."""
+"""Results of a validation for the log of a run: predicted and actual numbers, and a map of the rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ortrain.trainer.summaries import Tokens, describe_row
 Array = npt.NDArray[Any]
 
 POINTS = 300
-"""The rows of a validation that the log has for a picture of them."""
+"""The number of rows of a validation in the log's pictures."""
 
-_WIDEST = 4096  # numbers of a row that a projection reads
+_WIDEST = 4096  # the most numbers of a row that a projection reads
 
 
 class Chosen:

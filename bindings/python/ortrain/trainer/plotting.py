@@ -25,7 +25,7 @@ def picture(width: float, height: float) -> Any:
         raise ImportError("plot needs matplotlib: pip install matplotlib") from error
 
     class Picture(Figure):
-        """A figure that notebooks show, also if they have not loaded pyplot."""
+        """A figure that notebooks show even if they have not loaded pyplot."""
 
         def _repr_png_(self) -> bytes:
             written = io.BytesIO()

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 
 class _PredictorInputs(Inputs):
-    """The inputs of an exported model, which are found among those of the training model too."""
+    """The inputs of an exported model. They are also found in batches with all inputs of the training model."""
 
     def __init__(self, known: Sequence[str], names: Sequence[str], forms: Sequence[Form]) -> None:
         super().__init__(

@@ -23,11 +23,11 @@ from ortrain.trainer.gradients import Gradients, first_output
 
 Array = npt.NDArray[Any]
 
-_SUMMED = 4  # normal numbers that are added up for one
-_PART = 1 << 18  # numbers of noise that are made at a time
-_MOST_ROWS = 64  # that a step takes at once
-_GRADIENTS_OF_ROWS = 1 << 25  # elements of the gradients of a parameter by rows, at most
-_STATISTICS = 1 << 20  # elements of a vector that may be a running statistic
+_SUMMED = 4  # drawn normal numbers whose sum is one number of noise
+_PART = 1 << 18  # numbers of noise that are drawn at a time
+_MOST_ROWS = 64  # rows that a step takes at once
+_GRADIENTS_OF_ROWS = 1 << 25  # the most elements of the gradients by row of one parameter
+_STATISTICS = 1 << 20  # the most elements of a vector that may be a running statistic
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class Privacy:
 
 
 _UNSUITABLE = {
-    "accumulate": "expected accumulate=1 with it, because a step takes the rows of its batch one by one, so that a larger "
+    "accumulate": "expected accumulate=1 with it, because a step divides its batch into parts itself, so that a larger "
     "batch_size needs no more memory",
-    "augment": "expected no mixup or cutmix in augment with it, because a mixed row has two rows of the data",
-    "loss": "expected a loss that each row has by itself with it, found one that compares the rows of a batch with each other",
+    "augment": "expected no mixup or cutmix in augment with it, because a mixed row consists of two rows of the data",
+    "loss": "expected a loss that is a mean of losses of single rows with it, found a loss that compares the rows of a batch",
     "optimizer": "expected an optimizer with gradients with it, found mezo",
     "qat": "expected no qat with it, because the ranges of activations come from the rows without noise",
     "rehearsal": "expected no rehearsal with it, because its checkpoints contain rows of the data without protection",
@@ -156,7 +156,7 @@ def check_monitors(callbacks: Sequence[Callback], schedule: Any, is_validated: b
 
 
 def _followed(callback: Callback) -> str | None:
-    """Return the value by which a callback decides something about the parameters; None if it decides nothing."""
+    """Return the name of the value by which a callback chooses parameters or rates; None if it does not."""
     if isinstance(callback, ModelCheckpoint):
         chooses = callback.save_best_only or callback.best_path is not None or callback.keep is not None
         return callback.monitor if chooses else None
@@ -196,7 +196,7 @@ class Drawn(Rows):
         assert self.steps is not None
         for _ in range(first, self.steps):
             chosen = np.flatnonzero(self._uniform(self.count) < self.share)
-            # A table may not know the shapes of no rows.
+            # A table may not know the shapes of its columns without any row.
             yield self._take(chosen) if len(chosen) else tuple(column[:0] for column in self.example(0, 0))
 
 
@@ -273,7 +273,7 @@ class PrivateGradients(Gradients):
 
     def begin(self, steps: int | None, kept: Mapping[str, Any]) -> None:
         """Choose the noise multiplier of the run."""
-        assert steps is not None  # those of rows are known
+        assert steps is not None  # the number of steps is known for data with rows
         delta, bound = self._privacy.delta, self._privacy.epsilon
         self._clipped = self._count = 0
         self._total, self._is_checked = np.zeros(0), False
@@ -286,7 +286,7 @@ class PrivateGradients(Gradients):
                 if known is None
                 else float(known)
             )
-        # Computed before the first step, because the package may be missing.
+        # Epsilon is computed before the first step, because the package for it may be missing.
         self._accountant.epsilon_after(self._noise, self._share, steps, delta)
 
     def compute(self, module: Module, batch: Batch, read: Sequence[int]) -> Any:
@@ -309,7 +309,7 @@ class PrivateGradients(Gradients):
     def _add(
         self, module: Module, batch: Batch, read: Sequence[int]
     ) -> tuple[list[float], list[float], dict[int, list[Array]]]:
-        """Add the clipped gradients of rows to the sum; return the norms before, the losses, and outputs by their number."""
+        """Add the clipped gradients of rows to the sum; return the norms before clipping, the losses, and outputs by index."""
         total, clip = self._sum(module), self._privacy.clip
         many = self._many_rows(module, batch)
         if many is not None:
@@ -327,7 +327,7 @@ class PrivateGradients(Gradients):
             norms.append(float(np.sqrt(np.dot(gradient, gradient.astype(np.float64)))))
             losses.append(float(np.asarray(first_output(outputs)).item()))
             if not math.isfinite(norms[-1]):
-                total[:] = math.nan  # which the optimizer rejects
+                total[:] = math.nan  # the optimizer rejects this value
             elif norms[-1] > 0:
                 total += gradient * min(1.0, clip / norms[-1])
             for number, values in found.items():
@@ -335,7 +335,7 @@ class PrivateGradients(Gradients):
         return norms, losses, found
 
     def _many_rows(self, module: Module, batch: Batch) -> Any:
-        """Return what clips the gradients of many rows in one step; None for a network whose rows are taken one by one."""
+        """Return the object that clips many rows in one step; None if steps must take the rows one by one."""
         if self._many is not None or self._takes_single_rows:
             return self._many
         largest = max((p.data.size for _, p in self._state.parameters if p.requires_grad), default=1)
@@ -390,7 +390,7 @@ class PrivateGradients(Gradients):
         self._clipped, self._count = int(state.get("clipped", 0)), int(state.get("count", 0))
 
     def _statistics(self) -> dict[str, Array]:
-        """Return the values that a step may change without an optimizer, such as running statistics: vectors and numbers."""
+        """Return copies of vectors and numbers that a step may change without an optimizer, such as running statistics."""
         return {
             name: np.array(parameter.data)
             for name, parameter in self._state.parameters
@@ -398,12 +398,12 @@ class PrivateGradients(Gradients):
         }
 
     def _check_statistics(self, before: dict[str, Array]) -> None:
-        """Reject a model whose train steps change other values than gradients, after the first of them.
+        """After the first train step, reject a model whose train steps change other values than gradients.
 
         Raises
         ------
         ValueError
-            When a value has changed. It is as before then.
+            When a value has changed. The old value is restored first.
         """
         if self._is_checked:
             return
@@ -424,7 +424,7 @@ class PrivateGradients(Gradients):
 
 
 def _joined(rows: list[Array] | None) -> Array | None:
-    """Return the outputs of rows as that of a batch; None if they are not read, or have no dimension."""
+    """Join the outputs of rows to the output of a batch; None if no output is read, or outputs have no dimension."""
     return np.concatenate(rows) if rows and rows[0].ndim else None
 
 

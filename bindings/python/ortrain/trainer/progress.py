@@ -9,7 +9,7 @@ from typing import TextIO
 from ortrain.trainer.callbacks import Callback, Logs
 
 WIDTH = 24
-_SHORT = 10.0  # seconds that nobody needs to know
+_SHORT = 10.0  # seconds; a shorter remaining time is not shown
 
 
 def rough(seconds: float) -> str:
@@ -49,7 +49,7 @@ class ProgbarLogger(Callback):
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
         self._next = self._began = self._started = 0.0
-        self._first = 0  # batches that an earlier part of the run took
+        self._first = 0  # batches of the run before it was resumed
 
     @property
     def stream(self) -> TextIO:
@@ -61,7 +61,7 @@ class ProgbarLogger(Callback):
         self._started, self._first = time.monotonic(), self.trainer.step * self.trainer.accumulate
         self.on_epoch_begin(
             self.trainer.epoch, logs
-        )  # a run that is resumed within an epoch has no such moment
+        )  # a run that is resumed within an epoch does not call on_epoch_begin
         if self.trainer.resumed:
             print(f"resumed at epoch {self.trainer.epoch + 1}, step {self.trainer.step}", file=self.stream)
 
@@ -99,7 +99,7 @@ class ProgbarLogger(Callback):
             self.stream.flush()
 
     def _left(self) -> str:
-        """Return how much longer the run takes at its present speed; nothing if that is short or not known."""
+        """Return the remaining time at the present speed; an empty text if it is short or not known."""
         trainer, now = self.trainer, time.monotonic()
         if not trainer.steps_per_epoch:
             return ""

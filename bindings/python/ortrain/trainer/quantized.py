@@ -7,7 +7,7 @@ import os
 from ortrain._files.writing import write_file
 
 RANGE = "int8/"
-"""What the names of the ranges in a checkpoint begin with, see ``ortrain.artifacts.graph.quantization_aware``."""
+"""The prefix of the names of ranges in a checkpoint, see ``ortrain.artifacts.graph.quantization_aware``."""
 
 
 def fold_quantization(path: str | os.PathLike[str]) -> None:

@@ -12,11 +12,11 @@ import numpy as np
 from ortrain.trainer.plotting import picture, save
 
 SMOOTHING = 0.9
-"""How much of the running mean of the losses stays from step to step."""
+"""The share of the running mean of the losses that each step keeps."""
 DIVERGED = 4.0
-"""How many times the lowest mean the mean is when the search ends."""
+"""The search ends when the running mean exceeds this multiple of its lowest value."""
 
-_SETTLED = 10  # steps after which the running mean no longer is that of a few batches
+_SETTLED = 10  # steps after which the running mean averages enough batches to be compared
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Search:
         return self._rates[len(self.rates)] if len(self.rates) < len(self._rates) else None
 
     def take(self, rate: float, loss: float) -> bool:
-        """Remember the loss before a step; return whether the search goes on."""
+        """Remember the loss before a step; return whether the search continues."""
         if not math.isfinite(loss):
             return False
         self._mean = SMOOTHING * self._mean + (1 - SMOOTHING) * loss

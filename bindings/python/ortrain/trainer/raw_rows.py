@@ -1,8 +1,8 @@
-"""Preprocessing of raw rows in memory, as stored in a model's checkpoint.
+"""Preprocessing of raw rows in memory, with the settings that a model's checkpoint stores.
 
 The command line fits the preprocessing and stores it. Here data frames, columns by name, texts and the bytes of
-pictures are preprocessed in the same way. Other arrays may be preprocessed already, which an array does not show, so
-the trainer warns.
+pictures are preprocessed in the same way. Other arrays may be preprocessed already. An array does not show that, so the trainer
+warns.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RawRows:
         if kind not in ("table", "text") or not (is_frame(data) or isinstance(data, Mapping)):
             return False
         if isinstance(data, Mapping) and any(name in data for name in self._features):
-            # An input may have the name of a column. The rows of an input are not numbers, but rows.
+            # An input may have the name of a column, but its values are rows instead of single numbers.
             return bool(self._known) and all(
                 name in data and np.ndim(data[name]) == 1 for name in self._known
             )
@@ -96,14 +96,14 @@ class RawRows:
 
     @staticmethod
     def _texts_of(data: Any) -> list[str] | None:
-        """Return a list, an array or a column of texts as a list, None for other data."""
+        """Return a list, an array or a column of texts as a list; None for other data."""
         if is_frame(data) or isinstance(data, (Mapping, tuple)):
             return None
         values = data.tolist() if hasattr(data, "tolist") else data
         return values if isinstance(values, list) and values and isinstance(values[0], str) else None
 
     def _rows_of(self, data: Any) -> dict[str, Any]:
-        """Return the inputs of columns by name, with the target and the weights if these are among them."""
+        """Return the inputs made from columns by name, with the target and the weights if the columns include these."""
         if self._stored["kind"] == "text":
             return self._tokens(data)
         plan = TablePreprocessing.of_json(self._stored)
@@ -156,7 +156,7 @@ class RawRows:
         return found
 
     def _arrays(self, data: Any) -> Any:
-        """Return arrays: the bytes of pictures normalized, others as they are, with a warning if they should not be."""
+        """Return arrays: bytes of pictures normalized, others unchanged, with a warning if they may need preprocessing."""
         kind = self._stored["kind"]
         if kind == "image":
             found = self._bytes_of(data)
@@ -176,10 +176,10 @@ class RawRows:
 
     def _warn(self, trained_on: str, instead: str) -> None:
         warnings.warn(
-            f"the model was trained on {trained_on}, and nothing in an array shows whether its rows are; they are taken as they "
-            f"are. {instead} as by `ortrain predict`; {{{self._features[0]!r}: rows}} says that rows need nothing",
+            f"the model was trained on {trained_on}, and an array does not show whether its rows are like that; they are used "
+            f"unchanged. {instead} as by `ortrain predict`; {{{self._features[0]!r}: rows}} says that rows need no preprocessing",
             UserWarning,
-            stacklevel=6,  # the caller of the trainer
+            stacklevel=6,  # the warning names the line that called the trainer
         )
 
     def _bytes_of(self, data: Any) -> Any:
@@ -197,7 +197,7 @@ class RawRows:
         return data if found is None else found
 
     def _normalized(self, pixels: Any) -> Array | None:
-        """Return the bytes of pictures, in the shape that the model takes, as normalized numbers; None for other values."""
+        """Return normalized numbers for bytes of pictures in the shape that the model takes; None for other values."""
         form = self._inputs.forms[self._inputs.names.index(self._features[0])]
         row = list(form.shape[1:]) if form.shape is not None else []
         if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or list(pixels.shape[1:]) != row:

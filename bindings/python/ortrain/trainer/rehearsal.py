@@ -17,16 +17,16 @@ Array = npt.NDArray[Any]
 _DRAWS, _CHOICES = (
     0x7EA,
     0x7EB,
-)  # tell the random numbers of the two from each other, and from others of a run
+)  # parts of seeds, so that the random numbers for draws, for choices and for other purposes differ
 
 
 class Rehearsal:
     """Rows of earlier runs. A later run adds some of these rows to each batch.
 
     The rows are a uniform sample of all rows that runs trained on, by reservoir sampling (Vitter, Random Sampling with a
-    Reservoir, 1985, algorithm R). A run offers its rows in its first epoch, and rehearses only rows of earlier runs, so the
-    buffer does not change the first run. Checkpoints contain the rows, and a resumed run is bitwise equal to an uninterrupted
-    run.
+    Reservoir, 1985, algorithm R). A run offers its rows in its first epoch, and rehearses only rows of
+    earlier runs, so the first run is the same without a buffer. Checkpoints contain the rows, and a resumed
+    run continues with the same bits.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Rehearsal:
         """Offer the rows of a batch, of which some are kept."""
         self._check(batch)
         count = len(batch[0])
-        # Row i of all that were offered takes a place among the first i, and is kept if the buffer has that place.
+        # Reservoir sampling: row i draws a place among the first i, and is kept if the buffer has that place.
         rng = np.random.default_rng([seed, _CHOICES, self.seen])
         places = rng.integers(0, np.arange(self.seen, self.seen + count) + 1)
         places = np.where(
@@ -109,7 +109,7 @@ class Rehearsal:
                 self._run_of[place] = self._run
 
     def _check(self, batch: Batch) -> None:
-        """Reject a batch whose values do not have the same number of rows, or rows unlike those that are kept."""
+        """Reject a batch whose arrays have different numbers of rows, or whose rows have another form than the kept ones."""
         shapes = [column.shape for column in batch]
         if any(not shape or shape[0] != shapes[0][0] for shape in shapes):
             raise ValueError(
@@ -119,7 +119,7 @@ class Rehearsal:
         for place, (own, kept) in enumerate(zip(batch, self._columns, strict=False)):
             if own.shape[1:] != kept.shape[1:]:
                 raise ValueError(
-                    f"rehearsal: expected rows of shape {list(kept.shape[1:])} in input {place + 1}, as those kept, found "
+                    f"rehearsal: expected rows of shape {list(kept.shape[1:])} in input {place + 1}, like the kept rows, found "
                     f"{list(own.shape[1:])}"
                 )
 

@@ -1,4 +1,4 @@
-"""A run: what it works on, how far it is, and the callbacks and metrics that follow it."""
+"""A run: its model and data, its position, and the callbacks and metrics that follow it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Run:
         self._read = sorted({prediction for _, prediction, _ in self._bound})
 
     def _open(self, checkpoint: StrPath) -> None:
-        """Begin with a checkpoint, and with where its run was."""
+        """Open a checkpoint, and take over the position of its run."""
         opened = open_run(self.folder, checkpoint, self._threads, self._config)
         self.state, self.module, self.optimizer = opened.state, opened.module, opened.optimizer
         self.inputs = opened.inputs
@@ -98,13 +98,13 @@ class Run:
             self.rehearsal.load_state(opened.rehearsal)
         self.accountant = opened.accountant
         self._gradients = self._way_to_gradients()
-        self._micro = 0  # batches whose gradients wait for an optimizer step
+        self._micro = 0  # batches whose gradients are accumulated since the last optimizer step
         self._predictor: InferenceSession | None = None
         self.last_batch: Sequence[Array] = ()
         self.last_outputs: Sequence[Array] = ()
 
     def _way_to_gradients(self) -> Gradients:
-        """Return where the gradients of steps come from, which the state and the settings say."""
+        """Return the source of gradients, which the state and the settings determine."""
         estimated = mezo.stored_in(self.state)
         if self._privacy is not None:
             check_settings(
@@ -127,7 +127,7 @@ class Run:
         return mezo.EstimatedGradients(estimated, self.state, self.module, self.seed)
 
     def _default_rate(self) -> float:
-        """Return the learning rate of a run that states none."""
+        """Return the learning rate of a run for which the caller gives none."""
         default = self._gradients.default_rate
         return self.optimizer.get_learning_rate() if default is None or self._steps_taken() else default
 
@@ -146,7 +146,7 @@ class Run:
 
     def _target_of(self, metric: Metric) -> int:
         if metric.target is None:
-            # Of a sum of losses by output, the target of the output that the metric reads.
+            # For a sum of losses by output, take the target of the output that the metric reads.
             names = self.inputs.names
             target = f"{self._train_outputs[self._prediction_of(metric)]}_target"
             return names.index(target) if target in names else len(names) - 1
@@ -215,7 +215,7 @@ class Run:
         )
 
     def _methods(self, moment: str) -> list[Callable[..., None]]:
-        """Return the methods of callbacks that have something to do at a moment."""
+        """Return the methods that callbacks define for a moment."""
         found = [getattr(callback, moment) for callback in self._active]
         default = getattr(Callback, moment)
         return [method for method in found if getattr(method, "__func__", None) is not default]
@@ -257,7 +257,7 @@ class Run:
         self._is_scheduled = True
 
     def _steps_taken(self) -> int:
-        """Return the optimizer steps of the state, which may have been those of several runs."""
+        """Return the number of optimizer steps that led to the state, perhaps in several runs."""
         return _ortrain.checkpoint_get_optimizer_step_count(self.state._handle)
 
     # ---- where the run is ----
@@ -281,7 +281,7 @@ class Run:
         self._is_scheduled, self._first_step = False, self._steps_taken()
 
     def _check_accounting(self) -> None:
-        """Reject steps without privacy on private parameters, unless the caller wants them; then nothing is private any more."""
+        """Reject steps without privacy on private parameters, unless the caller ends the privacy explicitly."""
         accountant = self.accountant
         if accountant is None or accountant.is_void or self._privacy is not None:
             return
@@ -295,7 +295,7 @@ class Run:
         store_accounting(self.state, accountant)
 
     def _continue(self, position: dict[str, Any]) -> int:
-        """Take over where a saved run was; return the number of the next batch."""
+        """Take over the position of a saved run; return the index of the next batch."""
         for name, now in self._data_settings.items():
             before = position["data"].get(name)
             if now != before:

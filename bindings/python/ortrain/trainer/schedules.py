@@ -1,4 +1,4 @@
-"""Learning rate schedules: how a trainer names those of the library, and functions of the program."""
+"""Learning rate schedules: the library's schedules by name, and functions of the program."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Schedule:
             raise ValueError(f"warmup: expected 0 or more, found {warmup}")
         if monitor is not None and not declaration["reads_value"]:
             raise TypeError(f"monitor: the schedule {name} follows no value, found {monitor!r}")
-        own = {"total_steps", "warmup_steps", "interval", "first_step"}  # the trainer knows these
+        own = {"total_steps", "warmup_steps", "interval", "first_step"}  # the trainer sets these
         known = {s["name"]: s["default"] for s in declaration["settings"] if s["name"] not in own}
         for key in settings:
             if key not in known:
@@ -107,7 +107,7 @@ class Schedule:
 
 
 def _text(value: float | bool | Sequence[float]) -> str:
-    """Return a setting as the library reads it."""
+    """Return a setting in the text form that the library reads."""
     if isinstance(value, Sequence):
         return ":".join(_text(number) for number in value)
     return repr(int(value) if isinstance(value, bool) or value == int(value) else float(value))

@@ -1,4 +1,4 @@
-"""Small descriptions of large things, for the log of a run: parameters and gradients, misread rows, the model."""
+"""Short descriptions for the log of a run: of parameters and gradients, misread rows, and the model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ortrain.trainer.view import TrainerView
 
 Array = npt.NDArray[Any]
 Tokens = Callable[[Array], list[str]]
-"""Returns the names of tokens, without those that only fill a row."""
+"""A function that returns the names of tokens, without padding."""
 
 BINS = 30
-_COUNTED = 1 << 16  # elements of a tensor that a histogram counts at most
+_COUNTED = 1 << 16  # the most elements of a tensor that a histogram counts
 _SIDE = 48  # pixels of the longer side of a stored image
 _VALUES = 64  # values of a stored row that is not an image
-_CLASSES = 50  # for which it is counted which is taken for which
+_CLASSES = 50  # the most classes for a confusion matrix
 
 
 def describe_array(values: Array) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def describe_array(values: Array) -> dict[str, Any]:
     described: dict[str, Any] = {}
     with np.errstate(all="ignore"):
         norm = float(np.sqrt(np.dot(flat, flat)))
-    if not np.isfinite(norm):  # of the values, or of their squares
+    if not np.isfinite(norm):  # a value or its square is not finite
         finite = flat[np.isfinite(flat)].astype(np.float64)
         if len(finite) < len(flat):
             described["not_finite"] = len(flat) - len(finite)
@@ -99,7 +99,7 @@ class Misread:
     def __init__(self, limit: int, tokens: Tokens | None = None) -> None:
         self.limit, self.tokens = limit, tokens
         self.rows = self.wrong = 0
-        self.confusion: Array = np.zeros((0, 0), np.int64)  # by the true class and the one that was read
+        self.confusion: Array = np.zeros((0, 0), np.int64)  # counts by the true class and the predicted class
         self._kept: list[tuple[float, int, dict[str, Any]]] = []
 
     def look_at(self, batch: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -113,7 +113,7 @@ class Misread:
             return
         rows = np.arange(len(expected))
         read = scores.argmax(axis=1)
-        known = (expected >= 0) & (expected < scores.shape[1])  # others are ignored by the loss
+        known = (expected >= 0) & (expected < scores.shape[1])  # the loss ignores other labels
         margin = scores[rows, read] - scores[rows, np.where(known, expected, 0)]
         wrong = np.flatnonzero(known & (read != expected))
         classes = scores.shape[1]

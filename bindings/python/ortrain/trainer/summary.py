@@ -1,4 +1,4 @@
-"""The summary of a model: its parameters, what trains, and the memory that this takes."""
+"""The summary of a model: its parameters, the trained part, and the memory that training takes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def summary_of(state: CheckpointState, inputs: Sequence[str], optimizer_states: 
             *lines,
             f"{elements:,} elements, {trained:,} trained, {elements - trained:,} frozen",
             f"{_megabytes(kept)} are kept while training: parameters {_megabytes(stored)}, gradients {_megabytes(of_trained)}"
-            f"{moments}; intermediate values of a step come on top",
+            f"{moments}; intermediate values of a step need further memory",
         ]
     )
 

@@ -1,4 +1,4 @@
-"""What a callback sees of the trainer of its run."""
+"""The interface of the trainer for callbacks."""
 
 from __future__ import annotations
 

@@ -38,5 +38,5 @@ class WeightedLoss(onnxblock.Block):
         self.base.graph.input.append(onnx.helper.make_tensor_value_info(WEIGHTS, kind, dims))
         rows = self._add("Flatten", [self._loss(output_name)], axis=1)
         weights = self._add("Flatten", [WEIGHTS], axis=1)
-        # Both means are over all elements, so their quotient is the mean over the elements of a row, weighted by row.
+        # Both means are over all elements, so their quotient is the weighted mean of the rows' means.
         return str(self._divide(self._mean(self._multiply(rows, weights)), self._mean(weights)))

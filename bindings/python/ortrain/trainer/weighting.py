@@ -1,4 +1,4 @@
-"""Weights of rows: the loss that takes them, and the weights that follow from those of classes."""
+"""Weights of rows: the loss that takes them, and weights of rows from weights of classes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 WEIGHTS = "sample_weight"
-"""The input of a training model that takes a weight for each row."""
+"""The name of the input of a training model for a weight of each row."""
 
 
 def weights_of(

@@ -1,6 +1,7 @@
 """The package under the layout of ``onnxruntime.training``, for programs that import by those names.
 
-:mod:`ortrain.compat` maps the one to the other. ``api``, ``artifacts`` and ``onnxblock`` are those of :mod:`ortrain`.
+:mod:`ortrain.compat` maps names of onnxruntime to names of ortrain. ``api``, ``artifacts`` and ``onnxblock`` are the modules of
+:mod:`ortrain`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = [
     "utils",
 ]
 
-# These need onnx, which training on a device does not.
+# These modules need onnx; training on a device does not.
 _WITH_ONNX = {
     "artifacts": "ortrain.artifacts",
     "onnxblock": "ortrain.onnxblock",

@@ -1,4 +1,5 @@
-// The headers of the C library: beside this one in a binary package, elsewhere where pkg-config finds them.
+// The headers of the C library. In a binary package they are beside this header; otherwise pkg-config finds
+// them.
 #pragma once
 
 #include "onnxruntime_training_c_api.h"

@@ -42,7 +42,7 @@ struct Call {
     NSError(domain: ORTErrorDomain, code: Int(code.rawValue), userInfo: [NSLocalizedDescriptionKey: message])
   }
 
-  /// What to throw for an argument that does not do.
+  /// The error for an invalid argument.
   @inline(never)
   func refusal(_ why: String) -> NSError {
     Self.error(ORT_INVALID_ARGUMENT, "\(method): \(why)")
@@ -171,7 +171,7 @@ struct NamedValues {
   }
 }
 
-/// An array of values that a call fills; those that were not taken are released when it is freed.
+/// An array of values that a call fills. Values that nobody takes are released when the array is freed.
 struct Outputs {
   let count: Int
   let handles: UnsafeMutablePointer<OpaquePointer?>
@@ -198,11 +198,11 @@ struct Outputs {
 /// Calls a function with the bytes of data, without a copy; nil for no data.
 func withBytes<Result>(_ data: Data?, _ body: (UnsafeRawPointer?) -> Result) -> Result {
   guard let data else { return body(nil) }
-  // Empty data has no memory, but is not left out.
+  // Empty data has no memory, but differs from no data.
   return data.withUnsafeBytes { body($0.baseAddress ?? UnsafeRawPointer(bitPattern: 16)) }
 }
 
-/// A value of an enumeration as C takes it.
+/// A value of an enumeration in the type of C.
 @inline(__always)
 func cValue<Value: RawRepresentable, C: RawRepresentable>(_ value: Value) -> C
 where Value.RawValue == Int32, C.RawValue: BinaryInteger {

@@ -23,9 +23,10 @@ public final class ORTXnnpackExecutionProviderOptions {
   public init() {}
 }
 
-// There is only the provider of the CPU: methods that ask for another one fail and name those that are available.
+// Only the provider of the CPU exists. Methods that request another provider fail, and the error lists the available
+// ones.
 extension ORTSessionOptions {
-  /// Asks for an execution provider by name.
+  /// Requests an execution provider by name.
   ///
   /// - Parameters:
   ///   - providerName: The name, such as CoreML.
@@ -83,7 +84,7 @@ extension ORTSessionOptions {
   ///
   /// - Parameters:
   ///   - registerCustomOpsFn: The function, which is called at once.
-  /// - Throws: `NSError` of the domain `onnxruntime` with what the function returns.
+  /// - Throws: `NSError` of the domain `onnxruntime` with the status that the function returns.
   public func registerCustomOps(usingFunctionPointer registerCustomOpsFn: ORTCAPIRegisterCustomOpsFnPtr) throws {
     defer { withExtendedLifetime(self) {} }
     try Call("ORTSessionOptions.registerCustomOps(usingFunctionPointer:)").check(

@@ -11,5 +11,5 @@ public func ORTVersion() -> String {
   textCopying(OrtGetApiBase().pointee.GetVersionString())
 }
 
-// An environment holds nothing that a program can change.
+// An environment has no state that a program can change.
 extension ORTEnv: @unchecked Sendable {}

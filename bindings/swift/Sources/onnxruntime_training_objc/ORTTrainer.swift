@@ -1,6 +1,6 @@
 import Foundation
 
-/// Owns a training session, so that tasks take turns with it.
+/// Owns a training session that several tasks use in turn.
 ///
 /// A session may be used by one thread at a time. A task gives up ownership of objects that it passes to the actor,
 /// such as the session and the inputs of a step; the compiler rejects a later use.

@@ -90,8 +90,9 @@ public final class ORTValue: HandleOwner {
 
   /// The elements of the tensor, row by row, without a copy.
   ///
-  /// Writing to the data writes to the tensor. The data keeps the memory alive, so it may be used after the tensor is gone. For
-  /// a tensor over the caller's data, it is that data. For any other it becomes a copy if its length is changed.
+  /// Writing to the data writes to the tensor. The data keeps the memory alive, so it may be used after the tensor is
+  /// gone. For a tensor over the caller's data, the result is that data. The data of any other tensor becomes a copy
+  /// if its length is changed.
   public func tensorData() throws -> NSMutableData {
     let call = Call("ORTValue.tensorData()")
     let elements = try self.elements(call)
@@ -117,7 +118,8 @@ final class TensorData: NSMutableData {
   private var memory = UnsafeMutableRawBufferPointer(start: nil, count: 0)
 
   convenience init(of value: ORTValue, _ memory: UnsafeMutableRawBufferPointer) {
-    self.init()
+    // Foundation on Linux allocates memory for data of its own class, and does not free that memory for subclasses.
+    self.init(bytesNoCopy: memory.baseAddress ?? Self.nothing, length: 0, freeWhenDone: false)
     self.value = value
     self.memory = memory
   }
@@ -128,11 +130,12 @@ final class TensorData: NSMutableData {
 
   override var bytes: UnsafeRawPointer { UnsafeRawPointer(mutableBytes) }
 
-  override var mutableBytes: UnsafeMutableRawPointer {
-    memory.baseAddress ?? UnsafeMutableRawPointer(bitPattern: 16)!
-  }
+  override var mutableBytes: UnsafeMutableRawPointer { memory.baseAddress ?? Self.nothing }
 
-  /// Data of another length is no longer that of the tensor.
+  /// Where empty data lies.
+  private static var nothing: UnsafeMutableRawPointer { UnsafeMutableRawPointer(bitPattern: 16)! }
+
+  /// Data whose length was changed no longer shares the memory of the tensor.
   override var length: Int {
     get { memory.count }
     set {
@@ -147,7 +150,7 @@ final class TensorData: NSMutableData {
     }
   }
 
-  // Foundation on Linux writes these into separate memory.
+  // On Linux, Foundation's versions of these methods write into separate memory.
 
   override func append(_ bytes: UnsafeRawPointer, length: Int) {
     replaceBytes(in: NSRange(location: self.length, length: 0), withBytes: bytes, length: length)
@@ -164,7 +167,7 @@ final class TensorData: NSMutableData {
   }
 
   override func replaceBytes(in range: NSRange, withBytes bytes: UnsafeRawPointer?, length: Int) {
-    // Copied first: the bytes may be those of this data.
+    // Copy first: the given bytes may be part of this data.
     let replacement = bytes.map { Data(bytes: $0, count: length) } ?? Data()
     let rest = Data(bytes: mutableBytes + NSMaxRange(range), count: self.length - NSMaxRange(range))
     self.length += length - range.length

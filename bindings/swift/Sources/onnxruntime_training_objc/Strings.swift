@@ -49,7 +49,7 @@ extension ORTValue {
     var length = 0
     try call.check(general.pointee.GetStringTensorDataLength(handle, &length))
     var bytes = [UInt8](repeating: 0, count: length)
-    // One more than there are, so that every string ends where the next begins.
+    // One more offset than strings, so that every string ends where the next begins.
     var offsets = [Int](repeating: length, count: count + 1)
     try call.check(general.pointee.GetStringTensorContent(handle, &bytes, length, &offsets, count))
     offsets[count] = length

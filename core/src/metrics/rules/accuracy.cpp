@@ -23,7 +23,7 @@ class AccuracyCounts : public MeanCounts {
 ORTRAIN_METRIC(
     Accuracy,
     {.name = "accuracy",
-     .formula = "share of items whose class has the largest score; of a logit, whether it is above 0",
+     .formula = "share of items whose class has the largest score; a single logit above 0 counts as class 1",
      .source = "scikit-learn, accuracy_score",
      .options = {ignore_index_option()},
      .make = make_metric<AccuracyCounts>});

@@ -216,14 +216,15 @@ MetricRule rule(const char* name, const char* formula, double multilabel) {
 [[maybe_unused]] const bool kRegisteredAuc =
     register_metric(
         rule("auc",
-             "probability that an item of a class has a larger score for it than an item of another one, "
-             "equal scores count half; of two classes or a logit that of class 1, of several the mean of "
-             "each against all others by softmax",
+             "probability that an item of a class has a larger score for the class than an item of "
+             "another class; equal scores count half. With two classes or a single logit, the value of "
+             "class 1; with more classes, the mean over classes of each against all others, by softmax",
              0),
         std::source_location::current()) &&
-    register_metric(rule("auc_multilabel",
-                         "the mean over labels of the same, where targets are 0 or 1 for each score", 1),
-                    std::source_location::current());
+    register_metric(
+        rule("auc_multilabel",
+             "the mean over labels of the auc of each label, where targets are 0 or 1 for each score", 1),
+        std::source_location::current());
 
 }  // namespace
 }  // namespace ortrain

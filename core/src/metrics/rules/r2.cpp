@@ -106,8 +106,10 @@ class R2Counts : public MetricCounts {
 
 ORTRAIN_METRIC(
     R2, {.name = "r2",
-         .formula = "1 - Σ (prediction - target)² / Σ (target - mean(target))²; of several numbers in a row, "
-                    "their mean. NaN with less than two rows; of equal targets 1 without an error, else 0",
+         .formula =
+             "1 - Σ (prediction - target)² / Σ (target - mean(target))²; for several numbers in a "
+             "row, the mean of their values. NaN with fewer than two rows; if all targets are equal, 1 for "
+             "exact predictions, else 0",
          .source = "scikit-learn, r2_score",
          .make = make_metric<R2Counts>});
 

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/dropout_random.h"
 #include "backend/cpu/strided_copy.h"
 #include "backend/cpu/tuning.h"
@@ -113,8 +114,22 @@ void check_lengths(const std::string& label, const int64_t* lengths, const Atten
             " has ", lengths[i], " keys, expected 0 to ", a.keys);
 }
 
-Kernel attention_kernel(KernelContext& c, const Attention& a,
+namespace {
+
+// Whether the products multiply in bfloat16. Not where keys beyond a length might hold anything, which
+// products of pairs would read, nor where the processor multiplies quads, for which there are no tiles here.
+bool multiplies_in_pairs(const KernelContext& c, const Attention& a) {
+  return kHasKernels<BFloat16> && !kBf16InQuads && c.precision() == Precision::kBf16 &&
+         a.dtype == DType::kFloat && !a.offset_by_length &&
+         a.queries * a.keys * a.size > tuning::kSmallBf16Product;
+}
+
+}  // namespace
+
+Kernel attention_kernel(KernelContext& c, const Attention& given,
                         std::function<AttentionForward(const Frame&)> operands) {
+  Attention a = given;
+  a.pairs = multiplies_in_pairs(c, a);
   const int threads = max_threads();
   const Slot scratch = c.scratch(attention_scratch(a, false, threads));
   return [=, label = c.node().label()](const Frame& f) {
@@ -649,6 +664,7 @@ Kernel gradient_kernel(KernelContext& c) {
   Whole of_v = make_whole(c, a.batch, a.kv_heads, a.keys, a.v_size, a.v, given_v, given_dv);
   const Slot q = of_q.operand, k = of_k.operand, v = of_v.operand, dq = of_q.gradient, dk = of_k.gradient,
              dv = of_v.gradient;
+  a.pairs = multiplies_in_pairs(c, a);
   const int threads = max_threads();
   const Slot scratch = c.scratch(attention_scratch(a, true, threads));
   std::vector<Kernel> kernels;

@@ -232,9 +232,9 @@ class LoopGradient {
   // The loop stacks a value of its body, and the backward body gets its slices under the same name.
   void keep(const ValueInfo& info) {
     if (!info.is_tensor())
-      g_.reject(concat("its gradient needs the value that the ",
-                       info.is_sequence ? "sequence" : "optional value", " '", info.name,
-                       "' of its body had in every iteration, and sequences of sequences do not exist"));
+      g_.reject(concat("its gradient needs the ", info.is_sequence ? "sequence" : "optional value", " '",
+                       info.name,
+                       "' of its body from every iteration, but a sequence can only have tensors"));
     if (!fixed(info)) return record(info);
     slice(stack(info.name, info), info, 0, 1);
   }

@@ -118,7 +118,7 @@ Kernel guard_divisor(KernelContext& c, Kernel kernel) {
   Kernel guarded;
   visit_wide_integer(c.dtype(1), [&](auto zero) {
     using T = decltype(zero);
-    guarded = [=](const Frame& f) {
+    guarded = [=, kernel = std::move(kernel)](const Frame& f) {
       const T* values = f.at<T>(b);
       require(std::find(values, values + n, T{0}) == values + n, ErrorCode::kInvalidArgument, label,
               ": integer division by zero");
@@ -139,7 +139,7 @@ Kernel typed_binary_kernel(KernelContext& c, const BinaryRow& row) {
   const BinaryFunction function = binary_function(row.type, c.dtype(0));
   if (!function) c.reject_dtype(0);
   Kernel kernel = broadcast_kernel(c, function, 1, row.slopes);
-  return row.divides ? guard_divisor(c, kernel) : kernel;
+  return row.divides ? guard_divisor(c, std::move(kernel)) : std::move(kernel);
 }
 
 Kernel binary_kernel(KernelContext& c, const BinaryRow& row) {

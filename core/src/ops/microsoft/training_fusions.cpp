@@ -165,9 +165,8 @@ void pass_behind_event(DecompositionContext& e) {
 // Passes values to Python in the middle of a run.
 void yield(DecompositionContext& e) {
   e.reject(
-      "this operator passes the outputs of a module to ORTModule and waits for their gradients; it has a "
-      "meaning "
-      "only there. Export the module itself, and let artifacts add loss and gradients");
+      "this operator works only inside ORTModule: it passes the outputs of a module to ORTModule and waits "
+      "for their gradients. Export the module itself; generate_artifacts adds the loss and the gradients");
 }
 
 // True once all inputs are available.

@@ -7,7 +7,9 @@
 // MatMulNBits. With p = softmax(W h), the loss of a position is -log p_label, or 0 if the label is
 // ignore_index; "mean" divides the sum by the number of labels that count. The second output is the gradient
 // of the hidden values for a gradient of the loss of 1, Wᵀ (p - [i = label]) / divisor: computed together,
-// the scores are needed once. In mixed precision, both products multiply in bfloat16; the scores are float.
+// the scores are needed once. In mixed precision, both products multiply in bfloat16. Of weights in codes,
+// only the exponentials of scores are kept, rounded to bfloat16 as the second product needs them; they and
+// their sums are computed from scores in float while these are in the cache.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -16,6 +18,7 @@
 
 #include "backend/cpu/matmul/mixed_product.h"
 #include "backend/cpu/matmul/product.h"
+#include "backend/cpu/norm/word_scores.h"
 #include "backend/cpu/tuning.h"
 #include "op/operator.h"
 #include "op/session_domain.h"
@@ -89,6 +92,8 @@ class Projection {
 
   // Whether products multiply in bfloat16.
   bool pairs() const { return pairs_; }
+  // The weights, where they are in codes.
+  BlockCodes codes(const Frame& f) const { return codes_->in(f); }
 
   // scores [count, classes] = hidden [count, width] Wᵀ
   void scores(const Frame& f, int64_t count, const T* hidden, T* scores) const {
@@ -148,7 +153,8 @@ class Projection {
 int64_t parts_of(int64_t places, int64_t classes, size_t bytes, bool pairs) {
   const int64_t most_bytes = pairs ? 2 * tuning::kWordScoreBytes : tuning::kWordScoreBytes;
   const int64_t fitting = most_bytes / (std::max<int64_t>(classes, 1) * static_cast<int64_t>(bytes));
-  const int64_t most = std::clamp<int64_t>(fitting, 16, tuning::kWordPositions);
+  const int64_t most =
+      std::clamp<int64_t>(fitting, 16, pairs ? 2 * tuning::kWordPositions : tuning::kWordPositions);
   return std::max<int64_t>((places + most - 1) / most, 1);
 }
 
@@ -170,40 +176,167 @@ int64_t read_labels(const std::string& label, const L* labels, int64_t places, i
   return counted;
 }
 
+// The labels of a node.
+class Labels {
+ public:
+  explicit Labels(KernelContext& c)
+      : places_(element_count(c.shape(kLabels))),
+        classes_(matrix_of(c).classes),
+        wide_(c.dtype(kLabels) == DType::kInt64),
+        mean_(c.node().string_or("reduction", "mean") == "mean"),
+        label_(c.node().label()),
+        given_(c.in(kLabels)),
+        read_(c.scratch(static_cast<size_t>(places_) * sizeof(int64_t))) {
+    if (c.node().has("ignore_index")) ignored_ = c.node().int_or("ignore_index", 0);
+  }
+
+  int64_t places() const { return places_; }
+  // The class of each position, -1 where it is ignored, and by what the sum of losses is divided.
+  std::pair<const int64_t*, int64_t> read(const Frame& f) const {
+    int64_t* which = f.at<int64_t>(read_);
+    const int64_t counted =
+        wide_ ? read_labels(label_, f.at<const int64_t>(given_), places_, classes_, ignored_, which)
+              : read_labels(label_, f.at<const int32_t>(given_), places_, classes_, ignored_, which);
+    return {which, mean_ ? counted : 1};
+  }
+
+ private:
+  int64_t places_, classes_;
+  bool wide_, mean_;
+  std::optional<int64_t> ignored_;
+  std::string label_;
+  Slot given_, read_;
+};
+
+template <typename T>
+T sum_of(const T* losses, int64_t places, int64_t divisor) {
+  double sum = 0;
+  for (int64_t i = 0; i < places; ++i) sum += static_cast<double>(losses[i]);
+  return static_cast<T>(sum / static_cast<double>(divisor));
+}
+
+// The memory of a part of the positions: exponentials [count, classes], and beside each group of them its
+// power and sum [count, groups]; the scores of the labels; and what a position's gradient is multiplied with.
+struct PartOfWords {
+  const int64_t* which;
+  int64_t classes, groups;
+  BFloat16* exponentials;  // null: no gradient
+  ScoreGroup* group;
+  float *targets, *factors, *losses;
+
+  void take(int64_t row, int64_t column, int64_t n, const float* line) const {
+    word_exponentials(line, n, group + row * groups + column / kScoreGroup,
+                      exponentials ? exponentials + row * classes + column : nullptr);
+    const int64_t target = which[row];
+    if (target >= column && target < column + n) targets[row] = line[target - column];
+  }
+
+  // The loss of a position; the exponentials become the gradient of the scores but for a factor.
+  void finish(int64_t row, float share) const {
+    const int64_t target = which[row];
+    factors[row] = losses[row] = 0;
+    if (target < 0) return;
+    const ScoreGroup* own = group + row * groups;
+    std::optional<int32_t> power;
+    for (int64_t g = 0; g < groups; ++g)
+      if (own[g].sum != 0) power = std::max(own[g].power, power.value_or(own[g].power));
+    const int32_t common = power.value_or(0);
+    double sum = 0;
+    for (int64_t g = 0; g < groups; ++g)
+      if (own[g].sum != 0) sum += static_cast<double>(own[g].sum * power_of_two(own[g].power - common));
+    losses[row] = static_cast<float>(std::log(sum) + static_cast<double>(log_of_power(common)) -
+                                     static_cast<double>(targets[row]));
+    if (!exponentials) return;
+    BFloat16* line = exponentials + row * classes;
+    for (int64_t g = 0; g < groups; ++g)
+      if (own[g].power != common)
+        scale_by_power(line + g * kScoreGroup, std::min(kScoreGroup, classes - g * kScoreGroup),
+                       own[g].power - common);
+    line[target] =
+        BFloat16(static_cast<float>(static_cast<double>(word_exponential(targets[row], common)) - sum));
+    factors[row] = static_cast<float>(static_cast<double>(share) / sum);
+  }
+};
+
+// Of weights in codes, in bfloat16.
+Kernel paired_kernel(KernelContext& c) {
+  const Matrix m = matrix_of(c);
+  const Projection<float> projection(c);
+  const Labels labels(c);
+  const int64_t places = labels.places(), groups = (m.classes + kScoreGroup - 1) / kScoreGroup;
+  const int64_t parts = parts_of(places, m.classes, sizeof(BFloat16), true),
+                step = (places + parts - 1) / parts;
+  const Slot hidden_slot = c.in(kHidden), loss_slot = c.out(0);
+  const Slot gradient_slot = c.has_output(1) ? c.out(1) : Slot{};
+  const auto take_memory = [&](int64_t count, size_t bytes) {
+    return c.scratch(static_cast<size_t>(count) * bytes);
+  };
+  const Slot exponentials_slot =
+      gradient_slot.defined() ? take_memory(step * m.classes, sizeof(BFloat16)) : Slot{};
+  const Slot groups_slot = take_memory(step * groups, sizeof(ScoreGroup)),
+             targets_slot = take_memory(step, sizeof(float)), factors_slot = take_memory(step, sizeof(float)),
+             losses_slot = take_memory(places, sizeof(float));
+  return [=](const Frame& f) {
+    const auto [which, divisor] = labels.read(f);
+    const float share = 1.0f / static_cast<float>(divisor);
+    const BlockCodes codes = projection.codes(f);
+    float *losses = f.at<float>(losses_slot), *gradient = f.at_or_null<float>(gradient_slot);
+    for (int64_t at = 0; at < places; at += step) {
+      const int64_t count = std::min(step, places - at);
+      const PartOfWords part{which + at,
+                             m.classes,
+                             groups,
+                             f.at_or_null<BFloat16>(exponentials_slot),
+                             f.at<ScoreGroup>(groups_slot),
+                             f.at<float>(targets_slot),
+                             f.at<float>(factors_slot),
+                             losses + at};
+      const TakeLine take = [&](int64_t row, int64_t column, int64_t n, const float* line) {
+        part.take(row, column, n, line);
+      };
+      const float* hidden = f.at<const float>(hidden_slot) + at * m.width;
+      coded_product({count, hidden, &codes, true, true, nullptr, {}, &take});
+      parallel_for(count, m.classes / 4, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) part.finish(i, share);
+      });
+      if (!gradient) continue;
+      float* to = gradient + at * m.width;
+      coded_product(
+          {count, static_cast<const BFloat16*>(part.exponentials), &codes, false, true, nullptr, to});
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t j = 0; j < m.width; ++j)
+          to[i * m.width + j] = which[at + i] < 0 ? 0.0f : to[i * m.width + j] * part.factors[i];
+    }
+    *f.at<float>(loss_slot) = sum_of(losses, places, divisor);
+  };
+}
+
 template <typename T>
 Kernel typed_kernel(KernelContext& c) {
   const Matrix m = matrix_of(c);
   const Projection<T> projection(c);
-  const int64_t places = element_count(c.shape(kLabels));
-  const bool wide = c.dtype(kLabels) == DType::kInt64,
-             mean = c.node().string_or("reduction", "mean") == "mean";
-  std::optional<int64_t> ignored;
-  if (c.node().has("ignore_index")) ignored = c.node().int_or("ignore_index", 0);
+  const Labels labels(c);
+  const int64_t places = labels.places();
   const int64_t parts = parts_of(places, m.classes, sizeof(T), projection.pairs()),
                 step = (places + parts - 1) / parts;
-  const Slot hidden_slot = c.in(kHidden), labels_slot = c.in(kLabels), loss_slot = c.out(0);
+  const Slot hidden_slot = c.in(kHidden), loss_slot = c.out(0);
   const Slot gradient_slot = c.has_output(1) ? c.out(1) : Slot{};
   const Slot scores_slot = c.scratch(static_cast<size_t>(step * m.classes) * sizeof(T));
-  const Slot classes_slot = c.scratch(static_cast<size_t>(places) * sizeof(int64_t));
   const Slot losses_slot = c.scratch(static_cast<size_t>(places) * sizeof(T));
   const UnaryFunction exp = unary::Exp(c.dtype(kHidden));
-  const std::string label = c.node().label();
   return [=](const Frame& f) {
-    int64_t* which = f.at<int64_t>(classes_slot);
-    const int64_t counted =
-        wide ? read_labels(label, f.at<const int64_t>(labels_slot), places, m.classes, ignored, which)
-             : read_labels(label, f.at<const int32_t>(labels_slot), places, m.classes, ignored, which);
-    const T factor = mean ? T{1} / static_cast<T>(counted) : T{1};
+    const auto [which, divisor] = labels.read(f);
+    const T factor = T{1} / static_cast<T>(divisor);
     const T* hidden = f.at<const T>(hidden_slot);
     T *scores = f.at<T>(scores_slot), *losses = f.at<T>(losses_slot),
       *gradient = f.at_or_null<T>(gradient_slot);
     for (int64_t at = 0; at < places; at += step) {
       const int64_t count = std::min(step, places - at);
       projection.scores(f, count, hidden + at * m.width, scores);
-      parallel_for(count, 2 * m.classes * exp.cost, [&](int64_t begin, int64_t end) {
+      parallel_for(count, 2 * m.classes * exp.cost, [&, targets = which + at](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           T* row = scores + i * m.classes;
-          const int64_t target = which[at + i];
+          const int64_t target = targets[i];
           if (target < 0) {
             losses[at + i] = 0;
             std::fill_n(row, m.classes, T{0});
@@ -223,14 +356,15 @@ Kernel typed_kernel(KernelContext& c) {
       });
       if (gradient) projection.hidden(f, count, scores, gradient + at * m.width);
     }
-    double sum = 0;
-    for (int64_t i = 0; i < places; ++i) sum += static_cast<double>(losses[i]);
-    *f.at<T>(loss_slot) = static_cast<T>(mean ? sum / static_cast<double>(counted) : sum);
+    *f.at<T>(loss_slot) = sum_of(losses, places, divisor);
   };
 }
 
 Kernel kernel(KernelContext& c) {
   Kernel made;
+  if (kHasKernels<BFloat16> && is_packed(c) && c.precision() == Precision::kBf16 &&
+      c.dtype(kHidden) == DType::kFloat)
+    return paired_kernel(c);
   if (!visit_floating(c.dtype(kHidden), [&](auto zero) { made = typed_kernel<decltype(zero)>(c); }))
     c.reject_dtype(kHidden);
   return made;

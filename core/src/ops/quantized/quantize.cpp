@@ -315,7 +315,7 @@ Kernel quantize_kernel(KernelContext& c) {
   if (c.dtype(0) == DType::kFloat && c.dtype(1) == DType::kFloat && division_type(c) == DType::kFloat)
     visit_types<uint8_t, int8_t>(c.out_dtype(0),
                                  [&](auto q) { kernel = quantize_kernel_of<decltype(q)>(c); });
-  return kernel ? kernel : quantize_any(c);
+  return kernel ? std::move(kernel) : quantize_any(c);
 }
 
 // q is treated as if it were x: the incoming gradient is that of the dequantized value.
@@ -437,7 +437,7 @@ Kernel dequantize_kernel(KernelContext& c) {
   if (c.out_dtype(0) == DType::kFloat && c.dtype(1) == DType::kFloat)
     visit_types<uint8_t, int8_t, int32_t>(c.dtype(0),
                                           [&](auto q) { kernel = dequantize_kernel_of<decltype(q)>(c); });
-  return kernel ? kernel : dequantize_any(c);
+  return kernel ? std::move(kernel) : dequantize_any(c);
 }
 
 void dequantize_gradient(GradientContext& g) {

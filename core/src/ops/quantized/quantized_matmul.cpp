@@ -251,12 +251,12 @@ Kernel linear_kernel(KernelContext& c) {
   a_scale.slot = c.in(1), b_scale.slot = c.in(4);
   const Slot y_scale = c.in(6), y_zero = c.in(7);
   const Slot sums = c.scratch(static_cast<size_t>(c.out_size(0)) * 4);
-  const Kernel product = integer_product(c, kLinear, p, sums);
+  Kernel product = integer_product(c, kLinear, p, sums);
   const Slot y = c.out(0);
   Kernel kernel;
   visit_types<uint8_t, int8_t>(c.out_dtype(0), [&](auto type) {
     using Q = decltype(type);
-    kernel = [=](const Frame& f) {
+    kernel = [=, product = std::move(product)](const Frame& f) {
       product(f);
       const float *of_a = f.at<float>(a_scale.slot), *of_b = f.at<float>(b_scale.slot);
       const double of_y = static_cast<double>(*f.at<float>(y_scale)), zero = *f.at<Q>(y_zero);
@@ -282,9 +282,9 @@ Kernel to_float_kernel(KernelContext& c) {
   a_scale.slot = c.in(2), b_scale.slot = c.in(3);
   const Slot bias = c.has_input(kBias) ? c.in(kBias) : Slot{};
   const Slot sums = c.scratch(static_cast<size_t>(c.out_size(0)) * 4);
-  const Kernel product = integer_product(c, kToFloat, p, sums);
+  Kernel product = integer_product(c, kToFloat, p, sums);
   const Slot y = c.out(0);
-  return [=](const Frame& f) {
+  return [=, product = std::move(product)](const Frame& f) {
     product(f);
     const float *of_a = f.at<float>(a_scale.slot), *of_b = f.at<float>(b_scale.slot),
                 *added = f.at_or_null<float>(bias);

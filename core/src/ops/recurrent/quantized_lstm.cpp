@@ -1,8 +1,8 @@
 // DynamicQuantizeLSTM (com.microsoft): an LSTM with weights of 8 bits, W [D, inputs, 4 H] and R [D, H, 4 H].
 //
-// The inputs are quantized to 8 bits by their own range. onnxruntime quantizes the hidden state too, anew in
-// each step; here it keeps its precision: it is multiplied as a number of 24 bits, three digits of 8 bits
-// that share what is read of the weights.
+// The inputs are quantized to 8 bits by their own range. onnxruntime also quantizes the hidden state in
+// each step. Here the hidden state keeps its precision: it is multiplied as a number of 24 bits, three
+// digits of 8 bits, for which the weights are read once.
 //
 //   h = s (65536 a + 256 b + c - 2²³),  h R = s (65536 (a - 128) R + 256 b R + c R)
 #include <algorithm>

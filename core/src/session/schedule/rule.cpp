@@ -33,11 +33,12 @@ std::vector<const ScheduleRule*> all_schedules() {
 const std::vector<ScheduleSetting>& common_schedule_settings() {
   using enum ScheduleValue;
   static const std::vector<ScheduleSetting> common = {
-      {"total_steps", 0, "optimizer steps of the training, with those of the warmup; 0 if not known", 0, 1e15,
+      {"total_steps", 0, "optimizer steps of the training, including the warmup; 0 if not known", 0, 1e15,
        kWhole},
-      {"warmup_steps", 0, "steps in which the factor rises along a line", 0, 1e15, kWhole},
+      {"warmup_steps", 0, "steps in which the factor rises linearly", 0, 1e15, kWhole},
       {"warmup_factor", 0, "the factor before the first of these steps", 0},
-      {"interval", 1, "optimizer steps that count as one, such as those of an epoch", 1, 1e15, kWhole},
+      {"interval", 1, "optimizer steps that count as one step of the schedule, such as the steps of an epoch",
+       1, 1e15, kWhole},
       {"first_step", 0, "optimizer steps that were taken before the schedule begins", 0, 1e15, kWhole}};
   return common;
 }

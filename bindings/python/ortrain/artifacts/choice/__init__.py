@@ -1,1 +1,1 @@
-"""Which initializers are parameters, by what an exporter recorded and by how they are used."""
+"""Which initializers are parameters: an exporter's record decides, or their use in the graph."""

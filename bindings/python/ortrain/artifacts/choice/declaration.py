@@ -25,7 +25,7 @@ class Wanted:
     """What is to be trained and frozen, by name; and the reasons that the report gives."""
 
     trained: list[str] | None
-    """None if the rules choose."""
+    """None: the rules of this package choose."""
     frozen: list[str]
     reason: str = "named in requires_grad"
     otherwise: str = "not named in requires_grad"
@@ -104,7 +104,7 @@ def settled(
         for tensor in tensors:
             if tensor.data_type not in _graph.FLOATING:
                 continue
-            if tensor.name not in settled:  # it came from a subgraph
+            if tensor.name not in settled:  # the initializer was in a subgraph
                 settled[tensor.name] = InitializerReport.of(tensor, fate, "named, moved from a subgraph")
             elif fate is Fate.FROZEN and settled[tensor.name].fate is not Fate.FROZEN:
                 reason = "named in frozen_params" if tensor.name in frozen else "running statistic, updated"

@@ -1,8 +1,8 @@
 """The records of PyTorch's exporters in a model file: names, kinds and sources of values, and the calls that nodes come from.
 
 The newer exporter stores in metadata which values were parameters, what a folded value was computed from, and for
-each node the call in the traced program, with its operands by name, and the module that made the call. The older one
-leaves names: of parameters, and of nodes, which contain the path of their module.
+each node the call in the traced program, with its operands by name, and the module that made the call. The older exporter
+leaves only names: of parameters, and of nodes, whose names contain the path of their module.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _CALL_START = re.compile(
 )
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
-#: Generated names: of PyTorch's newer exporter, of the older one, of tools that turn its Constant nodes into
-#: initializers, of TensorFlow's, of PaddlePaddle's, and of onnxscript's functions. Weights that an exporter transposes
-#: or folds have such names, too.
+#: Generated names: of PyTorch's newer exporter, of the older exporter, of tools that turn its Constant nodes into initializers,
+#: of the exporters of TensorFlow and PaddlePaddle, and of onnxscript's functions. Weights that an exporter transposes or folds
+#: have such names, too.
 MADE_UP = re.compile(
     r"val_\d+|(zeros|ones|full|scalar_tensor|arange|clone|detach|lift_fresh_copy)(_default)?(_\d+)?"
     r"|onnx::\w+|\d+"
@@ -72,11 +72,11 @@ class Call:
     """A call in the traced program, such as ``aten.linear``, from which the exporter made one or more nodes."""
 
     result: str
-    """The name of its result."""
+    """The name of the call's result."""
     function: str
     """The name of the function: ``linear``, ``layer_norm``, ``conv2d``."""
     arguments: tuple[tuple[str, ...], ...]
-    """The values that each argument reads. A parameter has its name in the network."""
+    """The names of the values that each argument reads. A parameter is listed under its name in the network."""
     module: str
     """The path of the module that made the call."""
 
@@ -147,7 +147,7 @@ class ExportRecord:
         return self._calls[text]
 
     def _parsed(self, text: str, module: str) -> Call | None:
-        """Return a call of which the exporter wrote ``%y : [..] = call_function[target=f](args = (..), kwargs = {..})``."""
+        """Return a call from the exporter's text ``%y : [..] = call_function[target=f](args = (..), kwargs = {..})``."""
         start = _CALL_START.match(text)
         if start is None:
             return None
@@ -183,7 +183,7 @@ class ExportRecord:
     def _is_parameter(self, name: str) -> bool:
         kind = self._kinds.get(name)
         if kind is None and not self._has_signature:
-            # Values that folding removed from the graph have no entry; only the name is left.
+            # A value that folding removed from the graph has no entry, only a name.
             return PATH.fullmatch(name) is not None and not is_named_as_constant(name)
         return kind == "PARAMETER"
 
@@ -236,7 +236,7 @@ def module_in(name: str) -> str | None:
     path = ""
     for part in name.split("/")[1:-1]:
         plain = re.sub(r"_\d+$", "", part)
-        # Modules in a list have the name of the list in theirs: /layers.0/layers.0.fc
+        # The name of a module in a list begins with the name of the list: /layers.0/layers.0.fc
         path = plain if not path or plain.startswith(f"{path}.") else f"{path}.{plain}"
     return path or None
 

@@ -16,7 +16,7 @@ class Fate(Enum):
     FROZEN = "frozen"
     """A parameter, stored in the checkpoint, that training does not change."""
     LEFT_OUT = "left out"
-    """It stays in the models as a constant."""
+    """A constant of the models."""
 
 
 @dataclass(frozen=True)

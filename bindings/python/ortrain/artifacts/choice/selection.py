@@ -15,7 +15,7 @@ from ortrain.artifacts.choice.rules import choose
 
 _WILDCARDS = frozenset("*?[")
 
-#: Operators that combine a parameter with each element: their parameters belong to the layer before them.
+#: Elementwise operators, whose parameters belong to the layer before them.
 _ELEMENTWISE = frozenset({"Add", "Div", "Mul", "PRelu", "Sub", "BatchNormalization", "InstanceNormalization"})
 
 
@@ -54,7 +54,7 @@ class Selection:
 
     @cached_property
     def _modules(self) -> dict[str, set[str]]:
-        """The paths of the modules whose nodes read a value."""
+        """Return the paths of the modules whose nodes read a value."""
         modules: dict[str, set[str]] = {}
         for node in self._model.graph.node:
             module = module_of(node)

@@ -29,7 +29,7 @@ _SETTINGS = {
 _CARRIERS = frozenset(
     {"Cast", "CastLike", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 )
-#: Operators between frequencies and angles.
+#: Operators that may be between frequencies and the angles computed from them.
 _PRODUCTS = frozenset({"Concat", "Einsum", "MatMul", "Mul", "Slice", "Gather"})
 
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})

@@ -1,4 +1,4 @@
-"""Low-rank adapters: a trained product of two small matrices beside each layer whose weights stay as they are.
+"""Low-rank adapters: a trained product of two small matrices beside each layer, whose own weights are not trained.
 
 For a layer ``y = W x``, the model computes ``y = W x + s B A x`` with ``A`` of ``r`` rows and ``B`` of ``r`` columns. Source:
 E. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021. Names and shapes of ``A`` and ``B`` are those of PEFT.
@@ -51,7 +51,8 @@ BASE = "ortrain.adapter_base"
 """The key of the digest of the base there. Training sessions compare the two."""
 
 _BIASES = ("none", "all", "lora_only")
-#: Operators that add a bias to the result of a layer: the inputs that may be the result, and those that may be the bias.
+#: Operators that add a bias to the result of a layer: the indices of inputs that may be the result, and of inputs that may be
+#: the bias.
 _ADDITIONS = {
     "Add": ((0, 1), (0, 1)),
     "BiasGelu": ((0,), (1,)),
@@ -59,7 +60,7 @@ _ADDITIONS = {
     "SkipLayerNormalization": ((0, 1), (4,)),
     "SkipSimplifiedLayerNormalization": ((0, 1), (3,)),
 }
-#: Layers that add a bias themselves, and the input that has it.
+#: Layers that add a bias themselves, and the index of the input with the bias.
 _OWN_BIASES = {"Conv": 2, "DynamicQuantizeMatMul": 4, "Gemm": 2, "MatMulNBits": 5}
 
 
@@ -321,12 +322,12 @@ class _Editor:
         return part.module if part else path_of(node, node.input[WEIGHTS[node.op_type]], self._producers)
 
     def _operator(self, node: onnx.NodeProto) -> str:
-        """Return the operator that a user knows a layer by."""
+        """Return the operator of a layer in the model of the user."""
         part = self._unfused.parts.get(node.output[0])
         return part.operator if part else str(node.op_type)
 
     def choose(self) -> tuple[list[onnx.NodeProto], list[str]]:
-        """Return the layers that the targets name, and why others that they name have no adapter."""
+        """Return the layers that the targets name and that get an adapter, and for other named layers the reason why not."""
         heads = heads_of(self._model)
         candidates = [
             node
@@ -369,7 +370,7 @@ class _Editor:
         ]
 
     def _without_adapters(self) -> list[str]:
-        """Return the nodes that targets name and whose operators cannot have an adapter, with the reason."""
+        """Return the reasons why named nodes get no adapter, for nodes whose operators cannot have one."""
         found = []
         for node in self._model.graph.node:
             slot, reason = WITHOUT_ADAPTERS.get(node.op_type, (0, ""))
@@ -397,14 +398,14 @@ class _Editor:
         if node.op_type in LINEAR and "K" not in attributes and len(self._shape(node) or ()) != 2:
             return "its weights are not a matrix"
         if self._lora.use_dora and matrix_of(self._model, node) is None:
-            return "DoRA needs a product with a matrix of constant weights, and no factors"
+            return "DoRA needs a matrix product with constant weights and without factors such as alpha"
         return None if "K" in attributes or self._shape(node) else "the shape of its weights is unknown"
 
     def _shape(self, node: onnx.NodeProto) -> tuple[int, ...] | None:
         return self._constants.shape(node.input[WEIGHTS[node.op_type]])
 
     def _floating(self, node: onnx.NodeProto) -> np.dtype[Any] | None:
-        """Return the type of the numbers that a layer computes with: that of its weights, of their scales or of its input."""
+        """Return the element type in which a layer computes: the type of its weights, of their scales or of its input."""
         slots = (0,) if node.op_type == "Gather" else (WEIGHTS[node.op_type], 2, 0)
         for name in (node.input[slot] for slot in slots if slot < len(node.input)):
             element = _graph.element_type(self._model, name) if name else 0
@@ -421,7 +422,7 @@ class _Editor:
         shape = self._shape(node) or ()
         r, dtype = self._lora.r, self._floating(node) or np.dtype(np.float32)
         key = self._root(weight), kind
-        if key in self._adapted:  # the network applies the layer once more
+        if key in self._adapted:  # the network applies this layer several times
             layer = self._adapted[key]
             self._insert(node, kind, layer, dtype)
             return layer
@@ -459,7 +460,7 @@ class _Editor:
         return self._adapted[key]
 
     def _root(self, name: str) -> str:
-        """Return the initializer that a weight is read from, or the last value on the way to it."""
+        """Return the initializer from which a weight is copied, or the first computed value in the chain of copies."""
         while (source := self._producers.get(name)) is not None and source.op_type in COPIES:
             name = source.input[0]
         return name
@@ -480,7 +481,7 @@ class _Editor:
         return found
 
     def _insert(self, node: onnx.NodeProto, kind: str, layer: AdaptedLayer, dtype: np.dtype[Any]) -> None:
-        """Add the nodes that compute the product, and add it to what the layer computes."""
+        """Add the nodes that compute the product and add the product to the result of the layer."""
         nodes: list[onnx.NodeProto] = []
         names = [layer.a, layer.b]
         module = names[0].rpartition(".lora_")[0]
@@ -531,10 +532,11 @@ class _Editor:
         dtype: np.dtype[Any],
         add: Callable[..., str],
     ) -> str:
-        """Return what DoRA adds to the result of a layer: r s B A x + (r - 1) W x with r = m / |W + s B A|.
+        """Add nodes for the term that DoRA adds to the result of a layer: r s B A x + (r - 1) W x with r = m / |W + s B A|.
 
-        The squares of the norms are those of W, and 2 s B (A Wᵀ) and s² B (A Aᵀ) Bᵀ on the diagonal. The layer itself computes
-        A Wᵀ, from A instead of x. So a step needs no matrix of the size of W, and W may be quantized.
+        The squares of the norms are the sum of the squared norms of W and of the diagonals of 2 s B (A Wᵀ) and s² B (A Aᵀ) Bᵀ.
+        A copy of the layer's node computes A Wᵀ, with A as its input instead of x. So a step needs no matrix of the size of W,
+        and W may be quantized.
         """
 
         def constant(value: Array, what: str) -> str:
@@ -566,7 +568,7 @@ class _Editor:
             "Reshape", [add("MatMul", [ones, terms], "sums"), constant(np.array([-1]), "flat")], "change"
         )
         norm = add("Sqrt", [add("Add", [squares, change], "all_squares")], "norm")
-        # No gradient flows through integers. Numbers above 2^-17 keep all bits of a float32 on this way.
+        # No gradient flows through integers. The conversion keeps all bits of a float32 for numbers above 2^-17.
         unit = number(2.0**40, "unit", np.float64)
         wide = add("Mul", [add("Cast", [norm], "norm_wide", to=onnx.TensorProto.DOUBLE), unit], "norm_units")
         whole = add("Cast", [wide], "norm_whole", to=onnx.TensorProto.INT64)
@@ -583,7 +585,7 @@ class _Editor:
         return add("Add", [add("Mul", [product, ratio], "scaled_product"), rest], "magnitude")
 
     def unused_values(self) -> list[str]:
-        """Take over the given values of biases; return the names of values that are of nothing."""
+        """Set the biases to the given values; return the names of values that belong to no bias."""
         for bias in self.biases():
             tensor = next(tensor for tensor in self._model.graph.initializer if tensor.name == bias)
             shape = tuple(tensor.dims)
@@ -595,11 +597,11 @@ class _Editor:
     # ---- biases ----
 
     def biases(self) -> set[str]:
-        """Return the names of the model's biases: vectors that layers, or Add nodes behind them, add."""
+        """Return the names of the model's biases: vectors that layers, or Add nodes after them, add."""
         return {name for node in self._model.graph.node if (name := self._bias(node)) is not None}
 
     def _bias(self, node: onnx.NodeProto) -> str | None:
-        """Return the vector that a layer, or a node behind it, adds; None if there is none."""
+        """Return the bias that a layer, or a node after it, adds; None without a bias."""
         place = _OWN_BIASES.get(node.op_type, 0)
         if 0 < place < len(node.input) and node.input[place]:
             return node.input[place] if node.input[place] in self._vectors else None
@@ -623,7 +625,7 @@ class _Editor:
         return list(dict.fromkeys(name for name in found if name is not None))
 
     def finish(self) -> None:
-        """Put the new nodes behind their layers."""
+        """Insert the new nodes after their layers."""
         graph = self._model.graph
         replace_nodes(graph, [n for node in graph.node for n in (node, *self._added.get(node.output[0], ()))])
         _graph.infer_shapes(self._model)

@@ -1,4 +1,4 @@
-"""Where the rows of a batch are in a value: found by comparing the value for one batch size with that for another."""
+"""Where the rows of a batch are in a value. A comparison of the value for two batch sizes shows this."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Relative to the largest element. Kernels add in another order for another batch size.
+# Relative to the largest element. For another batch size, kernels may add in another order.
 _TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 2e-5, "float64": 1e-9}
 
 
@@ -96,7 +96,7 @@ def _same_rows(before: Sequence[Array], after: Array, outer: int, old: int, new:
     expected = np.concatenate([rows_of(value, outer, old) for value in before], axis=1)
     if expected.shape[1] >= new and close(expected[:, :new], found):
         return True
-    # What does not depend on the data, such as the numbers of the rows.
+    # Values that do not depend on the data, such as the indices of the rows.
     number = min(old, new)
     same = all(_is_constant(before, value) for value in before)
     return same and close(rows_of(before[0], outer, old)[:, :number], found[:, :number])

@@ -24,7 +24,7 @@ class Value:
     """A value of the model: for batches of the old size, and for one of the new size."""
 
     before: list[Array]
-    """One array for each batch; only one if the value does not depend on the inputs."""
+    """One array for each batch; a single array if the value does not depend on the inputs."""
     after: Array
     layout: Layout
 
@@ -90,8 +90,8 @@ class Repairs:
     def _axes_of_rows(self, shape: list[int], outer: int) -> list[int]:
         """Return the dimensions that may contain the rows, which come after ``outer`` blocks in memory.
 
-        If the batch has only one row, several dimensions qualify. One for the rows alone comes first, then one that begins
-        with them. In all other cases there is at most one.
+        If the batch has only one row, several dimensions qualify: first a dimension that contains only the rows, then a
+        dimension that begins with them. In all other cases there is at most one.
         """
         candidates, before = [], 1
         for axis, dim in enumerate(shape):
@@ -106,7 +106,7 @@ class Repairs:
         assert data.layout.axis is not None
         axis = data.layout.axis + len(shape) - data.before[0].ndim
         if axis >= 0 and shape[axis] == data.before[0].shape[data.layout.axis]:
-            shape[axis] = 1  # which keeps the dimension of the data
+            shape[axis] = 1  # an expanded dimension of 1 keeps the dimension of the data
             yield self._with_input(node, 1, shape)
 
     def _slice(self, node: onnx.NodeProto, values: Mapping[str, Value], data: Value) -> Iterator[Nodes]:
@@ -177,7 +177,7 @@ class Repairs:
                     yield self._progression(name, row, increase, axis)
 
     def _progression(self, name: str, row: onnx.NodeProto, increase: Array, axis: int) -> Nodes:
-        """Return nodes for the value whose row i is a first row plus i times another."""
+        """Return nodes that compute a value whose row i is the first row plus i times an increase."""
         scalar = self._constant(np.array([], np.int64), "shape")
         start, step = (
             self._constant(np.array(0, np.int64), "start"),
@@ -200,8 +200,8 @@ class Repairs:
         ]  # fmt: skip
 
     def _axes(self, counts: Sequence[int] | Array) -> list[int]:
-        """Return which of some sizes may be the number of rows or a multiple of it, the number itself first."""
-        if self.rows == 1:  # every number is a multiple of it
+        """Return the indices of sizes that may be the number of rows or a multiple of it, smaller sizes first."""
+        if self.rows == 1:  # every size is a multiple of 1
             return [axis for axis, count in enumerate(counts) if count == 1]
         multiples = [axis for axis, count in enumerate(counts) if count > 0 and count % self.rows == 0]
         return sorted(multiples, key=lambda axis: int(counts[axis]))
@@ -221,7 +221,7 @@ class Repairs:
         return [constant, changed]
 
     def _with_size(self, node: onnx.NodeProto, number: int, counts: Array, axis: int) -> Nodes:
-        """Replace one of the sizes that a node takes by the batch size or the same multiple of it."""
+        """Replace one of the sizes that a node takes by the batch size, or by the same multiple of the batch size."""
         parts: Nodes = []
         names = []
         factor = int(counts[axis]) // self.rows

@@ -1,7 +1,8 @@
 """Codes of few bits for the rows of a matrix, in the layout of the operators MatMulNBits and GatherBlockQuantized.
 
-A row is divided into blocks of neighbours that share a scale, and a zero point if there are any: a number is
-``(code - zero) scale``. Without zero points the zero is the middle code, ``2^(bits-1)``. The lowest bits of a byte come first.
+A row is divided into blocks of neighbours. The numbers of a block share a scale and, if the layer has zero points, a zero
+point: a number is ``(code - zero) scale``. Without zero points, ``zero`` is the middle code, ``2^(bits-1)``. The lowest bits of
+a byte come first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Coding:
     zero_points: bool = True
 
     def __post_init__(self) -> None:
-        """Reject what the operators do not have."""
+        """Reject settings that the operators do not have."""
         if self.bits not in (4, 8):
             raise ValueError(f"bits: expected 4 or 8, found {self.bits}")
         if self.block < 16 or self.block & (self.block - 1):
@@ -92,7 +93,8 @@ def _encoded(matrix: Array, coding: Coding) -> tuple[Array, Array, Array]:
         low, high = np.minimum(values.min(2), 0), np.maximum(values.max(2), 0)
         scales = ((high - low) / coding.largest).astype(matrix.dtype)
         zeros = np.rint(_divided(-low, scales)).clip(0, coding.largest)
-    else:  # the number farthest from zero gets the lowest code, which is one farther from the middle than the highest
+    else:
+        # the number farthest from zero gets the lowest code: from the middle, it is one step farther than the highest
         farthest = np.take_along_axis(values, np.abs(values).argmax(2)[..., None], 2)[..., 0]
         scales = (farthest / -coding.middle).astype(matrix.dtype)
         zeros = np.full(scales.shape, coding.middle, np.float32)

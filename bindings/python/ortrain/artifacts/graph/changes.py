@@ -27,7 +27,7 @@ class WeightChange:
 
     kind: ChangeKind
     initializer: str
-    """The initializer of the given model, or the one that a restored bias belongs to."""
+    """The initializer of the given model; for a restored bias, the weight of its layer."""
     parameters: tuple[str, ...]
     """The names of the initializers that replace it."""
     reason: str

@@ -41,8 +41,9 @@ _CARRIERS = frozenset(
 _POOLING = frozenset(
     {"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean"}
 )
-#: Layers with weights, and the input that has them. The last dimension of the weights of MatMul, the first of those of Conv, and
-#: either of those of Gemm is that of the classes. MatMulNBits states the shape that its weights have as numbers.
+#: Layers with weights, and the index of the input with the weights. The classes are in the last dimension of the weights of
+#: MatMul, in the first dimension of those of Conv, and in either dimension of those of Gemm. MatMulNBits has attributes with
+#: the shape of its weights before quantization.
 _LAYERS = {"Conv": 1, "Gemm": 1, "MatMul": 1, "MatMulNBits": 1}
 
 
@@ -53,13 +54,13 @@ class Classifier:
     node: onnx.NodeProto
     """Gemm, MatMul, MatMulNBits or Conv."""
     bias: tuple[onnx.NodeProto, int] | None
-    """The node that adds the bias and the number of that input: the layer itself, or an Add."""
+    """The node that adds the bias, which is the layer itself or an Add, and the index of the input with the bias."""
     weight_shape: tuple[int, ...]
     bias_shape: tuple[int, ...]
     class_axis: int
-    """The dimension of the weights that is that of the classes."""
+    """The dimension of the weights along which the classes are."""
     carriers: tuple[onnx.NodeProto, ...]
-    """The nodes between the layer, or its bias, and the output, in the order in which they compute."""
+    """The nodes between the layer, or the Add of its bias, and the output, in the order of their execution."""
     output: str
     """The output of the model."""
 
@@ -161,7 +162,7 @@ def _checked(
     carriers: list[onnx.NodeProto],
     output: str,
 ) -> Classifier:
-    """Return the classifier that a node is, the last one that is not known to carry scores."""
+    """Return the classifier that consists of a node, the last one that does more than copy, choose or average scores."""
     slot = _LAYERS.get(node.op_type)
     if slot is None:
         raise _NoClassifierError(_described(node))

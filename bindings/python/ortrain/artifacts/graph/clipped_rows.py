@@ -1,21 +1,24 @@
-"""Training models whose gradient is the sum of the gradients of rows, each clipped to a norm: what DP-SGD needs, in one step.
+"""Training models whose gradient is the sum of the gradients of rows, each clipped to a norm.
 
-A training model computes ``dW = sum_i dW_i`` for each weight, where ``dW_i = a_iᵀ e_i`` is of row ``i``: ``a_i`` is the input
-of the layer, and ``e_i`` is the gradient of its result. Both are values of the model already. So the norm of the gradient of
-each row over all weights follows without a backward pass for each row, and the clipped sum is the same product with ``e_i``
+DP-SGD needs this sum, and the model computes it in one step.
+
+A training model computes ``dW = sum_i dW_i`` for each weight, where ``dW_i = a_iᵀ e_i`` belongs to row ``i``: ``a_i`` is the
+input of the layer, and ``e_i`` is the gradient of its result. The model computes both in any case. So the norm of the gradient
+of each row over all weights follows without a backward pass for each row, and the clipped sum is the same product with ``e_i``
 multiplied by ``c_i = min(1, clip / norm_i)``. One forward and one backward pass remain.
 
 - A product of one position: ``|dW_i|² = |a_i|² |e_i|²``. Source: I. Goodfellow, "Efficient Per-Example Gradient Computations",
   2015. Of several positions ``t`` and ``s``: ``sum <a_t, a_s> <e_t, e_s>``. Source: X. Li et al., "Large Language Models Can Be
   Strong Differentially Private Learners", 2021 (ghost clipping).
-- An embedding: the same, where ``<a_t, a_s>`` is 1 if both look up the same row of the table. An embedding that is the output
-  layer too has the inner product of both gradients, by the same formula.
+- An embedding: the same, where ``<a_t, a_s>`` is 1 if both look up the same row of the table. If the output layer shares the
+  matrix of the embedding, the inner product of the two gradients is added, by the same formula.
 - Convolutions, normalizations and biases: ``dW_i`` itself, of all rows at once; that of a convolution is the gradient of a
   convolution with a group for each row. Z. Bu et al., "Scalable and Efficient Training of Large Convolutional Neural Networks
-  with Differential Privacy", 2022, compare this with the way of products, which takes less memory where images are small.
+  with Differential Privacy", 2022, compare this with the norms of products, which take less memory where images are small.
 - No second backward pass: Z. Bu et al., "Differentially Private Optimization on Large Model at Small Cost", 2022 (book-keeping).
 
-The number of rows of a step is fixed, because groups of a convolution are. Steps of fewer rows repeat some, with a mask of 0.
+The number of rows of a step is fixed, because groups of a convolution are. Steps with fewer rows repeat some rows with a mask
+of 0.
 """
 
 from __future__ import annotations
@@ -37,14 +40,15 @@ from ortrain.artifacts.graph.targets import attributes_of
 Array = npt.NDArray[Any]
 
 MASK, CLIP = "row_mask", "clip_norm"
-"""The first inputs of such a model: 1 for each row that counts and 0 for others, ``[rows]``; the clip, ``[1]``. Both float32."""
+"""The first inputs of such a model, both float32: 1 for each row that counts and 0 for other rows, ``[rows]``; the maximum
+norm, ``[1]``."""
 NORMS, LOSSES = "row_norms", "row_losses"
 """Outputs of such a model: the norm of the gradient of each row before it is clipped, and the loss of each row; ``[rows]``."""
 
 _DOMAIN = "com.microsoft"
 _ACCUMULATOR = "InPlaceAccumulatorV2"
-#: The most weights of a convolution whose gradients by row are kept until all norms are known. Those of larger ones are summed by
-#: another gradient of the convolution, which takes longer and less memory.
+#: The most weights of a convolution whose gradients by row are kept until all norms are known. For a larger convolution, a
+#: second gradient node computes the clipped sum, which takes longer and less memory.
 _KEPT = 1 << 16
 _SINCE_AXES_AS_INPUT = 13
 _SINCE_REDUCED_AXES_AS_INPUT = 18
@@ -83,7 +87,7 @@ class _Factors:
     """The gradients of rows as ``sum_t left_t right_tᵀ`` over positions ``t``."""
 
     left: str
-    """``[rows, positions, n]``; or, of a look-up, the place of the number 1 in each of these vectors, ``[rows, positions]``."""
+    """``[rows, positions, n]``; for a look-up, whose vectors contain a single 1, the index of this 1: ``[rows, positions]``."""
     right: str
     """``[rows, positions, m]``."""
     looks_up: bool = False
@@ -99,10 +103,10 @@ class _Clipper:
             value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
             for value in model.graph.input
         }
-        self._made: list[onnx.NodeProto] = []  # the norms, and behind them the clipped sums
+        self._made: list[onnx.NodeProto] = []  # nodes of the norms, and after them nodes of the clipped sums
         self._last: list[onnx.NodeProto] = []
         self._squares: list[str] = []
-        self._gone: set[str] = set()  # outputs of nodes that are no longer computed as they were
+        self._gone: set[str] = set()  # values that new nodes compute; the old nodes lose these outputs
         self._constants: dict[str, str] = {}
 
     def run(self) -> None:
@@ -170,7 +174,7 @@ class _Clipper:
     # ---- the loss ----
 
     def _losses(self) -> tuple[str, str]:
-        """Return the loss of each row, and the factor between its gradient and its part in that of the mean; each ``[rows]``."""
+        """Return the loss of each row, and the factor by which its part of the mean's gradient is multiplied; each ``[rows]``."""
         loss = self._model.graph.output[0].name
         node = self._producers.get(loss)
         attributes = attributes_of(node) if node is not None else {}
@@ -210,13 +214,13 @@ class _Clipper:
     # ---- gradients ----
 
     def _gradient(self, accumulator: onnx.NodeProto) -> Callable[[str], None]:
-        """Add the squared norms of the gradient of a parameter, and return what writes the clipped sum."""
+        """Add the squared norms of the gradient of a parameter; return a function that writes the clipped sum."""
         parameter = accumulator.input[0].removesuffix("_grad.accumulation.buffer")
         whole = self._shapes[accumulator.input[0]]
         node, value, shape, is_transposed = self._before_transposes(accumulator.input[1], whole)
         if node is None or node.op_type not in ("Add", "Sum"):
             return self._part(parameter, node, value, shape)[0]
-        # The network uses the parameter several times: the squared norm of a sum has the products of its parts, too.
+        # The network uses the parameter several times: the squared norm of a sum contains the products of its parts, too.
         parts = [(*self._before_transposes(name, shape), is_transposed) for name in node.input]
         writers = []
         factors: list[tuple[_Factors, bool]] = []
@@ -238,21 +242,24 @@ class _Clipper:
     def _before_transposes(
         self, value: str, shape: Sequence[int]
     ) -> tuple[onnx.NodeProto | None, str, Sequence[int], bool]:
-        """Return what computes a gradient, its value and its shape before it is transposed, and whether a matrix is."""
+        """Return the node of a gradient, its value and shape before transposes, and whether it is a transposed matrix."""
         node, is_transposed = self._producers.get(value), False
         while node is not None and node.op_type in ("Identity", "Transpose"):
             if node.op_type == "Transpose":
                 transposed = attributes_of(node).get("perm") or range(len(shape))[::-1]
                 shape = [int(shape[transposed.index(axis)]) for axis in range(len(shape))]
                 is_transposed ^= list(transposed) == [1, 0]
-            value = node.input[0]  # a transpose changes no norm, and stays behind the sum
+            value = node.input[0]  # a transpose changes no norm, and stays after the clipped sum
             node = self._producers.get(value)
         return node, value, shape, is_transposed
 
     def _part(
         self, parameter: str, node: onnx.NodeProto | None, value: str, shape: Sequence[int]
     ) -> tuple[Callable[[str], None], _Factors | None]:
-        """Add the squared norms of what a node computes; return what writes the clipped sum, and the factors if there are any."""
+        """Add the squared norms of a node's result.
+
+        Return a function that writes the clipped sum, and the factors of a product.
+        """
         writers = {
             ("", "Gemm"): self._product,
             ("", "ReduceSum"): self._bias,
@@ -270,12 +277,12 @@ class _Clipper:
     def _reject(self, parameter: str, node: onnx.NodeProto | None, value: str) -> NoReturn:
         found = f"{node.op_type} {node.name}" if node is not None else f"the value {value}"
         raise ValueError(
-            f"clipping by row: the gradient of {parameter!r} is computed by {found}; gradients by row are known of products and "
-            "embeddings, which may share a matrix, and of convolutions, layer normalizations and biases; do not train it"
+            f"clipping by row: the gradient of {parameter!r} is computed by {found}; expected a matrix "
+            "product, an embedding, a convolution, a layer normalization or a bias, for which gradients by row exist; freeze it"
         )
 
     def _inner(self, one: _Factors, other: _Factors, is_transposed: bool, times: float) -> str:
-        """Return a multiple of the inner products of two gradients of each row, one of which may be transposed."""
+        """Return, for each row, a multiple of the inner product of two gradients, one of which may be transposed."""
         if other.looks_up and not one.looks_up:
             one, other = other, one
         left, right = (other.right, other.left) if is_transposed else (other.left, other.right)
@@ -298,7 +305,7 @@ class _Clipper:
         return self._reduced("ReduceSum", both, [1, 2])
 
     def _instances(self, gradients: str, value: str, shape: Sequence[int]) -> Callable[[str], None]:
-        """Take the gradients of all rows, ``[rows, elements]``, of a parameter with a shape."""
+        """Handle a parameter by the gradients of all rows, ``[rows, elements]``."""
         self._squares.append(self._reduced("ReduceSumSquare", gradients, [1]))
 
         def write(weights: str) -> None:
@@ -310,16 +317,14 @@ class _Clipper:
     def _product(
         self, node: onnx.NodeProto, value: str, shape: Sequence[int]
     ) -> tuple[Callable[[str], None], _Factors]:
-        """Take a product ``aᵀ e`` over rows and positions."""
+        """Handle a gradient that is a product ``aᵀ e`` over rows and positions."""
         attributes = attributes_of(node)
         if (
             attributes.get("transB")
             or not attributes.get("transA")
             or (len(node.input) > 2 and node.input[2])
         ):
-            raise ValueError(
-                f"clipping by row: the product {node.name} is not one of the gradient of weights"
-            )
+            raise ValueError(f"clipping by row: the product {node.name} is not the gradient of weights")
         alpha = float(attributes.get("alpha", 1))
         sides = []
         for name, width in zip(node.input[:2], shape, strict=True):
@@ -341,12 +346,13 @@ class _Clipper:
         return write, factors
 
     def _bias(self, node: onnx.NodeProto, value: str, shape: Sequence[int]) -> Callable[[str], None]:
-        """Take a sum over rows and positions."""
+        """Handle a gradient that is a sum over rows and positions."""
         axes = attributes_of(node).get("axes") or self._numbers(node.input[1] if len(node.input) > 1 else "")
         if axes is None or 0 not in axes:
             raise ValueError(f"clipping by row: the sum {node.name} is not over rows")
         size = int(np.prod(shape))
-        if sorted(axes) == list(range(len(axes))):  # those in front, which may be one of rows and positions
+        # the first dimensions; one dimension may contain both rows and positions
+        if sorted(axes) == list(range(len(axes))):
             apart = self._shaped(node.input[0], [self._rows, -1, size])
             gradients = self._reduced("ReduceSum", apart, [1])
         else:
@@ -364,7 +370,7 @@ class _Clipper:
         return None
 
     def _convolution(self, node: onnx.NodeProto, value: str, shape: Sequence[int]) -> Callable[[str], None]:
-        """Take the gradient of the weights or of the bias of a convolution."""
+        """Handle the gradient of the weights or of the bias of a convolution."""
         e, x, w = node.input
         if value in node.output[2:]:
             spatial = self._shaped(e, [self._rows, shape[0], -1])
@@ -403,7 +409,7 @@ class _Clipper:
     def _embedding(
         self, node: onnx.NodeProto, value: str, shape: Sequence[int]
     ) -> tuple[Callable[[str], None], _Factors]:
-        """Take the gradient of a table of which rows and positions look up rows."""
+        """Handle the gradient of a table in which each position of a row looks up a vector."""
         if attributes_of(node).get("axis") or len(shape) != 2:
             raise ValueError(f"clipping by row: {node.name} does not look up rows of a matrix")
         sizes, ids, e = node.input
@@ -411,7 +417,7 @@ class _Clipper:
         if source is not None and source.op_type == "ReduceSum":  # all rows look up the same positions
             axes = attributes_of(source).get("axes") or self._numbers(source.input[1])
             if axes != [0]:
-                raise ValueError(f"clipping by row: {node.name} reads a sum over more than rows")
+                raise ValueError(f"clipping by row: {node.name} reads a sum over dimensions other than rows")
             e = source.input[0]
             places = self._add("Expand", [self._shaped(ids, [1, -1]), self._constant([self._rows, 1])])
         else:
@@ -427,9 +433,9 @@ class _Clipper:
         return write, factors
 
     def _normalization(self, node: onnx.NodeProto, value: str, shape: Sequence[int]) -> Callable[[str], None]:
-        """Take the gradient of the scale or the bias of a layer normalization over the last dimension."""
+        """Handle the gradient of the scale or the bias of a layer normalization over the last dimension."""
         if attributes_of(node).get("axis", -1) != -1 or len(shape) != 1:
-            raise ValueError(f"clipping by row: {node.name} does not normalize the last dimension alone")
+            raise ValueError(f"clipping by row: {node.name} normalizes more than the last dimension")
         e, x, _, mean, deviation = node.input
         if value == node.output[1]:
             normal = self._add("Mul", [self._add("Sub", [x, mean]), deviation])
@@ -442,19 +448,19 @@ class _Clipper:
     def _norms(self, factor: str) -> str:
         """Return the norm of the gradient of each row."""
         squares = self._squares[0] if len(self._squares) == 1 else self._add("Sum", self._squares)
-        # Differences of rounding may make a sum of products of positions negative where it is 0.
+        # Rounding may make a sum of products of positions negative where it should be 0.
         positive = self._add("Max", [squares, self._constant(0, np.float32)])
         return self._add("Mul", [self._add("Sqrt", [positive]), factor], output=self._free(NORMS))
 
     def _weights(self, norms: str, factor: str) -> str:
-        """Return by what the part of each row in the gradient of the mean is multiplied."""
+        """Return the factor for the part of each row in the gradient of the mean."""
         smallest = self._constant(np.finfo(np.float32).tiny, np.float32)
         ratio = self._add("Div", [CLIP, self._add("Max", [norms, smallest])])
         clipped = self._add("Min", [ratio, self._constant(1, np.float32)])
         return self._add("Mul", [self._add("Mul", [clipped, MASK]), factor])
 
     def _place(self, accumulators: Sequence[onnx.NodeProto], norms: str, losses: str) -> None:
-        """Put the nodes in the graph, with inputs and outputs."""
+        """Put the nodes, and the new inputs and outputs, in the graph."""
         graph = self._model.graph
         behind = self._behind()
         for node in graph.node:
@@ -496,7 +502,7 @@ class _Clipper:
 def _without_idle(
     graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]
 ) -> list[onnx.NodeProto]:
-    """Return the nodes whose results are read."""
+    """Return the nodes of which a result is read."""
     read = {value.name for value in graph.output} | set(outputs)
     kept = []
     for node in reversed(nodes):

@@ -1,4 +1,4 @@
-"""Inputs of a model that are constants of the network's code, which some exporters declare."""
+"""Constants of the network's code that some exporters declare as inputs of the model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Makes the batch size free in a model that was exported for one batch size.
 
-The model is computed node by node for two batch sizes, with the same random rows in both. Where a node fails for the new size,
-or its rows differ from those of the old size, the node has the batch size in a constant, which is replaced, or it mixes rows,
-and the model is refused. The result is compared with the given model row by row for several batch sizes.
+The model is computed node by node for two batch sizes, with the same random rows in both. If a node fails for the new size, or
+its rows differ from those for the old size, there are two cases: the node depends on a constant with the batch size, which is
+replaced, or the node mixes rows, and the model is rejected. The result is compared with the given model row by row for several
+batch sizes.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ Values = MutableMapping[str, Value]
 
 SYMBOL = "batch"
 _PRIMES = (3, 5, 7, 11, 13, 17, 19, 23)
-_OTHER_SYMBOLS = 6  # the size of other free dimensions while the model is examined
-_LARGE = 1e4  # elements of masks are larger, those of weights are not
+_OTHER_SYMBOLS = 6  # the size of other free dimensions in these computations
+_LARGE = 1e4  # elements of masks are larger than this, elements of weights are not
 _REMEDY = "export the model with a dynamic batch (dynamic_shapes or dynamic_axes of torch.onnx.export), or train with this size"
 
 
@@ -83,11 +84,11 @@ def with_dynamic_batch(model: onnx.ModelProto, trained: Iterable[str] = ()) -> o
 
 
 class _Stuck(Exception):
-    """A node does not work for the new batch size; the message says what happens. A repair may follow."""
+    """A node does not work for the new batch size; the message names the fault. A repair may follow."""
 
 
 class _Rewriter:
-    """One rewriting: the model as it is examined, its values, and what replaces its nodes and constants so far."""
+    """One rewriting: the examined copy of the model, its values, and the replacements of nodes and constants so far."""
 
     def __init__(self, model: onnx.ModelProto, rows: int, trained: set[str]) -> None:
         self.model, self.rows = model, rows
@@ -145,7 +146,7 @@ class _Rewriter:
         Raises
         ------
         _Stuck
-            When the node does not work for the new size, or its rows are not those of the old size.
+            When the node does not work for the new size, or its rows differ from those for the old size.
         """
         names = inputs_of(node)
         key = _key(node)
@@ -198,7 +199,7 @@ class _Rewriter:
     # ---- repairs ----
 
     def _repair(self, number: int, node: onnx.NodeProto, problem: _Stuck) -> None:
-        """Replace this node or nodes that it takes its inputs from, so that it works for the new size."""
+        """Replace a node, or nodes that compute its inputs, so that it works for the new size."""
         for changes in self._attempts(number, node):
             found = self._tried(changes, number)
             if found is not None:
@@ -219,7 +220,7 @@ class _Rewriter:
         for (key, nodes), (other, other_nodes) in itertools.combinations(options, 2):
             if key != other:
                 yield {key: nodes, other: other_nodes}
-        if self.rows == 1:  # an earlier choice between dimensions may have been wrong
+        if self.rows == 1:  # an earlier repair may have chosen the wrong dimension
             for earlier in reversed(self.nodes[:number]):
                 if _key(earlier) in self.replaced:
                     yield from (
@@ -227,7 +228,7 @@ class _Rewriter:
                     )
 
     def _sources(self, number: int) -> Iterator[tuple[str, Nodes]]:
-        """Yield what could give rows to the inputs of a node that have none, the nearest first."""
+        """Yield possible repairs of the constants that a node's inputs depend on, the nearest constants first."""
         queue, seen = list(inputs_of(self.nodes[number])), set[str]()
         while queue:
             name = queue.pop(0)
@@ -245,7 +246,7 @@ class _Rewriter:
             queue += inputs_of(node)
 
     def _tried(self, changes: dict[str, Nodes], until: int) -> Values | None:
-        """Return the values that changes lead to, up to and with a node; None if they do not help."""
+        """Return the values of all nodes up to and including one after some changes; None if the changes do not help."""
         found: dict[str, Value] = {}
         values = ChainMap(found, self.values)
         replaced = {**self.replaced, **changes}
@@ -292,7 +293,7 @@ class _Rewriter:
     # ---- the result ----
 
     def _assembled(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Return a copy of a model with what replaces its nodes and constants."""
+        """Return a copy of a model in which nodes and constants are replaced."""
         result: onnx.ModelProto = onnx.ModelProto.FromString(model.SerializeToString())
         used = {name for nodes in self.replaced.values() for node in nodes for name in node.input}
         nodes: Nodes = []
@@ -346,13 +347,13 @@ class _Rewriter:
 
 
 class _Data:
-    """Random inputs: rows of which every batch takes a part."""
+    """Random inputs. Every batch takes some of their rows."""
 
     def __init__(self, model: onnx.ModelProto, rows: int, batched: set[str]) -> None:
         self._inputs, self._rows, self._batched = _inputs(model.graph), rows, batched
         session = InferenceSession(model.SerializeToString())
         reasons = []
-        # Token numbers, masks, positions: what is valid is known by trying.
+        # Integers may be tokens, masks or positions: a trial run shows which values are valid.
         for low, high in ((0, 2), (1, 3), (0, 10), (1, 2), (0, 1)):
             self._low, self._high = low, high
             try:
@@ -409,7 +410,7 @@ def _first_dim(value: onnx.ValueInfoProto) -> int | None:
 
 
 def _key(node: onnx.NodeProto) -> str:
-    """Return what names a node: its first output."""
+    """Return the key of a node: the name of its first output."""
     return str(next(name for name in node.output if name))
 
 
@@ -419,7 +420,7 @@ def _reads(graph: onnx.GraphProto) -> set[str]:
 
 
 def _differ(one: Array, other: Array) -> bool:
-    """Return whether outputs for different inputs differ by so much that rows can be told apart."""
+    """Return whether outputs for different inputs differ by enough to tell rows apart."""
     if one.dtype.kind != "f":
         return not np.array_equal(one, other)
     return bool(abs(one.astype(np.float64) - other).max(initial=0.0) > 1e-3 * abs(one).max(initial=0.0))

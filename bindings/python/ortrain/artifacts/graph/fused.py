@@ -1,8 +1,8 @@
-"""Fused operators of onnxruntime that hold weights: written as the layers that they consist of, and put back.
+"""Fused operators of onnxruntime with weights: replaced by separate layers, and restored when adapters are merged.
 
 onnxruntime's optimizers fuse a layer with its surroundings: Attention has the products for queries, keys and values, FusedGemm
-an activation, EmbedLayerNormalization three look-ups. An adapter goes beside the layer itself, so such a node is written as its
-parts, and the parts have adapters like any other layer. A merged model has the fused node again.
+an activation, EmbedLayerNormalization three look-ups. An adapter belongs beside a single layer, so such a node is replaced by
+its parts, and the parts get adapters like any other layer. A merged model has the fused node again.
 
 Attention becomes MatMul, Split and MultiHeadAttention. The alternative, Attention of the computed weights ``W + s B
 A``, keeps the node, but its gradient passes through the sum: each step computes a matrix of the size of ``W`` (hidden x
@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 
 DOMAIN = "com.microsoft"
 
-#: Fused operators, the inputs that have weights, and the operator that reads these.
+#: Fused operators, the indices of their inputs with weights, and the operator of the part that reads these inputs.
 _FUSED = {
     "Attention": ((1,), "MatMul"),
     "EmbedLayerNormalization": ((2, 3, 4), "Gather"),
@@ -47,7 +47,8 @@ _PROJECTIONS = tuple(
     (letter, (letter, word, f"{letter}_proj", f"{letter}_lin", f"to_{letter}", f"{word}_proj", f"w{letter}"))
     for letter, word in (("q", "query"), ("k", "key"), ("v", "value"))
 )
-#: Activations of FusedGemm and FusedMatMulActivation, with their attributes, which have a prefix in the fused node.
+#: Activations of FusedGemm and FusedMatMulActivation, with their attributes. In the fused node, the names of the attributes
+#: have a prefix.
 _ACTIVATIONS = {
     "Elu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
@@ -61,7 +62,7 @@ _ACTIVATIONS = {
     "Tanh": (),
     "ThresholdedRelu": ("alpha",),
 }
-#: Activations of FusedConv, with the attributes that its activation_params are.
+#: Activations of FusedConv, with the attributes to which the numbers in activation_params belong.
 _CONV_ACTIVATIONS = {
     "Clip": ("min", "max"),
     "HardSigmoid": ("alpha", "beta"),
@@ -81,7 +82,9 @@ class Part:
     """A layer that was part of a fused operator."""
 
     module: str
-    """The path of its module."""
+    """The path of the layer's module."""
+    node: str
+    """The name of the fused node."""
     operator: str
     """The fused operator."""
     entries: tuple[str, ...]
@@ -93,27 +96,29 @@ class FusedLayer:
     """A fused node that was written as its parts."""
 
     node: str
-    """The node, serialized, in base64. JSON cannot hold it: protobuf does not read the lowest float back, a usual mask."""
+    """The serialized node in base64. JSON is not possible: protobuf cannot read the lowest float, a usual mask, back from its
+    JSON."""
     parts: list[str]
-    """The names of the nodes in its place, in the order in which they compute."""
+    """The names of the nodes that replace the fused node, in the order of their execution."""
     weights: dict[str, list[str]]
-    """By the number of an input with weights: the parts that read them, each a range of the columns if there are several."""
+    """For each input with weights, by its index: the parts that read it. If there are several, each reads a range of the
+    columns."""
     biases: dict[str, list[str]] = field(default_factory=dict)
-    """By the number of an input: the initializers that it was divided into."""
+    """For each bias, by the index of its input: the initializers into which it was divided."""
 
 
 @dataclass(frozen=True)
 class Unfused:
-    """What became of the fused nodes of a model that have weights."""
+    """The fused nodes of a model that have weights: which were replaced, and which were not."""
 
     parts: dict[str, Part]
-    """The layers that were part of one, by the value that each computes."""
+    """The layers that were part of a fused node, by the name of their result."""
     layers: tuple[FusedLayer, ...]
-    """The nodes that were written as their parts."""
+    """The fused nodes that were replaced by their parts."""
     skipped: tuple[str, ...]
-    """The nodes that a target names and that stay as they are, with the reason."""
+    """The nodes that a target names but that were not replaced, with the reason."""
     known: tuple[str, ...]
-    """The modules of the nodes that stay as they are, with their operator."""
+    """The modules of the nodes that were not replaced, with their operator."""
 
 
 def unfuse(model: onnx.ModelProto, entries: Sequence[str]) -> Unfused:
@@ -155,7 +160,7 @@ class _Unfuser:
     # ---- which nodes ----
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return the parts of a fused node that a target names; any other node as it is."""
+        """Return the parts of a fused node that a target names; for any other node, the node."""
         if node.domain != DOMAIN or node.op_type not in _FUSED:
             return [node]
         slots = [
@@ -188,7 +193,7 @@ class _Unfuser:
         return writer.nodes
 
     def _wanted(self, node: onnx.NodeProto, slots: Sequence[int]) -> dict[str, Part]:
-        """Return the layers of a fused node, by the number of their input, or by q, k and v for those of Attention."""
+        """Return the layers of a fused node by the index of their input; the layers of Attention by q, k and v."""
         if node.op_type != "Attention":
             parts = {}
             for slot in slots:
@@ -209,10 +214,10 @@ class _Unfuser:
             for entry in self._entries
             if (entry == ALL_LINEAR and is_linear) or entry in operators or fits(entry, names)
         ]
-        return Part(path, node.op_type, tuple(entries))
+        return Part(path, node.name, node.op_type, tuple(entries))
 
     def _projection(self, node: onnx.NodeProto, path: str, aliases: Sequence[str]) -> Part:
-        """Return the layer for queries, keys or values, with the name under which a target knows it."""
+        """Return the layer for queries, keys or values, with the name that targets use for it."""
         fitting = {
             alias: [
                 entry for entry in self._entries if fits(entry, [f"{path}.{alias}", f"{node.name}.{alias}"])
@@ -221,7 +226,7 @@ class _Unfuser:
         }
         name = next((alias for alias in aliases if fitting[alias]), aliases[0])
         entries = dict.fromkeys(entry for found in fitting.values() for entry in found)
-        return Part(f"{path}.{name}", node.op_type, tuple(entries))
+        return Part(f"{path}.{name}", node.name, node.op_type, tuple(entries))
 
     def _obstacle(self, node: onnx.NodeProto, wanted: Mapping[str, Part]) -> str | None:
         """Return why a node cannot be written as its parts; None if it can."""
@@ -284,7 +289,7 @@ class _Unfuser:
             if name in ("mask_filter_value", "num_heads", "scale", "unidirectional")
         }
         present = node.output[1] if len(node.output) > 1 and node.output[1] in self._read else ""
-        # onnxruntime ignores the past where nothing takes the present keys and values.
+        # onnxruntime ignores the past if no node reads the present keys and values.
         outputs = ("present_key", "present_value") if past or present else ()
         made = [node.output[0], *map(w.free, outputs)]
         w.emit("MultiHeadAttention", operands, made, "MultiHeadAttention", domain=DOMAIN, **kept)
@@ -333,7 +338,7 @@ class _Unfuser:
 
     def embeddings(self, w: _Writer, wanted: Mapping[str, Part]) -> None:
         """Write EmbedLayerNormalization as look-ups and SkipLayerNormalization, which adds and normalizes their results."""
-        node, unnamed = w.node, Part("", w.node.op_type, ())
+        node, unnamed = w.node, Part("", w.node.name, w.node.op_type, ())
         words = self._linear(w, 2, "Gather", [node.input[2], node.input[0]], wanted.get("2", unnamed), axis=0)
         places = w.given(8) or w.positions(node.input[0])
         at = self._linear(w, 3, "Gather", [node.input[3], places], wanted.get("3", unnamed), axis=0)
@@ -367,7 +372,7 @@ class _Unfuser:
         what: str = "",
         **attributes: Any,
     ) -> str:
-        """Add the node of a layer, which may have an adapter, and return what it computes."""
+        """Add the node of a layer, which may have an adapter, and return the name of its result."""
         product = w.add(
             operator, inputs, what or f"{operator}{slot if operator == 'Gather' else ''}", **attributes
         )
@@ -376,7 +381,7 @@ class _Unfuser:
         return product
 
     def _piece(self, name: str, letter: str, columns: slice, wanted: str) -> str:
-        """Return an initializer with some columns of another one, which is made once."""
+        """Return an initializer with some columns of another one; equal requests share one initializer."""
         key = name, letter
         if key not in self._pieces:
             piece = free_name(wanted, self._taken)
@@ -387,7 +392,7 @@ class _Unfuser:
         return self._pieces[key]
 
     def finish(self, nodes: Iterable[onnx.NodeProto]) -> None:
-        """Put the nodes in the model, and remove what nothing reads any more."""
+        """Put the nodes in the model, and remove initializers that no node reads any more."""
         if not self.layers:
             return
         replace_nodes(self._model.graph, nodes)
@@ -407,7 +412,7 @@ _WRITERS: dict[str, Callable[[_Unfuser, _Writer, Mapping[str, Part]], None]] = {
 
 
 class _Writer:
-    """The parts of a fused node, as they are written."""
+    """Writes the parts of a fused node."""
 
     def __init__(self, node: onnx.NodeProto, taken: set[str], opset: int) -> None:
         self.node, self.opset = node, opset
@@ -418,11 +423,11 @@ class _Writer:
         self.biases: dict[str, list[str]] = {}
 
     def given(self, slot: int) -> str:
-        """Return an input of the fused node; empty if it is not given."""
+        """Return the name of an input of the fused node; empty if the node does not have that input."""
         return str(self.node.input[slot]) if slot < len(self.node.input) else ""
 
     def free(self, what: str) -> str:
-        """Return a name that nothing has, and reserve it."""
+        """Return a name that is not in use, and reserve it."""
         name = free_name(f"{self._base}/{what}", self._taken)
         self._taken.add(name)
         return name
@@ -443,7 +448,7 @@ class _Writer:
         self.nodes.append(onnx.helper.make_node(operator, inputs, outputs, self.free(what), **settings))
 
     def add(self, operator: str, inputs: list[str], what: str, domain: str = "", **attributes: Any) -> str:
-        """Add a node, and return the value that it computes."""
+        """Add a node, and return the name of its result."""
         output = self.free(f"{what}_output")
         self.emit(operator, inputs, [output], what, domain, **attributes)
         return output
@@ -470,7 +475,7 @@ class _Writer:
         return self.add("Unsqueeze", [value, self.constant(np.array([axis]), "axes")], "Unsqueeze")
 
     def positions(self, ids: str) -> str:
-        """Return the numbers of the columns of a matrix, from 0."""
+        """Return the indices of the columns of a matrix, from 0."""
         width = self.add(
             "Gather", [self.add("Shape", [ids], "shape"), self.constant(np.array(1), "second")], "width"
         )
@@ -547,7 +552,7 @@ def _decoded(text: str) -> onnx.NodeProto:
 
 
 class _Joiner:
-    """Joins initializers, the same ones once."""
+    """Joins initializers; equal requests share one result."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model, self._taken = model, _graph.names_in_use(model)
@@ -555,7 +560,10 @@ class _Joiner:
         self._made: dict[tuple[str, ...], str] = {}
 
     def __call__(self, names: Sequence[str], wanted: str) -> str:
-        """Return an initializer with the columns of several, under a given name if it is free; one alone as it is."""
+        """Return an initializer with the columns of several, under a given name if it is free.
+
+        A single one is returned unchanged.
+        """
         if len(names) == 1:
             return names[0]
         key = tuple(names)

@@ -20,7 +20,7 @@ from ortrain.artifacts.choice.selection import Selection
 from ortrain.artifacts.graph.adapters import is_added
 from ortrain.artifacts.graph.classifier import ACTIVATIONS, Classifier, find_classifier, pooling_of
 
-#: Nodes between a network's body and its classifier that belong to the head: their Dropout stays.
+#: Nodes between a network's body and its classifier that belong to the head: a Dropout among them stays in training mode.
 _PASSING = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose"})
 #: Operators between a parameter and the layer that reads it.
 _COPYING = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
@@ -190,7 +190,7 @@ def replace_head(model: onnx.ModelProto, head: Head, output: str | None, activat
 
 
 def _use_float_weights(model: onnx.ModelProto, found: Classifier) -> None:
-    """Make a MatMul of zeros, and an Add if there is a bias, of a layer with weights of few bits."""
+    """Replace a layer with weights of few bits by a MatMul with weights of zero, and by an Add if there is a bias."""
     node, output = found.node, found.node.output[0]
     codes = [name for name in node.input[1:5] if name]
     bias = node.input[5] if len(node.input) > 5 else ""
@@ -217,7 +217,7 @@ def _reason(model: onnx.ModelProto, found: Classifier) -> str:
 
 
 def _before(model: onnx.ModelProto, found: Classifier) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes before a classifier that pass its input on, up to a pooling."""
+    """Yield the nodes before a classifier that only reshape or drop its input, and the node before these."""
     producers = {name: node for node in model.graph.node for name in node.output}
     value = found.node.input[0]
     while (node := producers.get(value)) is not None:
@@ -230,7 +230,7 @@ def _before(model: onnx.ModelProto, found: Classifier) -> Iterator[onnx.NodeProt
 def _set_parameter(
     model: onnx.ModelProto, node: onnx.NodeProto, slot: int, name: str, value: npt.NDArray[np.generic]
 ) -> str:
-    """Make a node read a new initializer, and return its name, which gets a number if something that stays has it."""
+    """Make a node read a new initializer, and return its name. The name gets a number if another value keeps that name."""
     old = node.input[slot]
     node.input[slot] = ""
     _remove_unread(model, old)
@@ -241,7 +241,7 @@ def _set_parameter(
 
 
 def _remove_unread(model: onnx.ModelProto, name: str) -> None:
-    """Remove a constant that nothing reads, and what it alone was computed from."""
+    """Remove a constant that no node reads, and the values that only this constant was computed from."""
     if is_read(model, name):
         return
     remove_initializers(model, [name])
@@ -255,7 +255,7 @@ def _remove_unread(model: onnx.ModelProto, name: str) -> None:
 
 
 def _names(model: onnx.ModelProto, found: Classifier) -> tuple[str, str]:
-    """Return names for weight and bias: those of the given model if it has them from the network, or of the module."""
+    """Return names for weight and bias: the model's, if they come from the network, or names with the module's path."""
     export = export_of(model)
     recorded = {*export.trained, *export.frozen} if export is not None else set()
     initializers = {tensor.name for tensor in model.graph.initializer}
@@ -274,7 +274,7 @@ def _names(model: onnx.ModelProto, found: Classifier) -> tuple[str, str]:
 
 
 def _sources(model: onnx.ModelProto, name: str) -> Iterator[str]:
-    """Yield a constant and the constants that it is a copy or the transpose of."""
+    """Yield a constant, and the constants of which it is a copy or the transpose."""
     producers = {output: node for node in model.graph.node for output in node.output}
     yield name
     while (node := producers.get(name)) is not None and node.op_type in _COPYING:
@@ -287,7 +287,7 @@ def _sources(model: onnx.ModelProto, name: str) -> Iterator[str]:
 
 
 def _resize(model: onnx.ModelProto, found: Classifier, classes: int) -> Iterator[str]:
-    """Replace the number of classes in the shapes that nodes behind the classifier state."""
+    """Replace the number of classes in constant shapes that nodes after the classifier read."""
     producers = {name: node for node in model.graph.node for name in node.output}
     for carrier in found.carriers:
         if carrier.op_type not in ("Reshape", "Expand"):
@@ -307,7 +307,7 @@ def _resize(model: onnx.ModelProto, found: Classifier, classes: int) -> Iterator
 def _stated(
     producers: dict[str, onnx.NodeProto], node: onnx.NodeProto
 ) -> Iterator[tuple[onnx.NodeProto, int]]:
-    """Yield the reads of what the shape of a Reshape or Expand is joined from, the last dimensions first."""
+    """Yield the inputs from which the shape of a Reshape or Expand is joined, as node and index, the last dimensions first."""
     waiting = [(node, 1)]
     while waiting:
         reader, slot = waiting.pop()
@@ -335,13 +335,13 @@ def _integers(
 
 
 def _set_activation(found: Classifier, activation: str | None) -> Iterator[str]:
-    """Make the activation at the end of the model the one of the loss."""
+    """Replace the activation at the end of the model by the one of the loss."""
     for node in found.carriers:
         if node.op_type not in ACTIVATIONS:
             continue
         kept = f"the loss is computed from the scores before {node.op_type} {node.name or node.output[0]}"
         if activation is None or node.op_type.endswith(activation):
-            yield f"{kept}, which stays"
+            yield f"{kept}, and this node stays"
             continue
         before = node.op_type
         node.op_type = activation
@@ -350,11 +350,11 @@ def _set_activation(found: Classifier, activation: str | None) -> Iterator[str]:
             node.attribute.append(
                 onnx.helper.make_attribute("axis", -1 if found.node.op_type != "Conv" else 1)
             )
-        yield f"{kept}, which was {before} and is {activation} now, as the loss"
+        yield f"{kept}; this node was {before} and is {activation} now, like the activation of the loss"
 
 
 def _restate_shapes(model: onnx.ModelProto, found: Classifier, classes: int) -> None:
-    """Replace what the model states about the shapes behind the classifier."""
+    """Replace the shapes that the model declares for values after the classifier."""
     stale = {name for node in (found.node, *found.carriers) for name in node.output}
     if found.bias is not None:
         stale.update(found.bias[0].output)
@@ -377,7 +377,7 @@ def _restate_shapes(model: onnx.ModelProto, found: Classifier, classes: int) -> 
     for output in model.graph.output:
         if output.name not in stated or output.type.tensor_type.HasField("shape"):
             continue
-        # Shapes behind operators of onnxruntime are not inferred: the stated one has a new number of classes.
+        # Shapes after operators of onnxruntime are not inferred: the declared shape gets the new number of classes.
         of_classes = [dim for dim in stated[output.name].dim if dim.dim_value == found.classes]
         if of_classes:
             of_classes[-1].dim_value = classes
@@ -385,12 +385,12 @@ def _restate_shapes(model: onnx.ModelProto, found: Classifier, classes: int) -> 
 
 
 def _axis_of(model: onnx.ModelProto, found: Classifier, scores: str, classes: int) -> int:
-    """Return the dimension of the scores that is that of the classes: 1, or -1 for the last one.
+    """Return the dimension of the scores with the classes: 1, or -1 for the last one.
 
     Raises
     ------
     ValueError
-        When the scores do not have the new number of classes, or have it elsewhere.
+        When the scores do not have the new number of classes, or have it in another dimension.
     """
     usual = 1 if found.node.op_type in ("Conv", "Gemm") else -1
     info = _graph.find_value_info(model, scores)

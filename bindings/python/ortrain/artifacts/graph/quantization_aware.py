@@ -1,10 +1,10 @@
 """Quantization to 8 bits: pairs of QuantizeLinear and DequantizeLinear on the weights and inputs of layers.
 
 B. Jacob et al., "Quantization and training of neural networks for efficient integer-arithmetic-only inference", 2018. Weights
-become signed bytes with a zero point of 0 and a scale for each output channel, or one for the tensor, which are computed from
-the weights in every step. Activations become unsigned bytes, whose scale and zero point are computed from the range that the
-operator ObserveRange keeps. The gradients of QuantizeLinear are straight-through. An exported model has the scales as
-constants and the weights as bytes.
+become signed bytes with a zero point of 0 and a scale for each output channel, or one for the tensor; every step computes the
+scales from the weights. Activations become unsigned bytes, whose scale and zero point are computed from the range that the
+operator ObserveRange keeps. The gradients of QuantizeLinear are straight-through. An exported model has the scales as constants
+and the weights as bytes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ortrain import _graph
 from ortrain._graph.evaluation import set_evaluation_mode
 from ortrain.inference_session import InferenceSession
 
-_PREFIX = "int8/"  # of the names of nodes and values that quantization adds
-_OPSET = 13  # the first with a scale for each channel
+_PREFIX = "int8/"  # names of nodes and values that quantization adds begin with this
+_OPSET = 13  # the first opset with a scale for each channel
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Int8:
 
 
 def _channel_axis(node: onnx.NodeProto, rank: int) -> int:
-    """Return the dimension of a layer's weight that has its output channels."""
+    """Return the dimension of a layer's weight with the output channels."""
     if node.op_type == "Conv":
         return 0
     if node.op_type == "Gemm":
@@ -85,7 +85,7 @@ class _Quantizer:
         self._model, self._settings = model, settings
         self._opset = _graph.opset_of(model) or 0
         self._weights = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._added: list[onnx.NodeProto] = []  # before the current node
+        self._added: list[onnx.NodeProto] = []  # nodes to insert before the current node
         self._pairs: dict[tuple[str, int | None], str] = {}
 
     def run(self) -> list[str]:
@@ -137,7 +137,7 @@ class _Quantizer:
         return name
 
     def _typed(self, name: str, shape: Sequence[int]) -> str:
-        """Declare the type of a value whose operator is not one of ONNX."""
+        """Declare the type of a value whose operator ONNX does not have."""
         info = helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         self._model.graph.value_info.append(info)
         return name

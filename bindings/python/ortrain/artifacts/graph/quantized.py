@@ -1,8 +1,11 @@
-"""Weights of few bits in place of float ones: MatMul and Gemm become MatMulNBits, look-ups GatherBlockQuantized."""
+"""Weights of few bits in place of float ones: MatMul and Gemm become MatMulNBits, look-ups GatherBlockQuantized.
+
+Fused operators of onnxruntime are written as their parts first. Those whose weights stay float are put together again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,9 +19,13 @@ from ortrain._files.weights import array_of
 from ortrain._graph.initializers import add_initializer, free_name, is_read, remove_initializers
 from ortrain.artifacts.choice.export_record import PATH, module_of
 from ortrain.artifacts.graph.block_codes import Codes, Coding, decode, encode
+from ortrain.artifacts.graph.fused import FusedLayer, Part, refuse, replace_nodes, unfuse
 
 DOMAIN = "com.microsoft"
 _WEIGHTS = {"MatMul": 1, "Gemm": 1, "Gather": 0}
+#: Fused operators that have such a layer as a part.
+_FUSED = ("Attention", "FusedGemm", "GemmFastGelu")
+_FUSED_EMBEDDINGS = ("EmbedLayerNormalization",)
 _COPIES = ("Transpose", "Identity")
 #: The types in which runtimes have the operators.
 _TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
@@ -31,15 +38,15 @@ class QuantizedLayer:
     module: str
     """The path of the module, or the name of the node."""
     operator: str
-    """The operator that it had."""
+    """The operator of the layer before quantization."""
     weight: str
-    """The initializer that it read."""
+    """The initializer with the float weights."""
     shape: tuple[int, ...]
     bits: int
     error: float
-    """The root of the mean squared difference of the weights, divided by that of the weights."""
+    """The root mean square of the changes of the weights, divided by the root mean square of the weights."""
     largest: float
-    """The largest difference of a weight."""
+    """The largest change of a weight."""
     bytes_before: int
     bytes_after: int
 
@@ -94,8 +101,10 @@ def quantize(
     ValueError
         When no layer can have them, an entry of `skip` fits no layer, or a weight is not finite.
     """
-    editor = _Quantizer(model, coding)
+    unfused = unfuse(model, _FUSED + (_FUSED_EMBEDDINGS if embeddings else ()))
+    editor = _Quantizer(model, coding, unfused.parts)
     chosen, skipped = editor.choose(skip, embeddings)
+    skipped += unfused.skipped
     layers = tuple(dict.fromkeys(editor.replace(node, name, transposed) for node, name, transposed in chosen))
     if not layers:
         raise ValueError(
@@ -106,7 +115,7 @@ def quantize(
                 else "; the model has no MatMul or Gemm with constant weights"
             )
         )
-    editor.finish()
+    editor.finish([layer for layer in unfused.layers if not editor.has_replaced(layer)])
     return Quantization(layers, tuple(skipped), model)
 
 
@@ -163,8 +172,8 @@ def difference(exact: npt.NDArray[Any], codes: Codes) -> tuple[float, float]:
 
 
 class _Quantizer:
-    def __init__(self, model: onnx.ModelProto, coding: Coding) -> None:
-        self._model, self._coding = model, coding
+    def __init__(self, model: onnx.ModelProto, coding: Coding, parts: Mapping[str, Part]) -> None:
+        self._model, self._coding, self._parts = model, coding, parts
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         self._producers = {name: node for node in model.graph.node for name in node.output}
         self._taken = _graph.names_in_use(model)
@@ -176,7 +185,10 @@ class _Quantizer:
     def choose(
         self, skip: Sequence[str], embeddings: bool
     ) -> tuple[list[tuple[onnx.NodeProto, str, bool]], list[str]]:
-        """Return the layers with their initializer and whether it has a row for each input; and why others are left."""
+        """Return the layers to quantize and reasons why others keep their weights.
+
+        A layer comes with its initializer, and with True if the initializer has a row for each input.
+        """
         chosen, skipped, used, names = [], [], set(), []
         for node in self._model.graph.node:
             found = self._weight(node)
@@ -186,11 +198,11 @@ class _Quantizer:
             entries = [entry for entry in skip if self._fits(node, name, entry)]
             used.update(entries)
             names.append(self._module(node, name))
-            reason = "it is to be skipped" if entries else self._obstacle(node, name, transposed, embeddings)
+            reason = "named in skip" if entries else self._obstacle(node, name, transposed, embeddings)
             if reason is None:
                 chosen.append((node, name, transposed))
             else:
-                skipped.append(f"{names[-1]} ({node.op_type}): {reason}")
+                skipped.append(f"{names[-1]} ({self._operator(node)}): {reason}")
         unused = [entry for entry in skip if entry not in used]
         if unused:
             raise ValueError(
@@ -202,7 +214,14 @@ class _Quantizer:
         found = _matrix_read(node, self._tensors, self._producers)
         return None if found is None else (found[0].name, found[1])
 
+    def _operator(self, node: onnx.NodeProto) -> str:
+        part = self._parts.get(node.output[0])
+        return node.op_type if part is None else part.operator
+
     def _module(self, node: onnx.NodeProto, name: str) -> str:
+        part = self._parts.get(node.output[0])
+        if part is not None:
+            return part.module
         return (
             name.rpartition(".")[0]
             if PATH.fullmatch(name)
@@ -210,9 +229,10 @@ class _Quantizer:
         )
 
     def _fits(self, node: onnx.NodeProto, name: str, entry: str) -> bool:
+        part = self._parts.get(node.output[0])
         return any(
             fnmatchcase(known, entry) or known.startswith(f"{entry}.") or known.endswith(f".{entry}")
-            for known in (self._module(node, name), node.name, name)
+            for known in (self._module(node, name), node.name if part is None else part.node, name)
         )
 
     def _obstacle(self, node: onnx.NodeProto, name: str, transposed: bool, embeddings: bool) -> str | None:
@@ -228,7 +248,9 @@ class _Quantizer:
             if attributes.get("axis") or transposed:
                 return "it does not look up rows of a matrix"
             if columns % self._coding.block:
-                return f"its rows of {columns} numbers are not whole blocks of {self._coding.block}"
+                return (
+                    f"its rows have {columns} numbers, not a multiple of the block size {self._coding.block}"
+                )
             return None
         if node.op_type == "Gemm" and (attributes.get("transA") or attributes.get("alpha", 1) != 1):
             return "its input is transposed or scaled"
@@ -241,7 +263,7 @@ class _Quantizer:
     # ---- one layer ----
 
     def replace(self, node: onnx.NodeProto, name: str, transposed: bool) -> QuantizedLayer:
-        """Note the nodes that take the place of a layer, and return it."""
+        """Note the nodes that replace a layer, and return a description of the layer."""
         gathers = node.op_type == "Gather"
         inputs, layer = self._encoded(node, name, transposed, gathers)
         shared: dict[str, Any] = {
@@ -284,7 +306,7 @@ class _Quantizer:
     def _encoded(
         self, node: onnx.NodeProto, name: str, transposed: bool, gathers: bool
     ) -> tuple[list[str], QuantizedLayer]:
-        """Return the initializers with the codes of a matrix, scales and zero points, which are made once."""
+        """Return the initializers with codes, scales and zero points of a matrix; layers that share the matrix share them."""
         key = name, transposed, gathers
         if key in self._made:
             return self._made[key]
@@ -304,7 +326,7 @@ class _Quantizer:
         error, largest = difference(exact, codes)
         layer = QuantizedLayer(
             self._module(node, name),
-            node.op_type,
+            self._operator(node),
             name,
             tuple(matrix.shape),
             self._coding.bits,
@@ -321,13 +343,16 @@ class _Quantizer:
         self._taken.add(found)
         return found
 
-    def finish(self) -> None:
-        """Put the new nodes in the places of their layers, and remove what nothing reads any more."""
+    def has_replaced(self, layer: FusedLayer) -> bool:
+        """Whether a part of a fused node got quantized weights."""
+        replaced = {node.name for nodes in self._nodes.values() for node in nodes}
+        return any(name in replaced for names in layer.weights.values() for name in names)
+
+    def finish(self, unchanged: Sequence[FusedLayer]) -> None:
+        """Replace the layers by the new nodes, put unchanged fused nodes together again, and remove unread initializers."""
         graph = self._model.graph
-        nodes = [new for node in graph.node for new in self._nodes.get(node.output[0], [node])]
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        replace_nodes(graph, [new for node in graph.node for new in self._nodes.get(node.output[0], [node])])
+        refuse(self._model, unchanged)
         _graph.import_domain(self._model, DOMAIN, 1)
         for name in {key[0] for key in self._made}:
             _remove_unread(self._model, name)
@@ -340,7 +365,7 @@ def _exchanges(node: onnx.NodeProto) -> bool:
 
 
 def _remove_unread(model: onnx.ModelProto, name: str) -> None:
-    """Remove an initializer that nothing reads but transposes of it that nothing reads."""
+    """Remove an initializer if no node reads it, or if only transposes of it read it whose results no node reads."""
     graph = model.graph
     for place in reversed(range(len(graph.node))):
         node = graph.node[place]

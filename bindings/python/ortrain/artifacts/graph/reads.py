@@ -26,7 +26,7 @@ class Origin:
     """The counterpart of a read in the network."""
 
     parameters: tuple[str, ...]
-    """The parameters that it was computed from; none for a constant of the code."""
+    """The parameters from which the value was computed; empty for a constant of the code."""
     value: str = ""
     """The name of the buffer, or of the intermediate value that was folded; empty for a parameter itself."""
 
@@ -98,8 +98,8 @@ class Origins:
         """Return the parameters that an initializer is, or was computed from."""
         return self._record.parameters_in([name])
 
-    # The operands of a call that no node computes are parameters, and values that were folded. Initializers read by
-    # the nodes of the call are matched with them: by name first, and what remains in order.
+    # Operands of a call that no node computes are parameters, or values that were folded. Initializers that the nodes of the
+    # call read are matched with these operands: first by name, the remaining ones in order.
 
     def _trace(self, call: Call, reads: list[Read], nodes: list[onnx.NodeProto]) -> None:
         absent = {left_out_bias(self._record, node) for node in nodes}
@@ -162,7 +162,8 @@ class Origins:
                 continue
             value = (alike or folded)[0]
             if len(alike) > 1:
-                folded = [name for name in folded if name != value]  # the next read is of another one
+                # the next read belongs to another folded value
+                folded = [name for name in folded if name != value]
             module, _, leaf = parameters[0].rpartition(".")
             source = f"{call.module}.{leaf}"
             if call.module == module:
@@ -171,9 +172,9 @@ class Origins:
                 self._of[read] = Origin((source,), value)
 
     def _trace_folded_in_one_module(self) -> None:
-        """Give values that were folded in one module, and merged because they were equal, a source each.
+        """Assign a source to each value that was folded in a module and merged with equal values.
 
-        A module that is called several times may fold the same parameter each time. So this is done only if the module
+        A module that is called several times may fold the same parameter each time. So values get sources only if the module
         has as many parameters without an initializer as there are values.
         """
         for name, reads in self.reads.items():
@@ -203,7 +204,7 @@ class Origins:
 
 
 def _may_be_parameter(call: Call, read: Read) -> bool:
-    """Whether an exporter puts operands of the call there, not unit scales, initial states or a layer before it."""
+    """Whether an input of a node may be an operand of the call, not a unit scale, an initial state or a layer before it."""
     if call.function == "group_norm":
         return read.node.op_type != "InstanceNormalization"
     if "batch_norm" in call.function:

@@ -52,22 +52,22 @@ def separate(
 
 
 def _is_as_exported(model: onnx.ModelProto) -> bool:
-    """Whether no tool simplified a model of the older exporter, so that merged parameters would show."""
+    """Whether no tool has simplified a model of the older exporter: only such a model still shows merged parameters."""
     return any(node.op_type in ("Constant", "Identity") for node in model.graph.node)
 
 
 @dataclass
 class _Part:
-    """A parameter to be, and its reads."""
+    """A future parameter, and the reads of it."""
 
     name: str
     reads: list[Read]
     sources: tuple[str, ...] | None = None
-    """What it was computed from, if it is a folded value; nothing for a constant."""
+    """For a folded value, the parameters from which it was computed; empty for a constant."""
 
 
 def _by_origin(name: str, reads: list[Read], origins: Origins, record: ExportRecord) -> list[_Part] | None:
-    """Return the parts of an initializer by the calls that read it; None if no call says anything about it."""
+    """Return the parts of an initializer by the calls that read it; None if no call names parameters."""
     if not any((origin := origins.of(read)) and origin.parameters for read in reads):
         return None
     mine = set(origins.parameters_of(name))
@@ -90,7 +90,7 @@ def _by_origin(name: str, reads: list[Read], origins: Origins, record: ExportRec
 
 
 def _is_of(origin: Origin, name: str, parameters: set[str]) -> bool:
-    """Whether what is read is what an initializer with these parameters is named after."""
+    """Whether an initializer with these parameters already has the name of what is read."""
     if origin.value:
         return origin.value == name
     return parameters >= set(origin.parameters) and bool(parameters) == bool(origin.parameters)
@@ -136,7 +136,7 @@ def _apply(
 
 
 def _is_stored(model: onnx.ModelProto, name: str, value: onnx.TensorProto) -> bool:
-    """Whether an initializer has this name and value: another read of the parameter had become it before."""
+    """Whether an initializer already has this name and value because of another read of the parameter."""
     found = next((tensor for tensor in model.graph.initializer if tensor.name == name), None)
     if found is None or found.data_type != value.data_type or found.dims != value.dims:
         return False

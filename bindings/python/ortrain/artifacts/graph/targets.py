@@ -11,9 +11,9 @@ import onnx
 from ortrain.artifacts.choice.export_record import PATH, module_in, module_of
 from ortrain.artifacts.graph.classifier import find_classifier
 
-#: The entry that stands for every matrix product with weights, except one that computes the output.
+#: The entry for all matrix products with weights, except one that computes the output.
 ALL_LINEAR = "all-linear"
-#: Layers, and the input that has their weights.
+#: Layers, and the index of the input with their weights.
 WEIGHTS = {
     "Conv": 1,
     "DynamicQuantizeMatMul": 1,
@@ -29,14 +29,17 @@ LINEAR = frozenset(WEIGHTS) - {"Conv", "Gather"}
 #: Operators between an initializer and the layer that reads it.
 COPIES = ("Cast", "DequantizeLinear", "Identity", "Transpose")
 
-_INTEGERS = "it reads quantized numbers, and A reads floating-point ones"
+_INTEGERS = "its input is quantized, and the matrix A of an adapter needs floating-point numbers"
 _NOT_TRAINED = "the training core does not have the operator"
-#: Operators with weights that cannot have an adapter: the input that has the weights, and the reason.
+#: Operators with weights that cannot have an adapter: the index of the input with the weights, and the reason.
 WITHOUT_ADAPTERS = {
     "ConvInteger": (1, _INTEGERS),
     "DecoderAttention": (2, _NOT_TRAINED),
     "DecoderMaskedSelfAttention": (1, _NOT_TRAINED),
-    "GatherBlockQuantized": (0, "its rows are in codes, beside which an embedding has no adapter yet"),
+    "GatherBlockQuantized": (
+        0,
+        "its rows are stored as codes, and an embedding of codes cannot have an adapter yet",
+    ),
     "GatedRelativePositionBias": (3, _NOT_TRAINED),
     "LongformerAttention": (1, _NOT_TRAINED),
     "MatMulFpQ4": (1, _NOT_TRAINED),
@@ -49,7 +52,7 @@ WITHOUT_ADAPTERS = {
     "QAttention": (1, _NOT_TRAINED),
     "QEmbedLayerNormalization": (
         2,
-        "its tables are quantized; the float ones of EmbedLayerNormalization can have one",
+        "its tables are quantized; EmbedLayerNormalization, whose tables are float, can have an adapter",
     ),
     "QGemm": (3, _INTEGERS),
     "QLinearConv": (3, _INTEGERS),

@@ -1,10 +1,10 @@
-"""Tying a parameter again that an exporter stored several times.
+"""Tying the copies of a parameter that an exporter stored several times.
 
-A language model's head often shares the matrix of the embedding. Folding its transposition makes a second initializer
-of it, which would be trained on its own. If the exporter recorded the source of each initializer, initializers with the
-same source belong together. Otherwise two weights are the same parameter if one has the elements of the other in
-transposed order. Layers that start as copies of one another have the same elements too, but in the same order: such
-weights are tied only if different operators read them, as an embedding and a head do.
+A language model's head often shares the matrix of the embedding. An exporter that folds the transpose stores a second
+initializer, which would be trained separately. If the exporter recorded the source of each initializer, initializers with the
+same source belong together. Otherwise two weights are the same parameter if one has the elements of the other in transposed
+order. Layers that start as copies of one another have the same elements too, but in the same order: such weights are tied only
+if different operators read them, as an embedding and a head do.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _pairs(
     weights: set[str],
     choice: Choice,
 ) -> Iterator[tuple[str, str, bool]]:
-    """Yield which initializer to keep, which to compute from it, and whether by transposing it."""
+    """Yield the initializer to keep, the one to compute from it, and whether the kept one has to be transposed."""
     if choice.by_rule and record.exists:
         yield from _recorded_pairs(tensors, record)
         return
@@ -118,7 +118,7 @@ def _ordered(reads: dict[str, list[Read]], a: str, b: str) -> tuple[str, str]:
 def _recorded_pairs(
     tensors: dict[str, onnx.TensorProto], record: ExportRecord
 ) -> Iterator[tuple[str, str, bool]]:
-    """Yield the pairs that come from one parameter by the exporter's record, as far as they are equal or transposed."""
+    """Yield pairs of one parameter by the exporter's record, if the two are equal or transposes of each other."""
     first: dict[str, list[str]] = {}
     for name, tensor in tensors.items():
         if tensor.data_type not in _graph.FLOATING:
@@ -133,7 +133,7 @@ def _recorded_pairs(
             for kept in names[:number]:
                 a = array_of(tensors[kept])
                 if a.ndim == b.ndim == 2 and a.shape == b.shape[::-1] and np.array_equal(a.T, b):
-                    # A matrix that equals its own transpose is one of equal elements: a layer transposes it.
+                    # A matrix that equals its transpose has equal elements, as before training; the layer reads its transpose.
                     yield kept, other, a.shape != b.shape or kept == parameter or not np.array_equal(a, b)
                     break
                 if a.shape == b.shape and np.array_equal(a, b):

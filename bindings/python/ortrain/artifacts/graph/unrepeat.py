@@ -1,8 +1,8 @@
 """Keeping each row of a parameter once where an exporter stored it several times.
 
 With a fixed batch, the exporter folds the expansion of a class token to the batch, and the lookup of position embeddings
-or relative biases at fixed positions. Training would change the copies of a row independently of one another. They
-become one row again, and nodes repeat it.
+or relative biases at fixed positions. Training would change the copies of a row independently. So the copies become one row
+again, and nodes repeat this row.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def _with_repeated_axes_once(array: Array, function: str) -> Array:
 
 
 def _rows(array: Array) -> tuple[Array, npt.NDArray[np.int64], int] | None:
-    """Return the different vectors along an axis, their place for each vector, and the axis; None if all differ."""
+    """Return the different vectors along an axis, the index among them for each place, and the axis.
+
+    None if all vectors differ.
+    """
     if array.size == 0 or (array == array.flat[0]).all():
         return None
     for axis in reversed(range(array.ndim)):
@@ -124,5 +127,5 @@ def _apply(
         ChangeKind.UNREPEATED,
         name,
         (parameter,),
-        f"{size} are different; now {parameter}, and nodes repeat it",
+        f"{size} are different; {parameter} stores these, and nodes repeat them",
     )

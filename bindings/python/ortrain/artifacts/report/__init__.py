@@ -1,1 +1,1 @@
-"""What `generate_artifacts` reports: the choice for each initializer, and what to know about the weights."""
+"""The report of `generate_artifacts`: the choice for each initializer, and facts about the weights."""

@@ -134,7 +134,7 @@ class ArtifactReport:
             )
         own = (
             [] if self.adapters is None else self.adapters.parameters
-        )  # several nodes of an adapter read them
+        )  # several nodes of an adapter read its parameters
         lines += [str(weight) for weight in self.shared if weight.name not in own]
         lines += [str(weight) for weight in self.folded]
         if self.absent:

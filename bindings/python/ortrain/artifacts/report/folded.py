@@ -79,13 +79,13 @@ def _recorded_reason(tensors: dict[str, onnx.TensorProto], record: ExportRecord,
     if function not in COPYING and "." not in name:  # a path is not the name of a result
         return f"computed from {names} by {function} while exporting, and trained on its own"
     if function in _REPEATING and all_equal(tensors[name]):
-        return f"elements of {names}, which may be repeated; equal values do not show it"
+        return f"elements of {names}, perhaps repeated; equal values do not show which were repeated"
     also = [source for source in sources if source in tensors]
     return f"copied from {', '.join(also)}, and both are trained" if also else None
 
 
 def _with_normalization(model: onnx.ModelProto, record: ExportRecord) -> dict[str, FoldedWeight]:
-    """Return the weights of convolutions that contain a batch normalization by the exporter's record."""
+    """Return the weights of convolutions into which, by the exporter's record, a batch normalization was folded."""
     found = {}
     for node in model.graph.node:
         call = record.call_of(node) if node.op_type in ("Conv", "ConvTranspose") else None
@@ -107,7 +107,7 @@ def absent_parameters(model: onnx.ModelProto, record: ExportRecord) -> list[str]
         named.update(record.parameters_in([tensor.name]))
     for folded in _with_normalization(model, record).values():
         named.update(folded.sources)
-    # A shared parameter has the last of its names; nodes of the other modules read it.
+    # The exporter gives a shared parameter the last of its names; nodes of other modules read it too.
     for reads in origins.reads.values():
         for read in reads:
             call, origin = record.call_of(read.node), origins.of(read)

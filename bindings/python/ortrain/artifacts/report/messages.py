@@ -1,4 +1,4 @@
-"""What the log says of the choice of parameters, and of the weights that are trained."""
+"""Messages of the log about the choice of parameters, and about the trained weights."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def log_weights(changes: Sequence[WeightChange], findings: Findings) -> None:
             for weight in findings.folded
         ]
         _log.warning(
-            "%d trained weights are not parameters of the network but computed from them: %s%s. They are trained as they "
-            "are; ortrain.torch.export(module, args, path) writes a model with the parameters themselves. %s: %s",
+            "%d trained weights are not parameters of the network but computed from them: %s%s. They are trained in "
+            "this form; ortrain.torch.export(module, args, path) writes a model with the parameters themselves. %s: %s",
             len(names), ", ".join(names[:8]), ", ..." if len(names) > 8 else "",
             findings.folded[0].name, findings.folded[0].reason,
         )  # fmt: skip

@@ -36,10 +36,11 @@ class Comparison(Block):
         return str(InputLike(loss_input_name)(target_name))
 
     def _compared(self, loss_input_name: str, target_name: str) -> tuple[str, str]:
-        """Return prediction and target, which are rejected in a step if their shapes differ.
+        """Return prediction and target, in a form in which a step rejects different shapes.
 
-        The declared shape of the target does that, if it is known. Otherwise both go through a Concat, because the operators
-        of the loss would broadcast shapes such as [batch] and [batch, 1] to [batch, batch].
+        If the declared shape of the target is known, the step checks that shape. Otherwise both values pass through a Concat,
+        which rejects different shapes; the operators of the loss would broadcast shapes such as [batch] and [batch, 1] to
+        [batch, batch].
         """
         target = self._target(loss_input_name, target_name)
         if self._has_known_shape(loss_input_name) and self._has_known_shape(target):

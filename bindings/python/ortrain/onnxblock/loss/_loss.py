@@ -68,7 +68,7 @@ def weighted(block: Block, losses: Value, sample_weights: str | None) -> Value:
 def add_batch_input(block: Block, name: str, kind: int) -> None:
     """Add an input of shape [batch] unless there is a value of that name.
 
-    The batch has no name, which only inputs of the model share.
+    The dimension gets no name, because a name would have to match the batch of the model's other inputs.
     """
     if not _graph.value_exists(block.base, name):
         block.base.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, [None]))
@@ -85,9 +85,9 @@ class SeveralInputs(Block):
     Attributes
     ----------
     outputs : int
-        How many values of the model it takes.
+        How many values of the model the loss takes.
     has_target : bool
-        Whether it also takes a target.
+        Whether the loss also takes a target.
     """
 
     outputs: ClassVar[int] = 2

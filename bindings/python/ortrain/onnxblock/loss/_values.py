@@ -21,7 +21,7 @@ class Value:
     name : str
         Name of the value.
     like : str
-        Name of a value whose element type numbers take.
+        Name of the value whose element type constants get.
     """
 
     def __init__(self, block: Block, name: str, like: str) -> None:
@@ -73,7 +73,7 @@ class Value:
         return Value(self.block, name, self.like)
 
     def cast(self) -> Value:
-        """Return the value with the element type of numbers."""
+        """Return the value with the element type of constants."""
         return self.apply("Cast", to=_graph.element_type(self.block.base, self.like))
 
     def _axes(self, name: str, axes: Sequence[int], **attributes: Any) -> Value:

@@ -214,7 +214,7 @@ class CrossEntropyLoss(Block):
         return self._smoothed(loss, inputs) if self._smoothing > 0 else loss
 
     def _smoothed(self, loss: str, inputs: list[str]) -> str:
-        """Return a loss in which a part of each label is spread over all classes."""
+        """Return a loss in which a part of each label's weight is spread over all classes."""
         scores, labels = inputs[:2]
         logarithms = Value(self, scores, scores).apply("LogSoftmax", axis=1)
         if self._weight is not None:

@@ -201,7 +201,7 @@ class KLDivLoss(Loss):
         if self._log_target:
             losses = target.apply("Exp") * (target - prediction)
         else:
-            losses = target * (target.maximum(1e-30).apply("Log") - prediction)  # 0 where t is 0
+            losses = target * (target.maximum(1e-30).apply("Log") - prediction)  # the loss is 0 where t is 0
         return losses.rows().sum([1]) if self._per_sample else losses
 
 

@@ -13,7 +13,7 @@ from ortrain.onnxblock.loss._loss import SeveralInputs
 from ortrain.onnxblock.loss._values import Value
 from ortrain.onnxblock.model_accessor import current
 
-#: The logarithm of no probability; sums of it stay finite.
+#: Stands for the logarithm of probability 0; sums of several stay finite.
 _NONE = -1e30
 
 
@@ -111,10 +111,10 @@ class CTCLoss(SeveralInputs):
         return first.apply("Concat", *others, axis=axis)
 
     def _aligned(self, scores: Value, states: Value, lengths: Value) -> Value:
-        """Return the logarithms of the probabilities to be in each state at the end of each sequence.
+        """Return, for each sequence, the logarithms of the probabilities of the states after its last step.
 
-        All values of a step have the shape [batch, states]. The gradient of Scan needs to know that it is the same shape, so all
-        are computed from one value, `places`, of shape [time, batch, states].
+        All values of a step have the shape [batch, states]. The gradient of Scan must know that these shapes are equal, so all
+        values are computed from one value, `places`, of shape [time, batch, states].
         """
         blank, zero, one = self._integers(self._blank), self._integers(0), self._integers(1)
         shape = self._concatenated([self._size(scores, 0), states.apply("Shape")], 0)
@@ -129,7 +129,7 @@ class CTCLoss(SeveralInputs):
         from_one, from_two = (
             (columns.apply("Gather", first) - self._integers(by)).maximum(zero) for by in (1, 2)
         )
-        # A label may follow the label before it without a blank, if it is another one.
+        # A label may directly follow the label before, without a blank, if the two differ.
         stays = states.apply("Equal", states.apply("Gather", from_two, axis=1)).apply(
             "Or", states.apply("Equal", blank)
         )
@@ -151,7 +151,7 @@ class CTCLoss(SeveralInputs):
         return self._add_initializer("ctc", np.array(number, np.int64))
 
     def _scanned(self, start: Value, moves: list[Value], emitted: Value, is_read: Value) -> Value:
-        """Add the recursion: a state is reached from itself, from the one before it, or from the one before that."""
+        """Add the recursion: a state is reached from itself, or from one of the two states before it."""
         kind, name = _graph.element_type(self.base, start.like), current().new_name("ctc")
         nodes: list[onnx.NodeProto] = []
 
@@ -179,9 +179,9 @@ class CTCLoss(SeveralInputs):
         return Value(self, self._add("Scan", inputs, body=body, num_scan_inputs=2), start.like)
 
     def _ends(self, last: Value, lengths: Value) -> Value:
-        """Return the logarithms of the likelihoods: of the blank behind the last label, or of that label."""
+        """Return the logarithms of the likelihoods of sequences that end in the last label or in the blank after it."""
         places = lengths.unsqueeze([1]) * self._integers(2) + self._integers(0, -1)
         zero = self._integers(0)
         reached = last.apply("GatherElements", places.maximum(zero), axis=1)
-        # Without labels there is only the blank.
+        # Without labels, the only state is the blank.
         return reached.where(places.apply("GreaterOrEqual", zero), _NONE).log_sum_exp([1])

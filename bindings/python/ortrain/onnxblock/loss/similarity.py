@@ -153,11 +153,11 @@ class _OfSimilarities(SeveralInputs):
         self._temperature = temperature
 
     def _similarities(self, a: Value, b: Value) -> Value:
-        """Return the similarity of each row of unit vectors to each row of others."""
+        """Return the similarity of each row of a to each row of b; rows are unit vectors."""
         return a.apply("MatMul", b.apply("Transpose", perm=[1, 0])) / self._temperature
 
     def _exponentials(self, similarities: Value) -> Value:
-        """Return the exponentials, divided by that of the largest similarity that there can be, so that they are at most 1."""
+        """Return the exponentials, divided by the exponential of the largest possible similarity, so that they are at most 1."""
         return (similarities - self._largest).apply("Exp")
 
     @property

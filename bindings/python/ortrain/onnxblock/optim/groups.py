@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-#: The name of the group of the parameters that no other group has.
+#: The name of the group of parameters that are in no other group.
 _REST = "group0"
 
 
@@ -187,7 +187,7 @@ class ParamGroups:
         return [replace(group, params=members[name]) for name, group in made.items()]
 
     def _heights(self, names: Sequence[str]) -> dict[str, int]:
-        """Return how many layers are above each parameter; nothing without a decay of the rate."""
+        """Return how many layers are above each parameter; an empty mapping without a decay of the rate by layer."""
         if self.layer_decay is None:
             return {}
         numbered = {name: found.group(1) for name in names if (found := re.match(r"(.*?\.\d+)\.", name))}

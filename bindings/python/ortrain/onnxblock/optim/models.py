@@ -28,7 +28,7 @@ from ortrain.onnxblock.optim.nodes import (
 
 _Node = SGDOptimizer | AdamWOptimizer | OptimizerNode
 
-#: What clips gradients.
+#: The blocks that clip gradients.
 Clip = ClipGradNorm | ClipGradValue | ClipGroupNorm | ClipAdaptive
 
 #: Trainable and frozen parameters, as returned by ``TrainingBlock.parameters()``.
@@ -246,7 +246,7 @@ class DeclaredOptimizer(OptimizerModel):
 
     @classmethod
     def _betas(cls) -> list[str]:
-        """Return the settings that ``betas`` gives."""
+        """Return the settings that follow from ``betas``."""
         return [setting.name for setting in cls.declaration.settings if re.fullmatch(r"beta\d", setting.name)]
 
     @classmethod
@@ -293,7 +293,7 @@ class SGD(DeclaredOptimizer):
         When a value is out of range.
     """
 
-    if "sgd" in declared():  # libraries with few operators may lack it
+    if "sgd" in declared():  # a library with few operators may lack this optimizer
         declaration = declared()["sgd"]
 
     def __init__(
@@ -361,7 +361,7 @@ def class_of(declaration: Declaration) -> type[DeclaredOptimizer]:
 
     {declaration.source}: ``{declaration.formula}``
 
-    Settings, ``betas`` for beta1 and those that follow, ``eps`` for epsilon:
+    Settings; the arguments ``betas`` and ``eps`` set beta1, beta2 and so on, and epsilon:
 
 {meanings}
     """,

@@ -3,7 +3,7 @@ import COrtrain
 import Foundation
 
 /// Everything that training changes: parameters, gradients, optimizer state, and the user's properties.
-/// It is loaded from a checkpoint. A session updates it in place with every step.
+/// A program loads a state from a checkpoint. A session updates its state in place with every step.
 public final class ORTCheckpoint: HandleOwner {
   let handle: OpaquePointer
 

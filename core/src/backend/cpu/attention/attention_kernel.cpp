@@ -8,10 +8,14 @@
 #include <hwy/cache_control.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <type_traits>
 
 #include "backend/cpu/attention/attention_kernel.h"
+#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/dropout_random.h"
+#include "backend/cpu/matmul/bf16_pairs-inl.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "backend/cpu/tuning.h"
@@ -33,13 +37,25 @@ struct AttentionTiles {
   int64_t scores = 0, ds = 0, capped = 0, kept = 0, wide = 0;
   int64_t keys_across = 0, values_across = 0, keys_along = 0, values_along = 0, q_along = 0, dy_along = 0;
   int64_t words = 0;
+  // Of products in bfloat16, whose packed operands hold words (backend/cpu/matmul/bf16_pairs-inl.h): rows of
+  // queries, of gradients of results, and of weights or gradients of scores; the last two by columns; a
+  // panel.
+  bool pairs = false;
+  int64_t q_words = 0, dy_words = 0, score_words = 0, turned_words = 0, turned = 0;
   int64_t total = 0;  // elements per part
+};
+
+// The keys that a query sees: [begin, end).
+struct AttentionRange {
+  int64_t begin = 0, end = 0;
 };
 
 // Memory of a part of the work, and what it was last filled for.
 struct AttentionPart {
   void* memory = nullptr;
-  int64_t packed = -1;  // batch and head of the packed keys and values
+  int64_t packed = -1;     // batch and head of the packed keys and values
+  double longest_key = 0;  // the largest length of a key of this head, if a mask may hide keys
+  std::array<AttentionRange, tuning::kLargestQueries> ranges = {};  // of the queries of a block
 };
 
 // Where the gradients of keys and values are accumulated. Fresh: nothing has been written yet.
@@ -58,11 +74,6 @@ struct AttentionFunctions {
                    int64_t batch, int64_t head, int64_t block, const AttentionSums&);
 };
 
-// The keys that a query sees: [begin, end).
-struct AttentionRange {
-  int64_t begin, end;
-};
-
 inline AttentionRange seen_keys(const Attention& a, const int64_t* lengths, int64_t batch, int64_t query) {
   int64_t keys = a.keys;
   if (lengths) keys = std::min(keys, lengths[batch]);
@@ -71,6 +82,11 @@ inline AttentionRange seen_keys(const Attention& a, const int64_t* lengths, int6
   const int64_t end = a.right < 0 ? keys : std::clamp<int64_t>(at + a.right + 1, 0, keys);
   const int64_t begin = a.left < 0 ? 0 : std::clamp<int64_t>(at - a.left, 0, end);
   return {begin, end};
+}
+
+// Whether a mask can hide keys from queries before their scores are computed.
+inline bool narrows(const Attention& a, const AttentionTiles& t) {
+  return !t.few && (a.mask == AttentionMask::kBool || (a.mask == AttentionMask::kAdded && a.mask_key == 1));
 }
 
 }  // namespace ortrain
@@ -218,11 +234,111 @@ struct NextRows {
   }
 };
 
-// The keys that some query of a block sees.
-inline AttentionRange KeysOfBlock(const Attention& a, const int64_t* lengths, int64_t batch, int64_t first,
-                                  int64_t last) {
-  const AttentionRange front = seen_keys(a, lengths, batch, first), back = seen_keys(a, lengths, batch, last);
-  return {HWY_MIN(front.begin, back.begin), HWY_MAX(front.end, back.end)};
+// ---------------------------------------------------------------------------------------------------------
+// The keys that queries see. Keys at both ends that a mask hides from a query are not seen: their probability
+// is zero in T whatever their score is, since no score is larger than `bound`.
+
+// exp(x) is zero for x below this.
+template <typename T>
+constexpr double kVanishes = std::is_same_v<T, float> ? -110 : -760;
+
+template <typename T>
+double LengthOf(const T* x, int64_t n) {
+  return std::sqrt(SumOver<T>(n, [&](int64_t i, int64_t count) HWY_ATTR {
+    const auto v = LoadUpTo(hn::ScalableTag<T>(), x + i, count);
+    return hn::Mul(v, v);
+  }));
+}
+
+template <typename T>
+double LongestKey(const Attention& a, const T* k) {
+  double longest = 0;
+  for (int64_t i = 0; i < a.keys; ++i) {
+    const double length = LengthOf(k + i * a.k.row, a.size);
+    if (!std::isnan(longest) && !(length <= longest)) longest = length;
+  }
+  return longest;
+}
+
+// The largest absolute score of a query, with room for rounding its operands to bfloat16.
+template <typename T>
+double ScoreBound(const Attention& a, const AttentionPart& part, const T* q) {
+  constexpr double kRoom = 1.02;
+  const double bound = kRoom * std::abs(a.scale) * LengthOf(q, a.size) * part.longest_key;
+  return a.cap > 0 ? HWY_MIN(bound, a.cap) : bound;
+}
+
+template <typename F>
+HWY_INLINE AttentionRange Narrowed(AttentionRange range, const F& hidden) {
+  while (range.end > range.begin && hidden(range.end - 1)) --range.end;
+  while (range.begin < range.end && hidden(range.begin)) ++range.begin;
+  return range;
+}
+
+// `range` without what is less than `limit` at its ends.
+template <typename T>
+AttentionRange NotLess(const T* x, AttentionRange range, T limit) {
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = LanesOf<T>();
+  const auto all_less = [&](int64_t i) HWY_ATTR {
+    return hn::AllTrue(d, hn::Lt(hn::LoadU(d, x + i), hn::Set(d, limit)));
+  };
+  while (range.end - range.begin >= lanes && all_less(range.end - lanes)) range.end -= lanes;
+  while (range.end - range.begin >= lanes && all_less(range.begin)) range.begin += lanes;
+  return Narrowed(range, [&](int64_t j) { return x[j] < limit; });
+}
+
+template <typename T>
+T LargestOf(const T* x, const AttentionRange& range) {
+  const hn::ScalableTag<T> d;
+  const T first = x[range.begin];
+  auto largest = hn::Set(d, first);
+  ForVectors<T>(range.end - range.begin, [&](int64_t i, int64_t count) HWY_ATTR {
+    largest = hn::Max(largest, LoadUpTo(d, x + range.begin + i, count, first));
+  });
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
+// `range` without the keys at its ends that the mask hides from a query.
+template <typename T>
+AttentionRange WithoutHidden(const Attention& a, const void* mask, int64_t batch, int64_t head, int64_t query,
+                             const AttentionRange& range, double bound) {
+  const int64_t at = batch * a.mask_batch + head * a.mask_head + query * a.mask_query;
+  constexpr double kRounding = 1e-6;
+  if (a.mask == AttentionMask::kBool) {
+    const bool* kept = static_cast<const bool*>(mask) + at;
+    const AttentionRange narrow =
+        Narrowed(range, [&](int64_t j) { return kept[j * a.mask_key] == a.inverted_mask; });
+    const bool vanish =
+        std::isinf(a.replaced) ? a.replaced < 0 : a.replaced * (1 - kRounding) < kVanishes<T> - bound;
+    // Where all are replaced, all count the same.
+    return vanish && narrow.end > narrow.begin ? narrow : range;
+  }
+  const T* added = static_cast<const T*>(mask) + at;
+  // Any of them will do, the largest hides the most. The first key is not hidden from most queries.
+  const double first = static_cast<double>(added[range.begin]);
+  const double most = first == 0 ? first : static_cast<double>(LargestOf(added, range));
+  return NotLess(added, range, static_cast<T>(most + kVanishes<T> - 2 * bound - kRounding * std::abs(most)));
+}
+
+// Fills the ranges of the queries [first, first + rows), the first of which is `q`; returns the keys that
+// some of them see.
+template <typename T>
+AttentionRange FindRanges(const Attention& a, const AttentionTiles& t, const int64_t* lengths,
+                          const void* mask, int64_t batch, int64_t head, int64_t first, int64_t rows,
+                          const T* q, AttentionPart& part) {
+  AttentionRange all{a.keys, 0};
+  for (int64_t i = 0; i < rows; ++i) {
+    AttentionRange range = seen_keys(a, lengths, batch, first + i);
+    if (mask && narrows(a, t) && range.end > range.begin)
+      range = WithoutHidden<T>(a, mask, batch, head, first + i, range, ScoreBound(a, part, q + i * a.q.row));
+    part.ranges[static_cast<size_t>(i)] = range;
+    if (range.end <= range.begin) continue;
+    all = {HWY_MIN(all.begin, range.begin), HWY_MAX(all.end, range.end)};
+  }
+  if (all.end <= all.begin) return {0, 0};
+  // Whole words.
+  return t.pairs ? AttentionRange{all.begin / 2 * 2, HWY_MIN(a.keys, (all.end + 1) / 2 * 2)} : all;
 }
 
 // ---------------------------------------------------------------------------------------------------------
@@ -272,22 +388,100 @@ void AddRows(int64_t m, const T* a, int64_t a_row, const T* b, int64_t b_row, in
 
 // ---------------------------------------------------------------------------------------------------------
 
+// How the products of a head multiply: elements, or words of two bfloat16 values.
+template <class How>
+inline constexpr bool kInPairs = !std::is_same_v<How, MultiplyAdd>;
+
+// Packed keys, values, queries or gradients: [rows, size] as the right operand B of A B, with A's rows as
+// long as B has rows.
+template <class How, typename T>
+void PackRows(const T* from, int64_t row, int64_t rows, int64_t size, T* packed) {
+  if constexpr (kInPairs<How>)
+    PackPairsAlong(from, row, rows, size, packed);
+  else
+    PackAlong(from, row, rows, size, packed);
+}
+
+// The same as the right operand of scale A Bᵀ, for MultiplyColumns with the same scale: elements are scaled
+// here, sums of words there, so that what is in bfloat16 already is not rounded again.
+template <class How, typename T>
+void PackColumns(const AttentionTiles& t, const T* from, int64_t row, int64_t size, int64_t rows, T scale,
+                 T* memory, T* packed) {
+  if constexpr (kInPairs<How>)
+    PackPairsAcross(from, row, size, rows, memory + t.turned, packed);
+  else
+    PackAcross(from, row, size, rows, scale, packed);
+}
+
+// C [m, range] = scale A Bᵀ with B [n, k] packed by PackColumns; `words` is memory for A in words.
+template <class How, typename T>
+void MultiplyColumns(int64_t m, const T* a, int64_t a_row, const T* packed, int64_t k, int64_t n,
+                     const AttentionRange& range, T scale, T* words, T* c, int64_t c_row) {
+  if (k == 0) {
+    std::fill_n(c, m * c_row, T{0});
+    return;
+  }
+  if constexpr (kInPairs<How>) {
+    const int64_t length = (k + 1) / 2;
+    for (int64_t i = 0; i < m; ++i)
+      ToWords(a + i * a_row, k, reinterpret_cast<BFloat16*>(words + i * length));
+    Multiply<T, How>(m, words, length, 1, {packed, length, n, 0, length, range.begin, range.end}, c, c_row,
+                     false, true, scale);
+  } else {
+    Multiply<T>(m, a, a_row, 1, {packed, k, n, 0, k, range.begin, range.end}, c, c_row, false, true);
+  }
+}
+
+// C [m, n] = A B over the rows of B in `range`, with B [k, n] packed by PackRows.
+template <class How, typename T>
+void MultiplyRange(int64_t m, const T* a, int64_t a_row, const T* packed, int64_t k, int64_t n,
+                   const AttentionRange& range, T* words, T* c, int64_t c_row) {
+  if constexpr (kInPairs<How>) {
+    const int64_t length = (range.end - range.begin + 1) / 2;
+    for (int64_t i = 0; i < m; ++i)
+      ToWords(a + i * a_row + range.begin, range.end - range.begin,
+              reinterpret_cast<BFloat16*>(words + i * length));
+    Multiply<T, How>(m, words, length, 1,
+                     {packed, (k + 1) / 2, n, range.begin / 2, range.begin / 2 + length, 0, n}, c, c_row,
+                     false, false);
+  } else {
+    Multiply<T>(m, a + range.begin, a_row, 1, {packed, k, n, range.begin, range.end, 0, n}, c, c_row, false,
+                false);
+  }
+}
+
+// Rows `range` of C = or += Aᵀ B, with A [k, ...] and B [k, n] packed by PackRows.
+template <class How, typename T>
+void MultiplyTurned(int64_t k, const T* a, int64_t a_row, const AttentionRange& range, const T* packed,
+                    int64_t n, T* words, T* c, int64_t c_row, bool add) {
+  const int64_t m = range.end - range.begin;
+  const T* from = a + range.begin;
+  T* to = c + range.begin * c_row;
+  if constexpr (kInPairs<How>) {
+    const int64_t length = (k + 1) / 2;
+    for (int64_t w = 0; w < length; ++w)
+      JoinRows(from + 2 * w * a_row, 2 * w + 1 < k ? from + (2 * w + 1) * a_row : nullptr, m,
+               reinterpret_cast<uint32_t*>(words + w * a_row));
+    Multiply<T, How>(m, words, 1, a_row, {packed, length, n, 0, length, 0, n}, to, c_row, add, false);
+  } else {
+    Multiply<T>(m, from, 1, a_row, {packed, k, n, 0, k, 0, n}, to, c_row, add, false);
+  }
+}
+
 // Products of the queries of a block with the keys in a range.
-template <typename T>
+template <class How, typename T>
 void ScoresOfBlock(const Attention& a, const AttentionTiles& t, int64_t rows, const T* q, const T* k,
                    const AttentionRange& range, T* memory) {
   T* scores = memory + t.scores;
+  const T scale = static_cast<T>(a.scale);
   if (t.few)
-    MultiplyRows(rows, q, a.q.row, k, a.k.row, a.size, static_cast<T>(a.scale), range, scores, t.row);
-  else if (a.size > 0)
-    Multiply<T>(rows, q, a.q.row, 1,
-                {memory + t.keys_across, a.size, a.keys, 0, a.size, range.begin, range.end}, scores, t.row,
-                false, true);
+    MultiplyRows(rows, q, a.q.row, k, a.k.row, a.size, scale, range, scores, t.row);
   else
-    std::fill_n(scores, rows * t.row, T{0});
+    MultiplyColumns<How>(rows, q, a.q.row, memory + t.keys_across, a.size, a.keys, range, scale,
+                         memory + t.q_words, scores, t.row);
 }
 
-template <typename T>
+template <typename T, class How = MultiplyAdd>
 void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles& t, AttentionPart& part,
              int64_t batch, int64_t head, int64_t block) {
   T* memory = static_cast<T*>(part.memory);
@@ -295,17 +489,19 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
   const T* k = static_cast<const T*>(f.k) + batch * a.k.batch + kv_head * a.k.head;
   const T* v = static_cast<const T*>(f.v) + batch * a.v.batch + kv_head * a.v.head;
   if (!t.few && part.packed != filled) {
-    PackAcross(k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory + t.keys_across);
-    PackAlong(v, a.v.row, a.keys, a.v_size, memory + t.values_along);
+    PackColumns<How>(t, k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory, memory + t.keys_across);
+    PackRows<How>(v, a.v.row, a.keys, a.v_size, memory + t.values_along);
+    if (narrows(a, t)) part.longest_key = LongestKey(a, k);
     part.packed = filled;
   }
   const int64_t first = block * t.block, rows = HWY_MIN(t.block, a.queries - first);
   const bool shows = f.scores && f.shown != AttentionScores::kProbabilities;
-  const AttentionRange seen = KeysOfBlock(a, f.lengths, batch, first, first + rows - 1);
+  const T* q = static_cast<const T*>(f.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
+  const AttentionRange seen =
+      FindRanges(a, t, f.lengths, shows ? nullptr : f.mask, batch, head, first, rows, q, part);
   const AttentionRange made = shows ? AttentionRange{0, a.keys} : seen;
   T* scores = memory + t.scores;
-  const T* q = static_cast<const T*>(f.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
-  ScoresOfBlock(a, t, rows, q, k, made, memory);
+  ScoresOfBlock<How>(a, t, rows, q, k, made, memory);
   // Probabilities that are an output are computed in the output's memory, and read from there. Outside of
   // what a query sees they are zero: for all keys if they are an output, else for the keys that the second
   // product reads.
@@ -319,7 +515,7 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t query = first + i;
     next.Fetch(a, i, query);
-    const AttentionRange range = seen_keys(a, f.lengths, batch, query);
+    const AttentionRange range = part.ranges[static_cast<size_t>(i)];
     T *s = scores + i * t.row, *p = made_at + i * made_row;
     const auto show = [&](AttentionScores what, const AttentionRange& all, T outside) {
       if (f.scores && f.shown == what) ShowRow<T>(a, s, all, outside, f.scores, batch, head, query);
@@ -352,9 +548,8 @@ void Forward(const Attention& a, const AttentionForward& f, const AttentionTiles
   if (t.few)
     AddRows(rows, weights, weights_row, v, a.v.row, a.v_size, seen, y, a.y.row);
   else
-    Multiply<T>(rows, weights + seen.begin, weights_row, 1,
-                {memory + t.values_along, a.keys, a.v_size, seen.begin, seen.end, 0, a.v_size}, y, a.y.row,
-                false, false);
+    MultiplyRange<How>(rows, weights, weights_row, memory + t.values_along, a.keys, a.v_size, seen,
+                       memory + t.score_words, y, a.y.row);
 }
 
 // dS from dP for the n keys that a query sees: g becomes scale P (g - sum P g), and without the scale the
@@ -388,15 +583,16 @@ void ScoreGradientsRow(const Attention& a, const bool* kept, const T* p, const T
 }
 
 // Packs the keys and values of a head where the thread's memory has those of another one.
-template <typename T>
+template <class How, typename T>
 void PackBackward(const Attention& a, const AttentionBackward& b, const AttentionTiles& t,
                   AttentionPart& part, const T* k, const T* v, int64_t filled, bool needs_ds) {
   if (t.few || part.packed == filled) return;
   T* memory = static_cast<T*>(part.memory);
   if (!b.probabilities || a.cap > 0)
-    PackAcross(k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory + t.keys_across);
-  if (needs_ds) PackAcross(v, a.v.row, a.v_size, a.keys, T{1}, memory + t.values_across);
-  if (b.dq) PackAlong(k, a.k.row, a.keys, a.size, memory + t.keys_along);
+    PackColumns<How>(t, k, a.k.row, a.size, a.keys, static_cast<T>(a.scale), memory, memory + t.keys_across);
+  if (needs_ds) PackColumns<How>(t, v, a.v.row, a.v_size, a.keys, T{1}, memory, memory + t.values_across);
+  if (b.dq) PackRows<How>(k, a.k.row, a.keys, a.size, memory + t.keys_along);
+  if (b.mask && narrows(a, t)) part.longest_key = LongestKey(a, k);
   part.packed = filled;
 }
 
@@ -421,33 +617,30 @@ struct BlockOperands {
 };
 
 // Adds what a block of queries contributes to dK and dV, and writes its dQ.
-template <typename T>
+template <class How, typename T>
 void AddGradients(const Attention& a, const AttentionTiles& t, const AttentionSums& sums, int64_t rows,
                   const AttentionRange& seen, bool add, const BlockOperands<T>& b, T* memory) {
   T *dk = static_cast<T*>(sums.dk), *dv = static_cast<T*>(sums.dv);
   if (dv) {
-    PackAlong(b.dy, a.y.row, rows, a.v_size, memory + t.dy_along);
-    Multiply<T>(seen.end - seen.begin, b.weights + seen.begin, 1, b.weights_row,
-                {memory + t.dy_along, rows, a.v_size, 0, rows, 0, a.v_size}, dv + seen.begin * sums.dv_row,
-                sums.dv_row, add, false);
+    PackRows<How>(b.dy, a.y.row, rows, a.v_size, memory + t.dy_along);
+    MultiplyTurned<How>(rows, b.weights, b.weights_row, seen, memory + t.dy_along, a.v_size,
+                        memory + t.turned_words, dv, sums.dv_row, add);
   }
   if (dk) {
-    PackAlong(b.q, a.q.row, rows, a.size, memory + t.q_along);
-    Multiply<T>(seen.end - seen.begin, b.ds + seen.begin, 1, t.row,
-                {memory + t.q_along, rows, a.size, 0, rows, 0, a.size}, dk + seen.begin * sums.dk_row,
-                sums.dk_row, add, false);
+    PackRows<How>(b.q, a.q.row, rows, a.size, memory + t.q_along);
+    MultiplyTurned<How>(rows, b.ds, t.row, seen, memory + t.q_along, a.size, memory + t.turned_words, dk,
+                        sums.dk_row, add);
   }
   if (b.dq && t.few)
     AddRows(rows, b.ds, t.row, b.k, a.k.row, a.size, seen, b.dq, a.q.row);
   else if (b.dq)
-    Multiply<T>(rows, b.ds + seen.begin, t.row, 1,
-                {memory + t.keys_along, a.keys, a.size, seen.begin, seen.end, 0, a.size}, b.dq, a.q.row,
-                false, false);
+    MultiplyRange<How>(rows, b.ds, t.row, memory + t.keys_along, a.keys, a.size, seen, memory + t.score_words,
+                       b.dq, a.q.row);
 }
 
 // With P = softmax(S), D = drop(P), Y = D V:
 //     dV = Dᵀ dY,  dP = drop(dY Vᵀ),  dS = P (dP - sum_j P dP),  dQ = scale dS K,  dK = scale dSᵀ Q
-template <typename T>
+template <typename T, class How = MultiplyAdd>
 void Backward(const Attention& a, const AttentionBackward& b, const AttentionTiles& t, AttentionPart& part,
               int64_t batch, int64_t head, int64_t block, const AttentionSums& sums) {
   T* memory = static_cast<T*>(part.memory);
@@ -455,9 +648,10 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
   const bool needs_ds = b.dq || sums.dk || b.dmask;  // dS is needed
   const T* k = static_cast<const T*>(b.k) + batch * a.k.batch + kv_head * a.k.head;
   const T* v = static_cast<const T*>(b.v) + batch * a.v.batch + kv_head * a.v.head;
-  PackBackward(a, b, t, part, k, v, filled, needs_ds);
+  PackBackward<How>(a, b, t, part, k, v, filled, needs_ds);
   const int64_t first = block * t.block, rows = HWY_MIN(t.block, a.queries - first);
-  const AttentionRange seen = KeysOfBlock(a, b.lengths, batch, first, first + rows - 1);
+  const T* q = static_cast<const T*>(b.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
+  const AttentionRange seen = FindRanges(a, t, b.lengths, b.mask, batch, head, first, rows, q, part);
   const bool whole = seen.begin == 0 && seen.end == a.keys;
   if (sums.fresh && !whole) ZeroSums<T>(a, sums);
   const bool add = !sums.fresh || !whole;
@@ -474,23 +668,21 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
   const bool drops = b.dropout.ratio > 0, as_kept = b.probabilities && !drops;
   const T* kept = b.probabilities ? static_cast<const T*>(b.probabilities) + place : scores;
   const int64_t kept_row = b.probabilities ? a.keys : t.row;
-  const T* q = static_cast<const T*>(b.q) + batch * a.q.batch + head * a.q.head + first * a.q.row;
   const T* dy = static_cast<const T*>(b.dy) + batch * a.y.batch + head * a.y.head + first * a.y.row;
   const bool again = !b.probabilities || a.cap > 0;  // the scores are needed
-  if (again) ScoresOfBlock(a, t, rows, q, k, seen, memory);
+  if (again) ScoresOfBlock<How>(a, t, rows, q, k, seen, memory);
   if (needs_ds && t.few)
     MultiplyRows(rows, dy, a.y.row, v, a.v.row, a.v_size, T{1}, seen, ds, t.row);
   else if (needs_ds)
-    Multiply<T>(rows, dy, a.y.row, 1,
-                {memory + t.values_across, a.v_size, a.keys, 0, a.v_size, seen.begin, seen.end}, ds, t.row,
-                false, true);
+    MultiplyColumns<How>(rows, dy, a.y.row, memory + t.values_across, a.v_size, a.keys, seen, T{1},
+                         memory + t.dy_words, ds, t.row);
   const T* next_dy = dy + NextHead(a.y, a.batch, a.heads, batch, head);
   const NextRows<T> next(a, batch, head, q, k, v);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t query = first + i;
     next.Fetch(a, i, query);
     FetchRow(next_dy + i * a.y.row, a.v_size);
-    const AttentionRange range = seen_keys(a, b.lengths, batch, query);
+    const AttentionRange range = part.ranges[static_cast<size_t>(i)];
     const int64_t n = range.end - range.begin;
     T *own = scores + i * t.row, *g = ds + i * t.row;
     if (!as_kept) ZeroOutside(range, seen, own);
@@ -524,13 +716,17 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
     if (drops) Map2<1, 1>(p, factors, own, n, product);
   }
   const T* weights = as_kept ? kept : scores;  // D
-  AddGradients<T>(a, t, sums, rows, seen, add, {q, k, dy, weights, as_kept ? kept_row : t.row, ds, dq},
-                  memory);
+  AddGradients<How, T>(a, t, sums, rows, seen, add, {q, k, dy, weights, as_kept ? kept_row : t.row, ds, dq},
+                       memory);
 }
 
-AttentionFunctions FindAttention(DType dtype) {
+AttentionFunctions FindAttention(DType dtype, bool pairs, bool native) {
   if (kHasKernels<double> && dtype == DType::kDouble)
     return {LanesOf<double>(), Forward<double>, Backward<double>};
+  if (kHasKernels<BFloat16> && pairs && native)
+    return {LanesOf<float>(), Forward<float, NativePairs>, Backward<float, NativePairs>};
+  if (kHasKernels<BFloat16> && pairs)
+    return {LanesOf<float>(), Forward<float, WidenedPairs>, Backward<float, WidenedPairs>};
   return {LanesOf<float>(), Forward<float>, Backward<float>};
 }
 
@@ -550,6 +746,11 @@ HWY_EXPORT(FindAttention);
 
 constexpr int64_t kAlign = 16;  // elements: 64 bytes of float
 
+AttentionFunctions functions_of(const Attention& a) {
+  static const bool native = bf16_products() >= Bf16Products::kSlow;
+  return HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype, a.pairs, native);
+}
+
 AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
   const int64_t width = static_cast<int64_t>(size_of(a.dtype));
   AttentionTiles t;
@@ -567,6 +768,7 @@ AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
     return at;
   };
   t.few = a.queries <= tuning::kFewQueries;
+  t.pairs = a.pairs && a.dtype == DType::kFloat && !t.few;
   const auto take_packed = [&](int64_t elements) { return take(t.few ? 0 : elements); };
   t.scores = take(t.block * t.row);
   t.keys_across = take_packed(a.size * t.keys);
@@ -579,6 +781,15 @@ AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
     t.capped = take(t.row);
   } else {
     t.values_along = take_packed(a.keys * t.v_size);
+  }
+  if (t.pairs) {
+    constexpr int64_t kLargestPanel = 64;  // columns
+    const int64_t size = (a.size + 1) / 2, v_size = (a.v_size + 1) / 2;
+    t.q_words = take(t.block * size);
+    t.score_words = take(t.block * ((a.keys + 1) / 2));
+    t.turned = take(kLargestPanel * std::max(size, v_size));
+    if (backward) t.dy_words = take(t.block * v_size);
+    if (backward) t.turned_words = take((t.block + 1) / 2 * std::max(t.row, a.keys));
   }
   t.kept = take(t.row);
   t.words = take(t.row);
@@ -619,7 +830,7 @@ void each_part(int64_t n, int threads, int64_t cost, const F& f) {
 }  // namespace
 
 size_t attention_scratch(const Attention& a, bool backward, int threads) {
-  const AttentionTiles t = tiles_of(a, HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype).lanes, backward);
+  const AttentionTiles t = tiles_of(a, functions_of(a).lanes, backward);
   int64_t elements = t.total * threads;
   if (const int64_t cuts = cuts_of(a, threads); backward && cuts > 1)
     elements += a.batch * a.kv_heads * cuts * sums_of(a);
@@ -627,7 +838,7 @@ size_t attention_scratch(const Attention& a, bool backward, int threads) {
 }
 
 void run_attention(const Attention& a, const AttentionForward& f, int threads, void* scratch) {
-  const AttentionFunctions functions = HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype);
+  const AttentionFunctions functions = functions_of(a);
   const AttentionTiles t = tiles_of(a, functions.lanes, false);
   const int64_t width = static_cast<int64_t>(size_of(a.dtype));
   const int64_t cost = t.block * a.keys * (a.size + a.v_size);
@@ -639,7 +850,7 @@ void run_attention(const Attention& a, const AttentionForward& f, int threads, v
 }
 
 void run_attention_gradient(const Attention& a, const AttentionBackward& b, int threads, void* scratch) {
-  const AttentionFunctions functions = HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype);
+  const AttentionFunctions functions = functions_of(a);
   const AttentionTiles t = tiles_of(a, functions.lanes, true);
   const int64_t width = static_cast<int64_t>(size_of(a.dtype)), group = a.heads / a.kv_heads;
   const int64_t cuts = cuts_of(a, threads), units = group * t.blocks;

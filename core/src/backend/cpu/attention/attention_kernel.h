@@ -5,7 +5,9 @@
 //
 // A. Vaswani et al., "Attention is all you need", 2017. Queries are processed in blocks whose scores stay in
 // the second-level cache, as in T. Dao et al., "FlashAttention", 2022; a block sees all of its keys, so the
-// softmax is exact. The backward pass recomputes the probabilities of a block.
+// softmax is exact. The backward pass recomputes the probabilities of a block. Keys at the ends that a mask
+// hides from all queries of a block are left out, so that a causal mask costs as little as the attribute for
+// it.
 #pragma once
 
 #include <cstddef>
@@ -53,6 +55,7 @@ struct Attention {
   bool inverted_mask = false;                                           // of bool: true replaces the score
   double replaced = -std::numeric_limits<double>::infinity();  // the score where a bool mask is false
   bool double_softmax = false;                                 // of scores in float
+  bool pairs = false;  // float operands of products are rounded to bfloat16; sums and softmax are in float
 };
 
 // Dropout of the probabilities: element p of [batch, heads, queries, keys] is kept as Dropout keeps element

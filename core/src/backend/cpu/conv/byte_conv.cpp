@@ -19,13 +19,13 @@ bool ByteConvolution::suits(const ConvSizes& s) {
   return s.groups == 1 || (s.groups == s.channels && s.groups == s.filters);
 }
 
-ByteConvolution::ByteConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed, bool with_vnni)
+ByteConvolution::ByteConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed, bool with_quads)
     : sizes_(sizes),
       x_signed_(x_signed),
       w_signed_(w_signed),
       depthwise_(sizes.groups > 1),
       direct_(true),
-      kernels_(byte_conv_kernels(with_vnni)),
+      kernels_(byte_conv_kernels(with_quads)),
       point_words_(kernels_.words(sizes.channels)) {
   if (depthwise_) {
     const WindowAxis& w = sizes_.window[2];
@@ -36,7 +36,7 @@ ByteConvolution::ByteConvolution(const ConvSizes& sizes, bool x_signed, bool w_s
     images_ = 1;
     return;
   }
-  direct_ = kernels_.group == 4 && !x_signed_ && sizes_.channels % kernels_.group == 0;
+  direct_ = kernels_.group == 4 && kernels_.left.of(x_signed_) == 0 && sizes_.channels % kernels_.group == 0;
   for (const WindowAxis& a : sizes_.window) direct_ = direct_ && a.before == 0 && a.reach() <= 0;
   images_ = direct_ ? sizes_.batch
                     : std::clamp<int64_t>(kCopiedWords / std::max<int64_t>(image_words(), 1), 1,
@@ -112,7 +112,7 @@ bool ByteConvolution::pack(const uint8_t* w, const int32_t* w_zeros, int32_t x_z
         }
         words[at] |= (static_cast<uint32_t>(value) & (~0u >> (32 - bits))) << (place * bits);
       }
-    const int32_t code = x_zero + (x_signed_ ? kernels_.shift : 0);
+    const int32_t code = x_zero + kernels_.left.of(x_signed_);
     offsets[f] = static_cast<int32_t>(0u - static_cast<uint32_t>(code) * sum);
   }
   return true;

@@ -13,8 +13,8 @@ namespace ortrain {
 
 class ByteConvolution {
  public:
-  // Tests also ask for what the processor would compute without VNNI.
-  ByteConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed, bool with_vnni = true);
+  // Tests also ask for what the processor would compute without instructions for words of four.
+  ByteConvolution(const ConvSizes& sizes, bool x_signed, bool w_signed, bool with_quads = true);
 
   // Whether it computes such convolutions: of one group, and depthwise with one filter for each channel.
   static bool suits(const ConvSizes& sizes);

@@ -23,12 +23,13 @@ namespace HWY_NAMESPACE {
 namespace {
 
 // The most vectors of sums that a tile has.
-constexpr int64_t kSums = kVectors == 4 ? 24 : 12;
+template <typename How>
+constexpr int64_t kSums = How::kVectors == 4 ? 24 : 12;
 constexpr int64_t kMostLanes = hn::MaxLanes(I32());
 
 // Points of a tile that is V vectors wide.
-template <int V>
-constexpr int kRows = kVectors == 4 ? (V == 1 ? 12 : 24 / V) : 6;
+template <typename How, int V>
+constexpr int kRows = How::kVectors == 4 ? (V == 1 ? 12 : 24 / V) : 6;
 
 // Codes of `points` rows of sums, which are `vectors` vectors wide.
 void StoreCodes(const int32_t* sums, int64_t points, int64_t vectors, int64_t filters,
@@ -139,7 +140,7 @@ HWY_NOINLINE void Tile(const BytePanel& p, const uint32_t* const* windows, int32
 
 template <typename How, int V>
 void Points(const BytePanel& p) {
-  HWY_ALIGN int32_t sums[kSums * kMostLanes];
+  HWY_ALIGN int32_t sums[kSums<How> * kMostLanes];
   int64_t point = 0;
   const auto tiles = [&](auto rows) HWY_ATTR {
     constexpr int R = decltype(rows)::value;
@@ -148,8 +149,9 @@ void Points(const BytePanel& p) {
       StoreCodes(sums, R, V, p.filters, p.codes, p.y + point * p.y_row, p.y_row);
     }
   };
-  tiles(std::integral_constant<int, kRows<V>>());
-  if constexpr (kRows < V >> 3) tiles(std::integral_constant<int, kRows<V> / 3>());
+  constexpr int kMost = kRows<How, V>;
+  tiles(std::integral_constant<int, kMost>());
+  if constexpr (kMost > 3) tiles(std::integral_constant<int, kMost / 3>());
   tiles(std::integral_constant<int, 1>());
 }
 
@@ -161,10 +163,10 @@ void Multiply(const BytePanel& p) {
     case 2:
       return Points<How, 2>(p);
     case 3:
-      if constexpr (kVectors == 4) return Points<How, 3>(p);
+      if constexpr (How::kVectors == 4) return Points<How, 3>(p);
       break;
     default:
-      if constexpr (kVectors == 4) return Points<How, 4>(p);
+      if constexpr (How::kVectors == 4) return Points<How, 4>(p);
   }
 }
 
@@ -215,9 +217,9 @@ void SumLine(const ByteLine& p) {
     }
 }
 
-// Adding 128 to a byte inverts its highest bit.
+// Adding 128 to a byte, or subtracting it, inverts its highest bit.
 template <typename How, typename Q>
-constexpr uint32_t kFlip = How::kShift&& std::is_signed_v<Q> ? 0x80808080u : 0;
+constexpr uint32_t kFlip = How::kLeft.of(std::is_signed_v<Q>) ? 0x80808080u : 0;
 
 // The bits of element x in a word, at the given place of the group.
 template <typename How, typename Q>
@@ -286,8 +288,8 @@ void Combine(int64_t n, const uint8_t* const* rows, bool is_signed, uint32_t* to
 
 template <typename How>
 ByteConvKernels KernelsOf() {
-  return {How::kGroup,  Lanes(),      kVectors * Lanes(), How::kShift,
-          ToWords<How>, Combine<How>, Multiply<How>,      SumLine<How>};
+  return {How::kGroup,  Lanes(),      How::kVectors * Lanes(), How::kLeft,
+          ToWords<How>, Combine<How>, Multiply<How>,           SumLine<How>};
 }
 
 ByteConvKernels FindByteConvKernels(bool quads) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backend/cpu/elementwise/quantization.h"
+#include "backend/cpu/matmul/integer_product.h"
 
 namespace ortrain {
 
@@ -47,10 +48,10 @@ struct ByteLine {
 };
 
 struct ByteConvKernels {
-  int64_t group;  // elements of a word
-  int64_t lanes;  // filters in a vector
-  int64_t panel;  // filters of a panel; the last panel has as many whole vectors as it needs
-  int32_t shift;  // added to signed X and subtracted from unsigned W
+  int64_t group;   // elements of a word
+  int64_t lanes;   // filters in a vector
+  int64_t panel;   // filters of a panel; the last panel has as many whole vectors as it needs
+  CodeShift left;  // of X; the weights are signed
 
   int64_t words(int64_t n) const { return (n + group - 1) / group; }
   int64_t whole(int64_t filters) const { return (filters + lanes - 1) / lanes * lanes; }
@@ -63,7 +64,8 @@ struct ByteConvKernels {
   void (*sum_line)(const ByteLine& line);
 };
 
-// Those of this processor. Tests also ask for the ones that it would have without VNNI.
-ByteConvKernels byte_conv_kernels(bool with_vnni = true);
+// Those of this processor. Tests also ask for the ones that it would have without instructions for words of
+// four.
+ByteConvKernels byte_conv_kernels(bool with_quads = true);
 
 }  // namespace ortrain

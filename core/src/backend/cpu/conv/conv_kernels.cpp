@@ -34,11 +34,11 @@ Kernel row_major_forward(KernelContext& c, const Convolution& conv) {
 
 template <typename T>
 Kernel row_major_fused(KernelContext& c, const Convolution& conv, const Activation& activation) {
-  const Kernel forward = row_major_forward<T>(c, conv);
+  Kernel forward = row_major_forward<T>(c, conv);
   const Slot z = c.has_input(3) ? c.in(3) : Slot{};
   const Slot y = c.out(0);
   const int64_t n = c.out_size(0);
-  return [=](const Frame& f) {
+  return [=, forward = std::move(forward)](const Frame& f) {
     forward(f);
     const T* addend = f.at_or_null<const T>(z);
     T* values = f.at<T>(y);

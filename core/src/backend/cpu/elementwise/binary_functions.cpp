@@ -7,6 +7,7 @@
 // The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
+#include "backend/cpu/elementwise/bf16_blocks-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "built_operators.h"
 #include "runtime/dtype.h"
@@ -82,11 +83,46 @@ BinaryRun FindBinary(size_t row, bool is_double) {
   return kRuns[row][is_double];
 }
 
+// The operand of a block: floats as they lie in memory, or widened ones.
+struct BlockOperand {
+  BlockOperand(const void* from, int64_t step, bool is_bf16) : from(from), step(step), is_bf16(is_bf16) {
+    if (is_bf16 && !step) block.Widen(from, 0, 1);
+  }
+  const void* At(int64_t i, int64_t count) {
+    if (!is_bf16) return static_cast<const float*>(from) + i * step;
+    if (step) block.Widen(from, i, count);
+    return block.values;
+  }
+
+  const void* from;
+  int64_t step;
+  bool is_bf16;
+  Block block;
+};
+
+void RunBinaryInBlocks(BinaryRun run, BlockOperand a, BlockOperand b, void* y, int64_t n) {
+  Block result;
+  ForBlocks(n, [&](int64_t i, int64_t count) {
+    run(a.At(i, count), a.step, b.At(i, count), b.step, result.values, count);
+    result.RoundTo(y, i, count);
+  });
+}
+
+template <class Row, typename TA, typename TB>
+void RunBinaryBf16(const void* a, int64_t step_a, const void* b, int64_t step_b, void* y, int64_t n) {
+  // Sums and products cost less than the conversions.
+  if constexpr (std::is_same_v<Row, RowAdd> || std::is_same_v<Row, RowMul>)
+    return RunBinary<Row, BFloat16, TA, TB>(a, step_a, b, step_b, y, n);
+  else
+    RunBinaryInBlocks(RunBinary<Row, float>, {a, step_a, std::is_same_v<TA, BFloat16>},
+                      {b, step_b, std::is_same_v<TB, BFloat16>}, y, n);
+}
+
 // From operands in bfloat16 or float, at least one of them in bfloat16, to bfloat16.
 BinaryRun FindBf16(size_t row, bool bf16_a, bool bf16_b) {
-#define ORTRAIN_ROW(type, ...)                                                                          \
-  {RunBinary<Row##type, BFloat16, BFloat16, BFloat16>, RunBinary<Row##type, BFloat16, BFloat16, float>, \
-   RunBinary<Row##type, BFloat16, float, BFloat16>},
+#define ORTRAIN_ROW(type, ...)                                                              \
+  {RunBinaryBf16<Row##type, BFloat16, BFloat16>, RunBinaryBf16<Row##type, BFloat16, float>, \
+   RunBinaryBf16<Row##type, float, BFloat16>},
   if constexpr (!kHasKernels<BFloat16>) return nullptr;
   static constexpr BinaryRun kRuns[][3] = {ORTRAIN_BINARY_ROWS(ORTRAIN_ROW)};
 #undef ORTRAIN_ROW

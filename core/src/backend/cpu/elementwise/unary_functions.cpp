@@ -7,6 +7,7 @@
 // The per-target passes over this file come first.
 #include <hwy/foreach_target.h>
 
+#include "backend/cpu/elementwise/bf16_blocks-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
 #include "runtime/dtype.h"
 
@@ -152,6 +153,7 @@ HWY_INLINE WithDerivative<Vec<D>> FastGeluAndDerivative(D d, Vec<D> x) {
 
 #define ORTRAIN_ROW(type, cost, formula)                                \
   struct Row##type {                                                    \
+    static constexpr int kCost = cost;                                  \
     template <class D>                                                  \
     static HWY_INLINE Vec<D> Apply(D d, Vec<D> x, Vec<D> a, Vec<D> b) { \
       (void)d, (void)a, (void)b;                                        \
@@ -163,6 +165,7 @@ ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)
 
 #define ORTRAIN_ROW(type, cost, formula)                                           \
   struct Row##type {                                                               \
+    static constexpr int kCost = cost;                                             \
     template <class D>                                                             \
     static HWY_INLINE Vec<D> Apply(D d, Vec<D> dy, Vec<D> x, Vec<D> a, Vec<D> b) { \
       (void)d, (void)a, (void)b;                                                   \
@@ -187,8 +190,16 @@ template <class Row, typename T>
 void RunUnary(const void* x, void* y, int64_t n, double a, double b) {
   const hn::ScalableTag<Lane<T>> d;
   const auto va = C(d, a), vb = C(d, b);
-  Map(static_cast<const T*>(x), static_cast<T*>(y), n,
-      [d, va, vb](auto, auto v) HWY_ATTR { return Row::Apply(d, v, va, vb); });
+  const T* from = static_cast<const T*>(x);
+  T* to = static_cast<T*>(y);
+  if constexpr (Row::kCost < 4)
+    return Map(from, to, n, [d, va, vb](auto, auto v) HWY_ATTR { return Row::Apply(d, v, va, vb); });
+  // Long formulas are compiled once, for whole vectors and for the last one.
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t i = 0; i < n; i += lanes) {
+    const int64_t count = HWY_MIN(lanes, n - i);
+    StoreUpTo(Row::Apply(d, LoadUpTo(d, from + i, count), va, vb), d, to + i, count);
+  }
 }
 
 template <class Row, typename T>
@@ -216,41 +227,93 @@ using UnaryRun = void (*)(const void*, void*, int64_t, double, double);
 using WithDerivativeRun = void (*)(const void*, void*, void*, int64_t, double);
 using PairRun = void (*)(const void*, const void*, void*, int64_t, double, double);
 
+void RunUnaryInBlocks(UnaryRun run, const void* x, void* y, int64_t n, double a, double b) {
+  Block block;
+  ForBlocks(n, [&](int64_t i, int64_t count) {
+    block.Widen(x, i, count);
+    run(block.values, block.values, count, a, b);
+    block.RoundTo(y, i, count);
+  });
+}
+
+void RunPairInBlocks(PairRun run, const void* u, const void* v, void* y, int64_t n, double a, double b) {
+  Block p, q;
+  ForBlocks(n, [&](int64_t i, int64_t count) {
+    p.Widen(u, i, count);
+    q.Widen(v, i, count);
+    run(p.values, q.values, p.values, count, a, b);
+    p.RoundTo(y, i, count);
+  });
+}
+
+void RunWithDerivativeInBlocks(WithDerivativeRun run, const void* x, void* y, void* derivative, int64_t n,
+                               double a) {
+  Block values, derivatives;
+  ForBlocks(n, [&](int64_t i, int64_t count) {
+    derivatives.Widen(x, i, count);
+    run(derivatives.values, values.values, derivatives.values, count, a);
+    values.RoundTo(y, i, count);
+    derivatives.RoundTo(derivative, i, count);
+  });
+}
+
 // A function for elements of T, if the build has such tensors.
 template <typename T, typename Function>
 constexpr Function IfBuilt(Function function) {
   return kHasKernels<T> ? function : nullptr;
 }
 
+// Rows that cost less than the conversions are compiled for bfloat16 too.
+template <class Row>
+void UnaryBf16(const void* x, void* y, int64_t n, double a, double b) {
+  if constexpr (Row::kCost <= 1)
+    RunUnary<Row, BFloat16>(x, y, n, a, b);
+  else
+    RunUnaryInBlocks(RunUnary<Row, float>, x, y, n, a, b);
+}
+
+template <class Row>
+void PairBf16(const void* u, const void* v, void* y, int64_t n, double a, double b) {
+  if constexpr (Row::kCost <= 1)
+    RunPair<Row, BFloat16>(u, v, y, n, a, b);
+  else
+    RunPairInBlocks(RunPair<Row, float>, u, v, y, n, a, b);
+}
+
+template <class Row>
+void WithDerivativeBf16(const void* x, void* y, void* derivative, int64_t n, double a) {
+  RunWithDerivativeInBlocks(RunWithDerivative<Row, float>, x, y, derivative, n, a);
+}
+
 // `kind`: 0 for float, 1 for double, 2 for float kept in bfloat16. One function for each row: the linker then
 // drops the rows that no operator of a build uses.
-#define ORTRAIN_ROW(type, ...)                                                              \
-  UnaryRun Unary##type(size_t kind) {                                                       \
-    static constexpr UnaryRun kRuns[] = {RunUnary<Row##type, float>,                        \
-                                         IfBuilt<double>(RunUnary<Row##type, double>),      \
-                                         IfBuilt<BFloat16>(RunUnary<Row##type, BFloat16>)}; \
-    return kRuns[kind];                                                                     \
+#define ORTRAIN_ROW(type, ...)                                                         \
+  UnaryRun Unary##type(size_t kind) {                                                  \
+    static constexpr UnaryRun kRuns[] = {RunUnary<Row##type, float>,                   \
+                                         IfBuilt<double>(RunUnary<Row##type, double>), \
+                                         IfBuilt<BFloat16>(UnaryBf16<Row##type>)};     \
+    return kRuns[kind];                                                                \
   }
 ORTRAIN_UNARY_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
 
-#define ORTRAIN_ROW(type, ...)                                                            \
-  PairRun Pair##type(size_t kind) {                                                       \
-    static constexpr PairRun kRuns[] = {RunPair<Row##type, float>,                        \
-                                        IfBuilt<double>(RunPair<Row##type, double>),      \
-                                        IfBuilt<BFloat16>(RunPair<Row##type, BFloat16>)}; \
-    return kRuns[kind];                                                                   \
+#define ORTRAIN_ROW(type, ...)                                                       \
+  PairRun Pair##type(size_t kind) {                                                  \
+    static constexpr PairRun kRuns[] = {RunPair<Row##type, float>,                   \
+                                        IfBuilt<double>(RunPair<Row##type, double>), \
+                                        IfBuilt<BFloat16>(PairBf16<Row##type>)};     \
+    return kRuns[kind];                                                              \
   }
 ORTRAIN_PAIR_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW
 
-#define ORTRAIN_ROW(type, ...)                                                                          \
-  WithDerivativeRun WithDerivative##type(size_t kind) {                                                 \
-    using Row = Row##type##AndDerivative;                                                               \
-    static constexpr WithDerivativeRun kRuns[] = {RunWithDerivative<Row, float>,                        \
-                                                  IfBuilt<double>(RunWithDerivative<Row, double>),      \
-                                                  IfBuilt<BFloat16>(RunWithDerivative<Row, BFloat16>)}; \
-    return kRuns[kind];                                                                                 \
+#define ORTRAIN_ROW(type, ...)                                                                     \
+  WithDerivativeRun WithDerivative##type(size_t kind) {                                            \
+    using Row = Row##type##AndDerivative;                                                          \
+    static constexpr WithDerivativeRun kRuns[] = {RunWithDerivative<Row, float>,                   \
+                                                  IfBuilt<double>(RunWithDerivative<Row, double>), \
+                                                  IfBuilt<BFloat16>(WithDerivativeBf16<Row>)};     \
+    return kRuns[kind];                                                                            \
   }
 ORTRAIN_DERIVATIVE_ROWS(ORTRAIN_ROW)
 #undef ORTRAIN_ROW

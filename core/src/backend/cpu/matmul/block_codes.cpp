@@ -61,10 +61,13 @@ HWY_INLINE int64_t LookUpPairs(const uint8_t* bytes, int64_t n, float zero, floa
   const hn::ScalableTag<float> d;
   const hn::RebindToUnsigned<decltype(d)> word;
   const hn::Rebind<uint8_t, decltype(d)> byte;
-  HWY_ALIGN BFloat16 rounded[kCodes] = {};
-  StoreUpTo(hn::Mul(hn::Sub(hn::Iota(d, 0.0f), hn::Set(d, zero)), hn::Set(d, scale)), d, rounded, 16);
-  const hn::Rebind<uint16_t, decltype(d)> half;
-  const auto even = hn::PromoteTo(word, hn::LoadU(half, reinterpret_cast<const uint16_t*>(rounded)));
+  // Rounded to the nearest, ties to even, as StoreUpTo rounds; NaN stays.
+  const auto exact = hn::Mul(hn::Sub(hn::Iota(d, 0.0f), hn::Set(d, zero)), hn::Set(d, scale));
+  const auto bits = hn::BitCast(word, exact);
+  const auto up = hn::Add(hn::And(hn::ShiftRight<16>(bits), hn::Set(word, 1u)), hn::Set(word, 0x7fffu));
+  const auto rounded = hn::IfThenElse(hn::RebindMask(word, hn::IsNaN(exact)),
+                                      hn::Or(bits, hn::Set(word, 0x400000u)), hn::Add(bits, up));
+  const auto even = hn::ShiftRight<16>(rounded);
   const auto odd = hn::ShiftLeft<16>(even), low = hn::Set(word, 15u);
   int64_t i = 0;
   for (; i + kCodes <= n; i += kCodes) {

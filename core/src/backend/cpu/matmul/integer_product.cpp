@@ -32,7 +32,7 @@ uint32_t InWord(Q x, int64_t place) {
 template <typename How, typename Q>
 void PackLeftOf(int64_t m, int64_t k, const Q* a, int64_t row, uint32_t* packed, int32_t* sums) {
   constexpr int64_t kGroup = How::kGroup;
-  constexpr int32_t kShift = std::is_signed_v<Q> ? How::kShift : 0;
+  constexpr int32_t kShift = How::kLeft.of(std::is_signed_v<Q>);
   const int64_t words = (k + kGroup - 1) / kGroup;
   for (int64_t i = 0; i < m; ++i) {
     const Q* HWY_RESTRICT from = a + i * row;
@@ -40,7 +40,7 @@ void PackLeftOf(int64_t m, int64_t k, const Q* a, int64_t row, uint32_t* packed,
     uint32_t sum = static_cast<uint32_t>(k) * static_cast<uint32_t>(kShift);
     for (int64_t l = 0; l < k; ++l) sum += static_cast<uint32_t>(from[l]);
     sums[i] = static_cast<int32_t>(sum);
-    // Adding 128 to a byte inverts its highest bit.
+    // Adding 128 to a byte, or subtracting it, inverts its highest bit.
     const uint32_t flip = kShift ? 0x80808080u : 0;
     for (int64_t w = 0; w < k / kGroup; ++w) {
       uint32_t word = 0;
@@ -67,7 +67,7 @@ void PackLeft(int64_t m, int64_t k, Codes a, uint32_t* packed, int32_t* sums) {
 template <typename How, typename Q>
 void PackRightOf(int64_t n, int64_t begin, int64_t count, const Q* b, int64_t row, uint32_t* panel) {
   constexpr int64_t kGroup = How::kGroup;
-  const uint32_t flip = How::kShift && !std::is_signed_v<Q> ? 0x80808080u : 0;
+  const uint32_t flip = How::kRight.of(std::is_signed_v<Q>) ? 0x80808080u : 0;
   const int64_t lanes = Lanes(), stored = (n + lanes - 1) / lanes * lanes;
   for (int64_t l = 0; l < count; l += kGroup) {
     uint32_t* HWY_RESTRICT to = panel + (begin + l) / kGroup * stored;
@@ -187,7 +187,7 @@ void Multiply(const IntegerPart& p) {
   const int64_t words = (p.k + How::kGroup - 1) / How::kGroup;
   for (int64_t j = 0; j < stored;) {
     const int64_t left = (stored - j) / lanes;
-    if (kVectors >= 4 && left >= 4) {
+    if (How::kVectors >= 4 && left >= 4) {
       Rows<How, 4>(p, words, stored, j);
       j += 4 * lanes;
     } else if (left >= 2) {
@@ -267,8 +267,8 @@ void SumLines(int64_t n, int64_t count, const uint32_t* const* lines, const uint
 
 template <typename How>
 IntegerKernels KernelsOf() {
-  return {How::kGroup,     Lanes(),       kVectors * Lanes(), How::kShift, PackLeft<How>, PackRight<How>,
-          SumColumns<How>, Multiply<How>, ShiftLine,          PairLine,    SumLines};
+  return {How::kGroup,    Lanes(),         How::kVectors * Lanes(), How::kLeft, How::kRight, PackLeft<How>,
+          PackRight<How>, SumColumns<How>, Multiply<How>,           ShiftLine,  PairLine,    SumLines};
 }
 
 IntegerKernels FindIntegerKernels(bool quads) {

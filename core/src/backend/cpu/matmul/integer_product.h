@@ -1,9 +1,9 @@
 // Exact products of 8-bit integers, Y = (A - a_zero) (B - b_zero), summed in 32 bits, which wrap around.
 //
 // Both operands are packed first: the rows of A, and the columns of B in panels. Neighbours along k form a
-// word of 32 bits, four as 8-bit integers where the processor multiplies those (VNNI), else two as 16-bit
-// integers. The instructions for pairs of 8-bit integers that older processors have are not used, because
-// their sums saturate. Zero points are not subtracted, but accounted for afterwards:
+// word of 32 bits, four as 8-bit integers where the processor multiplies those (VNNI on x86, SDOT on arm64),
+// else two as 16-bit integers. The instructions for pairs of 8-bit integers that older processors have are
+// not used, because their sums saturate. Zero points are not subtracted, but accounted for afterwards:
 //
 //   sum (a - s) (b - t) = sum a b - s sum b - t (sum a - k s)
 #pragma once
@@ -35,15 +35,23 @@ struct IntegerPart {
   int64_t y_row;
 };
 
+// What is added to 8-bit integers when they become words, so that all have the sign that the instruction
+// takes: 128 to signed ones, -128 to unsigned ones, or nothing.
+struct CodeShift {
+  int32_t of_unsigned, of_signed;
+
+  constexpr int32_t of(bool is_signed) const { return is_signed ? of_signed : of_unsigned; }
+};
+
 // The kernels for a processor.
 struct IntegerKernels {
-  int64_t group;  // elements in a word
-  int64_t lanes;  // columns of B in a vector
-  int64_t panel;  // columns of a panel; the last one has as many whole vectors as it needs
-  int32_t shift;  // added to the signed elements of A and subtracted from the unsigned ones of B
+  int64_t group;          // elements in a word
+  int64_t lanes;          // columns of B in a vector
+  int64_t panel;          // columns of a panel; the last one has as many whole vectors as it needs
+  CodeShift left, right;  // of the elements of A and B
 
-  int32_t left_zero(bool is_signed, int32_t zero) const { return is_signed ? zero + shift : zero; }
-  int32_t right_zero(bool is_signed, int32_t zero) const { return is_signed ? zero : zero - shift; }
+  int32_t left_zero(bool is_signed, int32_t zero) const { return zero + left.of(is_signed); }
+  int32_t right_zero(bool is_signed, int32_t zero) const { return zero + right.of(is_signed); }
   // Words of a row of A or a column of B.
   int64_t words(int64_t k) const { return (k + group - 1) / group; }
   // Columns up to a whole vector.
@@ -78,7 +86,8 @@ struct IntegerKernels {
   }
 };
 
-// Those of this processor. Tests also ask for the ones that it would have without VNNI.
-IntegerKernels integer_kernels(bool with_vnni = true);
+// Those of this processor. Tests also ask for the ones that it would have without instructions for words of
+// four.
+IntegerKernels integer_kernels(bool with_quads = true);
 
 }  // namespace ortrain

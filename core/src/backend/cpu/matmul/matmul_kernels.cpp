@@ -150,7 +150,7 @@ Kernel product_kernel(KernelContext& c, float alpha, Addend bias, const std::vec
   const Slot product = shape == c.out_shape(0)
                            ? y
                            : c.scratch(static_cast<size_t>(element_count(shape)) * size_of(c.dtype(0)));
-  return chain({plain_kernel(c, p, alpha, a, b, bias, product), tail_kernel(c, tail, operands, product, y)});
+  return chain(plain_kernel(c, p, alpha, a, b, bias, product), tail_kernel(c, tail, operands, product, y));
 }
 
 }  // namespace

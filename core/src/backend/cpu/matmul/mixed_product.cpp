@@ -6,6 +6,8 @@
 
 #include "backend/cpu/bf16_conversion.h"
 #include "backend/cpu/bf16_products.h"
+#include "backend/cpu/matmul/bf16_pairs-inl.h"
+#include "backend/cpu/matmul/bf16_tiles-inl.h"
 #include "backend/cpu/matmul/mixed_product.h"
 #include "backend/cpu/matmul/product_tiles-inl.h"
 #include "backend/cpu/simd/simd_math-inl.h"
@@ -17,20 +19,23 @@
 #define ORTRAIN_MIXED_PRODUCT_TYPES
 namespace ortrain {
 
-// A block of the left operand: element or word (i, p) is data[i * row + p * column].
+// A block of the left operand: element or word (i, p) is data[i * row + p * column]. Quads are stored as in
+// backend/cpu/matmul/bf16_tiles-inl.h. With `far`, it may have to come from memory.
 struct LeftBlock {
   const float* data;
   int64_t row, column;
+  bool far = false;
 };
 
-// Packed blocks hold floats, or words of two bfloat16 values in the place of floats.
+// Packed blocks hold floats, or words of two bfloat16 values in the place of floats, or quads of four in the
+// place of two floats.
 struct MixedFunctions {
   int64_t lanes, panel;
-  int64_t together;  // elements along k in a float or word
+  int64_t depth;  // elements along k that are multiplied at a time
   LeftBlock (*pack_left)(const StoredMatrix& a, int64_t m, int64_t k, float* packed);
   // `turned` is memory for a panel.
   void (*pack_right)(const StoredMatrix& b, int64_t k, int64_t n, float* turned, float* packed);
-  // C = or += alpha A B for a depth of `k` floats or words.
+  // C = or += alpha A B for a depth of `k` elements.
   void (*multiply)(int64_t m, const LeftBlock& a, const float* b, int64_t k, int64_t n, float alpha, float* c,
                    int64_t c_row, bool add);
   // line = line + factor values, or line * values.
@@ -38,7 +43,9 @@ struct MixedFunctions {
   void (*scale)(int64_t n, StoredInput values, float* line);
 };
 
+inline constexpr int64_t kMixedDepth = 128;  // floats or words that are multiplied at a time
 inline constexpr int64_t kLeftRows = tuning::kBlockRows, kLeftPad = 16;
+static_assert(kLeftRows % 2 == 0);
 
 }  // namespace ortrain
 #endif
@@ -100,49 +107,16 @@ void PackRightFloats(const StoredMatrix& b, int64_t k, int64_t n, float* turned,
   }
 }
 
-// As pairs of bfloat16, the even element in the lower half of a word.
+// As pairs of bfloat16.
 
-// Not inlined, because the memory is read in another type.
-HWY_NOINLINE void ToWords(const BFloat16* from, int64_t k, BFloat16* to) {
-  std::copy_n(from, k, to);
-  if (k % 2) to[k] = BFloat16(0.0f);
-}
-HWY_NOINLINE void ToWords(const float* from, int64_t k, BFloat16* to) {
-  const F32 d;
-  ForVectors<float>(k, [&](int64_t i, int64_t count)
-                           HWY_ATTR { StoreUpTo(LoadUpTo(d, from + i, count), d, to + i, count); });
-  if (k % 2) to[k] = BFloat16(0.0f);
-}
-
-// to[i] = the word of low[i] and high[i] for i < n; `high` may be null, for zeros.
-HWY_INLINE void JoinHalves(const BFloat16* low, const BFloat16* high, int64_t n, uint32_t* to) {
-  const hn::ScalableTag<uint32_t> d;
-  const hn::Rebind<uint16_t, decltype(d)> half;
-  const int64_t lanes = LanesOf<float>();
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    auto word = hn::PromoteTo(d, hn::LoadU(half, &low[i].bits));
-    if (high) word = hn::Or(word, hn::ShiftLeft<16>(hn::PromoteTo(d, hn::LoadU(half, &high[i].bits))));
-    hn::StoreU(word, d, to + i);
-  }
-  for (; i < n; ++i) to[i] = low[i].bits | (high ? static_cast<uint32_t>(high[i].bits) << 16 : 0);
-}
-
-HWY_NOINLINE void JoinRows(const BFloat16* low, const BFloat16* high, int64_t n, uint32_t* to) {
-  JoinHalves(low, high, n, to);
-}
-HWY_NOINLINE void JoinRows(const float* low, const float* high, int64_t n, uint32_t* to) {
-  constexpr int64_t kRun = 64;
-  BFloat16 halves[2][kRun];
-  for (int64_t i = 0; i < n; i += kRun) {
-    const int64_t count = HWY_MIN(kRun, n - i);
-    ToWords(low + i, count, halves[0]);
-    if (high) ToWords(high + i, count, halves[1]);
-    JoinHalves(halves[0], high ? halves[1] : nullptr, count, to + i);
-  }
+// Whether the rows of A can be multiplied where they are: they do not all map to the same few cache sets.
+bool StayInPlace(const StoredMatrix& a, int64_t k) {
+  constexpr int64_t kPage = 4096;
+  return a.values.bf16 && a.column == 1 && a.row * 2 % kPage != 0 && AreWords(a.values.halves(), a.row, k);
 }
 
 LeftBlock PackLeftPairs(const StoredMatrix& a, int64_t m, int64_t k, float* packed) {
+  if (StayInPlace(a, k)) return {static_cast<const float*>(a.values.data), a.row / 2, 1, true};
   const int64_t words = (k + 1) / 2, pitch = m + kLeftPad;
   Visit(a.values, [&](const auto* from) {
     if (a.column == 1)
@@ -157,57 +131,96 @@ LeftBlock PackLeftPairs(const StoredMatrix& a, int64_t m, int64_t k, float* pack
 }
 
 void PackRightPairs(const StoredMatrix& b, int64_t k, int64_t n, float* turned, float* packed) {
-  const int64_t lanes = LanesOf<float>(), width = kPanel * lanes, words = (k + 1) / 2;
+  Visit(b.values, [&](const auto* from) {
+    if (b.column == 1)
+      PackPairsAlong(from, b.row, k, n, packed);
+    else
+      PackPairsAcross(from, b.column, k, n, turned, packed);
+  });
+}
+
+template <class How>
+void MultiplyBlock(int64_t m, const LeftBlock& a, const float* b, int64_t k, int64_t n, float alpha, float* c,
+                   int64_t c_row, bool add) {
+  const int64_t depth = std::is_same_v<How, MultiplyAdd> ? k : (k + 1) / 2;
+  const int64_t lanes = LanesOf<float>(), width = kPanel * lanes;
   for (int64_t j = 0; j < n; j += width) {
     const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
-    uint32_t* to = reinterpret_cast<uint32_t*>(packed + j * words);
+    Panel<float, How>(m, used, {depth, 1, 0, 0, a.far}, a.data, a.row, a.column, b + j * depth, stored, c + j,
+                      c_row, add, false, alpha);
+  }
+}
+
+#if ORTRAIN_HAS_BF16_TILES
+// As quads of bfloat16.
+
+// to[2 i], to[2 i + 1] = the quad of element i of up to four rows; those that lack are zeros.
+template <typename T>
+void JoinFour(const T* from, int64_t row, int64_t rows, int64_t n, uint32_t* to) {
+  const hn::ScalableTag<uint32_t> d;
+  const int64_t lanes = LanesOf<float>();
+  constexpr int64_t kRun = 64;
+  uint32_t words[2][kRun] = {};
+  for (int64_t i = 0; i < n; i += kRun, from += kRun, to += 2 * kRun) {
+    const int64_t count = HWY_MIN(kRun, n - i);
+    JoinRows(from, rows > 1 ? from + row : nullptr, count, words[0]);
+    if (rows > 2) JoinRows(from + 2 * row, rows > 3 ? from + 3 * row : nullptr, count, words[1]);
+    int64_t l = 0;
+    for (; l + lanes <= count; l += lanes)
+      hn::StoreInterleaved2(hn::LoadU(d, words[0] + l), hn::LoadU(d, words[1] + l), d, to + 2 * l);
+    for (; l < count; ++l) to[2 * l] = words[0][l], to[2 * l + 1] = words[1][l];
+  }
+}
+
+LeftBlock PackLeftQuads(const StoredMatrix& a, int64_t m, int64_t k, float* packed) {
+  const int64_t quads = (k + 3) / 4, pair = 4 * quads;
+  uint32_t line[2 * HWY_MAX(kLeftRows, kMixedDepth)];
+  uint32_t* to = reinterpret_cast<uint32_t*>(packed);
+  Visit(a.values, [&](const auto* from) {
+    const auto put = [&](int64_t i, int64_t q, const uint32_t* quad) {
+      std::copy_n(quad, 2, to + i / 2 * pair + q * 4 + i % 2 * 2);
+    };
+    if (a.column == 1)
+      for (int64_t i = 0; i < m; ++i) {
+        ToWords(from + i * a.row, k, reinterpret_cast<BFloat16*>(line), 4);
+        for (int64_t q = 0; q < quads; ++q) put(i, q, line + 2 * q);
+      }
+    else
+      for (int64_t q = 0; q < quads; ++q) {
+        JoinFour(from + 4 * q * a.column, a.column, HWY_MIN(4, k - 4 * q), m, line);
+        for (int64_t i = 0; i < m; ++i) put(i, q, line + 2 * i);
+      }
+    constexpr uint32_t kZeros[2] = {};
+    for (int64_t q = 0; m % 2 && q < quads; ++q) put(m, q, kZeros);
+  });
+  return {packed, 0, 0};
+}
+
+void PackRightQuads(const StoredMatrix& b, int64_t k, int64_t n, float* turned, float* packed) {
+  const int64_t lanes = LanesOf<float>(), width = kPanel * lanes, quads = (k + 3) / 4;
+  for (int64_t j = 0; j < n; j += width) {
+    const int64_t used = HWY_MIN(width, n - j), stored = (used + lanes - 1) / lanes * lanes;
+    uint32_t* to = reinterpret_cast<uint32_t*>(packed + 2 * j * quads);
+    const uint32_t* columns = reinterpret_cast<const uint32_t*>(turned);
     Visit(b.values, [&](const auto* from) {
-      if (b.column == 1) {
-        for (int64_t w = 0; w < words; ++w, to += stored) {
-          const auto* low = from + 2 * w * b.row + j;
-          JoinRows(low, 2 * w + 1 < k ? low + b.row : nullptr, used, to);
-          std::fill(to + used, to + stored, 0u);
-        }
-      } else {
-        for (int64_t c = 0; c < used; ++c)
-          ToWords(from + (j + c) * b.column, k, reinterpret_cast<BFloat16*>(turned + c * words));
-        PackAcross(reinterpret_cast<const uint32_t*>(turned), words, words, used, uint32_t{1}, to);
+      for (int64_t c = 0; b.column != 1 && c < used; ++c)
+        ToWords(from + (j + c) * b.column, k, reinterpret_cast<BFloat16*>(turned + 2 * c * quads), 4);
+      for (int64_t q = 0; q < quads; ++q, to += 2 * stored) {
+        if (b.column == 1)
+          JoinFour(from + 4 * q * b.row + j, b.row, HWY_MIN(4, k - 4 * q), used, to);
+        else
+          for (int64_t c = 0; c < used; ++c) std::copy_n(columns + 2 * (c * quads + q), 2, to + 2 * c);
+        std::fill(to + 2 * used, to + 2 * stored, 0u);
       }
     });
   }
 }
 
-// Both products of two words are added to the sum.
-struct WidenedPairs {
-  template <class V>
-  static HWY_INLINE V Run(V a, V b, V sum) {
-    const F32 d;
-    const hn::RebindToUnsigned<F32> bits;
-    const auto even = [&](V v) HWY_ATTR { return hn::BitCast(d, hn::ShiftLeft<16>(hn::BitCast(bits, v))); };
-    const auto odd = [&](V v) HWY_ATTR { return hn::And(v, hn::BitCast(d, hn::Set(bits, 0xffff0000u))); };
-    return hn::MulAdd(odd(a), odd(b), hn::MulAdd(even(a), even(b), sum));
-  }
-};
-
-// Highway 1.0 does not have the instruction.
-#if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
-struct NativePairs {
-  template <class V>
-  static HWY_INLINE V Run(V a, V b, V sum) {
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
-    return sum;
-  }
-};
-#define ORTRAIN_NATIVE_PAIRS NativePairs
-#else
-#define ORTRAIN_NATIVE_PAIRS WidenedPairs
-#endif
-
-template <class How>
-void MultiplyBlock(int64_t m, const LeftBlock& a, const float* b, int64_t k, int64_t n, float alpha, float* c,
-                   int64_t c_row, bool add) {
-  Multiply<float, How>(m, a.data, a.row, a.column, {b, k, n, 0, k, 0, n}, c, c_row, add, false, alpha);
+void MultiplyQuadBlock(int64_t m, const LeftBlock& a, const float* b, int64_t k, int64_t n, float alpha,
+                       float* c, int64_t c_row, bool add) {
+  MultiplyQuads(m, a.data, b, (k + 3) / 4, n, alpha, c, c_row, add);
 }
+#endif
 
 void AddTo(int64_t n, StoredInput values, float factor, float* line) {
   const F32 d;
@@ -231,13 +244,16 @@ void ScaleBy(int64_t n, StoredInput values, float* line) {
 }
 
 MixedFunctions FindMixed(bool pairs, bool native) {
-  const int64_t lanes = LanesOf<float>(), panel = kPanel * lanes;
+  const int64_t lanes = LanesOf<float>(), panel = kPanel * lanes, depth = kMixedDepth;
   if (!pairs)
-    return {lanes, panel, 1, PackLeftFloats, PackRightFloats, MultiplyBlock<MultiplyAdd>, AddTo, ScaleBy};
-  const auto multiply = native ? MultiplyBlock<ORTRAIN_NATIVE_PAIRS> : MultiplyBlock<WidenedPairs>;
-  return {lanes, panel, 2, PackLeftPairs, PackRightPairs, multiply, AddTo, ScaleBy};
+    return {lanes, panel, depth, PackLeftFloats, PackRightFloats, MultiplyBlock<MultiplyAdd>, AddTo, ScaleBy};
+#if ORTRAIN_HAS_BF16_TILES
+  if (native)
+    return {lanes, panel, 2 * depth, PackLeftQuads, PackRightQuads, MultiplyQuadBlock, AddTo, ScaleBy};
+#endif
+  const auto multiply = native ? MultiplyBlock<NativePairs> : MultiplyBlock<WidenedPairs>;
+  return {lanes, panel, 2 * depth, PackLeftPairs, PackRightPairs, multiply, AddTo, ScaleBy};
 }
-#undef ORTRAIN_NATIVE_PAIRS
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -255,7 +271,6 @@ MixedFunctions functions(bool pairs) {
   return HWY_DYNAMIC_DISPATCH(FindMixed)(pairs, native);
 }
 
-constexpr int64_t kDepth = 128;  // floats or words that are multiplied at a time
 // Results whose sums a thread keeps: up to 672 KiB of a second-level cache. With 512 rows, B is packed once.
 constexpr int64_t kRows = 4 * kLeftRows, kColumns = 256;
 
@@ -276,7 +291,9 @@ void finish_line(const MixedProduct& p, const MixedFunctions& f, int64_t row, in
     const float value = one.bf16 ? static_cast<float>(*one.halves()) : *one.floats();
     for (int64_t i = 0; i < n; ++i) line[i] = t.multiplies ? line[i] * value : line[i] + t.factor * value;
   }
-  if (p.y.bf16)
+  if (p.take)
+    (*p.take)(row, column, n, line);
+  else if (p.y.bf16)
     narrow_bf16(line, p.y.halves() + at, n);
   else
     std::copy_n(line, n, p.y.floats() + at);
@@ -289,7 +306,7 @@ struct Room {
 
 // Of the largest unpacked block of B, in floats or in bfloat16, whose lines are padded so that they do not
 // all map to the same sets of the cache.
-constexpr int64_t kUnpackedFloats = (kColumns + kLeftPad) * (kDepth + kLeftPad);
+constexpr int64_t kUnpackedFloats = (kColumns + kLeftPad) * (kMixedDepth + kLeftPad);
 
 // Rows [row, row + rows) and columns [column, column + columns) of B.
 struct RightPart {
@@ -320,9 +337,9 @@ StoredMatrix right_block(const MixedProduct& p, const Room& room, const RightPar
 // C = alpha A B for a block of results, `c_row` floats from one row of C to the next.
 void multiply_block(const MixedProduct& p, const MixedFunctions& f, const Room& room, int64_t row, int64_t m,
                     int64_t column, int64_t n, float* c, int64_t c_row) {
-  const int64_t depth = kDepth * f.together;
+  const int64_t depth = f.depth;
   for (int64_t l = 0; l < p.k; l += depth) {
-    const int64_t k = std::min(depth, p.k - l), packed = (k + f.together - 1) / f.together;
+    const int64_t k = std::min(depth, p.k - l);
     // Below this part, or at the top of the columns on its right.
     RightPart part{l, k, column, n}, next{l + k, std::min(depth, p.k - l - k), column, n};
     if (next.rows == 0) next = {0, std::min(depth, p.k), column + n, std::min(kColumns, p.n - column - n)};
@@ -331,7 +348,7 @@ void multiply_block(const MixedProduct& p, const MixedFunctions& f, const Room& 
       const int64_t rows = std::min(kLeftRows, m - i);
       const StoredMatrix a{p.a.values.from((row + i) * p.a.row + l * p.a.column), p.a.row, p.a.column};
       const LeftBlock left = f.pack_left(a, rows, k, room.left);
-      f.multiply(rows, left, room.right, packed, n, p.alpha, c + i * c_row, c_row, l > 0);
+      f.multiply(rows, left, room.right, k, n, p.alpha, c + i * c_row, c_row, l > 0);
     }
   }
 }
@@ -344,10 +361,10 @@ int64_t mixed_columns() { return functions(false).panel; }
 void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
   if (row == row_end) return;
   const MixedFunctions f = functions(p.pairs);
-  const bool direct = !p.y.bf16 && p.terms.empty();
-  const int64_t left = (kLeftRows + kLeftPad) * (kDepth + kLeftPad), right = kDepth * (kColumns + f.panel),
-                turned = kDepth * f.panel, sums = direct ? 0 : kRows * kColumns,
-                unpacked = p.codes ? kUnpackedFloats : 0;
+  const bool direct = !p.y.bf16 && p.terms.empty() && !p.take;
+  const int64_t left = (kLeftRows + kLeftPad) * (kMixedDepth + kLeftPad),
+                right = kMixedDepth * (kColumns + f.panel), turned = kMixedDepth * f.panel,
+                sums = direct ? 0 : kRows * kColumns, unpacked = p.codes ? kUnpackedFloats : 0;
   Room room;
   room.left = static_cast<float*>(
       regions::memory(static_cast<size_t>(left + right + turned + sums + unpacked) * sizeof(float)));
@@ -373,10 +390,11 @@ void mixed_product(const MixedProduct& p, int64_t row, int64_t row_end, int64_t 
 void coded_product(const CodedProduct& p) {
   const BlockCodes& w = *p.w;
   const int64_t n = p.transposed ? w.rows : w.columns, k = p.transposed ? w.columns : w.rows;
-  const int64_t step = mixed_columns(), panels = (n + step - 1) / step;
+  const int64_t step = p.take ? std::max(mixed_columns(), kTakenColumns) : mixed_columns(),
+                panels = (n + step - 1) / step;
   const MixedTerm bias{StoredInput(p.bias), Bias::kRow};
   const std::span<const MixedTerm> terms(&bias, p.bias ? 1 : 0);
-  const MixedProduct whole{p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, terms, p.w, p.transposed};
+  const MixedProduct whole{p.m, n, k, 1.0f, {p.a, k, 1}, {}, p.pairs, p.y, terms, p.w, p.transposed, p.take};
   // By columns, so that each block of W is unpacked once.
   parallel_for(panels, step * k * (p.m / tuning::kMultiplications + 4), [&](int64_t begin, int64_t end) {
     mixed_product(whole, 0, p.m, begin * step, std::min(n, end * step));

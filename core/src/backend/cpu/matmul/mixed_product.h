@@ -3,12 +3,14 @@
 //
 // Operands are converted while blocks of them are packed, so no other copy of them exists. They are either
 // widened and multiplied as floats, or rounded to bfloat16 and multiplied in pairs: two neighbors along k are
-// a word of 32 bits, and an instruction adds both products to a sum in float. Without that instruction
-// (Bf16Products) the same is computed with those for floats, more slowly. The sums of a block of results stay
-// in memory of the thread until what follows the product is applied to them.
+// a word of 32 bits, and an instruction adds both products to a sum in float. On arm64 four neighbors are a
+// quad of 64 bits (backend/cpu/matmul/bf16_tiles-inl.h). Without these instructions (Bf16Products) the same
+// is computed with those for floats, more slowly. The sums of a block of results stay in memory of the thread
+// until what follows the product is applied to them.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "backend/cpu/matmul/block_codes.h"
@@ -31,6 +33,11 @@ struct MixedTerm {
   bool multiplies = false;
 };
 
+// Takes columns [column, column + n) of a row of Y, on the thread that computed them. `column` is a multiple
+// of kTakenColumns.
+inline constexpr int64_t kTakenColumns = 64;
+using TakeLine = std::function<void(int64_t row, int64_t column, int64_t n, const float* line)>;
+
 // Y = alpha A B with A [m, k], B [k, n], Y [m, n] row-major, and then the terms in their order.
 struct MixedProduct {
   int64_t m = 0, n = 0, k = 0;
@@ -41,6 +48,7 @@ struct MixedProduct {
   std::span<const MixedTerm> terms;
   const BlockCodes* codes = nullptr;  // W, in place of b: B = W, or Wᵀ with codes_by_column
   bool codes_by_column = false;
+  const TakeLine* take = nullptr;  // of results, in place of y
 };
 
 // The rows [row, row_end) and columns [column, column_end) of Y on this thread. No bit of them depends on how
@@ -59,6 +67,7 @@ struct CodedProduct {
   bool transposed = false, pairs = false;
   const float* bias = nullptr;
   StoredOutput y;
+  const TakeLine* take = nullptr;  // of results, in place of y
 };
 void coded_product(const CodedProduct& p);
 // The least m that it is meant for. Derived: unpacking and packing a block of W takes about as long as

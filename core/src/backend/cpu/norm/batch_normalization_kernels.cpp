@@ -122,7 +122,7 @@ Kernel channels_last_forward(KernelContext& c) {
                       f.at<float>(factors), f.at<T>(y));
     if (training) update_statistics<float>(s, f);
   };
-  return training ? kernel : with_statistics_passed_on(c, std::move(kernel));
+  return training ? std::move(kernel) : with_statistics_passed_on(c, std::move(kernel));
 }
 
 template <typename T>
@@ -165,7 +165,7 @@ std::optional<Kernel> row_major_batch_normalization(KernelContext& c) {
     kernel = training ? row_major_training<T>(c) : row_major_inference<T>(c);
   });
   if (!known) c.reject_dtype(kX);
-  return training ? kernel : with_statistics_passed_on(c, std::move(kernel));
+  return training ? std::move(kernel) : with_statistics_passed_on(c, std::move(kernel));
 }
 
 std::optional<Kernel> row_major_batch_normalization_grad(KernelContext& c) {

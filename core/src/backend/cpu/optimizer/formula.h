@@ -104,7 +104,8 @@ struct SymbolicStep {
 };
 
 template <class Rule>
-void record_step(Formula& formula, const SymbolicStep& step, const std::vector<std::string>& states) {
+[[gnu::cold]] void record_step(Formula& formula, const SymbolicStep& step,
+                               const std::vector<std::string>& states) {
   struct {
     Symbol w, g;
     std::array<Symbol, Rule::kStates> s;

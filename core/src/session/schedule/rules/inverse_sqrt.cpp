@@ -16,7 +16,8 @@ ORTRAIN_SCHEDULE(
     {.name = "inverse_sqrt",
      .formula = "f = √(timescale / (t + timescale))",
      .source = "Vaswani et al., Attention is all you need, 2017; as in Hugging Face transformers",
-     .settings = {{"timescale", 0, "steps; 0 for those of the warmup, or 10000 without one", 0}},
+     .settings = {{"timescale", 0,
+                   "steps; 0 stands for the steps of the warmup, or for 10000 without a warmup", 0}},
      .factor = factor});
 
 }  // namespace

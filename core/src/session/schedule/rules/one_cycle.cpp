@@ -29,8 +29,7 @@ ORTRAIN_SCHEDULE(
      .needs_total = true,
      .settings = {{"rise", 0.3, "part of the steps in which the rate rises", 0, 1},
                   {"start_divisor", 25, "divisor of the rate at the start", 1},
-                  {"end_divisor", 1e4, "divisor that leads from the rate at the start to the rate at the end",
-                   1}},
+                  {"end_divisor", 1e4, "rate at the start divided by the rate at the end", 1}},
      .factor = factor});
 
 }  // namespace

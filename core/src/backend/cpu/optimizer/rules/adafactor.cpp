@@ -473,8 +473,9 @@ ORTRAIN_OPTIMIZER(
           {"limit", 1, "limit of the root mean square of the normalized gradient, PyTorch's d", 1e-30f},
           {"weight_decay", 0, "decay of the weights, as a fraction of the learning rate"}},
      .states = {{"row_moment", "average of the squares of the gradients in each row of a matrix"},
-                {"column_moment", "in each column"},
-                {"second_moment", "of each element, of parameters that are not matrices"}},
+                {"column_moment", "average of the squares of the gradients in each column of a matrix"},
+                {"second_moment",
+                 "average of the squares of the gradients, for parameters that are not matrices"}},
      .of_tensor = tensor_rule<Adafactor>()});
 
 }  // namespace

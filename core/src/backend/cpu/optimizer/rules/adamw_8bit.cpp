@@ -421,13 +421,13 @@ ORTRAIN_OPTIMIZER(
      .formula =
          "m = β₁m + (1-β₁)g; v = β₂v + (1-β₂)g²; w = w(1 - lr·decay) - lr/(1-β₁ᵗ) m / (√(v/(1-β₂ᵗ)) + ε); "
          "m and √v are stored with 8 bits and a scale for 256 elements",
-     .source = "Dettmers et al., 8-bit optimizers via block-wise quantization, 2022; other codes",
+     .source = "Dettmers et al., 8-bit optimizers via block-wise quantization, 2022; with other codes",
      .settings = {{"beta1", 0.9f, "decay of the first moment", 0, 1},
                   {"beta2", 0.999f, "decay of the second moment", 0, 1},
                   {"epsilon", 1e-8f, "added to the root of the second moment", 0},
                   {"weight_decay", 1e-2f, "decay of the weights, as a fraction of the learning rate"}},
-     .states = {{"first_moment", "average of the gradients, codes of 8 bits"},
-                {"second_moment", "average of their squares, codes of 8 bits of its root"},
+     .states = {{"first_moment", "average of the gradients, in codes of 8 bits"},
+                {"second_moment", "average of their squares; its root is stored in codes of 8 bits"},
                 {"first_scale", "scale of the first moment of each block"},
                 {"second_scale", "scale of the root of the second moment of each block"}},
      .of_tensor = tensor_rule<AdamW8bit>()});

@@ -88,7 +88,7 @@ ORTRAIN_OPTIMIZER(ScheduleFreeAdamW,
                               "a = t^step_power max(lr)^rate_power; "
                               "x = (1-c)x + cz; w = (1-β₁)z + β₁x; evaluation uses x",
                    .source = kSource,
-                   .settings = {{"beta1", 0.9f, "how close the weights are to their average", 0, 1},
+                   .settings = {{"beta1", 0.9f, "share of the average x in the weights w", 0, 1},
                                 {"beta2", 0.999f, "decay of the second moment", 0, 1},
                                 {"epsilon", 1e-8f, "added to the root of the second moment", 0},
                                 kDecay,
@@ -105,7 +105,7 @@ ORTRAIN_OPTIMIZER(
      .formula = "z = z - lr (g + decay·w); c = a/Σa, a = t^step_power max(lr)^rate_power; x = (1-c)x + cz; "
                 "w = (1-μ)z + μx; evaluation uses x",
      .source = kSource,
-     .settings = {{"momentum", 0.9f, "how close the weights are to their average", 0, 1},
+     .settings = {{"momentum", 0.9f, "share of the average x in the weights w", 0, 1},
                   kDecay,
                   kWarmup,
                   kStepPower,
