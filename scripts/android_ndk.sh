@@ -11,8 +11,8 @@ oldest=26  # its clang 17 is the first that compiles all of the C++20 that the s
 [ -n "$ndk" ] || fail "expected the folder of an NDK, as in make android ANDROID_NDK=\$HOME/Android/Sdk/ndk/28.2.13676358"
 [ -d "$ndk" ] || fail "ANDROID_NDK should be the folder of an NDK; $ndk is not a folder"
 file=$ndk/build/cmake/android.toolchain.cmake
-[ -e "$file" ] || fail "ANDROID_NDK must be the folder of an NDK; $ndk does not contain build/cmake/android.toolchain.cmake"
+[ -e "$file" ] || fail "ANDROID_NDK should be the folder of an NDK, which has build/cmake/android.toolchain.cmake; $ndk does not"
 version=$(sed -n 's/^Pkg.Revision *= *\([0-9]*\).*/\1/p' "$ndk/source.properties" 2>/dev/null || true)
-[ -n "$version" ] || fail "$ndk/source.properties must state the version of the NDK (Pkg.Revision); expected a number, found none"
+[ -n "$version" ] || fail "$ndk/source.properties should state the version of the NDK (Pkg.Revision); it does not"
 [ "$version" -ge "$oldest" ] || fail "ortrain needs an NDK of version $oldest or newer; $ndk has version $version"
 realpath "$file"

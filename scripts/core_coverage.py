@@ -38,7 +38,7 @@ NAME = re.compile(r'^ +name: "(.*)"$')
 OF_FOLDER = re.compile(r"^ +dir_index: (\d+)$")
 ROW = re.compile(r"^0x([0-9a-f]+) +(\d+) +\d+ +(\d+) .* is_stmt\b(?!.*end_sequence)")
 MOST_SHOWN = 40
-COLUMNS = 2048  # of a table that one computation processes
+COLUMNS = 2048  # of a table, that are computed with at a time
 VARYING = ("runtime/thread_pool",)
 """Sources whose blocks depend on how threads take turns: they make no case needed."""
 
@@ -98,7 +98,7 @@ def read(path: str) -> tuple[list[Test], str, NDArray[np.uint64]]:
 
 
 def lines_of(library: str, addresses: NDArray[np.uint64]) -> Lines:
-    """Read the debugger's line table, and find the block of each statement."""
+    """Read the debugger's table of lines, and find the block of each statement."""
     command = ["llvm-dwarfdump", "--debug-line", library]
     numbers: dict[tuple[str, int], int] = {}
     of_row, places = [], []
@@ -112,7 +112,7 @@ def lines_of(library: str, addresses: NDArray[np.uint64]) -> Lines:
                 address, number, source = int(match[1], 16), int(match[2]), sources[int(match[3])]
                 if (
                     address and number and source is not None
-                ):  # functions that the linker removed have the address 0
+                ):  # the linker gives functions that it drops the address 0
                     of_row.append(numbers.setdefault((source, number), len(numbers)))
                     places.append(address)
             elif line.startswith("debug_line["):
@@ -144,10 +144,10 @@ def union(tests: Iterable[Test], size: int) -> Bits:
 
 
 def kept(tests: list[Test], ignored: Bits) -> list[Test]:
-    """Return tests that together run all blocks that any of the tests runs, except ignored blocks, in little time.
+    """Return tests that together run what all of them run, without ignored blocks, in little time.
 
-    The function repeatedly chooses the test that runs the most new blocks for its time. Then it removes tests whose blocks are
-    all run by tests that were chosen later.
+    One after the other those are chosen that run the most blocks for their time which no chosen one runs; then those that later
+    ones made needless are taken out again.
     """
     bits = np.stack([test.bits() for test in tests])
     bits &= ~ignored
@@ -171,7 +171,7 @@ def kept(tests: list[Test], ignored: Bits) -> list[Test]:
 
 
 def gained(ran: NDArray[np.bool_], weights: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return for each test how many blocks of the groups it ran."""
+    """Return how many blocks of the groups each test ran."""
     found = np.zeros(len(ran))
     for first in range(0, len(weights), COLUMNS):
         found += ran[:, first : first + COLUMNS].astype(np.float64) @ weights[first : first + COLUMNS]
@@ -195,7 +195,7 @@ def distinct_blocks(bits: Bits) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
 
 
 def show_coverage(tests: list[Test], lines: Lines, size: int, what: str) -> NDArray[np.bool_]:
-    """Print how many lines of each folder are covered, and return the covered lines."""
+    """Print how many lines of each folder are covered; return which are."""
     covered = lines.covered(union(tests, size))
     of_folder: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
     for (source, _), ran in zip(lines.lines, covered, strict=True):
@@ -214,15 +214,13 @@ def show_costs(tests: list[Test]) -> None:
         groups: dict[str, list[float]] = collections.defaultdict(list)
         for test in tests:
             groups[key(test)].append(test.processor)
-        print(
-            f"{sum(map(sum, groups.values())):.0f} seconds of processor time by {what}: seconds, number of tests, name"
-        )
+        print(f"{sum(map(sum, groups.values())):.0f} seconds by {what}")
         for name, costs in sorted(groups.items(), key=lambda item: -sum(item[1]))[:MOST_SHOWN]:
             print(f"  {sum(costs):7.1f}  {len(costs):5}  {name}")
 
 
 def show_redundant(tests: list[Test], ignored: Bits) -> None:
-    """Print the cases of each test that run no block besides those of the other cases, the most processor time first."""
+    """Print the cases of each test that run nothing which the others do not, most processor time first."""
     functions: dict[str, list[Test]] = collections.defaultdict(list)
     for test in tests:
         if "[" in test.name:
@@ -234,13 +232,13 @@ def show_redundant(tests: list[Test], ignored: Bits) -> None:
         if redundant:
             found.append((sum(test.processor for test in redundant), function, len(cases), redundant))
     for seconds, function, count, redundant in sorted(found, key=lambda item: -item[0]):
-        print(f"{seconds:7.2f} s in {len(redundant)} redundant of {count} cases: {function}")
+        print(f"{seconds:7.2f} s in {len(redundant)} of {count} cases: {function}")
         for test in redundant:
             print(f"  {test.processor:.3f}  [{test.name.partition('[')[2]}")
 
 
 def main() -> int:
-    """Print the reports that the options select."""
+    """Print what the options ask for."""
     parser = argparse.ArgumentParser(description="Report which lines of the core the tests run.")
     parser.add_argument("record")
     parser.add_argument("--without", type=pathlib.Path)

@@ -124,5 +124,5 @@ def test_lines_are_those_that_a_test_and_its_processes_run(
     assert "6 tests: " in printed
     assert "100.00%" in printed
     assert "no longer covered: sizes/sizes.cpp:5" in printed
-    assert "in 1 redundant of 3 cases: test_cases.py::test_small" in printed
+    assert "in 1 of 3 cases: test_cases.py::test_small" in printed
     assert "[50]" not in printed
