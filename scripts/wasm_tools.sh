@@ -37,7 +37,7 @@ program clang++ "$zig" clang --driver-mode=g++ --no-default-config -Wno-unused-c
 program wasm-ld "$zig" wasm-ld
 program ar "$zig" ar
 program ranlib "$zig" ranlib
-# Headers that do not depend on the machine are copied, because their folder also contains headers of the machine's C library.
+# Links to headers that do not depend on the machine. Their folder cannot be used, because it also contains the machine's C library.
 mkdir -p "$tools/include"
 for library in hwy flatbuffers; do
   if [ -e "/usr/include/$library" ]; then ln -sfn "/usr/include/$library" "$tools/include/$library"; fi

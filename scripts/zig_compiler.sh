@@ -39,7 +39,7 @@ case $target in
     ;;
 esac
 for tool in ar ranlib rc; do program "$tool" "$tool"; done
-# Headers that do not depend on the machine are copied, because their folder also contains headers of the machine's C library.
+# Links to headers that do not depend on the machine. Their folder cannot be used, because it also contains the machine's C library.
 for library in hwy flatbuffers catch2; do
   if [ -e "/usr/include/$library" ]; then ln -sfn "/usr/include/$library" "$tools/include/$library"; fi
 done

@@ -281,7 +281,7 @@ def test_skipped_fused_nodes_stay_as_they_are() -> None:
     before = {node.name: node for node in float_model.graph.node}
     left = [node for node in done.model.graph.node if node.op_type == "Attention"]
     assert left == [before["Attention_0"]]
-    assert "layers.0 (Attention): it is to be skipped" in done.skipped
+    assert "layers.0 (Attention): named in skip" in done.skipped
     assert sum(layer.operator == "Attention" for layer in done.layers) == 1
 
 

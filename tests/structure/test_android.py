@@ -63,9 +63,9 @@ def test_a_function_that_bionic_lacks_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (None, "there is no folder"),
-        ({}, "which has build/cmake/android.toolchain.cmake"),
-        ({"build/cmake/android.toolchain.cmake": ""}, "should state the version of the NDK"),
+        (None, "is not a folder"),
+        ({}, "with build/cmake/android.toolchain.cmake"),
+        ({"build/cmake/android.toolchain.cmake": ""}, "expected the version of the NDK"),
         (
             {"build/cmake/android.toolchain.cmake": "", "source.properties": "Pkg.Revision = 25.2.9519653\n"},
             "needs an NDK of version 26 or newer",

@@ -11,11 +11,4 @@ enum class Bf16Products {
 
 Bf16Products bf16_products();
 
-// Whether the instruction multiplies quads of values (BFMMLA of arm64) or pairs (VDPBF16PS of x86).
-#if defined(__aarch64__)
-inline constexpr bool kBf16InQuads = true;
-#else
-inline constexpr bool kBf16InQuads = false;
-#endif
-
 }  // namespace ortrain

@@ -16,7 +16,6 @@
 #include <span>
 #include <vector>
 
-#include "backend/cpu/bf16_products.h"
 #include "backend/cpu/dropout_random.h"
 #include "backend/cpu/strided_copy.h"
 #include "backend/cpu/tuning.h"
@@ -117,11 +116,10 @@ void check_lengths(const std::string& label, const int64_t* lengths, const Atten
 namespace {
 
 // Whether the products multiply in bfloat16. Not where keys beyond a length might hold anything, which
-// products of pairs would read, nor where the processor multiplies quads, for which there are no tiles here.
+// products of pairs would read.
 bool multiplies_in_pairs(const KernelContext& c, const Attention& a) {
-  return kHasKernels<BFloat16> && !kBf16InQuads && c.precision() == Precision::kBf16 &&
-         a.dtype == DType::kFloat && !a.offset_by_length &&
-         a.queries * a.keys * a.size > tuning::kSmallBf16Product;
+  return attention_takes_pairs() && c.precision() == Precision::kBf16 && a.dtype == DType::kFloat &&
+         !a.offset_by_length && a.queries * a.keys * a.size > tuning::kSmallBf16Product;
 }
 
 }  // namespace

@@ -720,13 +720,13 @@ void Backward(const Attention& a, const AttentionBackward& b, const AttentionTil
                        memory);
 }
 
-AttentionFunctions FindAttention(DType dtype, bool pairs, bool native) {
+bool TakesPairs() { return kHasKernels<BFloat16> && kHasNativePairs; }
+
+AttentionFunctions FindAttention(DType dtype, bool pairs) {
   if (kHasKernels<double> && dtype == DType::kDouble)
     return {LanesOf<double>(), Forward<double>, Backward<double>};
-  if (kHasKernels<BFloat16> && pairs && native)
-    return {LanesOf<float>(), Forward<float, NativePairs>, Backward<float, NativePairs>};
-  if (kHasKernels<BFloat16> && pairs)
-    return {LanesOf<float>(), Forward<float, WidenedPairs>, Backward<float, WidenedPairs>};
+  if constexpr (kHasKernels<BFloat16> && kHasNativePairs)
+    if (pairs) return {LanesOf<float>(), Forward<float, NativePairs>, Backward<float, NativePairs>};
   return {LanesOf<float>(), Forward<float>, Backward<float>};
 }
 
@@ -743,12 +743,12 @@ namespace ortrain {
 namespace {
 
 HWY_EXPORT(FindAttention);
+HWY_EXPORT(TakesPairs);
 
 constexpr int64_t kAlign = 16;  // elements: 64 bytes of float
 
 AttentionFunctions functions_of(const Attention& a) {
-  static const bool native = bf16_products() >= Bf16Products::kSlow;
-  return HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype, a.pairs, native);
+  return HWY_DYNAMIC_DISPATCH(FindAttention)(a.dtype, a.pairs);
 }
 
 AttentionTiles tiles_of(const Attention& a, int64_t lanes, bool backward) {
@@ -828,6 +828,11 @@ void each_part(int64_t n, int threads, int64_t cost, const F& f) {
 }
 
 }  // namespace
+
+bool attention_takes_pairs() {
+  static const bool takes = bf16_products() >= Bf16Products::kSlow && HWY_DYNAMIC_DISPATCH(TakesPairs)();
+  return takes;
+}
 
 size_t attention_scratch(const Attention& a, bool backward, int threads) {
   const AttentionTiles t = tiles_of(a, functions_of(a).lanes, backward);

@@ -88,6 +88,9 @@ struct AttentionBackward {
   void* dmask = nullptr;  // [batch, heads, queries, mask_keys]
 };
 
+// Whether this processor and its kernels have an instruction for Attention::pairs.
+bool attention_takes_pairs();
+
 // Bytes of memory that a run needs besides its operands. `threads` may differ from the number of threads in a
 // run.
 size_t attention_scratch(const Attention& a, bool backward, int threads);

@@ -115,6 +115,7 @@ struct WidenedPairs {
 
 // The instruction, which Highway 1.0 does not have. Only where bf16_products() finds it.
 #if HWY_ARCH_X86_64 && HWY_TARGET == HWY_AVX3
+constexpr bool kHasNativePairs = true;
 struct NativePairs {
   template <class V>
   static HWY_INLINE V Run(V a, V b, V sum) {
@@ -123,6 +124,7 @@ struct NativePairs {
   }
 };
 #else
+constexpr bool kHasNativePairs = false;
 using NativePairs = WidenedPairs;
 #endif
 
