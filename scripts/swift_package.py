@@ -28,7 +28,7 @@ TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def version() -> str:
-    """Return the version of the project in CMakeLists.txt."""
+    """Return the version of the project, as CMake knows it."""
     found = re.search(r"project\(ortrain VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())
     assert found
     return found[1]
@@ -46,7 +46,7 @@ def write_headers(folder: pathlib.Path) -> None:
 
 
 def write_bundle(library: pathlib.Path, triple: str, bundle: pathlib.Path) -> None:
-    """Add a static library for a system to an artifact bundle (SE-0482); create the bundle if it does not exist."""
+    """Add a static library for a system to an artifact bundle (SE-0482), which is made if it does not exist."""
     if not library.is_file():
         sys.exit(
             f"swift_package: {library} does not exist; `make native` with the CMake target `static` builds it"
@@ -68,7 +68,7 @@ def write_bundle(library: pathlib.Path, triple: str, bundle: pathlib.Path) -> No
 
 
 def write_zip(bundle: pathlib.Path, archive: pathlib.Path) -> None:
-    """Pack a folder into an archive in which the folder keeps its name."""
+    """Pack a folder under its name."""
     files = sorted(path for path in bundle.rglob("*") if path.is_file())
     if not files:
         sys.exit(f"swift_package: {bundle} has no files to pack")
@@ -92,13 +92,13 @@ def write_release(system: str, archive: pathlib.Path, address: str, manifest: pa
     )
     if count != 1:
         sys.exit(
-            f"swift_package: {manifest} must have exactly one line that begins `let {system}Archive`, found {count}"
+            f"swift_package: {manifest} should have one line that begins `let {system}Archive`, found {count}"
         )
     manifest.write_text(text)
 
 
 def main(arguments: list[str]) -> None:
-    """Run the command that the first argument names."""
+    """Do what the first argument names."""
     match arguments:
         case ["headers", folder]:
             write_headers(pathlib.Path(folder))
