@@ -42,8 +42,8 @@ using Window = std::vector<WindowAxis>;
 // their products and sums fit in 64.
 inline constexpr int64_t kMaxStep = INT32_MAX;
 
-// The values of an attribute of windows, `count` of them, or as many times `otherwise` if the node does not
-// have it. Rejects other counts, and values outside [smallest, kMaxStep].
+// The `count` values of an attribute of windows, or `count` times `otherwise` if the node does not have the
+// attribute. Rejects other counts, and values outside [smallest, kMaxStep].
 std::vector<int64_t> read_axis_values(const NodeContext& c, const char* name, size_t count, int64_t otherwise,
                                       int64_t smallest);
 
@@ -58,21 +58,22 @@ void check_convolution_axes(const NodeContext& c, const Shape& x, const Shape& w
 // The kernel that the weights [., ., kernel...] have; rejects a kernel_shape that differs.
 std::vector<int64_t> read_kernel(const NodeContext& c, const Shape& w);
 
-// Rejects what is wrong with the attributes of windows, and with group, whatever the inputs are. Shape rules
-// begin with it (see check_signatures()).
+// Rejects values of the attributes of windows, and of group, that are invalid for all inputs. Shape rules
+// call this function first (see check_signatures()).
 void check_window_attributes(const NodeContext& c);
 
 // The windows of a node over an input [N, C, spatial...] from the attributes kernel_shape (or `kernel` if it
-// is not empty), strides, dilations, pads, auto_pad and ceil_mode. Rejects what does not fit.
+// is not empty), strides, dilations, pads, auto_pad and ceil_mode. Rejects attributes that do not fit the
+// input.
 Window read_window(const NodeContext& c, const Shape& input, const std::vector<int64_t>& kernel = {});
 
 // The windows of a convolution of the given X [N, C, spatial...] and W [M, C / group, kernel...]. Rejects
-// what does not fit.
+// shapes and attributes that do not fit.
 Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w);
 
-// read_window for a node that is given only the result (gradients of pooling): the number of windows is
-// known; the input sizes are `stated`, or else implied by it. Rejects the node if more than one size is
-// possible.
+// Like read_window(), for gradients of pooling, whose input is dY: `output`, the shape of dY, gives the
+// number of windows. The sizes of the pooled input are `stated` or, if they are not, follow from the number
+// of windows. Rejects the node if more than one size is possible.
 Window read_window_from_output(const NodeContext& c, const Shape& output, const std::vector<int64_t>& stated);
 
 // [N, C, number of windows...]

@@ -26,7 +26,7 @@ class GradientContext : public NodeWriter {
   // BatchNormInternal).
   virtual void retype_node(const std::string& op_type, const std::string& domain) = 0;
 
-  // For operators with subgraphs: what else their rules need.
+  // The functions that only rules of operators with subgraphs need.
   virtual SubgraphContext& subgraphs() = 0;
 
   // Sums `gradient`, which has the shape of `from` (a value of the forward graph), over the axes along which

@@ -43,7 +43,7 @@ inline constexpr int64_t kDftAxisAsInput = 20;
 inline constexpr int64_t kGridSampleModes = 20;
 // QuantizeLinear takes scales of another type than its input.
 inline constexpr int64_t kMixedScales = 23;
-// The mask of Attention may have fewer keys than there are.
+// The last axis of Attention's mask may be shorter than the number of keys.
 inline constexpr int64_t kPaddedMasks = 24;
 
 }  // namespace ortrain::since

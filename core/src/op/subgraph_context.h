@@ -13,7 +13,7 @@
 namespace ortrain {
 
 // The gradient of a subgraph: a graph that recomputes the subgraph's values and, from these and the gradients
-// of its outputs, computes the gradients of what it reads.
+// of the subgraph's outputs, computes the gradients of the values that the subgraph reads.
 struct SubgraphGradient {
   std::shared_ptr<Graph> forward;      // the subgraph, with its nodes as changed by its gradient
   std::shared_ptr<Graph> backward;     // without inputs and outputs: the rule adds them

@@ -25,7 +25,7 @@ struct ProductTerm {
   bool is_sum = true;
 };
 
-// The addends of an output; empty if the output is something else.
+// The addends of an output; empty if the output is not such a sum.
 using ProductTermsRule = std::vector<ProductTerm> (*)(const Node& node, size_t output);
 inline std::vector<ProductTerm> product_terms(const Node& node, size_t output) {
   const ProductTermsRule* rule = OperatorFacts<ProductTermsRule>::find(node);

@@ -19,7 +19,7 @@ bool visit_wide_numeric(DType dtype, F&& f) {
   return visit_floating(dtype, f) || visit_wide_integer(dtype, f);
 }
 
-// What becomes of a result that its type cannot represent.
+// How a result that its type cannot represent is converted.
 enum class Overflow { kWraps, kSaturates };
 
 // The kernel of `make`, which sees int64 instead of the small integer types. Values are converted before and
@@ -27,7 +27,7 @@ enum class Overflow { kWraps, kSaturates };
 Kernel with_wide_integers(KernelContext& c, const std::function<Kernel(KernelContext&)>& make,
                           Overflow overflow = Overflow::kWraps);
 
-// The same as a kernel maker.
+// with_wide_integers() as a kernel maker.
 template <Kernel (*kMake)(KernelContext&), Overflow kOverflow = Overflow::kWraps>
 Kernel wide_integers(KernelContext& c) {
   return with_wide_integers(c, kMake, kOverflow);

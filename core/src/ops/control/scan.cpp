@@ -356,7 +356,7 @@ void run(DynamicContext& c) {
   }
 }
 
-// A Scan in the other direction (control_flow.h).
+// A Scan in the other direction (ops/control/loop_gradient.cpp).
 void gradient(GradientContext& g) {
   if (g.opset() < since::kScanWithoutBatch)
     g.reject("its gradient is supported from opset 9 on, where it has no batch axis; convert the model");

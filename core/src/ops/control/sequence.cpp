@@ -210,7 +210,8 @@ void at_run(DynamicContext& c) {
 void at_gradient(GradientContext& g) {
   const std::string zeros = zeros_like_sequence(writer_of(g), g.x(0), g.dtype(g.x(0)));
   const std::string longer = g("SequenceInsert", {zeros, g.dy(0), g.x(1)});
-  // The element that was there has moved by one; counted from the end, it is where it was.
+  // Inserting dY moves the zeros at that position one place back. Their position counted from the end does
+  // not change.
   const std::string at = g.x(1), zero = g.scalar_like(at, 0);
   const std::string behind = g("Where", {g("Less", {at, zero}), at, g("Add", {at, g.scalar_like(at, 1)})});
   g.set(0, g("SequenceErase", {longer, behind}));
@@ -337,7 +338,7 @@ void split_run(DynamicContext& c) {
   const int64_t length_of_axis = x.shape()[axis];
   const bool ones = !c.has_input(1), squeezes = ones && c.node().int_or("keepdims", 1) == 0;
   std::vector<int64_t> lengths;
-  // Before the pieces are listed: each takes memory, however few elements it has.
+  // Checked before the pieces are listed, because each piece takes memory even if it has few elements.
   const auto check_count = [&](int64_t pieces) {
     c.check_limits(0, DType::kUInt8, {pieces, static_cast<int64_t>(sizeof(Tensor))});
   };

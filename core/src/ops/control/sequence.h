@@ -16,7 +16,7 @@ class SubgraphContext;
 bool expect_sequence(TypeContext& c, size_t i);
 bool expect_tensor(TypeContext& c, size_t i);
 
-// What is known about a sequence of such elements, and about an element of such a sequence.
+// The type of a sequence of such elements, and the type of an element of such a sequence.
 ValueInfo sequence_of(const ValueInfo& element);
 ValueInfo element_of(const ValueInfo& sequence);
 
@@ -40,7 +40,8 @@ GraphWriter writer_of(GradientContext& g);
 GraphWriter writer_of(SubgraphContext& s, Graph& graph);
 
 // A Loop that applies `body` to the elements of sequences, one after another, and returns the sequences of
-// its outputs. An input that is not a sequence is passed whole every time. The first one is a sequence.
+// its outputs. An input that is not a sequence is passed whole every time. The first input must be a
+// sequence.
 std::vector<std::string> map_sequences(const GraphWriter& w, const std::vector<std::string>& inputs,
                                        const std::vector<bool>& is_sequence, const Graph& body,
                                        const std::vector<DType>& results);

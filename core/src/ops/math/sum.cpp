@@ -53,8 +53,8 @@ Kernel kernel(KernelContext& c, Of of) {
   std::vector<Slot> slots(count);
   for (size_t i = 0; i < count; ++i)
     slots[i] = c.in(i, narrow && !same ? bf16_row_major(c.shape(i)) : layout);
-  // The first pass reads inputs 0 and 1 and writes the output: it may overlap one of these, unless a later
-  // pass reads the same value again.
+  // The first pass reads inputs 0 and 1 and writes the output: the output may overwrite one of these, unless
+  // a later pass reads the same value again.
   const std::set<std::string> later(c.node().inputs.begin() + 2, c.node().inputs.end());
   const bool free0 = !later.count(c.node().inputs[0]), free1 = !later.count(c.node().inputs[1]);
   const Slot y = free0 && free1 ? out_over(c, {0, 1}, layout)
@@ -62,7 +62,7 @@ Kernel kernel(KernelContext& c, Of of) {
                  : free1        ? out_over(c, {1}, layout)
                                 : c.out(0, layout);
 
-  // Inputs 0 and 1 alone may not have the output's shape: the broadcast is set up for that shape.
+  // The sum of inputs 0 and 1 may be smaller than the output, so every pass broadcasts to the output's shape.
   struct Pass {
     Broadcast<2> shape;
     Slot a, b;

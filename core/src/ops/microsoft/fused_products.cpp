@@ -1,5 +1,5 @@
-// Matrix products and what follows them (com.microsoft): FusedGemm, FusedMatMulActivation, GemmFastGelu, and
-// TransposeMatMul, an older name of FusedMatMul.
+// Matrix products fused with the operators after them (com.microsoft): FusedGemm, FusedMatMulActivation,
+// GemmFastGelu, and TransposeMatMul, an older name of FusedMatMul.
 #include "op/decomposition.h"
 #include "op/operator.h"
 #include "ops/common/decomposed.h"

@@ -171,14 +171,14 @@ struct Classifier {
   static constexpr int64_t kTooMany = int64_t{INT32_MAX} + 1;
   static std::vector<int64_t> starts_of(const std::vector<int64_t>& counts) {
     std::vector<int64_t> starts = {0};
-    for (const int64_t n : counts)  // a sum that does not fit is rejected as more vectors than there are
+    for (const int64_t n : counts)  // sums are cut at kTooMany, which later checks reject
       starts.push_back(std::min<int64_t>(starts.back() + std::clamp<int64_t>(n, 0, kTooMany), kTooMany));
     return starts;
   }
   bool pairwise() const { return machine.count > 0; }
   int64_t pairs() const { return classes * (classes - 1) / 2; }
   bool has_probabilities() const { return pairwise() && !prob_a.empty(); }
-  // Scores before a single one is expanded to two.
+  // The number of scores, before a single score is expanded to two.
   int64_t scores() const { return pairwise() && !has_probabilities() ? pairs() : classes; }
   bool mirrored() const { return scores() == 1 && machine.rho.size() == 1 && classes == 2; }
   int64_t width() const { return mirrored() ? 2 : scores(); }

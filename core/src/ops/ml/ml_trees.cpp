@@ -299,8 +299,8 @@ std::shared_ptr<const Ensemble> read_old(const NodeContext& c, const std::string
   return e;
 }
 
-// Runs an ensemble on the rows of input 0, each of which is read as doubles in the memory of its share of the
-// work; the number of shares does not depend on the threads.
+// Runs an ensemble on the rows of input 0. The rows are divided into shares, at most as many as there are
+// threads, and each share has memory for one row as doubles and for its scores.
 class Prediction {
  public:
   Prediction(KernelContext& c, std::shared_ptr<const Ensemble> ensemble)

@@ -87,7 +87,8 @@ class Labels {
     }
   }
 
-  // Calls f(position, class, weight) for every position; the weight of an ignored one is 0 and its class -1.
+  // Calls f(position, class, weight) for every position; the weight of an ignored position is 0 and its class
+  // -1.
   template <class F>
   void each(const Frame& frame, int64_t places, F f) const {
     if (wide_)
@@ -241,8 +242,8 @@ Attributes loss_attributes(const Node& node) {
   return out;
 }
 
-// From the loss; and from the second output, whose classes are axis 1, as for LogSoftmax: d scores = dY -
-// softmax sum(dY).
+// The sum of two gradients: one from the loss, and one from the second output, log softmax(scores), whose
+// classes are axis 1: d scores = dY - softmax sum(dY).
 void gradient(GradientContext& g, Form form) {
   if (!g.needs(0)) return;
   const Expression log_prob(g, g.want_y(1));
@@ -345,7 +346,7 @@ ORTRAIN_OPERATOR({likelihood<Form::kInternal>(kMicrosoft, "NegativeLogLikelihood
 // With operators of ONNX.
 
 // The gradient of the scores: exp(log_prob) times the factor of each position, which is then subtracted at
-// the label. An ignored label has the factor 0; 0 is its class.
+// the label. An ignored label has the factor 0, and class 0 in place of the label.
 void gradient_form(DecompositionContext& e, Form form) {
   const Inputs in = backward_inputs(form);
   const Expression dy(e, e.x(0)), log_prob(e, e.x(1));

@@ -188,12 +188,14 @@ void quantize_shape(ShapeContext& c) {
   c.output(0, type, c.shape(0));
 }
 
-// Values of one input for the elements of a row: one for all of them, or one for each.
+// The values of an input (scales or zero points) for the elements of a row: one value for all elements, or
+// one for each.
 class Beside {
  public:
   Beside(const NodeContext& c, size_t i, Slot slot)
       : dtype_(c.has_input(i) ? c.dtype(i) : DType::kUndefined), slot_(slot) {}
-  // `n` values from `index` on, or the one there n times; zeros if there is no such input.
+  // `n` values from `index` on or, if `step` is 0, `n` times the value at `index`; zeros if the node does not
+  // have the input.
   void read(const Frame& f, int64_t index, int64_t step, int64_t n, double* values) const {
     if (!slot_.defined()) return std::fill_n(values, n, 0.0), void();
     read_numbers(dtype_, f.at<std::byte>(slot_), index, index + (step ? n : 1), values);
@@ -222,7 +224,7 @@ void in_pieces(const Frame& frame, const Granularity& g, const Beside& scale, co
   });
 }
 
-// `value` rounded to what the type can represent.
+// `value` rounded to a value of the type.
 double round_to(DType dtype, double value) {
   switch (dtype) {
     case DType::kFloat:
@@ -318,7 +320,7 @@ Kernel quantize_kernel(KernelContext& c) {
   return kernel ? std::move(kernel) : quantize_any(c);
 }
 
-// q is treated as if it were x: the incoming gradient is that of the dequantized value.
+// q carries the gradient of the dequantized value, as if q were x.
 void quantize_gradient(GradientContext& g) {
   if (g.needs(1)) g.reject("the gradient of its scale is not supported");
   std::vector<std::string> inputs = {g.dy(0), g.x(0), g.x(1)};

@@ -6,7 +6,7 @@ namespace {
 
 const std::vector<std::string_view> kActivations = {"Sigmoid", "Tanh", "Tanh"};
 
-// The functions of a direction, and what its gates need besides.
+// The functions of a direction, and the settings of its gates.
 struct Cell {
   ActivationForm gate, candidate, shown;
   bool coupled;     // f = 1 - i
@@ -46,7 +46,7 @@ std::pair<std::string, std::string> independent_gates(const RecurrentForm& layer
           e("Concat", parts, {{"axis", int64_t{-1}}})};
 }
 
-// The same where they do.
+// Cells and gates of all steps where the gates read the cells (peepholes).
 std::pair<std::string, std::string> peeping_gates(const RecurrentForm& layer, int64_t d, const Cell& cell,
                                                   const std::string& arguments, const std::string& initial) {
   DecompositionContext& e = layer.e_;

@@ -376,7 +376,8 @@ void StateWeightGradient<T>::run(const Frame& f, const T* changes, const T* resu
     transposed_product<T>(r_, {changes, n, 0, n}, {f.at<const T>(previous_), h, 0, h}, false, dr, n * h);
     return;
   }
-  // The rows of a step are one behind the other, and so are the steps.
+  // The rows of a step are contiguous, and so are the steps: the states before a step are the results of its
+  // neighbour.
   const int64_t b = r_.batch, later = std::max<int64_t>(r_.rows() - b, 0);
   const T* const first = changes + (r_.reverse ? later * n : 0);
   threaded_product<T>(n, h, later, {r_.reverse ? changes : changes + b * n, 1, n},

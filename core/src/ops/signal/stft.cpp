@@ -171,9 +171,9 @@ void gradient(GradientContext& g) {
   if (window) g.set(2, d[1]);
 }
 
-// STFT(x, w) is linear in signal and window, and its gradients are the adjoints. With u and v the gradients
-// of dsignal and dwindow these give STFT(u, w) + STFT(x, v) to dY, the adjoint for x with v in place of w to
-// the signal, and that for w with u in place of x to the window.
+// STFT(x, w) is linear in signal and window, and its gradients are the adjoints. Let u and v be the gradients
+// of dsignal and dwindow. The gradient of dY is then STFT(u, w) + STFT(x, v); the gradient of the signal is
+// dsignal with v in place of w, and the gradient of the window is dwindow with u in place of x.
 void grad_gradient(GradientContext& g) {
   const auto with = [&](const std::string& dy, const std::string& signal, const std::string& window) {
     std::vector<std::string> inputs = {signal, g.x(2), window};

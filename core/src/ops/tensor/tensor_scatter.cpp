@@ -107,7 +107,7 @@ Kernel grad_kernel(KernelContext& c) {
   };
 }
 
-// What was overwritten has no gradient: dcache is dY with zeros written over it.
+// Elements that were overwritten have no gradient: dcache is dY with zeros written over these elements.
 void gradient(GradientContext& g) {
   const auto with_starts = [&](std::vector<std::string> inputs) {
     if (g.has_x(2)) inputs.push_back(g.x(2));
@@ -120,7 +120,7 @@ void gradient(GradientContext& g) {
                kMicrosoft));
 }
 
-// A TensorScatter of dY's gradient into zeros.
+// The gradient of dY is a TensorScatter of the incoming gradient into zeros.
 void grad_gradient(GradientContext& g) {
   std::vector<std::string> inputs = {zeros_like(g, g.x(0)), g.dy(0)};
   if (g.has_x(2)) inputs.push_back(g.x(2));

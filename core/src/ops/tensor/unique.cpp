@@ -35,7 +35,7 @@ int compare(T a, T b) {
   }
 }
 
-// The same of two rows of `length` elements.
+// Compares two rows of `length` elements in this way, element by element.
 template <typename T>
 int compare_rows(const std::byte* a, const std::byte* b, int64_t length) {
   const T *u = reinterpret_cast<const T*>(a), *v = reinterpret_cast<const T*>(b);

@@ -133,7 +133,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = grad_kernel}});
 
-// With operators of ONNX: dtheta = dYᵀ [places, 1], where the grid of the identity is the places.
+// With operators of ONNX: dtheta = dYᵀ [places, 1], where `places` is the grid of the identity.
 void grad_form(DecompositionContext& e) {
   const int64_t axes = need_rank(e, e.x(0)) - 2;
   if (axes != 2 && axes != 3)

@@ -73,7 +73,7 @@ struct Sampler {
   }
   int64_t combinations() const { return axes == 1 ? taps : axes == 2 ? taps * taps : taps * taps * taps; }
 
-  // Mirrors at both ends until inside; `sign` is the derivative.
+  // Mirrors v at both ends until it is inside; `sign` is the derivative.
   static double reflect(double v, double low, double high, double& sign) {
     const double range = high - low;
     if (v >= low && v <= high) return v;

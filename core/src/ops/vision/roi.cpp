@@ -1,5 +1,5 @@
 // RoiAlign and MaxRoiPool: regions of an image pooled to one size, and their gradients (com.microsoft
-// RoiAlignGrad, MaxRoiPoolGrad). The gradient is that of X; the regions are given.
+// RoiAlignGrad, MaxRoiPoolGrad). Only X has a gradient, not the regions.
 //
 // RoiAlign (K. He et al., "Mask R-CNN", 2017): a region is divided into output_height x output_width bins, a
 // bin is sampled at a grid of points, and each point reads the four pixels around it with the weights of
@@ -108,7 +108,7 @@ struct Align : Regions {
 
   template <typename T>
   void check(const std::string& label, const T* rois, const int64_t* images) const {
-    constexpr double kLargest = 1e6;  // pixels: beyond, sampling would take forever
+    constexpr double kLargest = 1e6;  // pixels: for larger regions, sampling would take too long
     for (int64_t r = 0; r < count; ++r) {
       require(images[r] >= 0 && images[r] < batch, ErrorCode::kInvalidArgument, label, ": batch_indices[", r,
               "] must be in [0, ", batch, "), found ", images[r]);
@@ -247,7 +247,7 @@ struct MaxPool : Regions {
     }
   }
 
-  // Calls f(region, bin, its image, first and past the last row, the same of columns).
+  // Calls f(region, bin, its image, first row, past the last row, first column, past the last column).
   template <typename T, typename F>
   void each_bin(const T* rois, int64_t begin, int64_t end, F&& f) const {
     for (int64_t item = begin; item < end; ++item) {
