@@ -159,7 +159,7 @@ void GradientNode::remove_node() {
 void GradientNode::put_in(Model derived, const std::vector<size_t>& independent) {
   std::vector<std::string> names = asked_.xs;
   names.insert(names.end(), asked_.zs.begin(), asked_.zs.end());
-  // Names in the derived model, mapped to those in the whole model.
+  // Maps names in the derived model to names in the whole model.
   std::unordered_map<std::string, std::string> place;
   for (size_t i = 0; i < names.size(); ++i) place[names[i]] = node_.inputs[i];
   for (const std::string& value : outer_) place[value] = value;

@@ -7,8 +7,8 @@ namespace ortrain {
 
 // Returns the model with the standard forms (op/standard_form.h) of all nodes whose operators ONNX does not
 // define or other runtimes support only in part. Equal nodes are merged, and nodes that nothing reads are
-// removed. Its opset must be at least 17. Throws kNotImplemented with the complete list of nodes that have no
-// such form.
+// removed. The opset of the model must be at least 17. Throws kNotImplemented with the complete list of nodes
+// that have no such form.
 Model standard_model(const Model& model);
 
 }  // namespace ortrain

@@ -156,8 +156,8 @@ void GradientBuilder::find_path() {
   const size_t count = graph_.nodes.size();
   std::vector<bool> depends(count, false);  // depends on a trainable parameter, in a differentiable way
   active_ = trainable_;
-  // Integers have no derivative, but those that represent real numbers carry the gradient to the operator
-  // that produced them.
+  // Integers have no derivative, but quantized integers, which represent real numbers, carry the gradient to
+  // the operator that produced them.
   std::unordered_set<std::string> dequantized;
   for (const Node& node : graph_.nodes)
     if (const Operator* op = find_operator(node.domain, node.op_type);

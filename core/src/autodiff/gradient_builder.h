@@ -66,7 +66,7 @@ class GradientBuilder {
   const std::vector<std::string>& unreached() const { return unreached_; }
   // The gradient of a trainable value; empty where there is none.
   std::string gradient_of(const std::string& value) const;
-  // What is known about a value.
+  // The type and shape of a value, as far as they are known.
   const ValueInfo& info(const std::string& value) const { return types_.info(value); }
 
  private:

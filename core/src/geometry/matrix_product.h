@@ -1,4 +1,4 @@
-// Matrix products: how operands are read, and what is applied to the product.
+// Matrix products: how operands are read, and the operations that FusedProduct applies to the product.
 #pragma once
 
 #include <vector>

@@ -52,7 +52,8 @@ AutoPad read_auto_pad(const NodeContext& c);
 // Attribute group, at least 1.
 int64_t read_groups(const NodeContext& c);
 
-// Rejects X and W of a convolution that do not have the same number of axes, or too few or too many.
+// Rejects X and W of a convolution that do not have the same number of axes, or that have too few or too many
+// axes.
 void check_convolution_axes(const NodeContext& c, const Shape& x, const Shape& w);
 
 // The kernel that the weights [., ., kernel...] have; rejects a kernel_shape that differs.

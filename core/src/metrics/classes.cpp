@@ -24,7 +24,7 @@ int64_t place_of_largest(const T* x, int64_t n) {
   T largest = *std::max_element(lanes.begin(), lanes.end());
   for (; i < n; ++i) largest = std::max(largest, x[i]);
   const T* found = std::find(x, x + n, largest);
-  return found == x + n ? 0 : found - x;  // a NaN equals no number
+  return found == x + n ? 0 : found - x;  // not found if the largest is NaN
 }
 
 template <typename T>

@@ -34,7 +34,7 @@ std::vector<int64_t> predicted_classes(const Tensor& scores, const ScoreLayout& 
 // Classes that were predicted and expected, without the items whose target is `ignored`. No class is
 // negative.
 struct ClassPairs {
-  int64_t classes;  // as many as scores, two for a logit, and more if a target is larger
+  int64_t classes;  // the number of scores of an item, 2 for a logit, and more if a target is larger
   std::vector<int64_t> predicted, expected;
 };
 // Throws, naming the metric, if there are more than `most` classes, or if a target is negative and not

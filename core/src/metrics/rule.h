@@ -1,7 +1,7 @@
-// What a metric is: a declaration, registered under a name.
+// A metric is a declaration, registered under a name.
 //
-// A file in rules/ declares a metric: its options, and what it counts over batches. The names in every
-// language, the command line, error messages and the table of the documentation follow from the declaration.
+// A file in rules/ declares a metric: its options, and its counts over batches. The names in every language,
+// the command line, error messages and the table of the documentation follow from the declaration.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct MetricOption {
 // The values of options by name.
 using MetricOptions = std::map<std::string, double, std::less<>>;
 
-// What an update takes. A prediction and a loss are null if none was given.
+// The arguments of an update. The prediction and the loss are null if the caller did not give them.
 struct MetricBatch {
   const std::string& metric;  // its name, for messages
   const Tensor* prediction;
@@ -39,7 +39,7 @@ struct MetricBatch {
 // The counts and sums of a metric as numbers, from which a later run can continue.
 using MetricNumbers = std::vector<std::vector<double>>;
 
-// What a metric has counted. Sums do not depend on how rows are divided into batches.
+// The counts of a metric. Sums do not depend on how rows are divided into batches.
 class MetricCounts {
  public:
   virtual ~MetricCounts() = default;

@@ -49,7 +49,7 @@ struct Declared {
 };
 struct Declarations {
   std::mutex busy;
-  std::map<std::pair<std::string, std::string>, Declared> all;  // never erased: others keep pointers to them
+  std::map<std::pair<std::string, std::string>, Declared> all;  // never erased: pointers to `op` are kept
 };
 Declarations& declarations() {
   static Declarations all;

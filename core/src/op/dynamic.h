@@ -1,5 +1,5 @@
-// Operators with data-dependent output shapes: those that select elements by value, control flow, and those
-// that take or return sequences and optional values. They have no kernel in a Program; the executor
+// Operators with data-dependent output shapes: operators that select elements by value, control flow, and
+// operators that take or return sequences and optional values. They have no kernel in a Program; the executor
 // (program/executor.h) runs them between two Programs.
 #pragma once
 
@@ -25,9 +25,9 @@ class TypeContext {
   virtual const ValueInfo& input(size_t i) const = 0;
   // The value of input i if it is a constant, else null.
   virtual const Tensor* constant(size_t i) const = 0;
-  // What is known about the outputs of a subgraph of the node for these inputs.
+  // The types and shapes of the outputs of a subgraph of the node for these inputs, as far as they are known.
   virtual std::vector<ValueInfo> body(const std::string& attribute, std::vector<ValueInfo> inputs) = 0;
-  // A name for a size about which nothing is known.
+  // A new name for an unknown size.
   virtual Dim unknown() = 0;
   // States the type and shape of output o. A Dim that is neither a number nor a name is a distinct unknown
   // size.

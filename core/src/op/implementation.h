@@ -1,7 +1,7 @@
 // Implementations: the ways a device can compute an operator.
 //
-// Each device has its own lists of implementations, which no rule, pass or other device sees. Those of the
-// CPU are in backend/cpu/implementations.cpp. Each implementation says when it applies; the first
+// Each device has separate lists of implementations, which no rule, pass or other device sees. The lists of
+// the CPU are in backend/cpu/implementations.cpp. Each implementation says when it applies; the first
 // implementation that applies is used.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What an operator is: rules (shape, gradient), traits and kernels, registered under a name.
+// An operator is a set of rules (shape, gradient), traits and kernels, registered under a name.
 //
 // An operator's file defines the functions and registers them:
 //
@@ -94,9 +94,9 @@ class ShapeContext : public NodeContext {
   // States an output whose value depends only on shapes. The value is a constant of the compiled Program, so
   // later shape rules can read it. An operator needs no kernel if all its outputs are such constants.
   virtual void value(size_t i, Tensor value) = 0;
-  // The dimensions that the model's value_info states for output o, -1 for those that are not numbers; empty
-  // if it states none. For operators whose inputs do not determine the shape of the result (gradients of
-  // pooling).
+  // The dimensions that the model's value_info states for output o, -1 for dimensions that are not numbers;
+  // empty if the value_info does not state the shape. For operators whose inputs do not determine the shape
+  // of the result (gradients of pooling).
   virtual std::vector<int64_t> stated_shape(size_t o) const { return (void)o, std::vector<int64_t>(); }
 };
 
@@ -177,7 +177,7 @@ class ElementTypes {
 using ElementTypeRule = DType (*)(const ElementTypes& types, size_t o);
 
 // Common rules: a given type; the type of an input; the type of the first input for the first output and a
-// given type for the others (the indices of MaxPool).
+// given type for the other outputs (the indices of MaxPool).
 template <DType kType>
 DType always(const ElementTypes&, size_t) {
   return kType;
@@ -198,8 +198,8 @@ struct Rules {
   // Writes nodes that compute the same outputs. This replaces shape, kernel and gradient, or only the
   // gradient.
   void (*decompose)(DecompositionContext&) = nullptr;
-  // Used instead of `shape` if an output shape is data-dependent or a value is a sequence: what can be known
-  // about the outputs before the run (op/dynamic.h).
+  // Used instead of `shape` if an output shape is data-dependent or a value is a sequence: states the types
+  // and shapes of the outputs, as far as they are known before the run (op/dynamic.h).
   void (*types)(TypeContext&) = nullptr;
   // The element types of the outputs, which can be known even if shapes are not. Without a rule, all outputs
   // have the type of the first input that is present; a Program rejects a node whose shape rule disagrees.

@@ -1,5 +1,5 @@
-// Traits: what passes, plans and sessions need to know about an operator besides its rules and kernels. Each
-// is declared with the operator; the default is right for an operator that declares nothing.
+// Traits: facts about an operator that passes, plans and sessions need besides its rules and kernels. Each is
+// declared with the operator; the default is right for an operator that declares nothing.
 #pragma once
 
 #include <cstddef>
@@ -65,8 +65,8 @@ struct Traits {
   // The index of an input that its producer should write directly into the memory of input `target` (an
   // accumulation buffer that is overwritten). Returns false if that does not apply to this node.
   bool (*writes_through)(const NodeContext&, size_t& input, size_t& target) = nullptr;
-  // What one position of output 0 needs from the inputs (op/positions.h). Without this, all positions are
-  // computed together.
+  // The positions of the inputs that one position of output 0 needs (op/positions.h). Without this rule, all
+  // positions are computed together.
   PositionRule positions = nullptr;
   // Arithmetic operations of a run, from the shapes of inputs (null where left out) and of output 0. Without
   // this, a few per element of output 0 are assumed.

@@ -30,7 +30,7 @@ class Ranking {
     count_waiting();
   }
 
-  // The probability that an item inside has a larger score than one outside; equal scores count half.
+  // The probability that an item inside has a larger score than an item outside; equal scores count half.
   double area() {
     count_waiting();
     double outside = 0, inside = 0, sum = 0;

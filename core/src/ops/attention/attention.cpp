@@ -64,8 +64,8 @@ Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsVi
   const float scale = node.float_or("scale", 0);
   a.scale = scale != 0 ? static_cast<double>(scale) : 1 / std::sqrt(static_cast<double>(a.size));
   a.cap = static_cast<double>(node.float_or("softcap", 0));
-  // A window that covers all keys has no limit, so larger sizes are reduced to this one: sums of sizes and
-  // positions then fit in int64.
+  // Larger windows are cut to this size, which covers all keys, so that sums of sizes and positions fit in
+  // int64.
   constexpr int64_t kAll = int64_t{1} << 56;
   a.left = std::min(node.int_or("left_window_size", -1), kAll);
   a.right = std::min(node.int_or("right_window_size", -1), kAll);
@@ -195,7 +195,7 @@ struct AttentionNode {
   Shape y, present_key, present_value;
 
   explicit AttentionNode(const NodeContext& c) {
-    for (size_t i = 1; i < 3; ++i)  // types with the same wide form may be mixed: float and the 16-bit floats
+    for (size_t i = 1; i < 3; ++i)  // float and the 16-bit floats may be mixed: they have the same wide form
       c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(0)),
                "queries, keys and values must have the same type, found ", to_string(c.dtype(0)), " and ",
                to_string(c.dtype(i)));
@@ -237,7 +237,7 @@ struct AttentionNode {
   }
 };
 
-// The present values have the type of V; everything else has that of Q.
+// present_value has the type of V; all other outputs have the type of Q.
 DType element_types(const ElementTypes& types, size_t o) { return types[o == 2 ? 2 : 0]; }
 
 void shape(ShapeContext& c) {

@@ -1,4 +1,4 @@
-// The settings of Dropout, shared with operators that include dropout in a larger kernel.
+// The settings of Dropout, which operators that include dropout in a larger kernel share.
 #pragma once
 
 #include <string>

@@ -73,7 +73,7 @@ void scatter_rows(const IndexedRows& r, size_t width, BinaryFunction combine, co
 // How the tuples of an index tensor map to slices of a data tensor.
 struct Tuples {
   std::vector<int64_t> dims;     // of the axes that a tuple indexes
-  std::vector<int64_t> strides;  // of the same axes, in slices
+  std::vector<int64_t> strides;  // of these axes, in slices
   int64_t batches = 1;           // leading axes that data and indices share
   int64_t per_batch = 1;         // tuples of one batch
   int64_t slices = 1;            // slices of one batch of the data

@@ -1,4 +1,4 @@
-// Shared by the operators that move elements (reshape, transpose, slice, gather ...).
+// Helpers of the operators that move elements (reshape, transpose, slice, gather ...).
 #pragma once
 
 #include <optional>

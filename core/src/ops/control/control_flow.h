@@ -1,4 +1,4 @@
-// Shared by If, Loop and Scan.
+// Helpers of If, Loop and Scan.
 #pragma once
 
 #include <deque>
@@ -46,7 +46,7 @@ struct LoopForm {
 // The gradient of a loop (ops/control/loop_gradient.cpp).
 void loop_gradient(GradientContext& g, const LoopForm& form);
 
-// Adds zeros like a value, which may be a sequence; `info` is what is known about it.
+// Adds zeros like a value, which may be a sequence; `info` is the known type and shape of the value.
 std::string add_zeros(SubgraphContext& s, Graph& graph, const std::string& like, const ValueInfo& info);
 
 // Adds an output to a subgraph that a rule builds: `value` under a name that the graph itself defines.

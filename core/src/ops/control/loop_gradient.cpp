@@ -62,7 +62,7 @@ class LoopGradient {
   const std::string& result(size_t k) const { return body_.outputs.at(form_.first_result + k).name; }
   bool is_loop() const { return form_.first_result == 1; }
 
-  // What is known about the inputs of the body.
+  // Collects the known types and shapes of the body's inputs.
   void describe_inputs() {
     if (is_loop()) {
       infos_.push_back({"", DType::kInt64, std::vector<Dim>{}});

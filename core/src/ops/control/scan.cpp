@@ -266,7 +266,7 @@ void run_batched(DynamicContext& c) {
   c.expect(lengths.size() == static_cast<size_t>(batch), "input 0 must have ", batch, " lengths, found ",
            lengths.size());
 
-  // Element b of a batch, or step t of it.
+  // Element b of a batch, or step t of that element.
   const auto part = [](const Tensor& all, int64_t b, int64_t t, size_t axes) {
     const Shape shape(all.shape().begin() + static_cast<std::ptrdiff_t>(axes), all.shape().end());
     const size_t bytes = static_cast<size_t>(element_count(shape)) * size_of(all.dtype());

@@ -53,7 +53,7 @@ size_t position_in(const DynamicContext& c, size_t i, size_t size, size_t last, 
 
 namespace {
 
-// A sequence and a tensor that becomes an element of it.
+// Checks the types of a sequence and of a tensor that becomes an element of the sequence.
 void expect_same_type(TypeContext& c, size_t sequence, size_t element) {
   const DType a = c.input(sequence).dtype, b = c.input(element).dtype;
   if (a != DType::kUndefined && b != DType::kUndefined && a != b)
@@ -210,8 +210,8 @@ void at_run(DynamicContext& c) {
 void at_gradient(GradientContext& g) {
   const std::string zeros = zeros_like_sequence(writer_of(g), g.x(0), g.dtype(g.x(0)));
   const std::string longer = g("SequenceInsert", {zeros, g.dy(0), g.x(1)});
-  // Inserting dY moves the zeros at that position one place back. Their position counted from the end does
-  // not change.
+  // Inserting dY moves the old element at that position one place back. Its position counted from the end
+  // does not change.
   const std::string at = g.x(1), zero = g.scalar_like(at, 0);
   const std::string behind = g("Where", {g("Less", {at, zero}), at, g("Add", {at, g.scalar_like(at, 1)})});
   g.set(0, g("SequenceErase", {longer, behind}));

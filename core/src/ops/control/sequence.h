@@ -1,4 +1,4 @@
-// Shared by the operators on sequences: checks of types and positions, and graphs over the elements that
+// Helpers of the operators on sequences: checks of types and positions, and graphs over the elements, which
 // gradient rules write.
 #pragma once
 
@@ -45,8 +45,8 @@ GraphWriter writer_of(SubgraphContext& s, Graph& graph);
 std::vector<std::string> map_sequences(const GraphWriter& w, const std::vector<std::string>& inputs,
                                        const std::vector<bool>& is_sequence, const Graph& body,
                                        const std::vector<DType>& results);
-// The sums of the elements of two sequences; zeros in the shapes of the elements of one; their dimensions
-// along an axis as one vector.
+// Three operations on all elements: the sums of the elements of two sequences; zeros in the shapes of a
+// sequence's elements; and the dimensions of the elements along an axis, as one vector.
 std::string add_sequences(const GraphWriter& w, const std::string& a, const std::string& b, DType dtype);
 std::string zeros_like_sequence(const GraphWriter& w, const std::string& sequence, DType dtype);
 // zeros_like (ops/common/shape_helpers.h) and dy_or_zeros for values that may be sequences.

@@ -52,7 +52,7 @@ BinaryFunction plain_function(DType dtype, F) {
 #define RULE(...)                                                                                      \
   [](const Expression& dy, [[maybe_unused]] const Expression& a, [[maybe_unused]] const Expression& b, \
      [[maybe_unused]] const Expression& y) -> Expression { return __VA_ARGS__; }
-// Max and Min are variadic and have their gradients in sum.cpp; that of Mod is below.
+// Max and Min are variadic and have their gradients in sum.cpp; the gradient of Mod is below.
 // clang-format off
 constexpr BinaryRow kRows[] = {
     {"Add", {RULE(dy), RULE(dy)}},
@@ -191,8 +191,8 @@ T floating_remainder(T a, T b) {
   return (r < 0) != (b < 0) ? r + b : r;
 }
 
-// Mod: fmod = 0 follows the divisor's sign, fmod = 1 follows the dividend's, as in C. The row has what is
-// usual for the type: 0 for integers, 1 for floating-point types.
+// Mod: fmod = 0 follows the divisor's sign, fmod = 1 follows the dividend's, as in C. The row computes the
+// usual mode of the type: 0 for integers, 1 for floating-point types.
 Kernel mod_kernel(KernelContext& c) {
   const bool like_c = c.node().int_or("fmod", 0) != 0;
   BinaryFunction function = binary_function("Mod", c.dtype(0));

@@ -28,7 +28,7 @@ bool any_in_bf16(const KernelContext& c) {
 
 enum class Of { kSum, kMean, kMax, kMin };
 
-// y = x0, then y = f(y, x_i) for the others, in pieces that stay in the first-level cache.
+// y = x0, then y = f(y, x_i) for the other inputs, in pieces that stay in the first-level cache.
 Kernel kernel(KernelContext& c, Of of) {
   const bool mean = of == Of::kMean;
   const bool narrow = of == Of::kSum && any_in_bf16(c) && c.wants_bf16(0);
@@ -62,7 +62,8 @@ Kernel kernel(KernelContext& c, Of of) {
                  : free1        ? out_over(c, {1}, layout)
                                 : c.out(0, layout);
 
-  // The sum of inputs 0 and 1 may be smaller than the output, so every pass broadcasts to the output's shape.
+  // The sum of inputs 0 and 1 may have a smaller shape than the output, so every pass broadcasts to the
+  // output's shape.
   struct Pass {
     Broadcast<2> shape;
     Slot a, b;

@@ -7,7 +7,7 @@
 namespace ortrain {
 namespace {
 
-// The node's attributes except those of its activation.
+// The node's attributes except the attributes of its activation.
 Attributes product_attributes(const Node& node) {
   Attributes out;
   for (const auto& [name, value] : node.attributes)

@@ -1,4 +1,4 @@
-// Shared by the operators of ai.onnx.ml: their domain, inputs of any numeric type, and the transformation of
+// Helpers of the operators of ai.onnx.ml: their domain, inputs of any numeric type, and the transformation of
 // scores.
 #pragma once
 

@@ -53,7 +53,8 @@ class KernelFunction {
   double gamma_ = 0, shift_ = 0, degree_ = 0;
 };
 
-// Shared by both: the vectors or, if there are none, the coefficients of a linear function.
+// The part that regressor and classifier share: the support vectors or, if there are none, the coefficients
+// of a linear function.
 struct Machine {
   Rows rows;
   KernelFunction kernel;

@@ -177,7 +177,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // With operators of ONNX, but without BatchNormalization in training mode, for which onnxruntime has no
 // kernel.
 
-// The axes of X: those that Unsqueeze adds to a value per channel, and those of the statistics.
+// The axes of X: the axes that Unsqueeze adds to a value per channel, and the axes over which the statistics
+// are taken.
 struct ChannelAxes {
   std::vector<int64_t> lifted, reduced = {0};
   ChannelAxes(const NodeWriter& e, size_t x) {

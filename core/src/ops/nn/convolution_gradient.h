@@ -1,4 +1,4 @@
-// Shared by the gradient rules of convolution and transposed convolution.
+// Helpers of the gradient rules of convolution and transposed convolution.
 #pragma once
 
 #include <string>

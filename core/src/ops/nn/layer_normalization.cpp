@@ -17,7 +17,7 @@
 namespace ortrain {
 namespace {
 
-// The shape of the saved statistics: that of X, with size 1 from the axis on.
+// The shape of the saved statistics: the shape of X, with size 1 from the axis on.
 Shape statistics_shape(const NodeContext& c, size_t input) {
   Shape shape = c.shape(input);
   std::fill(shape.begin() + static_cast<ptrdiff_t>(normalized_axis(c, input)), shape.end(), 1);

@@ -91,7 +91,7 @@ void grad_gradient(GradientContext& g, Function function, bool flat) {
   }
 }
 
-// With operators of ONNX: the same formulas.
+// The gradients with operators of ONNX.
 void gradient_form(DecompositionContext& e, Function function, bool flat) {
   const std::vector<int64_t> axes = summed_axes(e.node(), need_rank(e, e.x(1)), flat);
   const auto sum = [&](const Expression& v) {

@@ -162,8 +162,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernels = {.run = sgd_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// InplaceClipGradNorm: the gradients, scaled together so that their norm (that of all their elements) is at
-// most max_norm.
+// InplaceClipGradNorm: the gradients, scaled together so that the norm of all their elements is at most
+// max_norm.
 
 void clip_types(TypeContext& c) {
   if (const std::string norm = c.node().string_or("norm_type", "fro"); norm != "fro")

@@ -99,7 +99,7 @@ T round_small(T x) {
   return (x + kShift) - kShift;
 }
 
-// What a quantized type contains: integers in a range, or floats of 8 bits or less.
+// The values of a quantized type: integers in a range, or floats of 8 bits or less.
 struct Quantized {
   double low = 0, high = 0;
   bool floats = false;

@@ -1,4 +1,4 @@
-// GRU, com.microsoft GRUTraining (which saves what the backward pass needs) and GRUGrad.
+// GRU, com.microsoft GRUTraining (which saves the values that the backward pass needs) and GRUGrad.
 //
 //   z = f(X_t Wzᵀ + H_(t-1) Rzᵀ + Wbz + Rbz), likewise r
 //   h = g(X_t Whᵀ + (r . H_(t-1)) Rhᵀ + Wbh + Rbh), or with linear_before_reset

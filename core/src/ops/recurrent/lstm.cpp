@@ -1,4 +1,4 @@
-// LSTM, com.microsoft LSTMTraining (which saves what the backward pass needs) and LSTMGrad.
+// LSTM, com.microsoft LSTMTraining (which saves the values that the backward pass needs) and LSTMGrad.
 //
 //   i = f(X_t Wiᵀ + H_(t-1) Riᵀ + Pi . C_(t-1) + Wbi + Rbi), likewise f; c~ = g(...) without a peephole
 //   C_t = f . C_(t-1) + i . c~,  o = f(... + Po . C_t),  H_t = o . h(C_t);  with input_forget f = 1 - i

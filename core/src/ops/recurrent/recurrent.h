@@ -1,5 +1,5 @@
-// Shared by LSTM, GRU and RNN: sizes and strides, checks of inputs, activations, and the matrix products that
-// run over all time steps at once.
+// Helpers of LSTM, GRU and RNN: sizes and strides, checks of inputs, activations, and the matrix products
+// that run over all time steps at once.
 #pragma once
 
 #include <algorithm>
@@ -123,7 +123,7 @@ class GateActivation {
   void scale_by_derivative(const T* y, T* d, int64_t n) const;
   // Whether the function is of this kind and its argument is not clipped.
   bool is(ActivationKind kind) const { return kind_ == kind && clip_ == HUGE_VAL; }
-  // The same function of an argument that is not clipped.
+  // This function without the clipping of its argument.
   GateActivation unclipped() const {
     GateActivation a = *this;
     a.clip_ = HUGE_VAL;
@@ -233,7 +233,7 @@ void state_in(const Recurrent& r, const T* state, T* held);
 // For gradient rules: an input or the gradient of an output, empty if the node does not have it.
 std::string x_or_empty(const GradientContext& g, size_t i);
 std::string dy_or_empty(const GradientContext& g, size_t o);
-// Sets the gradients of those of the inputs `of` that are there and need one.
+// Sets the gradients of the inputs `of` that the node has and that need a gradient.
 void set_gradients(GradientContext& g, std::span<const size_t> of, const std::vector<std::string>& gradients);
 
 }  // namespace ortrain

@@ -1,4 +1,4 @@
-// Shared by the standard forms (op/standard_form.h) of LSTM, GRU and RNN in training.
+// Helpers of the standard forms (op/standard_form.h) of LSTM, GRU and RNN in training.
 //
 // The forward pass stays one node. All states are known after it, so the gates of all steps follow from a few
 // matrix products; only the cells of an LSTM, and the gradients of the states, are computed step by step, in

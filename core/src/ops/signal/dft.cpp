@@ -8,8 +8,8 @@
 //
 // The transform is linear, and the gradient is its adjoint: the unscaled transform in the other direction,
 // zero-padded where the signal was truncated. In the one-sided inverse each frequency also represents its
-// conjugate, except for the first and, if N is even, the last, which are real: the gradients of the others
-// count twice.
+// conjugate, except for the first and, if N is even, the last frequency, which are real: the gradients of all
+// other frequencies count twice.
 #include <algorithm>
 #include <memory>
 
@@ -33,7 +33,7 @@ struct Transform {
   int64_t shares = 1;                 // parts of the lines, each with its own memory
   size_t axis = 0;
 
-  // Of an input of shape x; dft_length is input `length_at`, the axis the one after it.
+  // For an input of shape x; dft_length is input `length_at`, and the axis is the input after dft_length.
   Transform(const NodeContext& c, const Shape& x, size_t length_at)
       : inverse(c.node().int_or("inverse", 0) != 0), onesided(c.node().int_or("onesided", 0) != 0) {
     const int64_t rank = static_cast<int64_t>(x.size());
@@ -242,7 +242,7 @@ class AdjointForm {
                           {1});
     };
     const std::string both = e_("Concat", {weights(1), weights(0)}, {{"axis", int64_t{1}}});
-    std::vector<int64_t> between;  // axes between that of the transform and the last
+    std::vector<int64_t> between;  // axes between the axis of the transform and the last
     for (int64_t i = axis_ + 1; i < rank_ - 1; ++i) between.push_back(i - axis_);
     return between.empty() ? both : e_.unsqueeze(both, between);
   }
@@ -260,7 +260,7 @@ class AdjointForm {
 
   DecompositionContext& e_;
   int64_t rank_, axis_;
-  std::string shape_, signal_, length_;  // of X; its length along the axis; that of the transform
+  std::string shape_, signal_, length_;  // shape of X; length of X along the axis; length of the transform
   bool inverse_;
 };
 

@@ -25,7 +25,7 @@ using Complex = Fft::Complex;
 struct Frames {
   int64_t batch, length, parts, step, n, window, frames, frequencies;
 
-  // signal, frame_step, window and frame_length are inputs `first` and those after it.
+  // signal, frame_step, window and frame_length are the four inputs from `first` on.
   Frames(const NodeContext& c, size_t first) {
     const Shape& x = c.shape(first);
     c.expect(x.size() == 2 || (x.size() == 3 && (x[2] == 1 || x[2] == 2)),
@@ -204,7 +204,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernels = {.cpu = grad_kernel}});
 
 // With operators of ONNX: the transform is a convolution of the signal with windowed waves, so its gradients
-// are those of a convolution.
+// are the gradients of a convolution.
 class AdjointForm {
  public:
   explicit AdjointForm(DecompositionContext& e) : e_(e), rank_(need_rank(e, e.x(1))) {
@@ -240,7 +240,7 @@ class AdjointForm {
     return given->to_int64().at(0);
   }
 
-  // [2 K, parts of the signal, N]: what each element of a frame contributes to real and imaginary part.
+  // [2 K, parts of the signal, N]: the factors of each element of a frame in the real and the imaginary part.
   Tensor waves() const {
     Tensor made(DType::kDouble, {2 * frequencies_, parts_, n_});
     double* to = made.data<double>();

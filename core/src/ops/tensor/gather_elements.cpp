@@ -1,5 +1,5 @@
-// GatherElements: every index selects one element along an axis; the other coordinates are those of the
-// index. GatherElementsGrad (com.microsoft): the scattered sum of the gradients.
+// GatherElements: every index selects one element along an axis; the other coordinates are the coordinates of
+// the index. GatherElementsGrad (com.microsoft): the scattered sum of the gradients.
 //
 // Compiled for speed: a loop over the indices (CMakeLists.txt).
 #include "backend/cpu/strided_copy.h"

@@ -1,5 +1,5 @@
-// TopK: the k largest (or smallest) elements along an axis and their positions. Among equal elements the one
-// with the lower index comes first; NaN counts as the largest.
+// TopK: the k largest (or smallest) elements along an axis and their positions. Of equal elements, the
+// element with the lower index comes first; NaN counts as the largest.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -29,8 +29,8 @@ void shape(ShapeContext& c) {
   if (c.has_output(1)) c.output(1, DType::kInt64, out);
 }
 
-// A number whose order among unsigned integers is that of x among the values of its type. Zeros of either
-// sign are equal; NaN is the largest.
+// An unsigned integer for x: unsigned integers are in the order of the values that they represent. Zeros of
+// either sign are equal; NaN is the largest.
 uint64_t order_of(int64_t x) { return static_cast<uint64_t>(x) ^ (uint64_t{1} << 63); }
 uint64_t order_of(uint64_t x) { return x; }
 uint64_t order_of(double x) {

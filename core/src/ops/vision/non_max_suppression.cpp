@@ -1,4 +1,5 @@
-// NonMaxSuppression: of boxes that overlap, the one with the highest score, for each image and each class.
+// NonMaxSuppression: selects the boxes with the highest scores, without boxes that overlap a selected box,
+// for each image and each class.
 //
 // Boxes of a class are visited from the highest score down; a box is selected unless its intersection over
 // union with a previously selected one is above the threshold (Felzenszwalb et al. 2010, "Object detection

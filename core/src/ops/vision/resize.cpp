@@ -258,7 +258,7 @@ double cubic(double x, double a) {
 struct Table {
   int64_t input, output, taps;
   std::vector<int64_t> index;   // [output][taps]
-  std::vector<double> weight;   // the same; empty for mode nearest, where the only weight is 1
+  std::vector<double> weight;   // [output][taps]; empty for mode nearest, where the only weight is 1
   std::vector<uint8_t> inside;  // [output]; empty where none is outside
 };
 

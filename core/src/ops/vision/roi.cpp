@@ -20,7 +20,7 @@
 namespace ortrain {
 namespace {
 
-// Shared by both: X [N, C, H, W], `count` regions, bins of the result.
+// The part that RoiAlign and MaxRoiPool share: X [N, C, H, W], `count` regions, bins of the result.
 struct Regions {
   int64_t batch, channels, height, width, count, rows, columns;  // rows x columns bins
   double scale;

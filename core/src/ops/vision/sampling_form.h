@@ -1,4 +1,4 @@
-// Shared by the standard forms (op/standard_form.h) of operators that read an image between its pixels: the
+// Helpers of the standard forms (op/standard_form.h) of operators that read an image between its pixels: the
 // value at a point is Σ_k Π_axes weight_k X[pixel_k].
 #pragma once
 
