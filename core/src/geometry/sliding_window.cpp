@@ -180,7 +180,8 @@ Window read_window_from_output(const NodeContext& c, const Shape& output,
                to_string(output));
       continue;
     }
-    // The number of windows grows with the input, so the input sizes that give it are consecutive.
+    // The number of windows grows with the input, so the input sizes with this number of windows are
+    // consecutive.
     const WindowAxis& a = attributes[i];
     const auto reach = checked_product({wanted, a.stride});
     c.expect(reach && *reach < kMostInput, "axis ", 2 + i, " of its result would be too long: dY has shape ",

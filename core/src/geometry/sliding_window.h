@@ -26,7 +26,8 @@ struct WindowAxis {
 
   // From the first to after the last element of a window.
   int64_t span() const { return (kernel - 1) * dilation + 1; }
-  // Pads by `total` elements; of an odd number, the larger half is before the input unless it is SAME_UPPER.
+  // Pads by `total` elements; if `total` is odd, the larger half is before the input unless auto_pad is
+  // SAME_UPPER.
   void pad(int64_t total, AutoPad auto_pad) {
     before = auto_pad == AutoPad::kUpper ? total / 2 : total - total / 2;
     after = total - before;

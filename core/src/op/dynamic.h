@@ -87,7 +87,7 @@ class DynamicContext : public NodeContext {
 
   // Runs a subgraph of the node. `inputs` are only the inputs of the subgraph: it can also read values of the
   // enclosing graphs. `iteration` counts from 0 for subgraphs that run more than once, so that random numbers
-  // differ between iterations; it is -1 for others.
+  // differ between iterations; it is -1 for subgraphs that run once.
   virtual void run_body(const std::string& attribute, std::span<const ValueRef> inputs, OutputPlaces& outputs,
                         int64_t iteration) = 0;
   // The types and shapes of a subgraph's outputs for these inputs, as far as they are known without running

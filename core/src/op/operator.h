@@ -5,7 +5,7 @@
 //     void shape(ShapeContext& c) { c.output(0, c.dtype(0), c.shape(0)); }
 //     Kernel kernel(KernelContext& c) { ... }
 //     void gradient(GradientContext& g) { g.set(0, g("ReluGrad", {g.dy(0), g.x(0)}, {}, kMicrosoft)); }
-//     ORTRAIN_OPERATOR({.type = "Relu",  // of other domains also .signature = "X -> Y"
+//     ORTRAIN_OPERATOR({.type = "Relu",  // in other domains also .signature = "X -> Y"
 //                       .rules = {.shape = shape, .gradient = gradient},
 //                       .traits = {.positions = elementwise_positions},
 //                       .kernels = {.cpu = kernel}});
@@ -132,7 +132,7 @@ class KernelContext : public NodeContext {
   virtual Slot fixed(Tensor value) = 0;
   // Input i for writing: model state that the node updates (running statistics, accumulation buffers).
   virtual Slot state(size_t i) = 0;
-  // The storage of input i if it already is the memory of input `target` (see Traits::writes_through).
+  // Whether input i is already stored in the memory of input `target` (see Traits::writes_through).
   virtual bool same_storage(size_t i, size_t target) const = 0;
 
   virtual Precision precision() const = 0;
@@ -150,7 +150,7 @@ enum class Differentiable {
   kYes,   // there is a rule
   kStop,  // the derivative is zero or meaningless, and gradients stop here as expected (Shape, Equal,
           // ArgMax)
-  kNo,    // there is none yet: training through it is an error
+  kNo,    // there is no rule yet: training through the operator is an error
 };
 
 // The argument of an element type rule: the node, and the element types of its inputs if known.
@@ -224,7 +224,8 @@ struct MadeFrom {
 struct Operator {
   std::string_view domain = "";
   std::string_view type;
-  // Inputs, outputs and attributes in the notation of op/signature.h, where ONNX does not state them.
+  // Inputs, outputs and attributes in the notation of op/signature.h, for operators that ONNX does not
+  // define.
   std::string_view signature = "";
   // The fault of a node's subgraphs, whose inputs and outputs no signature states; empty if there is none.
   std::string (*subgraph_fault)(const Node& node, int64_t opset) = nullptr;

@@ -231,7 +231,7 @@ class Checker {
   }
 
  private:
-  static constexpr size_t kNamed = 1000;  // in one message
+  static constexpr size_t kNamed = 1000;  // the most faults that one message lists
 
   // The forms of an operator: its form in the model's version, and after it the forms of newer versions,
   // which rules accept as well. Empty if the operator is unknown, or if the model's version is too old;

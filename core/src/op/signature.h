@@ -9,7 +9,7 @@
 //     x...     one or more to the end of the list
 //     x...?    none or more; a parameter before it has its position in the list even if it is left out
 //     x?...    one or more, of which some may be empty
-//     to: int  an attribute that has to be there; with a ? after its kind, one that need not
+//     to: int  a required attribute; with a ? after its kind, an optional attribute
 //
 // The signatures of ONNX's operators are generated (op/generated/onnx_signatures.h). Other operators declare
 // their signatures where they are registered; the operator itself checks attributes that its signature does

@@ -47,7 +47,7 @@ class SubgraphContext {
   virtual std::string empty_sequence(DType dtype) = 0;
   // A name that no value of the model uses.
   virtual std::string unique(const std::string& base) = 0;
-  // Replaces the node itself with another, which produces at least the same outputs.
+  // Replaces the node itself with another node, which produces at least the outputs of the old node.
   virtual void change(Node node) = 0;
 };
 

@@ -17,7 +17,7 @@ namespace ortrain {
 // are at most as many products as the smallest of these inputs has elements. An input is unchanged or
 // broadcast, and its `scale` is 1.
 //
-// The products may be computed and added up in any order, in the type of the inputs or a wider one, with
+// The products may be computed and added up in any order, in the type of the inputs or a wider type, with
 // inputs rounded to bfloat16. Intermediate results may be as large as `scale` allows if that is above 1.
 struct ProductTerm {
   std::vector<size_t> factors;  // input indices

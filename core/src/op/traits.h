@@ -47,7 +47,8 @@ struct Traits {
   bool impure = false;
   // Bit i is set if a kernel may write to its input i, which is model state.
   uint32_t updates = 0;
-  // Takes sequences or optional values; other operators are rejected if they get one.
+  // Takes sequences or optional values; other operators are rejected if an input is a sequence or an optional
+  // value.
   bool takes_sequences = false;
   // The kernel reads and writes values that are stored in bfloat16 (Layout::bf16) without conversion.
   bool takes_bf16 = false;
@@ -71,8 +72,8 @@ struct Traits {
   // Arithmetic operations of a run, from the shapes of inputs (null where left out) and of output 0. Without
   // this, a few per element of output 0 are assumed.
   double (*operations)(const Node& node, std::span<const Shape* const> inputs, const Shape& output) = nullptr;
-  // A node that recomputes output 0 of this one, if running the same node again would give another result
-  // (random numbers, updated state). Nothing if there is none.
+  // A node that recomputes output 0 of the given node, if running the same node again would give another
+  // result (random numbers, updated state). Nothing if there is none.
   std::optional<Node> (*repeat)(const Node& node, const FirstOutput& first) = nullptr;
   // Turns the node into the form used in training models.
   void (*train)(Node& node, const UniqueName& unique) = nullptr;

@@ -1,8 +1,9 @@
 // Attention (ONNX 23 to 25), its gradient, and FusedAttention, which the pass fuse_attention creates from
 // separate operators.
 //
-//     Y = softmax(cap(scale Q Kᵀ) + mask) V        for each head; backend/cpu/attention/attention_kernel.h
-//     has the rest
+//     Y = softmax(cap(scale Q Kᵀ) + mask) V        for each head
+//
+// The kernel is described in backend/cpu/attention/attention_kernel.h.
 //
 // There may be fewer heads of keys than heads of queries (J. Ainslie et al., "GQA", 2023): neighbouring heads
 // of queries then share a head of keys.

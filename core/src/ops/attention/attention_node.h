@@ -27,7 +27,7 @@ HeadsView heads_of(const NodeContext& c, const Shape& shape, const char* what, c
 Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsView& k, const HeadsView& v);
 
 // The mask at input i, bool or of the type of the scores, which broadcasts to [batch, heads, queries, keys].
-// If `padded`, its last dimension may be smaller; keys beyond it are not seen.
+// If `padded`, the last dimension of the mask may be smaller; queries do not see keys beyond the mask.
 void read_mask(const NodeContext& c, size_t i, bool padded, Attention& a);
 
 // Input i as the number of keys of each sample: int64 [batch].

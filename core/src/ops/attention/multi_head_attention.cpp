@@ -6,7 +6,7 @@
 // Operands are [batch, positions, heads * size]; key and value may also be [batch, heads, positions, size].
 // bias holds the biases of all three, concatenated. mask_filter_value is added to the scores of keys that
 // key_padding_mask hides; the mask is int32, either 0 or not 0 for each key ([batch, keys], [batch, queries,
-// keys]) or the number of keys ([batch], or [3 * batch + 2], which begins with it).
+// keys]) or the number of keys ([batch], or [3 * batch + 2], of which the first [batch] are read).
 #include <algorithm>
 #include <cmath>
 
@@ -230,7 +230,7 @@ std::string mask_of(NodeWriter& g, const std::string& all_keys, int64_t keys_ran
     g.reject("the rank of key_padding_mask is not known; run ONNX shape inference on the model first");
   std::string seen;
   if (*rank == 1) {
-    // Of [3 * batch + 2] values, the first ones are the lengths.
+    // The first [batch] values are the lengths, also of [3 * batch + 2] values.
     const auto shape = [&](const std::string& value, int64_t axis) {
       return g("Shape", {value}, {{"start", axis}, {"end", axis + 1}});
     };

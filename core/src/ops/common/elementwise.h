@@ -17,17 +17,17 @@ Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost,
 // Rejects the node unless inputs i and j have the same type and shape.
 void expect_same(const NodeContext& c, size_t i, size_t j);
 
-// The axis of the first operand, of the given rank, with which the second one is aligned; nullopt if the last
-// axes are aligned, as they always are since version 7 of the ONNX operators. `channels`: the second one
-// has an element for each channel.
+// The axis of the first operand, of the given rank, with which the second operand is aligned; nullopt if the
+// last axes are aligned, as they always are since version 7 of the ONNX operators. `channels`: the second
+// operand has an element for each channel.
 std::optional<int64_t> operand_axis(const Node& node, int64_t opset, int64_t rank, bool channels);
 // The shape with which input i broadcasts: the shape of the input or, if the input is aligned with an axis,
-// that shape with ones appended. `slopes`, here and below: a second operand of several elements has one for
-// each channel.
+// that shape with ones appended. `slopes`, here and below: a second operand of several elements has an
+// element for each channel.
 Shape operand_shape(const NodeContext& c, size_t i, bool slopes = false);
 
-// The shape that all inputs broadcast to; rejects the node if they do not, or if their types differ (`first`
-// and later ones).
+// The shape that all inputs broadcast to; rejects the node if they do not, or if the types of inputs from
+// `first` on differ.
 Shape broadcast_inputs(const NodeContext& c, size_t first = 0, bool slopes = false);
 
 // The layout in which the floats of input i can be processed as a flat array: the layout of the input if that

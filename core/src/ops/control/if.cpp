@@ -45,8 +45,8 @@ void run(DynamicContext& c) {
 // Writes an If on the same condition. Each branch computes a branch of the node again and then runs it
 // backwards:
 //
-//     dv = condition ? d then / dv : d else / dv        for every v that the branches read, zeros where one
-//     does not
+//     dv = condition ? d then / dv : d else / dv        for every v that the branches read, zeros in a
+//     branch that does not read v
 void gradient(GradientContext& g) {
   SubgraphContext& s = g.subgraphs();
   const std::vector<std::string> captured = s.captured();

@@ -1,6 +1,6 @@
 // The gradient of Loop and Scan: a Scan over their iterations from last to first, or a Loop if it carries the
-// gradient of a sequence. Its body recomputes an iteration from its initial values, and then runs it
-// backwards:
+// gradient of a sequence. The body recomputes an iteration from the initial values of the iteration, and then
+// runs it backwards:
 //
 //     forward:   v', slices = body_t(v)         which also stacks v if the gradient reads it
 //     backward:  dv, dc_t = gradient of body_t(v) given dv' and the gradients of the slices

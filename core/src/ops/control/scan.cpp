@@ -44,7 +44,7 @@ size_t axis_entry(const Node& node, const char* attribute, size_t k, size_t rank
       normalize_axis(entry(node, attribute, k), static_cast<int64_t>(rank), node.label()));
 }
 
-// Before opset 9: every value has a batch axis, and sequences have one more after it.
+// Before opset 9: every value has a batch axis, and sequences have a sequence axis after the batch axis.
 void batched_types(TypeContext& c) {
   const Node& node = c.node();
   const Counts n = counts_of(node, c.opset());

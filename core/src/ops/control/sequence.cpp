@@ -239,7 +239,7 @@ ORTRAIN_OPERATOR({.type = "SequenceLength",
                   .kernels = {.run = length_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// ConcatFromSequence: the elements concatenated along an axis or, with new_axis, stacked along a new one. dS
+// ConcatFromSequence: the elements concatenated along an axis or, with new_axis, stacked along a new axis. dS
 // is dY split into these pieces again.
 
 // The axis, counted from the front of the result.

@@ -20,8 +20,8 @@ bool expect_tensor(TypeContext& c, size_t i);
 ValueInfo sequence_of(const ValueInfo& element);
 ValueInfo element_of(const ValueInfo& sequence);
 
-// The position in input i, counted from the front; `otherwise` if it is omitted. It may be as large as
-// `last`, and may count from the end: -1 is `size` - 1.
+// The position in input i, counted from the front; `otherwise` if it is omitted. The position may be as large
+// as `last`, and may count from the end: -1 is `size` - 1.
 size_t position_in(const DynamicContext& c, size_t i, size_t size, size_t last, size_t otherwise);
 
 // Where a rule adds nodes: a graph and a source of unused names.

@@ -1,6 +1,6 @@
 // Matrix products: MatMul, Gemm, com.microsoft FusedMatMul, and FusedProduct, which passes/fuse_product.cpp
-// creates from one of them and the additions or multiplications that follow it. Their kernels are listed in
-// backend/cpu/implementations.cpp.
+// creates from a matrix product and the additions or multiplications that follow the product. Their kernels
+// are listed in backend/cpu/implementations.cpp.
 #include <algorithm>
 #include <numeric>
 #include <span>

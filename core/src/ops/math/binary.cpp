@@ -34,7 +34,7 @@ using Rule = Expression (*)(const Expression& dy, const Expression& a, const Exp
 struct BinaryRow {
   std::string_view type;
   Rule rules[2];         // of operand a and of operand b
-  bool divides = false;  // by b, which must not be 0 where it is an integer
+  bool divides = false;  // by b; an integer b must not be 0
   bool slopes = false;   // a vector b has one element for each channel of a before opset 7
 };
 
@@ -173,7 +173,7 @@ class SecondOperand {
  private:
   GradientContext& g_;
   std::string name_;
-  std::vector<int64_t> outside_;  // axes of the result that it does not have
+  std::vector<int64_t> outside_;  // axes of the result that the operand does not have
 };
 
 void binary_gradient(GradientContext& g, const BinaryRow& row) {

@@ -68,7 +68,7 @@ void convert(const void* x, void* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = cast_number<To>(from[i]);
 }
 
-// A conversion in one step, for the pairs of types that models use most; null for others.
+// A conversion in one step, for the pairs of types that models use most; null for other pairs.
 Convert direct(DType source, DType target) {
   Convert found = nullptr;
   const auto to = [&](auto zero) { found = convert<decltype(zero), float>; };

@@ -110,8 +110,8 @@ void mean_gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, g.unbroadcast(share, g.y(0), i));
 }
 
-// The gradient goes to the operands that are the extreme, divided evenly among equal ones. If an operand is
-// NaN, no comparison holds, and every operand gets the whole gradient.
+// The gradient goes to the operands that equal the extreme, divided evenly among these operands. If an
+// operand is NaN, no comparison holds, and every operand gets the whole gradient.
 void extreme_gradient(GradientContext& g, bool max) {
   const Expression dy(g, g.dy(0)), y(g, g.y(0));
   const size_t count = g.node().inputs.size();

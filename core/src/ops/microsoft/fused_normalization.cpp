@@ -38,8 +38,8 @@ void skip_simplified_layer_normalization(DecompositionContext& e) {
   e.set(3, sum);
 }
 
-// norm(words[ids] + positions[position] + segments[segment]); position counts from 0 if it is not given.
-// Output 1 is the number of positions per row that the mask leaves, output 2 the sum.
+// norm(words[ids] + positions[position] + segments[segment]); without an input for position, position counts
+// from 0. Output 1 is the number of positions per row that the mask leaves, output 2 the sum.
 void embed_layer_normalization(DecompositionContext& e) {
   const std::string &ids = e.x(0), &words = e.x(2), &positions = e.x(3);
   const std::string word = e("Gather", {words, ids});

@@ -52,7 +52,7 @@ PostTransform read_post_transform(const NodeContext& c);
 void transform_scores(PostTransform how, float* scores, int64_t n);
 
 // The gradient of scores before the transformation, from dY and the scores after it; rejects transformations
-// without one.
+// without a gradient.
 std::string scores_gradient(GradientContext& g, const std::string& dy, const std::string& scores);
 
 }  // namespace ortrain

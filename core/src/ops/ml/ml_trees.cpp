@@ -385,9 +385,9 @@ Kernel regressor_kernel(KernelContext& c) {
   return kernel;
 }
 
-// A classifier of two classes may have weights for only one: its score s decides. If all weights are
-// probabilities (none is negative), s > 1/2 means the second class, and the scores are 1 - s and s; otherwise
-// s > 0 does, and they are -s and s.
+// A classifier of two classes may have weights for only one class: the score s of that class decides. If all
+// weights are probabilities (none is negative), s > 1/2 means the second class, and the scores are 1 - s and
+// s; otherwise s > 0 does, and they are -s and s.
 struct TreeClassifier {
   std::shared_ptr<const Ensemble> trees;
   Labels labels;

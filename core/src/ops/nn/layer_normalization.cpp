@@ -1,6 +1,6 @@
 // LayerNormalization, SimplifiedLayerNormalization (root mean square) and their gradient operators.
 //
-// Over everything from `axis` on: h = (x - mean) s with s = 1 / sqrt(var + epsilon), y = scale h + bias. The
+// Over all axes from `axis` on: h = (x - mean) s with s = 1 / sqrt(var + epsilon), y = scale h + bias. The
 // simplified form has no mean and no bias. J. L. Ba et al., "Layer normalization", 2016; B. Zhang, R.
 // Sennrich, "Root mean square layer normalization", 2019.
 #include "ops/nn/layer_normalization.h"

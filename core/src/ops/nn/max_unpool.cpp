@@ -47,7 +47,7 @@ struct Places {
     size = element_count(inner);
   }
 
-  // The position in the outer result of element `index` of the inner one.
+  // The position in the outer result of element `index` of the inner result.
   int64_t place(int64_t index) const {
     int64_t at = 0, step = 1;
     for (size_t i = inner.size(); i-- > 0; index /= inner[i], step *= outer[i]) at += index % inner[i] * step;

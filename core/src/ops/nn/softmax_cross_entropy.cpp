@@ -31,7 +31,7 @@ Average reduction_of(const NodeContext& c) {
   return Average::kMean;
 }
 
-// ONNX's operators, and the Internal ones, whose gradient may have a bias.
+// ONNX's operators, and the Internal operators, whose gradient may have a bias.
 enum class Form { kOnnx, kInternal };
 
 // The indices of a node's inputs.
@@ -261,8 +261,8 @@ void gradient(GradientContext& g, Form form) {
   g.set(0, total);
 }
 
-// dX = dY w (exp(log_prob) - [i = label]) / divisor (+ bias) is linear in dY; of its two terms only the first
-// depends on log_prob; it is dX minus the dX for zero probabilities.
+// dX = dY w (exp(log_prob) - [i = label]) / divisor (+ bias) is linear in dY. Of its two terms only the first
+// depends on log_prob; the first term is dX minus the dX for zero probabilities.
 void grad_gradient(GradientContext& g, Form form) {
   const Expression u(g, g.dy(0)), dy(g, g.x(0)), log_prob(g, g.x(1));
   const auto with = [&](const Expression& incoming, const Expression& logs) {

@@ -11,7 +11,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// One value of each axis, as an attribute has them.
+// The results of value() for all axes, as the list of an attribute.
 template <typename F>
 Ints each(const std::vector<WindowForm>& windows, F&& value) {
   Ints values;
@@ -182,7 +182,7 @@ std::string spread_by_convolution(DecompositionContext& e, const std::vector<Win
   Ints pads, after, order(count + 2), axes(count);
   for (const WindowForm& w : windows) {
     const int64_t before = w.span() - 1 - w.before, end = w.span() - 1 - w.after;
-    // Without padding, the result has more elements than dY, and each of them is a sum over a whole filter.
+    // Without padding, the result has more elements than dY, and each element is a sum over a whole filter.
     worth_it &= w.stride == 1 && before >= 0 && end >= 0 && (w.kernel == 1 || w.before + w.after > 0);
     flips |= w.kernel > 1;
     pads.push_back(before);

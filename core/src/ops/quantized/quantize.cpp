@@ -150,7 +150,7 @@ DType quantized_type(const NodeContext& c, size_t zero_point) {
   return c.dtype(zero_point);
 }
 
-// Without a zero point and the attribute it is uint8.
+// The type of the quantized values: uint8 without a zero point and without the attribute.
 DType quantized_type(const ElementTypes& types, size_t) {
   const DType stated = types.attribute("output_dtype", DType::kUndefined);
   if (types.node().has_input(2)) return types[2];
@@ -290,7 +290,7 @@ Kernel quantize_any(KernelContext& c) {
 template <typename Q>
 Kernel quantize_kernel_of(KernelContext& c) {
   const Granularity g = read_granularity(c, 0, 1, c.opset());
-  // With one scale, the elements stay in their order.
+  // With a single scale, the elements may stay in any storage order.
   const Order order = g.kind == Granularity::kTensor ? order_of(c.in_layout(0)) : Order::kRowMajor;
   const Slot x = c.in(0, stored_layout(c.shape(0), order, false)), scale = c.in(1),
              zero_point = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0, byte_layout(c.out_shape(0), order));
@@ -617,7 +617,7 @@ Expression granular_form(DecompositionContext& e, size_t i) {
   return {e, e("Reshape", {value, e.int64s(shape)})};
 }
 
-// dY where X / scale, rounded if the type is one of integers, plus zero_point is in the range of the type.
+// dY where X / scale, rounded if the type is an integer type, plus zero_point is in the range of the type.
 void quantize_gradient_form(DecompositionContext& e) {
   const Expression dy(e, e.x(0));
   const auto type = static_cast<DType>(e.node().int_or("output_dtype", static_cast<int64_t>(DType::kUInt8)));

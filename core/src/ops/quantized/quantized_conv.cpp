@@ -36,7 +36,8 @@ ConvSizes sizes_of(const NodeContext& c, const Places& at) {
   return {x[0], x[1], w[0], c.node().int_or("group", 1), three_axes(read_convolution(c, x, w))};
 }
 
-// Inputs with a single value, or, where the number of filters is given, one per filter.
+// Rejects an input that does not have a single value or, if the number of filters is given, a value per
+// filter.
 void expect_count(const NodeContext& c, size_t i, std::optional<int64_t> filters) {
   c.expect(c.size(i) == 1 || (filters && c.shape(i) == Shape{*filters}), "input ", i, " ('",
            c.node().inputs[i], "') must be a single value",

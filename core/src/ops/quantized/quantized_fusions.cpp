@@ -70,7 +70,7 @@ void reduce_mean(DecompositionContext& e) {
   e.set(0, quantized(e, mean, 3, 0));
 }
 
-// The node's attributes except one.
+// The node's attributes except `attribute`.
 Attributes without(const Node& node, const std::string& attribute) {
   Attributes out = node.attributes;
   out.erase(attribute);

@@ -113,7 +113,7 @@ void gradient_shape(ShapeContext& c) {
     if (c.has_output(o)) c.output(o, c.dtype(0), shapes[o]);
 }
 
-// One step of one sample on the way back.
+// One step of one sample in the backward pass.
 template <typename T>
 struct GatesStep {
   const T* gates;   // z, reset, candidate
@@ -123,7 +123,7 @@ struct GatesStep {
   T* own;           // the factor of Rh in the forward pass; with linear_before_reset first s, then ds
 };
 
-// The gradients of z and of the candidate, and the part of dh that does not go through them.
+// The gradients of z and of the candidate, and the part of dh that does not go through z and the candidate.
 template <typename T>
 void candidate_gradient(const GateActivation* act, int64_t h, const T* incoming, const GatesStep<T>& at) {
   const T *z = at.gates, *candidate = z + 2 * h, *before = at.before;

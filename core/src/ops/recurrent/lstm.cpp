@@ -195,7 +195,7 @@ void gradient_shape(ShapeContext& c) {
     if (c.has_output(o)) c.output(o, c.dtype(0), shapes[o]);
 }
 
-// One step of one sample on the way back.
+// One step of one sample in the backward pass.
 template <typename T>
 struct CellStep {
   const T* gates;      // i, o, forget, candidate

@@ -89,7 +89,7 @@ void training_form(DecompositionContext& e) {
   if (e.has_y(4)) e.set(4, layer.joined_kept(all_gates));
 }
 
-// One step of the way back. Its states are the gradients of state and cell.
+// One step of the backward pass. Its states are the gradients of state and cell.
 ScanBody backward_step(const RecurrentForm& layer, int64_t d, const Cell& cell) {
   DecompositionContext& e = layer.e_;
   const std::string sizes = e.int64s(std::vector<int64_t>(4, layer.hidden())),

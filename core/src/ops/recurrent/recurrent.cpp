@@ -124,7 +124,7 @@ std::vector<ActivationChoice> choose_activations(const Node& node, size_t direct
   expect(names.empty() || names.size() == count, "activations must name ", count, " functions, found ",
          names.size());
   std::vector<ActivationChoice> out;
-  // alpha and beta are consumed in order by the functions that have them.
+  // The functions that have alpha or beta take the values of these attributes in order.
   size_t next_alpha = 0, next_beta = 0;
   for (size_t i = 0; i < count; ++i) {
     const std::string_view name = names.empty() ? defaults[i % defaults.size()] : names[i];
@@ -135,7 +135,8 @@ std::vector<ActivationChoice> choose_activations(const Node& node, size_t direct
     if (row->parameters > 0 && next_alpha < alphas.size())
       a.alpha = static_cast<double>(alphas[next_alpha++]);
     if (row->parameters > 1 && next_beta < betas.size()) a.beta = static_cast<double>(betas[next_beta++]);
-    // The derivative is computed from the function's value, which must tell on which side of zero it was.
+    // The derivative is computed from the function's value, which must tell on which side of zero the
+    // argument was.
     expect((a.kind != Kind::kLeakyRelu && a.kind != Kind::kElu) || a.alpha >= 0, "alpha of ", row->name,
            " must not be negative, found ", a.alpha);
     out.push_back(a);

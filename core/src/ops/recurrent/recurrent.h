@@ -108,7 +108,7 @@ struct ActivationChoice {
 std::vector<ActivationChoice> choose_activations(const Node& node, size_t directions,
                                                  const std::vector<std::string_view>& defaults);
 
-// One of ONNX's activation functions, with the clipping of its argument to [-clip, clip] before it.
+// One of ONNX's activation functions, whose argument is first clipped to [-clip, clip].
 class GateActivation {
  public:
   // y[i] = f(clip(x[i])) for i < n; y may be x.
@@ -223,8 +223,8 @@ template <typename T>
 void gather_previous(const Recurrent& r, const Frame& f, const Lengths& lengths, const T* results,
                      const T* initial, T* previous);
 
-// Copies a state from the [D][B, H] in which kernels hold it to the layout of the layer, or back; a null
-// source is zero.
+// Copies a state from [D][B, H], the layout of kernels, to the layout of the layer, or back; a null source is
+// zero.
 template <typename T>
 void state_out(const Recurrent& r, const T* held, T* state);
 template <typename T>

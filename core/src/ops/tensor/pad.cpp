@@ -172,7 +172,8 @@ void constant_gradient(GradientContext& g) {
   }
   if (!g.has_x(1)) {
     std::vector<int64_t> pads = g.node().ints_or(attribute_of(g.node()), {});
-    for (int64_t& pad : pads) pad = -std::clamp(pad, -kMostPad, kMostPad);  // the shape rule rejects others
+    // The shape rule rejects pads beyond kMostPad.
+    for (int64_t& pad : pads) pad = -std::clamp(pad, -kMostPad, kMostPad);
     return g.set(0, g("Pad", {g.dy(0)}, {{"pads", pads}}));
   }
   std::vector<std::string> inputs = {g.dy(0), g("Neg", {g.x(1)})};
@@ -185,8 +186,8 @@ std::string numbers_below(GradientContext& g, const std::string& count) {
   return g("Range", {g.constant(Tensor::scalar<int64_t>(0)), count, g.constant(Tensor::scalar<int64_t>(1))});
 }
 
-// The other modes read an element several times. Along each padded axis they are a Gather whose indices are
-// 0, 1, 2 ... padded in the same mode, and the gradient is its GatherGrad.
+// The other modes read an element several times. Along each padded axis, they equal a Gather whose indices
+// are 0, 1, 2 ... padded in the same mode, and the gradient is its GatherGrad.
 std::string gradient_by_axis(GradientContext& g, const std::vector<int64_t>& pads,
                              const std::vector<int64_t>& axes, int64_t rank) {
   const std::string mode = g.node().string_or("mode", "constant"), dims = shape_of(g, g.x(0));

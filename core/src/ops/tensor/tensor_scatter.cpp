@@ -1,6 +1,6 @@
 // TensorScatter: a cache with an update written along one axis, starting at a separate position for each
-// sample of the batch (the first axis); in mode circular it wraps around at the end. And TensorScatterGrad
-// (com.microsoft), which reads the gradient where the update was written.
+// sample of the batch (the first axis); in mode circular the update wraps around at the end.
+// TensorScatterGrad (com.microsoft) reads the gradient where the update was written.
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
@@ -14,7 +14,7 @@ namespace ortrain {
 namespace {
 
 struct Update {
-  int64_t batch, outer, limit, length, inner;  // outer: axes between the batch and the updated one
+  int64_t batch, outer, limit, length, inner;  // outer: axes between the batch and the updated axis
   bool circular;
 
   Update(const NodeContext& c, const Shape& cache, const Shape& update, size_t indices_at) {

@@ -161,7 +161,7 @@ struct Sampler {
     }
   }
 
-  // The taps of every axis for one point; its coordinates come last axis first.
+  // The taps of every axis for one point; the coordinates of the point begin with the last axis.
   template <typename T>
   std::array<Taps, kMaxAxes> read(const T* place) const {
     std::array<Taps, kMaxAxes> t;
