@@ -1,4 +1,4 @@
-// A forward model in the form from which gradients are built.
+// Prepares a forward model for the gradient builder.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Batch normalization: which input and output is which, and whether the node is in training mode.
+// Batch normalization: the order of inputs and outputs, and whether the node is in training mode.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Pooling.
+// The windows of pooling operators.
 #pragma once
 
 #include "geometry/sliding_window.h"

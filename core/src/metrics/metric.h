@@ -1,4 +1,4 @@
-// A metric by name, which takes batches one by one and gives its value at any time.
+// A metric, created by name: it takes batches one by one, and returns its value at any time.
 #pragma once
 
 #include <cstddef>

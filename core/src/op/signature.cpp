@@ -1,3 +1,5 @@
+// Compares the nodes of a model with the signatures of their operators.
+//
 // A node may have the form of a newer version of its operator than the model's opset: gradient rules add such
 // nodes to models with old opsets, and rules accept all forms.
 #include "op/signature.h"

@@ -1,5 +1,5 @@
-// Signatures: how many inputs and outputs the nodes of an operator have, which of them may be left out, and
-// of which kinds their attributes are.
+// Signatures: how many inputs and outputs the nodes of an operator have, which of these may be left out, and
+// the kinds of the attributes.
 //
 // A signature is written as a text, with the parameters in order:
 //

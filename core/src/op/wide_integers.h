@@ -1,6 +1,6 @@
 // Kernels that compute with few integer types. Models seldom compute with int8, int16, uint8, uint16 and
-// uint32. An operator whose kernel is made here computes with such values as int64, so its loops need not be
-// compiled for each of these types.
+// uint32. with_wide_integers() makes a kernel that computes with such values as int64, so the loops of an
+// operator need not be compiled for each of these types.
 #pragma once
 
 #include <functional>

@@ -4,9 +4,9 @@
 //         → output, present_key, present_value
 //
 // Operands are [batch, positions, heads * size]; key and value may also be [batch, heads, positions, size].
-// bias holds the biases of all three, concatenated. mask_filter_value is added to the scores of keys that
-// key_padding_mask hides; the mask is int32, either 0 or not 0 for each key ([batch, keys], [batch, queries,
-// keys]) or the number of keys ([batch], or [3 * batch + 2], of which the first [batch] are read).
+// bias holds the biases of query, key and value, concatenated. mask_filter_value is added to the scores of
+// keys that key_padding_mask hides; the mask is int32, either 0 or not 0 for each key ([batch, keys], [batch,
+// queries, keys]) or the number of keys ([batch], or [3 * batch + 2], of which the first [batch] are read).
 #include <algorithm>
 #include <cmath>
 

@@ -8,9 +8,8 @@
 //
 // Random values of an iteration are stacked as well, because they would differ when recomputed.
 //
-// All of this consists of ONNX's own operators, so other runtimes can run such training models. Initial
-// values whose shape changes from iteration to iteration are collected in a sequence instead of being
-// stacked.
+// The gradient uses only operators of ONNX, so other runtimes can run such training models. Initial values
+// whose shape changes from iteration to iteration are collected in a sequence instead of being stacked.
 #include <algorithm>
 #include <set>
 

@@ -1,8 +1,8 @@
 // Einsum: sums of products over named axes, for any number of operands.
 //
 // An operand's term is reduced to distinct axes (a repeated letter walks the diagonal), letters that occur
-// nowhere else are summed, and then two operands at a time are contracted as a batched matrix product:
-// letters that both operands have are batch axes if the result or another operand needs them, and otherwise
+// nowhere else are summed, and then two operands at a time are contracted as a batched matrix product.
+// Letters that both operands have are batch axes if the result or another operand needs them, and otherwise
 // the inner axis; the other letters are rows and columns. The pair with the fewest multiplications comes
 // first.
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Cast and CastLike between all real types, bool and strings; BitCast.
+// Cast and CastLike, which convert between all real types, bool and strings; and BitCast.
 
 #include <algorithm>
 #include <cmath>

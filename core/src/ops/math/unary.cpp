@@ -4,7 +4,8 @@
 // A row has the name, the domain, the attributes a and b with their defaults, the gradient as a formula on
 // graph values, and the formula for integers if ONNX defines the operator for them. The formulas for floats
 // are in backend/cpu/elementwise/unary_functions.cpp.
-// Compiled for size: the loops over floats are there (CMakeLists.txt).
+//
+// Compiled for size: the loops over floats are in that file (CMakeLists.txt).
 #include <cmath>
 #include <iterator>
 #include <limits>

@@ -5,8 +5,8 @@
 //
 // A classifier with support vectors decides between each pair of classes and counts votes; with prob_a and
 // prob_b the decisions become probabilities (T.-F. Wu, C.-J. Lin and R. C. Weng, "Probability estimates for
-// multi-class classification by pairwise coupling", JMLR 5, 2004). Without support vectors it has one row of
-// coefficients per class.
+// multi-class classification by pairwise coupling", JMLR 5, 2004). A classifier without support vectors has
+// one row of coefficients per class.
 #include <algorithm>
 #include <cmath>
 

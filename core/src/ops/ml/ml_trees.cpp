@@ -1,9 +1,9 @@
 // TreeEnsemble, and its older forms TreeEnsembleRegressor and TreeEnsembleClassifier (ai.onnx.ml): decision
 // trees whose leaves add weights to targets.
 //
-// All three are read into one table of nodes. A row of X walks down every tree, and the weights of the leaves
-// that it reaches are aggregated per target: their sum, mean (over the trees), smallest or largest. There is
-// no gradient: the result is constant almost everywhere.
+// All three operators are read into one table of nodes. A row of X walks down every tree, and the weights of
+// the leaves that it reaches are aggregated per target: their sum, mean (over the trees), smallest or
+// largest. There is no gradient: the result is constant almost everywhere.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,9 +1,9 @@
-// SoftmaxCrossEntropyLoss and its gradient, the Internal forms of both (ignore_index is an input), and
-// NegativeLogLikelihoodLoss with its Internal forms.
+// SoftmaxCrossEntropyLoss and its gradient; the Internal forms of both, which take ignore_index as an input;
+// and NegativeLogLikelihoodLoss with its Internal forms.
 //
 // Scores [N, C, d...], labels [N, d...]. With l = label and w its weight (1 without weights), the loss of one
 // position is -w log softmax(scores)_l, or 0 if the label is ignore_index; "mean" divides the sum by the sum
-// of the weights used.
+// of the weights of labels that are not ignored.
 
 #include <algorithm>
 #include <limits>

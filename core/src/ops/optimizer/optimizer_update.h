@@ -1,5 +1,5 @@
-// The update steps of the optimizers that are operators: the meaning of their attributes, and one pass over
-// weights, gradients and moments.
+// The update steps of optimizers that are operators: how their attributes are read, and passes over weights,
+// gradients and moments.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// ObserveRange and StopGradient of the domain ortrain, which models for quantization-aware training have.
+// ObserveRange and StopGradient of the domain ortrain, for models with quantization-aware training.
 //
 // ObserveRange(x, range) -> observed: the range of x, as an exponential moving average over the train steps:
 //     range ← momentum · range + (1 - momentum) · [min x, max x],

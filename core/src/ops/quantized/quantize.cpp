@@ -2,10 +2,10 @@
 //
 //   q = saturate(round(x / scale) + zero_point), rounding halves to even;  x' = (q - zero_point) scale
 //
-// with one scale for the tensor, one per index along an axis, or one per block along it. The gradient is the
-// straight-through estimator: Y. Bengio et al., "Estimating or propagating gradients through stochastic
-// neurons", 2013. A pair of QuantizeLinear and DequantizeLinear passes the gradient on where x is inside the
-// range of the type.
+// with one scale for the tensor, one per index along an axis, or one per block along an axis. The gradient is
+// the straight-through estimator: Y. Bengio et al., "Estimating or propagating gradients through stochastic
+// neurons", 2013. A pair of QuantizeLinear and DequantizeLinear passes the gradient to x where x is inside
+// the range of the type.
 #include <algorithm>
 #include <cmath>
 #include <limits>

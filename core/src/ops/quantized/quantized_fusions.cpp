@@ -1,7 +1,7 @@
 // Operators on quantized values that onnxruntime's quantizer creates (com.microsoft), each of the form
 //     y = quantize(f(dequantize(x), ...)).
-// Since QuantizeLinear and DequantizeLinear pass gradients through, operators composed of them can be trained
-// through.
+// QuantizeLinear and DequantizeLinear have gradients, so gradients pass through the operators that are
+// composed of them.
 #include <algorithm>
 
 #include "op/decomposition.h"

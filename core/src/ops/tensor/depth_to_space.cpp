@@ -1,5 +1,5 @@
-// DepthToSpace and SpaceToDepth: blocks of b × b pixels become b² channels, and back. In mode DCR the b² is
-// the outer part of the channel axis, in mode CRD the inner.
+// DepthToSpace and SpaceToDepth: blocks of b × b pixels become b² channels, and back. In mode DCR the b²
+// positions in a block are the outer part of the channel axis, in mode CRD the inner part.
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {

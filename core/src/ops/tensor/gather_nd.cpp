@@ -1,5 +1,5 @@
-// GatherND: the slices of the data that index tuples select. GatherNDGrad (com.microsoft): the scattered sum
-// of their gradients.
+// GatherND: the slices of the data that index tuples select. GatherNDGrad (com.microsoft) adds the gradients
+// of the slices to the positions from which they were taken.
 #include "backend/cpu/strided_copy.h"
 #include "op/gradient_expression.h"
 #include "op/standard_form.h"

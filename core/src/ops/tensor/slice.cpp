@@ -1,4 +1,4 @@
-// Slice, and SliceGrad (com.microsoft): zeros with dY where the slice was taken.
+// Slice, and SliceGrad (com.microsoft), which returns zeros with dY at the positions of the slice.
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"

@@ -1,6 +1,8 @@
 // Unique: every value once, or every slice along an axis, with the position of its first occurrence, the
 // index of every element's value among the values, and the number of occurrences. Sorted, or in the order of
-// first occurrence. Compiled for speed: loops over the elements (CMakeLists.txt).
+// first occurrence.
+//
+// Compiled for speed: loops over the elements (CMakeLists.txt).
 #include <algorithm>
 #include <cmath>
 #include <cstring>

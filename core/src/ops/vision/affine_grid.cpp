@@ -1,5 +1,5 @@
-// AffineGrid: where each pixel of an image comes from under an affine map, grid = theta [x, y, (z,) 1]ᵀ over
-// the pixels' coordinates, which run from -1 to 1; and AffineGridGrad (com.microsoft).
+// AffineGrid: the point from which an affine map takes each pixel of an image, grid = theta [x, y, (z,) 1]ᵀ
+// over the pixels' coordinates, which run from -1 to 1; and AffineGridGrad (com.microsoft).
 #include <memory>
 
 #include "op/standard_form.h"

@@ -1,8 +1,8 @@
 // GridSample: an image sampled at positions between its pixels, and GridSampleGrad (com.microsoft).
 //
-// Each element of the grid specifies a point of X by coordinates that run from -1 to 1. Its value is a
-// weighted sum of the surrounding pixels, y = Σ_k Π_axes weight_k X[pixel_k]; the weights depend on the point
-// and so carry the gradient of the grid. Coordinates that are NaN count as far outside.
+// Each element of the grid specifies a point of X by coordinates that run from -1 to 1. The value at this
+// point is a weighted sum of the surrounding pixels, y = Σ_k Π_axes weight_k X[pixel_k]; the weights depend
+// on the point and so carry the gradient of the grid. Coordinates that are NaN count as far outside.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -3,8 +3,9 @@
 //
 // Boxes of a class are visited from the highest score down; a box is selected unless its intersection over
 // union with a previously selected box is above the threshold (Felzenszwalb et al. 2010, "Object detection
-// with discriminatively trained part-based models", 3.4). Compiled for speed: a loop over pairs of boxes
-// (CMakeLists.txt).
+// with discriminatively trained part-based models", 3.4).
+//
+// Compiled for speed: a loop over pairs of boxes (CMakeLists.txt).
 #include <algorithm>
 #include <array>
 #include <cmath>

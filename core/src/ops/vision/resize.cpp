@@ -4,8 +4,8 @@
 // weighted sum of a few elements of the input,
 //     y[o] = Σ_t weight[o][t] x[index[o][t]],
 // or, in tf_crop_and_resize, the extrapolation value if the sampled position is outside. These elements and
-// weights are written into a table per axis when the kernel is created. The gradient runs the same tables
-// backwards:
+// weights are written into a table per axis when the kernel is created. The gradient uses these tables in the
+// opposite direction:
 //     dx[index[o][t]] += weight[o][t] dy[o].
 #include <algorithm>
 #include <cmath>
