@@ -100,8 +100,8 @@ Signature parsed(std::string_view text) {
   return s;
 }
 
-// The least number of inputs or outputs that a node must have: up to the last required parameter. A variadic
-// parameter that may have no items adds nothing.
+// The least number of inputs or outputs that a node must have: up to the last required parameter. Before a
+// variadic parameter that may have no items, every parameter must have a place, even if it is left out.
 size_t least(const std::vector<Parameter>& list) {
   size_t count = 0;
   for (size_t i = 0; i < list.size(); ++i) {

@@ -247,7 +247,8 @@ struct MaxPool : Regions {
     }
   }
 
-  // Calls f(region, bin, its image, first row, past the last row, first column, past the last column).
+  // Calls f(region, bin, image of the region, range of rows, range of columns). A range is its first index
+  // and the index past its last.
   template <typename T, typename F>
   void each_bin(const T* rois, int64_t begin, int64_t end, F&& f) const {
     for (int64_t item = begin; item < end; ++item) {
