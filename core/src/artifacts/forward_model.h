@@ -1,4 +1,4 @@
-// A forward model in the form from which gradients are built.
+// Prepares a forward model for the gradient builder.
 #pragma once
 
 #include <map>
@@ -10,10 +10,10 @@
 
 namespace ortrain {
 
-// Decomposes and fuses the nodes of a model whose outputs are those that are wanted. `parameters` become
-// inputs after the others, in the order of the model: they must before fusions look for constants. Parts that
-// no output needs are removed. `config` switches off passes (passes/pass.h). Adds to `problems` what cannot
-// be decomposed.
+// Decomposes and fuses the nodes of a model, which must already have only the requested outputs. First turns
+// `parameters` from initializers into inputs after the other inputs, in the order of the model, because
+// fusions take initializers for constants. Removes nodes that no output needs. `config` switches off passes
+// (passes/pass.h). Adds to `problems` why nodes could not be decomposed.
 void prepare_forward(Model& model, const std::set<std::string>& parameters,
                      const std::map<std::string, std::string>& config, std::vector<std::string>& problems);
 

@@ -27,7 +27,8 @@ std::vector<std::string> strings(const Node& node, const char* name) {
   return *texts;
 }
 
-// What a node requests.
+// The attributes of a Gradient node: the names of the values that it differentiates (y) and differentiates by
+// (xs).
 struct Asked {
   std::vector<std::string> xs, zs;
   std::string y;
@@ -59,7 +60,7 @@ class GradientNode {
         if (!output.empty()) maker_[output] = n;
   }
 
-  // Whether y depends on another gradient, which must be inserted first.
+  // Whether y depends on another Gradient node, which must be replaced first.
   bool waits() {
     find_part();
     return std::any_of(part_.begin(), part_.end(), [&](size_t n) { return is_gradient(graph_.nodes[n]); });
@@ -147,25 +148,25 @@ bool GradientNode::depends_on(const std::string& x) const {
   return false;
 }
 
-// The node that this replaces is removed.
+// Removes the Gradient node from the graph.
 void GradientNode::remove_node() {
   std::erase_if(graph_.nodes, [&](const Node& node) {
     return is_gradient(node) && node.outputs == node_.outputs && node.inputs == node_.inputs;
   });
 }
 
-// Inserts the nodes of the derived model into the whole model, in place of the node.
+// Inserts the nodes of the derived model into the whole model, in place of the Gradient node.
 void GradientNode::put_in(Model derived, const std::vector<size_t>& independent) {
   std::vector<std::string> names = asked_.xs;
   names.insert(names.end(), asked_.zs.begin(), asked_.zs.end());
-  // Names in the derived model, mapped to those in the whole model.
+  // Maps names in the derived model to names in the whole model.
   std::unordered_map<std::string, std::string> place;
   for (size_t i = 0; i < names.size(); ++i) place[names[i]] = node_.inputs[i];
   for (const std::string& value : outer_) place[value] = value;
-  if (names == node_.inputs)  // the same point
+  if (names == node_.inputs)  // the node differentiates at the values that the graph computes
     for (const size_t n : part_)
       for (const std::string& output : graph_.nodes[n].outputs) place[output] = output;
-  remove_node();  // part_ has the node numbers from before
+  remove_node();  // only now: part_ has node numbers from before the removal
   std::unordered_set<std::string> taken;
   for (const Node& node : graph_.nodes) taken.insert(node.outputs.begin(), node.outputs.end());
   const auto in_whole = [&](std::string& value) {
@@ -185,7 +186,8 @@ void GradientNode::put_in(Model derived, const std::vector<size_t>& independent)
     in_whole(value);
     if (!graph_.is_initializer(value)) graph_.add_initializer(value, derived.graph.initializers.at(name));
   }
-  // The outputs of the node are the gradients; if one is output twice, the second is a copy.
+  // The outputs of the node are the gradients; if two outputs are the same gradient, the second output is a
+  // copy.
   std::unordered_map<std::string, std::string> first_of;
   for (size_t i = 0; i < node_.outputs.size(); ++i) {
     if (node_.outputs[i].empty() || std::count(independent.begin(), independent.end(), i)) continue;
@@ -207,14 +209,14 @@ void GradientNode::put_in(Model derived, const std::vector<size_t>& independent)
       });
     });
     if (forward != graph_.nodes.end())
-      *forward = std::move(node);  // with outputs that the gradient reads
+      *forward = std::move(node);  // the derived node may have more outputs, which the gradient reads
     else
       graph_.nodes.push_back(std::move(node));
   }
   for (const auto& [domain, version] : derived.opsets) model_.opsets.emplace(domain, version);
 }
 
-// Output i is zero: y does not depend on that value.
+// Output i is zero, because y does not depend on the i-th x.
 void GradientNode::add_zeros(size_t i) {
   Node shape, zeros;
   shape.op_type = "Shape";

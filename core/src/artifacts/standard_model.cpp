@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kFirstStandardOpset = 17;
 
-// The nodes, also of subgraphs, that are not operators of ONNX.
+// Adds to `found` the nodes, also of subgraphs, whose operators ONNX does not define.
 void find_others(const Graph& graph, std::vector<const Node*>& found) {
   for (const Node& node : graph.nodes) {
     const Operator* op = find_operator(node.domain, node.op_type);
@@ -44,7 +44,7 @@ void check_standard(const Graph& graph, std::vector<std::string> problems) {
   fail(ErrorCode::kNotImplemented, "the model cannot be written with only standard operators of ONNX:", text);
 }
 
-// Statements about values that the graph no longer has.
+// Removes types and shapes of values that the graph no longer has.
 void drop_stale_information(Graph& graph) {
   std::unordered_set<std::string> made;
   for (const Node& node : graph.nodes) made.insert(node.outputs.begin(), node.outputs.end());

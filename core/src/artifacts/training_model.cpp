@@ -15,7 +15,7 @@
 namespace ortrain {
 namespace {
 
-// The outputs of the training model, in order, with what is known of them.
+// The outputs of the training model, in order, with their types and shapes as far as the model states them.
 std::vector<ValueInfo> chosen_outputs(const Graph& graph, const GradientRequest& request) {
   std::vector<std::string> names = {request.loss};
   for (const std::string& name : request.other_outputs)
@@ -45,7 +45,8 @@ Model prepared(const Model& forward, const GradientRequest& request, const std::
   return model;
 }
 
-// Adds the output `<value>_grad`. `stated`: what is known about the value, and so about its gradient.
+// Adds the output `<value>_grad`. `stated`: the known type and shape of the value, which are also those of
+// the gradient.
 void give_gradient(Graph& graph, const std::string& value, const std::string& gradient, ValueInfo stated) {
   require(gradient == value + "_grad", ErrorCode::kInvalidArgument, "the model has a value named \"", value,
           "_grad\" already, so the gradient of \"", value, "\" cannot have that name");
@@ -54,8 +55,9 @@ void give_gradient(Graph& graph, const std::string& value, const std::string& gr
   graph.outputs.push_back(std::move(stated));
 }
 
-// Rules take over attributes of the forward nodes. Those of operators that ONNX does not know are not checked
-// when a model is read, so what is missing or of the wrong kind shows here.
+// Checks the signatures of all nodes. Gradient rules copy attributes of forward nodes to the nodes that they
+// add, so an attribute that is missing or of the wrong kind may only be found here: reading a model does not
+// check attributes of operators that ONNX does not define.
 void check_built(const Model& model) {
   try {
     check_signatures(model);

@@ -23,7 +23,7 @@ std::string to_string(const std::vector<Dim>& dims) {
   return "[" + text + "]";
 }
 
-// Renames what a node reads and produces, and what its subgraphs read.
+// Renames the values that a node reads and produces, and the values that its subgraphs read.
 void rename_values(Node& node, const std::unordered_map<std::string, std::string>& names) {
   const auto rename = [&](std::string& value) {
     if (const auto it = names.find(value); it != names.end()) value = it->second;
@@ -45,7 +45,7 @@ void rename_values(Node& node, const std::unordered_map<std::string, std::string
 }  // namespace
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What is known before the walk.
+// The names that the model already uses before the walk.
 
 void GradientBuilder::collect_names(const Graph& graph) {
   for (const ValueInfo& v : graph.inputs) names_.insert(v.name);
@@ -61,7 +61,7 @@ void GradientBuilder::collect_names(const Graph& graph) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What cannot be trained.
+// Checks that find the reasons why a model cannot be trained.
 
 void GradientBuilder::check_operators(const Graph& graph, size_t position) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
@@ -156,8 +156,8 @@ void GradientBuilder::find_path() {
   const size_t count = graph_.nodes.size();
   std::vector<bool> depends(count, false);  // depends on a trainable parameter, in a differentiable way
   active_ = trainable_;
-  // Integers have no derivative, but those that represent real numbers carry the gradient to the operator
-  // that produced them.
+  // Integers have no derivative, but quantized integers, which represent real numbers, carry the gradient to
+  // the operator that produced them.
   std::unordered_set<std::string> dequantized;
   for (const Node& node : graph_.nodes)
     if (const Operator* op = find_operator(node.domain, node.op_type);
@@ -194,7 +194,7 @@ void GradientBuilder::find_path() {
       if (trainable_.count(value)) first_reader_[value] = n;
     }
   }
-  if (!outermost_) return;  // its rule knows what receives no gradient
+  if (!outermost_) return;  // the rule of the outer node handles values without a gradient
   for (const std::string& name : std::set<std::string>(trainable_.begin(), trainable_.end())) {
     if (first_reader_.count(name) || name == request_.loss) continue;
     if (!has_value(name)) continue;
@@ -206,7 +206,7 @@ void GradientBuilder::find_path() {
   }
 }
 
-// The gradient of the loss is one; that of a value with a cotangent is an input.
+// The gradient of the loss is 1; the gradient of a value with a cotangent is an input of the model.
 void GradientBuilder::seed_loss() {
   for (const std::string& value : request_.cotangents) {
     if (value == request_.loss) continue;
@@ -264,7 +264,7 @@ void GradientBuilder::run(const std::vector<std::pair<std::string, std::string>>
   walk();
 }
 
-// From the last node to the first; the new nodes are appended after them.
+// Differentiates the nodes from the last to the first, and appends the new nodes after the forward nodes.
 void GradientBuilder::walk() {
   for (size_t n = graph_.nodes.size(); n-- > 0;) {
     if (!on_path_[n]) continue;
@@ -285,8 +285,8 @@ void GradientBuilder::walk() {
     graph_.nodes.push_back(std::move(node));
   }
   graph_.nodes.insert(graph_.nodes.begin(), first_.begin(), first_.end());
-  // Pooling gradients take their output shape from what the model states. A gradient, and every part of it,
-  // has the shape of the value.
+  // Gradients of pooling read their output shape from the model's value_info. So the model states that a
+  // gradient, and every part of a gradient, has the shape of its value.
   const auto state = [this](const std::string& gradient, const std::string& value) {
     if (gradient.empty() || graph_.info(gradient) || graph_.value_info.count(gradient)) return;
     ValueInfo stated = info(value);
@@ -343,14 +343,14 @@ void GradientBuilder::differentiate(size_t n) {
   }
 }
 
-// Combines the contributions of the readers of `value` into one gradient. With `own_name` it gets its own
-// name even if it is also the gradient of another value.
+// Combines the contributions of the readers of `value` into one gradient. With `own_name` the gradient gets a
+// separate name even if it is also the gradient of another value.
 std::string GradientBuilder::finalize(const std::string& value, bool own_name) {
   if (const auto it = gradients_.find(value); it != gradients_.end()) return it->second;
   const std::vector<std::string> parts = contributions_[value];
   std::string& gradient = gradients_[value];
   if (parts.empty()) return gradient;
-  // What a subgraph contributes is one part of the outer gradient.
+  // The gradient that a subgraph computes is only one part of the outer gradient.
   const std::string base = value + (!outermost_ && trainable_.count(value) ? "_grad_part" : "_grad");
   if (parts.size() == 1) {
     const std::string& part = parts[0];

@@ -51,7 +51,7 @@ class GradientBuilder {
         types_(subgraph, inputs, outer.types_) {}
 
   void run();
-  // The same for a subgraph, starting from the gradients of some of its values.
+  // Differentiates a subgraph, starting from the gradients of some of its values.
   void run(const std::vector<std::pair<std::string, std::string>>& seeds);
 
   // The problems found so far.
@@ -59,14 +59,14 @@ class GradientBuilder {
     for (const std::string& text : texts) problem(kModelWide + 1, text);
   }
 
-  // Every reason why the graph that run() produced must not be used, in graph order; then the nodes,
-  // including those added by rules, whose inputs do not fit.
+  // Every reason why the graph that run() produced must not be used, in the order of the nodes; then the
+  // nodes whose inputs do not fit, including nodes that rules added.
   std::vector<std::string> problems() const;
   // The trainable values that no gradient reaches.
   const std::vector<std::string>& unreached() const { return unreached_; }
   // The gradient of a trainable value; empty where there is none.
   std::string gradient_of(const std::string& value) const;
-  // What is known about a value.
+  // The type and shape of a value, as far as they are known.
   const ValueInfo& info(const std::string& value) const { return types_.info(value); }
 
  private:

@@ -1,4 +1,4 @@
-// Batch normalization: which input and output is which, and whether the node is in training mode.
+// Batch normalization: the order of inputs and outputs, and whether the node is in training mode.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace ortrain::batch_normalization {
 
-// The order of the inputs, and that of the gradient operator's inputs.
+// The order of the inputs, and the order of the gradient operator's inputs.
 enum Input : size_t { kX, kScale, kBias, kMean, kVariance };
 enum GradInput : size_t { kGradDy, kGradX, kGradScale, kGradMean, kGradInverse };
 

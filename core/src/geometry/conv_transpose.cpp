@@ -17,7 +17,7 @@ Window read_windows(const NodeContext& c, const Shape& x, const Shape& w) {
   const AutoPad auto_pad = read_auto_pad(c);
   const bool same = auto_pad == AutoPad::kUpper || auto_pad == AutoPad::kLower;
   std::vector<int64_t> wanted = c.node().ints_or("output_shape", {});
-  // Some exporters state batch and channels too.
+  // Some exporters write batch and channels to output_shape too.
   if (wanted.size() == axes + 2) wanted.erase(wanted.begin(), wanted.begin() + 2);
   c.expect(wanted.empty() || wanted.size() == axes, "attribute output_shape must have ", axes,
            " values, found ", to_string(wanted));
@@ -36,7 +36,8 @@ Window read_windows(const NodeContext& c, const Shape& x, const Shape& w) {
              to_string(x), ", the stride is ", a.stride, " and a window spans ", a.span(), " elements");
     if (!wanted.empty() || same) {
       a.input = wanted.empty() ? a.output * a.stride : wanted[i];
-      // Elements that no window reaches are zero; nothing is shifted.
+      // If the result is larger than the windows reach, the padding is 0, not negative: the elements beyond
+      // are zero.
       a.pad(std::max<int64_t>(0, full - a.input), auto_pad);
     } else {
       if (auto_pad != AutoPad::kValid) {

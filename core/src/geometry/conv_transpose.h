@@ -1,8 +1,8 @@
 // Transposed convolution.
 //
 // It is the gradient of a convolution with respect to that convolution's input: X takes the role of dY, and
-// the result that of dX. So the Window here is that of the convolution: its `input` is the size of Y, its
-// `output` that of X. Along each axis Y[x * stride + k * dilation - before] += X[x] W[k].
+// the result takes the role of dX. So the Window here is the window of the convolution: its `input` is the
+// size of Y, its `output` the size of X. Along each axis Y[x * stride + k * dilation - before] += X[x] W[k].
 #pragma once
 
 #include "geometry/sliding_window.h"

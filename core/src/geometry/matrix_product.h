@@ -1,4 +1,4 @@
-// Matrix products: how operands are read, and what is applied to the product.
+// Matrix products: how operands are read, and the operations that FusedProduct applies to the product.
 #pragma once
 
 #include <vector>
@@ -23,21 +23,21 @@ struct Transposes {
   bool a = false, b = false, a_batch = false, b_batch = false;
 };
 
-// The flags of FusedMatMul and Gemm; MatMul has none. Those of operands of rank 1 are ignored. transBatch:
+// The flags of FusedMatMul and Gemm; MatMul has none. Flags of operands of rank 1 are ignored. transBatch:
 // the first axis moves after the batch axes, so [M, batch..., K] is read as [batch..., M, K]; trans: then the
 // last two axes are swapped.
 Transposes read_transposes(const Node& node);
-// The product of inputs 0 and 1. Rejects what does not fit.
+// The product of inputs 0 and 1. Rejects shapes that do not fit.
 Product read_product(const NodeContext& c);
 // The shape of op(A) op(B).
 Shape product_shape(const NodeContext& c);
 
-// What FusedProduct does with the product Y: Y + its inputs 2 and 3, then times its input 4.
+// FusedProduct adds its inputs 2 and 3 to the product Y, and multiplies the sum by its input 4.
 constexpr size_t kFirstAddend = 2, kFactor = 4;
 struct TailOperand {
   size_t input;
   bool row;   // one element per column, for all rows
-  bool full;  // one per element of Y; neither: broadcast in some other way
+  bool full;  // one element per element of Y; neither: broadcast in some other way
 };
 
 std::vector<TailOperand> read_tail(const NodeContext& c);

@@ -1,4 +1,4 @@
-// Pooling.
+// The windows of pooling operators.
 #pragma once
 
 #include "geometry/sliding_window.h"
@@ -6,7 +6,7 @@
 
 namespace ortrain {
 
-// The windows over X; those that pooling cannot use are rejected.
+// The windows over X. Rejects windows that pooling cannot use.
 Window read_pool(const NodeContext& c, const Shape& x);
 
 }  // namespace ortrain

@@ -16,9 +16,9 @@ inline constexpr size_t kSeparableFirst = 1, kSeparableMiddle = 3, kSeparableLas
 // bound for each convolution, in their order.
 inline constexpr const char* kSeparableBounds = "bounds";
 
-// The shapes of a node; its other attributes are those of the depthwise convolution.
+// The shapes of a node; its other attributes are the attributes of the depthwise convolution.
 struct SeparableShapes {
-  Shape x, expanded, y;               // `expanded`: what the depthwise convolution reads
+  Shape x, expanded, y;               // `expanded`: the input of the depthwise convolution
   int64_t channels = 0, filters = 0;  // of the first and the last convolution, 0 if it is left out
   Window window;
 

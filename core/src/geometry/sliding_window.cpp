@@ -8,7 +8,7 @@ namespace ortrain {
 
 namespace {
 
-// Along an axis, of the input and of a window: sums of them still fit.
+// The largest size of an input and of a window along an axis. Sums of two such sizes fit in int64.
 constexpr int64_t kMostInput = int64_t{1} << 56;
 
 void check_axis_values(const NodeContext& c, const char* name, const std::vector<int64_t>& values,
@@ -180,12 +180,13 @@ Window read_window_from_output(const NodeContext& c, const Shape& output,
                to_string(output));
       continue;
     }
-    // The number of windows grows with the input, so the input sizes that give it are consecutive.
+    // The number of windows grows with the input, so the input sizes with this number of windows are
+    // consecutive.
     const WindowAxis& a = attributes[i];
     const auto reach = checked_product({wanted, a.stride});
     c.expect(reach && *reach < kMostInput, "axis ", 2 + i, " of its result would be too long: dY has shape ",
              to_string(output), " and the stride is ", a.stride);
-    int64_t found = 0, above = *reach + a.span() + 1;  // the first that gives as many windows is between
+    int64_t found = 0, above = *reach + a.span() + 1;  // the range of the smallest size with `wanted` windows
     while (found < above) {
       const int64_t middle = found + (above - found) / 2;
       if (place(middle) < wanted)

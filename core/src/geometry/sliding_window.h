@@ -26,7 +26,8 @@ struct WindowAxis {
 
   // From the first to after the last element of a window.
   int64_t span() const { return (kernel - 1) * dilation + 1; }
-  // Pads by `total` elements; of an odd number, the larger half is before the input unless it is SAME_UPPER.
+  // Pads by `total` elements; if `total` is odd, the larger half is before the input unless auto_pad is
+  // SAME_UPPER.
   void pad(int64_t total, AutoPad auto_pad) {
     before = auto_pad == AutoPad::kUpper ? total / 2 : total - total / 2;
     after = total - before;
@@ -42,8 +43,8 @@ using Window = std::vector<WindowAxis>;
 // their products and sums fit in 64.
 inline constexpr int64_t kMaxStep = INT32_MAX;
 
-// The values of an attribute of windows, `count` of them, or as many times `otherwise` if the node does not
-// have it. Rejects other counts, and values outside [smallest, kMaxStep].
+// The `count` values of an attribute of windows, or `count` times `otherwise` if the node does not have the
+// attribute. Rejects other counts, and values outside [smallest, kMaxStep].
 std::vector<int64_t> read_axis_values(const NodeContext& c, const char* name, size_t count, int64_t otherwise,
                                       int64_t smallest);
 
@@ -52,27 +53,29 @@ AutoPad read_auto_pad(const NodeContext& c);
 // Attribute group, at least 1.
 int64_t read_groups(const NodeContext& c);
 
-// Rejects X and W of a convolution that do not have the same number of axes, or too few or too many.
+// Rejects X and W of a convolution that do not have the same number of axes, or that have too few or too many
+// axes.
 void check_convolution_axes(const NodeContext& c, const Shape& x, const Shape& w);
 
 // The kernel that the weights [., ., kernel...] have; rejects a kernel_shape that differs.
 std::vector<int64_t> read_kernel(const NodeContext& c, const Shape& w);
 
-// Rejects what is wrong with the attributes of windows, and with group, whatever the inputs are. Shape rules
-// begin with it (see check_signatures()).
+// Rejects values of the attributes of windows, and of group, that are invalid for all inputs. Shape rules
+// call this function first (see check_signatures()).
 void check_window_attributes(const NodeContext& c);
 
 // The windows of a node over an input [N, C, spatial...] from the attributes kernel_shape (or `kernel` if it
-// is not empty), strides, dilations, pads, auto_pad and ceil_mode. Rejects what does not fit.
+// is not empty), strides, dilations, pads, auto_pad and ceil_mode. Rejects attributes that do not fit the
+// input.
 Window read_window(const NodeContext& c, const Shape& input, const std::vector<int64_t>& kernel = {});
 
 // The windows of a convolution of the given X [N, C, spatial...] and W [M, C / group, kernel...]. Rejects
-// what does not fit.
+// shapes and attributes that do not fit.
 Window read_convolution(const NodeContext& c, const Shape& x, const Shape& w);
 
-// read_window for a node that is given only the result (gradients of pooling): the number of windows is
-// known; the input sizes are `stated`, or else implied by it. Rejects the node if more than one size is
-// possible.
+// Like read_window(), for gradients of pooling, whose input is dY: `output`, the shape of dY, gives the
+// number of windows. The sizes of the pooled input are `stated` or, if they are not, follow from the number
+// of windows. Rejects the node if more than one size is possible.
 Window read_window_from_output(const NodeContext& c, const Shape& output, const std::vector<int64_t>& stated);
 
 // [N, C, number of windows...]

@@ -11,7 +11,7 @@ namespace ortrain {
 
 namespace {
 
-// The place of the first of the largest of n numbers.
+// The index of the largest of n numbers; if several are equal, of the first.
 template <typename T>
 int64_t place_of_largest(const T* x, int64_t n) {
   constexpr int64_t kLanes = 16;
@@ -24,7 +24,7 @@ int64_t place_of_largest(const T* x, int64_t n) {
   T largest = *std::max_element(lanes.begin(), lanes.end());
   for (; i < n; ++i) largest = std::max(largest, x[i]);
   const T* found = std::find(x, x + n, largest);
-  return found == x + n ? 0 : found - x;  // there is none among NaN
+  return found == x + n ? 0 : found - x;  // not found if the largest is NaN
 }
 
 template <typename T>
@@ -62,7 +62,7 @@ Shape without(const Shape& shape, size_t axis) {
   return rest;
 }
 
-// Classes of targets that are a probability for each class.
+// For targets that are probabilities of classes, the likeliest class of each item.
 std::vector<int64_t> likeliest(const std::string& metric, const Tensor& target) {
   const Shape& shape = target.shape();
   const ScoreLayout layout{shape[0], shape[1], product(shape, 2, shape.size())};

@@ -1,5 +1,5 @@
-// Scores and targets of classes, as metrics take them: [batch, classes, ...] or [batch, ..., classes], and a
-// class for each.
+// Scores of classes, [batch, classes, ...] or [batch, ..., classes], and the target class of each item, as
+// metrics take them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace ortrain {
 
-// The place of a score is (row · classes + class) · inner + column. One class: a logit, above 0 for class 1.
+// A score has the index (row · classes + class) · inner + column. A single score per item is a logit: above 0
+// it means class 1.
 struct ScoreLayout {
   int64_t rows, classes, inner;
 
@@ -24,19 +25,20 @@ struct ClassBatch {
   std::vector<int64_t> targets;  // one for each item
 };
 
-// Throws, naming the metric, if the shapes do not fit or there is no such class.
+// Throws, naming the metric, if the shapes do not fit or there are no classes.
 ClassBatch class_batch(const MetricBatch& batch);
 
-// The class of the largest score of each item, the first one of equal ones.
+// The class of the largest score of each item; of equal scores, the first class.
 std::vector<int64_t> predicted_classes(const Tensor& scores, const ScoreLayout& layout);
 
 // Classes that were predicted and expected, without the items whose target is `ignored`. No class is
 // negative.
 struct ClassPairs {
-  int64_t classes;  // those of the scores, two for a logit, and more if a target is beyond them
+  int64_t classes;  // the number of scores of an item, 2 for a logit, and more if a target is larger
   std::vector<int64_t> predicted, expected;
 };
-// Throws, naming the metric, if there are more than `most` classes.
+// Throws, naming the metric, if there are more than `most` classes, or if a target is negative and not
+// `ignored`.
 ClassPairs class_pairs(const MetricBatch& batch, int64_t ignored,
                        int64_t most = std::numeric_limits<int64_t>::max());
 

@@ -14,7 +14,7 @@ namespace ortrain {
 
 namespace {
 
-// Numbers are stored in the order of bytes that all targets have.
+// A state holds numbers in the byte order of the machine, which is the same for all supported processors.
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kMagic = "ORTMETR1";
@@ -26,7 +26,7 @@ constexpr std::string_view kMagic = "ORTMETR1";
        quoted_list(known, known.size()), ", and top<k> such as \"top5\"", suggestion(name, known));
 }
 
-// The k of top<k>; an empty text if it is not such a name.
+// The text of k in the name top<k>; empty if the name does not have that form.
 std::string k_of(const std::string& name) {
   const bool fits = name.size() > 3 && name.starts_with("top") &&
                     std::all_of(name.begin() + 3, name.end(), [](char c) { return c >= '0' && c <= '9'; });

@@ -1,4 +1,4 @@
-// A metric by name, which takes batches one by one and gives its value at any time.
+// A metric, created by name: it takes batches one by one, and returns its value at any time.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,18 @@ namespace ortrain {
 
 class Metric {
  public:
-  // `options` are separated by commas or blanks, such as "average=binary,ignore_index=-1"; others have their
-  // defaults. top<k>, such as top5, is top_k with this k.
+  // `options` are separated by commas or blanks, such as "average=binary,ignore_index=-1"; options that are
+  // not in the text have their defaults. top<k>, such as top5, is top_k with this k.
   Metric(const std::string& name, const std::string& options);
 
   void update(const Tensor* prediction, const Tensor& target, const Tensor* loss);
   // A tensor of double: a scalar, or an array.
   Tensor result() { return counts_->result(); }
   void reset();
-  // Adds what another metric of the same name and options has counted.
+  // Adds the counts of another metric of the same name and options.
   void merge(const Metric& other);
 
-  // The state as bytes, by which a metric of the same name and options continues.
+  // The state as bytes; load_state() of a metric with the same name and options continues from the state.
   std::string state();
   void load_state(const void* data, size_t size);
 

@@ -1,7 +1,7 @@
-// What a metric is: a declaration, registered under a name.
+// A metric is a declaration, registered under a name.
 //
-// A file in rules/ declares a metric: its options, and what it counts over batches. The names in every
-// language, the command line, error messages and the table of the documentation follow from the declaration.
+// A file in rules/ declares a metric: its options, and its counts over batches. The names in every language,
+// the command line, error messages and the table of the documentation follow from the declaration.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ namespace ortrain {
 
 struct MetricOption {
   const char* name;
-  double value;  // unless another is given; of a choice, its place in `choices`
+  double value;  // the default; for a choice, the index in `choices`
   const char* meaning;
   double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
-  std::vector<std::string> choices = {};  // names that are the values; none: whole numbers
+  std::vector<std::string> choices = {};  // the names of the values; empty: the values are whole numbers
 };
 
 // The values of options by name.
 using MetricOptions = std::map<std::string, double, std::less<>>;
 
-// What an update takes. A prediction and a loss are null if none was given.
+// The arguments of an update. The prediction and the loss are null if the caller did not give them.
 struct MetricBatch {
   const std::string& metric;  // its name, for messages
   const Tensor* prediction;
@@ -36,21 +36,21 @@ struct MetricBatch {
   const Tensor* loss;
 };
 
-// The counts and sums of a metric as numbers, by which a run continues.
+// The counts and sums of a metric as numbers, from which a later run can continue.
 using MetricNumbers = std::vector<std::vector<double>>;
 
-// What a metric has counted. Sums do not depend on how rows are divided into batches.
+// The counts of a metric. Sums do not depend on how rows are divided into batches.
 class MetricCounts {
  public:
   virtual ~MetricCounts() = default;
-  // A batch that is rejected changes nothing.
+  // A batch that is rejected does not change the counts.
   virtual void update(const MetricBatch& batch) = 0;
   // Adds the counts of another part of the rows. `other` has the class of this object.
   virtual void merge(const MetricCounts& other) = 0;
   // A double, or an array of them.
   virtual Tensor result() = 0;
   virtual MetricNumbers numbers() = 0;
-  // Takes the result of `numbers`; false if it cannot be one.
+  // Replaces the counts by a result of numbers(); returns false if the numbers cannot be such a result.
   virtual bool load(const MetricNumbers& numbers) = 0;
 };
 
@@ -60,13 +60,13 @@ struct MetricRule {
   std::string source;
   bool reads_prediction = true;
   std::vector<MetricOption> options = {};
-  // Counts of no rows.
+  // The counts before the first row.
   std::unique_ptr<MetricCounts> (*make)(const MetricOptions& options);
 };
 
-// By name; null if there is none.
+// The rule of a metric; null if no metric has that name.
 const MetricRule* find_metric(std::string_view name);
-// All of them, sorted by name.
+// All rules, sorted by name.
 std::vector<const MetricRule*> all_metrics();
 
 bool register_metric(MetricRule rule, const std::source_location& where);

@@ -49,7 +49,7 @@ struct Declared {
 };
 struct Declarations {
   std::mutex busy;
-  std::map<std::pair<std::string, std::string>, Declared> all;  // never erased: operators are referred to
+  std::map<std::pair<std::string, std::string>, Declared> all;  // never erased: pointers to `op` are kept
 };
 Declarations& declarations() {
   static Declarations all;
@@ -57,7 +57,7 @@ Declarations& declarations() {
 }
 std::atomic<bool> any_declared = false;
 
-// Outputs have the type of the first input, as those of operators that state nothing.
+// Outputs have the type of the first input, which is also the default for operators without a rule for types.
 void declared_types(TypeContext& c) {
   const DType type = c.node().has_input(0) ? c.input(0).dtype : DType::kUndefined;
   for (size_t o = 0; o < c.node().outputs.size(); ++o)
@@ -82,7 +82,7 @@ std::string value_behind(GradientContext& g, const std::string& input) {
   if (const auto o = index_in(input, "GO")) {
     if (!g.has_y(*o)) return "";
     const std::string dy = g.dy(*o);
-    // Nothing else reads that output: its gradient is zero.
+    // The loss does not depend on that output, so its gradient is zero.
     return dy.empty() ? g("Sub", {g.y(*o), g.y(*o)}) : dy;
   }
   const auto o = index_in(input, "O");

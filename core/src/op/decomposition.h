@@ -6,7 +6,7 @@
 //     ORTRAIN_DECOMPOSITION("BiasAdd", "X, bias, skip -> Y", decompose);
 //
 // An operator may have both a kernel and a decomposition (LRNGrad). The kernel runs it; it is decomposed only
-// when a gradient is built, so its gradient follows from those of its parts.
+// when a gradient is built, so its gradient follows from the gradients of its parts.
 #pragma once
 
 #include <string>

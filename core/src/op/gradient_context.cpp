@@ -1,4 +1,4 @@
-// Summing a gradient over broadcast axes, which is the same for every gradient rule.
+// The sum of a gradient over broadcast axes, which all gradient rules share.
 #include "op/gradient_context.h"
 
 #include "op/opset.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kMicrosoftDomain = "com.microsoft";
 
-// How a value relates to the one it was broadcast to, as far as the model declares it.
+// How a value was broadcast to another value, as far as the model declares the shapes.
 struct Broadcast {
   bool decided = false;
   std::vector<int64_t> leading;  // axes that the value does not have

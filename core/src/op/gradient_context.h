@@ -1,5 +1,5 @@
 // The context of a gradient rule: it names the values of the graph, and adds nodes that compute the gradients
-// of the inputs from those of the outputs.
+// of the inputs from the gradients of the outputs.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class GradientContext : public NodeWriter {
  public:
   // The gradient of output o; empty when none reaches it.
   virtual std::string dy(size_t o) const = 0;
-  // Whether anything needs the gradient of input i. Rules omit what is not needed.
+  // Whether anything needs the gradient of input i. Rules omit gradients that are not needed.
   virtual bool needs(size_t i) const = 0;
   // Sets the gradient of input i.
   virtual void set(size_t i, const std::string& gradient) = 0;
@@ -26,7 +26,7 @@ class GradientContext : public NodeWriter {
   // BatchNormInternal).
   virtual void retype_node(const std::string& op_type, const std::string& domain) = 0;
 
-  // For operators with subgraphs: what else their rules need.
+  // The functions that only rules of operators with subgraphs need.
   virtual SubgraphContext& subgraphs() = 0;
 
   // Sums `gradient`, which has the shape of `from` (a value of the forward graph), over the axes along which

@@ -1,8 +1,8 @@
 // Implementations: the ways a device can compute an operator.
 //
-// Each device has its own lists of implementations, which no rule, pass or other device sees. Those of the
-// CPU are in backend/cpu/implementations.cpp. Each implementation says when it applies; the first that does
-// is used.
+// Each device has separate lists of implementations, which no rule, pass or other device sees. The lists of
+// the CPU are in backend/cpu/implementations.cpp. Each implementation says when it applies; the first
+// implementation that applies is used.
 #pragma once
 
 #include <optional>
@@ -17,8 +17,8 @@ enum class Device { kCpu };
 
 struct Implementation {
   std::string_view name;
-  // The kernel; empty if the implementation finds that it does not apply after all. It must find this before
-  // it asks for memory.
+  // Makes the kernel. Returns nothing if the implementation does not apply after all; in that case it must
+  // not have requested memory.
   std::optional<Kernel> (*make)(KernelContext&) = nullptr;
 };
 

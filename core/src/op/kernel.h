@@ -25,7 +25,7 @@ class Frame {
   T* at(Slot slot) const {
     return reinterpret_cast<T*>(addresses_[slot.index]);
   }
-  // The same; null for an undefined slot.
+  // Like at(), but null for an undefined slot.
   template <typename T>
   T* at_or_null(Slot slot) const {
     return slot.defined() ? at<T>(slot) : nullptr;
@@ -37,10 +37,11 @@ class Frame {
   uint64_t run_;
 };
 
-// Does its work when called. Everything that can be decided beforehand was decided when it was created.
+// A function that does the work of one step. Everything that does not depend on the run was decided when the
+// kernel was created.
 //
-// Unlike a std::function, it cannot be copied: copies would take a function for each of the hundreds of
-// callables, and the name of its type, in all 3 % of the library.
+// Unlike a std::function, a kernel cannot be copied: for copies, the library would need a function and a type
+// name for each of hundreds of callables, in total 3 % of its size.
 class Kernel {
  public:
   Kernel() = default;
@@ -103,7 +104,7 @@ class Layout {
   virtual bool dense() const = 0;
   // True if the elements of a value of type float are stored as bfloat16. Its type remains float.
   virtual bool bf16() const { return false; }
-  // The same bytes as a value of another shape; null if they cannot be read that way.
+  // The layout that reads the same bytes as a value of another shape; null if there is none.
   virtual std::shared_ptr<const Layout> reshaped(const std::vector<int64_t>& shape) const {
     return (void)shape, nullptr;
   }

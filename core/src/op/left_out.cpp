@@ -11,7 +11,7 @@ namespace ortrain {
 
 namespace {
 
-// No operator has an empty name, so only a build of all operators has it.
+// No operator has an empty name, so is_built() is true for an empty name only in a build of all operators.
 constexpr bool kBuildsListed = !is_built("", "");
 
 std::string hint() {
@@ -21,7 +21,8 @@ std::string hint() {
         "; this build of the library has only the operators that the CMake option ORTRAIN_OPERATORS lists: "
         "add "
         "those that are missing, and build it again";
-  for (const LibraryPart* part : {&kMlPart, &kStringsPart, &kArtifactsPart})  // the last has Gradient nodes
+  // Without kArtifactsPart, the library does not expand Gradient nodes.
+  for (const LibraryPart* part : {&kMlPart, &kStringsPart, &kArtifactsPart})
     if (!part->is_built)
       text += concat("; this build of the library leaves out ", part->title, ": CMake option ", part->option);
   return text;

@@ -13,7 +13,7 @@ bool leaves_out_operators();
 // The last part of an error about a missing operator: how to build the library with it. Empty if this build
 // has all operators.
 std::string_view left_out_hint();
-// Whether a node of the graph or of its subgraphs has an operator that is not there.
+// Whether a node of the graph or of its subgraphs has an operator that is not part of this build.
 bool lacks_operators(const Graph& graph);
 
 }  // namespace ortrain

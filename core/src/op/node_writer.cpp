@@ -1,4 +1,4 @@
-// The parts of NodeWriter that are the same for every rule: forms that differ by opset.
+// The parts of NodeWriter that all rules share: nodes whose form differs by opset.
 #include "op/node_writer.h"
 
 #include "op/opset.h"

@@ -1,5 +1,5 @@
 // The interface of rules that write nodes (gradient rules and decompositions). A rule is applied to one node
-// of a model, can ask what is known about values, and adds nodes.
+// of a model, can ask for known types, shapes and constants of values, and adds nodes.
 #pragma once
 
 #include <optional>
@@ -35,7 +35,7 @@ class NodeWriter {
   // A scalar of the element type of value `like`.
   std::string scalar_like(const std::string& like, double value);
 
-  // What is known about a value.
+  // The type and the dimensions of a value, as far as they are known.
   virtual DType dtype(const std::string& value) const = 0;
   virtual std::optional<std::vector<Dim>> dims(const std::string& value) const = 0;
   // The value of a constant, or of anything that depends only on constants, if it is known; else null.

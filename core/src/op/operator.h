@@ -1,11 +1,11 @@
-// What an operator is: rules (shape, gradient), traits and kernels, registered under a name.
+// An operator is a set of rules (shape, gradient), traits and kernels, registered under a name.
 //
 // An operator's file defines the functions and registers them:
 //
 //     void shape(ShapeContext& c) { c.output(0, c.dtype(0), c.shape(0)); }
 //     Kernel kernel(KernelContext& c) { ... }
 //     void gradient(GradientContext& g) { g.set(0, g("ReluGrad", {g.dy(0), g.x(0)}, {}, kMicrosoft)); }
-//     ORTRAIN_OPERATOR({.type = "Relu",  // of other domains also .signature = "X -> Y"
+//     ORTRAIN_OPERATOR({.type = "Relu",  // in other domains also .signature = "X -> Y"
 //                       .rules = {.shape = shape, .gradient = gradient},
 //                       .traits = {.positions = elementwise_positions},
 //                       .kernels = {.cpu = kernel}});
@@ -32,7 +32,7 @@ namespace ortrain {
 inline constexpr const char* kMicrosoft = "com.microsoft";
 
 class TypeContext;           // op/dynamic.h
-class DynamicContext;        // the same
+class DynamicContext;        // op/dynamic.h
 class DecompositionContext;  // op/decomposition.h
 
 // Thrown by a shape rule or a kernel maker that needs an input value which is not known before the run.
@@ -42,7 +42,8 @@ struct DataDependent : Error {
   std::string value;  // the name of that input
 };
 
-// What shape rules and kernels share: the node, its inputs' types, shapes and constant values.
+// The context that shape rules and kernel makers share: the node, and the types, shapes and constant values
+// of its inputs.
 class NodeContext {
  public:
   virtual ~NodeContext() = default;
@@ -59,7 +60,7 @@ class NodeContext {
   virtual const Shape& shape(size_t i) const = 0;  // of input i
   // The value of input i when it is known at compile time, else null.
   virtual const Tensor* constant(size_t i) const = 0;
-  // The same, but throws DataDependent if it is not known.
+  // Like constant(), but throws DataDependent if the value is not known.
   const Tensor& need_constant(size_t i) const;
 
   int64_t rank(size_t i) const { return static_cast<int64_t>(shape(i).size()); }
@@ -90,12 +91,12 @@ class ShapeContext : public NodeContext {
  public:
   using NodeContext::NodeContext;
   virtual void output(size_t i, DType dtype, Shape shape) = 0;
-  // The same for an output whose value depends only on shapes: it is a constant of the compiled Program, so
-  // later shape rules can read it. An operator whose outputs are all of this kind needs no kernel.
+  // States an output whose value depends only on shapes. The value is a constant of the compiled Program, so
+  // later shape rules can read it. An operator needs no kernel if all its outputs are such constants.
   virtual void value(size_t i, Tensor value) = 0;
-  // The dimensions that the model's value_info states for output o, -1 for those that are not numbers; empty
-  // if it states none. For operators whose inputs do not determine the shape of the result (gradients of
-  // pooling).
+  // The dimensions that the model's value_info states for output o, -1 for dimensions that are not numbers;
+  // empty if the value_info does not state the shape. For operators whose inputs do not determine the shape
+  // of the result (gradients of pooling).
   virtual std::vector<int64_t> stated_shape(size_t o) const { return (void)o, std::vector<int64_t>(); }
 };
 
@@ -108,7 +109,8 @@ class KernelContext : public NodeContext {
   virtual const Shape& out_shape(size_t o) const = 0;
   int64_t out_size(size_t o) const { return element_count(out_shape(o)); }
 
-  // Input i, row-major; a conversion is inserted if it is stored otherwise. Undefined slot if it is left out.
+  // Input i, row-major; a conversion is inserted if it is stored otherwise. Undefined slot if the node does
+  // not have the input.
   virtual Slot in(size_t i) = 0;
   // How input i is stored, and the input in a requested layout (null: row-major).
   virtual LayoutPtr in_layout(size_t i) const = 0;
@@ -116,9 +118,9 @@ class KernelContext : public NodeContext {
 
   // Output o in the given layout (null: row-major). Undefined slot if nothing reads it. Request inputs first.
   virtual Slot out(size_t o, const LayoutPtr& layout = nullptr) = 0;
-  // The same, but reuses the memory of the first candidate input that nothing reads after this node and that
-  // was fetched in the same layout, if there is one. The kernel must then allow input and output to share
-  // memory.
+  // Like out(), but reuses the memory of the first candidate input that nothing reads after this node and
+  // that was requested in the same layout, if there is such an input. The kernel must then allow input and
+  // output to share memory.
   virtual Slot out_inplace(size_t o, std::initializer_list<size_t> candidates,
                            const LayoutPtr& layout = nullptr) = 0;
   // Output o is input i under another shape: no memory, no kernel. Needs row-major order, in float or
@@ -130,7 +132,7 @@ class KernelContext : public NodeContext {
   virtual Slot fixed(Tensor value) = 0;
   // Input i for writing: model state that the node updates (running statistics, accumulation buffers).
   virtual Slot state(size_t i) = 0;
-  // The storage of input i if it already is the memory of input `target` (see Traits::writes_through).
+  // Whether input i is already stored in the memory of input `target` (see Traits::writes_through).
   virtual bool same_storage(size_t i, size_t target) const = 0;
 
   virtual Precision precision() const = 0;
@@ -148,17 +150,17 @@ enum class Differentiable {
   kYes,   // there is a rule
   kStop,  // the derivative is zero or meaningless, and gradients stop here as expected (Shape, Equal,
           // ArgMax)
-  kNo,    // there is none yet: training through it is an error
+  kNo,    // there is no rule yet: training through the operator is an error
 };
 
-// What an element type rule sees: the node, and the element types of its inputs if known.
+// The argument of an element type rule: the node, and the element types of its inputs if known.
 class ElementTypes {
  public:
   ElementTypes(const Node& node, int64_t opset, std::vector<DType> inputs)
       : node_(node), opset_(opset), inputs_(std::move(inputs)) {}
   const Node& node() const { return node_; }
   int64_t opset() const { return opset_; }  // version of the node's domain in the model
-  // Of input i; kUndefined if it is not known or the input is left out.
+  // The type of input i; kUndefined if the type is not known or the node does not have the input.
   DType operator[](size_t i) const { return i < inputs_.size() ? inputs_[i] : DType::kUndefined; }
   // The type that an attribute names; `otherwise` if the node does not have the attribute.
   DType attribute(const std::string& name, DType otherwise) const {
@@ -175,7 +177,7 @@ class ElementTypes {
 using ElementTypeRule = DType (*)(const ElementTypes& types, size_t o);
 
 // Common rules: a given type; the type of an input; the type of the first input for the first output and a
-// given type for the others (the indices of MaxPool).
+// given type for the other outputs (the indices of MaxPool).
 template <DType kType>
 DType always(const ElementTypes&, size_t) {
   return kType;
@@ -193,13 +195,14 @@ DType first_like_input(const ElementTypes& types, size_t o) {
 struct Rules {
   void (*shape)(ShapeContext&) = nullptr;
   void (*gradient)(GradientContext&) = nullptr;
-  // Writes nodes that compute the same: replaces shape, kernel and gradient, or the gradient alone.
+  // Writes nodes that compute the same outputs. This replaces shape, kernel and gradient, or only the
+  // gradient.
   void (*decompose)(DecompositionContext&) = nullptr;
-  // Used instead of `shape` if an output shape is data-dependent or a value is a sequence: what can be known
-  // about the outputs before the run (op/dynamic.h).
+  // Used instead of `shape` if an output shape is data-dependent or a value is a sequence: states the types
+  // and shapes of the outputs, as far as they are known before the run (op/dynamic.h).
   void (*types)(TypeContext&) = nullptr;
-  // The element types of the outputs, which can be known even if shapes are not. Without a rule they are that
-  // of the first input that is present; a Program rejects a node whose shape rule disagrees.
+  // The element types of the outputs, which can be known even if shapes are not. Without a rule, all outputs
+  // have the type of the first input that is present; a Program rejects a node whose shape rule disagrees.
   ElementTypeRule element_type = nullptr;
 };
 
@@ -212,8 +215,8 @@ struct Kernels {
   void (*run)(DynamicContext&) = nullptr;
 };
 
-// The operators of ONNX or com.microsoft that a pass always finds where it makes a node of this one. A build
-// without one of them leaves this operator out.
+// For an operator that only a pass creates: operators of ONNX or com.microsoft that are always among the
+// nodes that the pass replaces. A build without one of these operators leaves this operator out.
 struct MadeFrom {
   std::string_view first = "", second = "";
 };
@@ -221,9 +224,10 @@ struct MadeFrom {
 struct Operator {
   std::string_view domain = "";
   std::string_view type;
-  // Inputs, outputs and attributes in the notation of op/signature.h, where ONNX does not state them.
+  // Inputs, outputs and attributes in the notation of op/signature.h, for operators that ONNX does not
+  // define.
   std::string_view signature = "";
-  // What is wrong with a node's subgraphs, whose inputs and outputs no signature states; empty if nothing is.
+  // The fault of a node's subgraphs, whose inputs and outputs no signature states; empty if there is none.
   std::string (*subgraph_fault)(const Node& node, int64_t opset) = nullptr;
   Rules rules = {};
   Traits traits = {};
@@ -241,22 +245,22 @@ struct Operator {
 // The element type of output o of a node, by the operator's rule.
 DType element_type(const Operator& op, const ElementTypes& types, size_t o);
 
-// Runs the shape rule. Errors name the node, also those of functions that do not know it.
+// Runs the shape rule. All errors name the node, even errors from functions that do not know the node.
 void infer_shapes(const Operator& op, ShapeContext& c);
 
 // The operator of that name, or null. Throws kFail if two operators are registered under the same name.
 const Operator* find_operator(std::string_view domain, std::string_view type);
 // Whether a node must run only once: it, or a node of its subgraphs, draws random numbers or updates state,
-// so a second run would give something else.
+// so a second run would give another result.
 bool runs_once(const Node& node);
-// All of them, sorted by domain and type.
+// All operators, sorted by domain and type.
 std::vector<const Operator*> all_operators();
 
 // The operator without the rules that this build has no use for.
 constexpr Operator without_left_out(Operator op) {
   if (!kArtifactsPart.is_built) {
     op.rules.gradient = nullptr;
-    if (op.kernels.cpu) op.rules.decompose = nullptr;  // sessions decompose what has no kernel
+    if (op.kernels.cpu) op.rules.decompose = nullptr;  // sessions decompose operators without a kernel
   }
   return op;
 }
@@ -299,7 +303,7 @@ bool register_rows(Of, const std::source_location& where = std::source_location:
   (std::make_index_sequence<N>());
 }
 
-// The shape rule of operators whose only output is like their first input.
+// The shape rule of operators whose only output has the type and shape of the first input.
 void shape_like_first(ShapeContext& c);
 
 }  // namespace ortrain

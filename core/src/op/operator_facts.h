@@ -16,7 +16,8 @@
 
 namespace ortrain {
 
-// Whether builds need facts of this kind; declared beside the kind where some do not.
+// Whether the build needs facts of this kind. A specialization beside the kind is false in builds that do
+// not.
 template <typename Fact>
 inline constexpr bool kIsNeeded = true;
 

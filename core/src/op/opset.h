@@ -5,9 +5,11 @@
 
 namespace ortrain::since {
 
-// Operands are broadcast as in NumPy; before, attributes stated whether and along which axis.
+// Operands are broadcast as in NumPy; before, attributes stated whether and along which axis they are
+// broadcast.
 inline constexpr int64_t kBroadcasting = 7;
-// Dropout drops elements only in training; before, it did so unless an attribute switched it off.
+// Dropout drops elements only in training; before, Dropout dropped elements unless an attribute switched it
+// off.
 inline constexpr int64_t kDropoutInference = 7;
 // Scan has no batch axis.
 inline constexpr int64_t kScanWithoutBatch = 9;
@@ -15,13 +17,13 @@ inline constexpr int64_t kScanWithoutBatch = 9;
 inline constexpr int64_t kBoolDropoutMask = 10;
 // Gemm has no C where there is nothing to add.
 inline constexpr int64_t kGemmWithoutC = 11;
-// Resize has coordinate transformations; before, it was the same as Upsample.
+// Resize has coordinate transformations; before, Resize was equal to Upsample.
 inline constexpr int64_t kResizeCoordinates = 11;
 // Dropout takes ratio and training_mode as inputs.
 inline constexpr int64_t kDropoutInputs = 12;
 // ReduceSum, Squeeze, Unsqueeze and Split take axes and sizes as inputs.
 inline constexpr int64_t kAxesAsInput = 13;
-// Softmax, LogSoftmax and Hardmax run along one axis; before, over all axes from it on.
+// Softmax, LogSoftmax and Hardmax run along one axis; before, they ran over this axis and all axes after it.
 inline constexpr int64_t kOneSoftmaxAxis = 13;
 // Reshape has allowzero.
 inline constexpr int64_t kAllowZero = 14;
@@ -43,7 +45,7 @@ inline constexpr int64_t kDftAxisAsInput = 20;
 inline constexpr int64_t kGridSampleModes = 20;
 // QuantizeLinear takes scales of another type than its input.
 inline constexpr int64_t kMixedScales = 23;
-// The mask of Attention may have fewer keys than there are.
+// The last axis of Attention's mask may be shorter than the number of keys.
 inline constexpr int64_t kPaddedMasks = 24;
 
 }  // namespace ortrain::since

@@ -13,7 +13,7 @@ std::optional<InputPositions> elementwise_positions(const PositionQuery& q) {
 }
 
 std::optional<InputPositions> broadcast_positions(const PositionQuery& q) {
-  if (q.opset < since::kBroadcasting) return std::nullopt;  // operands were aligned differently then
+  if (q.opset < since::kBroadcasting) return std::nullopt;  // before, operands were aligned differently
   InputPositions found{std::vector<int64_t>(q.inputs.size(), -1)};
   for (size_t i = 0; i < q.inputs.size(); ++i)
     if (!q.has_input(i) || !add_broadcast(q, i, found)) return std::nullopt;

@@ -1,5 +1,6 @@
 // Which positions of its inputs a node needs to compute one position of its output along an axis. If only a
-// few positions are finally read, passes/hoist_selection.cpp makes the preceding nodes compute only those.
+// few positions are finally read, passes/hoist_selection.cpp makes the preceding nodes compute only these
+// positions.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ struct PositionQuery {
 
 struct InputPositions {
   std::vector<int64_t> axes;  // for each input, the axis along which only that position is needed;
-                              // -1: all of it is needed
+                              // -1: the whole input is needed
   // Inputs to be replaced by these integers if the node computes only this position.
   std::vector<std::pair<size_t, std::vector<int64_t>>> integers = {};
 };
@@ -40,11 +41,12 @@ using PositionRule = std::optional<InputPositions> (*)(const PositionQuery&);
 std::optional<InputPositions> elementwise_positions(const PositionQuery& q);
 // on the same element of all inputs, which are broadcast,
 std::optional<InputPositions> broadcast_positions(const PositionQuery& q);
-// or on those of the first input from attribute `axis` on (`otherwise` if the node does not have it).
+// or on all elements of the first input with the same indices before attribute `axis` (`otherwise` if the
+// node does not have the attribute).
 std::optional<InputPositions> row_positions(const PositionQuery& q, int64_t otherwise);
 
-// Records in `found` which position of input i, which is broadcast to the output, is needed. False if that is
-// not known.
+// Records in `found` the needed position of input i, which is broadcast to the output. Returns false if that
+// position is not known.
 bool add_broadcast(const PositionQuery& q, size_t i, InputPositions& found);
 
 }  // namespace ortrain

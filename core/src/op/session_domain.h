@@ -1,5 +1,5 @@
-// The domain of operators that only session passes create: they never appear in a file, and their definition
-// may change.
+// The domain of operators that only the passes of a session create. These operators never appear in a file,
+// and their definition may change.
 #pragma once
 
 namespace ortrain {

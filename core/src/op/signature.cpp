@@ -1,5 +1,7 @@
-// A node may have the form of a newer version of its operator: rules read what a node has, and gradients of
-// models with old opsets contain such nodes.
+// Compares the nodes of a model with the signatures of their operators.
+//
+// A node may have the form of a newer version of its operator than the model's opset: gradient rules add such
+// nodes to models with old opsets, and rules accept all forms.
 #include "op/signature.h"
 
 #include <algorithm>
@@ -35,11 +37,11 @@ struct AttributeRule {
   bool required = false;
 };
 
-// A signature's text, taken apart.
+// The parts of a signature's text.
 struct Signature {
   std::vector<Parameter> inputs, outputs;
   std::vector<AttributeRule> attributes;  // by name
-  bool needs_attributes = false;          // one of them is required
+  bool needs_attributes = false;          // an attribute is required
 };
 
 std::string_view trimmed(std::string_view text) {
@@ -98,8 +100,8 @@ Signature parsed(std::string_view text) {
   return s;
 }
 
-// How many places a list must have at least: up to the last that may not be left out, or that one before
-// which others follow without end.
+// The least number of inputs or outputs that a node must have: up to the last required parameter. Before a
+// variadic parameter that may have no items, every parameter must have a place, even if it is left out.
 size_t least(const std::vector<Parameter>& list) {
   size_t count = 0;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -134,7 +136,7 @@ bool fits(const std::vector<Parameter>& expected, size_t found) {
   return found <= expected.size() || (!expected.empty() && expected.back().variadic);
 }
 
-// What is wrong with the inputs; empty if nothing is.
+// The fault of the inputs; empty if there is none.
 std::string input_fault(const std::vector<Parameter>& expected, const std::vector<std::string>& found) {
   if (found.size() < least(expected))
     return too_few_or_many(expected, found.size(), "input") + " and so fewer than it needs";
@@ -146,7 +148,8 @@ std::string input_fault(const std::vector<Parameter>& expected, const std::vecto
   return "";
 }
 
-// The same of the outputs. Kernels compute what has a name: only the first output has to have one.
+// The fault of the outputs; empty if there is none. Only the first output must have a name, because kernels
+// do not compute outputs without a name.
 std::string output_fault(const std::vector<Parameter>& expected, const std::vector<std::string>& found) {
   const bool named =
       std::any_of(found.begin(), found.end(), [](const std::string& name) { return !name.empty(); });
@@ -162,7 +165,7 @@ constexpr std::array kKinds = {"int",    "float",   "string", "tensor", "ints",
                                "floats", "strings", "graph",  "type"};
 static_assert(kKinds.size() == std::variant_size_v<Attribute>);
 
-// Appends what is wrong with the attributes of a node. Both lists are sorted by name.
+// Appends the faults of the attributes of a node. Both lists are sorted by name.
 void add_attribute_faults(const std::vector<AttributeRule>& rules, const Node& node, std::string& text) {
   const auto add = [&](const auto&... parts) { text += concat(text.empty() ? "" : "; ", parts...); };
   auto at = node.attributes.begin();
@@ -176,7 +179,8 @@ void add_attribute_faults(const std::vector<AttributeRule>& rules, const Node& n
   }
 }
 
-// A node of whose inputs nothing is known: what its shape rule asks about them ends the rule.
+// The context of a shape rule when nothing is known about the inputs: the rule ends when it asks about an
+// input.
 class AttributesOnly : public ShapeContext {
  public:
   struct Asked {};
@@ -186,11 +190,11 @@ class AttributesOnly : public ShapeContext {
   const Shape& shape(size_t) const override { throw Asked(); }
   const Tensor* constant(size_t) const override { throw Asked(); }
   std::vector<int64_t> stated_shape(size_t) const override { throw Asked(); }
-  void output(size_t, DType, Shape shape) override { element_count(shape); }  // rejects what cannot be
+  void output(size_t, DType, Shape shape) override { element_count(shape); }  // rejects impossible shapes
   void value(size_t, Tensor) override {}
 };
 
-// What the operator's shape rule finds wrong with the values of the attributes; empty if nothing is.
+// The fault that the operator's shape rule finds in the values of the attributes; empty if there is none.
 std::string value_fault(const Operator& op, const Node& node, int64_t opset) {
   if (op.rules.shape == nullptr || node.attributes.empty()) return "";
   AttributesOnly context(node, opset);
@@ -199,7 +203,7 @@ std::string value_fault(const Operator& op, const Node& node, int64_t opset) {
   } catch (const AttributesOnly::Asked&) {
     return "";
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kNotImplemented) return "";  // others say what is not supported
+    if (error.code() == ErrorCode::kNotImplemented) return "";  // another check reports unsupported operators
     const std::string& text = error.message();
     const std::string start = node.label() + ": ";
     return text.starts_with(start) ? text.substr(start.size()) : text;
@@ -229,11 +233,11 @@ class Checker {
   }
 
  private:
-  static constexpr size_t kNamed = 1000;  // in one message
+  static constexpr size_t kNamed = 1000;  // the most faults that one message lists
 
-  // What is known of an operator: its form in the model's version, and after it those of newer versions,
-  // which rules accept as well. Nothing if the operator is unknown, or if the model's version is too old,
-  // which another check reports.
+  // The forms of an operator: its form in the model's version, and after it the forms of newer versions,
+  // which rules accept as well. Empty if the operator is unknown, or if the model's version is too old;
+  // another check reports these problems.
   struct Known {
     std::vector<Signature> forms;
     const Operator* op = nullptr;
@@ -282,7 +286,7 @@ class Checker {
 };
 
 // The tables of ONNX's operators as offsets into one text, since each pointer would need a relocation. They
-// list the operators of the build.
+// list only the operators of the build.
 struct Place {
   uint16_t at = 0, size = 0;
 };
@@ -299,8 +303,8 @@ constexpr int64_t since_of(const OnnxOperatorVersion& row) { return row.version.
 constexpr std::string_view text_of(const OnnxSignature& row) { return row.text; }
 constexpr std::string_view text_of(const OnnxOperatorVersion& row) { return row.version.types; }
 
-// Writes the rows of operators of the build, if there is a place for them. A text that the row before has too
-// is written once.
+// Counts the rows and characters of the operators of the build, and writes them if `rows` and `chars` are not
+// null. A text that equals the text of the row before is not written again.
 template <typename Row, size_t N>
 constexpr PackedSize pack(const Row (&table)[N], PackedRow* rows, char* chars) {
   PackedSize size;
@@ -346,7 +350,7 @@ class PackedTable {
   }
 
  private:
-  PackedRow rows_[kSize.rows + 1];  // there may be none
+  PackedRow rows_[kSize.rows + 1];  // one more, since the build may have no operators
   char chars_[kSize.chars + 1] = {};
 };
 

@@ -1,5 +1,5 @@
-// Signatures: how many inputs and outputs the nodes of an operator have, which of them may be left out, and
-// of which kinds their attributes are.
+// Signatures: how many inputs and outputs the nodes of an operator have, which of these may be left out, and
+// the kinds of the attributes.
 //
 // A signature is written as a text, with the parameters in order:
 //
@@ -9,10 +9,11 @@
 //     x...     one or more to the end of the list
 //     x...?    none or more; a parameter before it has its position in the list even if it is left out
 //     x?...    one or more, of which some may be empty
-//     to: int  an attribute that has to be there; with a ? after its kind, one that need not
+//     to: int  a required attribute; with a ? after its kind, an optional attribute
 //
-// Those of ONNX's operators are generated (op/generated/onnx_signatures.h). Other operators declare theirs
-// where they are registered; the operator itself checks attributes that its declaration does not list.
+// The signatures of ONNX's operators are generated (op/generated/onnx_signatures.h). Other operators declare
+// their signatures where they are registered; the operator itself checks attributes that its signature does
+// not list.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@
 namespace ortrain {
 
 // The signatures of an operator in that version of its domain and in newer versions, the oldest first. Newer
-// ones, because onnxruntime accepts some operators in models of versions that do not have them, and rules
-// accept newer forms. Empty if ONNX does not know the operator.
+// versions are included because onnxruntime accepts some operators in models of versions that do not have
+// them, and because rules accept newer forms. Empty if ONNX does not know the operator.
 std::vector<std::string_view> onnx_signatures(std::string_view domain, std::string_view type, int64_t opset);
 
 // The version of a domain that introduced an operator in its present form, and the type parameters of that
@@ -43,17 +44,18 @@ std::optional<OnnxVersion> onnx_version(std::string_view domain, std::string_vie
 
 std::vector<OnnxTypeParameter> type_parameters(std::string_view text);
 
-// How many of a node's inputs belong to each input of its operator's signature: one to each, and all others
-// to the last. For an unknown operator, one for each of the node's inputs.
+// How many of a node's inputs belong to each parameter of its operator's signature: one input to each
+// parameter, and all further inputs to the last parameter. For an unknown operator, each of the node's inputs
+// is a parameter.
 std::vector<int32_t> inputs_by_parameter(const Node& node, int64_t opset);
 
 // Throws kInvalidGraph, naming every node, also of subgraphs, that does not have the form that its operator
-// states, with what was expected and what was found. Unknown operators are ignored.
+// states, with the expected and the found form. Unknown operators are ignored.
 //
-// The shape rule of an operator also checks the values of attributes, and those that are invalid whatever the
-// inputs are show here: the rule is run with inputs of which nothing is known, up to the first thing that it
-// asks about them. So passes, decompositions and gradient rules only see attributes that passed. A rule
-// therefore checks attributes before it asks for a type, a shape or a value.
+// The shape rule of an operator also checks the values of attributes. check_signatures() runs the rule
+// without information about the inputs, and the rule ends when it first asks about an input. This finds
+// values that are invalid for all inputs, so passes, decompositions and gradient rules only see attributes
+// that passed. A shape rule must therefore check attributes before it asks for a type, a shape or a value.
 void check_signatures(const Model& model);
 
 // read_model() for models whose operators are about to be used: with check_signatures().

@@ -1,4 +1,4 @@
-// Standard forms: how a node is written with operators of ONNX alone (opset 17 or later), for models that
+// Standard forms: how a node is written with only operators of ONNX (opset 17 or later), for models that
 // other runtimes run. An operator's file declares the form beside the operator; without one, the operator's
 // decomposition (op/decomposition.h) is used.
 //

@@ -13,7 +13,7 @@
 namespace ortrain {
 
 // The gradient of a subgraph: a graph that recomputes the subgraph's values and, from these and the gradients
-// of its outputs, computes the gradients of what it reads.
+// of the subgraph's outputs, computes the gradients of the values that the subgraph reads.
 struct SubgraphGradient {
   std::shared_ptr<Graph> forward;      // the subgraph, with its nodes as changed by its gradient
   std::shared_ptr<Graph> backward;     // without inputs and outputs: the rule adds them
@@ -31,14 +31,14 @@ class SubgraphContext {
   virtual std::vector<std::string> captured() const = 0;
   // Sets the gradient of such a value.
   virtual void set_captured(const std::string& value, const std::string& gradient) = 0;
-  // What is known about a value of the graph that contains the node.
+  // The type and shape, as far as they are known, of a value of the graph that contains the node.
   virtual ValueInfo info(const std::string& value) const = 0;
-  // What is known about the outputs of a subgraph of the node.
+  // The types and shapes, as far as they are known, of the outputs of a subgraph of the node.
   virtual std::vector<ValueInfo> output_types(const std::string& attribute,
                                               const std::vector<ValueInfo>& inputs) const = 0;
 
-  // Differentiates a subgraph with these inputs with respect to `wanted`, which are inputs of it or captured
-  // values. `seeds` are output indices, each with the name of that output's gradient.
+  // Differentiates a subgraph with these inputs with respect to `wanted`, which are inputs of the subgraph or
+  // captured values. `seeds` are output indices, each with the name of that output's gradient.
   virtual SubgraphGradient differentiate(const std::string& attribute, const std::vector<ValueInfo>& inputs,
                                          const std::vector<std::string>& wanted,
                                          const std::vector<std::pair<size_t, std::string>>& seeds) = 0;
@@ -47,7 +47,7 @@ class SubgraphContext {
   virtual std::string empty_sequence(DType dtype) = 0;
   // A name that no value of the model uses.
   virtual std::string unique(const std::string& base) = 0;
-  // Replaces the node itself with another, which produces at least the same outputs.
+  // Replaces the node itself with another node, which produces at least the outputs of the old node.
   virtual void change(Node node) = 0;
 };
 

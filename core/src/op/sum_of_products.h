@@ -17,7 +17,7 @@ namespace ortrain {
 // are at most as many products as the smallest of these inputs has elements. An input is unchanged or
 // broadcast, and its `scale` is 1.
 //
-// The products may be computed and added up in any order, in the type of the inputs or a wider one, with
+// The products may be computed and added up in any order, in the type of the inputs or a wider type, with
 // inputs rounded to bfloat16. Intermediate results may be as large as `scale` allows if that is above 1.
 struct ProductTerm {
   std::vector<size_t> factors;  // input indices
@@ -25,7 +25,7 @@ struct ProductTerm {
   bool is_sum = true;
 };
 
-// The addends of an output; empty if the output is something else.
+// The addends of an output; empty if the output is not such a sum.
 using ProductTermsRule = std::vector<ProductTerm> (*)(const Node& node, size_t output);
 inline std::vector<ProductTerm> product_terms(const Node& node, size_t output) {
   const ProductTermsRule* rule = OperatorFacts<ProductTermsRule>::find(node);

@@ -1,5 +1,5 @@
-// Traits: what passes, plans and sessions need to know about an operator besides its rules and kernels. Each
-// is declared with the operator; the default is right for an operator that declares nothing.
+// Traits: facts about an operator that passes, plans and sessions need besides its rules and kernels. Each is
+// declared with the operator; the default is right for an operator that declares nothing.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +19,17 @@ namespace ortrain {
 
 class NodeContext;  // op/operator.h
 
-// How an operator's kernel sees types that few kernels support: the 16-bit floats, and packed elements. It is
-// either the value itself or its wide form (wide_of), in which case the Program converts before and after
-// such operators. Shape rules see the types as they are.
+// How an operator's kernel sees values of types that few kernels support: the 16-bit floats, and packed
+// elements. A kernel sees the values themselves or their wide form (wide_of); for the wide form, the Program
+// converts before and after the operator. Shape rules see the original types.
 enum class NarrowTypes {
   kWidened,      // float instead of the 16-bit floats
   kPassthrough,  // copies elements without interpreting them: 16-bit floats unconverted, or as float if an
                  // input is stored as float already; packed elements as bytes
-  kNative,       // the types as they are
+  kNative,       // the original types
 };
 
-// The name of output o of the first run; the output is added if the node does not have it yet.
+// The name of output o of a node's first run; the output is added if the node does not have it yet.
 using FirstOutput = std::function<std::string(size_t o)>;
 // A name with this prefix that no value of the model uses.
 using UniqueName = std::function<std::string(const std::string& base)>;
@@ -47,32 +47,33 @@ struct Traits {
   bool impure = false;
   // Bit i is set if a kernel may write to its input i, which is model state.
   uint32_t updates = 0;
-  // Takes sequences or optional values; other operators are rejected if they get one.
+  // Takes sequences or optional values; other operators are rejected if an input is a sequence or an optional
+  // value.
   bool takes_sequences = false;
-  // The kernel reads and writes values that are stored in bfloat16 (Layout::bf16) as they are.
+  // The kernel reads and writes values that are stored in bfloat16 (Layout::bf16) without conversion.
   bool takes_bf16 = false;
   NarrowTypes narrow_types = NarrowTypes::kWidened;
   // Any output that nothing reads may be left out.
   bool optional_outputs = false;
-  // The result for one output does not depend on which of the others are read.
+  // The result of one output does not depend on which other outputs are read.
   bool independent_outputs = false;
   // Bit i is set if the storage order of input i's elements makes no difference to the node, as long as all
   // such inputs have the same order.
   uint32_t any_order = 0;
-  // The input that is the weights of a convolution, which the kernel takes in any order; -1: none.
+  // The index of the input with the weights of a convolution, which the kernel takes in any order; -1: none.
   int weights = -1;
 
   // The index of an input that its producer should write directly into the memory of input `target` (an
   // accumulation buffer that is overwritten). Returns false if that does not apply to this node.
   bool (*writes_through)(const NodeContext&, size_t& input, size_t& target) = nullptr;
-  // What one position of output 0 needs from the inputs (op/positions.h). Without this, all positions are
-  // computed together.
+  // The positions of the inputs that one position of output 0 needs (op/positions.h). Without this rule, all
+  // positions are computed together.
   PositionRule positions = nullptr;
   // Arithmetic operations of a run, from the shapes of inputs (null where left out) and of output 0. Without
   // this, a few per element of output 0 are assumed.
   double (*operations)(const Node& node, std::span<const Shape* const> inputs, const Shape& output) = nullptr;
-  // A node that recomputes output 0 of this one, if running the same node again would give something else
-  // (random numbers, updated state). Nothing if there is none.
+  // A node that recomputes output 0 of the given node, if running the same node again would give another
+  // result (random numbers, updated state). Nothing if there is none.
   std::optional<Node> (*repeat)(const Node& node, const FirstOutput& first) = nullptr;
   // Turns the node into the form used in training models.
   void (*train)(Node& node, const UniqueName& unique) = nullptr;

@@ -1,6 +1,6 @@
 // Kernels that compute with few integer types. Models seldom compute with int8, int16, uint8, uint16 and
-// uint32. An operator whose kernel is made here computes with such values as int64, so its loops need not be
-// compiled for each of these types.
+// uint32. with_wide_integers() makes a kernel that computes with such values as int64, so the loops of an
+// operator need not be compiled for each of these types.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ bool visit_wide_numeric(DType dtype, F&& f) {
   return visit_floating(dtype, f) || visit_wide_integer(dtype, f);
 }
 
-// What becomes of a result that its type cannot represent.
+// How a result that its type cannot represent is converted.
 enum class Overflow { kWraps, kSaturates };
 
 // The kernel of `make`, which sees int64 instead of the small integer types. Values are converted before and
@@ -27,7 +27,7 @@ enum class Overflow { kWraps, kSaturates };
 Kernel with_wide_integers(KernelContext& c, const std::function<Kernel(KernelContext&)>& make,
                           Overflow overflow = Overflow::kWraps);
 
-// The same as a kernel maker.
+// with_wide_integers() as a kernel maker.
 template <Kernel (*kMake)(KernelContext&), Overflow kOverflow = Overflow::kWraps>
 Kernel wide_integers(KernelContext& c) {
   return with_wide_integers(c, kMake, kOverflow);

@@ -14,8 +14,8 @@ namespace {
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // The counts of scores in limited memory. A key is the bits of a float32, in an order in which larger scores
-// have larger keys. If there are more different ones than are kept, those that differ in their last bits only
-// are counted together.
+// have larger keys. If there are more different keys than memory for counts, keys that differ only in their
+// last bits are counted together.
 class Ranking {
  public:
   void add(double score, bool is_inside) {
@@ -30,7 +30,7 @@ class Ranking {
     count_waiting();
   }
 
-  // The probability that an item inside has a larger score than one outside; equal scores count half.
+  // The probability that an item inside has a larger score than an item outside; equal scores count half.
   double area() {
     count_waiting();
     double outside = 0, inside = 0, sum = 0;
@@ -85,7 +85,7 @@ class Ranking {
     counts_.resize(kept);
   }
 
-  int dropped_ = 0;  // bits
+  int dropped_ = 0;  // number of last bits that keys ignore
   std::vector<Count> counts_, waiting_;
 };
 
@@ -149,7 +149,7 @@ class AucCounts : public MetricCounts {
   void add_classes(const MetricBatch& batch) {
     const ClassBatch given = class_batch(batch);
     const auto classes = static_cast<size_t>(given.layout.classes);
-    // A row of scores for each item that counts.
+    // A row of scores for each item whose target is not ignored.
     std::vector<double> scores;
     std::vector<int64_t> targets;
     with_numbers(*batch.prediction, [&](const auto* x) {
@@ -200,7 +200,7 @@ class AucCounts : public MetricCounts {
 
   bool is_multilabel_;
   int64_t ignored_;
-  std::vector<Ranking> rankings_;  // of each class; of two classes, one for class 1
+  std::vector<Ranking> rankings_;  // one for each class; if there are two classes, only one, for class 1
 };
 
 MetricRule rule(const char* name, const char* formula, double multilabel) {

@@ -7,15 +7,15 @@ namespace ortrain {
 namespace {
 
 // The rows that were seen, and for each column the mean of the targets, the sum of their squared differences
-// from it, and the sum of the squared errors.
+// from the mean, and the sum of the squared errors.
 struct Columns {
   double rows = 0;
   std::vector<double> mean, spread, error;
 
   explicit Columns(size_t columns = 0) : mean(columns), spread(columns), error(columns) {}
 
-  // Means and spreads of two parts make those of the whole without a difference of large sums (Chan, Golub
-  // and LeVeque, 1979).
+  // Combines the means and spreads of two parts without a difference of large sums (Chan, Golub and LeVeque,
+  // 1979).
   void add(const Columns& more) {
     if (more.rows == 0) return;
     if (rows == 0) {

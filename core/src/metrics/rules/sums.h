@@ -25,7 +25,7 @@ class SumCounts : public MetricCounts {
   std::array<double, kSums> sums_{};
 };
 
-// The mean of values that are summed; NaN without any.
+// The mean of values; NaN if there are none.
 class MeanCounts : public SumCounts<2> {
  public:
   Tensor result() override { return Tensor::scalar(mean()); }

@@ -23,7 +23,7 @@ class TopKCounts : public MeanCounts {
                 ": expected targets below the number of classes, ", layout.classes, ", found ", target);
         const auto* x = scores + item / layout.inner * layout.classes * layout.inner + item % layout.inner;
         const auto own = x[target * layout.inner];
-        // Of equal scores the one with the lower index comes first.
+        // Of equal scores, the score with the lower index comes first.
         int64_t better = 0;
         for (int64_t c = 0; c < target; ++c) better += x[c * layout.inner] >= own;
         for (int64_t c = target; c < layout.classes; ++c) better += x[c * layout.inner] > own;

@@ -1,11 +1,12 @@
-// Attention (ONNX 23 to 25), its gradient, and the form that the pass fuse_attention creates from separate
-// steps.
+// Attention (ONNX 23 to 25), its gradient, and FusedAttention, which the pass fuse_attention creates from
+// separate operators.
 //
-//     Y = softmax(cap(scale Q Kᵀ) + mask) V        for each head; backend/cpu/attention/attention_kernel.h
-//     has the rest
+//     Y = softmax(cap(scale Q Kᵀ) + mask) V        for each head
 //
-// Heads of keys may be fewer than heads of queries (J. Ainslie et al., "GQA", 2023): neighbouring heads of
-// queries then share one.
+// The kernel is described in backend/cpu/attention/attention_kernel.h.
+//
+// There may be fewer heads of keys than heads of queries (J. Ainslie et al., "GQA", 2023): neighbouring heads
+// of queries then share a head of keys.
 //
 // Compiled for speed: a loop over masks (CMakeLists.txt).
 #include <algorithm>
@@ -63,7 +64,8 @@ Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsVi
   const float scale = node.float_or("scale", 0);
   a.scale = scale != 0 ? static_cast<double>(scale) : 1 / std::sqrt(static_cast<double>(a.size));
   a.cap = static_cast<double>(node.float_or("softcap", 0));
-  // Beyond all keys one size is as good as another, and sums with positions fit.
+  // Larger windows are cut to this size, which covers all keys, so that sums of sizes and positions fit in
+  // int64.
   constexpr int64_t kAll = int64_t{1} << 56;
   a.left = std::min(node.int_or("left_window_size", -1), kAll);
   a.right = std::min(node.int_or("right_window_size", -1), kAll);
@@ -115,8 +117,8 @@ void check_lengths(const std::string& label, const int64_t* lengths, const Atten
 
 namespace {
 
-// Whether the products multiply in bfloat16. Not where keys beyond a length might hold anything, which
-// products of pairs would read.
+// Whether the products multiply in bfloat16. They do not with nonpad_kv_seqlen: products of pairs would read
+// keys beyond the length, which may hold any bits.
 bool multiplies_in_pairs(const KernelContext& c, const Attention& a) {
   return attention_takes_pairs() && c.precision() == Precision::kBf16 && a.dtype == DType::kFloat &&
          !a.offset_by_length && a.queries * a.keys * a.size > tuning::kSmallBf16Product;
@@ -149,9 +151,9 @@ std::vector<std::string> split_past(GradientContext& g, const std::string& gradi
 
 namespace {
 
-// One multiplication and one addition for each number of a query and each key, and for each key and each
-// number of a result; half of that if a query sees only the keys before it. `first` is the input Q. An
-// operand may be permuted by an attribute (FusedAttention).
+// For each query and key, one multiplication and one addition per element of the query, and as many per
+// element of the result; half of that if a query sees only the keys before it. `first` is the index of input
+// Q. An attribute may permute an operand (FusedAttention).
 double forward_operations(const Node& node, std::span<const Shape* const> inputs, size_t first,
                           const Shape& result) {
   if (inputs.size() < first + 2 || !inputs[first] || !inputs[first + 1]) return 0;
@@ -170,7 +172,8 @@ double operations_of(const Node& node, std::span<const Shape* const> inputs, con
   return forward_operations(node, inputs, 0, result);
 }
 
-// The scores are computed again, and each of the two products has two gradients: five products for two.
+// The gradient computes five products where the forward pass computes two: the scores again, and two
+// gradients for each of the two products.
 double gradient_operations_of(const Node& node, std::span<const Shape* const> inputs, const Shape&) {
   if (inputs.empty() || !inputs[0]) return 0;
   return 2.5 * forward_operations(node, inputs, 1, *inputs[0]);
@@ -186,11 +189,11 @@ struct AttentionNode {
   Attention attention;
   HeadsView k, v;  // the new keys and values, which are appended to the past
   int64_t past = 0;
-  bool joins;  // keys and values are read from the present ones
+  bool joins;  // the kernel reads keys and values from present_key and present_value
   Shape y, present_key, present_value;
 
   explicit AttentionNode(const NodeContext& c) {
-    for (size_t i = 1; i < 3; ++i)  // types with the same wide form may be mixed: float and the 16-bit floats
+    for (size_t i = 1; i < 3; ++i)  // float and the 16-bit floats may be mixed: they have the same wide form
       c.expect(wide_of(c.dtype(i)) == wide_of(c.dtype(0)),
                "queries, keys and values must have the same type, found ", to_string(c.dtype(0)), " and ",
                to_string(c.dtype(i)));
@@ -232,7 +235,7 @@ struct AttentionNode {
   }
 };
 
-// The present values have the type of V; everything else has that of Q.
+// present_value has the type of V; all other outputs have the type of Q.
 DType element_types(const ElementTypes& types, size_t o) { return types[o == 2 ? 2 : 0]; }
 
 void shape(ShapeContext& c) {
@@ -246,7 +249,7 @@ void shape(ShapeContext& c) {
   if (c.has_output(3)) c.output(3, a.dtype, {a.batch, a.heads, a.queries, a.keys});
 }
 
-// Copies the past and then the new ones into `present` [batch, heads, past + rows, size].
+// Copies first the past and then the new keys or values into `present` [batch, heads, past + rows, size].
 Kernel join(KernelContext& c, const HeadsView& x, size_t past_input, size_t input, int64_t past,
             Slot present) {
   const size_t width = size_of(c.dtype(0));
@@ -361,14 +364,14 @@ ORTRAIN_OPERATOR({.type = "Attention",
 // ---------------------------------------------------------------------------------------------------------
 // FusedAttention(Q, K, V, mask, ratio, training_mode) → Y, probabilities, key
 //
-// What the pass fuse_attention creates from separate steps; it never appears in a written model.
-// FusedDropoutAttention if one of the steps was a Dropout. The operands may be stored in any order that keeps
-// the elements of a row contiguous: transposed by q_order, Q is [batch, heads, queries, size], or [batch,
-// queries, size]; the same for k_order and v_order; Y is the result transposed by y_order. A false element of
-// a bool mask (a true one with inverted_mask) replaces the score by the attribute replaced. Dropout uses the
-// stream of the original node, and passes the key of its random numbers to the gradient. The probabilities
-// before dropout are passed on too if they are not much larger than the operands; otherwise the gradient
-// recomputes them.
+// The pass fuse_attention creates this operator from separate operators; it never appears in a written model.
+// If one of the operators was a Dropout, the pass creates FusedDropoutAttention. The operands may be stored
+// in any order that keeps the elements of a row contiguous: transposed by q_order, Q is [batch, heads,
+// queries, size], or [batch, queries, size]; k_order and v_order describe K and V in this way; Y is the
+// result transposed by y_order. A false element of a bool mask (a true one with inverted_mask) replaces the
+// score by the attribute replaced. Dropout draws the random numbers of the original node, and passes their
+// key to the gradient. The gradient also gets the probabilities before dropout if they are not much larger
+// than the operands; otherwise the gradient recomputes them.
 
 // The permutation in an attribute, of 3 or 4 axes; the identity if the node does not have it.
 std::vector<int64_t> order_of(const NodeContext& c, const char* name, size_t rank) {
@@ -391,7 +394,7 @@ HeadsView ordered(const NodeContext& c, const Shape& shape, const char* name) {
   const std::vector<int64_t> strides = strides_of(shape);
   const auto dim = [&](size_t i) { return shape[static_cast<size_t>(order[i])]; };
   const auto step = [&](size_t i) { return strides[static_cast<size_t>(order[i])]; };
-  // Without heads the batch takes their place, as it does in the mask.
+  // An operand without an axis of heads is read as one batch whose heads are the batch axis, as in the mask.
   if (shape.size() == 3) return {1, dim(0), dim(1), dim(2), {0, step(0), step(1)}};
   return {dim(0), dim(1), dim(2), dim(3), {step(0), step(1), step(2)}};
 }
@@ -421,8 +424,8 @@ HeadSteps result_steps(const NodeContext& c, const Shape& memory, const char* na
 Attention read_fused(const NodeContext& c, size_t first, size_t mask) {
   HeadsView q = ordered(c, c.shape(first), "q_order"), k = ordered(c, c.shape(first + 1), "k_order"),
             v = ordered(c, c.shape(first + 2), "v_order");
-  // Batches and heads broadcast, as they do in matrix products and with the mask. One head of keys is shared
-  // by all queries anyway.
+  // Batches and heads broadcast, as they do in matrix products and with the mask. All heads of queries share
+  // a single head of keys anyway.
   const auto of_mask = [&](size_t from_back) -> int64_t {
     if (!c.has_input(mask) || c.shape(mask).size() < from_back) return 1;
     return c.shape(mask)[c.shape(mask).size() - from_back];
@@ -436,7 +439,7 @@ Attention read_fused(const NodeContext& c, size_t first, size_t mask) {
   broadcast(q, batch, std::max(kv_heads, of_mask(3)));
   broadcast(k, batch, kv_heads);
   broadcast(v, batch, kv_heads);
-  // So do queries and keys with the mask, if there is only one of them.
+  // Queries and keys also broadcast to the mask, if there is only one query or one key.
   const auto broadcast_rows = [](HeadsView& x, int64_t rows) {
     if (x.rows == 1 && rows > 1) x.rows = rows, x.steps.row = 0;
   };
@@ -476,8 +479,8 @@ void fused_shape(ShapeContext& c) {
   if (c.has_output(2)) c.output(2, DType::kUInt64, {2});
 }
 
-// An operand that broadcasts over batches, heads or rows is read as if it did not; its gradient is computed
-// in full in separate memory and then summed.
+// An operand that broadcasts over batches, heads or rows is first copied to its full size. Its gradient is
+// computed in full size in separate memory and then summed.
 struct Whole {
   Slot operand, gradient;
   std::vector<Kernel> before, after;
@@ -538,7 +541,7 @@ Kernel fused_kernel(KernelContext& c) {
   const std::optional<DropoutMode> mode =
       c.has_input(5) ? std::optional<DropoutMode>(std::in_place, c, 4, 5) : std::nullopt;
   Slot y = c.out(0);
-  if (!y.defined())  // as where only the probabilities are recomputed
+  if (!y.defined())  // if only the probabilities are recomputed
     y = c.scratch(static_cast<size_t>(c.out_size(0)) * size_of(c.out_dtype(0)));
   const Slot kept = c.has_output(1) ? c.out(1) : Slot{}, drawn = c.has_output(2) ? c.out(2) : Slot{};
   const Slot probabilities = kept.defined() && c.out_size(1) > 0 ? kept : Slot{};
@@ -583,9 +586,9 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // AttentionGrad(dY, Q, K, V, mask, nonpad_kv_seqlen, probabilities, past_key, ratio, training_mode, key)
 //     → dQ, dK, dV, dmask
 //
-// The gradient of Attention, whose attributes it takes, and of FusedAttention (attribute fused). padded_mask:
-// the mask may cover fewer keys than there are. K and V hold the past ones too; of past_key only the length
-// is read. dmask is [batch, heads, queries, keys of the mask].
+// The gradient of Attention, whose attributes it takes, and of FusedAttention (attribute fused). With
+// padded_mask, the mask may cover only the first keys. K and V include the past keys and values; past_key is
+// read only for its length. dmask is [batch, heads, queries, keys of the mask].
 
 constexpr size_t kDropoutRatio = 8, kDropoutKey = 10;
 

@@ -15,12 +15,12 @@ namespace ortrain {
 namespace {
 
 constexpr size_t kMask = 4, kLengths = 5, kPastKey = 7, kDropoutKey = 10;
-constexpr double kUnseen = -1e30;  // a score that has no weight next to others
+constexpr double kUnseen = -1e30;  // a score whose weight is 0 beside any other score
 
 // An operand as [batch, heads, rows, size], and back.
 struct Heads {
   DecompositionContext& e;
-  std::string value;  // as it is given
+  std::string value;  // in the shape of the input
   int64_t rank, heads, size;
 
   Heads(DecompositionContext& e, const std::string& value, const char* name)

@@ -17,8 +17,8 @@ struct HeadsView {
   HeadSteps steps;
 };
 
-// A value of shape [batch, rows, heads * size] or [batch, heads, rows, size]; `count` is the attribute `name`
-// of the node, which the first form needs.
+// A value of shape [batch, rows, heads * size] or [batch, heads, rows, size]; `count` is the number of heads,
+// the attribute `name` of the node, which a value of the first shape needs.
 HeadsView heads_of(const NodeContext& c, const Shape& shape, const char* what, const char* name,
                    int64_t count);
 
@@ -27,7 +27,7 @@ HeadsView heads_of(const NodeContext& c, const Shape& shape, const char* what, c
 Attention read_attention(const NodeContext& c, const HeadsView& q, const HeadsView& k, const HeadsView& v);
 
 // The mask at input i, bool or of the type of the scores, which broadcasts to [batch, heads, queries, keys].
-// If `padded`, its last dimension may be smaller; keys beyond it are not seen.
+// If `padded`, the last dimension of the mask may be smaller; queries do not see keys beyond the mask.
 void read_mask(const NodeContext& c, size_t i, bool padded, Attention& a);
 
 // Input i as the number of keys of each sample: int64 [batch].
@@ -38,8 +38,8 @@ void check_lengths(const std::string& label, const int64_t* lengths, const Atten
 Kernel attention_kernel(KernelContext& c, const Attention& a,
                         std::function<AttentionForward(const Frame&)> operands);
 
-// Splits the gradient of keys or values [batch, heads, past + new, size] into that of the past ones, `past`,
-// and that of the new ones.
+// Splits the gradient of keys or values [batch, heads, past + new, size] into the gradient of the past keys
+// or values, input `past`, and the gradient of the new ones.
 std::vector<std::string> split_past(GradientContext& g, const std::string& gradient, const std::string& past);
 
 // AttentionGrad as separate steps (ops/attention/attention_decomposition.cpp).

@@ -18,8 +18,8 @@ int64_t dim(const DecompositionContext& e, const std::string& value, size_t axis
   return dims && dims->size() == 4 ? (*dims)[axis].value : -1;
 }
 
-// The nodes of the graph, with one input and one output, in an attribute; without the attribute, the input
-// itself.
+// Applies the graph in an attribute, which has one input and one output, to `input`; without the attribute,
+// returns `input`.
 std::string apply(DecompositionContext& e, const char* attribute, const std::string& input) {
   const auto at = e.node().attributes.find(attribute);
   if (at == e.node().attributes.end()) return input;

@@ -1,5 +1,5 @@
-// LinearAttention: attention whose past is a matrix S [size, v_size] per head of keys, read and written token
-// by token,
+// LinearAttention: attention that keeps the past as a matrix S [size, v_size] per head of keys, and reads and
+// writes the matrix token by token,
 //
 //     S := e^g S                          with a decay g (rules gated, gated_delta)
 //     u  = v, or b (v - Sᵀ k)             with an update rate b (rules delta, gated_delta)
@@ -90,7 +90,7 @@ ORTRAIN_OPERATOR({.type = "LinearAttention",
                   .kernels = {.cpu = [](KernelContext& c) { return linear_attention(c, read(c, 0)); }}});
 
 // LinearAttentionGrad(dY, dpresent, query, key, value, past, decay, beta) → the gradients of the last six.
-// Either of the first two may be left out. The gradient of beta is per head.
+// Inputs dY and dpresent may be left out. The gradient of beta is per head.
 constexpr size_t kFirst = 2;
 
 void gradient_shape(ShapeContext& c) {

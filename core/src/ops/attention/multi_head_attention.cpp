@@ -4,9 +4,9 @@
 //         → output, present_key, present_value
 //
 // Operands are [batch, positions, heads * size]; key and value may also be [batch, heads, positions, size].
-// bias holds the biases of all three, concatenated. mask_filter_value is added to the scores of keys that
-// key_padding_mask hides; the mask is int32, either 0 or not 0 for each key ([batch, keys], [batch, queries,
-// keys]) or the number of keys ([batch], or [3 * batch + 2], which begins with it).
+// bias holds the biases of query, key and value, concatenated. mask_filter_value is added to the scores of
+// keys that key_padding_mask hides; the mask is int32, either 0 or not 0 for each key ([batch, keys], [batch,
+// queries, keys]) or the number of keys ([batch], or [3 * batch + 2], of which the first [batch] are read).
 #include <algorithm>
 #include <cmath>
 
@@ -94,7 +94,7 @@ struct HeadsNode {
              to_string(mask));
   }
 
-  // Whether keys and values are copied before they are used: to join the past, or as an output.
+  // Whether the kernel copies keys and values before it uses them, to join them with the past.
   static bool copies_keys(const NodeContext& c) { return c.has_input(kPastKey); }
 };
 
@@ -116,7 +116,8 @@ void add_bias(const T* x, const T* bias, int64_t rows, int64_t width, T* y) {
   });
 }
 
-// What is added to the scores: the filter value if the padding hides a key, and the bias of the scores.
+// The mask that is added to the scores: the filter value where the padding hides a key, plus the bias of the
+// scores.
 template <typename T>
 void make_mask(const HeadsNode& node, const int32_t* padding, const T* bias, const Attention& from, T* mask) {
   const Attention& a = node.attention;
@@ -165,7 +166,7 @@ Kernel typed(KernelContext& c) {
   const Slot q = operand(0, node.q, 0), k = operand(1, node.k, node.hidden),
              v = operand(2, node.v, 2 * node.hidden);
 
-  // Present keys and values: those of the past, then the new ones.
+  // Present keys and values: first the past, then the new keys and values.
   const bool joins = HeadsNode::copies_keys(c);
   const auto present = [&](size_t o, const HeadsView& x, size_t past_input, Slot added) {
     Slot all = c.has_output(o) ? c.out(o) : Slot{};
@@ -219,7 +220,8 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-// The mask as a sum of what the kernel adds to the scores of all keys, a value of the rank `keys_rank`.
+// The mask that the kernel adds to the scores, as nodes. `all_keys`, of rank `keys_rank`, are the past and
+// new keys.
 std::string mask_of(NodeWriter& g, const std::string& all_keys, int64_t keys_rank) {
   std::string mask = g.has_x(kScoreBias) ? g.x(kScoreBias) : "";
   if (!g.has_x(kPadding)) return mask;
@@ -228,7 +230,7 @@ std::string mask_of(NodeWriter& g, const std::string& all_keys, int64_t keys_ran
     g.reject("the rank of key_padding_mask is not known; run ONNX shape inference on the model first");
   std::string seen;
   if (*rank == 1) {
-    // Of [3 * batch + 2] values, the first ones are the lengths.
+    // The first [batch] values are the lengths, also of [3 * batch + 2] values.
     const auto shape = [&](const std::string& value, int64_t axis) {
       return g("Shape", {value}, {{"start", axis}, {"end", axis + 1}});
     };
@@ -328,9 +330,9 @@ void gradient(GradientContext& g) {
   g.set(kBias, g("Concat", parts, {{"axis", int64_t{0}}}));
 }
 
-// As separate steps, for other runtimes:  P = softmax(scale Q Kᵀ + mask),  Y = P V.
+// As separate operators, for other runtimes:  P = softmax(scale Q Kᵀ + mask),  Y = P V.
 void standard_form(DecompositionContext& e) {
-  constexpr double kUnseen = -1e30;  // a score that has no weight next to others
+  constexpr double kUnseen = -1e30;  // a score whose weight is 0 beside any other score
   const Node& node = e.node();
   const auto q_dims = e.dims(e.x(0)), v_dims = e.dims(e.x(2));
   const int64_t heads = node.int_or("num_heads", 0);

@@ -4,7 +4,7 @@
 //
 //     [Q K V] = input weights + bias,    output = MultiHeadAttention(Q, K, V, …)
 //
-// past and present hold keys and values, one before the other.
+// past and present each hold the keys, followed by the values.
 #include "op/decomposition.h"
 #include "op/opset.h"
 

@@ -1,7 +1,8 @@
 // RotaryEmbedding: rotates pairs of elements of each head by the angle of its position,
 //     (a, b) → (a cos - b sin, a sin + b cos).
-// A pair is adjacent (interleaved) or half the rotated part apart; elements after the rotated part stay
-// unchanged. J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
+// The elements of a pair are neighbours (interleaved) or half the rotated part apart; elements after the
+// rotated part stay unchanged. J. Su et al., "RoFormer: enhanced transformer with rotary position embedding",
+// 2021.
 #include "ops/common/indices.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"

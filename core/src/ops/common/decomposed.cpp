@@ -59,7 +59,7 @@ std::string softmax(NodeWriter& e, const std::string& value, int64_t axis, bool 
   const bool last = axis == -1 || (rank && axis == *rank - 1);
   if (last || (flat && e.opset() < since::kOneSoftmaxAxis) || (!flat && e.opset() >= since::kOneSoftmaxAxis))
     return e("Softmax", {value}, {{"axis", axis}});
-  if (!flat) {  // before version 13 Softmax covers all axes from `axis` on, so that axis is moved to the end
+  if (!flat) {  // before version 13 Softmax covers all axes from `axis` on, so `axis` is moved to the end
     const int64_t count = need_rank(e, value);
     std::vector<int64_t> order(static_cast<size_t>(count));
     std::iota(order.begin(), order.end(), 0);

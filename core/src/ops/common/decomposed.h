@@ -11,7 +11,7 @@ namespace ortrain {
 // A value of one element as a scalar of rank 0.
 std::string as_scalar(NodeWriter& e, const std::string& value);
 
-// The value as the element type of `like`; itself if it already has that type.
+// The value, cast to the element type of `like`; the value itself if it already has that type.
 std::string cast_like(NodeWriter& e, const std::string& value, const std::string& like);
 
 // The activation that a fused node names in its attribute `activation`, with its own attributes as
@@ -19,7 +19,7 @@ std::string cast_like(NodeWriter& e, const std::string& value, const std::string
 // value itself.
 std::string apply_activation(NodeWriter& e, const std::string& value);
 
-// Softmax over `axis` or, with `flat`, over that axis and all after it, as before version 13.
+// Softmax over `axis` or, with `flat`, over that axis and all axes after it, as before version 13.
 std::string softmax(NodeWriter& e, const std::string& value, int64_t axis, bool flat);
 
 // A reduction other than a sum: its axes are an attribute before version 18.

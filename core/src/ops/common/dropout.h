@@ -1,4 +1,4 @@
-// The settings of Dropout, shared with operators that include dropout in a larger kernel.
+// The settings of Dropout, which operators that include dropout in a larger kernel share.
 #pragma once
 
 #include <string>
@@ -12,7 +12,8 @@ inline void expect_scalar(const NodeContext& c, size_t i, const char* what) {
     c.expect(c.size(i) == 1, what, " must be a single value, found shape ", to_string(c.shape(i)));
 }
 
-// Reads ratio and training_mode of a node: inputs since version 12, an attribute and inference only before.
+// Reads ratio and training_mode of a node. Both are inputs since version 12; older nodes have neither input,
+// and drop nothing.
 class DropoutMode {
  public:
   DropoutMode(KernelContext& c, size_t ratio, size_t training) {

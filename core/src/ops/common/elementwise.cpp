@@ -55,7 +55,7 @@ Kernel broadcast_kernel(KernelContext& c, BinaryFunction function, int64_t cost,
   const Shape shape_b = operand_shape(c, 1, slopes);
   const bool same_types = c.dtype(0) == c.dtype(1);
   if (c.out_dtype(0) != c.dtype(0) && c.out_dtype(0) != DType::kBool) {
-    // The result could not be stored in the layout of the operands.
+    // Operands are read row-major: a result of another type cannot be stored in their layout.
   } else if (same_types && c.shape(0) == shape_b) {
     layout_a = flat_layout(c, 0) ? flat_layout(c, 0) : flat_layout(c, 1);
     layout_b = layout_a;

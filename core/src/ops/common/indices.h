@@ -14,7 +14,8 @@ namespace ortrain {
 // The type of the indices at input i; rejects the node unless it is int32 or int64.
 DType index_type(const NodeContext& c, size_t i);
 
-// Throws the error for an index out of range. `position` is that in the flattened index tensor.
+// Throws the error for an index out of range. `position` is the position of the index in the flattened index
+// tensor.
 [[noreturn]] void reject_index(const std::string& label, int64_t value, int64_t position, int64_t dim);
 
 // Throws at the first of the n indices outside [-size, size). Kernels check before they use an index: nothing
@@ -39,7 +40,8 @@ int64_t from_front(I index, int64_t dim) {
   return index < 0 ? static_cast<int64_t>(index) + dim : static_cast<int64_t>(index);
 }
 
-// Checks n indices of type int32 or int64 in the same way and converts them to counts from the front.
+// Checks n indices of type int32 or int64, as check_indices() does, and converts them to counts from the
+// front.
 void resolve_indices(const std::string& label, DType type, const void* indices, int64_t n, int64_t dim,
                      int64_t* positions);
 
@@ -71,7 +73,7 @@ void scatter_rows(const IndexedRows& r, size_t width, BinaryFunction combine, co
 // How the tuples of an index tensor map to slices of a data tensor.
 struct Tuples {
   std::vector<int64_t> dims;     // of the axes that a tuple indexes
-  std::vector<int64_t> strides;  // of the same axes, in slices
+  std::vector<int64_t> strides;  // of these axes, in slices
   int64_t batches = 1;           // leading axes that data and indices share
   int64_t per_batch = 1;         // tuples of one batch
   int64_t slices = 1;            // slices of one batch of the data
@@ -103,8 +105,8 @@ struct Sheets {
 
 Sheets sheets_of(const NodeContext& c, const Shape& data, const Shape& indices);
 
-// Calls f(data position, index position) for every resolved index; those that may refer to the same element
-// are visited by one thread, in order.
+// Calls f(data position, index position) for every resolved index. One thread visits all indices that may
+// refer to the same element, in order.
 template <typename F>
 void for_each_index(const Sheets& s, const int64_t* positions, F&& f) {
   if (s.size == 0) return;

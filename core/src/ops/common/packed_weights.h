@@ -13,12 +13,12 @@
 
 namespace ortrain {
 
-// What a node declares about its weights.
+// The sizes of the weights that a node declares.
 struct Weights {
   int64_t n, k, block, bits;
-  int64_t blocks;  // of a row (of all, for the codebooks)
+  int64_t blocks;  // of a row (for codebooks, of the whole matrix)
 
-  // Of a product.
+  // The weights of a product.
   explicit Weights(const NodeContext& c)
       : Weights(c, c.node().int_or("N", 0), c.node().int_or("K", 0), c.node().int_or("block_size", 0)) {}
 
@@ -66,7 +66,7 @@ inline void check_packed(const NodeContext& c, const PackedInputs& at, const Wei
              to_string(c.shape(at.group_index)));
 }
 
-// Where a node's codes, scales and zero points are, if they are in order (without group_index).
+// The memory of a node's codes, scales and zero points, for nodes without group_index.
 struct PackedSlots {
   Weights w;
   Slot codes, scales, zeros;

@@ -11,7 +11,7 @@ namespace ortrain {
 
 using Names = std::vector<std::string>;
 
-// Writes the body of a Scan. Values of the graph around it can be read.
+// Writes the body of a Scan. The body can read values of the graph around it.
 class ScanBody {
  public:
   ScanBody(DecompositionContext& e, const std::string& prefix) : prefix_(prefix), type_(e.dtype(e.x(0))) {

@@ -1,4 +1,4 @@
-// Shared by the operators that move elements (reshape, transpose, slice, gather ...).
+// Helpers of the operators that move elements (reshape, transpose, slice, gather ...).
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@ void visit_width(const NodeContext& c, size_t i, F&& f) {
   visit_width(width, f);
 }
 
-// Integers that are attribute `name` in older opsets and input i in newer ones; nullopt if the node has
+// Integers that are attribute `name` in older opsets and input i in newer opsets; nullopt if the node has
 // neither. Throws DataDependent if the input is not known at compile time.
 std::optional<std::vector<int64_t>> ints_of(const NodeContext& c, const std::string& name, size_t i);
 

@@ -1,5 +1,5 @@
-// Operators of which there are variants, as Resize and Upsample: their rules and kernel makers are functions
-// of a context and of the variant, so that they are compiled once for all of them.
+// Operators with variants, such as Resize and Upsample: their rules and kernel makers are functions of a
+// context and of the variant, and are compiled once for all variants.
 #pragma once
 
 namespace ortrain {

@@ -38,7 +38,9 @@ ValueInfo either(const ValueInfo& a, const ValueInfo& b) {
 
 CarriedTypes carried_types(TypeContext& c, const std::string& attribute, std::vector<ValueInfo> inputs,
                            size_t first, size_t count, size_t first_result) {
-  // What differs after an iteration is not known. That may make more differ, so repeat; it seldom takes long.
+  // A dimension that changes in an iteration is unknown. Other dimensions may depend on it, so the types of
+  // the body are computed again until no dimension changes. After a few rounds, shapes that still change are
+  // unknown.
   constexpr int kRounds = 3;
   CarriedTypes types;
   for (int round = 0; round <= kRounds; ++round) {

@@ -1,4 +1,4 @@
-// Shared by If, Loop and Scan.
+// Helpers of If, Loop and Scan.
 #pragma once
 
 #include <deque>
@@ -17,12 +17,12 @@ std::string body_fault(const Node& node, size_t inputs, size_t outputs);
 // The subgraph in an attribute of the node; throws if there is none.
 const Graph& subgraph_of(const Node& node, const std::string& attribute);
 
-// What is known about a value that is either of two.
+// The type and shape that two values have in common.
 ValueInfo either(const ValueInfo& a, const ValueInfo& b);
 
-// What is known about the values that a loop carries and the other outputs of its body, given the initial
-// carried values, `carried`. `inputs` are those of the body, its carried ones from `first` on; `results` are
-// the body's outputs, the carried ones from `first_result` on.
+// The types and shapes, as far as they are known, of the values that a loop carries (`carried`) and of the
+// outputs of its body (`results`). `inputs` are the inputs of the body, with the initial carried values from
+// `first` on; the body returns the carried values from output `first_result` on.
 struct CarriedTypes {
   std::vector<ValueInfo> carried, results;
 };
@@ -43,10 +43,10 @@ struct LoopForm {
   size_t first_input = 0, first_result = 0, carried = 0, scanned = 0;
 };
 
-// The gradient of a loop, which is a Scan.
+// The gradient of a loop (ops/control/loop_gradient.cpp).
 void loop_gradient(GradientContext& g, const LoopForm& form);
 
-// Adds zeros like a value, which may be a sequence; `info` is what is known about it.
+// Adds zeros like a value, which may be a sequence; `info` is the known type and shape of the value.
 std::string add_zeros(SubgraphContext& s, Graph& graph, const std::string& like, const ValueInfo& info);
 
 // Adds an output to a subgraph that a rule builds: `value` under a name that the graph itself defines.

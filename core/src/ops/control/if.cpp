@@ -2,8 +2,8 @@
 // branch replaces the node (program/segment_plan.h).
 //
 // The gradient is an If on the same condition. Its branches recompute the values of the branch that ran and
-// then run it backwards; what would differ when recomputed, such as the mask of a Dropout, is an output of
-// the forward node.
+// then run it backwards; a value that would differ when recomputed, such as the mask of a Dropout, becomes an
+// output of the forward node.
 #include "ops/control/control_flow.h"
 
 namespace ortrain {
@@ -42,10 +42,11 @@ void run(DynamicContext& c) {
   c.run_body(taken, {}, places, -1);
 }
 
-// An If on the same condition, whose branches compute those of the node again and then backwards:
+// Writes an If on the same condition. Each branch computes a branch of the node again and then runs it
+// backwards:
 //
-//     dv = condition ? d then / dv : d else / dv        for every v that the branches read, zeros where one
-//     does not
+//     dv = condition ? d then / dv : d else / dv        for every v that the branches read, zeros in a
+//     branch that does not read v
 void gradient(GradientContext& g) {
   SubgraphContext& s = g.subgraphs();
   const std::vector<std::string> captured = s.captured();
@@ -57,8 +58,8 @@ void gradient(GradientContext& g) {
   SubgraphGradient branches[2];
   for (int b = 0; b < 2; ++b) branches[b] = s.differentiate(names[b], {}, captured, seeds);
 
-  // What a branch cannot recompute becomes an output of the node; the other branch returns an empty value for
-  // it.
+  // A value that a branch cannot recompute becomes an output of the node; the other branch returns an empty
+  // value there.
   for (int b = 0; b < 2; ++b) {
     for (const ValueInfo& saved : branches[b].saved) {
       const std::string output = s.unique(saved.name);

@@ -33,8 +33,8 @@ void types(TypeContext& c) {
   }
 }
 
-// Where the outputs of an iteration are stored: carried values alternate between two buffers, because those
-// of the previous iteration are still read; stacks grow.
+// Where the outputs of an iteration are stored: carried values alternate between two buffers, because an
+// iteration reads the values of the iteration before; stacks grow.
 class Places : public OutputPlaces {
  public:
   Places(DynamicContext& c, size_t carried, size_t stacks)
@@ -134,7 +134,7 @@ void run(DynamicContext& c) {
   }
 }
 
-// A Scan over the iterations from the last to the first (control_flow.h).
+// A loop over the iterations from the last to the first (ops/control/loop_gradient.cpp).
 void gradient(GradientContext& g) {
   loop_gradient(g,
                 {.first_input = kCarried, .first_result = 1, .carried = g.node().inputs.size() - kCarried});

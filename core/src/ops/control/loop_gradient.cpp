@@ -1,6 +1,6 @@
 // The gradient of Loop and Scan: a Scan over their iterations from last to first, or a Loop if it carries the
-// gradient of a sequence. Its body recomputes an iteration from its initial values, and then runs it
-// backwards:
+// gradient of a sequence. The body recomputes an iteration from the initial values of the iteration, and then
+// runs it backwards:
 //
 //     forward:   v', slices = body_t(v)         which also stacks v if the gradient reads it
 //     backward:  dv, dc_t = gradient of body_t(v) given dv' and the gradients of the slices
@@ -8,9 +8,8 @@
 //
 // Random values of an iteration are stacked as well, because they would differ when recomputed.
 //
-// All of this consists of ONNX's own operators, so other runtimes can run such training models. Initial
-// values whose shape changes from iteration to iteration are collected in a sequence instead of being
-// stacked.
+// The gradient uses only operators of ONNX, so other runtimes can run such training models. Initial values
+// whose shape changes from iteration to iteration are collected in a sequence instead of being stacked.
 #include <algorithm>
 #include <set>
 
@@ -62,7 +61,7 @@ class LoopGradient {
   const std::string& result(size_t k) const { return body_.outputs.at(form_.first_result + k).name; }
   bool is_loop() const { return form_.first_result == 1; }
 
-  // What is known about the inputs of the body.
+  // Collects the known types and shapes of the body's inputs.
   void describe_inputs() {
     if (is_loop()) {
       infos_.push_back({"", DType::kInt64, std::vector<Dim>{}});
@@ -74,7 +73,7 @@ class LoopGradient {
       slice.dims = without_axis(slice.dims, entry(in_axes_, k));
       infos_.push_back(std::move(slice));
     }
-    node_ = g_.node();  // with all carried outputs
+    node_ = g_.node();  // want_y() has named all carried outputs
   }
 
   // The carried values that depend on a value whose gradient is requested.
@@ -176,7 +175,8 @@ class LoopGradient {
            });
   }
 
-  // Makes the loop return the values that the backward body reads, and passes them to that.
+  // Makes the loop return the values that the backward body reads, and passes these values to the backward
+  // body.
   void stack_forward() {
     Graph& b = *gradient_.backward;
     const std::vector<std::string> all = values_read(b);
@@ -186,7 +186,7 @@ class LoopGradient {
     for (size_t o = 0; o < results; ++o)
       if (node_.outputs[o].empty()) node_.outputs[o] = s_.unique(body_.outputs[form_.first_result + o].name);
     if (is_loop()) {
-      // The trip count is the length of this stack.
+      // The number of iterations of the backward loop is the length of this stack.
       keep({body_.inputs[0].name, DType::kInt64, std::vector<Dim>{}});
       if (read.count(body_.inputs[1].name)) {
         Tensor yes(DType::kBool, {});
@@ -202,7 +202,7 @@ class LoopGradient {
     }
     for (const ValueInfo& saved : gradient_.saved) keep(saved);
     for (size_t k = 0; k < form_.scanned; ++k) {
-      const bool first = !is_loop() && k == 0;  // a stack is needed for the number of iterations
+      const bool first = !is_loop() && k == 0;  // a Scan needs a sliced input for the number of iterations
       if (!first && !read.count(input(form_.carried + k))) continue;
       ValueInfo info = infos_[form_.first_input + form_.carried + k];
       info.name = input(form_.carried + k);
@@ -246,8 +246,8 @@ class LoopGradient {
     return node_.outputs.back();
   }
 
-  // The same for a value whose shape differs between iterations: the loop carries a sequence, to which each
-  // iteration adds the value, and the backward body reads it by the index of the iteration.
+  // Like keep(), for a value whose shape differs between iterations: the loop carries a sequence, to which
+  // each iteration adds the value. The backward body reads the value by the index of the iteration.
   void record(const ValueInfo& info) {
     Graph& f = *gradient_.forward;
     const auto at = static_cast<std::ptrdiff_t>(form_.carried + tapes_++);
@@ -325,7 +325,7 @@ class LoopGradient {
     return gradients;
   }
 
-  // The value with its first axis in place of `axis`; it has as many as `like`.
+  // The value with its first axis moved to position `axis`; the value has the rank of `like`.
   std::string moved_from_front(const std::string& value, const std::string& like, int64_t axis) {
     if (axis == 0) return value;
     const auto dims = g_.dims(like);
@@ -362,7 +362,7 @@ class LoopGradient {
   GradientContext& g_;
   SubgraphContext& s_;
   LoopForm form_;
-  Node node_;  // the node, as it is being extended
+  Node node_;  // the node, with the outputs that were added so far
   const Graph body_;
   size_t stacks_ = 0, tapes_ = 0;
   std::vector<int64_t> in_axes_, in_directions_, out_axes_, out_directions_;

@@ -1,5 +1,6 @@
 // Optional values: a tensor or a sequence, or empty. A present value is stored as the element itself, so
-// Optional and OptionalGetElement pass it on. A tensor is always present, and an omitted input never is.
+// Optional and OptionalGetElement return their input unchanged. A tensor is always present; an omitted input
+// is not.
 #include "ops/control/sequence.h"
 
 namespace ortrain {

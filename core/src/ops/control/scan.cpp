@@ -44,7 +44,7 @@ size_t axis_entry(const Node& node, const char* attribute, size_t k, size_t rank
       normalize_axis(entry(node, attribute, k), static_cast<int64_t>(rank), node.label()));
 }
 
-// Before opset 9: every value has a batch axis, and sequences have one more after it.
+// Before opset 9: every value has a batch axis, and sequences have a sequence axis after the batch axis.
 void batched_types(TypeContext& c) {
   const Node& node = c.node();
   const Counts n = counts_of(node, c.opset());
@@ -266,7 +266,7 @@ void run_batched(DynamicContext& c) {
   c.expect(lengths.size() == static_cast<size_t>(batch), "input 0 must have ", batch, " lengths, found ",
            lengths.size());
 
-  // Element b of a batch, or step t of it.
+  // Element b of a batch, or step t of that element.
   const auto part = [](const Tensor& all, int64_t b, int64_t t, size_t axes) {
     const Shape shape(all.shape().begin() + static_cast<std::ptrdiff_t>(axes), all.shape().end());
     const size_t bytes = static_cast<size_t>(element_count(shape)) * size_of(all.dtype());
@@ -356,7 +356,7 @@ void run(DynamicContext& c) {
   }
 }
 
-// A Scan in the other direction (control_flow.h).
+// A Scan in the other direction (ops/control/loop_gradient.cpp).
 void gradient(GradientContext& g) {
   if (g.opset() < since::kScanWithoutBatch)
     g.reject("its gradient is supported from opset 9 on, where it has no batch axis; convert the model");

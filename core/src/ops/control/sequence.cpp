@@ -53,7 +53,7 @@ size_t position_in(const DynamicContext& c, size_t i, size_t size, size_t last, 
 
 namespace {
 
-// A sequence and a tensor that becomes an element of it.
+// Checks the types of a sequence and of a tensor that becomes an element of the sequence.
 void expect_same_type(TypeContext& c, size_t sequence, size_t element) {
   const DType a = c.input(sequence).dtype, b = c.input(element).dtype;
   if (a != DType::kUndefined && b != DType::kUndefined && a != b)
@@ -210,7 +210,8 @@ void at_run(DynamicContext& c) {
 void at_gradient(GradientContext& g) {
   const std::string zeros = zeros_like_sequence(writer_of(g), g.x(0), g.dtype(g.x(0)));
   const std::string longer = g("SequenceInsert", {zeros, g.dy(0), g.x(1)});
-  // The element that was there has moved by one; counted from the end, it is where it was.
+  // Inserting dY moves the old element at that position one place back. Its position counted from the end
+  // does not change.
   const std::string at = g.x(1), zero = g.scalar_like(at, 0);
   const std::string behind = g("Where", {g("Less", {at, zero}), at, g("Add", {at, g.scalar_like(at, 1)})});
   g.set(0, g("SequenceErase", {longer, behind}));
@@ -238,7 +239,7 @@ ORTRAIN_OPERATOR({.type = "SequenceLength",
                   .kernels = {.run = length_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// ConcatFromSequence: the elements concatenated along an axis or, with new_axis, stacked along a new one. dS
+// ConcatFromSequence: the elements concatenated along an axis or, with new_axis, stacked along a new axis. dS
 // is dY split into these pieces again.
 
 // The axis, counted from the front of the result.
@@ -337,7 +338,7 @@ void split_run(DynamicContext& c) {
   const int64_t length_of_axis = x.shape()[axis];
   const bool ones = !c.has_input(1), squeezes = ones && c.node().int_or("keepdims", 1) == 0;
   std::vector<int64_t> lengths;
-  // Before the pieces are listed: each takes memory, however few elements it has.
+  // Checked before the pieces are listed, because each piece takes memory even if it has few elements.
   const auto check_count = [&](int64_t pieces) {
     c.check_limits(0, DType::kUInt8, {pieces, static_cast<int64_t>(sizeof(Tensor))});
   };

@@ -1,4 +1,4 @@
-// Shared by the operators on sequences: checks of types and positions, and graphs over the elements that
+// Helpers of the operators on sequences: checks of types and positions, and graphs over the elements, which
 // gradient rules write.
 #pragma once
 
@@ -16,12 +16,12 @@ class SubgraphContext;
 bool expect_sequence(TypeContext& c, size_t i);
 bool expect_tensor(TypeContext& c, size_t i);
 
-// What is known about a sequence of such elements, and about an element of such a sequence.
+// The type of a sequence of such elements, and the type of an element of such a sequence.
 ValueInfo sequence_of(const ValueInfo& element);
 ValueInfo element_of(const ValueInfo& sequence);
 
-// The position in input i, counted from the front; `otherwise` if it is omitted. It may be as large as
-// `last`, and may count from the end: -1 is `size` - 1.
+// The position in input i, counted from the front; `otherwise` if it is omitted. The position may be as large
+// as `last`, and may count from the end: -1 is `size` - 1.
 size_t position_in(const DynamicContext& c, size_t i, size_t size, size_t last, size_t otherwise);
 
 // Where a rule adds nodes: a graph and a source of unused names.
@@ -40,12 +40,13 @@ GraphWriter writer_of(GradientContext& g);
 GraphWriter writer_of(SubgraphContext& s, Graph& graph);
 
 // A Loop that applies `body` to the elements of sequences, one after another, and returns the sequences of
-// its outputs. An input that is not a sequence is passed whole every time. The first one is a sequence.
+// its outputs. An input that is not a sequence is passed whole every time. The first input must be a
+// sequence.
 std::vector<std::string> map_sequences(const GraphWriter& w, const std::vector<std::string>& inputs,
                                        const std::vector<bool>& is_sequence, const Graph& body,
                                        const std::vector<DType>& results);
-// The sums of the elements of two sequences; zeros in the shapes of the elements of one; their dimensions
-// along an axis as one vector.
+// Three operations on all elements: the sums of the elements of two sequences; zeros in the shapes of a
+// sequence's elements; and the dimensions of the elements along an axis, as one vector.
 std::string add_sequences(const GraphWriter& w, const std::string& a, const std::string& b, DType dtype);
 std::string zeros_like_sequence(const GraphWriter& w, const std::string& sequence, DType dtype);
 // zeros_like (ops/common/shape_helpers.h) and dy_or_zeros for values that may be sequences.

@@ -1,7 +1,7 @@
-// Graphs over the elements of sequences, and SequenceMap, which is one.
+// Graphs over the elements of sequences, and SequenceMap, which becomes such a graph.
 //
-// The gradient of a sequence is a sequence: the gradient of inserting an element removes it, that of
-// splitting concatenates, and the others are Loops over the elements.
+// The gradient of a sequence is a sequence: the gradient of inserting an element removes that element, the
+// gradient of splitting concatenates, and the other gradients are Loops over the elements.
 #include <algorithm>
 
 #include "op/decomposition.h"
@@ -130,7 +130,7 @@ void types(TypeContext& c) {
     c.output(o, sequence_of(results[o]));
 }
 
-// SequenceMap is the Loop over the elements.
+// SequenceMap becomes a Loop over the elements.
 void decompose(DecompositionContext& e) {
   const Node& node = e.node();
   const auto found = node.attributes.find("body");

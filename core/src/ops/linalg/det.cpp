@@ -2,9 +2,9 @@
 //
 //     dA = dY adj(A)ᵀ
 //
-// Both factorize with complete pivoting: P A Q = L U with unit lower L. Then det A = s Π U_ii, s the sign of
-// the permutations, and adj(A) = s Q adj(U) L⁻¹ P. The adjugate of a triangular matrix has a closed form even
-// if U is singular, so the gradient is correct there as well.
+// Both operators factorize with complete pivoting: P A Q = L U with unit lower L. Then det A = s Π U_ii, s
+// the sign of the permutations, and adj(A) = s Q adj(U) L⁻¹ P. The adjugate of a triangular matrix has a
+// closed form even if U is singular, so the gradient is correct there as well.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

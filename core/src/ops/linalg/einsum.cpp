@@ -1,9 +1,10 @@
 // Einsum: sums of products over named axes, for any number of operands.
 //
 // An operand's term is reduced to distinct axes (a repeated letter walks the diagonal), letters that occur
-// nowhere else are summed, and then two operands at a time are contracted as a batched matrix product:
-// letters of both that remain are the batch, letters of both that end here are the inner axis, the others are
-// rows and columns. The pair with the fewest multiplications comes first.
+// nowhere else are summed, and then two operands at a time are contracted as a batched matrix product.
+// Letters that both operands have are batch axes if the result or another operand needs them, and otherwise
+// the inner axis; the other letters are rows and columns. The pair with the fewest multiplications comes
+// first.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -25,7 +26,8 @@
 namespace ortrain {
 namespace {
 
-// Letters are their character; axes of the ellipsis are negative, counted from the last: -1, -2, ...
+// The labels of a value's axes. The label of a letter is its character code; the labels of the ellipsis are
+// negative and count from its last axis: -1, -2, ...
 using Term = std::vector<int>;
 
 struct Equation {
@@ -157,7 +159,7 @@ struct Strides {
   int64_t row, column;
 };
 
-// What steps need to know about an element type.
+// The functions of an element type that the steps of a kernel call.
 struct Arithmetic {
   size_t width = 0;
   // y[i] is the sum of the n elements from x[i * n] on, for i < count.
@@ -235,8 +237,8 @@ class Lowering {
   }
 
  private:
-  // Input i with the strides of its labels: those of a repeated one are added, so that it walks the diagonal;
-  // axes that are broadcast are left out.
+  // Input i with the strides of its labels. The strides of a repeated label are added, so that the label
+  // walks the diagonal; axes that are broadcast are left out.
   Value operand(size_t i) {
     Value v;
     v.slot = c_.in(i);
@@ -283,7 +285,7 @@ class Lowering {
         [copy, from = v.slot, to](const Frame& f) { copy(f.at<std::byte>(from), f.at<std::byte>(to)); });
   }
 
-  // The value in row-major order of these labels: itself if it is stored so.
+  // The value in row-major order of these labels: the value itself if it is stored in that order.
   Value ordered(const Value& v, const Term& order) {
     const std::vector<int64_t> wanted = strides_of(shape_of(order));
     bool already = true;
@@ -318,7 +320,7 @@ class Lowering {
 
   Value contract(const Value& a, const Value& b, const std::set<int>& needed, bool is_last) {
     Term batch, inner, rows, columns;
-    // In the order of the result where it is the result.
+    // Labels are in the order of the result, so that the last step can write the result directly.
     const auto sorted = [&](Term labels) {
       stable_sort(labels, [&](int x, int y) { return place(x) < place(y); });
       return labels;
@@ -371,7 +373,7 @@ class Lowering {
     return {result, strides_of(shape_of(result)), to};
   }
 
-  // The position of a label in the result; those that are summed away come last.
+  // The position of a label in the result; labels that are summed away come last.
   size_t place(int label) const {
     return static_cast<size_t>(std::find(equation_.output.begin(), equation_.output.end(), label) -
                                equation_.output.begin());
@@ -425,7 +427,7 @@ void gradient(GradientContext& g) {
       terms.push_back(target);
       operands.push_back(g("Expand", {one, dims}));
     }
-    // Labels beyond those of letters are free for the second axis of an identity.
+    // No letter has a label of 1000 or more, so these labels name the second axes of identity matrices.
     int next = 1000;
     for (size_t axis = 0; axis < target.size(); ++axis) {
       const size_t first =
@@ -439,7 +441,8 @@ void gradient(GradientContext& g) {
       operands.push_back(g("EyeLike", {square}));
       target[axis] = next++;
     }
-    // Written with letters only: those of the equation, and free ones for the others.
+    // The new equation has only letters: the letters of the old equation, and unused letters for the other
+    // labels.
     std::map<int, char> letters;
     for (const int label : used)
       if (label >= 0) letters[label] = static_cast<char>(label);

@@ -1,6 +1,6 @@
 // Matrix products: MatMul, Gemm, com.microsoft FusedMatMul, and FusedProduct, which passes/fuse_product.cpp
-// creates from one of them and the additions or multiplications that follow it. Their kernels are listed in
-// backend/cpu/implementations.cpp.
+// creates from a matrix product and the additions or multiplications that follow the product. Their kernels
+// are listed in backend/cpu/implementations.cpp.
 #include <algorithm>
 #include <numeric>
 #include <span>
@@ -217,8 +217,8 @@ void gemm_gradient(GradientContext& g) {
 // -----------------------------------------------------------------------------------------------------------
 // FusedMatMul with operators of ONNX.
 
-// The operand with its last two axes swapped if `matrix`, after its rows, the first axis, were moved behind
-// the batch if `batch`.
+// The operand, transposed: if `batch`, the first axis (the rows) is moved behind the batch axes; then, if
+// `matrix`, the last two axes are swapped.
 std::string transposed(DecompositionContext& e, const std::string& value, bool matrix, bool batch) {
   const int64_t rank = need_rank(e, value);
   if (rank < 2 || (!matrix && (!batch || rank == 2))) return value;
@@ -268,7 +268,7 @@ double product_operations(const Node& node, std::span<const Shape* const> inputs
          static_cast<double>(a[transposed ? a.size() - 2 : a.size() - 1]);
 }
 
-// Nothing is known of a product that is multiplied with another value afterwards.
+// The rule does not cover FusedProduct with a factor, by which the sum is multiplied.
 std::vector<ProductTerm> matmul_terms(const Node& node, size_t) {
   if (node.has_input(kFactor)) return {};
   std::vector<ProductTerm> terms = {{{0, 1}, static_cast<double>(node.float_or("alpha", 1))}};

@@ -22,7 +22,7 @@
 namespace ortrain {
 namespace {
 
-// The same with the sign of a.
+// The remainder of integers a / b with the sign of a, as in C; 0 for b = -1, where the quotient may overflow.
 template <typename T>
 T remainder_like_c(T a, T b) {
   return b == static_cast<T>(-1) && std::is_signed_v<T> ? T{0} : static_cast<T>(a % b);
@@ -34,7 +34,7 @@ using Rule = Expression (*)(const Expression& dy, const Expression& a, const Exp
 struct BinaryRow {
   std::string_view type;
   Rule rules[2];         // of operand a and of operand b
-  bool divides = false;  // by b, which must not be 0 where it is an integer
+  bool divides = false;  // by b; an integer b must not be 0
   bool slopes = false;   // a vector b has one element for each channel of a before opset 7
 };
 
@@ -52,7 +52,7 @@ BinaryFunction plain_function(DType dtype, F) {
 #define RULE(...)                                                                                      \
   [](const Expression& dy, [[maybe_unused]] const Expression& a, [[maybe_unused]] const Expression& b, \
      [[maybe_unused]] const Expression& y) -> Expression { return __VA_ARGS__; }
-// Max and Min are variadic and have their gradients in sum.cpp; that of Mod is below.
+// Max and Min are variadic and have their gradients in sum.cpp; the gradient of Mod is below.
 // clang-format off
 constexpr BinaryRow kRows[] = {
     {"Add", {RULE(dy), RULE(dy)}},
@@ -65,8 +65,8 @@ constexpr BinaryRow kRows[] = {
 // clang-format on
 #undef RULE
 
-// The kernel for a result stored in bfloat16. Operands are read as they are stored: biases and factors in
-// float.
+// The kernel for a result stored in bfloat16. Operands are read in the type in which they are stored: biases
+// and factors are float.
 Kernel bf16_kernel(KernelContext& c, std::string_view type) {
   const bool same = c.shape(0) == c.shape(1);
   const auto narrow = [&](size_t i) { return lies_in_bf16(c, i); };
@@ -173,7 +173,7 @@ class SecondOperand {
  private:
   GradientContext& g_;
   std::string name_;
-  std::vector<int64_t> outside_;  // axes of the result that it does not have
+  std::vector<int64_t> outside_;  // axes of the result that the operand does not have
 };
 
 void binary_gradient(GradientContext& g, const BinaryRow& row) {
@@ -191,8 +191,8 @@ T floating_remainder(T a, T b) {
   return (r < 0) != (b < 0) ? r + b : r;
 }
 
-// Mod: fmod = 0 follows the divisor's sign, fmod = 1 follows the dividend's, as in C. The row has what is
-// usual for the type: 0 for integers, 1 for floating-point types.
+// Mod: fmod = 0 follows the divisor's sign, fmod = 1 follows the dividend's, as in C. The row computes the
+// usual mode of the type: 0 for integers, 1 for floating-point types.
 Kernel mod_kernel(KernelContext& c) {
   const bool like_c = c.node().int_or("fmod", 0) != 0;
   BinaryFunction function = binary_function("Mod", c.dtype(0));
@@ -215,7 +215,7 @@ void mod_gradient(GradientContext& g) {
 // The exponent may have another type than the base.
 void pow_shape(ShapeContext& c) { c.output(0, c.dtype(0), broadcast_inputs(c, 1)); }
 
-// x^e. Integers to a non-negative power are exact (modulo the width); everything else uses pow.
+// x^e. Integers to a non-negative power are exact (modulo the width); all other powers use pow.
 template <typename T, typename E>
 T power(T x, E e) {
   if constexpr (std::is_same_v<T, float> && std::is_same_v<E, float>) {
@@ -263,8 +263,8 @@ void power_row(const void* base, int64_t step_x, const void* exponents, int64_t 
   }
 }
 
-// The type as which exponents E are read: integers to the power of integers are exact, and floats are
-// computed in float if both are.
+// The type to which exponents of type E are converted for a base of type T: an integer type for integers to
+// the power of integers, which are exact; float if both are float; else double.
 template <typename T, typename E>
 using Exponent = std::conditional_t<
     std::is_integral_v<T> && std::is_integral_v<E>,
@@ -345,7 +345,7 @@ void div_grad_shape(ShapeContext& c) {
            to_string(broadcast(c.shape(1), c.shape(2))));
 }
 
-// dA or, with a, dB before they are summed.
+// Computes dA or, if `a` is not null, dB, before the sum over broadcast axes.
 using DivGradRow = void (*)(const void* dy, const void* a, int64_t step_a, const void* b, int64_t step_b,
                             void* to, int64_t n);
 template <typename T>

@@ -1,6 +1,6 @@
 // BroadcastGradientArgs (com.microsoft): for the shapes of two operands, the axes of their broadcast shape
-// along which each was repeated, which are the axes to sum its gradient over. It only depends on shapes, so
-// it is known at compile time.
+// along which each operand was repeated. The gradient of the operand is summed over these axes. The result
+// only depends on shapes, so it is known at compile time.
 #include <algorithm>
 
 #include "op/gradient_expression.h"
@@ -38,10 +38,11 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = shape},
                   .traits = {.stops_gradient = true, .optional_outputs = true}});
 
-// With operators of ONNX: the axes that an operand lacks, and those where it has size 1 and the other does
-// not.
+// With operators of ONNX: the axes that an operand lacks, and the axes along which only this operand has size
+// 1.
 void form(DecompositionContext& e) {
-  // Both shapes with the same number of axes; one that an operand lacks has the size -1 in its own shape.
+  // Both shapes with the same number of axes; an axis that an operand lacks has the size -1 in that operand's
+  // shape.
   const std::string lengths[] = {e("Shape", {e.x(0)}), e("Shape", {e.x(1)})};
   const Expression rank(e, e("Max", {lengths[0], lengths[1]}));
   const auto padded = [&](size_t i, int64_t value) {

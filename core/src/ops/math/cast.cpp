@@ -1,4 +1,4 @@
-// Cast and CastLike between all real types, bool and strings; BitCast.
+// Cast and CastLike, which convert between all real types, bool and strings; and BitCast.
 
 #include <algorithm>
 #include <cmath>
@@ -68,7 +68,7 @@ void convert(const void* x, void* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = cast_number<To>(from[i]);
 }
 
-// A conversion in one step, for the pairs of types that models use most; null for others.
+// A conversion in one step, for the pairs of types that models use most; null for other pairs.
 Convert direct(DType source, DType target) {
   Convert found = nullptr;
   const auto to = [&](auto zero) { found = convert<decltype(zero), float>; };
@@ -81,13 +81,14 @@ Convert direct(DType source, DType target) {
   return found;
 }
 
-// A type that holds every value of T. All other pairs are converted through that of the source.
+// A type that holds every value of T. A conversion without a direct function goes through the wide type of
+// the source.
 template <typename T>
 using Wide = std::conditional_t<!std::is_integral_v<T>, double,
                                 std::conditional_t<std::is_same_v<T, uint64_t>, uint64_t, int64_t>>;
 
 struct Steps {
-  Convert widen = nullptr, narrow = nullptr;  // null if a type is not one that kernels compute in
+  Convert widen = nullptr, narrow = nullptr;  // null if kernels do not compute in one of the types
 };
 Steps steps(DType source, DType target) {
   Steps found;
@@ -99,7 +100,8 @@ Steps steps(DType source, DType target) {
   return found;
 }
 
-// The text of a number, and the number of a text; throws if it is none. As in onnxruntime.
+// The text of a number, and the number of a text; throws if the text is not a number. The texts are those of
+// onnxruntime.
 std::string text_of(double x) {
   if (std::isnan(x)) return "NaN";
   if (std::isinf(x)) return x > 0 ? "INF" : "-INF";
@@ -165,7 +167,7 @@ Kernel text_kernel(KernelContext& c) {
 
 constexpr int64_t kPiece = 512;  // elements converted through double at a time
 
-// Elements [begin, end) from or to a narrow type, through double, which holds every value of those.
+// Elements [begin, end) from or to a narrow type, through double, which holds every value of narrow types.
 void convert_piece(DType from, const std::byte* source, DType to, std::byte* target, int64_t begin,
                    int64_t end, const Rounding& rounding) {
   double values[kPiece];

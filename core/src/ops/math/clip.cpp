@@ -26,7 +26,8 @@ void shape(ShapeContext& c) {
   shape_like_first(c);
 }
 
-// The bounds of T when a kernel runs: those of the attributes or inputs, or the least and the largest number.
+// The bounds of T when a kernel runs: the attributes or inputs, or the least and the largest number of the
+// type.
 template <typename T>
 struct Bounds {
   using Limits = std::numeric_limits<T>;

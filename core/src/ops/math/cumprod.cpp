@@ -126,7 +126,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = grad_shape},
                   .kernels = {.cpu = grad_kernel}});
 
-// With operators of ONNX: a Scan for the products before each element, and one in the other direction for
+// With operators of ONNX: a Scan for the products before each element, and a Scan in the other direction for
 // the r_i.
 void grad_form(DecompositionContext& e) {
   const Tensor* given = e.constant_value(e.x(2));

@@ -53,7 +53,7 @@ Kernel kernel(KernelContext& c) {
   return kernel;
 }
 
-// The same sums in the other direction.
+// The gradient is a CumSum in the other direction.
 void gradient(GradientContext& g) {
   g.set(0, g("CumSum", {g.dy(0), g.x(1)},
              {{"exclusive", g.node().int_or("exclusive", 0)},

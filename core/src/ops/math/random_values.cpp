@@ -1,8 +1,8 @@
 // RandomNormal, RandomUniform, their Like forms, Bernoulli and Multinomial.
 //
-// A value depends only on the seed, the node, the index of the run and its position (runtime/random.h).
-// Normal values are computed from two uniform ones: G. E. P. Box, M. E. Muller, "A note on the generation of
-// random normal deviates", 1958.
+// A value depends only on the seed, the node, the index of the run and the position of the value
+// (runtime/random.h). Normal values are computed from two uniform values: G. E. P. Box, M. E. Muller, "A note
+// on the generation of random normal deviates", 1958.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -18,7 +18,7 @@
 namespace ortrain {
 namespace {
 
-// What a node reduces.
+// The axes that a node reduces.
 struct Axes {
   std::vector<bool> reduced;
   bool nothing = false;  // no axes and noop_with_empty_axes: the output is the input
@@ -69,8 +69,8 @@ Shape with_kept_axes(const Shape& shape, const std::vector<bool>& reduced) {
   return out;
 }
 
-// Integers are shape arithmetic, so inputs are small: one plain loop over the input, with the output as the
-// broadcast operand.
+// Models reduce integers for arithmetic on shapes, so inputs are small. The kernel is one plain loop over the
+// input, with the output as the broadcast operand.
 template <typename T>
 Kernel integer_kernel(KernelContext& c, const Axes& axes, const ReduceRow& row) {
   const Slot x = c.in(0), y = c.out(0);
@@ -179,7 +179,8 @@ Kernel typed_reduce_kernel(KernelContext& c, const ReduceRow& row) {
   return kernel;
 }
 
-// Sums and products of integers wrap around. The extreme of no values is the first or last of the type.
+// Sums and products of integers wrap around. The maximum of no values is the smallest number of the type, the
+// minimum the largest.
 Kernel reduce_kernel(KernelContext& c, const ReduceRow& row) {
   const bool extreme = row.op == Reduce::kMax || row.op == Reduce::kMin;
   return with_wide_integers(
@@ -295,9 +296,10 @@ void log_sum_exp_gradient(GradientContext& g) {
   g.set(0, restore_reduced_axes(g, dy) * (x - restore_reduced_axes(g, y)).call("Exp"));
 }
 
-// dx = dy times the product of the other elements, which is not a quotient if one of them is 0: p is the
-// product of those that are not 0, and p / x, with 1 for a 0, counts if no other is 0. A single 0 is still
-// written as a factor, for the second derivative.
+// dx = dy times the product of the other elements. If an element is 0, that product is not y / x. So let p be
+// the product of the elements that are not 0: the product of the others is p / x (p if x is 0), or 0 if
+// another element is 0. If exactly one other element is 0, that element is still written as a factor, for the
+// second derivative.
 void product_gradient(GradientContext& g) {
   const Expression x(g, g.x(0)), dy(g, g.dy(0));
   const Expression is_zero = x.call("Equal", x.number(0));
@@ -307,7 +309,7 @@ void product_gradient(GradientContext& g) {
   std::vector<std::string> inputs = {factors};
   if (g.has_x(1)) inputs.push_back(g.x(1));
   const Expression p(g, g("ReduceProd", inputs, attributes));
-  const Expression others = sum_again(g, is_zero.as(x)) - is_zero.as(x);  // that are 0
+  const Expression others = sum_again(g, is_zero.as(x)) - is_zero.as(x);  // how many other elements are 0
   const Expression none = (others < 0.5).as(x), one = others.call("Equal", x.number(1)).as(x);
   g.set(0, restore_reduced_axes(g, dy) * p / factors * (none + one * (sum_again(g, own) - own)));
 }
@@ -324,7 +326,7 @@ constexpr ReduceRow kRows[] = {
     {"ReduceSumSquare", Reduce::kSumSquare, nullptr, sum_square_gradient},
     {"ReduceLogSum", Reduce::kSum, kLog, log_sum_gradient},
 };
-// One constant for each row, so that a build has those of its operators alone.
+// Each row is a separate constant, so that a build contains only the rows of its operators.
 template <size_t I>
 constexpr ReduceRow kRow = [] {
   ReduceRow row = kRows[I];
@@ -342,7 +344,7 @@ ORTRAIN_OPERATOR({.type = "ReduceLogSumExp",
                   .rules = {.shape = reduce_shape, .gradient = log_sum_exp_gradient},
                   .kernels = {.cpu = wide_integers<log_sum_exp_kernel, Overflow::kSaturates>}});
 
-// It is ReduceSum of opset 13.
+// ReduceSumTraining is the ReduceSum of opset 13.
 void sum_training_form(DecompositionContext& e) {
   e.set(0, e("ReduceSum", e.node().inputs, e.node().attributes));
 }

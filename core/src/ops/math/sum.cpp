@@ -28,7 +28,7 @@ bool any_in_bf16(const KernelContext& c) {
 
 enum class Of { kSum, kMean, kMax, kMin };
 
-// y = x0, then y = f(y, x_i) for the others, in pieces that stay in the first-level cache.
+// y = x0, then y = f(y, x_i) for the other inputs, in pieces that stay in the first-level cache.
 Kernel kernel(KernelContext& c, Of of) {
   const bool mean = of == Of::kMean;
   const bool narrow = of == Of::kSum && any_in_bf16(c) && c.wants_bf16(0);
@@ -53,8 +53,8 @@ Kernel kernel(KernelContext& c, Of of) {
   std::vector<Slot> slots(count);
   for (size_t i = 0; i < count; ++i)
     slots[i] = c.in(i, narrow && !same ? bf16_row_major(c.shape(i)) : layout);
-  // The first pass reads inputs 0 and 1 and writes the output: it may overlap one of these, unless a later
-  // pass reads the same value again.
+  // The first pass reads inputs 0 and 1 and writes the output: the output may overwrite one of these, unless
+  // a later pass reads the same value again.
   const std::set<std::string> later(c.node().inputs.begin() + 2, c.node().inputs.end());
   const bool free0 = !later.count(c.node().inputs[0]), free1 = !later.count(c.node().inputs[1]);
   const Slot y = free0 && free1 ? out_over(c, {0, 1}, layout)
@@ -62,7 +62,8 @@ Kernel kernel(KernelContext& c, Of of) {
                  : free1        ? out_over(c, {1}, layout)
                                 : c.out(0, layout);
 
-  // Inputs 0 and 1 alone may not have the output's shape: the broadcast is set up for that shape.
+  // The sum of inputs 0 and 1 may have a smaller shape than the output, so every pass broadcasts to the
+  // output's shape.
   struct Pass {
     Broadcast<2> shape;
     Slot a, b;
@@ -109,8 +110,8 @@ void mean_gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, g.unbroadcast(share, g.y(0), i));
 }
 
-// The gradient goes to the operands that are the extreme, divided evenly among equal ones. If an operand is
-// NaN, no comparison holds, and every operand gets the whole gradient.
+// The gradient goes to the operands that equal the extreme, divided evenly among these operands. If an
+// operand is NaN, no comparison holds, and every operand gets the whole gradient.
 void extreme_gradient(GradientContext& g, bool max) {
   const Expression dy(g, g.dy(0)), y(g, g.y(0));
   const size_t count = g.node().inputs.size();

@@ -4,7 +4,8 @@
 // A row has the name, the domain, the attributes a and b with their defaults, the gradient as a formula on
 // graph values, and the formula for integers if ONNX defines the operator for them. The formulas for floats
 // are in backend/cpu/elementwise/unary_functions.cpp.
-// Compiled for size: the loops over floats are there (CMakeLists.txt).
+//
+// Compiled for size: the loops over floats are in that file (CMakeLists.txt).
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -72,7 +73,8 @@ struct WithDerivativeRow {
   Defaults defaults;
 };
 
-// The rows without the rules that this build has no use for: a row keeps what it points to in the library.
+// The rows without the rules that this build does not need: the linker keeps every function that a row points
+// to.
 constexpr UnaryRow without_left_out(UnaryRow row) {
   if (!kArtifactsPart.is_built) row.rule = nullptr;
   return row;
@@ -225,7 +227,7 @@ constexpr UnaryRow kUnaryRows[] = {
     {"ThresholdedRelu", "", unary::ThresholdedRelu, {{"alpha", 1.0f}}, RULE(dy * (x > a).as(x))},
     {"Elu", "", unary::Elu, {{"alpha", 1.0f}}, RULE((x > 0.0).choose(dy, dy * (y + a)))},
     {"Selu", "", unary::Selu, {{"alpha", 1.67326319217681884765625f}, {"gamma", 1.05070102214813232421875f}},
-      RULE((x > 0.0).choose(dy * b, dy * (y + a * b))), FLOATS, 6},  // its constants were rounded before
+      RULE((x > 0.0).choose(dy * b, dy * (y + a * b))), FLOATS, 6},  // before opset 6, its constants were rounded
     {"Celu", "", unary::Celu, {{"alpha", 1.0f}}, RULE((x > 0.0).choose(dy, dy * (x / a).call("Exp")))},
     {"HardSwish", "", unary::HardSwish, {}, RULE((x > 3.0).choose(dy, (x < -3.0).choose(dy * 0.0, dy * (x / 3.0 + 0.5))))},
     {"Mish", "", unary::Mish, {}, RULE(dy * mish_derivative(x, x.call("Softplus").call("Tanh")))},
@@ -236,8 +238,8 @@ constexpr UnaryRow kUnaryRows[] = {
     {"Swish", "", unary::Swish, {{"alpha", 1.0f}}, RULE(dy.call("QuickGeluGrad", x, {{"alpha", static_cast<float>(a)}}, kMicrosoft))},
 };
 
-// ONNX has one operator for both, onnxruntime one each (FastGelu, which may have a bias, is in
-// ops/nn/bias_gelu.cpp).
+// ONNX has one operator for both forms of Gelu; onnxruntime has an operator for each (FastGelu, which may
+// have a bias, is in ops/nn/bias_gelu.cpp).
 constexpr UnaryRow kGelu =
     without_left_out({"Gelu", kMicrosoft, unary::Gelu, {}, RULE(dy.call("GeluGrad", x, {}, kMicrosoft))});
 constexpr UnaryRow kFastGelu =
@@ -322,7 +324,7 @@ Kernel pair_kernel(KernelContext& c, const PairRow& row) {
   PairFunction function = row.function(kept);
   function.a = Defaults::value(c.node(), row.defaults.a);
   function.b = Defaults::value(c.node(), row.defaults.b);
-  // The value of the forward pass decides, because other kernels read it too.
+  // The value of the forward pass decides the layout, because other kernels read that value too.
   LayoutPtr layout = narrow ? bf16_layout(c, lies_in_bf16(c, 1) ? 1 : 0) : flat_layout(c, 1);
   if (!layout) layout = flat_layout(c, 0);
   const Slot u = c.in(0, layout), v = c.in(1, layout), y = c.out_inplace(0, {0, 1}, layout);
@@ -350,7 +352,8 @@ void with_derivative_shape(ShapeContext& c) {
   c.output(1, c.dtype(0), c.shape(0));
 }
 
-// An output that nothing reads, as where the other one is recomputed, is computed all the same.
+// Computes both outputs even if nothing reads one of them, which happens when only the other output is
+// recomputed.
 Kernel with_derivative_kernel(KernelContext& c, const WithDerivativeRow& row) {
   if (!is_float_or_double(c.dtype(0))) c.reject_dtype(0);
   const bool narrow = follows_bf16(c, {0});
@@ -394,7 +397,7 @@ ORTRAIN_OPERATOR({gelu_operator(kMicrosoft)});
 
 constexpr bool stops_gradient(const UnaryRow& row) { return !row.rule; }
 
-// One constant for each row, so that a build has those of its operators alone.
+// Each row is a separate constant, so that a build contains only the rows of its operators.
 template <size_t I>
 constexpr UnaryRow kUnaryRow = without_left_out(kUnaryRows[I]);
 template <size_t I>

@@ -32,8 +32,8 @@ void select(const bool* which, int64_t step, const T* a, int64_t step_a, const T
     for (int64_t i = 0; i < n; ++i) y[i] = pick(which[i * step], a[i * step_a], b[i * step_b]);
 }
 
-// The order of the first input that is not row-major, if elements of all inputs of more than one element
-// correspond.
+// The layout of the first input that is not row-major, if all inputs with more than one element have the
+// shape of the output.
 LayoutPtr common_layout(const KernelContext& c) {
   LayoutPtr found;
   for (size_t i = 0; i < 3; ++i) {

@@ -1,4 +1,4 @@
-// Normalizations with what precedes or follows them (com.microsoft): SkipLayerNormalization,
+// Normalizations fused with the operators before or after them (com.microsoft): SkipLayerNormalization,
 // SkipSimplifiedLayerNormalization, EmbedLayerNormalization, GroupNorm, SkipGroupNorm; and
 // InvertibleLayerNormalizationGrad.
 #include "op/decomposition.h"
@@ -38,8 +38,8 @@ void skip_simplified_layer_normalization(DecompositionContext& e) {
   e.set(3, sum);
 }
 
-// norm(words[ids] + positions[position] + segments[segment]); position counts from 0 if it is not given.
-// Output 1 is the number of positions per row that the mask leaves, output 2 the sum.
+// norm(words[ids] + positions[position] + segments[segment]); without an input for position, position counts
+// from 0. Output 1 is the number of positions per row that the mask leaves, output 2 the sum.
 void embed_layer_normalization(DecompositionContext& e) {
   const std::string &ids = e.x(0), &words = e.x(2), &positions = e.x(3);
   const std::string word = e("Gather", {words, ids});
@@ -59,8 +59,8 @@ void embed_layer_normalization(DecompositionContext& e) {
   e.set(2, sum);
 }
 
-// The sum of X, skip and bias (none of them: X), normalized over groups of channels, with a scale and a shift
-// for each channel; then x sigmoid(x) if activation is 1.
+// X or, with `Skips`, the sum of X, skip and bias, normalized over groups of channels, with a scale and a
+// shift for each channel; then x sigmoid(x) if activation is 1.
 template <bool Skips>
 void group_norm(DecompositionContext& e) {
   const int64_t groups = e.node().int_or("groups", 0), activation = e.node().int_or("activation", 0);
@@ -95,8 +95,8 @@ void group_norm(DecompositionContext& e) {
   e.set(0, activation ? z * z.call("Sigmoid") : z);
 }
 
-// The gradient of LayerNormalization from its output: the normalized values n = (Y - bias) / scale are those
-// of X = n / inv_std, whose mean is 0.
+// The gradient of LayerNormalization from its output. The normalized values n = (Y - bias) / scale are also
+// the normalized values of n / inv_std, whose mean is 0, so the gradient is computed with X = n / inv_std.
 void invertible_layer_normalization_gradient(DecompositionContext& e) {
   const Expression y(e, e.x(1)), scale(e, e.x(2)), bias(e, e.x(3)), inv_std(e, e.x(4));
   const Expression x = Expression(e, cast_like(e, (y - bias) / scale, inv_std)) / inv_std;

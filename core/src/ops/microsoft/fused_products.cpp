@@ -1,5 +1,5 @@
-// Matrix products and what follows them (com.microsoft): FusedGemm, FusedMatMulActivation, GemmFastGelu, and
-// TransposeMatMul, an older name of FusedMatMul.
+// Matrix products fused with the operators after them (com.microsoft): FusedGemm, FusedMatMulActivation,
+// GemmFastGelu, and TransposeMatMul, an older name of FusedMatMul.
 #include "op/decomposition.h"
 #include "op/operator.h"
 #include "ops/common/decomposed.h"
@@ -7,7 +7,7 @@
 namespace ortrain {
 namespace {
 
-// The node's attributes except those of its activation.
+// The node's attributes except the attributes of its activation.
 Attributes product_attributes(const Node& node) {
   Attributes out;
   for (const auto& [name, value] : node.attributes)

@@ -13,20 +13,20 @@
 namespace ortrain {
 namespace {
 
-// The same operator of the standard.
+// Replaces the node by the standard operator of the same name.
 void alias(DecompositionContext& e) { e.set(0, e(e.node().op_type, e.node().inputs, e.node().attributes)); }
 
 // Gather of few rows, which training graphs insert before operators, so that these compute only those rows.
 void shrunken_gather(DecompositionContext& e) { e.set(0, e("Gather", e.node().inputs, e.node().attributes)); }
 
-// One more axis of size 1, at a constant position.
+// Inserts an axis of size 1 at a constant position.
 void expand_dims(DecompositionContext& e) {
   const Tensor* axis = e.constant_value(e.x(1));
   if (!axis) e.reject("its axis should be a constant");
   e.set(0, e.unsqueeze(e.x(0), axis->to_int64()));
 }
 
-// The newer names of the modes.
+// Replaces the names of the modes by their newer names.
 void grid_sample(DecompositionContext& e) {
   Attributes attributes = e.node().attributes;
   const std::string mode = e.node().string_or("mode", "bilinear");
@@ -37,7 +37,7 @@ void grid_sample(DecompositionContext& e) {
   e.set(0, e("GridSample", e.node().inputs, attributes));
 }
 
-// Its pads may have shape [1, 2 rank].
+// The input pads may have shape [1, 2 rank].
 void pad(DecompositionContext& e) {
   std::vector<std::string> inputs = e.node().inputs;
   inputs[1] = e("Reshape", {e.x(1), e.int64s({-1})});

@@ -1,5 +1,5 @@
-// SparseToDenseMatMul (com.microsoft): the product of a sparse matrix and a dense one. Graphs have no sparse
-// values, so a session replaces its node with
+// SparseToDenseMatMul (com.microsoft): the product of a sparse matrix and a dense matrix. Graphs have no
+// sparse values, so a session replaces a node of SparseToDenseMatMul with
 //
 //     Y = SparseProduct(values [n], indices [n, 2], shape [M, K, 0], B)    Y = alpha op(A) op(B)
 //

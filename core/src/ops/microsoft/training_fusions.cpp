@@ -1,6 +1,5 @@
-// Operators that training graphs use beside those of the ONNX standard (com.microsoft), each a combination of
-// a few others: losses, sums with factors, tests for values that are not finite, padding, passing values
-// through.
+// Operators of com.microsoft in training graphs, each a combination of a few standard operators: losses, sums
+// with factors, tests for values that are not finite, padding, passing values through.
 #include <cmath>
 
 #include "op/decomposition.h"
@@ -14,8 +13,8 @@ namespace {
 // ---------------------------------------------------------------------------------------------------------------------
 // Losses against labels of the shape [..., C] (SoftmaxCrossEntropy) or class numbers [...] with a weight for
 // each (SparseSoftmaxCrossEntropy). With p = softmax(logits) along the last axis:
-//     loss = -sum(label log p) / N          N places, 1 for the sum
-//     loss = -sum(w log p[label]) / sum(w)  1 for the sum
+//     loss = -sum(label log p) / N          N: the number of positions, or 1 if reduction is "sum"
+//     loss = -sum(w log p[label]) / sum(w)  not divided if reduction is "sum"
 
 bool means(const NodeWriter& e) {
   const std::string reduction = e.node().string_or("reduction", "mean");
@@ -96,7 +95,8 @@ void batch_scale(DecompositionContext& e) {
     if (e.has_y(o)) e.set(o, Expression(e, e.x(0)) * factor(e, o));
 }
 
-// Each input times a scalar, as another type; with fuse_outputs, all of them concatenated in one vector.
+// Each input times a scalar, cast to another type; with fuse_outputs, all results are concatenated in one
+// vector.
 void mixed_precision_scale(DecompositionContext& e) {
   const Attributes to = {{"to", e.node().int_or("to", 0)}};
   const Expression scale(e, as_scalar(e, e.x(0)));
@@ -127,7 +127,8 @@ void is_finite(DecompositionContext& e) {
   e.set(0, e("Not", {e("Or", {e("IsNaN", {e.x(0)}), e("IsInf", {e.x(0)})})}));
 }
 
-// Whether no element of any input is infinite or NaN; isinf_only and isnan_only test for only one of them.
+// Whether no element of any input is infinite or NaN; isinf_only tests only for infinity, isnan_only only for
+// NaN.
 void is_all_finite(DecompositionContext& e) {
   const bool inf_only = e.node().int_or("isinf_only", 0) != 0,
              nan_only = e.node().int_or("isnan_only", 0) != 0;

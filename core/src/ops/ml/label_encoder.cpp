@@ -56,7 +56,7 @@ Tensor default_value(const Node& node, DType type) {
                                                 : static_cast<double>(node.int_or("default_int64", -1)));
 }
 
-// Between strings and integers, whichever the input is.
+// The table from strings to integers or, for integer inputs, from integers to strings.
 Table two_ways(DType input, std::vector<std::string> texts, std::vector<int64_t> integers, const Node& node) {
   require(texts.size() == integers.size() && !texts.empty(), ErrorCode::kInvalidGraph, node.label(),
           ": it has ", texts.size(), " strings and ", integers.size(),
@@ -116,10 +116,10 @@ uint64_t key_of(float x) { return key_of(static_cast<double>(x)); }
 uint64_t key_of(std::integral auto x) { return static_cast<uint64_t>(static_cast<int64_t>(x)); }
 const std::string& key_of(Text x) { return text(x); }
 
-// The kernel for keys of type T, which the map finds as K.
+// The kernel for keys of type T, which the hash map stores as type K.
 template <typename T, typename K>
 Kernel look_up(KernelContext& c, Table table) {
-  // The position of a key's value; the first one counts.
+  // The position of each key's value; for a key that occurs twice, the first value.
   const auto places = std::make_shared<std::unordered_map<K, size_t>>();
   const size_t width = size_of(table.values.dtype());
   for (int64_t i = 0; i < table.keys.size(); ++i)

@@ -1,4 +1,4 @@
-// Shared by the operators of ai.onnx.ml: their domain, inputs of any numeric type, and the transformation of
+// Helpers of the operators of ai.onnx.ml: their domain, inputs of any numeric type, and the transformation of
 // scores.
 #pragma once
 
@@ -21,7 +21,7 @@ void visit_ml(const NodeContext& c, size_t i, F&& f) {
 
 // A list of floats; empty if the node does not have the attribute.
 std::vector<float> floats_of(const NodeContext& c, const std::string& name);
-// The same, or a tensor of float or double in the attribute with `_as_tensor` appended to its name.
+// A list of floats, or a tensor of float or double in the attribute with `_as_tensor` appended to its name.
 std::vector<double> numbers_of(const NodeContext& c, const std::string& name);
 // A list of strings; empty if the node does not have the attribute.
 std::vector<std::string> strings_of(const Node& node, const std::string& name);
@@ -29,7 +29,7 @@ std::vector<std::string> strings_of(const Node& node, const std::string& name);
 // The labels of a classifier's classes: integers or, in the same memory, strings (Text).
 struct Labels {
   std::vector<int64_t> values;
-  std::shared_ptr<const std::vector<std::string>> texts;  // that `values` point to; null: integers
+  std::shared_ptr<const std::vector<std::string>> texts;  // `values` point to these; null: integers
   Labels(const NodeContext& c, const std::string& integers);
   DType type() const { return texts ? DType::kString : DType::kInt64; }
   size_t size() const { return values.size(); }
@@ -52,7 +52,7 @@ PostTransform read_post_transform(const NodeContext& c);
 void transform_scores(PostTransform how, float* scores, int64_t n);
 
 // The gradient of scores before the transformation, from dY and the scores after it; rejects transformations
-// without one.
+// without a gradient.
 std::string scores_gradient(GradientContext& g, const std::string& dy, const std::string& scores);
 
 }  // namespace ortrain

@@ -16,7 +16,8 @@
 namespace ortrain {
 namespace {
 
-// The incoming gradient in the type of X: most of these operators return float for any numeric type.
+// The incoming gradient, cast to the type of X: most operators of this file return float for any numeric
+// type.
 Expression incoming(GradientContext& g, const Expression& x) {
   const Expression dy(g, g.dy(0));
   return g.dtype(dy) == g.dtype(x) ? dy : dy.as(x);

@@ -5,8 +5,8 @@
 //
 // A classifier with support vectors decides between each pair of classes and counts votes; with prob_a and
 // prob_b the decisions become probabilities (T.-F. Wu, C.-J. Lin and R. C. Weng, "Probability estimates for
-// multi-class classification by pairwise coupling", JMLR 5, 2004). Without support vectors it has one row of
-// coefficients per class.
+// multi-class classification by pairwise coupling", JMLR 5, 2004). A classifier without support vectors has
+// one row of coefficients per class.
 #include <algorithm>
 #include <cmath>
 
@@ -53,7 +53,8 @@ class KernelFunction {
   double gamma_ = 0, shift_ = 0, degree_ = 0;
 };
 
-// Shared by both: the vectors or, if there are none, the coefficients of a linear function.
+// The part that regressor and classifier share: the support vectors or, if there are none, the coefficients
+// of a linear function.
 struct Machine {
   Rows rows;
   KernelFunction kernel;
@@ -171,14 +172,14 @@ struct Classifier {
   static constexpr int64_t kTooMany = int64_t{INT32_MAX} + 1;
   static std::vector<int64_t> starts_of(const std::vector<int64_t>& counts) {
     std::vector<int64_t> starts = {0};
-    for (const int64_t n : counts)  // a sum that does not fit is rejected as more vectors than there are
+    for (const int64_t n : counts)  // sums are cut at kTooMany, which later checks reject
       starts.push_back(std::min<int64_t>(starts.back() + std::clamp<int64_t>(n, 0, kTooMany), kTooMany));
     return starts;
   }
   bool pairwise() const { return machine.count > 0; }
   int64_t pairs() const { return classes * (classes - 1) / 2; }
   bool has_probabilities() const { return pairwise() && !prob_a.empty(); }
-  // Scores before a single one is expanded to two.
+  // The number of scores, before a single score is expanded to two.
   int64_t scores() const { return pairwise() && !has_probabilities() ? pairs() : classes; }
   bool mirrored() const { return scores() == 1 && machine.rho.size() == 1 && classes == 2; }
   int64_t width() const { return mirrored() ? 2 : scores(); }

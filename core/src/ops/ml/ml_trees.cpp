@@ -1,9 +1,9 @@
 // TreeEnsemble, and its older forms TreeEnsembleRegressor and TreeEnsembleClassifier (ai.onnx.ml): decision
 // trees whose leaves add weights to targets.
 //
-// All three are read into one table of nodes. A row of X walks down every tree, and the weights of the leaves
-// that it reaches are aggregated per target: their sum, mean (over the trees), smallest or largest. There is
-// no gradient: the result is constant almost everywhere.
+// All three operators are read into one table of nodes. A row of X walks down every tree, and the weights of
+// the leaves that it reaches are aggregated per target: their sum, mean (over the trees), smallest or
+// largest. There is no gradient: the result is constant almost everywhere.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -299,8 +299,8 @@ std::shared_ptr<const Ensemble> read_old(const NodeContext& c, const std::string
   return e;
 }
 
-// Runs an ensemble on the rows of input 0, each of which is read as doubles in the memory of its share of the
-// work; the number of shares does not depend on the threads.
+// Runs an ensemble on the rows of input 0. The rows are divided into shares, at most as many as there are
+// threads, and each share has memory for one row as doubles and for its scores.
 class Prediction {
  public:
   Prediction(KernelContext& c, std::shared_ptr<const Ensemble> ensemble)
@@ -385,9 +385,9 @@ Kernel regressor_kernel(KernelContext& c) {
   return kernel;
 }
 
-// A classifier of two classes may have weights for only one: its score s decides. If all weights are
-// probabilities (none is negative), s > 1/2 means the second class, and the scores are 1 - s and s; otherwise
-// s > 0 does, and they are -s and s.
+// A classifier of two classes may have weights for only one class: the score s of that class decides. If all
+// weights are probabilities (none is negative), s > 1/2 means the second class, and the scores are 1 - s and
+// s; otherwise s > 0 does, and they are -s and s.
 struct TreeClassifier {
   std::shared_ptr<const Ensemble> trees;
   Labels labels;

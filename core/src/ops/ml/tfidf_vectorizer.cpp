@@ -69,8 +69,8 @@ struct Vectorizer {
     }
   }
 
-  // How many distances between the items of an n-gram there are in a sequence of n: where two items do not
-  // fit, there is nothing to count beyond the first.
+  // How many distances between the items of an n-gram are tried in a sequence of n items: at most n - 1, the
+  // largest distance between two items, but at least one, for single items.
   int64_t distances(int64_t n) const { return std::min(std::min(skips, n) + 1, std::max<int64_t>(n - 1, 1)); }
 
   template <typename T>

@@ -59,8 +59,8 @@ std::vector<bool> marked(const NodeContext& c, std::vector<int64_t> axes) {
   return reduced;
 }
 
-// A reduction in the opset's form, over constant axes that are kept with size 1. ReduceSum has its axes as an
-// input before the others do: see NodeWriter::reduce_sum.
+// A reduction in the opset's form, over constant axes that are kept with size 1. ReduceSum takes its axes as
+// an input in earlier opsets than the other reductions do: see NodeWriter::reduce_sum.
 Expression reduce(GradientContext& g, const char* type, const Expression& x,
                   const std::vector<int64_t>& axes) {
   if (g.opset() < since::kReductionAxesAsInput) return x.call(type, {{"axes", axes}});

@@ -1,9 +1,9 @@
 // Batch normalization: BatchNormalization, and onnxruntime's BatchNormInternal and BatchNormalizationGrad,
 // which training graphs use.
 //
-// In training the statistics are those of the batch, with the biased variance, and the running ones move
-// towards them: running = momentum * running + (1 - momentum) * batch. BatchNormalization outputs the new
-// running statistics; BatchNormInternal also writes them to its inputs, which are model state.
+// In training the statistics are those of the batch, with the biased variance, and the running statistics
+// move towards them: running = momentum * running + (1 - momentum) * batch. BatchNormalization outputs the
+// new running statistics; BatchNormInternal also writes them to its inputs, which are model state.
 //
 // Their kernels are listed in backend/cpu/implementations.cpp.
 #include <iterator>
@@ -138,8 +138,8 @@ void use_internal(Node& node, const UniqueName& unique) {
     node.outputs.push_back(unique(concat(node.outputs[0], "_", kOutputs[o])));
 }
 
-// Uses the statistics of the batch from the first run. It requests the variance itself: one derived from the
-// inverse deviation would differ in the last bit.
+// Writes a node that uses the statistics of the batch from the first run. The rule requests the variance
+// itself, because a variance derived from the inverse deviation would differ in the last bit.
 std::optional<Node> repeat_internal(const Node& node, const FirstOutput& first) {
   if (node.int_or("training_mode", 1) == 0) return std::nullopt;
   Node again = node;
@@ -174,9 +174,11 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .traits = {.takes_bf16 = true}});
 
 // -----------------------------------------------------------------------------------------------------------
-// With operators of ONNX. Its own BatchNormalization in training mode has no kernel in onnxruntime.
+// With operators of ONNX, but without BatchNormalization in training mode, for which onnxruntime has no
+// kernel.
 
-// The axes of X: those that Unsqueeze adds to a value per channel, and those of the statistics.
+// The axes of X: the axes that Unsqueeze adds to a value per channel, and the axes over which the statistics
+// are taken.
 struct ChannelAxes {
   std::vector<int64_t> lifted, reduced = {0};
   ChannelAxes(const NodeWriter& e, size_t x) {

@@ -70,7 +70,7 @@ template <bool Fast>
 Kernel gradient_kernel(KernelContext& c) {
   const PairFunction derivative = (Fast ? pair::FastGeluGrad : pair::GeluGrad)(c.dtype(0));
   const BinaryFunction add = binary_function("Add", c.dtype(0));
-  // The sum is written over the output, so dX may overlap X but not dY.
+  // The kernel writes x + b to the memory of dX before it reads dY, so dX may overlap X but not dY.
   const Slot dy = c.in(0), x = c.in(1), b = c.in(2), dx = c.out_inplace(0, {1});
   const int64_t size = c.size(1), n = c.shape(1).back();
   const int64_t width = static_cast<int64_t>(size_of(c.dtype(0)));

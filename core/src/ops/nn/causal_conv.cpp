@@ -57,7 +57,7 @@ Kernel typed(KernelContext& c) {
         T* to = f.at<T>(y) + row * length;
         std::fill_n(to, length, bias.defined() ? f.at<T>(bias)[channel] : T{0});
         for (int64_t j = 0; j < width; ++j) {
-          // p[l + j] is x[l + j - (width - 1)], and is in the past for the first elements.
+          // p[l + j] is x[l + j - (width - 1)] or, for the first elements, in the past.
           const int64_t late = width - 1 - j, old = std::min(late, length);
           if (before)
             for (int64_t l = 0; l < old; ++l) to[l] += taps[j] * before[l + j];

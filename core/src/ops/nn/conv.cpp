@@ -56,7 +56,7 @@ void conv_grad_shape(ShapeContext& c) {
   c.output(2, c.dtype(1), {w[0]});
 }
 
-// From the gradient of the convolution's sum.
+// Sets the gradients of X, W and B, given the gradient of Conv(X, W, B).
 void set_conv_gradients(GradientContext& g, const std::string& dy) {
   Attributes attributes = g.node().attributes;
   attributes.erase("activation");
@@ -115,8 +115,9 @@ double convolution_operations(const Node&, std::span<const Shape* const> inputs,
 //
 // Winograd's algorithm adds up more: per dimension, its transforms take up to four copies of each element of
 // X and of each of dY to an element of dW, so its intermediate results are at most 16 times as large as the
-// sum of the magnitudes of the products. It needs at least 16 channels and 16 filters, and a sum has products
-// of one of each only, so that the number of elements of X or dY is at least 16 times that of the products.
+// sum of the magnitudes of the products. The kernel uses the algorithm only for at least 16 channels and 16
+// filters. A sum has products of only one channel and one filter, so X and dY each have at least 16 times as
+// many elements as the sum has products.
 std::vector<ProductTerm> conv_grad_terms(const Node&, size_t output) {
   if (output != 1) return {};
   return {{{0, 1}}};

@@ -56,7 +56,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
 // -----------------------------------------------------------------------------------------------------------
 // With operators of ONNX: dX is a convolution of dY, and the roles of dY and X in dW are exchanged.
 
-// The windows, whose pads the node states, or which follow from the size of the result.
+// The windows. The node states the pads, or they follow from the size of the result.
 std::vector<WindowForm> windows_of_result(DecompositionContext& e, const std::vector<int64_t>& extra) {
   const std::string &dy = e.x(0), &x = e.x(1);
   const std::string automatic = e.node().string_or("auto_pad", "NOTSET");
@@ -84,7 +84,7 @@ void grad_form(DecompositionContext& e) {
   const std::vector<int64_t> extra = e.node().ints_or("output_padding", std::vector<int64_t>(count, 0));
   const std::vector<WindowForm> windows = windows_of_result(e, extra);
   std::vector<int64_t> pads, after, strides, dilations, axes = {0}, spatial, zeros;
-  bool exact = true;  // the result's own padding is less than a step, so no window begins there
+  bool exact = true;  // output_padding is less than a stride, so no window begins in it
   for (size_t i = 0; i < count; ++i) {
     pads.push_back(windows[i].before);
     after.push_back(windows[i].after);

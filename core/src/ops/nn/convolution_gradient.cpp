@@ -4,8 +4,9 @@
 
 namespace ortrain {
 
-// With u, v and b the gradients of dX, dW and dB, and y(X, W) the forward operator without its bias:
-// of dY it is y(u, W) + y(X, v) + b, of X the dX that v for W gives, of W the dW that u for X gives.
+// With u, v and b the gradients of dX, dW and dB, and y(X, W) the forward operator without its bias: the
+// gradient of dY is y(u, W) + y(X, v) + b, the gradient of X is dX with v in place of W, and the gradient of
+// W is dW with u in place of X.
 void product_grad_gradient(GradientContext& g, const std::string& type, const std::string& grad) {
   const Attributes& attributes = g.node().attributes;
   const auto given = [&](size_t o) { return o < g.node().outputs.size() ? g.dy(o) : std::string(); };

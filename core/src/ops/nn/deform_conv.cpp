@@ -140,7 +140,7 @@ struct Deformed {
     });
   }
 
-  // The gradients of image n from those of its columns; null if not requested.
+  // The gradients of image n from the gradients of its columns. A gradient that is not requested is null.
   template <typename T>
   void from_columns(int64_t n, const T* columns, const T* x, const T* offset, const T* mask, T* dx,
                     T* doffset, T* dmask) const {

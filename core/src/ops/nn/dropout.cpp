@@ -1,6 +1,6 @@
 // Dropout and DropoutGrad; BitmaskDropout and BitmaskDropoutGrad (com.microsoft), whose mask has one bit per
-// element, 32 in a uint32, lowest first. In training each element is kept with probability 1 - ratio and then
-// divided by it.
+// element, 32 in a uint32, lowest first. In training each element is kept with probability 1 - ratio, and
+// elements that are kept are divided by that probability.
 //
 // N. Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014.
 // Whether an element is kept depends only on the seed, the node, the number of the run and the element's
@@ -29,7 +29,7 @@ Shape bitmask_shape(const NodeContext& c) { return {(c.size(0) + 31) / 32}; }
 
 template <bool Bits>
 void shape(ShapeContext& c) {
-  // Before version 7 it drops elements unless the attribute is_test is set.
+  // Before version 7 Dropout drops elements unless the attribute is_test is set.
   c.expect(
       c.opset() >= since::kDropoutInference || !c.node().domain.empty() || c.node().int_or("is_test", 0) != 0,
       "opset 6 Dropout is supported for inference only, found is_test = 0");
@@ -114,7 +114,7 @@ Kernel kernel(KernelContext& c) {
 template <bool Bits>
 void gradient(GradientContext& g) {
   if (!Bits && g.opset() < since::kDropoutInputs) {
-    g.set(0, g.dy(0));  // such a Dropout passes its input through
+    g.set(0, g.dy(0));  // a Dropout before version 12 returns its input
     return;
   }
   std::vector<std::string> inputs = {g.dy(0), g.want_y(1)};
@@ -193,7 +193,7 @@ ORTRAIN_OPERATOR(
      .traits = {.impure = true, .positions = elementwise_positions, .repeat = repeat},
      .kernels = {.cpu = kernel<false>}});
 
-// It is linear in dY, so the same factors apply.
+// DropoutGrad is linear in dY, so its gradient is a DropoutGrad with the same mask.
 template <bool Bits>
 void grad_gradient(GradientContext& g) {
   std::vector<std::string> inputs = g.node().inputs;

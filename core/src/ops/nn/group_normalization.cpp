@@ -45,7 +45,8 @@ void gradient(GradientContext& g) {
     if (g.needs(i)) g.set(i, gradients[i]);
 }
 
-// The same formula, over X as [batch, groups, channels of a group, points...].
+// The formula of the gradient as separate operators, over X as [batch, groups, channels of a group,
+// points...].
 void decompose_grad(DecompositionContext& e) {
   const int64_t rank = need_rank(e, e.x(1));
   const int64_t channels = rank < 2 ? -1 : (*e.dims(e.x(1)))[1].value;

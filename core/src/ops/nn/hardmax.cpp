@@ -1,5 +1,5 @@
 // Hardmax: 1 at the first largest element along the axis, 0 elsewhere. Before version 13 all axes from `axis`
-// on count as one. It has no useful derivative.
+// on count as one axis. Hardmax has no useful derivative.
 #include <algorithm>
 
 #include "op/operator.h"

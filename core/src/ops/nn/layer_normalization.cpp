@@ -1,6 +1,6 @@
 // LayerNormalization, SimplifiedLayerNormalization (root mean square) and their gradient operators.
 //
-// Over everything from `axis` on: h = (x - mean) s with s = 1 / sqrt(var + epsilon), y = scale h + bias. The
+// Over all axes from `axis` on: h = (x - mean) s with s = 1 / sqrt(var + epsilon), y = scale h + bias. The
 // simplified form has no mean and no bias. J. L. Ba et al., "Layer normalization", 2016; B. Zhang, R.
 // Sennrich, "Root mean square layer normalization", 2019.
 #include "ops/nn/layer_normalization.h"
@@ -17,7 +17,7 @@
 namespace ortrain {
 namespace {
 
-// The shape of the saved statistics: that of X, with size 1 from the axis on.
+// The shape of the saved statistics: the shape of X, with size 1 from the axis on.
 Shape statistics_shape(const NodeContext& c, size_t input) {
   Shape shape = c.shape(input);
   std::fill(shape.begin() + static_cast<ptrdiff_t>(normalized_axis(c, input)), shape.end(), 1);

@@ -7,8 +7,8 @@
 
 namespace ortrain {
 
-// A node that computes the same as `backward`, the gradient of `forward`, from the output of `forward`, whose
-// input then need not be kept. Nothing if they are not such nodes.
+// A node that computes the same as `backward`, the gradient of `forward`, but from the output of `forward`,
+// so that its input need not be kept. Nothing if the two nodes are not of this kind.
 std::optional<Node> layer_normalization_gradient_from_output(const Node& backward, const Node& forward);
 
 }  // namespace ortrain

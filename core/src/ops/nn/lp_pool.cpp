@@ -23,7 +23,8 @@ struct Pool {
   double p;
   Window window;  // three axes
 
-  // For X of the given shape; the windows are those of the node, or all of X.
+  // For X of the given shape. The attributes of the node give the windows; if `global`, one window is all of
+  // X.
   Pool(const NodeContext& c, const Shape& x, bool global)
       : p(static_cast<double>(power_of(c))), window(three_axes(read(c, x, global))) {
     planes = x[0] * x[1];

@@ -18,7 +18,7 @@ constexpr int64_t kBlock = tuning::kLrnPiece;
 
 struct Settings {
   int64_t planes, channels, points;  // X is [.., channels, points], planes in all
-  int64_t before, after;             // channels of the window before its own and after it
+  int64_t before, after;             // channels of the window before and after the channel itself
   double share, beta, bias;          // share: alpha / size
   UnaryFunction square_root;
 
@@ -112,8 +112,8 @@ void grad_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), c.shape(0));
 }
 
-// dx = dy s^-beta - 2 beta share x Σ dy x s^(-beta - 1), summed over the channels whose window this one is
-// in.
+// dx = dy s^-beta - 2 beta share x Σ dy x s^(-beta - 1), summed over the channels whose window contains the
+// channel of x.
 template <typename T>
 Kernel backward(KernelContext& c) {
   const Settings s(c, 1);
@@ -159,8 +159,8 @@ void gradient(GradientContext& g) {
   g.set(0, g("LRNGrad", {g.dy(0), g.x(0)}, g.node().attributes, kMicrosoft));
 }
 
-// The same formula. The sum over neighbouring channels is a product with a band matrix W of ones: channel c
-// of the result takes channel k where W[k, c] is 1.
+// The formula of the gradient as separate operators. The sum over neighbouring channels is a product with a
+// band matrix W of ones: channel c of the result takes channel k where W[k, c] is 1.
 void decompose_grad(DecompositionContext& e) {
   const int64_t rank = need_rank(e, e.x(1)), size = e.node().int_or("size", 0);
   const int64_t channels = rank < 3 ? -1 : (*e.dims(e.x(1)))[1].value;

@@ -1,8 +1,8 @@
-// MaxUnpool: zeros, with each element of X at the index that MaxPool took it from; and MaxUnpoolGrad
-// (com.microsoft), which reads the gradient there.
+// MaxUnpool: zeros, with each element of X at the index from which MaxPool took the element; and
+// MaxUnpoolGrad (com.microsoft), which reads the gradient at these indices.
 //
 // The indices count the elements of the whole result [N, C, (D - 1) stride - pads + kernel ...]. A given
-// output_shape only adds zeros after that, along any axis.
+// output_shape only adds zeros at the end of this result, along any axis.
 #include <algorithm>
 
 #include "op/standard_form.h"
@@ -13,7 +13,7 @@ namespace ortrain {
 namespace {
 
 struct Places {
-  Shape inner, outer;  // the result that indices refer to, and the one with the given output_shape
+  Shape inner, outer;  // the result that indices refer to, and the result with the given output_shape
   int64_t size = 0;    // of inner
 
   // Of an X of the given shape; output_shape is input `shape_at`.
@@ -47,7 +47,7 @@ struct Places {
     size = element_count(inner);
   }
 
-  // The position in the outer result of element `index` of the inner one.
+  // The position in the outer result of element `index` of the inner result.
   int64_t place(int64_t index) const {
     int64_t at = 0, step = 1;
     for (size_t i = inner.size(); i-- > 0; index /= inner[i], step *= outer[i]) at += index % inner[i] * step;
@@ -114,7 +114,7 @@ void gradient(GradientContext& g) {
   g.set(0, g("MaxUnpoolGrad", inputs, g.node().attributes, kMicrosoft));
 }
 
-// Each element is written back to where it was read.
+// The gradient of dY: each element is written to the index from which it was read.
 void grad_gradient(GradientContext& g) {
   std::vector<std::string> inputs = {g.dy(0), g.x(1)};
   if (g.has_x(2)) inputs.push_back(g.x(2));
@@ -132,7 +132,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = grad_kernel}});
 
-// With operators of ONNX. The indices count in the result without the zeros that output_shape adds.
+// With operators of ONNX. The indices count the elements of the result without the zeros that output_shape
+// adds.
 void grad_form(DecompositionContext& e) {
   std::string dy = e.x(0);
   if (e.has_x(2)) {

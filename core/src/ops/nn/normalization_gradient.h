@@ -15,19 +15,20 @@ namespace ortrain {
 struct NormalizedAxes {
   std::vector<int64_t> group;       // the axes over which mean and variance are taken
   std::vector<int64_t> parameters;  // the axes along which scale and bias repeat
-  std::vector<int64_t> lifted;      // what Unsqueeze is to add to scale and bias, so that they broadcast
+  std::vector<int64_t> lifted;      // the axes that Unsqueeze adds to scale and bias, so that they broadcast
 };
 
-// With h = (X - mean) s, g = dY scale, and P(w) = s (w - mean(w) - h mean(w h)), which is what a small change
-// of X makes of h, the gradients are dX = P(g), dscale = sum dY h, dbias = sum dY. Let u, v and b be the
+// With h = (X - mean) s, g = dY scale, and P(w) = s (w - mean(w) - h mean(w h)), the change of h for a small
+// change w of X, the gradients are dX = P(g), dscale = sum dY h, dbias = sum dY. Let u, v and b be the
 // gradients of these three; s follows X as ds = -s^2 h / n dX, so
 //
 //     of dY:     scale P(u) + v h + b
 //     of scale:  sum dY P(u)
 //     of X:      P(v dY - s (u mean(g h) + g mean(u h))) - s h mean(u P(g))
 //
-// Mean and s are functions of X here, so nothing is left for them as inputs. Without a mean P(w) is s (w - h
-// mean(w h)), and h is X s. `mean` is empty then. Both have dimensions of 1 for the group's axes.
+// The formulas treat mean and s as functions of X, so the inputs mean and s get no gradient. Without a mean,
+// P(w) is s (w - h mean(w h)), h is X s, and `mean` is empty. Mean and s have dimensions of 1 for the group's
+// axes.
 inline void normalization_grad_gradient(GradientContext& g, const NormalizedAxes& axes,
                                         const std::string& mean, const std::string& inverse_deviation) {
   const Expression dy(g, g.x(0)), x(g, g.x(1)), s(g, inverse_deviation);

@@ -28,8 +28,8 @@ void average_pool_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), output_shape(c.shape(0)[0], c.shape(0)[1], window));
 }
 
-// The shape of dX is the value of the last input, which is our own extension and may be left out; the shape
-// is then what the model states for dX, or else is derived from dY.
+// The shape of dX is the value of the last input. onnxruntime's operators do not have that input, and it may
+// be left out: the shape is then the shape that the model states for dX, or else is derived from dY.
 void pool_grad_shape(ShapeContext& c, size_t shape_input) {
   const Shape& dy = c.shape(0);
   c.expect(dy.size() >= 3, "dY must have shape [N, C, D1, ...], found ", to_string(dy));
@@ -70,8 +70,9 @@ void global_pool_shape(ShapeContext& c) {
 // -----------------------------------------------------------------------------------------------------------
 // Gradients.
 
-// onnxruntime's MaxPoolGrad and AveragePoolGrad get only dY, so the model must state the dimensions of X as
-// numbers. If it does not, ours also get the shape of X.
+// onnxruntime's MaxPoolGrad and AveragePoolGrad do not take the shape of X, so the model must state the
+// dimensions of X as numbers. If it does not, the gradient passes the shape of X as one more input, which
+// only this library reads.
 bool knows_space(GradientContext& g) {
   const auto dims = g.dims(g.x(0));
   return dims && std::all_of(dims->begin() + std::min<size_t>(2, dims->size()), dims->end(),
@@ -90,7 +91,7 @@ void max_pool_gradient(GradientContext& g) {
     g.set(0, g("MaxPoolGrad", {g.dy(0), indices, shape}, g.node().attributes));
     return;
   }
-  // The same from operators that onnxruntime also has.
+  // From this opset on, the gradient can be written with operators that onnxruntime also has.
   const std::string line = g.int64s({-1});
   Tensor zero(g.dtype(g.x(0)), {1});
   zero.copy_from(Tensor::scalar(zero.dtype(), 0).reshaped({1}));
@@ -134,7 +135,7 @@ void global_max_gradient(GradientContext& g) {
   g.set(0, largest * (dy / Expression(g, g.reduce_sum(largest, axes, true))));
 }
 
-// dX is linear in dY, and Y consists of the elements at the indices, so this is u at the indices.
+// dX is dY scattered to the indices, so with u the gradient of dX, the gradient of dY is u at the indices.
 void max_pool_grad_gradient(GradientContext& g) {
   const std::string line = g("Reshape", {g.dy(0), g.int64s({-1})});
   g.set(0, g("Gather", {line, g.x(1)}, {{"axis", int64_t{0}}}));
@@ -169,7 +170,7 @@ ORTRAIN_OPERATOR({.type = "GlobalMaxPool",
 // -----------------------------------------------------------------------------------------------------------
 // With operators of ONNX.
 
-// The dimensions of dX: those that the model states, or the last input if it is known.
+// The dimensions of dX: the dimensions that the model states, or the value of the last input if it is known.
 Dims input_dims(DecompositionContext& e, size_t shape_input) {
   Dims dims = e.dims(e.y(0));
   const Tensor* given = e.has_x(shape_input) ? e.constant_value(e.x(shape_input)) : nullptr;
@@ -180,7 +181,8 @@ Dims input_dims(DecompositionContext& e, size_t shape_input) {
   return dims;
 }
 
-// The shape of dX: the last input, or what the model states, with the batch and the channels of dY.
+// The shape of dX: the last input, or the dimensions that the model states, with the batch and the channels
+// of dY.
 std::string input_shape(DecompositionContext& e, size_t shape_input) {
   if (e.has_x(shape_input)) return e.x(shape_input);
   const Dims stated = input_dims(e, shape_input);
@@ -192,7 +194,7 @@ std::string input_shape(DecompositionContext& e, size_t shape_input) {
   return e("Concat", {dims_of(e, e.x(0), 0, 2), e.int64s(space)}, {{"axis", int64_t{0}}});
 }
 
-// dY is added to zeros at the indices, which count in the whole tensor.
+// dY is added to zeros at the indices, which count the elements of the whole tensor.
 void max_pool_grad_form(DecompositionContext& e) {
   const Expression dy(e, e.x(0));
   const std::string line = e.int64s({-1}), shape = input_shape(e, 2);
@@ -204,8 +206,8 @@ void max_pool_grad_form(DecompositionContext& e) {
   e.set(0, reshape_to(e, sums, shape));
 }
 
-// dY, divided by the number of elements of its window, is added to all of them. Each channel is a sample of
-// one channel here.
+// Each element of dY, divided by the number of elements of its window, is added to all elements of the
+// window. Here each channel is treated as a sample with one channel.
 void average_pool_grad_form(DecompositionContext& e) {
   const Node& node = e.node();
   const std::string shape = input_shape(e, 1);
@@ -238,7 +240,8 @@ void average_pool_grad_form(DecompositionContext& e) {
   if (all_inside || (counts_padding && all_counted)) {
     dy = dy * (1 / static_cast<double>(elements));
   } else {
-    // What each window holds of an image of ones, which may include the padding.
+    // The number of elements in each window, as a convolution of an image of ones, which may include the
+    // padding.
     std::vector<int64_t> pads, strides, dilations, after, padding;
     for (const WindowForm& w : windows) {
       const int64_t counted_after = counts_padding ? w.after : 0;
@@ -259,7 +262,7 @@ void average_pool_grad_form(DecompositionContext& e) {
         e, e("Conv", {image, weights}, {{"pads", pads}, {"strides", strides}, {"dilations", dilations}}));
     dy = dy / count;
   }
-  // Its spatial shape is that of dX.
+  // The spatial shape of `like` is that of dX.
   const std::string like = e("Expand", {dy.number(0), shape});
   e.state_like(like, e.y(0));
   e.set(0, reshape_to(e, spread_windows(e, windows, dy, weights, 1, like), shape));

@@ -1,15 +1,15 @@
-// Cross entropy of the scores that a matrix of constant weights makes of hidden values
-// (passes/fuse_cross_entropy.cpp): the scores of a language model, one for each word of its vocabulary, are
-// the largest value of a train step. This operator computes them for a few positions at a time, so that all
-// of them never exist together.
+// Cross entropy of scores that are the product of hidden values and a matrix of constant weights
+// (passes/fuse_cross_entropy.cpp). The scores of a language model, one for each word of its vocabulary, are
+// the largest value of a train step. This operator computes the scores of a few positions at a time, so that
+// memory never holds all scores.
 //
 // Hidden values [..., K] and labels [...]; weights W of N rows of K numbers, or packed in codes as for
 // MatMulNBits. With p = softmax(W h), the loss of a position is -log p_label, or 0 if the label is
 // ignore_index; "mean" divides the sum by the number of labels that count. The second output is the gradient
-// of the hidden values for a gradient of the loss of 1, Wᵀ (p - [i = label]) / divisor: computed together,
-// the scores are needed once. In mixed precision, both products multiply in bfloat16. Of weights in codes,
-// only the exponentials of scores are kept, rounded to bfloat16 as the second product needs them; they and
-// their sums are computed from scores in float while these are in the cache.
+// of the hidden values for a gradient of the loss of 1, Wᵀ (p - [i = label]) / divisor: loss and gradient are
+// computed together, so the scores are computed once. In mixed precision, products with packed weights
+// multiply in bfloat16. The kernel then keeps only the exponentials of the scores, rounded to bfloat16 for
+// the second product; it computes them and their sums from scores in float while the scores are in the cache.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -73,7 +73,7 @@ void shape(ShapeContext& c) {
   if (c.has_output(1)) c.output(1, c.dtype(kHidden), hidden);
 }
 
-// Products with the matrix, as it is or unpacked a few rows at a time.
+// Products with the matrix, which is unpacked a few rows at a time if it is packed.
 template <typename T>
 class Projection {
  public:
@@ -92,7 +92,7 @@ class Projection {
 
   // Whether products multiply in bfloat16.
   bool pairs() const { return pairs_; }
-  // The weights, where they are in codes.
+  // The weights, if they are packed in codes.
   BlockCodes codes(const Frame& f) const { return codes_->in(f); }
 
   // scores [count, classes] = hidden [count, width] Wᵀ
@@ -114,7 +114,7 @@ class Projection {
   }
 
  private:
-  // Y = A W, or A Wᵀ if `transposed`, with weights in codes.
+  // Y = A W, or A Wᵀ if `transposed`, with weights that are packed in codes.
   void multiply(const Frame& f, int64_t count, const T* a, bool transposed, T* y) const {
     if constexpr (std::is_same_v<T, float>) {
       const BlockCodes codes = codes_->in(f);
@@ -148,8 +148,9 @@ class Projection {
   bool by_class_ = false, pairs_ = false;
 };
 
-// How many parts the positions are divided into, whose scores exist one part after another. Products in
-// bfloat16 take half as long, so that unpacking the weights for each part matters more (`pairs`).
+// The number of parts into which the positions are divided: memory holds the scores of one part at a time.
+// Products in bfloat16 (`pairs`) take half as long, so the time to unpack the weights for each part matters
+// more, and parts are larger.
 int64_t parts_of(int64_t places, int64_t classes, size_t bytes, bool pairs) {
   const int64_t most_bytes = pairs ? 2 * tuning::kWordScoreBytes : tuning::kWordScoreBytes;
   const int64_t fitting = most_bytes / (std::max<int64_t>(classes, 1) * static_cast<int64_t>(bytes));
@@ -158,8 +159,8 @@ int64_t parts_of(int64_t places, int64_t classes, size_t bytes, bool pairs) {
   return std::max<int64_t>((places + most - 1) / most, 1);
 }
 
-// Reads labels as classes, and as -1 where they are to be ignored; throws for a label that is not a class.
-// Returns how many are not ignored.
+// Reads labels as classes, and ignored labels as -1; throws for a label that is not a class. Returns how many
+// labels are not ignored.
 template <typename L>
 int64_t read_labels(const std::string& label, const L* labels, int64_t places, int64_t classes,
                     std::optional<int64_t> ignored, int64_t* out) {
@@ -191,7 +192,7 @@ class Labels {
   }
 
   int64_t places() const { return places_; }
-  // The class of each position, -1 where it is ignored, and by what the sum of losses is divided.
+  // The class of each position, -1 where the label is ignored, and the divisor of the sum of losses.
   std::pair<const int64_t*, int64_t> read(const Frame& f) const {
     int64_t* which = f.at<int64_t>(read_);
     const int64_t counted =
@@ -215,8 +216,8 @@ T sum_of(const T* losses, int64_t places, int64_t divisor) {
   return static_cast<T>(sum / static_cast<double>(divisor));
 }
 
-// The memory of a part of the positions: exponentials [count, classes], and beside each group of them its
-// power and sum [count, groups]; the scores of the labels; and what a position's gradient is multiplied with.
+// The memory of a part of the positions: exponentials [count, classes], and the power and sum of each group
+// of exponentials [count, groups]; the scores of the labels; and the factor of each position's gradient.
 struct PartOfWords {
   const int64_t* which;
   int64_t classes, groups;
@@ -231,7 +232,8 @@ struct PartOfWords {
     if (target >= column && target < column + n) targets[row] = line[target - column];
   }
 
-  // The loss of a position; the exponentials become the gradient of the scores but for a factor.
+  // Computes the loss of a position, and turns the exponentials into the gradient of the scores except for
+  // the factor.
   void finish(int64_t row, float share) const {
     const int64_t target = which[row];
     factors[row] = losses[row] = 0;
@@ -258,7 +260,7 @@ struct PartOfWords {
   }
 };
 
-// Of weights in codes, in bfloat16.
+// The kernel for packed weights with products in bfloat16.
 Kernel paired_kernel(KernelContext& c) {
   const Matrix m = matrix_of(c);
   const Projection<float> projection(c);

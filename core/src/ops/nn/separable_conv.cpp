@@ -1,5 +1,5 @@
 // SeparableConv, which passes/fuse_separable_conv.cpp creates: a depthwise convolution with the pointwise
-// convolutions before and after it. Its kernel is in backend/cpu/conv/separable_conv.h.
+// convolutions before and after it. The kernel is in backend/cpu/conv/separable_conv.h.
 #include "geometry/separable_convolution.h"
 #include "op/operator.h"
 #include "op/session_domain.h"

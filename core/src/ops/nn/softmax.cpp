@@ -15,7 +15,7 @@
 namespace ortrain {
 namespace {
 
-// Before version 13 everything from the axis on is one softmax (flat); since then only the axis is.
+// Before version 13 one softmax runs over all axes from `axis` on (flat); since then, only along `axis`.
 SoftmaxShape shape_of(const NodeContext& c, bool flat) {
   const Shape& shape = c.shape(0);
   if (shape.empty()) return {};
@@ -28,8 +28,8 @@ SoftmaxShape shape_of(const NodeContext& c, bool flat) {
   return out;
 }
 
-// What differs between Softmax and LogSoftmax and between their gradients, whose names say whether they are
-// flat.
+// The functions of this file are shared by Softmax and LogSoftmax, and by their gradients. The names of the
+// gradient operators say whether the softmax is flat.
 enum class Function { kSoftmax, kLog };
 constexpr const char* gradient_type(Function f, bool flat) {
   return f == Function::kLog ? (flat ? "LogSoftmaxGrad" : "LogSoftmaxGrad_13")
@@ -72,9 +72,9 @@ std::vector<int64_t> summed_axes(const Node& node, int64_t rank, bool flat) {
   return axes;
 }
 
-// u is the gradient of dX. Softmax, dX = Y (dY - sum(dY Y)): the gradient of dY is the same with u for dY,
-// that of Y is u (dY - sum(dY Y)) - dY sum(u Y). LogSoftmax, dX = dY - exp(Y) sum(dY): u - sum(u exp(Y)) and
-// -u exp(Y) sum(dY).
+// u is the gradient of dX. Softmax, dX = Y (dY - sum(dY Y)): the gradient of dY is the same formula with u
+// for dY, the gradient of Y is u (dY - sum(dY Y)) - dY sum(u Y). LogSoftmax, dX = dY - exp(Y) sum(dY): the
+// gradients are u - sum(u exp(Y)) and -u exp(Y) sum(dY).
 void grad_gradient(GradientContext& g, Function function, bool flat) {
   const std::vector<int64_t> axes = summed_axes(g.node(), need_rank(g, g.x(1)), flat);
   const auto sum = [&](const Expression& v) {
@@ -91,7 +91,7 @@ void grad_gradient(GradientContext& g, Function function, bool flat) {
   }
 }
 
-// With operators of ONNX: the same formulas.
+// The gradients with operators of ONNX.
 void gradient_form(DecompositionContext& e, Function function, bool flat) {
   const std::vector<int64_t> axes = summed_axes(e.node(), need_rank(e, e.x(1)), flat);
   const auto sum = [&](const Expression& v) {

@@ -1,9 +1,9 @@
-// SoftmaxCrossEntropyLoss and its gradient, the Internal forms of both (ignore_index is an input), and
-// NegativeLogLikelihoodLoss with its Internal forms.
+// SoftmaxCrossEntropyLoss and its gradient; the Internal forms of both, which take ignore_index as an input;
+// and NegativeLogLikelihoodLoss with its Internal forms.
 //
 // Scores [N, C, d...], labels [N, d...]. With l = label and w its weight (1 without weights), the loss of one
 // position is -w log softmax(scores)_l, or 0 if the label is ignore_index; "mean" divides the sum by the sum
-// of the weights used.
+// of the weights of labels that are not ignored.
 
 #include <algorithm>
 #include <limits>
@@ -31,7 +31,7 @@ Average reduction_of(const NodeContext& c) {
   return Average::kMean;
 }
 
-// ONNX's operators, and the Internal ones, whose gradient may have a bias.
+// ONNX's operators, and the Internal operators, whose gradient may have a bias.
 enum class Form { kOnnx, kInternal };
 
 // The indices of a node's inputs.
@@ -87,7 +87,8 @@ class Labels {
     }
   }
 
-  // Calls f(position, class, weight) for every position; the weight of an ignored one is 0 and its class -1.
+  // Calls f(position, class, weight) for every position; the weight of an ignored position is 0 and its class
+  // -1.
   template <class F>
   void each(const Frame& frame, int64_t places, F f) const {
     if (wide_)
@@ -241,8 +242,8 @@ Attributes loss_attributes(const Node& node) {
   return out;
 }
 
-// From the loss; and from the second output, whose classes are axis 1, as for LogSoftmax: d scores = dY -
-// softmax sum(dY).
+// The sum of two gradients: one from the loss, and one from the second output, log softmax(scores), whose
+// classes are axis 1: d scores = dY - softmax sum(dY).
 void gradient(GradientContext& g, Form form) {
   if (!g.needs(0)) return;
   const Expression log_prob(g, g.want_y(1));
@@ -260,8 +261,8 @@ void gradient(GradientContext& g, Form form) {
   g.set(0, total);
 }
 
-// dX = dY w (exp(log_prob) - [i = label]) / divisor (+ bias) is linear in dY; of its two terms only the first
-// depends on log_prob; it is dX minus the dX for zero probabilities.
+// dX = dY w (exp(log_prob) - [i = label]) / divisor (+ bias) is linear in dY. Of its two terms only the first
+// depends on log_prob; the first term is dX minus the dX for zero probabilities.
 void grad_gradient(GradientContext& g, Form form) {
   const Expression u(g, g.dy(0)), dy(g, g.x(0)), log_prob(g, g.x(1));
   const auto with = [&](const Expression& incoming, const Expression& logs) {
@@ -345,7 +346,7 @@ ORTRAIN_OPERATOR({likelihood<Form::kInternal>(kMicrosoft, "NegativeLogLikelihood
 // With operators of ONNX.
 
 // The gradient of the scores: exp(log_prob) times the factor of each position, which is then subtracted at
-// the label. An ignored label has the factor 0; 0 is its class.
+// the label. An ignored label has the factor 0, and class 0 in place of the label.
 void gradient_form(DecompositionContext& e, Form form) {
   const Inputs in = backward_inputs(form);
   const Expression dy(e, e.x(0)), log_prob(e, e.x(1));

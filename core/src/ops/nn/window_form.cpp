@@ -11,7 +11,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// One value of each axis, as an attribute has them.
+// The results of value() for all axes, as the list of an attribute.
 template <typename F>
 Ints each(const std::vector<WindowForm>& windows, F&& value) {
   Ints values;
@@ -58,8 +58,9 @@ bool has_many_channels(const DecompositionContext& e, const std::string& value, 
   return dims && dims->size() > axis && (*dims)[axis].known() && (*dims)[axis].value >= kManyChannels;
 }
 
-// The gradient of the weights as a matrix product of dY with what each element of a filter sees of X:
-// dW[m, c, k] = Σ_(n, o) dY[n, m, o] X[n, c, o stride + k dilation]. `order` swaps samples and channels.
+// The gradient of the weights as a matrix product of dY with the elements of X that each element of a filter
+// reads: dW[m, c, k] = Σ_(n, o) dY[n, m, o] X[n, c, o stride + k dilation]. `order` swaps samples and
+// channels.
 std::string weight_products(DecompositionContext& e, const std::vector<WindowForm>& windows,
                             const std::string& dy, const std::string& x, const Ints& order) {
   const size_t count = windows.size();
@@ -148,7 +149,7 @@ std::vector<int64_t> kernel_of(const DecompositionContext& e, const std::string&
 std::string spread_windows(DecompositionContext& e, const std::vector<WindowForm>& windows,
                            const std::string& dy, const std::string& weights, int64_t groups,
                            const std::string& like) {
-  // ConvTranspose gives as many elements as the windows reach, and `extra` more.
+  // The result of ConvTranspose has all elements that the windows reach, and `extra` more.
   bool exact = true;
   Ints after, extra;
   for (const WindowForm& w : windows) {
@@ -181,7 +182,7 @@ std::string spread_by_convolution(DecompositionContext& e, const std::vector<Win
   Ints pads, after, order(count + 2), axes(count);
   for (const WindowForm& w : windows) {
     const int64_t before = w.span() - 1 - w.before, end = w.span() - 1 - w.after;
-    // Without padding, the result has more elements than dY, and each of them is a sum over a whole filter.
+    // Without padding, the result has more elements than dY, and each element is a sum over a whole filter.
     worth_it &= w.stride == 1 && before >= 0 && end >= 0 && (w.kernel == 1 || w.before + w.after > 0);
     flips |= w.kernel > 1;
     pads.push_back(before);

@@ -64,7 +64,7 @@ Kernel accumulator_v2_kernel(KernelContext& c) {
     LayoutPtr layout = c.in_layout(0);
     if (layout && c.in(0, layout).index != buffer.index) layout = nullptr;
     const Slot value = in_place ? Slot{} : c.in(1, layout);
-    // Of a buffer that is state, output 1 is that memory.
+    // If the buffer is model state, output 1 is the memory of the buffer.
     const bool shared = c.has_output(1) && c.in(0, layout).index == buffer.index;
     if (shared) c.alias(1, 0);
     const Slot copy = c.has_output(1) && !shared ? c.out(1, layout) : Slot{};
@@ -132,14 +132,14 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .traits = {.stops_gradient = true},
                   .kernels = {.cpu = accumulator_kernel}});
 
-// ZeroGradient(old_gradient, reset_signal) → zeros like old_gradient, which is set to zero too where it is
-// state.
+// ZeroGradient(old_gradient, reset_signal) → zeros like old_gradient. An old_gradient that is model state is
+// set to zero too.
 Kernel zero_gradient_kernel(KernelContext& c) {
   const size_t bytes = static_cast<size_t>(c.size(0)) * width_of(c, 0);
   const LayoutPtr layout = c.in_layout(0);
   const Slot state = c.state(0);
   Slot out;
-  if (c.in(0, layout).index == state.index)  // of state, the output is that memory
+  if (c.in(0, layout).index == state.index)  // old_gradient is model state: the output is its memory
     c.alias(0, 0);
   else
     out = c.out(0, layout);

@@ -1,9 +1,11 @@
-// AccumulateRows, which passes/accumulate_rows.cpp creates: adds the gradients of rows that were gathered to
-// an accumulation buffer. It reads and writes those rows alone. The set `rows` has each row of the buffer
-// that may be other than zero; what overwrites the buffer clears these rows.
+// AccumulateRows, which passes/accumulate_rows.cpp creates: adds the gradients of gathered rows to an
+// accumulation buffer, and reads and writes only these rows of the buffer. Input `rows` is the set of the
+// rows of the buffer that may not be zero (runtime/row_set.h). To overwrite the buffer, the kernel clears the
+// rows of the set.
 //
-// The bits are those of InPlaceAccumulatorV2(buffer, Sum(GatherGrad, ...)): for each pair of indices and dY,
-// slices of the same row are added up in their order, then the sums of the pairs, then the buffer.
+// The result equals that of InPlaceAccumulatorV2(buffer, Sum(GatherGrad, ...)) to the last bit: for each pair
+// of indices and dY, the kernel adds up the slices of a row in their order; then it adds up the sums of the
+// pairs, and adds them to the buffer.
 #include <cstring>
 
 #include "backend/cpu/strided_copy.h"
@@ -43,8 +45,8 @@ struct Pair {
 // The different rows of all pairs, each of which has a slot in memory for sums.
 class Slots {
  public:
-  // `place` has an element for each row of the table, and need not be initialized: that of a row says where
-  // in `rows` it is, if it is there.
+  // `place` has an element for each row of the table: the index of the row in `rows`, if `rows` has the row.
+  // `place` need not be initialized, because add() compares the row at that index.
   Slots(int32_t* place, int64_t* rows) : place_(place), rows_(rows) {}
 
   int64_t add(int64_t row) {
@@ -63,7 +65,7 @@ class Slots {
   int64_t count_ = 0;
 };
 
-// What the kernel needs to add up slices before they are added to the buffer.
+// The memory in which the kernel adds up slices before it adds them to the buffer.
 struct Sums {
   Slot place, rows, sums, part;
 };
@@ -90,7 +92,7 @@ class Accumulation {
   }
 
   void run(const std::string& label, const Frame& f, bool overwrites) const {
-    for (const Pair& p : pairs_)  // before anything is changed
+    for (const Pair& p : pairs_)  // checks all indices before it changes anything
       resolve_indices(label, p.type, f.at<void>(p.indices), p.r.n, limit_, f.at<int64_t>(p.rows));
     RowSet set(f.at<int64_t>(set_), limit_);
     auto* buffer = f.at<std::byte>(buffer_);
@@ -113,7 +115,7 @@ class Accumulation {
  private:
   int64_t row_bytes() const { return row_ * width_; }
 
-  // Rows are far apart in a large table: memory gives several at once if it is asked early.
+  // Rows are far apart in a large table. Prefetching them lets the processor load several rows at a time.
   void fetch(const std::byte* row) const {
     for (int64_t at = 0; at < std::min<int64_t>(row_bytes(), 512); at += 64) __builtin_prefetch(row + at, 1);
   }

@@ -1,17 +1,19 @@
 // GradientBound, which passes/bound_gradients.cpp creates: computes a bound of the magnitude of a gradient
-// that is a sum of products, or adds it to the bound so far. A gradient whose bound is a number of its type
-// is finite, so an optimizer step need not read it (session/gradient_bounds.h).
+// that is a sum of products, or adds it to the bound so far. If the bound is a finite number of the
+// gradient's type, the gradient is finite, so an optimizer step need not read the gradient to check this
+// (session/gradient_bounds.h).
 //
 // Why the bound holds. Each element of the product is a sum of at most K products, where K is the size of the
-// smallest factor, so its magnitude is at most |scale| K Π max|factor|. Rounding: of at most 2^23 additions
-// in float, each of which adds a relative error of 2^-24 to a partial sum, the sum grows by less than 1.65;
-// conversions of factors to bfloat16, and of the sum to the type of the gradient, by less than 1.02. The
-// factor 2 covers both. Adding a gradient to those before rounds once, to at least 8 bits.
+// smallest factor, so its magnitude is at most |scale| K Π max|factor|. Rounding: at most 2^23 additions in
+// float, each of which adds a relative error of 2^-24 to a partial sum, make the sum larger by a factor below
+// 1.65; conversions of factors to bfloat16, and of the sum to the type of the gradient, by a factor below
+// 1.02. The factor 2 covers both. Each addition of a gradient to the accumulated gradients rounds once, to at
+// least 8 bits.
 //
-// No intermediate result overflows, so that nothing becomes infinite or NaN on the way: whatever a kernel
-// multiplies first, a partial product is at most the bound without the factors that are below 1, and that
-// must be a number of the type in which the kernel computes. If it is not, or if a factor is infinite or NaN,
-// the bound becomes infinite, that is, unknown. It never says that a gradient is not finite.
+// Intermediate results must not overflow either. Whichever factors a kernel multiplies first, a partial
+// product is at most the bound without the factors that are below 1. If this limit is not a number of the
+// type in which the kernel computes, or if a factor is infinite or NaN, the bound becomes infinite, that is,
+// unknown. An unknown bound does not mean that the gradient is not finite.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -42,7 +44,7 @@ struct Factor {
   DType stored;
   int64_t size;
 
-  // The largest magnitude; NaN or infinite if an element is.
+  // The largest magnitude; NaN or infinite if an element is NaN or infinite.
   double largest(const Frame& f) const {
     switch (stored) {
       case DType::kDouble:
@@ -55,7 +57,8 @@ struct Factor {
   }
 };
 
-// Whether reading the factors takes less time than reading the gradient, and tells enough.
+// Whether the factors have at most as many elements as the gradient, and the sums are short enough for the
+// bound to hold.
 bool is_worth_measuring(const KernelContext& c) {
   int64_t read = 0, products = INT64_MAX;
   for (size_t i = kFirstFactor; i < c.input_count(); ++i) {
@@ -94,7 +97,7 @@ Kernel gradient_bound_kernel(KernelContext& c) {
         added *= largest;
         partial *= std::max(1.0, largest);
       }
-      if (!(added <= most && partial <= most)) added = kUnknown;  // also if it is NaN
+      if (!(added <= most && partial <= most)) added = kUnknown;  // also if one of them is NaN
     }
     double& sum = *f.at<double>(bound);
     const bool overwrites = overwrite.defined() && *f.at<bool>(overwrite);

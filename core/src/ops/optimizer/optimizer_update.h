@@ -1,5 +1,5 @@
-// The update steps of the optimizers that are operators: the meaning of their attributes, and one pass over
-// weights, gradients and moments.
+// The update steps of optimizers that are operators: how their attributes are read, and passes over weights,
+// gradients and moments.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace ortrain {
 
 // The attributes of AdamWOptimizer (com.microsoft).
 AdamWSettings adamw_attributes(const Node& node);
-// The problem with them; empty if there is none.
+// The problem with these attributes; empty if there is none.
 std::string problem_of(const AdamWSettings& attributes);
 
 // Whether none of the gradients is a NaN or infinite.
@@ -28,7 +28,7 @@ void scale(const OptimizerRun& run, double factor);
 void adamw(const OptimizerRun& run, const AdamWFactors<double>& factors, double gradient_scale);
 
 // Writes the direction of LAMB, m/c / (√(v/d) + ε) + decay w, into `direction`, and updates the moments.
-// `factors` are those without weight decay, in mode 0, for a learning rate of 1.
+// `factors` are the factors of AdamW without weight decay, in mode 0, for a learning rate of 1.
 void lamb_direction(const OptimizerRun& run, const AdamWFactors<double>& factors, double gradient_scale,
                     double decay, std::byte* direction);
 // The L2 norm of `n` values.

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kPreviewTraining = "ai.onnx.preview.training";
 
-// One element, its gradient (with that of the norm) and its states.
+// One element, its gradient g (with the term of norm_coefficient) and its states.
 template <typename T>
 struct Element {
   T x, g, s[2];

@@ -1,7 +1,8 @@
 // Optimizers over sequences of parameters, as in the optimizer models of artifacts (com.microsoft):
-// AdamWOptimizer, SGDOptimizerV2, and InplaceClipGradNorm before them. Values with an output are returned
-// there; weights and moments without one are updated in place, in the caller's tensors. Training sessions do
-// the same in one pass over all parameters (session/optimizer.h).
+// AdamWOptimizer, SGDOptimizerV2, and InplaceClipGradNorm, which runs before them. If an output is requested,
+// the node returns updated copies there; without the output, the node updates weights and moments in place,
+// in the caller's tensors. Training sessions compute the same step in one pass over all parameters
+// (session/optimizer.h).
 #include "ops/control/sequence.h"
 #include "ops/optimizer/optimizer_update.h"
 
@@ -63,7 +64,8 @@ bool updates(DynamicContext& c, size_t signal) {
   return yes;
 }
 
-// Sequences have no names, so that the groups that a training session can update are unknown here.
+// Rejects a node that updates a group of parameters: the node gets sequences, whose tensors have no names, so
+// only a training session knows the groups.
 bool updates_a_group(TypeContext& c) {
   if (!c.node().has("parameters")) return false;
   c.reject("its attribute 'parameters' names a group of parameters, and only a training session has groups");
@@ -160,8 +162,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernels = {.run = sgd_run}});
 
 // ---------------------------------------------------------------------------------------------------------------------
-// InplaceClipGradNorm: the gradients, scaled together so that their norm (that of all their elements) is at
-// most max_norm.
+// InplaceClipGradNorm: the gradients, scaled together so that the norm of all their elements is at most
+// max_norm.
 
 void clip_types(TypeContext& c) {
   if (const std::string norm = c.node().string_or("norm_type", "fro"); norm != "fro")

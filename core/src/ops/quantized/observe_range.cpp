@@ -1,13 +1,13 @@
-// ObserveRange and StopGradient of the domain ortrain, which models for quantization-aware training have.
+// ObserveRange and StopGradient of the domain ortrain, for models with quantization-aware training.
 //
 // ObserveRange(x, range) -> observed: the range of x, as an exponential moving average over the train steps:
 //     range ← momentum · range + (1 - momentum) · [min x, max x],
-// where a range of [0, 0] is that of no step yet, which the first one replaces. It is model state, like the
-// running statistics of a batch normalization. B. Jacob et al., "Quantization and training of neural networks
-// for efficient integer-arithmetic-only inference", 2018.
+// A range of [0, 0] means that there was no step yet: the first step replaces it. The range is model state,
+// like the running statistics of a batch normalization. B. Jacob et al., "Quantization and training of neural
+// networks for efficient integer-arithmetic-only inference", 2018.
 //
-// StopGradient(x) -> y: y is x, and no gradient passes. An eval model has neither: what reads them reads the
-// range, or x.
+// StopGradient(x) -> y: y is x, and no gradient passes. An eval model has neither operator: nodes that read
+// `observed` read `range` there, and nodes that read y read x.
 //
 // Compiled for speed: a loop over the elements (CMakeLists.txt).
 #include <algorithm>
@@ -55,7 +55,7 @@ Kernel observe_kernel(KernelContext& c) {
   return [=](const Frame& f) {
     const float* values = f.at<const float>(x);
     float* known = f.at<float>(range);
-    if (const auto [low, high] = range_of(values, size); low <= high) {  // not without numbers
+    if (const auto [low, high] = range_of(values, size); low <= high) {  // false if x has no numbers
       const bool first = known[0] == 0 && known[1] == 0;
       known[0] = first ? low : kept * known[0] + (1 - kept) * low;
       known[1] = first ? high : kept * known[1] + (1 - kept) * high;

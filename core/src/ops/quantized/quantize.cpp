@@ -2,10 +2,10 @@
 //
 //   q = saturate(round(x / scale) + zero_point), rounding halves to even;  x' = (q - zero_point) scale
 //
-// with one scale for the tensor, one per index along an axis, or one per block along it. The gradient is the
-// straight-through estimator: Y. Bengio et al., "Estimating or propagating gradients through stochastic
-// neurons", 2013. A pair of QuantizeLinear and DequantizeLinear passes the gradient on where x is inside the
-// range of the type.
+// with one scale for the tensor, one per index along an axis, or one per block along an axis. The gradient is
+// the straight-through estimator: Y. Bengio et al., "Estimating or propagating gradients through stochastic
+// neurons", 2013. A pair of QuantizeLinear and DequantizeLinear passes the gradient to x where x is inside
+// the range of the type.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -99,7 +99,7 @@ T round_small(T x) {
   return (x + kShift) - kShift;
 }
 
-// What a quantized type contains: integers in a range, or floats of 8 bits or less.
+// The values of a quantized type: integers in a range, or floats of 8 bits or less.
 struct Quantized {
   double low = 0, high = 0;
   bool floats = false;
@@ -150,7 +150,7 @@ DType quantized_type(const NodeContext& c, size_t zero_point) {
   return c.dtype(zero_point);
 }
 
-// Without a zero point and the attribute it is uint8.
+// The type of the quantized values: uint8 without a zero point and without the attribute.
 DType quantized_type(const ElementTypes& types, size_t) {
   const DType stated = types.attribute("output_dtype", DType::kUndefined);
   if (types.node().has_input(2)) return types[2];
@@ -188,12 +188,14 @@ void quantize_shape(ShapeContext& c) {
   c.output(0, type, c.shape(0));
 }
 
-// Values of one input for the elements of a row: one for all of them, or one for each.
+// The values of an input (scales or zero points) for the elements of a row: one value for all elements, or
+// one for each.
 class Beside {
  public:
   Beside(const NodeContext& c, size_t i, Slot slot)
       : dtype_(c.has_input(i) ? c.dtype(i) : DType::kUndefined), slot_(slot) {}
-  // `n` values from `index` on, or the one there n times; zeros if there is no such input.
+  // `n` values from `index` on or, if `step` is 0, `n` times the value at `index`; zeros if the node does not
+  // have the input.
   void read(const Frame& f, int64_t index, int64_t step, int64_t n, double* values) const {
     if (!slot_.defined()) return std::fill_n(values, n, 0.0), void();
     read_numbers(dtype_, f.at<std::byte>(slot_), index, index + (step ? n : 1), values);
@@ -222,7 +224,7 @@ void in_pieces(const Frame& frame, const Granularity& g, const Beside& scale, co
   });
 }
 
-// `value` rounded to what the type can represent.
+// `value` rounded to a value of the type.
 double round_to(DType dtype, double value) {
   switch (dtype) {
     case DType::kFloat:
@@ -288,7 +290,7 @@ Kernel quantize_any(KernelContext& c) {
 template <typename Q>
 Kernel quantize_kernel_of(KernelContext& c) {
   const Granularity g = read_granularity(c, 0, 1, c.opset());
-  // With one scale, the elements stay in their order.
+  // With a single scale, the elements may stay in any storage order.
   const Order order = g.kind == Granularity::kTensor ? order_of(c.in_layout(0)) : Order::kRowMajor;
   const Slot x = c.in(0, stored_layout(c.shape(0), order, false)), scale = c.in(1),
              zero_point = c.has_input(2) ? c.in(2) : Slot{}, y = c.out(0, byte_layout(c.out_shape(0), order));
@@ -318,7 +320,7 @@ Kernel quantize_kernel(KernelContext& c) {
   return kernel ? std::move(kernel) : quantize_any(c);
 }
 
-// q is treated as if it were x: the incoming gradient is that of the dequantized value.
+// q carries the gradient of the dequantized value, as if q were x.
 void quantize_gradient(GradientContext& g) {
   if (g.needs(1)) g.reject("the gradient of its scale is not supported");
   std::vector<std::string> inputs = {g.dy(0), g.x(0), g.x(1)};
@@ -615,7 +617,7 @@ Expression granular_form(DecompositionContext& e, size_t i) {
   return {e, e("Reshape", {value, e.int64s(shape)})};
 }
 
-// dY where X / scale, rounded if the type is one of integers, plus zero_point is in the range of the type.
+// dY where X / scale, rounded if the type is an integer type, plus zero_point is in the range of the type.
 void quantize_gradient_form(DecompositionContext& e) {
   const Expression dy(e, e.x(0));
   const auto type = static_cast<DType>(e.node().int_or("output_dtype", static_cast<int64_t>(DType::kUInt8)));

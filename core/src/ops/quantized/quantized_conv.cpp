@@ -3,8 +3,8 @@
 //   Y = (X - x_zero_point) * (W - w_zero_point)
 //   y = saturate(round((Y + B) x_scale w_scale / y_scale) + y_zero_point)
 //
-// W may have a scale and zero point for each filter. Padding represents zero, so it is the zero point of X.
-// QLinearConv of the domain ortrain.session also clamps y to its attributes lowest and highest.
+// W may have a scale and zero point for each filter. Padding represents zero, so its code is the zero point
+// of X. QLinearConv of the domain ortrain.session also clamps y to its attributes lowest and highest.
 //
 // Compiled for speed: loops over sums (CMakeLists.txt).
 #include <algorithm>
@@ -36,7 +36,8 @@ ConvSizes sizes_of(const NodeContext& c, const Places& at) {
   return {x[0], x[1], w[0], c.node().int_or("group", 1), three_axes(read_convolution(c, x, w))};
 }
 
-// Inputs with a single value, or, where the number of filters is given, one per filter.
+// Rejects an input that does not have a single value or, if the number of filters is given, a value per
+// filter.
 void expect_count(const NodeContext& c, size_t i, std::optional<int64_t> filters) {
   c.expect(c.size(i) == 1 || (filters && c.shape(i) == Shape{*filters}), "input ", i, " ('",
            c.node().inputs[i], "') must be a single value",
@@ -131,7 +132,7 @@ Kernel integer_kernel(KernelContext& c) {
   });
 }
 
-// The codes that a result may have, and that of zero.
+// The smallest and the largest code that a result may have, and the code of zero.
 template <typename Q>
 CodeRange code_range(const NodeContext& c, int32_t zero) {
   const auto bound = [&](const char* name, int64_t otherwise) {
@@ -173,12 +174,12 @@ int32_t code_at(const KernelContext& c, size_t i, int64_t place) {
   return c.dtype(i) == DType::kInt8 ? constant_at<int8_t>(c, i, place) : constant_at<uint8_t>(c, i, place);
 }
 
-// The factors and offsets of all filters, and where they are.
+// The factors, also as floats, and the offsets of all filters.
 struct FilterTables {
   std::vector<double> factors;
   std::vector<float> narrow;
   std::vector<int32_t> offsets;
-  bool in_range = true;  // otherwise the products must not be computed in float
+  bool in_range = true;  // whether the factors are small enough to compute the products in float
 };
 
 FilterTables filter_tables(const KernelContext& c, int64_t filters, std::vector<int32_t> offsets) {
@@ -198,7 +199,7 @@ FilterTables filter_tables(const KernelContext& c, int64_t filters, std::vector<
   return t;
 }
 
-// With channels last, if all but X is constant.
+// A kernel that keeps channels last, for nodes whose inputs except X are constants; nothing for other nodes.
 template <typename Q>
 std::optional<Kernel> byte_kernel_of(KernelContext& c) {
   const ConvSizes sizes = sizes_of(c, kLinear);

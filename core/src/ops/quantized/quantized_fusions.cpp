@@ -1,7 +1,7 @@
 // Operators on quantized values that onnxruntime's quantizer creates (com.microsoft), each of the form
 //     y = quantize(f(dequantize(x), ...)).
-// Since QuantizeLinear and DequantizeLinear pass gradients through, operators composed of them can be trained
-// through.
+// QuantizeLinear and DequantizeLinear have gradients, so gradients pass through the operators that are
+// composed of them.
 #include <algorithm>
 
 #include "op/decomposition.h"
@@ -70,14 +70,14 @@ void reduce_mean(DecompositionContext& e) {
   e.set(0, quantized(e, mean, 3, 0));
 }
 
-// The node's attributes except one.
+// The node's attributes except `attribute`.
 Attributes without(const Node& node, const std::string& attribute) {
   Attributes out = node.attributes;
   out.erase(attribute);
   return out;
 }
 
-// f(x), where the channels of x may be last.
+// Applies f to x. If the channels of x are last, f gets and returns values with channels first.
 template <typename F>
 std::string by_channels(DecompositionContext& e, const std::string& x, F&& f) {
   if (e.node().int_or("channels_last", 0) == 0) return f(x);
@@ -96,7 +96,7 @@ void global_average_pool(DecompositionContext& e) {
   e.set(0, quantized(e, y, 3, 0));
 }
 
-// A bias of 32-bit integers counts in steps of the product of two scales.
+// The scale of a bias of 32-bit integers is the product of two scales.
 std::string dequantized_bias(DecompositionContext& e, size_t bias, size_t scale_a, size_t scale_b,
                              float alpha) {
   const Expression step(e, e("Mul", {as_scalar(e, e.x(scale_a)), e.x(scale_b)}));
@@ -134,7 +134,7 @@ std::vector<std::string> with_zero_point(DecompositionContext& e, size_t value, 
   return out;
 }
 
-// A is quantized to 8 bits by its own range.
+// A is quantized to 8 bits, with the scale and zero point of its range.
 void dynamic_quantize_matmul(DecompositionContext& e) {
   const auto range = e.emit("DynamicQuantizeLinear", {e.x(0)}, 3);
   const std::string q = e("QuantizeLinear", {e.x(0), range[1], range[2]});

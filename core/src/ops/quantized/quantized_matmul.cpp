@@ -303,7 +303,7 @@ Kernel to_float_kernel(KernelContext& c) {
   };
 }
 
-// The product of the dequantized operands, through which gradients pass.
+// The product of the dequantized operands, whose operators have gradients.
 void decompose_to_float(DecompositionContext& e) {
   const auto dequantized = [&](size_t value, size_t scale, size_t zero_point) {
     std::vector<std::string> inputs = {e.x(value), e.x(scale)};

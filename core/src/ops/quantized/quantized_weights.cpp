@@ -1,6 +1,7 @@
 // Products with weights of few bits, and rows of such weights (com.microsoft): MatMulNBits, MatMulBnb4,
-// GatherBlockQuantized. The weights stay packed in memory; a kernel unpacks as much of them as fits in its
-// cache. In mixed precision, A and Y may be stored in bfloat16, and products with many rows multiply in it.
+// GatherBlockQuantized. The weights stay packed in memory; a kernel unpacks as many of them at a time as fit
+// in the cache. In mixed precision, A and Y may be stored in bfloat16, and products with many rows multiply
+// in bfloat16.
 //
 // W has N rows of K numbers, in blocks of block_size neighbours that share a scale:
 //     MatMulNBits: (code - zero_point) scale, codes of 2, 4 or 8 bits, lowest bits first, each row by itself;
@@ -104,7 +105,8 @@ void product_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), std::move(y));
 }
 
-// Products with enough rows to pack blocks of the weights for, in float or bfloat16; nothing for others.
+// A kernel for products with so many rows that packing blocks of the weights pays off, in float or bfloat16;
+// nothing for other products.
 template <Product P>
 std::optional<Kernel> packed_product(KernelContext& c) {
   const Weights w(c);
@@ -143,7 +145,7 @@ Kernel typed_product(KernelContext& c) {
     const T* a = f.at<const T>(a_slot);
     const T* bias = f.at_or_null<const T>(bias_slot);
     T *y = f.at<T>(y_slot), *rows = f.at<T>(scratch);
-    if (transposed) {  // one tile after the other: each adds to the whole result
+    if (transposed) {  // one tile of weights after the other, because each adds to the whole result
       for (int64_t at = 0; at < w.n; at += kTile) {
         const int64_t count = std::min(kTile, w.n - at);
         parallel_for(count, 4 * w.k, [&](int64_t begin, int64_t end) {
@@ -217,7 +219,7 @@ void codebook_gradient(GradientContext& g) {
 
 struct Table {
   Weights w;
-  Shape rows;  // what an index selects, unpacked
+  Shape rows;  // the unpacked rows that an index selects
 };
 
 Table read_table(const NodeContext& c) {
@@ -279,7 +281,7 @@ Kernel gather_kernel(KernelContext& c) {
 }
 
 // For each element of the product, one multiplication and one addition per element of a row of input 0, and
-// what unpacking the weights takes.
+// the operations that unpack the weights.
 double operations_of(const Node&, std::span<const Shape* const> inputs, const Shape& product) {
   if (inputs.empty() || !inputs[0] || inputs[0]->empty() || product.empty()) return 0;
   const int64_t rows = element_count(product, 0, product.size() - 1) + kUnpackingRows;

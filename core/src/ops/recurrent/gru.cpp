@@ -1,4 +1,4 @@
-// GRU, com.microsoft GRUTraining (which saves what the backward pass needs) and GRUGrad.
+// GRU, com.microsoft GRUTraining (which saves the values that the backward pass needs) and GRUGrad.
 //
 //   z = f(X_t Wzᵀ + H_(t-1) Rzᵀ + Wbz + Rbz), likewise r
 //   h = g(X_t Whᵀ + (r . H_(t-1)) Rhᵀ + Wbh + Rbh), or with linear_before_reset
@@ -113,17 +113,17 @@ void gradient_shape(ShapeContext& c) {
     if (c.has_output(o)) c.output(o, c.dtype(0), shapes[o]);
 }
 
-// One step of one sample on the way back.
+// One step of one sample in the backward pass.
 template <typename T>
 struct GatesStep {
   const T* gates;   // z, reset, candidate
   const T* before;  // the state before the step
   T* changes;       // the gates' gradients, in the same order
   T* dh;            // the gradient of the state
-  T* own;           // what Rh was multiplied with; with linear_before_reset first s, then ds
+  T* own;           // the factor of Rh in the forward pass; with linear_before_reset first s, then ds
 };
 
-// The gradients of z and of the candidate, and the part of dh that does not go through them.
+// The gradients of z and of the candidate, and the part of dh that does not go through z and the candidate.
 template <typename T>
 void candidate_gradient(const GateActivation* act, int64_t h, const T* incoming, const GatesStep<T>& at) {
   const T *z = at.gates, *candidate = z + 2 * h, *before = at.before;
@@ -150,7 +150,8 @@ void linear_reset_gradient(const GateActivation* act, int64_t h, const T* bias, 
   act[0].scale_by_derivative(reset, d_reset, h);
 }
 
-// The same without it, where the gate multiplies the state; `change` is the gradient of their product.
+// The gradient of the reset gate without linear_before_reset, where the gate multiplies the state; `change`
+// is the gradient of r . H.
 template <typename T>
 void reset_gradient(const GateActivation* act, int64_t h, const T* change, const GatesStep<T>& at) {
   const T *reset = at.gates + h, *before = at.before;
@@ -163,7 +164,8 @@ void reset_gradient(const GateActivation* act, int64_t h, const T* change, const
   act[0].scale_by_derivative(reset, d_reset, h);
 }
 
-// What the gradients of X, W, R and B are computed from once the gates have theirs, and where they go.
+// The memory from which the gradients of X, W, R and B are computed, once the gradients of the gates
+// (`changes`) are known, and the memory of the results.
 struct Gradients {
   Slot x, w, changes, inner, previous, dx, dw, dr, db;
 };
@@ -203,15 +205,15 @@ Kernel backward(KernelContext& c) {
   const auto wanted = [&](size_t o) { return c.has_output(o) ? c.out(o) : Slot{}; };
   const Slot dx = wanted(0), dw = wanted(1), dr = wanted(2), db = wanted(3), dinitial = wanted(4);
   const int64_t h = r.hidden, n = r.width();
-  // Of changes of gates; and what the candidate's part is multiplied with, in linear_before_reset on both
-  // ways.
+  // of_gates and of_candidate multiply gradients of gates with R. With linear_before_reset, of_states
+  // recomputes H Rhᵀ of the forward pass.
   const StepProduct<T> of_gates(c, r, c.in(2), 0, 2 * h, false), of_candidate(c, r, c.in(2), 2 * h, h, false),
       of_states(c, r, c.in(2), 2 * h, h, true);
   const size_t kept = static_cast<size_t>(r.directions * r.rows()) * sizeof(T);
   const Slot changes = c.scratch(kept * static_cast<size_t>(n)),
              previous = c.scratch(kept * static_cast<size_t>(h));
-  // For each row what Rh was multiplied with (r . H, or H with linear_before_reset: then s comes first, and
-  // after that ds).
+  // For each row the factor of Rh in the forward pass, r . H. With linear_before_reset, first H Rhᵀ, and then
+  // ds.
   const Slot inner = c.scratch(kept * static_cast<size_t>(h));
   const size_t state_bytes = static_cast<size_t>(r.directions * r.batch * h) * sizeof(T);
   const Slot held = c.scratch(state_bytes), work = c.scratch(state_bytes);

@@ -41,7 +41,7 @@ void training_form(DecompositionContext& e) {
   e.set(2, layer.joined_kept(all_gates));
 }
 
-// One step of the way back. Its state is the gradient of the layer's state.
+// One step of the backward pass. Its state is the gradient of the layer's state.
 ScanBody backward_step(const RecurrentForm& layer, int64_t d) {
   DecompositionContext& e = layer.e_;
   const bool linear = resets_product(e);

@@ -1,11 +1,11 @@
-// LSTM, com.microsoft LSTMTraining (which saves what the backward pass needs) and LSTMGrad.
+// LSTM, com.microsoft LSTMTraining (which saves the values that the backward pass needs) and LSTMGrad.
 //
 //   i = f(X_t Wiᵀ + H_(t-1) Riᵀ + Pi . C_(t-1) + Wbi + Rbi), likewise f; c~ = g(...) without a peephole
 //   C_t = f . C_(t-1) + i . c~,  o = f(... + Po . C_t),  H_t = o . h(C_t);  with input_forget f = 1 - i
 //
 // S. Hochreiter, J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997. The gates of a row are
-// kept after their activations, in the order i, o, f, c~. clip bounds the arguments of f and g; that of h,
-// the cell, is left as it is, as in onnxruntime.
+// kept after their activations, in the order i, o, f, c~. clip bounds the arguments of f and g but not the
+// argument of h, the cell, as in onnxruntime.
 //
 // Compiled for speed: loops over gates (CMakeLists.txt).
 #include "ops/recurrent/lstm.h"
@@ -195,16 +195,16 @@ void gradient_shape(ShapeContext& c) {
     if (c.has_output(o)) c.output(o, c.dtype(0), shapes[o]);
 }
 
-// One step of one sample on the way back.
+// One step of one sample in the backward pass.
 template <typename T>
 struct CellStep {
   const T* gates;      // i, o, forget, candidate
   const T* cell;       // after the step
-  const T* last_cell;  // before it, null where it is zero
+  const T* last_cell;  // before the step, null if it is zero
   T* changes;          // the gates' gradients, in the same order
-  T *dh, *dc;          // the gradients of state and cell; dc becomes that of the cell before
+  T *dh, *dc;          // the gradients of state and cell; dc becomes the gradient of last_cell
   T* work;             // three rows
-  T* products;         // those of dP, or null
+  T* products;         // the products that are summed to dP, or null
 };
 
 template <typename T>
@@ -246,7 +246,7 @@ void cell_gradient(const GateActivation* act, bool coupled, int64_t h, const T* 
     }
 }
 
-// The cell of sample s before step t, null where it is zero; `initial` may be null.
+// The cell of sample s before step t, null if it is zero; `initial` may be null.
 template <typename T>
 const T* cell_before(const Recurrent& r, int64_t d, int64_t t, int64_t s, int64_t length, const T* cells,
                      const T* initial) {

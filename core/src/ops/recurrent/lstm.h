@@ -1,4 +1,4 @@
-// What the forward pass of LSTM shares with that of DynamicQuantizeLSTM: everything but the products.
+// The forward pass that LSTM and DynamicQuantizeLSTM share: all computations except the matrix products.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@ template <typename T>
 struct LstmProducts {
   // gates [D][rows, 4 H] = X Wᵀ, with the biases unless `bias` has them.
   std::function<void(const Frame&, T* gates)> inputs;
-  // gates += states Rᵀ for the samples [first, last) of direction d; rows of the gates are `step` apart,
-  // those of the states H.
+  // gates += states Rᵀ for the samples [first, last) of direction d; rows of the gates are `step` apart, rows
+  // of the states H.
   std::function<void(const Frame&, int64_t d, int64_t first, int64_t last, const T* states, T* gates,
                      int64_t step)>
       states;

@@ -6,7 +6,7 @@ namespace {
 
 const std::vector<std::string_view> kActivations = {"Sigmoid", "Tanh", "Tanh"};
 
-// The functions of a direction, and what its gates need besides.
+// The functions of a direction, and the settings of its gates.
 struct Cell {
   ActivationForm gate, candidate, shown;
   bool coupled;     // f = 1 - i
@@ -46,7 +46,7 @@ std::pair<std::string, std::string> independent_gates(const RecurrentForm& layer
           e("Concat", parts, {{"axis", int64_t{-1}}})};
 }
 
-// The same where they do.
+// Cells and gates of all steps where the gates read the cells (peepholes).
 std::pair<std::string, std::string> peeping_gates(const RecurrentForm& layer, int64_t d, const Cell& cell,
                                                   const std::string& arguments, const std::string& initial) {
   DecompositionContext& e = layer.e_;
@@ -89,7 +89,7 @@ void training_form(DecompositionContext& e) {
   if (e.has_y(4)) e.set(4, layer.joined_kept(all_gates));
 }
 
-// One step of the way back. Its states are the gradients of state and cell.
+// One step of the backward pass. Its states are the gradients of state and cell.
 ScanBody backward_step(const RecurrentForm& layer, int64_t d, const Cell& cell) {
   DecompositionContext& e = layer.e_;
   const std::string sizes = e.int64s(std::vector<int64_t>(4, layer.hidden())),

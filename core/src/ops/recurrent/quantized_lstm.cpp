@@ -1,8 +1,8 @@
 // DynamicQuantizeLSTM (com.microsoft): an LSTM with weights of 8 bits, W [D, inputs, 4 H] and R [D, H, 4 H].
 //
-// The inputs are quantized to 8 bits by their own range. onnxruntime also quantizes the hidden state in
-// each step. Here the hidden state keeps its precision: it is multiplied as a number of 24 bits, three
-// digits of 8 bits, for which the weights are read once.
+// The inputs are quantized to 8 bits, with the scale and zero point of their range. onnxruntime also
+// quantizes the hidden state in each step. Here the hidden state keeps its precision: it is multiplied as a
+// number of 24 bits, three digits of 8 bits, for which the weights are read once.
 //
 //   h = s (65536 a + 256 b + c - 2²³),  h R = s (65536 (a - 128) R + 256 b R + c R)
 #include <algorithm>
@@ -57,7 +57,7 @@ void shape(ShapeContext& c) {
   lstm_shape(c, r);
 }
 
-// Weights [D, k, 4 H], packed for products; constant ones once.
+// Weights [D, k, 4 H], packed for products. Constant weights are packed only once.
 class PackedWeights {
  public:
   PackedWeights(KernelContext& c, size_t i, size_t scale, const Recurrent& r, int64_t k)
@@ -104,7 +104,7 @@ class PackedWeights {
   bool each() const { return each_; }
 
  private:
-  // Of one direction: the panels, then the zero points of the columns.
+  // The size of one direction: the panels, then the zero points of the columns.
   int64_t words() const { return kernels_.right_words(k_, n_) + kernels_.whole(n_); }
 
   void pack(const uint8_t* w, const uint8_t* zeros, uint32_t* packed) const {
@@ -169,7 +169,8 @@ std::function<void(const Frame&, float*)> input_kernel(KernelContext& c, const R
 
 constexpr int64_t kDigits = 3;
 
-// The digits of h, rows of `digits` that are `row` apart, and s. NaN if a value is not finite.
+// Writes the digits of h to rows of `digits` that are `row` apart, and returns s; NaN if a value is not
+// finite.
 float split(const float* h, int64_t n, uint8_t* digits, int64_t row) {
   float most = 0;
   bool finite = true;
@@ -261,7 +262,7 @@ std::string float_weights(DecompositionContext& e, size_t value, size_t scale) {
   return e("Transpose", {(steps - zero) * wide(e.x(scale))}, {{"perm", std::vector<int64_t>{0, 2, 1}}});
 }
 
-// For gradients.
+// The LSTM with weights as floats, from which the gradient is built.
 void decompose(DecompositionContext& e) {
   const auto range = e.emit("DynamicQuantizeLinear", {e.x(0)}, 3);
   std::vector<std::string> inputs = {

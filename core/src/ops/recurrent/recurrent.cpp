@@ -124,7 +124,7 @@ std::vector<ActivationChoice> choose_activations(const Node& node, size_t direct
   expect(names.empty() || names.size() == count, "activations must name ", count, " functions, found ",
          names.size());
   std::vector<ActivationChoice> out;
-  // alpha and beta are consumed in order by the functions that have them.
+  // The functions that have alpha or beta take the values of these attributes in order.
   size_t next_alpha = 0, next_beta = 0;
   for (size_t i = 0; i < count; ++i) {
     const std::string_view name = names.empty() ? defaults[i % defaults.size()] : names[i];
@@ -135,7 +135,8 @@ std::vector<ActivationChoice> choose_activations(const Node& node, size_t direct
     if (row->parameters > 0 && next_alpha < alphas.size())
       a.alpha = static_cast<double>(alphas[next_alpha++]);
     if (row->parameters > 1 && next_beta < betas.size()) a.beta = static_cast<double>(betas[next_beta++]);
-    // The derivative is computed from the function's value, which must tell on which side of zero it was.
+    // The derivative is computed from the function's value, which must tell on which side of zero the
+    // argument was.
     expect((a.kind != Kind::kLeakyRelu && a.kind != Kind::kElu) || a.alpha >= 0, "alpha of ", row->name,
            " must not be negative, found ", a.alpha);
     out.push_back(a);
@@ -376,7 +377,8 @@ void StateWeightGradient<T>::run(const Frame& f, const T* changes, const T* resu
     transposed_product<T>(r_, {changes, n, 0, n}, {f.at<const T>(previous_), h, 0, h}, false, dr, n * h);
     return;
   }
-  // The rows of a step are one behind the other, and so are the steps.
+  // The rows of a step are contiguous, and so are the steps: the states before a step are the results of its
+  // neighbour.
   const int64_t b = r_.batch, later = std::max<int64_t>(r_.rows() - b, 0);
   const T* const first = changes + (r_.reverse ? later * n : 0);
   threaded_product<T>(n, h, later, {r_.reverse ? changes : changes + b * n, 1, n},

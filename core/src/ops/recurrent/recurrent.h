@@ -1,5 +1,5 @@
-// Shared by LSTM, GRU and RNN: sizes and strides, checks of inputs, activations, and the matrix products that
-// run over all time steps at once.
+// Helpers of LSTM, GRU and RNN: sizes and strides, checks of inputs, activations, and the matrix products
+// that run over all time steps at once.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,13 @@
 
 namespace ortrain {
 
-// Dimensions of a recurrent layer and where rows of its values lie. T: steps, B: batch, D: directions, H:
-// hidden.
+// The dimensions of a recurrent layer, and the positions of rows in its values. T: steps, B: batch, D:
+// directions, H: hidden.
 //
 // With layout 0 sequences are [T, B, I], results [T, D, B, H] and states [D, B, H]; with layout 1 they are
-// [B, T, I], [B, T, D, H] and [B, D, H]. What the forward keeps for the backward (gates, cells) has the rows
-// of the sequence for each direction: [1, T or B, B or T, n], for one direction with the axis of directions
-// second.
+// [B, T, I], [B, T, D, H] and [B, D, H]. Values that the forward pass keeps for the backward pass (gates,
+// cells) have a row of n elements for each step, sample and direction: [2, T, B, n] for two directions and
+// [T, 1, B, n] for one, with T and B swapped for layout 1.
 struct Recurrent {
   int64_t steps, batch, input, hidden, directions, gates;
   bool batch_first;
@@ -31,7 +31,7 @@ struct Recurrent {
 
   int64_t width() const { return gates * hidden; }
   int64_t rows() const { return steps * batch; }
-  // Row of the sequence: that of step t of sample b.
+  // The row of step t of sample b in a sequence.
   int64_t row(int64_t t, int64_t b) const { return batch_first ? b * steps + t : t * batch + b; }
   // Rows between neighbouring samples.
   int64_t sample_rows() const { return batch_first ? steps : 1; }
@@ -57,22 +57,22 @@ struct Recurrent {
   Shape kept_shape(int64_t n) const;
 };
 
-// Reads the dimensions from X, W and R, inputs 0, 1 and 2, and checks them and the attributes all three
+// Reads the dimensions from X, W and R, inputs 0, 1 and 2, and checks them and the attributes that all three
 // layers have.
 Recurrent read_recurrent(const NodeContext& c, int64_t gates);
-// The same without the weights, whose number of hidden values is given.
+// Reads only X; the number of hidden values is given. Does not read the weights.
 Recurrent read_recurrent(const NodeContext& c, int64_t gates, int64_t hidden);
-// Input i, where there is one, must have the type of X and this shape.
+// Input i, if the node has it, must have the type of X and this shape.
 void expect_input(const NodeContext& c, size_t i, const Shape& shape, const char* what);
-// The same for sequence_lens, int32 [B].
+// Input i, sequence_lens, if the node has it, must be int32 [B].
 void expect_lengths(const NodeContext& c, size_t i, const Recurrent& r);
 
-// The number of steps of each sample: those given, or all.
+// The number of steps of each sample: the given numbers, or T.
 class Lengths {
  public:
   Lengths() = default;
   Lengths(KernelContext& c, size_t i, const Recurrent& r);
-  // Throws where a length is not in [0, T].
+  // Throws if a length is not in [0, T].
   void check(const Frame& f) const;
   int64_t of(const Frame& f, int64_t b) const { return slot_.defined() ? f.at<int32_t>(slot_)[b] : steps_; }
   bool given() const { return slot_.defined(); }
@@ -104,11 +104,11 @@ struct ActivationChoice {
   UnaryFunction (*kernel)(DType);  // null for Affine
   double alpha, beta;
 };
-// Those of all directions, those of the first first.
+// The activation functions of all directions, beginning with the first direction.
 std::vector<ActivationChoice> choose_activations(const Node& node, size_t directions,
                                                  const std::vector<std::string_view>& defaults);
 
-// One of ONNX's activation functions, with the clipping of its argument to [-clip, clip] before it.
+// One of ONNX's activation functions, whose argument is first clipped to [-clip, clip].
 class GateActivation {
  public:
   // y[i] = f(clip(x[i])) for i < n; y may be x.
@@ -121,9 +121,9 @@ class GateActivation {
   // d[i] *= f'(x) where f(clip(x)) = y[i].
   template <typename T>
   void scale_by_derivative(const T* y, T* d, int64_t n) const;
-  // Whether it is this function of an argument that is not clipped.
+  // Whether the function is of this kind and its argument is not clipped.
   bool is(ActivationKind kind) const { return kind_ == kind && clip_ == HUGE_VAL; }
-  // The same function of an argument that is not clipped.
+  // This function without the clipping of its argument.
   GateActivation unclipped() const {
     GateActivation a = *this;
     a.clip_ = HUGE_VAL;
@@ -141,12 +141,12 @@ class GateActivation {
   double at_limits_[2] = {0, 0};  // f(-clip), f(clip): there the argument was clipped and the derivative is 0
 };
 
-// The activations of all directions, those of the first first.
+// The activations of all directions, beginning with the first direction.
 std::vector<GateActivation> read_activations(const NodeContext& c, const Recurrent& r,
                                              const std::vector<std::string_view>& defaults);
 
 // Calls f(direction, first sample, past the last sample) for parts of the batch, on all threads: samples do
-// not depend on each other, so a thread takes its part through all steps.
+// not depend on each other, so one thread computes all steps of a part.
 template <typename F>
 void for_samples(const Recurrent& r, F&& f) {
   const int64_t parts = std::clamp<int64_t>(max_threads() / r.directions, 1, std::max<int64_t>(r.batch, 1));
@@ -160,7 +160,7 @@ void for_samples(const Recurrent& r, F&& f) {
 }
 
 // A product with recurrent weights that each step computes: with rows of R [D, G H, H], or with their
-// transpose. The weights are packed before the first of many steps.
+// transpose. If a layer has many steps, the weights are packed before the first step.
 template <typename T>
 class StepProduct {
  public:
@@ -189,14 +189,14 @@ struct Columns {
   const T* data;
   int64_t width, first, count;
 };
-// For each direction d, y + d * y_step, [count of a, count of b], = aᵀ b. Where b is the sequence, it is the
-// same for all directions: `shared`.
+// For each direction d, y + d * y_step, [count of a, count of b], = aᵀ b. `shared`: b is the sequence, which
+// all directions share.
 template <typename T>
 void transposed_product(const Recurrent& r, Columns<T> a, Columns<T> b, bool shared, T* y, int64_t y_step);
 // For each direction d, y + d * y_step, [count of a], = sums over the rows.
 template <typename T>
 void sum_rows(const Recurrent& r, Columns<T> a, T* y, int64_t y_step);
-// The same for the biases of both products, which have the same gradient: y [D, 2 count].
+// The gradients of the biases of both products, which are equal sums over the rows: y [D, 2 count].
 template <typename T>
 void sum_rows_twice(const Recurrent& r, Columns<T> a, T* y);
 // dX = sum over directions gates W
@@ -215,7 +215,7 @@ class StateWeightGradient {
  private:
   Recurrent r_;
   Lengths lengths_;
-  Slot previous_;  // undefined if the results have the states, one step away
+  Slot previous_;  // undefined if the results of a neighbouring step are the states
 };
 
 // previous [D][rows, H]: the state before each step, from the results (Y) and the initial state (or null).
@@ -223,8 +223,8 @@ template <typename T>
 void gather_previous(const Recurrent& r, const Frame& f, const Lengths& lengths, const T* results,
                      const T* initial, T* previous);
 
-// Copies a state from the [D][B, H] in which kernels hold it to the layout of the layer, or back; a null
-// source is zero.
+// Copies a state from [D][B, H], the layout of kernels, to the layout of the layer, or back; a null source is
+// zero.
 template <typename T>
 void state_out(const Recurrent& r, const T* held, T* state);
 template <typename T>
@@ -233,7 +233,7 @@ void state_in(const Recurrent& r, const T* state, T* held);
 // For gradient rules: an input or the gradient of an output, empty if the node does not have it.
 std::string x_or_empty(const GradientContext& g, size_t i);
 std::string dy_or_empty(const GradientContext& g, size_t o);
-// Sets the gradients of those of the inputs `of` that are there and need one.
+// Sets the gradients of the inputs `of` that the node has and that need a gradient.
 void set_gradients(GradientContext& g, std::span<const size_t> of, const std::vector<std::string>& gradients);
 
 }  // namespace ortrain

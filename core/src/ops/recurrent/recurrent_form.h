@@ -1,8 +1,8 @@
-// Shared by the standard forms (op/standard_form.h) of LSTM, GRU and RNN in training.
+// Helpers of the standard forms (op/standard_form.h) of LSTM, GRU and RNN in training.
 //
 // The forward pass stays one node. All states are known after it, so the gates of all steps follow from a few
-// matrix products; only the cells of an LSTM, and the gradients of the states, go from step to step, in a
-// Scan.
+// matrix products; only the cells of an LSTM, and the gradients of the states, are computed step by step, in
+// a Scan.
 #pragma once
 
 #include <string>
@@ -38,7 +38,7 @@ class ActivationForm {
   double clip_;  // 0: none
 };
 
-// A layer of which all is one direction, and with the steps first whatever its layout.
+// A layer, as nodes. Its functions return values of one direction, with the steps first for both layouts.
 class RecurrentForm {
  public:
   // `lengths`: the input with the number of steps of each sample.
@@ -50,7 +50,7 @@ class RecurrentForm {
   bool backward(int64_t d) const {
     return d == 1 || e_.node().string_or("direction", "forward") == "reverse";
   }
-  // Function `i` of a direction; that of an LSTM's cell is not clipped.
+  // Function `i` of a direction; the function of an LSTM's cell is not clipped.
   ActivationForm activation(int64_t d, size_t i, bool clipped = true) const;
   const std::string& x() const { return x_; }        // [T, B, I]
   const std::string& one() const { return one_; }    // 1 of the layer's type
@@ -60,17 +60,18 @@ class RecurrentForm {
   // The forward node, with its results in the layout of the layer.
   Names forward(const char* type, size_t outputs) const;
 
-  // A result [T, D, B, H] of a direction: [T, B, H].
+  // The part [T, B, H] of one direction of a result [T, D, B, H].
   std::string result(const std::string& value, int64_t d) const;
   std::string result_or_zeros(size_t i, int64_t d, const std::string& like) const;
-  // A state of a direction, [B, H]; zeros if input `i` is left out.
+  // The part [B, H] of one direction of the state at input `i`; zeros if the node does not have the input.
   std::string state(size_t i, int64_t d, const std::string& like) const;
-  // What the forward pass keeps, [T, B, n] for each direction: from one, and from all parts.
+  // Values that the forward pass keeps, [T, B, n] for each direction: kept() takes the part of one direction,
+  // joined_kept() joins the parts of all directions.
   std::string kept(const std::string& value, int64_t d) const;
   std::string joined_kept(const Names& parts) const;
   // Parts of all directions along a new first axis.
   std::string joined(const Names& parts) const;
-  // The layer's layout of a sequence [T, B, I] and of a state [D, B, H].
+  // Converts a sequence [T, B, I] or a state [D, B, H] to the layout of the layer.
   std::string swapped(const std::string& value) const;
 
   std::string transposed(const std::string& matrix) const;
@@ -81,15 +82,15 @@ class RecurrentForm {
   // The values [T, B, H] one step before, which begin with `initial` [B, H].
   std::string previous(const std::string& values, const std::string& initial, int64_t d) const;
   std::string one_step(const std::string& values) const { return e_.squeeze(rows(values, 0, 1), {0}); }
-  // W's or R's part of the bias.
+  // The part of the bias that belongs to W or, if `recurrent`, to R.
   std::string bias(int64_t d, int64_t first, int64_t last, bool recurrent) const;
-  // X Wᵀ + H Rᵀ + bias for the gates [first, last) of all steps; without H that part is left out.
+  // X Wᵀ + H Rᵀ + bias for the gates [first, last) of all steps; without H, H Rᵀ is left out.
   std::string arguments(int64_t d, const std::string& h, int64_t first, int64_t last,
                         bool recurrent_bias = true) const;
   // `a` and `b` are [T, B, n]: aᵀ b over all steps and samples.
   std::string product_of_rows(const std::string& a, const std::string& b) const;
 
-  // Runs a body over the steps. It has the states first, then the sequences.
+  // Runs a body over the steps. The inputs of the body are the states, then the sequences.
   Names scan(const ScanBody& body, const Names& states, const Names& sequences, bool from_end,
              size_t outputs) const;
 
@@ -111,13 +112,14 @@ struct WeightGradients {
   Names w, r, b, initial;
   std::string x;
 
-  // `of_w` and `of_r` are the gradients of what W and R contribute to the gates.
+  // `of_w` and `of_r` are the gradients of X Wᵀ and H Rᵀ, the parts of W and R in the gates.
   void add(int64_t d, const std::string& of_w, const std::string& of_r, const std::string& r_gradient,
            const std::string& initial_gradient);
   void set() const;
 };
 
-// A layer with the batch first is written with the steps first: runtimes have no kernel for the other.
+// A layer with the batch first is written with the steps first: other runtimes have no kernel for batch-first
+// layers.
 inline bool is_batch_first(const Node& node) { return node.int_or("layout", 0) == 1; }
 template <size_t kOutputs>
 void forward_form(DecompositionContext& e, const char* type, int64_t gates,

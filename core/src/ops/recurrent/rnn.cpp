@@ -1,6 +1,6 @@
 // RNN and com.microsoft RNNGrad: H_t = f(X_t Wᵀ + H_(t-1) Rᵀ + Wb + Rb).
 //
-// The derivative of f follows from H, so the forward keeps nothing but its result.
+// The derivative of f follows from H, so the forward pass keeps only its result.
 //
 // Compiled for speed: loops over hidden values (CMakeLists.txt).
 #include "op/floating_kernel.h"

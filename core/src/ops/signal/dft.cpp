@@ -3,13 +3,13 @@
 //
 //     y[k] = Σ_n e^(-2πi kn/N) x[n],  inverse  x[n] = 1/N Σ_k e^(2πi kn/N) y[k]
 //
-// where the signal is truncated or zero-padded to N = dft_length. One-sided, the forward transform returns
-// the first N/2 + 1 frequencies, and the inverse takes them as those of a real signal, which it returns.
+// where the signal is truncated or zero-padded to N = dft_length. If one-sided, the forward transform returns
+// the first N/2 + 1 frequencies; the inverse takes these frequencies and returns a real signal.
 //
 // The transform is linear, and the gradient is its adjoint: the unscaled transform in the other direction,
 // zero-padded where the signal was truncated. In the one-sided inverse each frequency also represents its
-// conjugate, except for the first and, if N is even, the last, which are real: the gradients of the others
-// count twice.
+// conjugate, except for the first and, if N is even, the last frequency, which are real: the gradients of all
+// other frequencies count twice.
 #include <algorithm>
 #include <memory>
 
@@ -29,11 +29,11 @@ struct Transform {
   int64_t n = 1;                      // dft_length
   int64_t outer = 1, inner = 1;       // lines: outer x inner
   int64_t signal = 1, parts = 1;      // dimensions of the input along the axis and of its last axis
-  int64_t result = 1, out_parts = 2;  // the same of the output
+  int64_t result = 1, out_parts = 2;  // as `signal` and `parts`, of the output
   int64_t shares = 1;                 // parts of the lines, each with its own memory
   size_t axis = 0;
 
-  // Of an input of shape x; dft_length is input `length_at`, the axis the one after it.
+  // For an input of shape x; dft_length is input `length_at`, and the axis is the input after dft_length.
   Transform(const NodeContext& c, const Shape& x, size_t length_at)
       : inverse(c.node().int_or("inverse", 0) != 0), onesided(c.node().int_or("onesided", 0) != 0) {
     const int64_t rank = static_cast<int64_t>(x.size());
@@ -65,7 +65,7 @@ struct Transform {
   }
 
   int64_t lines() const { return outer * inner; }
-  // How many frequencies of the one-sided inverse are read, and whether one is its own conjugate.
+  // The number of frequencies that the one-sided inverse reads, and whether frequency k is its own conjugate.
   int64_t frequencies() const { return n / 2 + 1; }
   bool is_real(int64_t k) const { return k == 0 || 2 * k == n; }
 
@@ -149,7 +149,7 @@ Kernel kernel(KernelContext& c) {
   const Transform t(c, kBackward ? c.out_shape(0) : c.shape(0), kBackward ? 2 : 1);
   return floating_kernel(c, 0, [&](auto zero) {
     using T = decltype(zero);
-    const Slot from = c.in(0), to = c.out(0);  // first: rejects what is too large for the memory
+    const Slot from = c.in(0), to = c.out(0);  // requested first: rejects sizes beyond the memory
     const auto fft = std::make_shared<const Fft>(t.n);
     const Slot memory = c.scratch(static_cast<size_t>(t.shares * (t.n + fft->work())) * sizeof(Fft::Complex));
     return Kernel([=](const Frame& f) {
@@ -185,7 +185,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = kernel<true>}});
 
-// With operators of ONNX: DFT in the other direction, whose scale is corrected.
+// With operators of ONNX: DFT in the other direction, times a factor that corrects the scale.
 class AdjointForm {
  public:
   explicit AdjointForm(DecompositionContext& e)
@@ -242,7 +242,7 @@ class AdjointForm {
                           {1});
     };
     const std::string both = e_("Concat", {weights(1), weights(0)}, {{"axis", int64_t{1}}});
-    std::vector<int64_t> between;  // axes between that of the transform and the last
+    std::vector<int64_t> between;  // axes between the axis of the transform and the last
     for (int64_t i = axis_ + 1; i < rank_ - 1; ++i) between.push_back(i - axis_);
     return between.empty() ? both : e_.unsqueeze(both, between);
   }
@@ -260,7 +260,7 @@ class AdjointForm {
 
   DecompositionContext& e_;
   int64_t rank_, axis_;
-  std::string shape_, signal_, length_;  // of X; its length along the axis; that of the transform
+  std::string shape_, signal_, length_;  // shape of X; length of X along the axis; length of the transform
   bool inverse_;
 };
 

@@ -42,7 +42,7 @@ void shape(ShapeContext& c) {
   c.expect(bins == 0 || point(bins + 1) <= spectrum, "the upper edge of ", high,
            " Hz is above the frequencies of a transform of length ", length, " at ", rate,
            " samples per second");
-  c.output(0, type, {spectrum, bins});  // first: rejects what is too large for the memory
+  c.output(0, type, {spectrum, bins});  // stated first: rejects sizes beyond the memory
   // The 16-bit floats are converted from float.
   Tensor weights(is_half(type) ? DType::kFloat : type, {spectrum, bins});
   if (!visit_numeric(weights.dtype(), [&](auto zero) {

@@ -25,7 +25,7 @@ using Complex = Fft::Complex;
 struct Frames {
   int64_t batch, length, parts, step, n, window, frames, frequencies;
 
-  // signal, frame_step, window and frame_length are inputs `first` and those after it.
+  // signal, frame_step, window and frame_length are the four inputs from `first` on.
   Frames(const NodeContext& c, size_t first) {
     const Shape& x = c.shape(first);
     c.expect(x.size() == 2 || (x.size() == 3 && (x[2] == 1 || x[2] == 2)),
@@ -171,9 +171,9 @@ void gradient(GradientContext& g) {
   if (window) g.set(2, d[1]);
 }
 
-// STFT(x, w) is linear in signal and window, and its gradients are the adjoints. With u and v the gradients
-// of dsignal and dwindow these give STFT(u, w) + STFT(x, v) to dY, the adjoint for x with v in place of w to
-// the signal, and that for w with u in place of x to the window.
+// STFT(x, w) is linear in signal and window, and its gradients are the adjoints. Let u and v be the gradients
+// of dsignal and dwindow. The gradient of dY is then STFT(u, w) + STFT(x, v); the gradient of the signal is
+// dsignal with v in place of w, and the gradient of the window is dwindow with u in place of x.
 void grad_gradient(GradientContext& g) {
   const auto with = [&](const std::string& dy, const std::string& signal, const std::string& window) {
     std::vector<std::string> inputs = {signal, g.x(2), window};
@@ -204,7 +204,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernels = {.cpu = grad_kernel}});
 
 // With operators of ONNX: the transform is a convolution of the signal with windowed waves, so its gradients
-// are those of a convolution.
+// are the gradients of a convolution.
 class AdjointForm {
  public:
   explicit AdjointForm(DecompositionContext& e) : e_(e), rank_(need_rank(e, e.x(1))) {
@@ -240,7 +240,7 @@ class AdjointForm {
     return given->to_int64().at(0);
   }
 
-  // [2 K, parts of the signal, N]: what each element of a frame contributes to real and imaginary part.
+  // [2 K, parts of the signal, N]: the factors of each element of a frame in the real and the imaginary part.
   Tensor waves() const {
     Tensor made(DType::kDouble, {2 * frequencies_, parts_, n_});
     double* to = made.data<double>();

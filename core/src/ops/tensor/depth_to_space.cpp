@@ -1,5 +1,5 @@
-// DepthToSpace and SpaceToDepth: blocks of b × b pixels become b² channels, and back. In mode DCR the b² is
-// the outer part of the channel axis, in mode CRD the inner.
+// DepthToSpace and SpaceToDepth: blocks of b × b pixels become b² channels, and back. In mode DCR the b²
+// positions in a block are the outer part of the channel axis, in mode CRD the inner part.
 #include "ops/common/shape_helpers.h"
 
 namespace ortrain {
@@ -24,7 +24,7 @@ bool is_crd(const Node& node) {
   return mode == "CRD";
 }
 
-// Copies between the deep tensor [n, b²c, h, w] and the wide one [n, c, hb, wb].
+// Copies between the deep tensor [n, b²c, h, w] and the wide tensor [n, c, hb, wb].
 Kernel rearrange(KernelContext& c, const Shape& deep, int64_t block, bool crd, bool to_wide) {
   const int64_t n = deep[0], channels = deep[1] / (block * block), h = deep[2], w = deep[3];
   // Dimensions in the order of the wide tensor: n, c, h, block row, w, block column.
@@ -50,7 +50,7 @@ Kernel depth_to_space_kernel(KernelContext& c) {
   return rearrange(c, c.shape(0), block_of(c), is_crd(c.node()), true);
 }
 
-// SpaceToDepth leaves channels in DCR order (older opsets have no other); mode CRD reorders them.
+// SpaceToDepth leaves channels in DCR order (older opsets have no other order); mode CRD reorders them.
 void depth_to_space_gradient(GradientContext& g) {
   const int64_t b = block_of(g.node());
   const std::string dcr = g("SpaceToDepth", {g.dy(0)}, {{"blocksize", b}});

@@ -1,5 +1,5 @@
-// Gather: the slices of the data along an axis that the indices select. GatherGrad (com.microsoft): the
-// scattered sum of their gradients.
+// Gather: the slices of the data along an axis that the indices select. GatherGrad (com.microsoft) adds the
+// gradients of the slices to the positions from which they were taken.
 #include <numeric>
 
 #include "backend/cpu/strided_copy.h"

@@ -1,5 +1,5 @@
-// GatherND: the slices of the data that index tuples select. GatherNDGrad (com.microsoft): the scattered sum
-// of their gradients.
+// GatherND: the slices of the data that index tuples select. GatherNDGrad (com.microsoft) adds the gradients
+// of the slices to the positions from which they were taken.
 #include "backend/cpu/strided_copy.h"
 #include "op/gradient_expression.h"
 #include "op/standard_form.h"
@@ -74,7 +74,8 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                             .element_type = type_of_input<2>},
                   .kernels = {.cpu = gather_grad_kernel}});
 
-// The places of tuples of indices [..., k] in the first k axes of a shape, taken as one axis.
+// The positions to which tuples of indices [..., k] refer, if the first k axes of a shape are merged into one
+// axis.
 std::string places_of(DecompositionContext& e, const std::string& indices, const std::string& shape,
                       int64_t k) {
   const std::string sizes = e("Slice", {shape, e.int64s({0}), e.int64s({k}), e.int64s({0})});
@@ -86,7 +87,8 @@ std::string places_of(DecompositionContext& e, const std::string& indices, const
   return e.reduce_sum(e("Mul", {from_front, step}), {-1}, false);
 }
 
-// GatherNDGrad with operators of ONNX. The batch axes become one axis, whose index is put before the others.
+// GatherNDGrad with operators of ONNX. The batch axes become one axis, whose index is put before the other
+// indices.
 void gather_grad_form(DecompositionContext& e) {
   const Expression update(e, e.x(2));
   const int64_t batch_dims = e.node().int_or("batch_dims", 0);

@@ -26,7 +26,7 @@ void shape(ShapeContext& c) {
   c.output(0, c.dtype(2), out);
 }
 
-// n indices of any type, counted from the front; -1 for those outside [-depth, depth).
+// n indices of any type, counted from the front; -1 for indices outside [-depth, depth).
 template <typename I>
 void places(const void* raw, int64_t n, int64_t depth, int64_t* to) {
   const I* indices = static_cast<const I*>(raw);

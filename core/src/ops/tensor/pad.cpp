@@ -26,7 +26,7 @@ struct Border {
   int64_t before = 0, after = 0;
 };
 constexpr int64_t kMostPad = int64_t{1} << 56;
-// Along one axis, with a table of the elements that the border repeats.
+// The largest dimension of a result whose border repeats elements: a table holds the source of each position.
 constexpr int64_t kMostMapped = int64_t{1} << 27;
 
 // The attribute that holds the borders before version 11; version 1 has another name for it.
@@ -81,7 +81,7 @@ int64_t origin(Mode mode, int64_t p, int64_t dim) {
   return mode == Mode::kReflect && phase >= dim ? period - phase : phase;
 }
 
-// A border of one value: fill, then copy what is kept.
+// A border of one value: fills the result, then copies the part of the input that remains.
 Kernel constant_kernel(KernelContext& c, const std::vector<Border>& borders) {
   const Shape &in_shape = c.shape(0), &out_shape = c.out_shape(0);
   Shape kept = in_shape;
@@ -172,7 +172,8 @@ void constant_gradient(GradientContext& g) {
   }
   if (!g.has_x(1)) {
     std::vector<int64_t> pads = g.node().ints_or(attribute_of(g.node()), {});
-    for (int64_t& pad : pads) pad = -std::clamp(pad, -kMostPad, kMostPad);  // the shape rule rejects others
+    // The shape rule rejects pads beyond kMostPad.
+    for (int64_t& pad : pads) pad = -std::clamp(pad, -kMostPad, kMostPad);
     return g.set(0, g("Pad", {g.dy(0)}, {{"pads", pads}}));
   }
   std::vector<std::string> inputs = {g.dy(0), g("Neg", {g.x(1)})};
@@ -185,8 +186,8 @@ std::string numbers_below(GradientContext& g, const std::string& count) {
   return g("Range", {g.constant(Tensor::scalar<int64_t>(0)), count, g.constant(Tensor::scalar<int64_t>(1))});
 }
 
-// The other modes read an element several times. Along each padded axis they are a Gather whose indices are
-// 0, 1, 2 ... padded in the same mode, and the gradient is its GatherGrad.
+// The other modes read an element several times. Along each padded axis, they equal a Gather whose indices
+// are 0, 1, 2 ... padded in the same mode, and the gradient is its GatherGrad.
 std::string gradient_by_axis(GradientContext& g, const std::vector<int64_t>& pads,
                              const std::vector<int64_t>& axes, int64_t rank) {
   const std::string mode = g.node().string_or("mode", "constant"), dims = shape_of(g, g.x(0));
@@ -204,8 +205,8 @@ std::string gradient_by_axis(GradientContext& g, const std::vector<int64_t>& pad
   return gradient;
 }
 
-// The same if the pads or axes are only known during the run: all axes at once, by the indices of the
-// elements, padded by the node itself.
+// The gradient if the pads or axes are only known during the run: the node pads a tensor with the indices of
+// the elements, and dY is added to the elements at the padded indices.
 std::string gradient_by_element(GradientContext& g) {
   const std::string minus = g.int64s({-1}), count = g("Size", {g.x(0)});
   std::vector<std::string> inputs = g.node().inputs;

@@ -45,8 +45,8 @@ void reshape_shape(ShapeContext& c) {
   c.output(0, c.dtype(0), to);
 }
 
-// The axes up to that position must be those of the input, possibly written as zeros; one dimension after it
-// may be inferred.
+// The axes up to that position must be the axes of the input, possibly written as zeros; one dimension after
+// that position may be inferred.
 std::optional<InputPositions> reshape_positions(const PositionQuery& q) {
   if (q.inputs.size() < 2) return std::nullopt;
   const std::vector<Dim>& from = *q.inputs[0];

@@ -1,4 +1,4 @@
-// ReverseSequence: the first sequence_lens[b] steps of sample b in reverse order, the others unchanged.
+// ReverseSequence: the first sequence_lens[b] steps of sample b in reverse order, the other steps unchanged.
 #include "backend/cpu/strided_copy.h"
 #include "ops/common/shape_helpers.h"
 #include "runtime/threads.h"

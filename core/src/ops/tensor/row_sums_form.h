@@ -7,7 +7,7 @@
 
 namespace ortrain {
 
-// [count, inner]: zeros, to which each row of `updates` is added at its place. `count` and `inner` have one
+// Zeros [count, inner], to which each row of `updates` is added at its place. `count` and `inner` have one
 // element. ScatterElements is used: with duplicate places, the ScatterND of onnxruntime 1.32 loses updates if
 // it runs on several threads.
 std::string row_sums(DecompositionContext& e, const std::string& count, const std::string& inner,

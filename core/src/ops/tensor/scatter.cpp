@@ -75,10 +75,11 @@ Kernel scatter_elements_kernel(KernelContext& c) {
 // The gradient of a scatter, whose positions `gather` reads. If several updates have the same position, y =
 // data ∘ u_1 ∘ u_2 ...
 //
-// none: what was overwritten has no gradient. add: each has the whole gradient. max, min: those that equal
-// the result share it evenly. mul: each factor f has dy times the product of the others. With zeros replaced
-// by ones that is Π / f, but 0 if another factor is zero, that is, if there are more zeros than f itself. A
-// single other zero is still written as a factor, for the second derivative.
+// none: elements that were overwritten have no gradient. add: each addend has the whole gradient. max, min:
+// the elements that equal the result share the gradient evenly. mul: each factor f has dy times the product
+// of the other factors. With Π the product of the factors that are not zero, the product of the others is Π /
+// f (Π if f is zero), or 0 if another factor is zero. If exactly one other factor is zero, that factor is
+// still written, for the second derivative.
 template <bool Elements>
 void scatter_gradient(GradientContext& g) {
   const std::string reduction = g.node().string_or("reduction", "none");
@@ -128,7 +129,7 @@ void scatter_gradient(GradientContext& g) {
 ORTRAIN_OPERATOR({.type = "ScatterElements",
                   .rules = {.shape = scatter_elements_shape, .gradient = scatter_gradient<true>},
                   .kernels = {.cpu = scatter_kernel<scatter_elements_kernel>}});
-// Its name before version 11.
+// The name of ScatterElements before version 11.
 ORTRAIN_OPERATOR({.type = "Scatter",
                   .rules = {.shape = scatter_elements_shape, .gradient = scatter_gradient<true>},
                   .kernels = {.cpu = scatter_kernel<scatter_elements_kernel>}});

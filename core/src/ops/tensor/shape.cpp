@@ -1,5 +1,5 @@
-// Shape and Size: dimensions as values. They read no element of their input, so they are known when a Program
-// is compiled.
+// Shape and Size: dimensions as values. The operators read no element of their input, so their results are
+// known when a Program is compiled.
 #include "ops/tensor/shape.h"
 
 #include <algorithm>

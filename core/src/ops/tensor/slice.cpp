@@ -1,4 +1,4 @@
-// Slice, and SliceGrad (com.microsoft): zeros with dY where the slice was taken.
+// Slice, and SliceGrad (com.microsoft), which returns zeros with dY at the positions of the slice.
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
@@ -122,7 +122,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .kernels = {.cpu = slice_grad_kernel}});
 
 // SliceGrad with operators of ONNX: Pad where the starts are constants and the steps are 1. Otherwise dY is
-// scattered to the positions that the slice takes of the numbers 0, 1, 2 ...
+// scattered to the slice's positions, which are the same slice of the numbers 0, 1, 2 ...
 void slice_grad_form(DecompositionContext& e) {
   const Expression dy(e, e.x(0)), shape(e, e.x(1));
   const auto dims = e.dims(shape);

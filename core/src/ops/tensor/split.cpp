@@ -8,7 +8,7 @@
 namespace ortrain {
 namespace {
 
-// Size of every output along the axis: given, or equal parts with a smaller last one.
+// The size of every output along the axis: the given sizes, or equal parts, of which the last may be smaller.
 std::vector<int64_t> lengths_of(const NodeContext& c, size_t axis) {
   const int64_t dim = c.shape(0)[axis], count = static_cast<int64_t>(c.output_count());
   if (const auto given = ints_of(c, "split", 1)) {
@@ -94,7 +94,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .traits = {.narrow_types = NarrowTypes::kPassthrough},
                   .kernels = {.cpu = kernel}});
 
-// It is Split from opset 13 on.
+// SplitTraining is the Split of opset 13 and later.
 void training_form(DecompositionContext& e) {
   const size_t count = e.node().outputs.size();
   const auto parts = e.emit("Split", e.node().inputs, count, {{"axis", e.node().int_or("axis", 0)}});

@@ -1,6 +1,6 @@
 // TensorScatter: a cache with an update written along one axis, starting at a separate position for each
-// sample of the batch (the first axis); in mode circular it wraps around at the end. And TensorScatterGrad
-// (com.microsoft), which reads the gradient where the update was written.
+// sample of the batch (the first axis); in mode circular the update wraps around at the end.
+// TensorScatterGrad (com.microsoft) reads the gradient where the update was written.
 #include <algorithm>
 
 #include "backend/cpu/strided_copy.h"
@@ -14,7 +14,7 @@ namespace ortrain {
 namespace {
 
 struct Update {
-  int64_t batch, outer, limit, length, inner;  // outer: axes between the batch and the updated one
+  int64_t batch, outer, limit, length, inner;  // outer: axes between the batch and the updated axis
   bool circular;
 
   Update(const NodeContext& c, const Shape& cache, const Shape& update, size_t indices_at) {
@@ -107,7 +107,7 @@ Kernel grad_kernel(KernelContext& c) {
   };
 }
 
-// What was overwritten has no gradient: dcache is dY with zeros written over it.
+// Elements that were overwritten have no gradient: dcache is dY with zeros written over these elements.
 void gradient(GradientContext& g) {
   const auto with_starts = [&](std::vector<std::string> inputs) {
     if (g.has_x(2)) inputs.push_back(g.x(2));
@@ -120,7 +120,7 @@ void gradient(GradientContext& g) {
                kMicrosoft));
 }
 
-// A TensorScatter of dY's gradient into zeros.
+// The gradient of dY is a TensorScatter of the incoming gradient into zeros.
 void grad_gradient(GradientContext& g) {
   std::vector<std::string> inputs = {zeros_like(g, g.x(0)), g.dy(0)};
   if (g.has_x(2)) inputs.push_back(g.x(2));

@@ -1,5 +1,5 @@
-// TopK: the k largest (or smallest) elements along an axis and their positions. Among equal elements the one
-// with the lower index comes first; NaN counts as the largest.
+// TopK: the k largest (or smallest) elements along an axis and their positions. Of equal elements, the
+// element with the lower index comes first; NaN counts as the largest.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -29,8 +29,8 @@ void shape(ShapeContext& c) {
   if (c.has_output(1)) c.output(1, DType::kInt64, out);
 }
 
-// A number whose order among unsigned integers is that of x among the values of its type. Zeros of either
-// sign are equal; NaN is the largest.
+// An unsigned integer for x: unsigned integers are in the order of the values that they represent. Zeros of
+// either sign are equal; NaN is the largest.
 uint64_t order_of(int64_t x) { return static_cast<uint64_t>(x) ^ (uint64_t{1} << 63); }
 uint64_t order_of(uint64_t x) { return x; }
 uint64_t order_of(double x) {
@@ -49,7 +49,7 @@ void orders_of(const void* elements, int64_t step, int64_t n, uint64_t flip, uin
   for (int64_t i = 0; i < n; ++i) orders[i] = order_of(static_cast<Wide>(from[i * step])) ^ flip;
 }
 
-// The positions of the k first elements by order; of equal ones the lower position is first.
+// The positions of the k first elements by order; of equal elements, the lower position comes first.
 void rank(const uint64_t* orders, int64_t n, int64_t k, int64_t* positions) {
   const auto before = [orders](int64_t a, int64_t b) {
     return orders[a] != orders[b] ? orders[a] < orders[b] : a < b;
@@ -65,8 +65,8 @@ Kernel kernel(KernelContext& c) {
   const int64_t dim = in_shape[axis], inner = element_count(in_shape, axis + 1, in_shape.size());
   const int64_t lines = element_count(in_shape, 0, axis) * inner, k = k_of(c);
   const uint64_t flip = c.node().int_or("largest", 1) != 0 ? ~uint64_t{0} : 0;
-  // A line is ranked in the memory of its share of the work; the number of shares does not depend on the
-  // threads.
+  // The lines are divided into shares, at most as many as there are threads, and each share has memory to
+  // rank one line.
   const int64_t shares = std::min<int64_t>(lines, max_threads());
   const auto width = static_cast<int64_t>(size_of(c.dtype(0)));
   OrdersOf orders_of_line = nullptr;
@@ -100,7 +100,7 @@ Kernel kernel(KernelContext& c) {
   };
 }
 
-// The gradients go back to the positions that the elements came from.
+// The gradients are added to the positions from which the elements were taken.
 void gradient(GradientContext& g) {
   g.set(0, g("GatherElementsGrad", {g.dy(0), shape_of(g, g.x(0)), g.want_y(1)},
              {{"axis", g.node().int_or("axis", -1)}}, kMicrosoft));

@@ -30,7 +30,7 @@ Kernel kernel(KernelContext& c) {
     parallel_for(matrices * rows, columns, [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t r = row % rows;
-        // The first kept column of the upper triangle, the first dropped one of the lower.
+        // The first kept column of the upper triangle, the first dropped column of the lower triangle.
         const int64_t edge = std::clamp<int64_t>(upper ? r + k : r + k + 1, 0, columns);
         const int64_t keep_from = upper ? edge : 0, keep_to = upper ? columns : edge;
         const std::byte* s = from + row * columns * width;

@@ -1,6 +1,7 @@
 // Unique: every value once, or every slice along an axis, with the position of its first occurrence, the
-// index of every element's value among them, and the number of occurrences. Sorted, or in the order of first
-// occurrence.
+// index of every element's value among the values, and the number of occurrences. Sorted, or in the order of
+// first occurrence.
+//
 // Compiled for speed: loops over the elements (CMakeLists.txt).
 #include <algorithm>
 #include <cmath>
@@ -35,7 +36,7 @@ int compare(T a, T b) {
   }
 }
 
-// The same of two rows of `length` elements.
+// Compares two rows of `length` elements in this way, element by element.
 template <typename T>
 int compare_rows(const std::byte* a, const std::byte* b, int64_t length) {
   const T *u = reinterpret_cast<const T*>(a), *v = reinterpret_cast<const T*>(b);

@@ -1,4 +1,4 @@
-// StringConcat: the texts of two tensors one after the other, with broadcasting.
+// StringConcat: concatenates the texts of two tensors, with broadcasting.
 #include "op/operator.h"
 #include "ops/common/elementwise.h"
 #include "runtime/broadcast.h"

@@ -39,7 +39,7 @@ void append_utf8(std::string& out, uint32_t letter) {
   }
 }
 
-// Bytes that are not UTF-8 stay as they are.
+// Bytes that are not UTF-8 do not change.
 std::string in_case(const std::string& from, Case wanted) {
   if (wanted == Case::kNone) return from;
   std::string out;

@@ -9,7 +9,8 @@ namespace {
 
 using Parts = std::vector<std::string_view>;
 
-// At white space: that at both ends is dropped, and what lies between words counts once.
+// Splits at white space. White space at both ends is dropped, and a run of white space between words is one
+// delimiter.
 Parts split_words(std::string_view rest, int64_t most) {
   constexpr std::string_view kSpace = " \t\n\v\f\r";
   Parts parts;

@@ -1,5 +1,5 @@
-// Tokenizer of com.microsoft: the parts of each text that match a regular expression, that lie between
-// separators, or its characters; padded to the longest.
+// Tokenizer of com.microsoft: the parts of each text that match a regular expression, or the parts between
+// separators, or the characters; rows are padded to the length of the longest.
 #include <algorithm>
 #include <memory>
 #include <regex>

@@ -1,5 +1,5 @@
-// AffineGrid: where each pixel of an image comes from under an affine map, grid = theta [x, y, (z,) 1]ᵀ over
-// the pixels' coordinates, which run from -1 to 1; and AffineGridGrad (com.microsoft).
+// AffineGrid: the point from which an affine map takes each pixel of an image, grid = theta [x, y, (z,) 1]ᵀ
+// over the pixels' coordinates, which run from -1 to 1; and AffineGridGrad (com.microsoft).
 #include <memory>
 
 #include "op/standard_form.h"
@@ -133,7 +133,7 @@ ORTRAIN_OPERATOR({.domain = kMicrosoft,
                   .rules = {.shape = grad_shape, .gradient = grad_gradient},
                   .kernels = {.cpu = grad_kernel}});
 
-// With operators of ONNX: dtheta = dYᵀ [places, 1], where the grid of the identity is the places.
+// With operators of ONNX: dtheta = dYᵀ [places, 1], where `places` is the grid of the identity.
 void grad_form(DecompositionContext& e) {
   const int64_t axes = need_rank(e, e.x(0)) - 2;
   if (axes != 2 && axes != 3)

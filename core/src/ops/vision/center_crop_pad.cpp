@@ -45,7 +45,8 @@ Kernel kernel(KernelContext& c) {
   };
 }
 
-// What was cropped becomes zeros, and what was added is cropped: the same operation, back to the shape of X.
+// Elements that were cropped get zeros, and elements that were added are cropped: the gradient is a
+// CenterCropPad of dY to the shape of X.
 void gradient(GradientContext& g) {
   const std::string dims = shape_of(g, g.x(0));
   if (!g.node().has("axes")) return g.set(0, g("CenterCropPad", {g.dy(0), dims}));

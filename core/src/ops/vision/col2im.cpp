@@ -39,7 +39,7 @@ struct Columns {
     strides = read("strides", axes, 1, 1);
     dilations = read("dilations", axes, 1, 1);
     before = read("pads", 2 * axes, 0, 0);
-    element_count(image);  // rejects negative dimensions, and those that overflow
+    element_count(image);  // rejects negative dimensions, and dimensions whose product overflows
     block = element_count(kernel);
     for (size_t i = 0; i < axes; ++i) {
       c.expect(kernel[i] >= 1 && image[i] >= 0, "image_shape ", to_string(image), " and block_shape ",

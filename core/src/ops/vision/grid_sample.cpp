@@ -1,8 +1,8 @@
 // GridSample: an image sampled at positions between its pixels, and GridSampleGrad (com.microsoft).
 //
-// Each element of the grid specifies a point of X by coordinates that run from -1 to 1. Its value is a
-// weighted sum of the surrounding pixels, y = Σ_k Π_axes weight_k X[pixel_k]; the weights depend on the point
-// and so carry the gradient of the grid. Coordinates that are NaN count as far outside.
+// Each element of the grid specifies a point of X by coordinates that run from -1 to 1. The value at this
+// point is a weighted sum of the surrounding pixels, y = Σ_k Π_axes weight_k X[pixel_k]; the weights depend
+// on the point and so carry the gradient of the grid. Coordinates that are NaN count as far outside.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -73,7 +73,7 @@ struct Sampler {
   }
   int64_t combinations() const { return axes == 1 ? taps : axes == 2 ? taps * taps : taps * taps * taps; }
 
-  // Mirrors at both ends until inside; `sign` is the derivative.
+  // Mirrors v at both ends until it is inside; `sign` is the derivative.
   static double reflect(double v, double low, double high, double& sign) {
     const double range = high - low;
     if (v >= low && v <= high) return v;
@@ -161,7 +161,7 @@ struct Sampler {
     }
   }
 
-  // The taps of every axis for one point; its coordinates come last axis first.
+  // The taps of every axis for one point; the coordinates of the point begin with the last axis.
   template <typename T>
   std::array<Taps, kMaxAxes> read(const T* place) const {
     std::array<Taps, kMaxAxes> t;

@@ -1,4 +1,4 @@
-// The gradient of GridSample with operators of ONNX (op/standard_form.h). What is computed follows
+// The gradient of GridSample with operators of ONNX (op/standard_form.h). The formulas are those of
 // ops/vision/grid_sample.cpp.
 #include "op/gradient_expression.h"
 #include "op/standard_form.h"
@@ -48,7 +48,8 @@ class AxisForm {
     return v.call("Max", low).call("Min", high);
   }
 
-  // A value outside of the image mirrored at its ends until it is inside, and the derivative of that.
+  // A coordinate, mirrored at the ends of the image until it is inside, and the derivative of the mirrored
+  // coordinate.
   std::pair<Expression, Expression> reflected(const Expression& v) const {
     const Expression range = high_ - low_, empty = range < 1e-6, span = empty.choose(range.number(1), range);
     const Expression left = v < low_, beyond = left.choose(low_ - v, v - high_);

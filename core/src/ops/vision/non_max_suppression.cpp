@@ -1,8 +1,10 @@
-// NonMaxSuppression: of boxes that overlap, the one with the highest score, for each image and each class.
+// NonMaxSuppression: selects the boxes with the highest scores, without boxes that overlap a selected box,
+// for each image and each class.
 //
 // Boxes of a class are visited from the highest score down; a box is selected unless its intersection over
-// union with a previously selected one is above the threshold (Felzenszwalb et al. 2010, "Object detection
+// union with a previously selected box is above the threshold (Felzenszwalb et al. 2010, "Object detection
 // with discriminatively trained part-based models", 3.4).
+//
 // Compiled for speed: a loop over pairs of boxes (CMakeLists.txt).
 #include <algorithm>
 #include <array>
@@ -16,7 +18,7 @@ namespace {
 
 void types(TypeContext& c) { c.output(0, DType::kInt64, std::vector<Dim>{Dim{}, Dim{3, ""}}); }
 
-// Two opposite corners, the lower ones first.
+// Two opposite corners of a box, the lower coordinates first.
 struct Box {
   float y0, x0, y1, x1;
 };

@@ -3,8 +3,9 @@
 // Every mode of interpolation is separable: along one axis after the other, each element of the result is a
 // weighted sum of a few elements of the input,
 //     y[o] = Σ_t weight[o][t] x[index[o][t]],
-// or, in tf_crop_and_resize, the extrapolation value if it is outside. These elements and weights are written
-// into a table per axis when the kernel is created. The gradient runs the same tables backwards:
+// or, in tf_crop_and_resize, the extrapolation value if the sampled position is outside. These elements and
+// weights are written into a table per axis when the kernel is created. The gradient uses these tables in the
+// opposite direction:
 //     dx[index[o][t]] += weight[o][t] dy[o].
 #include <algorithm>
 #include <cmath>
@@ -49,7 +50,7 @@ T choice(const NodeContext& c, const char* attribute, const char* otherwise,
   c.reject("attribute ", attribute, " must be one of ", names, ", found '", name, "'");
 }
 
-// What the node asks for along one axis.
+// The sizes and the scale of one axis.
 struct Axis {
   int64_t input = 1, output = 1;
   double scale = 1;
@@ -85,9 +86,9 @@ std::vector<double> constant_numbers(const NodeContext& c, size_t i) {
   return numbers;
 }
 
-// Upsample, and Resize before version 11, know scales alone, and of all settings only the mode. They sample
-// at o / scale, in mode nearest rounded down where that enlarges and up where it shrinks, as onnxruntime
-// does.
+// Upsample, and Resize before version 11, have scales but no sizes, and of all settings only the mode. They
+// sample at o / scale; mode nearest rounds down if the scale enlarges and up if it shrinks, as in
+// onnxruntime.
 enum class Form { kResize, kUpsample };
 
 Form form_of(const Node& node, int64_t opset, Form form) {
@@ -96,7 +97,7 @@ Form form_of(const Node& node, int64_t opset, Form form) {
 
 constexpr double kLargestSize = 1e15;  // of a result: up to here doubles count elements exactly
 constexpr double kLargestRoi = 1e6;    // in sizes of the input
-// Entries of the table of an axis, which is made when the kernel is.
+// The most entries of an axis's table, which is computed when the kernel is created.
 constexpr int64_t kLargestTable = int64_t{1} << 26;
 
 bool given(const NodeContext& c, size_t i) { return c.has_input(i) && c.size(i) > 0; }
@@ -141,7 +142,8 @@ std::vector<double> read_scales(const NodeContext& c, size_t scales_at) {
 void apply_sizes(const NodeContext& c, Settings& s, const std::vector<int64_t>& axes,
                  const std::vector<int64_t>& sizes, const Shape& x) {
   c.expect(sizes.size() == axes.size(), "sizes ", to_string(sizes), " must have ", axes.size(), " values");
-  // Which of the axes' scales all of them get: the smallest (-1), the largest (1), or each its own (0).
+  // The scale that the axes get: the smallest scale for all (-1), the largest for all (1), or for each axis
+  // the scale of its size (0).
   const int policy = choice<int>(c, "keep_aspect_ratio_policy", "stretch",
                                  {{"stretch", 0}, {"not_larger", -1}, {"not_smaller", 1}});
   double shared = 0;
@@ -236,7 +238,7 @@ double origin(const Settings& s, const Axis& a, int64_t o) {
     case Coordinates::kPytorchHalfPixel:
       return output == 1 ? -0.5 : (x + 0.5) / a.scale - 0.5;
     case Coordinates::kHalfPixelSymmetric:
-      // Centers the result where rounding cut a piece of it off.
+      // Centers the result if rounding made it shorter.
       return input / 2 * (1 - static_cast<double>(a.output) / output) + (x + 0.5) / a.scale - 0.5;
     case Coordinates::kHalfPixel:
       break;
@@ -252,11 +254,12 @@ double cubic(double x, double a) {
   return 0;
 }
 
-// How one axis is computed: for each position of the result `taps` elements of the input and their weights.
+// The computation along one axis: for each position of the result `taps` elements of the input and their
+// weights.
 struct Table {
   int64_t input, output, taps;
   std::vector<int64_t> index;   // [output][taps]
-  std::vector<double> weight;   // the same; empty for mode nearest, where the only weight is 1
+  std::vector<double> weight;   // [output][taps]; empty for mode nearest, where the only weight is 1
   std::vector<uint8_t> inside;  // [output]; empty where none is outside
 };
 
@@ -294,8 +297,8 @@ Table make_table(const Settings& s, const Axis& a, const std::string& label) {
       t.index.push_back(std::clamp<int64_t>(nearest_index(nearest, x), 0, last));
       continue;
     }
-    // An element that is hit exactly counts as the right neighbour; it has all the weight either way, but
-    // which elements are outside depends on it.
+    // If x is exactly the position of an element, that element is taken as the right neighbour. The element
+    // has all the weight in any case, but the choice decides which other elements may be outside.
     const int64_t first = static_cast<int64_t>(std::ceil(x)) - reach;
     double sum = 0;
     for (int64_t i = first; i < first + t.taps; ++i) {
@@ -322,7 +325,8 @@ struct Pass {
   std::vector<T> weight;
   std::vector<uint8_t> inside;
   T extrapolation;
-  // For the way back: which results an element of the input went to, [input + 1] starts into them.
+  // For the gradient: for each element of the input, the elements of the result that read it (`users`), and
+  // where they start (`starts`, [input + 1]).
   std::vector<int64_t> starts, users;
   std::vector<T> user_weights;
 
@@ -390,7 +394,7 @@ struct Pass {
     });
   }
 
-  // Along the innermost axis, a line after the other.
+  // Along the innermost axis, one line after the other.
   void forward_lines(const T* x, T* y) const {
     parallel_for(outer, output * taps * 2, [&](int64_t begin, int64_t end) {
       for (int64_t line = begin; line < end; ++line) {
@@ -416,7 +420,8 @@ struct Pass {
     });
   }
 
-  // Each element of dx gathers what it was used for, so that threads never meet.
+  // Each element of dx adds up the gradients of the results that read it, so no two threads write to the same
+  // element.
   void backward(const T* dy, T* dx) const {
     const int64_t uses = std::max<int64_t>(1, starts.back() / std::max<int64_t>(1, input));
     if (inner == 1) {
@@ -450,9 +455,9 @@ struct Pass {
   }
 };
 
-// The kernel that runs the passes of the axes that change. Axes that shrink come first and those that grow
-// last, so that as little as possible is in between; of two alike the one further in, which is slower to
-// walk, takes the smaller tensor. Backwards the order is reversed.
+// The kernel that runs the passes of the axes that change. Axes that shrink come first and axes that grow
+// come last, so that the tensors between the passes are small. Of two axes with equal growth, the inner axis,
+// whose pass is slower, works on the smaller tensor. The gradient runs the passes in reverse order.
 template <typename T>
 Kernel run_passes(KernelContext& c, const Settings& s, bool back, Slot from, Slot to) {
   std::vector<size_t> order;
@@ -471,7 +476,7 @@ Kernel run_passes(KernelContext& c, const Settings& s, bool back, Slot from, Slo
     return [=, bytes = static_cast<size_t>(element_count(at)) * sizeof(T)](const Frame& f) {
       copy_bytes(f.at<std::byte>(to), f.at<std::byte>(from), bytes);
     };
-  // Built once and shared: a std::function copies what it holds.
+  // Shared, because the kernel is a lambda that captures by copy.
   const auto passes = std::make_shared<std::vector<Pass<T>>>();
   int64_t largest = 0;
   for (size_t k = 0; k < order.size(); ++k) {
@@ -547,7 +552,7 @@ Kernel grad_kernel(KernelContext& c, Form form) {
   return kernel;
 }
 
-// roi, scales and sizes only place the elements: nothing can be learned about them.
+// roi, scales and sizes only place the elements, so they get no gradient.
 void gradient(GradientContext& g, Form form) {
   std::vector<std::string> inputs = {g.dy(0), g.x(0)};
   for (size_t i = 1; i < g.node().inputs.size(); ++i) inputs.push_back(g.x(i));
@@ -555,7 +560,8 @@ void gradient(GradientContext& g, Form form) {
              g.node().attributes, kMicrosoft));
 }
 
-// dX is linear in dY with the same weights, so the gradient of dY is u resized.
+// dX is linear in dY with the weights of the forward pass, so with u the gradient of dX, the gradient of dY
+// is u resized.
 void grad_gradient(GradientContext& g, Form form) {
   std::vector<std::string> inputs = {g.dy(0)};
   inputs.insert(inputs.end(), g.node().inputs.begin() + 2, g.node().inputs.end());

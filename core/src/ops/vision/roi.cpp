@@ -1,5 +1,5 @@
 // RoiAlign and MaxRoiPool: regions of an image pooled to one size, and their gradients (com.microsoft
-// RoiAlignGrad, MaxRoiPoolGrad). The gradient is that of X; the regions are given.
+// RoiAlignGrad, MaxRoiPoolGrad). Only X has a gradient, not the regions.
 //
 // RoiAlign (K. He et al., "Mask R-CNN", 2017): a region is divided into output_height x output_width bins, a
 // bin is sampled at a grid of points, and each point reads the four pixels around it with the weights of
@@ -20,7 +20,7 @@
 namespace ortrain {
 namespace {
 
-// Shared by both: X [N, C, H, W], `count` regions, bins of the result.
+// The part that RoiAlign and MaxRoiPool share: X [N, C, H, W], `count` regions, bins of the result.
 struct Regions {
   int64_t batch, channels, height, width, count, rows, columns;  // rows x columns bins
   double scale;
@@ -108,7 +108,7 @@ struct Align : Regions {
 
   template <typename T>
   void check(const std::string& label, const T* rois, const int64_t* images) const {
-    constexpr double kLargest = 1e6;  // pixels: beyond, sampling would take forever
+    constexpr double kLargest = 1e6;  // pixels: for larger regions, sampling would take too long
     for (int64_t r = 0; r < count; ++r) {
       require(images[r] >= 0 && images[r] < batch, ErrorCode::kInvalidArgument, label, ": batch_indices[", r,
               "] must be in [0, ", batch, "), found ", images[r]);
@@ -247,7 +247,8 @@ struct MaxPool : Regions {
     }
   }
 
-  // Calls f(region, bin, its image, first and past the last row, the same of columns).
+  // Calls f(region, bin, image of the region, range of rows, range of columns). A range is its first index
+  // and the index past its last.
   template <typename T, typename F>
   void each_bin(const T* rois, int64_t begin, int64_t end, F&& f) const {
     for (int64_t item = begin; item < end; ++item) {

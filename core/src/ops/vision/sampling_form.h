@@ -1,4 +1,4 @@
-// Shared by the standard forms (op/standard_form.h) of operators that read an image between its pixels: the
+// Helpers of the standard forms (op/standard_form.h) of operators that read an image between its pixels: the
 // value at a point is Σ_k Π_axes weight_k X[pixel_k].
 #pragma once
 
@@ -12,8 +12,8 @@ namespace ortrain {
 // The t pixels of every point along one axis, each [N, P, t].
 struct TapsForm {
   std::string index;       // int64, inside of the image
-  std::string weight;      // 0 for a pixel outside of it that counts as zero
-  std::string derivative;  // that of the weight with respect to the coordinate; empty if it is zero
+  std::string weight;      // 0 for a pixel outside that counts as zero
+  std::string derivative;  // the derivative of the weight with respect to the coordinate; empty if it is zero
 };
 
 // Reads of X [N, C, d...], as nodes.
@@ -27,9 +27,9 @@ class SamplingForm {
   std::vector<std::string> of_coordinates(const std::string& dy) const;
 
  private:
-  // Values [N, P, t] of axis d beside those of the other axes: [N, P, 1, t, 1].
+  // Values [N, P, t] of axis d, shaped to broadcast with the values of the other axes: [N, P, 1, t, 1].
   std::string beside(const std::string& value, size_t d) const;
-  // The product of the weights, of axis `differentiated` its derivative: [N, P, all taps].
+  // The product of the weights of all axes, with the derivative for axis `differentiated`: [N, P, all taps].
   std::string weights(size_t differentiated) const;
   std::string places_of_channels() const;
 
