@@ -46,11 +46,11 @@ class Fusion {
       for (const std::string& output : graph.nodes[n].outputs) makers_[output] = n;
   }
 
-  // What a loss is replaced by.
+  // The nodes that replace a loss.
   struct Match {
     size_t loss;
     Node fused;
-    std::optional<size_t> product;  // that computes dh
+    std::optional<size_t> product;  // the node that computes dh
     std::string incoming;           // the gradient of the loss
   };
 

@@ -77,7 +77,7 @@ std::optional<Match> match(const Graph& graph, const Pattern& p, size_t last) {
       if (!epsilon || !second_mean || p.uses(variance) != 1) continue;
       const std::string& square = second_mean->inputs[0];
       if (p.uses(square) != 1) continue;
-      std::string squared;  // what is squared: the centered value, or a second Sub of the same operands
+      std::string squared;  // the squared value: the centered value, or a second Sub of the same operands
       int reads = 1;
       if (const Node* pow = p.made_by(square, "Pow"); pow && p.is_scalar(pow->inputs[1], 2.0)) {
         squared = pow->inputs[0];

@@ -1,5 +1,5 @@
-// An activation whose derivative is expensive computes it together with its value, and stores it in place of
-// its input, which only the gradient would have read:
+// An activation with an expensive derivative computes the derivative together with its value. The derivative
+// is stored in place of the activation's input, which only the gradient would have read:
 //
 //   Gelu(X) → Y, GeluGrad(dY, X)  →  GeluAndDerivative(X) → Y, S and Mul(dY, S)        the same for FastGelu,
 //   QuickGelu

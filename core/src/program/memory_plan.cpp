@@ -56,7 +56,7 @@ MemoryPlan plan_memory(const std::vector<MemoryRequest>& requests) {
   const size_t pairs = std::max<size_t>(1, requests.size() * requests.size());
   for (size_t left = std::min(kAttempts, kWork / pairs); left > 0 && best.bytes > least + least / 100;
        --left) {
-    // The piece that ended up on top is placed first.
+    // The next attempt first places the piece with the highest end.
     const auto top = std::find_if(order.begin(), order.end(), [&](size_t i) {
       return plan.offsets[i] + requests[i].bytes == plan.bytes;
     });

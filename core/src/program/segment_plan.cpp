@@ -55,7 +55,7 @@ class Planner {
     Shape shape = tensor.shape();
     know(value, {Kind::kConstant, dtype, std::move(shape), std::move(tensor), of_variant});
   }
-  // Replaces a node whose condition is known with the nodes of that branch.
+  // Replaces a node whose condition is known with the nodes of the branch that it takes.
   bool splice(const PlanNode& node);
   // Makes the outputs constants; false if they are not tensors.
   bool run_now(const PlanNode& node);
@@ -165,7 +165,7 @@ class ConstantRun : public DynamicContext {
   }
 
   std::vector<Tensor> results;
-  bool tensors = true;  // and nothing else
+  bool tensors = true;  // whether all results are tensors
 
  private:
   const Planner& planner_;
@@ -184,7 +184,7 @@ Planner::Planner(const SegmentRequest& request) : request_(request) {
       know(graph.number(name), {Kind::kState, tensor.dtype(), tensor.shape()});
     for (const auto& [name, tensor] : *request.fixed) add_constant(graph.number(name), tensor);
   }
-  // A plan for every variant was made with the constants of one of them.
+  // A plan for every variant contains the constants of a single variant, which are replaced here.
   for (const auto& [name, tensor] : *request.of_variant) add_constant(graph.number(name), tensor, true);
   for (const auto& [value, given] : request.values) {
     const KnownValue* known = find(value);
@@ -407,7 +407,7 @@ std::unordered_set<int> unchanged_nodes(const SegmentPlan& plan, const SegmentPl
                   std::all_of(node.outputs.begin(), node.outputs.end(), same) &&
                   std::none_of(node.outputs.begin(), node.outputs.end(),
                                [&](int value) { return needed.count(value) > 0; });
-    // Nor may it come after a node that reads or updates the same state.
+    // The node must not move behind a node that reads or updates the same state.
     for (const auto& [state, updated] : node.states)
       leaves &= !updated_after.count(state) && !(updated && read_after.count(state));
     if (leaves) {

@@ -170,7 +170,7 @@ void Multiply(const BytePanel& p) {
   }
 }
 
-// Kept in registers, so that each weight is read once for these.
+// The sums of this many points stay in registers, so that each weight is read once for all of them.
 constexpr int64_t kAtOnce = 4;
 
 // A line of sums of one vector of channels from `channel` on, for the points [first, first + count).

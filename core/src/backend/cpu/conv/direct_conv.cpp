@@ -30,7 +30,7 @@ namespace ortrain {
 namespace HWY_NAMESPACE {
 namespace {
 
-// C += A B for rows of B that overlap; after the last column of B as much memory as a panel is read.
+// C += A B for rows of B that overlap; reads up to a panel of memory after the last column of B.
 void AddProduct(int64_t m, int64_t n, int64_t k, const float* a, const float* b, int64_t b_row, float* c,
                 int64_t c_row) {
   const int64_t width = kPanel * LanesOf<float>();

@@ -48,7 +48,7 @@ struct WinogradFunctions {
   // M = or += V U, only the columns `columns` of U.
   void (*products)(int64_t tiles, Interval columns, const TileMatrices& v, const TilePanels& u, bool add,
                    const TileMatrices& m);
-  // Aᵀ M A, and what comes after it.
+  // Aᵀ M A with the bias, if it is not null; added to Y if `add`; with Relu if `relu`.
   void (*results)(const WinogradSizes&, const TileMatrices& m, Interval tiles, Interval columns,
                   const float* bias, bool add, bool relu, StoredOutput y);
   // A dY Aᵀ of the filters `columns`.
@@ -117,7 +117,7 @@ void ForwardWeights(const WinogradSizes& s, const float* w, Interval depth, Inte
     }
 }
 
-// Of a transposed convolution, whose windows are rotated. Its columns are the channels of W.
+// The weights of a transposed convolution, whose windows are rotated. The columns are the channels of W.
 template <class Tile>
 void TransposedWeights(const WinogradSizes& s, const float* w, Interval depth, Interval columns,
                        const TilePanels& u) {

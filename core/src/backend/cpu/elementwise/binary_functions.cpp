@@ -15,8 +15,8 @@
 #ifndef ORTRAIN_BINARY_ROWS
 namespace ortrain {
 
-// Whether an operator of this build uses a row. Many add and multiply; the operators that scatter may take
-// extremes.
+// Whether an operator of this build uses a row. Many operators add and multiply; operators that scatter may
+// take minima and maxima.
 constexpr bool is_row_used(std::string_view type) {
   if (type == "Add" || type == "Mul") return true;
   const bool scatters =

@@ -69,7 +69,7 @@
   ROW(QuickGelu, 12, Mul(x, math::Sigmoid(d, Mul(a, x)))) \
   ROW(Swish, 12, Mul(x, math::Sigmoid(d, Mul(a, x))))
 
-// Of dy and x (the operator's input, or its output where the row says y).
+// Formulas of dy and x (the operator's input, or its output where the row has y).
 #define ORTRAIN_PAIR_ROWS(ROW) \
   /* X may be the output as well: both are positive at the same places */ \
   ROW(ReluGrad, 1, IfThenElseZero(Gt(x, Zero(d)), dy)) \
@@ -88,7 +88,7 @@
   /* the same with u = alpha x */ \
   ROW(QuickGeluGrad, 14, Mul(dy, SigmoidProductAndDerivative(d, x, Mul(a, x), a).derivative))
 
-// Value and derivative.
+// Formulas of a value and its derivative.
 #define ORTRAIN_DERIVATIVE_ROWS(ROW) \
   ROW(Gelu, 18, GeluAndDerivative(d, x)) \
   ROW(FastGelu, 20, FastGeluAndDerivative(d, x)) \

@@ -52,7 +52,7 @@ HWY_INLINE Vec<D> BeforeSigmoid(D d, Vec<D> dy, Vec<D> y) {
   return hn::Mul(dy, hn::Mul(y, hn::Sub(C(d, 1), y)));
 }
 
-// The same for tanh.
+// The gradient of an argument of tanh, of which y is the value.
 template <class D>
 HWY_INLINE Vec<D> BeforeTanh(D d, Vec<D> dy, Vec<D> y) {
   return hn::Mul(dy, hn::NegMulAdd(y, y, C(d, 1)));

@@ -117,7 +117,7 @@ struct ProdStep {
   static double Combine(double a, double b) { return a * b; }
 };
 
-// What lanes without an input element contain, so that they do not count.
+// The value of lanes without an input element, so that they do not count.
 template <class Step, typename T>
 constexpr T kNothing = static_cast<T>(Step::kStart);
 
