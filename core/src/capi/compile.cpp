@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint32_t kMustCompileNodes = 1, kMustNotReplace = 2;  // the flags
 
-// Releases a status of the program, and throws what it says.
+// Releases a status of the program, and throws its error.
 void check(OrtStatus* status, const char* what) {
   if (status == nullptr) return;
   const auto code = static_cast<ErrorCode>(GetErrorCode(status));
@@ -51,7 +51,7 @@ BuiltModel read(const OrtModelCompilationOptions& options) {
   return out;
 }
 
-// Where to write if the options do not say it.
+// The path to which the model is written if the options state none.
 std::filesystem::path default_output(const OrtModelCompilationOptions& options) {
   const auto* input = std::get_if<std::filesystem::path>(&options.input);
   require(input != nullptr, ErrorCode::kInvalidArgument,
@@ -214,7 +214,7 @@ void CompileModel(const OrtEnv*, const OrtModelCompilationOptions* model_options
   require(path.empty() || (options.flags & kMustNotReplace) == 0 || !std::filesystem::exists(path),
           ErrorCode::kFail, "the file ", to_utf8(path), " exists, and the flags forbid replacing a file");
 
-  // What passes of higher levels make is for this version of the library only.
+  // Nodes that passes of higher levels make can be run only by this version of the library.
   if (options.level >= static_cast<int>(PassLevel::kBasic))
     run_passes(model, PassPhase::kSession, options.settings.config, static_cast<int>(PassLevel::kBasic),
                "compiled");
@@ -254,7 +254,7 @@ size_t ExternalInitializerInfo_GetByteSize(const OrtExternalInitializerInfo* inf
   return info ? info->bytes : 0;
 }
 
-// ---- what a compiled model says about itself ----
+// ---- metadata of a compiled model ----
 
 namespace {
 

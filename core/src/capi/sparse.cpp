@@ -117,7 +117,7 @@ Tensor copied(OrtAllocator* allocator, DType dtype, const Shape& shape, const vo
   return to;
 }
 
-// A tensor that takes copies, and one that uses what it is given.
+// A sparse tensor that takes copies, and a sparse tensor that uses memory of the caller.
 OrtSparseTensor& to_fill(const OrtValue& value) {
   OrtSparseTensor& tensor = unfilled(value);
   require(tensor.allocator != nullptr, ErrorCode::kFail,

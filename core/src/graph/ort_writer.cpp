@@ -220,7 +220,8 @@ class OrtWriter {
                             texts(names(graph.outputs)));
   }
 
-  // Which inputs and outputs share a type, of every operator. Nothing if that is not known of one of them.
+  // Which inputs and outputs share a type, for every operator. Nothing if that is not known for one of the
+  // operators.
   Offset<ort::KernelTypeStrResolver> write_type_parameters() {
     if (!all_known_) return {};
     std::vector<Offset<ort::OpIdKernelTypeStrArgsEntry>> operators;

@@ -78,7 +78,7 @@ class NumberedShapes : public ShapeContext {
   }
   void output(size_t o, DType dtype, Shape shape) override {
     if (o >= shapes_out.size()) return;
-    element_count(shape);  // rejects what cannot be
+    element_count(shape);  // rejects impossible shapes
     types_out[o] = dtype;
     shapes_out[o] = std::move(shape);
   }
@@ -182,7 +182,6 @@ class NumberedRun : public KernelContext {
   std::vector<Tensor> results;
 };
 
-// What the type rule of an operator with data-dependent shapes sees.
 // A node as its type rule sees it.
 class NodeView : public TypeContext {
  public:
@@ -420,7 +419,7 @@ std::optional<Shape> ValueTypes::shape(const std::string& value, int run) const 
   try {
     element_count(shape);
   } catch (const Error&) {
-    return std::nullopt;  // the model states what no value can have
+    return std::nullopt;  // no value can have the shape that the model states
   }
   return shape;
 }
@@ -463,7 +462,7 @@ void ValueTypes::apply_shape_rule(const Operator& op, const Node& node, Numbered
     // The rule needs something that is known only later; what it stated before is kept, and so is what the
     // model states.
   } catch (const DataDependent&) {
-    // The same.
+    // As above: the shape depends on the elements of an input.
   } catch (const Error& error) {
     if (is_exact(node) && !first.asked_for_statement) problem(error.message());
   }
@@ -484,7 +483,7 @@ void ValueTypes::run_on_known(const Operator& op, NumberedShapes& first, Numbere
   }
 }
 
-// What the two runs found for output o.
+// Records the results of the two runs for output o.
 void ValueTypes::record(const std::string& name, size_t o, const NumberedShapes& first,
                         const NumberedShapes& second) {
   ValueInfo& known = info_[name];

@@ -90,7 +90,8 @@ class Splitter {
     return value.empty() || !known ? nullptr : &*known;
   }
 
-  // Whether values follow from initializers alone, and whether trained ones are among these.
+  // Notes whether the outputs of a node follow from initializers only, and whether trained weights are among
+  // these.
   void note_origin(const Node& node) {
     const Operator* op = find_operator(node.domain, node.op_type);
     if (!op || op->traits.impure) return;
@@ -320,7 +321,7 @@ class Splitter {
   void restore_dims(std::vector<Node>& added, std::unordered_set<std::string>& inside) {
     for (Node& node : graph_.nodes) {
       if (node.inputs.size() != 1 || !block_.values.count(node.inputs[0])) continue;
-      if (types_.constant(node.inputs[0])) continue;  // which stays there as a whole
+      if (types_.constant(node.inputs[0])) continue;  // a constant stays whole
       const Partition& partition = block_.values.at(node.inputs[0]);
       const auto rank = static_cast<int64_t>(dims(node.inputs[0])->size());
       const std::optional<DimPlace> found = place_of_dim(node, partition.axis, rank);

@@ -112,8 +112,8 @@ void Cutter::read_cuts() {
           ", found ", cuts_.size());
 }
 
-// What a cut's values need belongs to the stage before it, if not to an earlier one; the rest to the last
-// stage.
+// The nodes that a cut's values need belong to the stage before the cut, unless an earlier stage has them.
+// All other nodes belong to the last stage.
 void Cutter::assign() {
   stage_of_.assign(graph_.nodes.size(), last_);
   std::vector<bool> assigned(graph_.nodes.size(), false);

@@ -75,7 +75,7 @@ std::vector<std::set<std::string>> transformer_layers(const Graph& graph,
   for (size_t i = 0; i < path.size(); ++i)
     for (const std::string& value : values_read(*path[i]))
       if (is_inner(value)) last_reader[value] = i;
-  // Where one active value is all that later nodes read.
+  // Finds the cuts, at which later nodes read a single active value.
   std::vector<std::optional<std::string>> cut(path.size());
   std::set<std::string> live;
   for (size_t i = 0; i < path.size(); ++i) {

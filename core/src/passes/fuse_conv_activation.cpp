@@ -31,7 +31,7 @@ std::optional<Found> match(const Pattern& p, const Node& node, size_t n) {
       const std::optional<double> bound = p.scalar(node.inputs[i]);
       if (!bound) return std::nullopt;
       found.parameters[i - 1] = static_cast<float>(*bound);
-      if (found.parameters[i - 1] != *bound) return std::nullopt;  // the attribute, a float, would round the bound
+      if (found.parameters[i - 1] != *bound) return std::nullopt;  // the attribute would round it
     }
   } else if (node.op_type == "LeakyRelu") {
     found.parameters = {node.float_or("alpha", 0.01f)};

@@ -164,9 +164,9 @@ struct Executor::Impl {
   Tensors constants;
   std::unordered_map<std::string, Cell> cells;
   std::vector<Cell*> input_cells;
-  bool whole = true;                                       // whether one Program runs the graph, as far as is known
-  std::unordered_set<std::string> read;                    // values that nodes or outputs read
-  std::vector<std::pair<size_t, size_t>> doubled;          // outputs that repeat other outputs
+  bool whole = true;                               // whether one Program runs the graph, as far as is known
+  std::unordered_set<std::string> read;            // values that nodes or outputs read
+  std::vector<std::pair<size_t, size_t>> doubled;  // outputs that repeat other outputs
   std::unordered_map<std::string, size_t> output_indices;  // of the first output with a name
   std::vector<ValueRef> places_of_outputs;                 // in the current run
   std::optional<PlanGraph> plan_graph;                     // present if several Programs run the graph

@@ -48,7 +48,7 @@ size_t swap_space() {
   return 0;
 }
 
-// The letters of all languages.
+// A locale that knows the letters of all languages.
 locale_t unicode() {
   static const locale_t locale = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
   return locale;

@@ -131,7 +131,7 @@ void Optimizer::add_group(const Node& node, const OptimizerRule& rule, std::stri
     float& value = group.values.settings[i];
     value = setting.is_flag ? static_cast<float>(node.int_or(setting.name, static_cast<int64_t>(value)))
                             : node.float_or(setting.name, value);
-    // Models of onnxruntime may have anything in the operators that it runs too.
+    // Models for onnxruntime may have any value in operators that onnxruntime runs too.
     if (node.domain == kOwnDomain && !fits(setting, value))
       problems += concat("\n  ", node.label(), ": ", setting.name, " should be ", range_of(setting),
                          ", found ", value);
@@ -431,7 +431,8 @@ bool are_finite(const CheckpointState& state, const GradientBounds& bounds, cons
 }
 
 // Whether a step with these numbers changes neither weights nor states of elements whose gradient is zero.
-// The update is asked, on elements of all magnitudes: what decays, or moves on by its momentum, shows it.
+// The function runs the update on elements of all magnitudes: weights that decay, or that momentum moves,
+// then change.
 bool leaves_zeros(const OptimizerPasses& passes, DType dtype, const double* factors, double scale) {
   bool same = true;
   visit_floating(dtype, [&](auto zero) {

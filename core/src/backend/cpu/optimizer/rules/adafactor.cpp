@@ -432,7 +432,7 @@ struct Adafactor {
   }
 
   // The working memory. For a vector: the factor of each element. For matrices: a mean for each matrix, the
-  // roots for its columns, and two sums for each column of one matrix.
+  // roots for its columns, and for one matrix two sums for each column of each segment.
   static int64_t work(const OptimizerStep&, const Shape& shape) {
     if (shape.size() < 2) return shape.empty() ? 1 : shape.front();
     int64_t matrices = 1;
