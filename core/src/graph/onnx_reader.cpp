@@ -150,8 +150,7 @@ class Reader {
     ExternalPlace place{"", 0, bytes};
     for (const auto& entry : proto.external_data) {
       if (entry.key == "location") place.file = text_of(entry.value);
-      if (entry.key == "offset")
-        place.offset = std::stoll(text_of(entry.value));  // read_tensor() accepted it
+      if (entry.key == "offset") place.offset = std::stoll(text_of(entry.value));  // read_tensor() used it
     }
     return place;
   }
