@@ -4,7 +4,8 @@
  * \file
  * The general calls of ortrain for C++: objects that release what they own, and exceptions instead of statuses.
  *
- * Names and meaning are those of onnxruntime's C++ interface, limited to what training programs use.
+ * Names and meaning are those of onnxruntime's C++ interface, of which this header has the classes for sessions, values, graphs,
+ * compilation and custom operators.
  */
 #pragma once
 

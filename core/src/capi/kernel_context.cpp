@@ -1,4 +1,4 @@
-// What custom operators do while they run: inputs, outputs, memory, threads, other operators.
+// Calls that custom operators make while they run: inputs, outputs, memory, threads, other operators.
 #include "capi/generated/bodies.h"
 #include "capi/guard.h"
 #include "capi/handles.h"

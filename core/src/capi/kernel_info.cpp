@@ -1,4 +1,4 @@
-// What custom operators ask about their nodes, and the attributes of nodes.
+// Calls with which custom operators ask about their nodes, and the attributes of nodes.
 #include <cstring>
 
 #include "capi/generated/bodies.h"

@@ -14,7 +14,7 @@
 namespace ortrain::capi {
 namespace {
 
-// ---- what a sparse tensor may hold ----
+// ---- types and formats of sparse tensors ----
 
 const OrtSparseTensor& sparse_of(const OrtValue& value) {
   require(value.sparse != nullptr, ErrorCode::kRuntimeException, "the value is ",

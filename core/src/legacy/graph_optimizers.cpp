@@ -277,8 +277,8 @@ class OptimizerNodes {
   const std::string norm_, finite_;  // empty: none
   std::string scale_;                // the factor in the gradients; empty: 1
   std::vector<Update> updates_;
-  std::map<std::string, std::string> updated_;  // what an optimizer node produces, by weight
-  std::vector<std::string> cleared_;            // what nodes produce that clear gradients
+  std::map<std::string, std::string> updated_;  // outputs of optimizer nodes, by weight
+  std::vector<std::string> cleared_;            // outputs of nodes that clear gradients
 };
 
 }  // namespace

@@ -75,7 +75,7 @@ std::map<std::string, std::string> use_half_precision(Model& model, const std::s
   std::map<std::string, std::string> halves;
   std::unordered_set<std::string> is_half, half_names;            // values that were float32, and conversions
   std::unordered_map<std::string, std::string> half_of, full_of;  // conversions by their values
-  std::unordered_set<std::string> captured;                       // read by subgraphs, which stay as they are
+  std::unordered_set<std::string> captured;                       // read by subgraphs, which stay unchanged
   for (const Node& node : graph.nodes)
     if (has_subgraph(node))
       for (const std::string& value : values_read(node)) captured.insert(value);

@@ -317,7 +317,7 @@ class Splitter {
     return made;
   }
 
-  // Nodes that read the dimensions of what is divided give those of the whole.
+  // Nodes that read the dimensions of a divided value get the dimensions of the whole value.
   void restore_dims(std::vector<Node>& added, std::unordered_set<std::string>& inside) {
     for (Node& node : graph_.nodes) {
       if (node.inputs.size() != 1 || !block_.values.count(node.inputs[0])) continue;

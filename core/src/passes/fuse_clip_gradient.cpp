@@ -17,7 +17,7 @@ struct ClipGradient {
   Attributes bounds;
 };
 
-// Reads `value` as a comparison of x with a constant float; the first one decides what x is.
+// Reads `value` as a comparison of x with a constant float. The first comparison sets x.
 bool read_bound(const Pattern& p, const std::string& value, ClipGradient& found) {
   if (p.uses(value) != 1) return false;
   for (const auto& [type, bound] : {std::pair{"GreaterOrEqual", "min"}, std::pair{"LessOrEqual", "max"}}) {

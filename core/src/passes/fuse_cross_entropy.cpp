@@ -73,7 +73,7 @@ class Fusion {
   }
 
  private:
-  // Makes the fused node, if the scores are those of a matrix with many rows.
+  // Makes the fused node, if the scores are a matrix with many rows.
   bool projected(const Node& product, const Node& loss, Node& fused) const {
     fused = {kSessionDomain,    "ProjectedCrossEntropy",
              loss.name,         {product.inputs[0], loss.inputs[1]},

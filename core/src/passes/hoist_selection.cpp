@@ -32,7 +32,7 @@ struct Selection {
   std::vector<size_t> nodes;
 };
 
-// A value of which one position along an axis is needed.
+// A value from which a node needs one position along an axis.
 using Wanted = std::pair<std::string, int64_t>;
 
 class Selector {
@@ -63,7 +63,7 @@ class Selector {
     return std::vector<int64_t>(first, first + tensor->size());
   }
 
-  // What a Gather or Slice of the graph selects, if it is one position along one axis.
+  // The selection that a Gather or Slice makes, if it is one position along one axis.
   std::optional<Selection> selection_of(size_t n) const {
     const Node& node = graph_.nodes[n];
     if (!node.domain.empty() || node.inputs.empty() || !dims(node.inputs[0])) return std::nullopt;
@@ -93,7 +93,7 @@ class Selector {
     return slice->index < dim && slice->index >= -dim ? slice : std::nullopt;
   }
 
-  // All selections, those of the same position of a value together.
+  // All selections of the graph. Nodes that select the same position of a value are one selection.
   std::vector<Selection> selections() const {
     std::vector<Selection> found;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {

@@ -12,7 +12,7 @@
 namespace ortrain {
 namespace {
 
-// The activation's name as used in that of its gradient operator; empty if there is none.
+// The name of the activation, as its gradient operator has it; empty if the node is not such a gradient.
 std::string_view activation_of(const Node& gradient) {
   if (gradient.domain != kMicrosoft) return {};
   for (const std::string_view name : {"Gelu", "FastGelu", "QuickGelu"})

@@ -26,7 +26,7 @@ constexpr size_t kNoOutput = SIZE_MAX;
 struct Cell {
   ValueRef value;       // in the current run
   TensorBuffer buffer;  // its memory, if it is produced here
-  Tensor view;          // what `value` refers to, if the memory is owned elsewhere
+  Tensor view;          // the value itself, if the memory is owned elsewhere
   Sequence sequence;    // its elements, if it is a sequence produced here
 };
 
@@ -38,8 +38,8 @@ struct Source {
   ValueRef value() const { return cell ? cell->value : fixed; }
 };
 
-// What a segment is compiled for: whether a value is a tensor, and if so its type and shape. Neither a
-// Program nor the plan depends on the contents of a sequence.
+// The kind of value for which a segment is compiled: a tensor of a type and shape, a sequence, or nothing.
+// Neither a Program nor the plan depends on the contents of a sequence.
 struct Form {
   enum Kind { kTensor, kSequence, kNothing } kind;
   DType dtype = DType::kUndefined;
@@ -78,7 +78,8 @@ struct Tail {
 };
 
 struct Segment {
-  // What it was compiled for. No variant: it reads none of the constants that differ between variants.
+  // The values for which it was compiled. No variant: it reads none of the constants that differ between
+  // variants.
   std::optional<int> variant;
   std::vector<Form> forms;                          // of the values that its cache compares
   std::vector<std::pair<Source, Tensor>> contents;  // and the contents of some values
@@ -90,7 +91,7 @@ struct Segment {
   std::vector<std::pair<const Cell*, size_t>> passed;  // sequences that are graph outputs unchanged
 
   bool last = false;
-  SegmentPlan plan;                                // what is known at its end, and what remains to be done
+  SegmentPlan plan;                                // values known at its end, and nodes that remain
   std::vector<int> outputs;                        // of the graph, not produced yet
   std::vector<std::pair<int, const Cell*>> known;  // values in cells that are read later
   std::vector<const Cell*> results;                // of the dynamic nodes: their types select the successor
@@ -678,7 +679,7 @@ void Executor::Impl::run(std::span<const ValueRef> given, OutputPlaces& places, 
     Segment* next = find(segment->next, results, scope.variant);
     if (!next) {
       next = &add(segment->next, kSuccessors, results, compile(segment, scope));
-      // The tail computes the same after any other segment that was split before it.
+      // The tail computes the same outputs after any other segment that was split before it.
       if (segment->tail && next->contents.empty() && next->last)
         segment->tail->compiled[scope.variant] = {segment->next.front(), segment->plan};
     }

@@ -19,7 +19,8 @@ MemoryPlan place(const std::vector<MemoryRequest>& requests, const std::vector<s
   std::vector<size_t> placed;  // by offset
   for (const size_t i : order) {
     const MemoryRequest& r = requests[i];
-    // The smallest gap that fits between pieces in use at the same time; else after the last of them.
+    // Finds the smallest gap that fits between pieces in use at the same time, or else the end of the last
+    // piece.
     size_t free_from = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
     for (const size_t j : placed) {
       if (requests[j].last < r.first || requests[j].first > r.last) continue;

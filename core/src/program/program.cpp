@@ -52,7 +52,7 @@ struct Storage {
   std::vector<int> values;  // the values stored in it
 };
 
-// A value of the graph: what it is and where it is stored.
+// A value of the graph, and the place where it is stored.
 struct Value {
   std::string name;
   DType dtype = DType::kUndefined;
@@ -119,7 +119,7 @@ struct Program::Impl {
       if (storages[i].where == Where::kArena) addresses[i] = arena->base() + offsets[i];
     arena_generation = arena->generation();
   }
-  // Of the arena, only what is in use at this step can be accessed.
+  // Allows access only to the parts of the arena that are in use at this step.
   void guard(size_t step) const {
     forbid_access(arena->base(), arena->bytes());
     for (size_t i = 0; i < storages.size(); ++i) {

@@ -67,7 +67,7 @@ std::vector<RecomputationSearch::Move> RecomputationSearch::moves() const {
   return found;
 }
 
-// Changes what is kept, and returns the values that changed: nothing if the move does not apply.
+// Changes which values are kept, and returns the values that changed: nothing if the move does not apply.
 std::vector<int> RecomputationSearch::make_move(const Move& move, Kept& kept) const {
   std::vector<int> changed;
   const auto set = [&](int v, bool keep) {
@@ -96,7 +96,7 @@ bool RecomputationSearch::descend_once(size_t target, size_t goal) {
     if (changed.empty()) return 0.0;
     const StepCost tried = estimate_(now_, goal);
     undo(changed, now_);
-    // The extra time counts as at least that of one call.
+    // The extra time counts as at least the time of one call.
     return (cost_.excess - tried.excess) / std::max(1e-6, tried.seconds - cost_.seconds);
   };
   constexpr double kAlike = 0.8;

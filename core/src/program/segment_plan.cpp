@@ -32,7 +32,7 @@ class Planner {
 
  private:
   using Kind = KnownValue::Kind;
-  // What the planner records about a value.
+  // The facts that the planner records about a value.
   enum Mark : uint8_t {
     kComputed = 1,  // by a node of the Program
     kFound = 2,     // by a dynamic node
@@ -86,7 +86,7 @@ class Planner {
   std::optional<StatedShapes> stated_shapes_;
 };
 
-// What a shape rule sees.
+// The node and inputs that a shape rule sees.
 class PlannedShapes : public ShapeContext {
  public:
   PlannedShapes(const Planner& planner, const PlanNode& node)
@@ -398,7 +398,7 @@ bool same_rest(const SegmentPlan& plan, const SegmentPlan& other) {
 
 std::unordered_set<int> unchanged_nodes(const SegmentPlan& plan, const SegmentPlan& other) {
   const auto same = [&](int value) { return same_value(plan, other, value); };
-  std::unordered_set<int> unchanged, needed;          // what the remaining nodes read
+  std::unordered_set<int> unchanged, needed;          // values that the remaining nodes read
   std::unordered_set<int> read_after, updated_after;  // states, by the remaining nodes
   for (size_t n = plan.nodes.size(); n-- > 0;) {
     const PlanNode& node = *plan.nodes[n];

@@ -55,7 +55,7 @@ std::filesystem::path target_of(std::filesystem::path path) {
 }
 
 // The names of the temporary files of a file begin with this; the process and a number follow. Long names are
-// cut, so that what follows has room in the 255 bytes of a name, and told apart by a hash.
+// cut, so that the rest has room in the 255 bytes of a name; a hash tells them apart.
 std::string temporary_prefix(const std::filesystem::path& path) {
   constexpr size_t kMostBytes = 200;
   std::string name = to_utf8(path.filename());

@@ -107,7 +107,7 @@ uint32_t mapped_letter(uint32_t letter, DWORD how) {
   return to;
 }
 
-// In front of a block of allocate_aligned().
+// Precedes each block of allocate_aligned().
 struct BlockStart {
   void* allocated;
   size_t bytes;
@@ -309,7 +309,7 @@ void* symbol_of_program(const char* name) {
   return nullptr;
 }
 
-// The C library has aligned blocks, but tells their sizes only to those who know the alignment.
+// The C library has aligned blocks, but tells the size of a block only to callers that know the alignment.
 void* allocate_aligned(size_t alignment, size_t bytes) {
   if (bytes > SIZE_MAX - alignment - sizeof(BlockStart)) return nullptr;
   void* const allocated = std::malloc(bytes + alignment + sizeof(BlockStart));

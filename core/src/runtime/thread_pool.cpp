@@ -161,11 +161,11 @@ class Pool {
   void grow(int parts);
   // Offers the parts from 1 on to the workers. Returns in how many parts the work is done.
   int start(regions::Work work, void* data, int parts, Waiting waiting);
-  // Does a part, and keeps what it throws.
+  // Does a part, and keeps the exception that the part throws.
   void do_part(int part) noexcept;
   // Does the parts that no worker has begun, and waits for the others.
   void finish() noexcept;
-  // Throws what parts have thrown.
+  // Throws the exception that a part has thrown.
   void raise();
   void rest() { resting_.store(true, std::memory_order_relaxed); }
   KeptMemory& memory_of(int part) { return workers_[static_cast<size_t>(part - 1)]->memory; }

@@ -62,7 +62,7 @@ std::string known_types() {
   return text;
 }
 
-// Whether a value can be that of a setting.
+// Whether a setting accepts a value.
 bool fits(const OptimizerSetting& setting, float value) {
   return std::isfinite(value) && value >= setting.least && value < setting.below;
 }
@@ -274,7 +274,7 @@ float Optimizer::attribute(const std::string& name, const std::string& attribute
 }
 
 void Optimizer::set_attribute(const std::string& name, const std::string& attribute, float value) {
-  this->attribute(name, attribute);  // rejects what does not exist
+  this->attribute(name, attribute);  // rejects unknown names
   ParameterGroup& target = groups_[static_cast<size_t>(&group(name) - groups_.data())];
   const size_t setting = attribute == kFactor ? SIZE_MAX : rule_->setting(attribute);
   static const OptimizerSetting any{kFactor, 1, ""};

@@ -40,7 +40,8 @@ void check_choice(const ConfigEntry& entry, const std::string& key, const std::s
        value, "'");
 }
 
-// A positive number of bytes, optionally followed by K, M or G. `or_else` names what else the entry takes.
+// A positive number of bytes, optionally followed by K, M or G. `or_else` names other values that the entry
+// takes.
 size_t read_bytes(const std::string& key, const std::string& text, std::string_view or_else = "") {
   std::string_view digits = text;
   uint64_t unit = 1;

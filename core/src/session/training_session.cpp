@@ -134,13 +134,13 @@ std::vector<std::string> take_order(CheckpointState& state, const Model& train) 
     if (std::all_of(shape.begin(), shape.end(), [](int64_t dim) { return dim >= 0; }))
       state.set_nominal_shape(info.name, shape);
   }
-  for (const Parameter& p : state.parameters())  // those that the model does not read come last
+  for (const Parameter& p : state.parameters())  // parameters that the model does not read come last
     if (std::find(order.begin(), order.end(), p.name) == order.end()) order.push_back(p.name);
   return order;
 }
 
 // Throws if the parameters of the training model and of the checkpoint disagree, or if the eval model belongs
-// to another network. `problems` has those found so far.
+// to another network. `problems` has the problems found so far.
 void expect_together(const CheckpointState& state, const Model& train,
                      const std::vector<ValueInfo>& train_inputs, const std::vector<ValueInfo>& eval_inputs,
                      std::string problems) {
@@ -255,7 +255,7 @@ struct TrainingSession::Impl {
   std::optional<double> loss;                                     // of the last train step
   int64_t skipped_steps = 0;
   bool uses_average = true;         // of the weights, if there is one
-  bool eval_reads_average = false;  // what the eval stage is bound to
+  bool eval_reads_average = false;  // whether the eval stage is bound to the averages
   std::optional<Profile> profile;   // while one is recorded
   std::atomic_flag busy = ATOMIC_FLAG_INIT;
 

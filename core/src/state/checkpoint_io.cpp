@@ -114,7 +114,7 @@ std::string text_of(const flatbuffers::String* text, const char* what) {
   return out;
 }
 
-// What the external tensors of a checkpoint name as their data file; "" if they name none.
+// The identity of the data file, as the external tensors of a checkpoint state it; "" if they state none.
 std::string identity_of_checkpoint(const fbs::Checkpoint& root) {
   std::string identity;
   const auto look = [&](const flatbuffers::Vector<flatbuffers::Offset<fbs::Tensor>>* tensors) {
@@ -386,7 +386,7 @@ class StateReader {
   std::unordered_map<std::string, size_t> names_;
 };
 
-// Explains what a folder contains that was given instead of a checkpoint file.
+// Explains the contents of a folder that was given instead of a checkpoint file.
 [[noreturn]] void reject_folder(const fs::path& path) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(path, error))

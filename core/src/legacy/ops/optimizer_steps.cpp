@@ -76,8 +76,8 @@ struct Updated {
   }
 };
 
-// Weights and what goes with them. They may be kept in another order than row-major, in which case gradient
-// and moments are too.
+// Weights with their gradients and moments. Weights may be stored in another order than row-major, in which
+// case gradient and moments are too.
 struct Parameters {
   DType dtype;
   int64_t n;

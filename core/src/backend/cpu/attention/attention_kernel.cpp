@@ -50,7 +50,7 @@ struct AttentionRange {
   int64_t begin = 0, end = 0;
 };
 
-// Memory of a part of the work, and what it was last filled for.
+// Memory of a part of the work, and the head for which it was last filled.
 struct AttentionPart {
   void* memory = nullptr;
   int64_t packed = -1;     // batch and head of the packed keys and values

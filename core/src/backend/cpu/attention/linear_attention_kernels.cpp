@@ -1,5 +1,6 @@
 // One token of LinearAttention forward and back on vectors, and the walk over the tokens of every head. The
-// gradient walks back over the tokens; it stores one state per run of tokens and recomputes those within.
+// gradient walks back over the tokens; it stores one state per run of tokens, and recomputes the states
+// within a run.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention/linear_attention_kernels.cpp"
 // The per-target passes over this file come first.

@@ -538,7 +538,7 @@ void ChannelsLastConvolution::backward_data(StoredInput dy, const float* packed,
   for (const ConvPass& p : backward_) run(p, dy, packed, {bias, {}, {}}, dx, work);
 }
 
-// Adds what `rows` lines of `points` results contribute to the sums of the task; dY begins with the first
+// Adds the share of `rows` lines of `points` results to the sums of the task; dY begins with the first
 // result, which reads the copy from `at` on.
 void ChannelsLastConvolution::add_weight_products(const WeightTask& t, const Gradients& g, const float* lines,
                                                   int64_t at, int64_t rows, int64_t points, bool add,

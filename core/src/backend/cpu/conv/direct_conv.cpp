@@ -107,7 +107,7 @@ void DirectConvolution::each_step(F&& f) const {
     for (int64_t tap = 0; tap < w.kernel; ++tap) step(0, tap, length_, all, 0);
     return;
   }
-  // Taps that read the same phase are as far from each other as this.
+  // The distance between taps that read the same phase.
   const int64_t together = phases_ / std::gcd(phases_, w.dilation);
   for (int64_t line = 0; line < all; ++line)
     for (int64_t tap = 0; tap < std::min(together, w.kernel); ++tap)

@@ -38,7 +38,7 @@ template <typename F>
 void walk_columns(const ConvSizes& s, int64_t begin, int64_t end, F&& run) {
   const WindowAxis &d = s.window[0], &h = s.window[1], &w = s.window[2];
   const int64_t channels = s.channels / s.groups, width = end - begin;
-  // Computed once because it is the same for every row of the columns and takes many divisions.
+  // The runs are computed once, because they are equal for every row of the columns and take many divisions.
   Run runs[kTile];
   int64_t count = 0;
   for (int64_t p = begin; p < end;) {

@@ -233,7 +233,7 @@ constexpr bool kMasksMemory = true;
 constexpr bool kMasksMemory = false;
 #endif
 
-// v with what is below `low` or above `high` replaced by these; NaN stays.
+// v with values below `low` replaced by `low` and values above `high` by `high`; NaN stays.
 template <class D>
 HWY_INLINE Vec<D> ClipTo(D, Vec<D> v, Vec<D> low, Vec<D> high) {
 #if HWY_ARCH_X86

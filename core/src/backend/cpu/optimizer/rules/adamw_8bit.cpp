@@ -219,7 +219,7 @@ HWY_INLINE void add_gradients(const float* gradients, const StepNumbers<float>& 
   most.root = hn::Max(most.root, root);
 }
 
-// Floats of which the codes of the moments are a part.
+// Floats that contain the codes of the moments.
 struct Coded {
   V first, root;
 };
