@@ -61,7 +61,7 @@ std::filesystem::path default_output(const OrtModelCompilationOptions& options) 
   return input->parent_path() / name;
 }
 
-// A copy of a text in memory of the caller's allocator, which is freed unless it is given.
+// A copy of a text in memory of the caller's allocator. It is freed unless the caller gets it.
 class Copy {
  public:
   Copy(const OrtModelCompilationOptions::Buffer& buffer, const std::string& text)

@@ -156,7 +156,7 @@ class ProgramNode : public CustomNode {
     }
     return true;
   }
-  // Why no kernel takes inputs of these types.
+  // Explains why no kernel takes inputs of these types.
   std::string mismatch(const std::vector<DType>& inputs) const {
     const auto list = [&](auto&& type_of) {
       std::string text;

@@ -327,7 +327,7 @@ SparsePorts take_sparse(Model& model, const ModelNotes& notes) {
     const std::vector<Dim> any(2);
     const std::vector<Dim>& dims = input.dims ? *input.dims : any;
     const Dim none{0, ""}, pair{2, ""};
-    // Without elements, so that a shape is all it has.
+    // The input for the shape has a last dimension of 0: without elements, it carries dimensions only.
     std::vector<Dim> carried = dims;
     carried.push_back(none);
     added.push_back({port.indices, DType::kInt64, std::vector<Dim>{Dim(), pair}});

@@ -227,7 +227,7 @@ void propagate_casts(Model& model, int64_t level, const std::vector<std::string>
     return std::find(allow.begin(), allow.end(), node.op_type) != allow.end() ||
            (level >= 1 && computes_in_half(node, level >= 2));
   };
-  // One change a round, because the next one depends on the types that it leaves.
+  // Each round makes one change, because later changes depend on the types after it.
   for (bool changed = true; changed;) {
     changed = false;
     const Widenings widenings(model);

@@ -127,9 +127,9 @@ void recompute(Graph& graph, const std::unordered_set<std::string>& forward,
   for (const Node& node : given)
     for (const std::string& output : node.outputs)
       if (!output.empty()) producers[output] = &node;
-  std::unordered_map<std::string, std::string> copies;  // empty: the value cannot be computed twice
+  std::unordered_map<std::string, std::string> copies;  // the value itself if it cannot be computed twice
   std::vector<Node> nodes;
-  // The name of the value's copy, which is made if need be; the value itself if it has none.
+  // The name of the value's copy, made if there is none yet; the value itself if it has no copy.
   const auto copy_of = [&](const auto& self, const std::string& value) -> std::string {
     if (!values.count(value) || !producers.count(value)) return value;
     if (const auto at = copies.find(value); at != copies.end()) return at->second;

@@ -42,8 +42,8 @@ int64_t trailing_axes(const Graph& graph, const Pattern& p, const Node& mean, co
   return static_cast<int64_t>(axes.size());
 }
 
-// Only if scale and bias have exactly the normalized axes; any broadcasting between them is left to Mul and
-// Add.
+// Whether `weight`, a scale or bias, has exactly the normalized axes. Mul and Add remain for other shapes,
+// which they broadcast.
 bool fits(const Graph& graph, const std::string& weight, const std::string& x, int64_t axes) {
   const std::optional<ValueInfo> w = graph.info(weight);
   if (!w || !w->dims || w->dtype != DType::kFloat || static_cast<int64_t>(w->dims->size()) != axes)

@@ -66,7 +66,7 @@ Recomputation::Recomputation(const std::vector<Node>& nodes, const std::vector<s
     scale_ = static_cast<double>(footprint.live) / static_cast<double>(peak);
 }
 
-// The values of the nodes, and in whose memory each of them is.
+// Numbers the values of the nodes, and finds the value in whose memory each of them is.
 void Recomputation::number_values(const Footprint& footprint) {
   const auto value = [&](const std::string& name) {
     if (name.empty()) return -1;

@@ -55,8 +55,8 @@ struct InferenceSession::Impl {
   Precision precision = Precision::kFloat;
   size_t memory_budget = 0;
   std::shared_ptr<SessionState> state;  // null: none
-  // One for each combination of requested outputs, omitted inputs, replaced initializers and inputs of any
-  // size, and of whether other nodes run too.
+  // A stage for each combination of requested outputs, omitted inputs, replaced initializers and inputs of
+  // any size, and of whether other nodes run too.
   using Names = std::vector<std::string>;
   std::map<std::tuple<Names, Names, Names, Names, bool>, std::unique_ptr<Stage>> stages;
   std::mutex busy;  // the stages share memory, so runs follow one another

@@ -467,7 +467,7 @@ bool Optimizer::apply(CheckpointState& state, float learning_rate, int64_t step,
             to_string(run.dtype), " are not supported");
   });
   double squares = clips() ? squares_of(state, rows) : 0;
-  // The norm, where it is needed, saves looking at the gradients again.
+  // If the norm is known, it shows whether the gradients are finite, so they need not be read again.
   if (bounds && !(clips() && std::isfinite(squares)) && !are_finite(state, *bounds, rows)) return false;
   if (clipping_.changes_gradients()) {
     for_each_of(

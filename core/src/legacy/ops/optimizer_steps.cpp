@@ -66,7 +66,7 @@ struct StepSignals {
   }
 };
 
-// Something that a step updates: the memory of an input, and the output that shows it afterwards.
+// A value that a step updates: the memory of an input, and the output that has the new value.
 struct Updated {
   Slot state, shown;
   size_t bytes = 0;

@@ -2,7 +2,7 @@
 // softmax of rows between the products.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_kernel.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 // After foreach_target.h
 #include <hwy/cache_control.h>

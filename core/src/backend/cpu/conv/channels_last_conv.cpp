@@ -20,8 +20,8 @@ namespace ortrain {
 
 struct ChannelsLastFunctions {
   int64_t lanes, panel;  // floats of a vector and of a row of a packed panel
-  // C = or += A B, and then `end` if it is not null; see Panel. n is at most a panel; whole vectors of B's
-  // rows are read.
+  // C = or += A B, and then `end` if it is not null; product_tiles-inl.h describes panels. n is at most a
+  // panel; whole vectors of B's rows are read.
   void (*product)(int64_t m, int64_t n, const Depth& depth, const float* a, int64_t a_row, int64_t a_column,
                   const float* b, int64_t b_row, float* c, int64_t c_row, bool add,
                   const TileEnd<float>* end);

@@ -2,7 +2,7 @@
 // (backend/cpu/matmul/product_tiles-inl.h).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/conv/winograd.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include <algorithm>
@@ -385,7 +385,7 @@ struct Plan {
   // `depth`.
   int64_t columns, slice, depth;
   int64_t row;  // of V
-  // From one matrix to the next: of data; of products or gradients.
+  // The distance from one matrix to the next: of data; of products or gradients.
   int64_t v_step, m_step;
 
   int64_t taps, unit;  // elements of a transformed tile; channels and filters are multiples of this many

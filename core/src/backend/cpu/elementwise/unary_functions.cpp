@@ -4,7 +4,7 @@
 // Highway's tag of the lanes. The gradients are defined with the operators (ops/math/unary.cpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise/unary_functions.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/elementwise/bf16_blocks-inl.h"

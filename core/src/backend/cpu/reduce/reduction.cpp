@@ -1,7 +1,7 @@
 // Sums, extremes and products over axes, on vectors.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/reduce/reduction.cpp"
-// The per-target passes over this file come first.
+// Compiles this file for all other instruction sets first.
 #include <hwy/foreach_target.h>
 
 #include "backend/cpu/reduce/reduction.h"

@@ -297,7 +297,7 @@ void step_of_vector(const Numbers<T>& f, const TensorRun<T>& run) {
     moment[i] = f.kept * moment[i] + f.taken * (g * g);
     roots[i] = 1 / std::sqrt(std::max(moment[i], f.smallest * f.smallest));
   }
-  // Each row is a matrix, so that the last one may be shorter.
+  // Each row counts as a matrix, so that the last row may be shorter.
   const int64_t rows = (run.n + kRow - 1) / kRow;
   const auto rows_at = [&](int64_t r, int64_t) {
     const int64_t at = r * kRow, n = std::min(kRow, run.n - at);
