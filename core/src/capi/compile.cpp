@@ -219,7 +219,7 @@ void CompileModel(const OrtEnv*, const OrtModelCompilationOptions* model_options
     run_passes(model, PassPhase::kSession, options.settings.config, static_cast<int>(PassLevel::kBasic),
                "compiled");
   constexpr int64_t kInitializersAreInputs =
-      3;  // up to this IR version, whether a run may replace them or not
+      3;  // up to this IR version, every initializer of a model is an input too
   if (model.ir_version > kInitializersAreInputs)
     model.graph.inputs.insert(model.graph.inputs.end(), notes.overridable.begin(), notes.overridable.end());
   std::string weights;

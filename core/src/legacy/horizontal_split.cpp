@@ -134,7 +134,7 @@ class Splitter {
     SummedAxes axes;
     std::unordered_map<size_t, NodePartition> nodes;
     std::map<std::string, Partition> values;
-    std::set<std::string> rows;  // values that the weights of the sum follow from
+    std::set<std::string> rows;  // values from which the weights of the sum follow
   };
 
   bool find_block(size_t sum) {
@@ -151,7 +151,7 @@ class Splitter {
       for (size_t i = 0; i < partition.inputs.size(); ++i)
         if (!partition.inputs[i] && block_.values.count(graph_.nodes[n].inputs[i]) &&
             !types_.constant(graph_.nodes[n].inputs[i]))
-          return false;  // a node needs all of a value that another one divides
+          return false;  // a node needs all of a value that another node divides
     return std::any_of(block_.values.begin(), block_.values.end(), [&](const auto& entry) {
       return !block_.rows.count(entry.first) && graph_.is_initializer(entry.first) &&
              dims(entry.first)->size() >= 2;
@@ -389,7 +389,7 @@ class Splitter {
       if (graph_.is_output(value) || value == p_.loss_output_name) return true;
       const auto name = renamed.find(value);
       if (types_.constant(value) == nullptr) divided.insert(name == renamed.end() ? value : name->second);
-      if (trained_.count(value)) divided.insert(value);  // all that read it have to read the part
+      if (trained_.count(value)) divided.insert(value);  // all nodes that read it must read the part
     }
     bool found = false;
     for (const Node& node : graph_.nodes) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kStage = 0.8;                         // of the memory in use: the next target of the descent
 constexpr double kTenth = 0.9;                         // of the memory in use: a tenth less
-constexpr std::array kShares = {0.8, 0.9, 0.95, 1.0};  // of a target: states of the descent that are tried
+constexpr std::array kShares = {0.8, 0.9, 0.95, 1.0};  // of a target: for each, the descent gives a choice
 // A choice of segments is tried only if it takes less time than the best choice of the descent times this
 // factor.
 constexpr double kPromising = 2;

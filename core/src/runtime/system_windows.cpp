@@ -350,7 +350,7 @@ void bind_thread(std::span<const int> processors) {
   for (const int processor : processors)
     if (processor >= 0 && processor < 64) mask |= DWORD_PTR{1} << processor;
   ::SetThreadAffinityMask(::GetCurrentThread(),
-                          mask);  // processors that the machine lacks leave it where it was
+                          mask);  // without these processors, the thread stays where it was
 }
 
 void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {

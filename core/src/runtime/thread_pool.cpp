@@ -379,7 +379,7 @@ void Pool::finish() noexcept {
   for (int part = 1; part < parts_; ++part) {
     Worker& worker = *workers_[static_cast<size_t>(part - 1)];
     uint32_t state = kOffered;
-    if (worker.offered && !worker.state.compare_exchange_strong(state, kIdle)) continue;  // it has begun
+    if (worker.offered && !worker.state.compare_exchange_strong(state, kIdle)) continue;  // already begun
     worker.offered = false;
     here.part = part;
     do_part(part);

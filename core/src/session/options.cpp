@@ -82,7 +82,7 @@ uint64_t config_number(const SessionOptions& options, const std::string& key) {
   return entry->kind == ConfigKind::kBytes ? read_bytes(key, text) : read_count(key, text, 1);
 }
 
-// The limit as a size: SIZE_MAX, where it does not fit into the addresses of the system.
+// The limit as a size; SIZE_MAX if the limit exceeds the addresses of the system.
 size_t addressable(uint64_t limit) { return static_cast<size_t>(std::min<uint64_t>(limit, SIZE_MAX)); }
 
 // The names that may follow the key prefix of passes.
